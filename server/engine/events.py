@@ -1,0 +1,79 @@
+"""What the engine reports about one generation, in order: Started, Committed…, then Finished or Failed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from server.errors import DuoError
+
+FinishReason: TypeAlias = Literal["stop", "length", "cancelled"]
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A slot was found. Of n_prompt tokens, the first n_cached are in the KV cache already."""
+
+    n_prompt: int
+    n_cached: int
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """One step's tokens for this session, at least one.
+
+    sources[i] names the drafter whose guess tokens[i] confirms, None where the target chose it unaided.
+    n_drafted tokens were verified in this step; rejected holds those that did not match, in order.
+    A stop token, if one was chosen, is the last of `tokens`.
+    """
+
+    tokens: tuple[int, ...]
+    sources: tuple[str | None, ...]
+    n_drafted: int = 0
+    rejected: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterCount:
+    """What one drafter contributed to one generation: tokens verified, and of those accepted."""
+
+    drafted: int = 0
+    accepted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """Times in milliseconds. prompt_ms: admission to first committed token; predicted_ms: from there on.
+
+    n_prompt counts all prompt tokens, n_cached those reused; n_predicted counts committed tokens, the stop
+    token included; n_steps the decode steps that committed them.
+    """
+
+    n_prompt: int
+    n_cached: int
+    n_predicted: int
+    n_steps: int
+    prompt_ms: float
+    predicted_ms: float
+    n_drafted: int = 0
+    n_accepted: int = 0
+    drafters: Mapping[str, DrafterCount] = field(default_factory=dict[str, DrafterCount])
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The end. 'stop': a stop token; 'length': max_tokens or the context; 'cancelled': by the caller."""
+
+    reason: FinishReason
+    stats: Stats
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The generation ended by an error inside the server."""
+
+    error: DuoError
+
+
+Event: TypeAlias = Started | Committed | Finished | Failed

@@ -1,0 +1,31 @@
+"""The seam between HTTP and the engine: submit a request, read its events, cancel it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+from server.engine.events import Event
+from server.engine.request import GenerationRequest
+
+
+class Generation(Protocol):
+    """One submitted request. Iterate it once, on the event loop that submitted it."""
+
+    def __aiter__(self) -> AsyncIterator[Event]:
+        """Events in order; ends after Finished or Failed."""
+        ...
+
+    def cancel(self, keep: int | None = None) -> None:
+        """Stop within one step; safe at any time and twice. `keep` generated tokens stay in the prompt
+        cache (None: all); what lies beyond (after a stop string, say) is rolled back."""
+        ...
+
+
+class Generator(Protocol):
+    """Owns the model. `EngineThread` is the real one."""
+
+    def submit(self, request: GenerationRequest) -> Generation:
+        """Queue a request. Raises BusyError when the queue is full or the server drains,
+        ContextOverflowError when the prompt leaves no room for a single token."""
+        ...

@@ -1,0 +1,66 @@
+"""Every error duo raises on purpose. Core code raises these; `server/api/problem.py` turns them into HTTP,
+the command lines into one line on standard error. Each says what to do."""
+
+from __future__ import annotations
+
+
+class DuoError(Exception):
+    """An expected failure. `status`, `type` and `code` are hints for the HTTP edge (OpenAI's error shape)."""
+
+    status = 500
+    type = "server_error"
+    code: str | None = None
+
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        if code is not None:
+            self.code = code
+
+
+class StartupError(DuoError):
+    """The process cannot start: bad model file, port in use, unreachable Redis, contradictory settings."""
+
+
+class BackendError(DuoError):
+    """The model failed while computing (a C call returned an error)."""
+
+
+class InvalidRequestError(DuoError):
+    """The client's request cannot be honoured as it stands (400)."""
+
+    status = 400
+    type = "invalid_request_error"
+
+
+class ContextOverflowError(InvalidRequestError):
+    """The prompt does not fit the model's context (400, `context_length_exceeded`)."""
+
+    code = "context_length_exceeded"
+
+    def __init__(self, n_prompt: int, n_ctx: int) -> None:
+        super().__init__(
+            f"This model's maximum context length is {n_ctx} tokens. However, your messages resulted in "
+            f"{n_prompt} tokens. Please reduce the length of the messages.",
+            param="messages",
+        )
+
+
+class NotFoundError(InvalidRequestError):
+    """Unknown route or model (404)."""
+
+    status = 404
+
+
+class BusyError(DuoError):
+    """The queue is full or the server is draining (429 or 503 with Retry-After)."""
+
+    status = 429
+    type = "rate_limit_error"
+    retry_after_s = 1
+
+    def __init__(self, message: str, *, draining: bool = False) -> None:
+        super().__init__(message)
+        if draining:
+            self.status, self.type = 503, "server_error"

@@ -1,0 +1,107 @@
+"""The model as the engine sees it: ids in, rows of logits out. `llamacpp.py` is real, `fake.py` a toy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Logits: TypeAlias = npt.NDArray[np.float32]
+
+
+@dataclass(slots=True)
+class Batch:
+    """Rows of one decode, as parallel lists: token id, position, sequence id, and whether logits are wanted."""
+
+    tokens: list[int] = field(default_factory=list[int])
+    positions: list[int] = field(default_factory=list[int])
+    seqs: list[int] = field(default_factory=list[int])
+    wanted: list[bool] = field(default_factory=list[bool])
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def extend(self, seq: int, position: int, tokens: Sequence[int], n_wanted: int) -> None:
+        """Append consecutive tokens of one sequence from `position` on; logits for the last n_wanted."""
+        n = len(tokens)
+        self.tokens += tokens
+        self.positions += range(position, position + n)
+        self.seqs += [seq] * n
+        self.wanted += [False] * (n - n_wanted) + [True] * n_wanted
+
+
+class Vocabulary(Protocol):
+    """Token ids to text and back. Read-only: safe from any thread."""
+
+    @property
+    def size(self) -> int: ...
+    @property
+    def bos(self) -> int | None: ...
+    @property
+    def eos(self) -> int | None: ...
+    @property
+    def eog(self) -> frozenset[int]:
+        """Every id that ends a generation (end of turn, end of text …)."""
+        ...
+
+    @property
+    def add_bos(self) -> bool:
+        """Whether a prompt must begin with `bos`."""
+        ...
+
+    def tokenize(self, text: str, *, special: bool) -> list[int]:
+        """Ids of text, without BOS. `special`: parse control tokens written out in the text."""
+        ...
+
+    def piece(self, token: int, *, special: bool = False) -> bytes:
+        """The bytes of one token; b"" for control tokens unless `special`. May be part of a UTF-8 character."""
+        ...
+
+    def fingerprint(self) -> str:
+        """A digest equal for two models exactly when every id means the same bytes in both."""
+        ...
+
+
+class Backend(Protocol):
+    """A loaded model with a KV cache shared by all sequences. Used by one thread only."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def vocab(self) -> Vocabulary: ...
+    @property
+    def chat_template(self) -> str | None:
+        """The model's own Jinja chat template, if it brings one."""
+        ...
+
+    @property
+    def n_cells(self) -> int:
+        """KV cells shared by all sequences: the sum of their lengths may not exceed it."""
+        ...
+
+    @property
+    def n_ctx(self) -> int:
+        """Most positions one sequence may have."""
+        ...
+
+    @property
+    def n_seqs(self) -> int: ...
+    @property
+    def n_batch(self) -> int:
+        """Most rows of one decode."""
+        ...
+
+    def decode(self, batch: Batch) -> Logits:
+        """Evaluate the rows. Returns (number of wanted rows, vocab size), in batch order, a view that is
+        valid until the next decode. Raises BackendError; the KV cache is then unchanged for no sequence
+        in the batch that the caller may rely on: clear them."""
+        ...
+
+    def trim(self, seq: int, length: int) -> None:
+        """Forget positions >= length of the sequence; 0 frees it."""
+        ...
+
+    def close(self) -> None: ...
