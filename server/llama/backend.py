@@ -14,7 +14,7 @@ Logits: TypeAlias = npt.NDArray[np.float32]
 
 @dataclass(slots=True)
 class Batch:
-    """Rows of one decode, as parallel lists: token id, position, sequence id, and whether logits are wanted."""
+    """Rows of one decode as parallel lists: token id, position, sequence id, whether logits are wanted."""
 
     tokens: list[int] = field(default_factory=list[int])
     positions: list[int] = field(default_factory=list[int])
@@ -57,11 +57,7 @@ class Vocabulary(Protocol):
         ...
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
-        """The bytes of one token; b"" for control tokens unless `special`. May be part of a UTF-8 character."""
-        ...
-
-    def fingerprint(self) -> str:
-        """A digest equal for two models exactly when every id means the same bytes in both."""
+        """The bytes of one token, perhaps part of a character; b"" for control tokens unless `special`."""
         ...
 
 
@@ -94,10 +90,16 @@ class Backend(Protocol):
         """Most rows of one decode."""
         ...
 
+    @property
+    def can_trim(self) -> bool:
+        """Whether the end of a sequence can be forgotten. False for recurrent models: neither drafts nor
+        partial reuse are possible then."""
+        ...
+
     def decode(self, batch: Batch) -> Logits:
         """Evaluate the rows. Returns (number of wanted rows, vocab size), in batch order, a view that is
-        valid until the next decode. Raises BackendError; the KV cache is then unchanged for no sequence
-        in the batch that the caller may rely on: clear them."""
+        valid until the next decode. Raises BackendError; what the KV cache holds of the batch's
+        sequences is then unknown: trim them to 0."""
         ...
 
     def trim(self, seq: int, length: int) -> None:

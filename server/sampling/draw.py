@@ -47,13 +47,17 @@ def probability(row: Row, token: int) -> float:
 
 def _filtered(row: Row, top: float, params: SamplingParams, position: int) -> tuple[Ids, Floats]:
     """The candidates that survive every filter and can still win the draw, with their logits."""
-    floor = max(_noise_floor(row, top, params, position), top - NEGLIGIBLE)
-    if params.min_p > 0.0:
-        floor = max(floor, top + math.log(params.min_p))
-    if params.top_k > 0 or params.top_p < 1.0:
-        floor = max(floor, _nucleus_floor(_largest(row, top, params.top_k), params.top_p))
-    ids = np.flatnonzero(row >= np.float32(floor))
-    return ids, row[ids].astype(np.float64)
+    k = min(params.top_k, len(row))
+    if k <= 0 and params.top_p >= 1.0:
+        ids = np.flatnonzero(row >= np.float32(_noise_floor(row, top, params, position)))
+    else:
+        ids = _near(row, top, k)
+    logits = row[ids].astype(np.float64)
+    floor = top + math.log(params.min_p) if params.min_p > 0.0 else -math.inf
+    if k > 0 or params.top_p < 1.0:
+        floor = max(floor, _nucleus_floor(np.sort(logits)[-k:], params.top_p))
+    keep = logits >= floor
+    return ids[keep], logits[keep]
 
 
 def _noise_floor(row: Row, top: float, params: SamplingParams, position: int) -> float:
@@ -63,22 +67,22 @@ def _noise_floor(row: Row, top: float, params: SamplingParams, position: int) ->
     return params.temperature * (float(scores.max()) - MAX_NOISE)
 
 
-def _largest(row: Row, top: float, k: int) -> Row:
-    """The k largest logits (all that matter for k = 0), ascending. Looks at a window below the top first:
-    a partial sort of a whole vocabulary costs more than everything else here."""
+def _near(row: Row, top: float, k: int) -> Ids:
+    """At least the k likeliest tokens (k = 0: all that are not negligible), in the order of their ids.
+    Tries windows below the top first: a partial sort of a whole vocabulary costs more than all else here."""
     for window in (6.0, 12.0, 24.0):
-        near = row[row >= np.float32(top - window)]
-        if 0 < k <= len(near):
-            return np.sort(near)[-k:]
-    rest = np.sort(row[row >= np.float32(top - NEGLIGIBLE)])
-    return rest[-k:] if k else rest
+        ids = np.flatnonzero(row >= np.float32(top - window))
+        if 0 < k <= len(ids):
+            return ids
+    if k > 0:
+        return np.argpartition(row, len(row) - k)[len(row) - k :] if k < len(row) else np.arange(len(row))
+    return np.flatnonzero(row >= np.float32(top - NEGLIGIBLE))
 
 
-def _nucleus_floor(ascending: Row, top_p: float) -> float:
+def _nucleus_floor(ascending: Floats, top_p: float) -> float:
     """The smallest logit of the shortest head whose probability reaches top_p."""
     if top_p >= 1.0:
         return float(ascending[0])
-    weights = np.exp(ascending[::-1].astype(np.float64) - float(ascending[-1]))
-    cumulative = np.cumsum(weights)
-    n = int(np.searchsorted(cumulative, top_p * cumulative[-1])) + 1
+    cumulative = np.cumsum(np.exp(ascending[::-1] - ascending[-1]))
+    n = int(np.searchsorted(cumulative, top_p * float(cumulative[-1]))) + 1
     return float(ascending[-min(n, len(ascending))])

@@ -1,0 +1,95 @@
+"""Which sequence of the KV cache holds what, and which one a new prompt should continue.
+
+Pure bookkeeping over token ids: it returns what to do (Reuse, evictions), the engine does it. One
+conversation per sequence; the prefix is taken over from an idle sequence, not copied.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Reuse:
+    """Take this sequence, trim it to `length` tokens, and evaluate the prompt from there."""
+
+    seq: int
+    length: int
+
+
+@dataclass(slots=True)
+class _Resident:
+    """One sequence: the tokens it holds while idle, or the length its busy session reserves."""
+
+    tokens: list[int]
+    busy: bool = False
+    last_used: int = 0
+
+
+class PrefixCache:
+    """An index over the sequences of one KV cache. Idle sequences are what a new prompt may continue."""
+
+    def __init__(self, n_seqs: int, *, partial: bool = True) -> None:
+        """partial: whether a sequence may be trimmed to a shorter prefix (see Backend.can_trim)."""
+        self._residents = [_Resident([]) for _ in range(n_seqs)]
+        self._partial = partial
+        self._tick = 0
+
+    def take(self, tokens: list[int]) -> Reuse | None:
+        """Claim the best sequence for a prompt, None when all are busy. At least one prompt token is left
+        to evaluate, since its logits are needed.
+
+        A long common prefix wins; one that would throw away most of another conversation does not while
+        an empty sequence is left; else the least recently used idle one goes.
+        """
+        idle = [seq for seq, resident in enumerate(self._residents) if not resident.busy]
+        if not idle:
+            return None
+        shared = {seq: self._common(seq, tokens) for seq in idle}
+        best = max(idle, key=lambda seq: (shared[seq], self._residents[seq].last_used))
+        if shared[best] * 2 < len(self._residents[best].tokens) or shared[best] == 0:
+            empty = [seq for seq in idle if not self._residents[seq].tokens]
+            best = empty[0] if empty else min(idle, key=lambda seq: self._residents[seq].last_used)
+        resident = self._residents[best]
+        resident.busy, resident.tokens = True, []
+        return Reuse(best, shared[best])
+
+    def release(self, seq: int, tokens: list[int]) -> None:
+        """The sequence is idle again and holds exactly these tokens (none: free)."""
+        self._tick += 1
+        self._residents[seq] = _Resident(tokens, False, self._tick)
+
+    def evict(self) -> int | None:
+        """Forget the least recently used idle sequence that holds anything and return it, if any."""
+        held = [s for s, r in enumerate(self._residents) if r.tokens and not r.busy]
+        if not held:
+            return None
+        seq = min(held, key=lambda s: self._residents[s].last_used)
+        self._residents[seq].tokens = []
+        return seq
+
+    @property
+    def n_cells(self) -> int:
+        """Cells held by idle sequences."""
+        return sum(len(r.tokens) for r in self._residents)
+
+    @property
+    def n_busy(self) -> int:
+        return sum(r.busy for r in self._residents)
+
+    def _common(self, seq: int, tokens: list[int]) -> int:
+        held = self._residents[seq].tokens
+        n = common_prefix(held, tokens[: len(tokens) - 1])
+        return n if self._partial or n == len(held) else 0
+
+
+def common_prefix(a: list[int], b: list[int]) -> int:
+    """How many leading items are equal. Bisects over slices, which compare in C."""
+    low, high = 0, min(len(a), len(b))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

@@ -1,0 +1,58 @@
+"""What the next decode contains. Pure: sessions in, rows out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from server.engine.session import Session
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """n_batch: most rows of one decode. n_chunk: most prompt rows of one decode while a session decodes, so
+    that a long prompt does not stall the others. draft_max: most drafted tokens per session and step."""
+
+    n_batch: int = 512
+    n_chunk: int = 64
+    draft_max: int = 8
+
+
+@dataclass(slots=True)
+class Work:
+    """Rows for one session: its next n_pending tokens, then up to n_draft guesses if they complete it."""
+
+    session: Session
+    n_pending: int
+    n_draft: int = 0
+
+    @property
+    def completes(self) -> bool:
+        """Whether the last committed token is among the rows, so that the next one can be drawn."""
+        return self.n_pending == self.session.n_pending
+
+
+def plan(sessions: Sequence[Session], limits: Limits) -> list[Work]:
+    """Every decoding session first, one row each; then prompts in order of admission as far as rows last;
+    then guesses in what is left, evenly."""
+    works = [Work(s, 1) for s in sessions if s.n_pending == 1]
+    left = limits.n_batch - len(works)
+    prompt_rows = min(left, limits.n_chunk) if works else left
+    for session in sessions:
+        if session.n_pending > 1 and prompt_rows > 0:
+            n = min(session.n_pending, prompt_rows)
+            works.append(Work(session, n))
+            prompt_rows -= n
+            left -= n
+    deciding = [work for work in works if work.completes]
+    for i, work in enumerate(deciding):
+        work.n_draft = max(0, min(_draft_max(work.session, limits), left // (len(deciding) - i)))
+        left -= work.n_draft
+    return works
+
+
+def _draft_max(session: Session, limits: Limits) -> int:
+    """A guess beyond the last token that may be committed is wasted: one row chooses one token."""
+    wanted = session.request.draft_max
+    most = limits.draft_max if wanted is None else min(wanted, limits.draft_max)
+    return min(most, session.n_left - 1)

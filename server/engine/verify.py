@@ -1,0 +1,43 @@
+"""Sample and look up: the target draws every token, a draft only makes rows available early.
+
+Exact for any draft, honest or not, at any temperature: the committed tokens are the draws along the path
+that the draws themselves choose (llama.cpp and SpecExec, arXiv:2406.02532, look up the target's sample too).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from server.engine.proposer import ROOT, Proposal
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """tokens: what to commit, at least one. nodes: the proposal's nodes that tokens[:len(nodes)] confirm."""
+
+    tokens: tuple[int, ...]
+    nodes: tuple[int, ...]
+
+
+def verify(
+    proposal: Proposal, draw: Callable[[int, int], int], stop_tokens: frozenset[int], limit: int
+) -> Verdict:
+    """Walk the proposal along the target's draws. Pure but for `draw`.
+
+    draw(node, i) chooses the i-th new token from the logits after `node` (ROOT: after the last committed
+    token); called once per committed token. Ends at the first draw without a matching child, at a stop
+    token, or after `limit` >= 1 tokens.
+    """
+    tokens: list[int] = []
+    nodes: list[int] = []
+    node: int | None = ROOT
+    while node is not None:
+        token = draw(node, len(tokens))
+        tokens.append(token)
+        node = proposal.child(node, token) if len(nodes) < len(proposal) else None
+        if node is not None:
+            nodes.append(node)
+        if token in stop_tokens or len(tokens) >= limit:
+            break
+    return Verdict(tuple(tokens), tuple(nodes))

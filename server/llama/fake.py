@@ -1,0 +1,137 @@
+"""A toy model and vocabulary without weights: deterministic, quick, and strict about the KV cache.
+
+Logits are a function of every token in the sequence as the cache holds it, so an engine that forgets to trim,
+trims too much, or mixes two sequences gets another text, or an error.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from server.errors import BackendError
+from server.llama.backend import Batch, Logits
+from server.sampling.noise import gumbel, mix
+
+IM_START, IM_END, END_OF_TEXT = 256, 257, 258
+_SPECIALS = {IM_START: b"<|im_start|>", IM_END: b"<|im_end|>", END_OF_TEXT: b"<|endoftext|>"}
+_CHARACTERS = np.frombuffer(b" abcdefghijklmnopqrstuvwxyz.,\n", dtype=np.uint8).astype(np.int64)
+
+
+class FakeVocabulary:
+    """Ids 0 to 255 are bytes; three control tokens follow. Implements Vocabulary."""
+
+    size = 259
+    bos = None
+    eos = IM_END
+    eog = frozenset({IM_END, END_OF_TEXT})
+    add_bos = False
+
+    def tokenize(self, text: str, *, special: bool) -> list[int]:
+        data, tokens = text.encode(), list[int]()
+        at = 0
+        while at < len(data):
+            for token, piece in _SPECIALS.items():
+                if special and data.startswith(piece, at):
+                    tokens.append(token)
+                    at += len(piece)
+                    break
+            else:
+                tokens.append(data[at])
+                at += 1
+        return tokens
+
+    def piece(self, token: int, *, special: bool = False) -> bytes:
+        if token < 256:
+            return bytes([token])
+        return _SPECIALS[token] if special else b""
+
+
+@dataclass(frozen=True, slots=True)
+class FakeModel:
+    """What the toy predicts. Two models of one seed agree but at a share `error` of contexts.
+
+    sharpness: how far the likeliest token stands out; eog_rate: share of contexts that end the text.
+    """
+
+    seed: int = 1
+    error: float = 0.0
+    error_seed: int = 0
+    sharpness: float = 3.0
+    eog_rate: float = 0.004
+
+    def logits(self, chain: int) -> Logits:
+        """(vocab size,) for the context with this chain."""
+        key = mix(chain ^ mix(self.seed))
+        row = np.full(FakeVocabulary.size, -60.0, dtype=np.float32)
+        if _share(mix(key ^ 1)) < self.eog_rate:
+            row[IM_END] = 30.0
+        if self.error and _share(mix(key ^ mix(self.error_seed + 2))) < self.error:
+            key = mix(key ^ mix(self.error_seed + 3))
+        row[_CHARACTERS] = self.sharpness * gumbel(key, 0, _CHARACTERS)
+        return row
+
+
+def _share(value: int) -> float:
+    return value / (1 << 64)
+
+
+@dataclass(slots=True)
+class FakeBackend:
+    """Implements Backend. step_s and row_s are slept per decode and per row, to give a run its pace."""
+
+    model: FakeModel = field(default_factory=FakeModel)
+    n_cells: int = 4096
+    n_ctx: int = 1024
+    n_seqs: int = 16
+    n_batch: int = 64
+    step_s: float = 0.0
+    row_s: float = 0.0
+    can_trim: bool = True
+    name: str = "fake"
+    chat_template: str | None = None
+    vocab: FakeVocabulary = field(default_factory=FakeVocabulary)
+    widths: list[int] = field(default_factory=list[int])
+    closed: bool = False
+    _chains: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
+
+    def decode(self, batch: Batch) -> Logits:
+        if not 0 < len(batch) <= self.n_batch:
+            raise BackendError(f"a batch of {len(batch)} rows, at most {self.n_batch}")
+        self.widths.append(len(batch))
+        rows: list[Logits] = []
+        for token, position, seq, wanted in zip(
+            batch.tokens, batch.positions, batch.seqs, batch.wanted, strict=True
+        ):
+            chain = self._append(seq, position, token)
+            if wanted:
+                rows.append(self.model.logits(chain))
+        if self.step_s or self.row_s:
+            time.sleep(self.step_s + self.row_s * len(batch))
+        return np.stack(rows) if rows else np.empty((0, self.vocab.size), dtype=np.float32)
+
+    def trim(self, seq: int, length: int) -> None:
+        chains = self._chains.get(seq, [])
+        if not self.can_trim and 0 < length < len(chains):
+            raise BackendError("this model's sequences cannot be trimmed")
+        del chains[length:]
+
+    def length(self, seq: int) -> int:
+        """How many positions of the sequence are in the cache."""
+        return len(self._chains.get(seq, []))
+
+    def close(self) -> None:
+        self.closed = True
+
+    def _append(self, seq: int, position: int, token: int) -> int:
+        if not 0 <= seq < self.n_seqs or not 0 <= token < self.vocab.size:
+            raise BackendError(f"sequence {seq} or token {token} out of range")
+        chains = self._chains.setdefault(seq, [])
+        if position != len(chains) or position >= self.n_ctx:
+            raise BackendError(f"position {position} in sequence {seq} of length {len(chains)}")
+        if sum(map(len, self._chains.values())) >= self.n_cells:
+            raise BackendError("the KV cache is full")
+        chains.append(mix((chains[-1] if chains else 0) + token + 1))
+        return chains[-1]
