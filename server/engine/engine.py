@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from statistics import median
 
 from server.cache.prefix import PrefixCache
@@ -39,7 +40,8 @@ class Engine:
         self._proposer = proposer
         self._emit = emit
         self._n_slots = n_slots
-        self._limits = limits or Limits(n_batch=backend.n_batch)
+        limits = limits or Limits(n_batch=backend.n_batch)
+        self._limits = limits if backend.can_trim else replace(limits, draft_max=0)
         self._clock = clock
         self._cache = PrefixCache(backend.n_seqs, partial=backend.can_trim)
         self._waiting: deque[Session] = deque()
@@ -210,7 +212,7 @@ class Engine:
         self._backend.trim(seq, length)
 
     def _may_draft(self, session: Session) -> bool:
-        return self._backend.can_trim and self._limits.draft_max > 0 and session.request.draft_max != 0
+        return self._limits.draft_max > 0 and session.request.draft_max != 0
 
     # -- what others may know ----------------------------------------
 

@@ -1,0 +1,5 @@
+"""python -m server: the same as duo."""
+
+from server.cli import main
+
+raise SystemExit(main())

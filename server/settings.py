@@ -1,0 +1,123 @@
+"""What a person can set: one definition each for the flag, the environment variable and the default."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from pydantic import Field, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from server.errors import StartupError
+from server.sampling.params import SamplingParams
+
+BUNDLED_MODEL = Path(__file__).parent / "models" / "duo-tiny-q8_0.gguf"
+BUNDLED_DRAFT = Path(__file__).parent.parent / "drafters" / "models" / "duo-tiny-draft-q8_0.gguf"
+
+_LONG_SHORTCUTS = {"-np": "--parallel", "-ngl": "--gpu-layers"}  # llama.cpp's, which argparse cannot spell
+
+S = TypeVar("S", bound=BaseSettings)
+
+
+class LeadSettings(BaseSettings):
+    """Serve a model over the OpenAI API. Flags are named as llama-server names them where they mean the same;
+    each can also be given in the environment as DUO_NAME."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="DUO_",
+        frozen=True,
+        cli_prog_name="duo serve",
+        cli_kebab_case=True,
+        cli_implicit_flags=True,
+        cli_hide_none_type=True,
+        cli_avoid_json=True,
+        cli_shortcuts={"model": "m", "ctx-size": "c", "threads": "t", "alias": "a"},
+    )
+
+    model: Path = Field(BUNDLED_MODEL, description="the GGUF file of the target model")
+    alias: str | None = Field(None, description="the model's name in the API (default: from the file)")
+    note: str | None = Field(None, description="a remark about the model that the chat page shows")
+    host: str = Field("127.0.0.1", description="the address to listen on")
+    port: int = Field(5555, ge=0, le=65535, description="the port to listen on; 0 takes a free one")
+    threads: int = Field(0, ge=0, description="CPU threads of the model; 0 chooses")
+    ctx_size: int = Field(
+        0,
+        ge=0,
+        description="KV cells shared by all conversations; 0: the model's context, at most 8192, per slot",
+    )
+    parallel: int = Field(4, ge=1, le=64, description="replies generated at once")
+    gpu_layers: int = Field(-1, ge=-1, description="layers on the GPU; -1: all, where there is one")
+    redis: str | None = Field(
+        None, description="where drafters connect: redis://, rediss:// or unix:// URL (default: no drafters)"
+    )
+    pool: str = Field("default", description="leads and drafters of one pool meet")
+    draft_max: int = Field(8, ge=0, le=64, description="most drafted tokens verified per step; 0: none")
+    temp: float = Field(0.8, ge=0, description="default temperature")
+    top_k: int = Field(40, ge=0, description="default top_k; 0: off")
+    top_p: float = Field(0.95, gt=0, le=1, description="default top_p; 1: off")
+    min_p: float = Field(0.05, ge=0, le=1, description="default min_p; 0: off")
+    max_queued: int = Field(64, ge=1, description="requests held before new ones are answered 429")
+    print: Literal["none", "accepted", "all"] = Field(
+        "none",
+        description="show replies here: accepted drafts highlighted; all: rejected ones struck out too",
+    )
+
+    @property
+    def sampling(self) -> SamplingParams:
+        """What a request gets that does not say otherwise."""
+        return SamplingParams(self.temp, self.top_k, self.top_p, self.min_p)
+
+    @property
+    def name(self) -> str:
+        return self.alias or self.model.stem
+
+
+class UpSettings(LeadSettings):
+    """Run everything on this machine: an embedded Redis, a lead and a drafter. Takes the flags of duo serve
+    and those below that begin with draft."""
+
+    model_config = SettingsConfigDict(cli_prog_name="duo up")
+
+    draft_max: int = Field(4, ge=0, le=64, description="most drafted tokens verified per step; 0: none")
+    drafters: int = Field(1, ge=0, le=16, description="drafter processes to start")
+    draft_model: Path = Field(BUNDLED_DRAFT, description="the GGUF file of the draft model")
+    draft_threads: int = Field(1, ge=1, description="CPU threads of each drafter")
+
+
+class ChatSettings(BaseSettings):
+    """Chat in the terminal with a running lead. :new begins a new conversation, :quit leaves."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="DUO_CHAT_",
+        frozen=True,
+        cli_prog_name="duo chat",
+        cli_kebab_case=True,
+        cli_hide_none_type=True,
+        cli_shortcuts={"system": "s"},
+    )
+
+    url: str = Field("http://127.0.0.1:5555", description="the lead's address")
+    api_key: str = Field("none", description="the API key, where the lead wants one")
+    system: str | None = Field(None, description="a system message")
+    temp: float | None = Field(None, ge=0, description="temperature (default: the server's)")
+    max_tokens: int | None = Field(None, ge=1, description="longest reply in tokens")
+
+
+def read(cls: type[S], argv: Sequence[str]) -> S:
+    """Settings from flags and environment. Raises StartupError in one line; prints help by itself."""
+    try:
+        return cls(_cli_parse_args=[_LONG_SHORTCUTS.get(arg, arg) for arg in argv])  # pyright: ignore[reportCallIssue]
+    except ValidationError as error:
+        first = error.errors()[0]
+        flag = "--" + str(first["loc"][0]).replace("_", "-") if first["loc"] else "settings"
+        raise StartupError(f"{flag}: {first['msg']}, not {first.get('input')!r}") from error
+
+
+def n_cores() -> int:
+    """CPUs this process may run on."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on macOS
+        return os.cpu_count() or 1

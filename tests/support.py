@@ -1,0 +1,137 @@
+"""Running the engine in a test: one thread, no Redis, no weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from server.engine.engine import Engine
+from server.engine.events import Committed, Event, Failed, Finished, Started
+from server.engine.proposer import NOTHING, NoProposer, Proposal, Proposer
+from server.engine.request import GenerationRequest
+from server.engine.scheduler import Limits
+from server.llama.fake import FakeBackend, FakeVocabulary
+from server.sampling.params import SamplingParams
+
+EOG = FakeVocabulary.eog
+PROMPT = tuple(b"Once upon a time there was a lead and a drafter. ")
+
+
+def request(
+    prompt: Sequence[int] = PROMPT,
+    *,
+    temperature: float = 0.0,
+    seed: int = 7,
+    max_tokens: int | None = 120,
+    stop_tokens: frozenset[int] = EOG,
+    draft_max: int | None = None,
+) -> GenerationRequest:
+    """A request with unfiltered sampling, so that temperature 1 has everything to get wrong."""
+    sampling = SamplingParams(temperature, top_k=0, top_p=1.0, min_p=0.0, seed=seed)
+    return GenerationRequest(tuple(prompt), sampling, max_tokens, stop_tokens, draft_max)
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What one session reported, gathered."""
+
+    events: list[Event] = field(default_factory=list[Event])
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        return tuple(t for e in self.events if isinstance(e, Committed) for t in e.tokens)
+
+    @property
+    def started(self) -> Started:
+        return next(e for e in self.events if isinstance(e, Started))
+
+    @property
+    def finished(self) -> Finished:
+        last = self.events[-1]
+        assert isinstance(last, Finished), last
+        return last
+
+    @property
+    def ended(self) -> bool:
+        return bool(self.events) and isinstance(self.events[-1], Finished | Failed)
+
+
+class Harness:
+    """An engine and what it emitted, by session id."""
+
+    def __init__(
+        self,
+        backend: FakeBackend | None = None,
+        proposer: Proposer | None = None,
+        *,
+        n_slots: int = 4,
+        limits: Limits | None = None,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        self.backend = backend or FakeBackend()
+        self.outcomes: dict[int, Outcome] = {}
+        self.engine = Engine(
+            self.backend,
+            proposer or NoProposer(),
+            lambda id, event: self.outcomes[id].events.append(event),
+            n_slots=n_slots,
+            limits=limits or Limits(n_batch=self.backend.n_batch, n_chunk=16),
+            **({"clock": clock} if clock else {}),
+        )
+
+    def submit(self, *requests: GenerationRequest) -> list[int]:
+        ids: list[int] = []
+        for one in requests:
+            id = len(self.outcomes) + 1
+            self.outcomes[id] = Outcome()
+            self.engine.submit(id, one)
+            ids.append(id)
+        return ids
+
+    def run(self, *requests: GenerationRequest) -> list[Outcome]:
+        """Submit, step until everything has ended, check the engine is clean, return these outcomes."""
+        ids = self.submit(*requests)
+        while self.engine.step():
+            pass
+        self.engine.check()
+        return [self.outcomes[id] for id in ids]
+
+
+class OracleProposer:
+    """Knows the texts (prompt + reply) and proposes from them, wrong at every `wrong_every`-th position."""
+
+    def __init__(self, texts: Sequence[Sequence[int]], *, wrong_every: int = 0) -> None:
+        self._texts = [list(text) for text in texts]
+        self._wrong_every = wrong_every
+        self._open: dict[int, Sequence[int]] = {}
+        self.proposed = 0
+        self.accepted = 0
+
+    def drain(self) -> None:
+        pass
+
+    def open(self, session: int, tokens: Sequence[int], sampling: SamplingParams) -> None:
+        self._open[session] = tokens
+
+    def propose(self, session: int, limit: int) -> Proposal:
+        tokens = list(self._open[session])
+        for text in self._texts:
+            if text[: len(tokens)] == tokens:
+                ahead = text[len(tokens) : len(tokens) + limit]
+                break
+        else:
+            return NOTHING
+        for i in range(len(ahead)):
+            if self._wrong_every and (len(tokens) + i) % self._wrong_every == 0:
+                ahead[i] = (ahead[i] + 1) % 256
+        self.proposed += len(ahead)
+        return Proposal(tuple(ahead), tuple(range(-1, len(ahead) - 1)), ("oracle",) * len(ahead))
+
+    def committed(self, session: int, n: int, proposal: Proposal, accepted: Sequence[int]) -> None:
+        self.accepted += len(accepted)
+
+    def close(self, session: int, *, keep: bool) -> None:
+        del self._open[session]
+
+    def idle(self) -> bool:
+        return not self._open
