@@ -19,7 +19,7 @@ duo COMMAND --help lists the flags."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point. Returns the exit status: 0, 1 for an expected failure told in one line, 2 for bad usage."""
+    """Returns the exit status: 0, 1 after an expected failure told in one line, 2 for bad usage."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     command = _COMMANDS.get(arguments[0]) if arguments else None
     if command is None:

@@ -1,0 +1,125 @@
+"""Draws: exact samples of the filtered softmax, the same for whoever holds the seed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from server.sampling.draw import draw, probability
+from server.sampling.noise import MAX_NOISE, choice_seed, gumbel
+from server.sampling.params import SamplingParams
+
+Row = npt.NDArray[np.float32]
+N = 6_000
+
+
+def row_of(seed: int, n: int, scale: float) -> Row:
+    return (np.random.default_rng(seed).standard_normal(n) * scale).astype(np.float32)
+
+
+def reference(row: Row, params: SamplingParams) -> npt.NDArray[np.float64]:
+    """The distribution llama.cpp's chain gives: top_k, top_p, min_p, then temperature."""
+    logits = row.astype(np.float64)
+    order = np.argsort(-logits)
+    if params.top_k:
+        order = order[: params.top_k]
+    p = np.exp(logits[order] - logits[order[0]])
+    p /= p.sum()
+    n_nucleus = int(np.searchsorted(np.cumsum(p), params.top_p)) + 1 if params.top_p < 1 else len(p)
+    order, p = order[:n_nucleus], p[:n_nucleus]
+    order = order[p >= params.min_p * p[0]]
+    weights = np.zeros(len(row))
+    weights[order] = np.exp((logits[order] - logits[order[0]]) / params.temperature)
+    return weights / weights.sum()
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        SamplingParams(1.0, 0, 1.0, 0.0, 1),
+        SamplingParams(0.5, 0, 1.0, 0.0, 2),
+        SamplingParams(1.5, 5, 1.0, 0.0, 3),
+        SamplingParams(1.0, 0, 0.7, 0.0, 4),
+        SamplingParams(1.0, 0, 1.0, 0.1, 5),
+        SamplingParams(0.8, 40, 0.95, 0.05, 6),
+        SamplingParams(2.0, 8, 0.9, 0.02, 2**64 - 1),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize(("n_vocab", "scale"), [(12, 1.5), (300, 2.0), (5000, 6.0)])
+def test_draws_follow_the_filtered_softmax(params: SamplingParams, n_vocab: int, scale: float):
+    row = row_of(n_vocab, n_vocab, scale)
+    expected = reference(row, params)
+    counts = np.bincount([draw(row, params, i) for i in range(N)], minlength=n_vocab)
+    assert not counts[expected == 0].any()
+    likely = expected * N >= 10
+    pooled_expected = np.append(expected[likely], expected[~likely].sum()) * N
+    pooled_counts = np.append(counts[likely], counts[~likely].sum())
+    inside = pooled_expected > 0
+    chi2 = float((((pooled_counts - pooled_expected) ** 2)[inside] / pooled_expected[inside]).sum())
+    degrees = int(inside.sum()) - 1
+    assert chi2 < degrees + 5 * (2 * max(degrees, 1)) ** 0.5 + 5
+
+
+@pytest.mark.parametrize("params", [SamplingParams(0.0), SamplingParams(1.0, top_k=1)])
+def test_greedy_is_argmax_and_the_lowest_id_among_equals(params: SamplingParams):
+    row = np.array([0.0, 3.0, 1.0, 3.0], dtype=np.float32)
+    assert {draw(row, params, i) for i in range(20)} == {1}
+
+
+def test_a_draw_depends_on_seed_and_position_only():
+    row = row_of(0, 500, 1.0)
+    params = SamplingParams(1.0, 0, 1.0, 0.0, 11)
+    draws = [draw(row, params, i) for i in range(50)]
+    assert [draw(row.copy(), params, i) for i in reversed(range(50))] == draws[::-1]
+    assert len(set(draws)) > 20
+    other = SamplingParams(1.0, 0, 1.0, 0.0, 12)
+    assert [draw(row, other, i) for i in range(50)] != draws
+
+
+@pytest.mark.parametrize("n_vocab", [300, 5000])
+def test_dropping_tokens_that_cannot_win_changes_nothing(n_vocab: int):
+    row = row_of(3, n_vocab, 5.0)
+    params = SamplingParams(1.3, 0, 1.0, 0.0, 5)
+    every = np.arange(n_vocab)
+    for position in range(300):
+        scores = row.astype(np.float64) / params.temperature + gumbel(params.seed, position, every)
+        assert draw(row, params, position) == int(scores.argmax())
+
+
+def test_noise_is_standard_gumbel_and_bounded():
+    noise = gumbel(7, 3, np.arange(200_000))
+    assert noise.max() < MAX_NOISE
+    assert abs(noise.mean() - 0.5772) < 0.02
+    assert abs(noise.var() - np.pi**2 / 6) < 0.03
+    neighbour = gumbel(7, 4, np.arange(200_000))
+    assert abs(np.corrcoef(noise, neighbour)[0, 1]) < 0.01
+
+
+def test_choices_of_one_request_draw_different_noise():
+    assert choice_seed(5, 0) == 5
+    assert len({choice_seed(5, i) for i in range(100)}) == 100
+
+
+def test_shared_noise_agrees_more_often_than_a_greedy_draft():
+    """Two close but flat distributions: what shared noise is for (Daliri et al., arXiv:2408.07978)."""
+    rng = np.random.default_rng(1)
+    params = SamplingParams(1.0, 0, 1.0, 0.0, 9)
+    shared = greedy = 0
+    for position in range(600):
+        target: Any = rng.standard_normal(200).astype(np.float32) * 1.5
+        drafted = target + rng.standard_normal(200).astype(np.float32) * 0.2
+        token = draw(target, params, position)
+        shared += draw(drafted, params, position) == token
+        greedy += int(drafted.argmax()) == token
+    assert shared > 2 * greedy
+
+
+def test_probability_is_the_softmax():
+    row = row_of(2, 100, 2.0)
+    p = np.exp(row.astype(np.float64))
+    p /= p.sum()
+    assert probability(row, 17) == pytest.approx(p[17], rel=1e-5)
