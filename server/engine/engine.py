@@ -188,7 +188,7 @@ class Engine:
             self._active.remove(session)
         else:
             self._waiting.remove(session)
-        n = min(session.n_kv, n_keep)
+        n = min(session.n_kv, n_keep, len(session.tokens) - 1)  # else reuse would tell who chose the last one
         self._release(session, n)
         if self._may_draft(session):
             self._proposer.close(session.id, keep=n > 0)

@@ -32,10 +32,9 @@ class WireError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """lead → drafter: a session begins, or begins again under a higher epoch; tokens are all committed so far.
-
-    chain is the chain hash after them. sampling is what the drafter may mirror; noise_key seeds the shared
-    Gumbel noise of this choice; max_ahead bounds how far past the committed tokens to draft.
+    """lead → drafter: a session begins, or is told anew; tokens are all committed so far, chain is the chain
+    hash after them. sampling is what the drafter may mirror, its seed that of the shared Gumbel noise;
+    max_ahead bounds how far past the committed tokens to draft.
     """
 
     lead: str
@@ -120,7 +119,6 @@ def chain_next(chain: int, token: int) -> int:
     """The 64-bit chain hash after one more token (a bijective mix for each token)."""
     mixed = ((chain ^ (token + 1)) * _MULTIPLIER) & _MASK
     return mixed ^ (mixed >> 29)
-
 
 
 def encode(message: Message) -> bytes:

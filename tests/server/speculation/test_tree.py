@@ -125,26 +125,20 @@ def test_a_flood_is_cut_off():
 TOKEN = st.integers(0, 2)
 
 
-@given(
-    st.lists(
-        st.one_of(
-            st.lists(TOKEN, min_size=1, max_size=4).map(lambda tokens: ("commit", tokens)),
-            st.tuples(st.integers(0, 6), st.lists(TOKEN, min_size=1, max_size=6)).map(lambda d: ("draft", d)),
-        ),
-        max_size=25,
-    )
-)
-def test_what_is_proposed_always_follows_the_committed_tokens(steps: list[tuple[str, object]]):
-    """Against a naive model: the set of whole texts that drafts have claimed."""
+COMMIT = st.tuples(st.none(), st.lists(TOKEN, min_size=1, max_size=4))
+DRAFT = st.tuples(st.integers(0, 6), st.lists(TOKEN, min_size=1, max_size=6))
+
+
+@given(st.lists(st.one_of(COMMIT, DRAFT), max_size=25))
+def test_what_is_proposed_always_follows_the_committed_tokens(steps: list[tuple[int | None, list[int]]]):
+    """Against a naive model, the set of whole texts that drafts have claimed. A step is tokens to commit
+    (None), or a draft of tokens whose base is that far behind."""
     tree, committed, claims = ScoredTree(START, CHAIN), list[int](), set[tuple[int, ...]]()
-    for kind, what in steps:
-        if kind == "commit":
-            assert isinstance(what, list)
-            tree.commit(what)
-            committed += what
+    for behind, tokens in steps:
+        if behind is None:
+            tree.commit(tokens)
+            committed += tokens
         else:
-            assert isinstance(what, tuple)
-            behind, tokens = what
             at = max(0, len(committed) - behind)
             tree.graft(draft(*tokens, after=tuple(committed[:at])))
             claims.add((*committed[:at], *tokens))
