@@ -1,0 +1,118 @@
+"""The images and the compose file agree with the project; no container engine is needed to see it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import yaml
+
+REPOSITORY = Path(__file__).parents[2]
+DOCKER = REPOSITORY / "docker"
+COMPOSE = cast(dict[str, Any], yaml.safe_load((DOCKER / "compose.yaml").read_text()))
+OURS = ("lead", "drafter")
+
+each_of_ours = pytest.mark.parametrize("service", OURS)
+
+
+def instructions(service: str) -> list[tuple[str, str]]:
+    """(instruction, arguments) of the service's Dockerfile, comments dropped and long lines joined."""
+    build = COMPOSE["services"][service]["build"]
+    assert (DOCKER / build["context"]).resolve() == REPOSITORY
+    text = (REPOSITORY / build["dockerfile"]).read_text()
+    lines = re.sub(r"\\\n", " ", re.sub(r"(?m)^#.*\n", "", text)).splitlines()
+    parts = [line.split(maxsplit=1) for line in lines if line.strip()]
+    return [(name, arguments.strip()) for name, arguments in parts]
+
+
+def last(service: str, name: str) -> str:
+    return [arguments for instruction, arguments in instructions(service) if instruction == name][-1]
+
+
+def test_compose_has_a_redis_a_lead_and_a_drafter() -> None:
+    assert set(COMPOSE["services"]) == {"redis", *OURS}
+    redis = COMPOSE["services"]["redis"]
+    assert redis["healthcheck"]["test"][0] == "CMD"
+    assert "ports" not in redis, "prompts pass through it"
+
+
+@each_of_ours
+def test_the_command_is_one_the_project_installs(service: str) -> None:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
+    entry = json.loads(last(service, "ENTRYPOINT"))
+    assert entry == {"lead": ["duo", "serve"], "drafter": ["duo-drafter"]}[service]
+    assert entry[0] in project["project"]["scripts"]
+
+
+@each_of_ours
+def test_it_waits_for_redis_and_uses_it(service: str) -> None:
+    described = COMPOSE["services"][service]
+    assert described["depends_on"] == {"redis": {"condition": "service_healthy"}}
+    command = described["command"]
+    assert command[command.index("--redis") + 1] == "redis://redis:6379"
+
+
+@each_of_ours
+def test_no_machine_is_presumed(service: str) -> None:
+    described = COMPOSE["services"][service]
+    assert not {"deploy", "cpus", "mem_limit", "cpuset"} & set(described)
+
+
+def test_the_lead_can_be_reached_and_says_whether_it_is_well() -> None:
+    lead = COMPOSE["services"]["lead"]
+    assert lead["command"][-2:] == ["--host", "0.0.0.0"]
+    (published,) = lead["ports"]
+    port = published.rpartition(":")[2]
+    assert last("lead", "EXPOSE") == port
+    assert f"http://127.0.0.1:{port}/health" in last("lead", "HEALTHCHECK")
+
+
+@each_of_ours
+def test_it_runs_as_nobody_in_particular(service: str) -> None:
+    assert int(last(service, "USER")) > 0
+    assert "HEALTHCHECK" in dict(instructions(service))
+
+
+@each_of_ours
+def test_its_health_check_compiles(service: str) -> None:
+    python, flag, source = json.loads(last(service, "HEALTHCHECK").partition("CMD")[2])
+    assert (python, flag) == ("python", "-c")
+    compile(source, "healthcheck", "exec")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, as it will in the container")
+def test_the_drafter_is_well_while_it_runs() -> None:
+    source = json.loads(last("drafter", "HEALTHCHECK").partition("CMD")[2])[2]
+
+    def status(pid: int) -> int:
+        return subprocess.run(
+            [sys.executable, "-c", source.replace("/proc/1/", f"/proc/{pid}/")], check=False
+        ).returncode
+
+    with subprocess.Popen([sys.executable, "-c", "input()", "duo-drafter"], stdin=subprocess.PIPE) as process:
+        assert status(process.pid) == 0
+        process.send_signal(signal.SIGSTOP)
+        os.waitpid(process.pid, os.WUNTRACED)
+        assert status(process.pid) == 1
+        process.kill()
+    assert status(os.getpid()) == 1, "this is not a drafter"
+
+
+@each_of_ours
+def test_everything_copied_is_let_through_and_exists(service: str) -> None:
+    ignored = REPOSITORY / f"{COMPOSE['services'][service]['build']['dockerfile']}.dockerignore"
+    let_through = {line[1:] for line in ignored.read_text().splitlines() if line.startswith("!")}
+    copied: set[str] = set()
+    for name, arguments in instructions(service):
+        if name == "COPY" and not arguments.startswith("--from"):
+            copied.update(arguments.split()[:-1])
+    assert copied == let_through
+    assert [path for path in copied if not (REPOSITORY / path).exists()] == []

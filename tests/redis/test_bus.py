@@ -1,0 +1,223 @@
+"""The bus on a real server: who is there, what arrives, and what is left behind."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import pytest
+import redis
+from conftest import Join
+from members import POOL, Member, eventually, keys, presence
+
+from server.sampling.params import SamplingParams
+from server.speculation.messages import Close, Commit, Draft, Message, Open, Refuse, Want, encode
+from server.speculation.presence import Presence
+from server.speculation.streams import CLOSE_S, MAX_BYTES, RedisBus
+
+pytestmark = pytest.mark.redis
+
+INBOX = f"duo:{{{POOL}}}:drafter:D"
+
+
+def test_they_meet_and_talk(join: Join) -> None:
+    lead, drafter = join("L", "lead"), join("D", "drafter")
+    lead.wait_to_see("D")
+    drafter.wait_to_see("L")
+    assert lead.peers_seen == [[presence("D", "drafter")]]
+    down: list[Message] = [
+        Open("L", 2**64 - 1, 1, 2**63, 16, SamplingParams(), tuple(range(100_000))),
+        *(Commit(1, 1, i, i, (i,)) for i in range(200)),
+        Close(1, 1, True),
+        Refuse("L", "too slow"),
+    ]
+    up: list[Message] = [Draft("D", 1, 1, 5, 6, 900, (-1, 0), (7, 8), b"\xff\x00"), Want("D", 1, 1)]
+    for message in down:
+        lead.bus.send("D", message)
+    for message in up:
+        drafter.bus.send("L", message)
+    drafter.wait(lambda: len(drafter.messages) == len(down))
+    lead.wait(lambda: len(lead.messages) == len(up))
+    assert (drafter.messages, lead.messages) == (down, up)
+    eventually(lambda: lead.bus.counters.sent == len(down))
+    assert drafter.bus.counters.received == len(down)
+
+
+@pytest.mark.parametrize("option", ["?protocol=2", "?protocol=3", "?protocol=3&legacy_responses=false"])
+def test_both_reply_shapes_are_understood(url: str, option: str) -> None:
+    lead, drafter = Member(url + option, "L", "lead"), Member(url + option, "D", "drafter")
+    try:
+        lead.start()
+        drafter.start()
+        lead.wait_to_see("D")
+        lead.bus.send("D", Close(1, 1, False))
+        drafter.wait(lambda: drafter.messages == [Close(1, 1, False)])
+    finally:
+        lead.bus.close()
+        drafter.bus.close()
+
+
+def test_a_drafter_may_answer_before_it_has_seen_the_lead(join: Join) -> None:
+    """It looks for leads four times a second only, but is told of sessions at once."""
+    drafter = join("D", "drafter")
+    eventually(lambda: drafter.bus.counters.received == 0)
+    lead = join("L", "lead")
+    lead.wait_to_see("D")
+    lead.bus.send("D", Close(1, 1, False))
+    drafter.wait(lambda: drafter.messages)
+    drafter.bus.send("L", Want("D", 1, 1))
+    lead.wait(lambda: lead.messages == [Want("D", 1, 1)])
+
+
+def test_several_of_each_role_see_the_other_role_only(join: Join) -> None:
+    leads = [join(id, "lead") for id in ("L1", "L2")]
+    drafters = [join(id, "drafter") for id in ("D1", "D2", "D3")]
+    for lead in leads:
+        lead.wait_to_see("D1", "D2", "D3")
+    for drafter in drafters:
+        drafter.wait_to_see("L1", "L2")
+
+
+def test_pools_do_not_mix(join: Join, url: str) -> None:
+    lead = join("L", "lead")
+    stranger = RedisBus(url, "other", presence("X", "drafter"))
+    stranger.start(lead)
+    drafter = join("D", "drafter")
+    lead.wait_to_see("D")
+    lead.bus.send("X", Close(1, 1, False))
+    eventually(lambda: lead.bus.counters.dropped == 1)
+    stranger.close()
+    drafter.bus.close()
+    lead.wait_to_see()
+    assert [[peer.id for peer in peers] for peers in lead.peers_seen] == [["D"], []]
+
+
+def test_leaving_takes_everything_away_at_once(join: Join, client: redis.Redis) -> None:
+    lead, drafter = join("L", "lead"), join("D", "drafter")
+    lead.wait_to_see("D")
+    drafter.wait_to_see("L")
+    drafter.bus.send("L", Want("D", 1, 1))  # what was queued before is still sent
+    began = time.monotonic()
+    drafter.bus.close()
+    assert time.monotonic() - began < CLOSE_S + 0.1
+    assert not [key for key in keys(client) if key.endswith(b":D")]
+    lead.wait(lambda: lead.messages)
+    lead.wait_to_see()
+    lead.bus.send("D", Close(1, 1, True))
+    eventually(lambda: lead.bus.counters.dropped == 1)
+    assert not client.exists(INBOX), "sending must not make an inbox"
+    drafter.bus.close()  # may be repeated
+    lead.bus.close()
+    assert keys(client) == []
+
+
+def test_every_key_has_a_ttl_while_they_work(join: Join, client: redis.Redis) -> None:
+    lead, drafter = join("L", "lead"), join("D", "drafter")
+    lead.wait_to_see("D")
+    drafter.wait_to_see("L")
+    for i in range(300):
+        lead.bus.send("D", Commit(1, 1, i, i, (i,)))
+        drafter.bus.send("L", Want("D", 1, i))
+    drafter.wait(lambda: len(drafter.messages) == 300)
+    assert keys(client) == sorted(
+        f"duo:{{{POOL}}}:{key}".encode()
+        for key in ("members", "member:lead:L", "member:drafter:D", "lead:L", "drafter:D")
+    )
+    assert all(0 < client.pttl(key) <= 10_000 for key in keys(client))
+
+
+def test_what_was_read_does_not_stay_on_the_server(join: Join, client: redis.Redis) -> None:
+    lead, drafter = join("L", "lead"), join("D", "drafter")
+    lead.wait_to_see("D")
+    lead.bus.send("D", Commit(1, 1, 0, 0, (1, 2, 3)))
+    drafter.wait(lambda: drafter.messages)
+    eventually(lambda: client.xlen(INBOX) == 0)
+
+
+def test_describing_oneself_anew(join: Join) -> None:
+    lead, drafter = join("L", "lead"), join("D", "drafter")
+    lead.wait_to_see("D")
+    drafter.bus.describe(presence("D", "drafter", td_us=1234))
+    lead.wait(lambda: lead.peers_seen[-1][0].td_us == 1234)
+    assert [len(peers) for peers in lead.peers_seen] == [1, 1]
+
+
+def test_rubbish_in_the_inbox_is_counted_and_passed_over(join: Join, client: redis.Redis) -> None:
+    lead, drafter = join("L", "lead"), join("D", "drafter")
+    lead.wait_to_see("D")
+    good = encode(Close(1, 1, True))
+    rubbish: list[dict[str, bytes]] = [
+        {"m": b""},
+        {"m": good[:-1]},
+        {"m": good + b"\0"},
+        {"m": b"\xff" * 100},
+        {"x": good},
+        {"m": good, "x": good},
+        {"m": bytes(MAX_BYTES + 1)},
+    ]
+    for fields in rubbish:
+        client.xadd(INBOX, fields)  # pyright: ignore[reportArgumentType]
+    lead.bus.send("D", Close(9, 1, True))
+    drafter.wait(lambda: drafter.messages == [Close(9, 1, True)])
+    assert drafter.bus.counters.undecodable == len(rubbish)
+
+
+def test_rubbish_among_the_members_is_passed_over(join: Join, client: redis.Redis) -> None:
+    members = f"duo:{{{POOL}}}:members"
+    lead = join("L", "lead")
+    eventually(lambda: client.exists(members))
+    client.sadd(members, "drafter:ghost", "drafter:liar", "nobody", b"\xff\xfe", "drafter:")
+    client.set(f"duo:{{{POOL}}}:member:drafter:liar", b'{"id": "D"}', ex=60)
+    join("D", "drafter")
+    lead.wait_to_see("D")
+    eventually(lambda: not client.sismember(members, "drafter:ghost"))
+
+
+def test_messages_too_large_or_not_encodable_are_refused(join: Join) -> None:
+    lead, drafter = join("L", "lead"), join("D", "drafter")
+    lead.wait_to_see("D")
+    lead.bus.send("D", Commit(1, 1, 0, 0, (1,) * (MAX_BYTES // 4)))
+    lead.bus.send("D", Commit(1, 1, 0, 0, (2**31,)))
+    lead.bus.send("D", Close(-1, 1, True))
+    lead.bus.send("D", Close(2, 1, True))
+    drafter.wait(lambda: drafter.messages == [Close(2, 1, True)])
+    assert lead.bus.counters.dropped == 3
+
+
+def test_a_listener_that_raises_does_not_cut_the_link(
+    join: Join, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Faulty:
+        def received(self, message: Message) -> None:
+            raise RuntimeError("a bug")
+
+        def peers(self, present: Sequence[Presence]) -> None:
+            raise RuntimeError("a bug")
+
+    lead = join("L", "lead")
+    bus = RedisBus(url, POOL, presence("F", "drafter"))
+    bus.start(Faulty())
+    try:
+        lead.wait_to_see("F")
+        for i in range(3):
+            lead.bus.send("F", Close(i, 1, True))
+        eventually(lambda: bus.counters.received == 3)
+        assert lead.sees == ["F"]
+    finally:
+        bus.close()
+    assert "a bus listener failed" in caplog.text
+
+
+def test_a_lost_inbox_is_made_anew(join: Join, client: redis.Redis, caplog: pytest.LogCaptureFixture) -> None:
+    """Also on a server whose clock is behind the ids already read."""
+    lead, drafter = join("L", "lead"), join("D", "drafter")
+    lead.wait_to_see("D")
+    drafter.wait_to_see("L")
+    client.xadd(INBOX, {"m": encode(Close(1, 1, True))}, id="99999999999999-0")
+    drafter.wait(lambda: drafter.messages)
+    client.delete(INBOX)
+    eventually(lambda: client.exists(INBOX))
+    drafter.wait(lambda: drafter.sees == ["L"] and len(drafter.peers_seen) == 3)  # there, alone, there
+    lead.bus.send("D", Close(2, 1, True))
+    drafter.wait(lambda: drafter.messages[1:] == [Close(2, 1, True)])
+    assert sum("lost the Redis server" in record.message for record in caplog.records) == 1

@@ -1,0 +1,176 @@
+"""The bus when the server or a peer fails: never an exception, never a wait, and all is well afterwards."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+from conftest import Join
+from members import Member, Server, eventually, presence
+
+from server.errors import StartupError
+from server.speculation.messages import Close, Commit
+from server.speculation.streams import CLOSE_S, MAX_QUEUED, RedisBus, check
+
+pytestmark = pytest.mark.redis
+
+DRAFTER = """
+import sys, threading
+sys.path.insert(0, sys.argv[1])
+from members import Member
+Member(sys.argv[2], "S", "drafter").start()
+threading.Event().wait()
+"""
+
+
+@pytest.fixture
+def pair(server: Server) -> Generator[tuple[Member, Member]]:
+    lead, drafter = Member(server.url, "L", "lead"), Member(server.url, "D", "drafter")
+    lead.start()
+    drafter.start()
+    lead.wait_to_see("D")
+    drafter.wait_to_see("L")
+    yield lead, drafter
+    lead.bus.close()
+    drafter.bus.close()
+
+
+def test_a_server_killed_and_started_again(
+    server: Server, pair: tuple[Member, Member], caplog: pytest.LogCaptureFixture
+) -> None:
+    lead, drafter = pair
+    server.kill()
+    lead.wait_to_see()
+    drafter.wait_to_see()
+    lead.bus.send("D", Close(1, 1, True))
+    server.start()
+    lead.wait_to_see("D")
+    drafter.wait_to_see("L")
+    lead.bus.send("D", Close(2, 1, True))
+    drafter.wait(lambda: drafter.messages == [Close(2, 1, True)])
+    assert [[peer.id for peer in peers] for peers in lead.peers_seen] == [["D"], [], ["D"]]
+    assert lead.bus.counters.dropped == 1
+    said = [record.getMessage() for record in caplog.records if record.name == "duo.bus"]
+    assert sum("lost the Redis server" in line for line in said) == 2  # one each, not one per attempt
+    assert sum("is back" in line for line in said) == 2
+
+
+def test_nothing_blocks_without_a_server() -> None:
+    server = Server()
+    member = Member(server.url, "L", "lead").start()
+    try:
+        began = time.monotonic()
+        for i in range(5000):
+            member.bus.send("D", Commit(1, 1, i, i, (i,)))
+        assert time.monotonic() - began < 1
+        assert member.bus.counters.dropped == 5000
+        server.start()  # a server that comes later is found
+        drafter = Member(server.url, "D", "drafter").start()
+        member.wait_to_see("D")
+        drafter.bus.close()
+    finally:
+        began = time.monotonic()
+        member.bus.close()
+        assert time.monotonic() - began < CLOSE_S + 0.1
+        server.remove()
+
+
+def test_nothing_blocks_on_a_server_that_hangs(server: Server, pair: tuple[Member, Member]) -> None:
+    lead, _ = pair
+    assert server.process is not None
+    os.kill(server.process.pid, signal.SIGSTOP)
+    try:
+        began = time.monotonic()
+        for i in range(3 * MAX_QUEUED):
+            lead.bus.send("D", Commit(1, 1, i, i, (i,)))
+        assert time.monotonic() - began < 1
+        assert lead.bus.counters.dropped >= MAX_QUEUED  # the queue is bounded
+        lead.wait_to_see()  # it is noticed
+        began = time.monotonic()
+        lead.bus.close()
+        assert time.monotonic() - began < CLOSE_S + 0.1
+    finally:
+        os.kill(server.process.pid, signal.SIGCONT)
+
+
+def test_a_peer_that_is_stopped_and_continued(join: Join, url: str) -> None:
+    lead = join("L", "lead")
+    here = Path(__file__).parent
+    process = subprocess.Popen([sys.executable, "-c", DRAFTER, str(here), url], cwd=here.parents[1])
+    try:
+        lead.wait_to_see("S")
+        process.send_signal(signal.SIGSTOP)
+        lead.wait_to_see()
+        process.send_signal(signal.SIGCONT)
+        lead.wait_to_see("S")
+        process.kill()
+        lead.wait_to_see()
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_password(caplog: pytest.LogCaptureFixture) -> None:
+    server = Server("--requirepass", "sesame")
+    try:
+        server.start()
+        with pytest.raises(StartupError, match="wants a user or password"):
+            check(server.url)
+        with pytest.raises(StartupError, match="put them in the URL"):
+            check(f"{server.url}?password=wrong")
+        url = f"unix://default@{server.socket}?password=sesame&db=0"
+        check(url)
+        lead, drafter = Member(url, "L", "lead").start(), Member(url, "D", "drafter").start()
+        lead.wait_to_see("D")
+        server.kill()
+        lead.wait_to_see()
+        lead.bus.close()
+        drafter.bus.close()
+    finally:
+        server.remove()
+    assert "lost the Redis server" in caplog.text
+    assert "sesame" not in caplog.text
+
+
+def test_a_usable_server_passes_the_check(url: str) -> None:
+    check(url)
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["redis://127.0.0.1:1", "unix:///nowhere/socket", "rediss://127.0.0.1:1/0", "redis://no.invalid:6379"],
+)
+def test_an_unreachable_server_is_told_in_one_line(url: str) -> None:
+    with pytest.raises(StartupError, match="cannot reach a Redis server at") as caught:
+        check(url)
+    assert "\n" not in caught.value.message
+    assert url in caught.value.message
+    assert "--redis" in caught.value.message
+
+
+@pytest.mark.parametrize("url", ["", "localhost:6379", "http://localhost", "redis://localhost:port"])
+def test_a_malformed_url_is_told_in_one_line(url: str) -> None:
+    with pytest.raises(StartupError, match="redis://") as caught:
+        check(url)
+    assert "\n" not in caught.value.message
+    with pytest.raises(StartupError, match="redis://"):
+        RedisBus(url, "p", presence("L", "lead"))
+
+
+def test_a_server_that_appears_after_the_bus_closed_stays_empty() -> None:
+    """Closing while connecting leaves no thread behind that announces itself later."""
+    server = Server()
+    member = Member(server.url, "L", "lead").start()
+    member.bus.close()
+    try:
+        server.start()
+        eventually(lambda: not [t for t in threading.enumerate() if t.name.startswith("duo-bus")])
+    finally:
+        server.remove()
