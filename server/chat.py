@@ -46,8 +46,7 @@ class Conversation:
         try:
             with self._client.stream("POST", "/v1/chat/completions", json=body) as response:
                 for chunk in _chunks(response):
-                    for choice in chunk["choices"]:
-                        reply.append(choice["delta"].get("content") or "")
+                    reply += [choice["delta"].get("content") or "" for choice in chunk["choices"]]
                     yield chunk
         except httpx.HTTPError as error:
             raise DuoError(f"the connection was lost ({error})") from error
@@ -130,7 +129,7 @@ def _model(client: httpx.Client, settings: ChatSettings) -> str:
         response = client.get("/v1/models")
     except httpx.HTTPError as error:
         raise StartupError(
-            f"no lead answers at {settings.url} ({error}): start one with duo up, or give its address with --url"
+            f"no lead answers at {settings.url} ({error}): start one with duo up, or name another with --url"
         ) from error
     if response.status_code != 200:
         raise StartupError(f"{settings.url}: {_message(response)}")

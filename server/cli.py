@@ -6,7 +6,8 @@ import sys
 from collections.abc import Callable, Sequence
 
 from server.errors import DuoError
-from server.settings import ChatSettings, LeadSettings, UpSettings, read
+from server.flags import read
+from server.settings import ChatSettings, LeadSettings, UpSettings
 
 USAGE = """usage: duo COMMAND [flags]
 

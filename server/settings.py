@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from server.errors import StartupError
 from server.sampling.params import SamplingParams
 
 BUNDLED_MODEL = Path(__file__).parent / "models" / "duo-tiny-q8_0.gguf"
-BUNDLED_DRAFT = Path(__file__).parent.parent / "drafters" / "models" / "duo-tiny-draft-q8_0.gguf"
-
-_LONG_SHORTCUTS = {"-np": "--parallel", "-ngl": "--gpu-layers"}  # llama.cpp's, which argparse cannot spell
-
-S = TypeVar("S", bound=BaseSettings)
 
 
 class LeadSettings(BaseSettings):
@@ -82,7 +74,7 @@ class UpSettings(LeadSettings):
 
     draft_max: int = Field(4, ge=0, le=64, description="most drafted tokens verified per step; 0: none")
     drafters: int = Field(1, ge=0, le=16, description="drafter processes to start")
-    draft_model: Path = Field(BUNDLED_DRAFT, description="the GGUF file of the draft model")
+    draft_model: Path | None = Field(None, description="the GGUF file of the draft model (default: bundled)")
     draft_threads: int = Field(1, ge=1, description="CPU threads of each drafter")
 
 
@@ -103,21 +95,3 @@ class ChatSettings(BaseSettings):
     system: str | None = Field(None, description="a system message")
     temp: float | None = Field(None, ge=0, description="temperature (default: the server's)")
     max_tokens: int | None = Field(None, ge=1, description="longest reply in tokens")
-
-
-def read(cls: type[S], argv: Sequence[str]) -> S:
-    """Settings from flags and environment. Raises StartupError in one line; prints help by itself."""
-    try:
-        return cls(_cli_parse_args=[_LONG_SHORTCUTS.get(arg, arg) for arg in argv])  # pyright: ignore[reportCallIssue]
-    except ValidationError as error:
-        first = error.errors()[0]
-        flag = "--" + str(first["loc"][0]).replace("_", "-") if first["loc"] else "settings"
-        raise StartupError(f"{flag}: {first['msg']}, not {first.get('input')!r}") from error
-
-
-def n_cores() -> int:
-    """CPUs this process may run on."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not on macOS
-        return os.cpu_count() or 1

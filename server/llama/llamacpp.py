@@ -22,6 +22,7 @@ from server.llama.backend import Batch, Logits
 C: Any = _untyped  # ctypes bindings: their types are in the C header, not in Python
 logger = logging.getLogger("duo.llama")
 
+MOST_CTX = 8192
 ALL_LAYERS = -1
 """n_gpu_layers: offload every layer where there is a GPU."""
 
@@ -58,13 +59,14 @@ def _log(level: int, text: bytes, _: object) -> None:
     logger.log(min(_LEVELS.get(level, logging.DEBUG), logging.INFO), line)
 
 
-def read_context_length(path: Path) -> int:
-    """The context a model was trained with, without loading its weights. Raises StartupError."""
+def default_cells(path: Path, n_sessions: int) -> int:
+    """KV cells for that many full conversations of MOST_CTX tokens, or of the context the model was trained
+    with if that is shorter. Does not load the weights. Raises StartupError."""
     params = C.llama_model_default_params()
     params.vocab_only = True
     model = _load(path, params)
     try:
-        return int(C.llama_model_n_ctx_train(model))
+        return min(int(C.llama_model_n_ctx_train(model)), MOST_CTX) * n_sessions
     finally:
         C.llama_model_free(model)
 

@@ -1,0 +1,44 @@
+# Two commands do everything: `make up` and `make test`.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: up demo test lint type bench lock clean
+
+up: $(VENV)/.runtime  ## install, then run: embedded Redis, lead, drafter, chat page on http://127.0.0.1:5555
+	$(BIN)/duo up $(ARGS)
+
+demo: $(VENV)/.dev  ## the same with the bundled target inflated to the cost of a 400M model: see drafting pay
+	$(BIN)/python -m benchmarks.demo $(ARGS)
+
+test: $(VENV)/.dev  ## every test, fast ones first
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+type: $(VENV)/.dev
+	$(BIN)/pyright
+
+bench: $(VENV)/.dev  ## beside llama-server: make bench ARGS="--llama-server PATH"
+	$(BIN)/python -m benchmarks.compare $(ARGS)
+
+lock: $(VENV)/.dev  ## renew the locked requirements
+	$(BIN)/uv pip compile --quiet --universal --no-header --no-annotate --no-emit-index-url pyproject.toml -o requirements.lock
+	$(BIN)/uv pip compile --quiet --universal --no-header --no-annotate --no-emit-index-url --extra dev -c requirements.lock pyproject.toml -o requirements-dev.lock
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.runtime: requirements.lock pyproject.toml | $(VENV)/bin/python
+	$(BIN)/pip install -r requirements.lock
+	$(BIN)/pip install --no-deps -e .
+	touch $@
+
+$(VENV)/.dev: requirements-dev.lock $(VENV)/.runtime
+	$(BIN)/pip install -r requirements-dev.lock
+	touch $@

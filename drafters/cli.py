@@ -1,0 +1,100 @@
+"""The duo-drafter command: a model, a bus and the worker, put together."""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import secrets
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from importlib.metadata import version
+
+from rich.console import Console
+
+from drafters.model import ModelDrafter
+from drafters.settings import DrafterSettings
+from drafters.status import StatusLine
+from drafters.worker import Worker
+from server.console import log_to
+from server.errors import DuoError, StartupError
+from server.llama.llamacpp import LlamaBackend, LlamaOptions, default_cells
+from server.flags import read
+from server.speculation.presence import Presence, vocabulary_card
+from server.speculation.streams import RedisBus, check
+
+logger = logging.getLogger("duo.drafter")
+
+CAPACITY = 4  # full conversations the KV cache has room for when --ctx-size does not say otherwise
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point. Returns the exit status: 0, 1 after an expected failure told in one line."""
+    try:
+        settings = read(DrafterSettings, sys.argv[1:] if argv is None else argv)
+        return run(settings)
+    except DuoError as error:
+        print(f"duo-drafter: {error.message}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def run(settings: DrafterSettings) -> int:
+    """Draft until SIGTERM or SIGINT. Raises StartupError."""
+    console = Console(highlight=False)
+    log_to(console)
+    if not settings.redis:
+        raise StartupError("no Redis to meet leads on: give its URL with --redis (see the lead's)")
+    check(settings.redis)
+    with ExitStack() as stack:
+        backend = stack.enter_context(closing(_load(settings)))
+        logger.info("duo-drafter %s: %s, %d threads", version("duo"), backend.name, settings.threads)
+        host = settings.name or platform.node()
+        card = vocabulary_card(backend.vocab)
+        own = Presence(
+            f"{host}-{os.getpid()}-{secrets.token_hex(2)}",
+            "drafter",
+            backend.name,
+            version("duo"),
+            card,
+            CAPACITY,
+        )
+        bus = stack.enter_context(closing(RedisBus(settings.redis, settings.pool, own)))
+        worker = Worker(bus, own, ModelDrafter(backend, path_min=settings.path_min))
+        _on_signals(worker)
+        if settings.end_with_parent:
+            threading.Thread(target=_stop_at_end_of_input, args=(worker,), daemon=True).start()
+        stack.enter_context(StatusLine(worker, console))
+        bus.start(worker)
+        worker.run()
+    return 0
+
+
+def _load(settings: DrafterSettings) -> LlamaBackend:
+    return LlamaBackend(
+        LlamaOptions(
+            model_path=settings.model,
+            n_cells=settings.ctx_size or default_cells(settings.model, CAPACITY),
+            n_seqs=settings.sequences,
+            n_threads=settings.threads,
+            n_gpu_layers=settings.gpu_layers,
+        )
+    )
+
+
+def _on_signals(worker: Worker) -> None:
+    def stop(number: int, frame: object) -> None:
+        worker.stop()
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+
+
+def _stop_at_end_of_input(worker: Worker) -> None:
+    while os.read(sys.stdin.fileno(), 1024):
+        pass
+    worker.stop()

@@ -1,0 +1,180 @@
+"""The lead process, put together: model, bus, engine, HTTP. Start-up reads from top to bottom."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import platform
+import secrets
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
+
+import uvicorn
+from rich.console import Console
+
+from server.api.served import DrafterHealth, Health, ModelCard, Served
+from server.app import create_app
+from server.console import log_to
+from server.engine.engine import Engine
+from server.engine.proposer import NoProposer, Proposer
+from server.engine.scheduler import Limits
+from server.engine.thread import EngineThread, Observer
+from server.errors import StartupError
+from server.llama.llamacpp import LlamaBackend, LlamaOptions, default_cells
+from server.flags import n_cores
+from server.reply_printer import ReplyPrinter
+from server.settings import LeadSettings
+from server.speculation.presence import Presence, vocabulary_card
+from server.speculation.remote import RemoteProposer
+from server.speculation.streams import RedisBus, check
+from server.text.template import ChatTemplate
+
+logger = logging.getLogger("duo.lead")
+
+CACHED_PER_SLOT = 4  # sequences per slot: that many conversations stay resident
+AHEAD = 2  # drafters draft up to this many times draft_max past the committed tokens
+GIL_SWITCH_S = 0.0005  # how long the HTTP loop may keep the engine thread waiting after a decode
+GRACE_S = 5  # for running replies when the server is asked to stop
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where a lead runs: its listening socket, the Redis of its drafters if any, CPU threads of the model."""
+
+    listener: socket.socket
+    redis_url: str | None
+    n_threads: int
+
+
+def serve(settings: LeadSettings) -> int:
+    """duo serve: a lead, alone or with the drafters of --redis. Raises StartupError."""
+    with closing(open_socket(settings.host, settings.port)) as listener:
+        if settings.redis:
+            check(settings.redis)
+        return run_lead(settings, Site(listener, settings.redis, settings.threads or n_cores()))
+
+
+def open_socket(host: str, port: int) -> socket.socket:
+    """The listening socket, before anything slow. Raises StartupError when the address cannot be had."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(1024)
+    except OSError as error:
+        listener.close()
+        raise StartupError(
+            f"cannot listen on {host}:{port} ({error.strerror}): choose another address with --host or --port"
+        ) from error
+    return listener
+
+
+def run_lead(settings: LeadSettings, site: Site) -> int:
+    """Load the model, serve until stopped, and leave nothing behind. Returns the exit status."""
+    console = Console(highlight=False)
+    log_to(console)
+    sys.setswitchinterval(GIL_SWITCH_S)
+    signal.signal(signal.SIGTERM, _leave)
+    with ExitStack() as stack:
+        logger.info("duo %s: loading %s", version("duo"), settings.model)
+        began = time.perf_counter()
+        backend = stack.enter_context(closing(_load(settings, site.n_threads)))
+        logger.info(
+            "  model    %s in %.1f s", _describe(backend, site.n_threads), time.perf_counter() - began
+        )
+        proposer = _join_bus(stack, settings, site, backend)
+        observers = _observers(settings, console, backend)
+        engine = EngineThread(
+            _engine_maker(settings, backend, proposer),
+            n_ctx=backend.n_ctx,
+            observers=observers,
+            max_queued=settings.max_queued,
+        )
+        _announce(site)
+        asyncio.run(_serve_http(engine, _served(settings, backend, engine, proposer), site.listener))
+    logger.info("duo has ended")
+    return 0
+
+
+async def _serve_http(engine: EngineThread, served: Served, listener: socket.socket) -> None:
+    server = uvicorn.Server(
+        uvicorn.Config(
+            create_app(served),
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=GRACE_S,
+        )
+    )
+    engine.start()
+    try:
+        await server.serve(sockets=[listener])
+    finally:
+        await engine.stop()
+
+
+def _load(settings: LeadSettings, n_threads: int) -> LlamaBackend:
+    """The target model with room for all slots. Raises StartupError."""
+    return LlamaBackend(
+        LlamaOptions(
+            model_path=settings.model,
+            n_cells=settings.ctx_size or default_cells(settings.model, settings.parallel),
+            n_seqs=settings.parallel * CACHED_PER_SLOT,
+            n_threads=n_threads,
+            n_gpu_layers=settings.gpu_layers,
+        )
+    )
+
+
+def _join_bus(stack: ExitStack, settings: LeadSettings, site: Site, backend: LlamaBackend) -> Proposer:
+    """Meet the drafters, or say that there will be none."""
+    if not site.redis_url:
+        logger.info("  drafters none: no --redis was given")
+        return NoProposer()
+    id = f"{platform.node()}-{os.getpid()}-{secrets.token_hex(3)}"
+    card = vocabulary_card(backend.vocab)
+    own = Presence(id, "lead", settings.name, version("duo"), card, settings.parallel)
+    bus = stack.enter_context(closing(RedisBus(site.redis_url, settings.pool, own)))
+    proposer = RemoteProposer(bus, own, max_ahead=AHEAD * settings.draft_max)
+    bus.start(proposer)
+    return proposer
+
+
+def _engine_maker(
+    settings: LeadSettings, backend: LlamaBackend, proposer: Proposer
+) -> Callable[[Observer], Engine]:
+    limits = Limits(n_batch=backend.n_batch, draft_max=settings.draft_max)
+    return lambda emit: Engine(backend, proposer, emit, n_slots=settings.parallel, limits=limits)
+
+
+def _observers(settings: LeadSettings, console: Console, backend: LlamaBackend) -> list[Observer]:
+    if settings.print == "none":
+        return []
+    return [ReplyPrinter(console, backend.vocab, show_rejected=settings.print == "all")]
+
+
+def _describe(backend: LlamaBackend, n_threads: int) -> str:
+    return (
+        f"{backend.name} ({backend.description}, {backend.n_params / 1e6:.1f}M parameters, context {backend.n_ctx},"
+        f" {n_threads} threads)"
+    )
+
+
+def _announce(site: Site) -> None:
+    host, port = site.listener.getsockname()[:2]
+    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    logger.info("  page     %s", url)
+    logger.info("  API      %s/v1", url)
+
+
+def _leave(*_: object) -> None:
+    raise SystemExit(0)

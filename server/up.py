@@ -1,0 +1,40 @@
+"""duo up: everything on one machine, from nothing. An embedded Redis, drafters as children, and the lead."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+from server.children import Child
+from server.embedded import EmbeddedServer
+from server.lead import Site, open_socket, run_lead
+from server.flags import n_cores
+from server.settings import UpSettings
+from server.speculation.streams import check
+
+
+def up(settings: UpSettings) -> int:
+    """Run until stopped; returns the exit status. Raises StartupError."""
+    with ExitStack() as stack:
+        listener = stack.enter_context(open_socket(settings.host, settings.port))
+        url = settings.redis
+        if settings.drafters and not url:
+            url = stack.enter_context(EmbeddedServer()).url
+        elif url:
+            check(url)
+        for i in range(1, settings.drafters + 1):
+            stack.enter_context(_drafter(settings, str(url), f"drafter-{i}"))
+        return run_lead(settings, Site(listener, url, lead_threads(settings)))
+
+
+def lead_threads(settings: UpSettings) -> int:
+    """CPU threads for the lead beside busy drafters. llama.cpp's threads wait for each other at every
+    barrier: with one more of them than free cores, a step takes several times as long."""
+    return settings.threads or max(1, n_cores() - settings.drafters * settings.draft_threads)
+
+
+def _drafter(settings: UpSettings, url: str, name: str) -> Child:
+    flags = ["--redis", url, "--pool", settings.pool, "--name", name]
+    flags += ["--threads", str(settings.draft_threads)]
+    if settings.draft_model:
+        flags += ["--model", str(settings.draft_model)]
+    return Child(name, flags)

