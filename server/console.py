@@ -19,7 +19,7 @@ class ConsoleHandler(logging.Handler):
         style = (
             "red" if record.levelno >= logging.ERROR else "yellow" if record.levelno > logging.INFO else ""
         )
-        self._console.print(Text(self.format(record), style), highlight=False)
+        self._console.print(Text(self.format(record), style), highlight=False, soft_wrap=True)
 
 
 def log_to(console: Console) -> None:

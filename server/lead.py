@@ -15,7 +15,6 @@ from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Any
 
 import uvicorn
 from rich.console import Console
@@ -28,8 +27,9 @@ from server.engine.proposer import NoProposer, Proposer
 from server.engine.scheduler import Limits
 from server.engine.thread import EngineThread, Observer
 from server.errors import StartupError
-from server.llama.llamacpp import LlamaBackend, LlamaOptions, default_cells
 from server.flags import n_cores
+from server.llama.backend import Vocabulary
+from server.llama.llamacpp import LlamaBackend, LlamaOptions, default_cells
 from server.reply_printer import ReplyPrinter
 from server.settings import LeadSettings
 from server.speculation.presence import Presence, vocabulary_card
@@ -164,9 +164,54 @@ def _observers(settings: LeadSettings, console: Console, backend: LlamaBackend) 
 
 def _describe(backend: LlamaBackend, n_threads: int) -> str:
     return (
-        f"{backend.name} ({backend.description}, {backend.n_params / 1e6:.1f}M parameters, context {backend.n_ctx},"
-        f" {n_threads} threads)"
+        f"{backend.name} ({backend.description}, {backend.n_params / 1e6:.1f}M parameters, "
+        f"context {backend.n_ctx}, {n_threads} threads)"
     )
+
+
+def _served(
+    settings: LeadSettings, backend: LlamaBackend, engine: EngineThread, proposer: Proposer
+) -> Served:
+    vocabulary = backend.vocab
+    template = ChatTemplate(
+        backend.chat_template,
+        bos=_special(vocabulary, vocabulary.bos),
+        eos=_special(vocabulary, vocabulary.eos),
+    )
+    card = ModelCard(
+        settings.name, int(time.time()), backend.n_ctx, backend.n_params, backend.description, settings.note
+    )
+
+    def health() -> Health:
+        return Health(
+            status="stuck" if engine.stuck() else "ok",
+            slots_total=settings.parallel,
+            slots_busy=engine.engine.n_active,
+            queued=engine.engine.n_waiting,
+            step_python_us=engine.engine.step_overhead_us(),
+            drafters=_drafters(proposer),
+        )
+
+    return Served(engine, vocabulary, template, card, settings.sampling, health, f"duo-{version('duo')}")
+
+
+def _drafters(proposer: Proposer) -> list[DrafterHealth]:
+    if not isinstance(proposer, RemoteProposer):
+        return []
+    return [
+        DrafterHealth(
+            record.presence.id,
+            record.presence.model,
+            "refused" if record.refusal else "accepted",
+            record.refusal,
+            dict(record.counts),
+        )
+        for record in proposer.drafters()
+    ]
+
+
+def _special(vocabulary: Vocabulary, token: int | None) -> str:
+    return "" if token is None else vocabulary.piece(token, special=True).decode(errors="replace")
 
 
 def _announce(site: Site) -> None:

@@ -6,8 +6,8 @@ from contextlib import ExitStack
 
 from server.children import Child
 from server.embedded import EmbeddedServer
-from server.lead import Site, open_socket, run_lead
 from server.flags import n_cores
+from server.lead import Site, open_socket, run_lead
 from server.settings import UpSettings
 from server.speculation.streams import check
 

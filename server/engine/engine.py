@@ -47,6 +47,8 @@ class Engine:
         self._waiting: deque[Session] = deque()
         self._active: list[Session] = []
         self._overheads: deque[float] = deque(maxlen=1024)
+        for seq in range(backend.n_seqs):
+            backend.trim(seq, 0)
 
     # -- what callers ask for ----------------------------------------
 

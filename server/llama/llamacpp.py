@@ -29,7 +29,8 @@ ALL_LAYERS = -1
 
 @dataclass(frozen=True, slots=True)
 class LlamaOptions:
-    """n_cells: KV cells shared by all sequences; llama.cpp rounds them up."""
+    """n_cells: KV cells shared by all sequences; llama.cpp rounds them up. kv_f32 without flash_attention is
+    slower and closest to exact arithmetic; flash_attention is used where the backend has it."""
 
     model_path: Path
     n_cells: int
@@ -37,6 +38,8 @@ class LlamaOptions:
     n_batch: int = 512
     n_threads: int = 1
     n_gpu_layers: int = ALL_LAYERS
+    kv_f32: bool = False
+    flash_attention: bool = True
 
 
 @functools.cache
@@ -232,7 +235,7 @@ class LlamaBackend:
     def _describe(self) -> str:
         buffer = ctypes.create_string_buffer(256)
         C.llama_model_desc(self._model, buffer, 256)
-        return buffer.value.decode(errors="replace")
+        return buffer.value.decode(errors="replace").replace(" ?B", "")  # a size it has no name for
 
 
 def _context_params(options: LlamaOptions) -> Any:
@@ -243,6 +246,10 @@ def _context_params(options: LlamaOptions) -> Any:
     params.n_seq_max = options.n_seqs
     params.kv_unified = True
     params.swa_full = True  # a rejected draft must be forgettable
+    if options.kv_f32:
+        params.type_k = params.type_v = C.GGML_TYPE_F32
+    if not options.flash_attention:
+        params.flash_attn_type = C.LLAMA_FLASH_ATTN_TYPE_DISABLED
     params.n_threads = options.n_threads
     params.n_threads_batch = options.n_threads
     return params

@@ -223,7 +223,8 @@ def _encode_commit(m: Commit) -> tuple[int, bytes]:
 
 
 def _decode_commit(r: _Reader) -> Commit:
-    return Commit(*r.unpack(_COMMIT), r.ints(MAX_TOKENS))
+    session, epoch, base, chain = r.unpack(_COMMIT)
+    return Commit(session, epoch, base, chain, r.ints(MAX_TOKENS))
 
 
 def _encode_close(m: Close) -> tuple[int, bytes]:
@@ -248,14 +249,14 @@ def _encode_draft(m: Draft) -> tuple[int, bytes]:
 
 
 def _decode_draft(r: _Reader) -> Draft:
-    head = r.unpack(_DRAFT)
+    session, epoch, base, chain, td_us = r.unpack(_DRAFT)
     drafter, parents, tokens = r.text(), r.ints(MAX_NODES), r.ints(MAX_NODES)
     confidences = r.blob(MAX_NODES)
     if not len(parents) == len(tokens) == len(confidences):
         raise WireError("parents, tokens and confidences differ in length")
     if any(not ROOT <= parent < i for i, parent in enumerate(parents)):
         raise WireError("a parent does not come before its child")
-    return Draft(drafter, *head, parents, tokens, confidences)
+    return Draft(drafter, session, epoch, base, chain, td_us, parents, tokens, confidences)
 
 
 def _encode_want(m: Want) -> tuple[int, bytes]:

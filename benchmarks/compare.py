@@ -1,0 +1,144 @@
+"""duo beside llama-server: `python -m benchmarks.compare --llama-server PATH [--sweep 4,8]`.
+
+Same GGUF files, same threads, same prompts, request by request in turn, one run. All servers run from
+beginning to end; that the idle ones take no CPU is measured and shown. With --sweep both also run with the
+draft model, once for each number of drafted tokens: llama-server synchronously, duo with a drafter process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from benchmarks.contest import run, standings
+from benchmarks.processes import Command, Process, duo, idle_cpu
+from benchmarks.prompts import load
+from benchmarks.report import command_line, heat_line, machine, model_line, standings_table
+from drafters.settings import BUNDLED_MODEL as BUNDLED_DRAFT
+from server.errors import DuoError, StartupError
+from server.flags import n_cores
+from server.settings import BUNDLED_MODEL
+
+IDLE_S = 3.0
+WARM_UP_TOKENS = 8
+
+
+def commands(args: argparse.Namespace) -> list[Command]:
+    """llama-server without drafts comes first: all others are compared with it."""
+    found = [Command("llama-server", _llama(args)), Command("duo", _duo(args, "serve"))]
+    for n in args.sweep:
+        speculation = ("-md", str(args.draft_model), "--spec-type", "draft-simple")
+        widths = ("--spec-draft-n-max", str(n), "--spec-draft-threads", str(args.draft_threads))
+        found.append(Command(f"llama-server, draft {n}", _llama(args) + speculation + widths))
+        drafter = ("--draft-model", str(args.draft_model), "--draft-threads", str(args.draft_threads))
+        found.append(Command(f"duo, draft {n}", _duo(args, "up", "--draft-max", str(n), *drafter)))
+    return found
+
+
+def _llama(args: argparse.Namespace) -> tuple[str, ...]:
+    size = ("-c", str(args.ctx_size), "-np", "1", "-t", str(args.threads))
+    place = ("--host", "127.0.0.1", "--port", "{port}", "--offline")
+    return (str(args.llama_server), "-m", str(args.model), *size, *place)
+
+
+def _duo(args: argparse.Namespace, command: str, *flags: str) -> tuple[str, ...]:
+    size = ("--ctx-size", str(args.ctx_size), "--parallel", "1", "--threads", str(args.threads))
+    return duo(command, "--model", str(args.model), *size, *flags)
+
+
+def compare(args: argparse.Namespace) -> str:
+    """Run it all; returns the result as markdown. Raises DuoError."""
+    with ExitStack() as stack:
+        wanted = commands(args)
+        servers = [stack.enter_context(Process(command)) for command in wanted]
+        for server in servers:
+            server.wait_ready(n_drafters=1 if server.name.startswith("duo, draft") else 0)
+        run(servers, load(1), WARM_UP_TOKENS)
+        idle = idle_cpu(servers, IDLE_S)
+        prompts = load(args.prompts) * args.rounds
+        heats = run(servers, prompts, args.max_tokens, lambda heat: print(heat_line(heat), flush=True))
+        result = standings_table(standings([server.name for server in servers], heats), idle)
+        return "\n\n".join([result, *_python_shares(servers)])
+
+
+def _python_shares(servers: Sequence[Process]) -> list[str]:
+    """What duo's own part of a step costs, where it tells."""
+    shares: list[str] = []
+    for server in servers:
+        engine = server.health().get("engine")
+        share = engine.get("step_python_us") if isinstance(engine, dict) else None  # pyright: ignore[reportUnknownVariableType]
+        if isinstance(share, int | float):
+            shares.append(f"{server.name}: {share:.0f} µs of Python in a one-session step (median).")
+    return shares
+
+
+def section(args: argparse.Namespace, argv: Sequence[str], result: str) -> str:
+    """Markdown that can be appended to a file of results."""
+    what = (
+        f"{model_line(args.model)}; {args.threads} threads; temperature 0, at most {args.max_tokens} tokens"
+    )
+    lines = [
+        f"## {datetime.date.today()}: {args.model.stem}, beside llama-server",
+        f"{what}, {args.prompts} prompts, {args.rounds} rounds. Ratios are medians, to the first row.",
+        f"On: {machine()}",
+        f"`{command_line('benchmarks.compare', argv)}`",
+        result,
+    ]
+    if args.sweep:
+        lines[1] += f" Draft: {model_line(args.draft_model)}."
+    return "\n\n".join(lines) + "\n"
+
+
+def _flags() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.compare",
+        description="duo beside llama-server, request by request in turn.",
+    )
+    parser.add_argument("--llama-server", type=Path, required=True, help="the llama-server binary")
+    parser.add_argument("--model", type=Path, default=BUNDLED_MODEL, help="the GGUF file (default: bundled)")
+    parser.add_argument(
+        "--draft-model", type=Path, default=BUNDLED_DRAFT, help="likewise, of the draft model"
+    )
+    parser.add_argument("--threads", type=int, default=n_cores(), help="of each server's model")
+    parser.add_argument("--draft-threads", type=int, default=1, help="of each server's draft model")
+    parser.add_argument("--ctx-size", type=int, default=4096, help="context of each server")
+    parser.add_argument("--sweep", type=_numbers, default=[], help="also with that many drafted tokens: 4,8")
+    parser.add_argument("--prompts", type=int, default=12, help="how many different prompts")
+    parser.add_argument("--rounds", type=int, default=1, help="how often each prompt is asked")
+    parser.add_argument("--max-tokens", type=int, default=128, help="longest reply")
+    parser.add_argument("--append", type=Path, help="append the result to this markdown file")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = sys.argv[1:] if argv is None else argv
+    args = _flags().parse_args(arguments)
+    try:
+        for path in (args.llama_server, args.model, args.draft_model):
+            if not path.is_file():
+                raise StartupError(f"no file at {path}")
+        if not os.access(args.llama_server, os.X_OK):
+            raise StartupError(f"{args.llama_server} cannot be executed: --llama-server takes the binary")
+        args.llama_server = args.llama_server.resolve()
+        text = section(args, arguments, compare(args))
+    except DuoError as error:
+        print(f"compare: {error.message}", file=sys.stderr)
+        return 1
+    print(f"\n{text}")
+    if args.append:
+        with args.append.open("a") as file:
+            file.write(f"\n{text}")
+    return 0
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(part) for part in text.split(",") if part]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

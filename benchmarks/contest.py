@@ -1,0 +1,91 @@
+"""Servers side by side: each prompt goes to all of them in turn, and only ratios of the same prompt count."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from benchmarks.client import Reply, ask
+from benchmarks.processes import Process
+from benchmarks.prompts import Prompt
+
+SHORTEST = 16  # tokens: the rate of a shorter reply says little
+
+
+@dataclass(frozen=True, slots=True)
+class Heat:
+    """One prompt, asked once of every server; replies in the servers' order."""
+
+    prompt: Prompt
+    replies: list[Reply]
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One server over all heats. Rates are medians, ratios medians over heats of this server's rate to the
+    first server's; heats whose shortest reply is below SHORTEST tokens count for texts and drafts only."""
+
+    name: str
+    server_rate: float | None
+    client_rate: float | None
+    server_ratio: float | None
+    client_ratio: float | None
+    first_ms: float
+    n_equal: int
+    n_heats: int
+    n_drafted: int
+    n_accepted: int
+
+    @property
+    def acceptance(self) -> float | None:
+        return self.n_accepted / self.n_drafted if self.n_drafted else None
+
+
+def run(
+    servers: Sequence[Process],
+    prompts: Sequence[Prompt],
+    max_tokens: int,
+    on_heat: Callable[[Heat], None] = lambda heat: None,
+) -> list[Heat]:
+    """Ask every server every prompt, one request at a time; who is asked first changes from prompt to
+    prompt. Raises ReplyError."""
+    heats: list[Heat] = []
+    for i, prompt in enumerate(prompts):
+        order = [(i + j) % len(servers) for j in range(len(servers))]
+        replies = {j: ask(servers[j].port, prompt, max_tokens) for j in order}
+        heats.append(Heat(prompt, [replies[j] for j in range(len(servers))]))
+        on_heat(heats[-1])
+    return heats
+
+
+def standings(names: Sequence[str], heats: Sequence[Heat]) -> list[Standing]:
+    """Pure. The first server is what the others are compared with."""
+    return [_standing(name, heats, i) for i, name in enumerate(names)]
+
+
+def _standing(name: str, heats: Sequence[Heat], i: int) -> Standing:
+    own = [heat.replies[i] for heat in heats]
+    long = [heat for heat in heats if min(reply.n_tokens for reply in heat.replies) >= SHORTEST]
+    pairs = [(heat.replies[i], heat.replies[0]) for heat in long]
+    return Standing(
+        name=name,
+        server_rate=_median([mine.server_rate for mine, _ in pairs]),
+        client_rate=_median([mine.client_rate for mine, _ in pairs]),
+        server_ratio=_median([_ratio(mine.server_rate, first.server_rate) for mine, first in pairs]),
+        client_ratio=_median([_ratio(mine.client_rate, first.client_rate) for mine, first in pairs]),
+        first_ms=statistics.median(reply.first_ms for reply in own),
+        n_equal=sum(heat.replies[i].text == heat.replies[0].text for heat in heats),
+        n_heats=len(heats),
+        n_drafted=sum(reply.n_drafted for reply in own),
+        n_accepted=sum(reply.n_accepted for reply in own),
+    )
+
+
+def _ratio(mine: float | None, first: float | None) -> float | None:
+    return mine / first if mine and first else None
+
+
+def _median(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None

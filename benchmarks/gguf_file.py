@@ -1,0 +1,133 @@
+"""GGUF files read and written tensor by tensor, so that a model of any size passes through little memory."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import gguf
+import numpy as np
+import numpy.typing as npt
+
+from server.errors import StartupError
+
+Values: TypeAlias = npt.NDArray[np.float32]
+Kind: TypeAlias = gguf.GGMLQuantizationType
+
+KINDS: dict[str, Kind] = {kind.name.lower(): kind for kind in (Kind.F32, Kind.F16, Kind.BF16, Kind.Q8_0)}
+_FILE_TYPES = {
+    Kind.F32: gguf.LlamaFileType.ALL_F32,
+    Kind.F16: gguf.LlamaFileType.MOSTLY_F16,
+    Kind.BF16: gguf.LlamaFileType.MOSTLY_BF16,
+    Kind.Q8_0: gguf.LlamaFileType.MOSTLY_Q8_0,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTensor:
+    """A tensor to write. `shape` in numpy's order (rows first); `values` is called once, when its turn has
+    come, and its result is dropped after writing."""
+
+    name: str
+    shape: tuple[int, ...]
+    kind: Kind
+    values: Callable[[], Values]
+
+    @property
+    def n_bytes(self) -> int:
+        return int(np.prod(gguf.quant_shape_to_byte_shape(self.shape, self.kind), dtype=np.int64))
+
+
+class GGUFSource:
+    """An existing file, mapped into memory. Raises StartupError when it is none."""
+
+    def __init__(self, path: Path) -> None:
+        if not path.is_file():
+            raise StartupError(f"no model file at {path}: give the path of a GGUF file with --model")
+        try:
+            self._reader = gguf.GGUFReader(path)
+        except ValueError as error:
+            raise StartupError(f"{path} is not a complete GGUF file ({error})") from error
+        self._tensors = {tensor.name: tensor for tensor in self._reader.tensors}
+
+    @property
+    def names(self) -> list[str]:
+        """Of the tensors, in the file's order."""
+        return list(self._tensors)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """In numpy's order, rows first."""
+        return tuple(int(n) for n in reversed(self._tensors[name].shape))
+
+    def values(self, name: str) -> Values:
+        """The tensor as a new array of F32, decoded if it is quantized."""
+        tensor = self._tensors[name]
+        decoded = gguf.dequantize(np.asarray(tensor.data), tensor.tensor_type)
+        return np.array(decoded, dtype=np.float32).reshape(self.shape(name))
+
+    def field(self, key: str) -> Any:
+        """A metadata value; None if the file has no such key."""
+        field = self._reader.get_field(key)
+        return None if field is None else field.contents()
+
+    def copy_metadata(self, writer: gguf.GGUFWriter, changes: Mapping[str, Any]) -> None:
+        """Every key with its type, tokenizer and chat template included; changed keys keep their type."""
+        for key, field in self._reader.fields.items():
+            if key.startswith("GGUF.") or key == gguf.Keys.General.ARCHITECTURE:
+                continue  # the writer makes these
+            value = changes.get(key, field.contents())
+            inner = field.types[-1] if field.types[0] == gguf.GGUFValueType.ARRAY else None
+            writer.add_key_value(key, value, field.types[0], sub_type=inner)
+
+
+def kind_for(shape: tuple[int, ...], kind: Kind) -> Kind:
+    """Matrices in the wanted type; vectors (norms, biases) stay F32, as llama.cpp expects them."""
+    return kind if len(shape) > 1 else Kind.F32
+
+
+def write(
+    out: Path, source: GGUFSource, kind: Kind, tensors: Iterable[PlannedTensor], changes: Mapping[str, Any]
+) -> None:
+    """Write the tensors with the source's metadata, `changes` applied and the file type set to `kind`.
+    The file appears under its name only when complete. Changed keys that the source lacks are left out."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    planned = list(tensors)
+    handle, aside = tempfile.mkstemp(prefix=f".{out.name}.", suffix=".part", dir=out.parent)
+    os.close(handle)
+    try:
+        writer = gguf.GGUFWriter(aside, str(source.field(gguf.Keys.General.ARCHITECTURE)))
+        with closing(writer):
+            kind_field = {gguf.Keys.General.FILE_TYPE: int(_FILE_TYPES[kind])}
+            source.copy_metadata(writer, {**changes, **kind_field})
+            _write_tensors(writer, planned)
+        os.chmod(aside, 0o644)
+        os.replace(aside, out)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            os.unlink(aside)
+        raise
+
+
+def _write_tensors(writer: gguf.GGUFWriter, planned: list[PlannedTensor]) -> None:
+    for tensor in planned:
+        writer.add_tensor_info(
+            tensor.name, tensor.shape, np.dtype(np.float32), tensor.n_bytes, raw_dtype=tensor.kind
+        )
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_ti_data_to_file()
+    for tensor in planned:
+        writer.write_tensor_data(_encode(tensor.values(), tensor.kind))
+
+
+def _encode(values: Values, kind: Kind) -> npt.NDArray[Any]:
+    if kind != Kind.BF16:
+        return gguf.quantize(values, kind)
+    # As the package does it (to nearest, ties to even) but without its loop over groups of 16 rows
+    bits = values.view(np.uint32)
+    return ((bits + (np.uint32(0x7FFF) + ((bits >> 16) & np.uint32(1)))) >> 16).astype(np.uint16)

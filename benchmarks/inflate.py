@@ -1,0 +1,184 @@
+"""The same function at the cost of a larger model: real text at real cost where no large weights are at hand.
+
+`python -m benchmarks.inflate --model M --params 400M --type bf16 --out FILE`
+
+The first channels of every matrix are the model's own. Channels added to the residual stream are never
+written (zero rows of attn_output, ffn_down; zero columns of the embedding), so they stay zero and whoever
+reads them may have any weights. Added heads and feed-forward channels are computed, then multiplied by zero;
+added layers write nothing at all. RMSNorm divides by the mean over all D channels instead of d, hence by
+sqrt(d/D) of what it was: its weights are scaled by sqrt(d/D), its epsilon by d/D.
+
+In exact arithmetic the logits are the model's own. Rounding to the output type may flip near-ties.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import re
+import sys
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.gguf_file import KINDS, GGUFSource, Kind, PlannedTensor, Values, kind_for, write
+from benchmarks.shape import Shape, choose, parse_count
+from server.errors import DuoError, StartupError
+
+NORMS = ("attn_norm", "ffn_norm")
+READERS = ("attn_q", "attn_k", "attn_v", "ffn_gate", "ffn_up")  # read the residual stream: padding is random
+WRITERS = ("attn_output", "ffn_down")  # write it: padding is zero
+
+
+def read_shape(source: GGUFSource) -> Shape:
+    """Raises StartupError unless the model can be inflated: architecture llama, dense, without biases,
+    heads of n_embd / n_heads channels."""
+    if source.field("general.architecture") != "llama":
+        raise StartupError("only models of the architecture llama can be inflated")
+    n_embd, n_heads = (
+        int(source.field("llama.embedding_length")),
+        int(source.field("llama.attention.head_count")),
+    )
+    shape = Shape(
+        n_layers=int(source.field("llama.block_count")),
+        n_embd=n_embd,
+        n_heads=n_heads,
+        n_kv_heads=int(source.field("llama.attention.head_count_kv") or n_heads),
+        n_ffn=int(source.field("llama.feed_forward_length")),
+        n_vocab=source.shape("token_embd.weight")[0],
+    )
+    known = {name for i in range(shape.n_layers) for name in _layer(i)}
+    known |= {"token_embd.weight", "output_norm.weight", "output.weight"}
+    for name in source.names:
+        if name not in known or source.shape(name) != _shape_of(_role(name), shape):
+            raise StartupError(f"a model with such a {name} cannot be inflated")
+    return shape
+
+
+def inflate(model: Path, out: Path, shape: Shape, kind: str) -> None:
+    """Write `model` in that larger shape (see Shape.widened) with its matrices as `kind`. Deterministic.
+    Raises StartupError."""
+    source, wanted = GGUFSource(model), KINDS[kind]
+    small = read_shape(source)
+    if shape.n_layers < small.n_layers or shape != small.widened(
+        shape.n_embd // small.n_embd, shape.n_layers
+    ):
+        raise StartupError(f"{shape} is no multiple of the model's {small}")
+    write(out, source, wanted, _plan(source, small, shape, wanted), _changes(source, small, shape))
+
+
+def _changes(source: GGUFSource, small: Shape, large: Shape) -> dict[str, Any]:
+    epsilon = float(source.field("llama.attention.layer_norm_rms_epsilon"))
+    size = f"{large.n_params / 1e6:.0f}M" if large.n_params < 1e9 else f"{large.n_params / 1e9:.1f}B"
+    return {
+        "general.name": f"{source.field('general.name') or 'model'} inflated to the cost of {size}",
+        "general.size_label": size,
+        "llama.block_count": large.n_layers,
+        "llama.embedding_length": large.n_embd,
+        "llama.feed_forward_length": large.n_ffn,
+        "llama.attention.head_count": large.n_heads,
+        "llama.attention.head_count_kv": large.n_kv_heads,
+        "llama.attention.layer_norm_rms_epsilon": epsilon * small.n_embd / large.n_embd,
+    }
+
+
+def _layer(i: int) -> list[str]:
+    return [f"blk.{i}.{role}.weight" for role in (*NORMS, *READERS, *WRITERS)]
+
+
+def _plan(source: GGUFSource, small: Shape, large: Shape, kind: Kind) -> Iterator[PlannedTensor]:
+    names = [name for name in source.names if not name.startswith("blk.")]
+    names += [name for i in range(large.n_layers) for name in _layer(i)]
+    scale = (small.n_embd / large.n_embd) ** 0.5
+    for name in names:
+        shape = _shape_of(_role(name), large)
+        values = functools.partial(_values, source, name, shape, scale)
+        yield PlannedTensor(name, shape, kind_for(shape, kind), values)
+
+
+def _role(name: str) -> str:
+    return re.sub(r"^blk\.\d+\.|\.weight$", "", name)
+
+
+def _shape_of(role: str, s: Shape) -> tuple[int, ...]:
+    shapes = {
+        "token_embd": (s.n_vocab, s.n_embd),
+        "output": (s.n_vocab, s.n_embd),
+        "attn_q": (s.n_embd, s.n_embd),
+        "attn_k": (s.n_kv, s.n_embd),
+        "attn_v": (s.n_kv, s.n_embd),
+        "attn_output": (s.n_embd, s.n_embd),
+        "ffn_gate": (s.n_ffn, s.n_embd),
+        "ffn_up": (s.n_ffn, s.n_embd),
+        "ffn_down": (s.n_embd, s.n_ffn),
+    }
+    return shapes.get(role, (s.n_embd,))
+
+
+def _values(source: GGUFSource, name: str, shape: tuple[int, ...], scale: float) -> Values:
+    """Padding, with the model's own values in the first channels and rows."""
+    role = _role(name)
+    if len(shape) == 1:
+        padded = np.full(shape, scale, dtype=np.float32)
+    elif role in READERS:
+        padded = _noise(name, shape)
+    else:
+        padded = np.zeros(shape, dtype=np.float32)
+    if name in source.names:
+        own = source.values(name)
+        padded[tuple(slice(0, n) for n in own.shape)] = own * scale if len(shape) == 1 else own
+    return padded
+
+
+def _noise(name: str, shape: tuple[int, ...]) -> Values:
+    """Uniform, of variance 1/n where n inputs are read, which keeps their scale. The same on each run."""
+    rng = np.random.default_rng(zlib.crc32(name.encode()))
+    width = (12 / shape[-1]) ** 0.5
+    values = rng.random(shape, dtype=np.float32)
+    values -= np.float32(0.5)
+    values *= np.float32(width)
+    return values
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.inflate",
+        description="Inflate a llama-architecture GGUF: the same text at the cost of a larger model.",
+    )
+    parser.add_argument("--model", type=Path, required=True, help="the GGUF file to inflate")
+    parser.add_argument("--params", type=parse_count, help="parameters wanted, such as 400M: chooses a shape")
+    parser.add_argument("--width", type=int, help="instead: factor of every width, with --layers")
+    parser.add_argument("--layers", type=int, help="layers in all")
+    parser.add_argument("--type", choices=KINDS, default="bf16", help="type of the matrices")
+    parser.add_argument("--out", type=Path, required=True, help="the GGUF file to write")
+    args = parser.parse_args(argv)
+    if bool(args.params) == bool(args.width and args.layers):
+        parser.error("give --params, or --width and --layers")
+    try:
+        small = read_shape(GGUFSource(args.model))
+        shape = _wanted_shape(small, args)
+        print(describe(shape, args.type), flush=True)
+        inflate(args.model, args.out, shape, args.type)
+    except (DuoError, ValueError) as error:
+        print(f"inflate: {error}", file=sys.stderr)
+        return 1
+    print(f"wrote {args.out} ({args.out.stat().st_size / 1e6:,.0f} MB)")
+    return 0
+
+
+def _wanted_shape(small: Shape, args: argparse.Namespace) -> Shape:
+    return choose(small, args.params) if args.params else small.widened(args.width, args.layers)
+
+
+def describe(shape: Shape, kind: str) -> str:
+    """One line about a shape in a type, for people."""
+    heads = f"{shape.n_heads} heads and {shape.n_kv_heads} key-value heads of {shape.head_dim}"
+    layers = f"{shape.n_layers} layers of width {shape.n_embd}, FFN {shape.n_ffn}"
+    return f"{shape.n_params / 1e6:,.1f}M parameters as {kind}: {layers}, {heads}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,73 @@
+"""What the routes serve: handed to them typed, through the lifespan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from server.engine.generate import Generator
+from server.llama.backend import Vocabulary
+from server.sampling.params import SamplingParams
+from server.text.template import ChatTemplate
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCard:
+    """The model as /v1/models and the page show it. created: Unix seconds. note: a remark for the page."""
+
+    id: str
+    created: int
+    n_ctx: int
+    n_params: int
+    description: str
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterHealth:
+    """One drafter on the bus. reason: why it was refused. counts: what became of what it sent."""
+
+    id: str
+    model: str
+    state: Literal["accepted", "refused"]
+    reason: str | None = None
+    counts: dict[str, int] = field(default_factory=dict[str, int])
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """'stuck': there is work and no progress. step_python_us: Python's median share of a one-session step."""
+
+    status: Literal["ok", "loading", "stuck"]
+    slots_total: int
+    slots_busy: int
+    queued: int
+    step_python_us: float
+    drafters: Sequence[DrafterHealth] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """The body of GET /health."""
+        return {
+            "status": self.status,
+            "slots": {"total": self.slots_total, "busy": self.slots_busy},
+            "queued": self.queued,
+            "engine": {"step_python_us": round(self.step_python_us, 1)},
+            "drafters": [
+                {"id": d.id, "model": d.model, "state": d.state, "reason": d.reason, "counts": d.counts}
+                for d in self.drafters
+            ],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """Everything a route may need. fingerprint: OpenAI's system_fingerprint."""
+
+    generator: Generator
+    vocabulary: Vocabulary
+    template: ChatTemplate
+    model: ModelCard
+    defaults: SamplingParams
+    health: Callable[[], Health]
+    fingerprint: str

@@ -1,0 +1,70 @@
+"""The model's own chat template: messages in, prompt text out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, NoReturn
+
+from jinja2 import TemplateError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from server.errors import InvalidRequestError, StartupError
+
+CHATML = (
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message['role'] + '\\n' + (message['content'] or '') + '<|im_end|>' + '\\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+_PREFILL_MARK = "\ue000prefill\ue001"  # private use: stands for the reply's beginning while rendering
+
+Message = Mapping[str, Any]
+
+
+class ChatTemplate:
+    """A Jinja template in a sandbox, with what Hugging Face's renderer offers to templates."""
+
+    def __init__(self, source: str | None, *, bos: str = "", eos: str = "") -> None:
+        """source: None falls back to ChatML. Raises StartupError when it is not Jinja."""
+        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+        environment.filters["tojson"] = _tojson
+        offered: dict[str, Any] = environment.globals
+        offered |= {"raise_exception": _refuse, "strftime_now": _strftime_now}
+        offered |= {"bos_token": bos, "eos_token": eos}
+        try:
+            self._template = environment.from_string(source or CHATML)
+        except TemplateError as error:
+            raise StartupError(f"the model's chat template cannot be read: {error}") from error
+
+    def render(self, messages: Sequence[Message]) -> str:
+        """The prompt for the next reply. If the last message is the assistant's, the reply continues it.
+        Raises InvalidRequestError when the template refuses the messages."""
+        if messages and messages[-1]["role"] == "assistant":
+            *before, last = messages
+            marked = {**last, "content": _PREFILL_MARK}
+            rendered = self._render([*before, marked], add_generation_prompt=False)
+            head, mark, _ = rendered.partition(_PREFILL_MARK)
+            if mark:
+                return head + str(last.get("content") or "")
+        return self._render(messages, add_generation_prompt=True)
+
+    def _render(self, messages: Sequence[Message], *, add_generation_prompt: bool) -> str:
+        try:
+            return self._template.render(messages=messages, add_generation_prompt=add_generation_prompt)
+        except (TemplateError, TypeError, ValueError) as error:
+            raise InvalidRequestError(
+                f"the model's chat template refuses these messages: {error}", param="messages"
+            ) from error
+
+
+def _tojson(value: Any, indent: int | None = None) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=indent)
+
+
+def _refuse(message: str) -> NoReturn:
+    raise TemplateError(message)
+
+
+def _strftime_now(format: str) -> str:
+    return datetime.now().astimezone().strftime(format)

@@ -1,0 +1,152 @@
+// The chat page: one conversation, streamed from /v1/chat/completions. No dependencies, no build step.
+
+const $ = (id) => document.getElementById(id);
+const log = $("log");
+let messages = [];
+let running = null; // the AbortController of the reply being streamed
+
+function element(tag, className, text = "") {
+  const node = document.createElement(tag);
+  if (className) node.className = className;
+  node.textContent = text;
+  return node;
+}
+
+// Markdown of the plainest kind: fenced code, `code` and **bold**. Everything else stays text.
+function render(target, text) {
+  target.replaceChildren();
+  text.split(/^```/m).forEach((part, i) => {
+    if (i % 2) {
+      const pre = element("pre");
+      pre.append(element("code", "", part.replace(/^[^\n]*\n?/, "")));
+      target.append(pre);
+      return;
+    }
+    for (const paragraph of part.split(/\n{2,}/)) {
+      if (!paragraph.trim()) continue;
+      const p = element("p");
+      for (const piece of paragraph.trim().split(/(`[^`\n]+`|\*\*[^*\n]+\*\*)/)) {
+        if (/^`.+`$/.test(piece)) p.append(element("code", "", piece.slice(1, -1)));
+        else if (/^\*\*.+\*\*$/.test(piece)) p.append(element("strong", "", piece.slice(2, -2)));
+        else p.append(piece);
+      }
+      target.append(p);
+    }
+  });
+}
+
+function follow(change) {
+  const atEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 60;
+  change();
+  if (atEnd) log.scrollTop = log.scrollHeight;
+}
+
+async function* events(body) {
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    const lines = (rest + value).split("\n");
+    rest = lines.pop();
+    for (const line of lines) {
+      if (line.startsWith("data: ") && line !== "data: [DONE]") yield JSON.parse(line.slice(6));
+    }
+  }
+}
+
+function cost(t) {
+  const parts = [`${t.predicted_n} tokens`];
+  if (t.predicted_per_second) parts.push(`${t.predicted_per_second.toFixed(0)} tokens/s`);
+  parts.push(`${t.cache_n} of ${t.cache_n + t.prompt_n} prompt tokens reused`);
+  if (t.draft_n) parts.push(`${t.draft_n_accepted} of ${t.draft_n} drafted tokens accepted`);
+  return parts.join(" · ");
+}
+
+async function ask(text) {
+  $("hello")?.remove();
+  messages.push({ role: "user", content: text });
+  const reply = element("div", "turn assistant");
+  follow(() => log.append(element("div", "turn user", text), reply));
+  running = new AbortController();
+  busy(true);
+  let content = "";
+  let timings = null;
+  try {
+    const response = await fetch("/v1/chat/completions", {
+      method: "POST",
+      headers: { "Content-Type": "application/json" },
+      body: JSON.stringify({ messages, stream: true }),
+      signal: running.signal,
+    });
+    if (!response.ok) throw new Error((await response.json()).error.message);
+    for await (const chunk of events(response.body)) {
+      if (chunk.error) throw new Error(chunk.error.message);
+      content += chunk.choices[0]?.delta.content ?? "";
+      timings = chunk.timings ?? timings;
+      follow(() => render(reply, content));
+    }
+  } catch (error) {
+    if (error.name !== "AbortError") {
+      reply.classList.add("error");
+      follow(() => reply.append(element("p", "", `The reply failed: ${error.message}`)));
+    }
+  }
+  if (content) messages.push({ role: "assistant", content });
+  else messages.pop();
+  if (timings) follow(() => log.append(element("p", "cost", cost(timings))));
+  running = null;
+  busy(false);
+}
+
+function busy(is) {
+  $("send").hidden = is;
+  $("stop").hidden = !is;
+  if (!is) $("text").focus();
+}
+
+async function status() {
+  try {
+    const health = await (await fetch("/health")).json();
+    const drafting = health.drafters.filter((d) => d.state === "accepted");
+    const refused = health.drafters.filter((d) => d.state === "refused");
+    let line = drafting.length ? `drafters: ${drafting.map((d) => d.model).join(", ")}` : "no drafters";
+    if (refused.length) line += ` · refused: ${refused.map((d) => `${d.id} (${d.reason})`).join(", ")}`;
+    $("status").textContent = line;
+  } catch {
+    $("status").textContent = "the server does not answer";
+  }
+}
+
+async function model() {
+  const card = (await (await fetch("/v1/models")).json()).data[0];
+  $("model").textContent = `${card.id} · ${card.meta.description} · context ${card.meta.n_ctx}`;
+  $("note").textContent = card.meta.note ?? "";
+  $("note").hidden = !card.meta.note;
+}
+
+$("form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  const text = $("text").value.trim();
+  if (!text || running) return;
+  $("text").value = "";
+  ask(text);
+});
+$("text").addEventListener("keydown", (event) => {
+  if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+    event.preventDefault();
+    $("form").requestSubmit();
+  }
+});
+$("stop").addEventListener("click", () => running?.abort());
+$("new").addEventListener("click", () => {
+  running?.abort();
+  messages = [];
+  log.replaceChildren();
+  $("text").focus();
+});
+document.querySelector(".example").addEventListener("click", (event) => ask(event.target.textContent));
+
+model();
+status();
+setInterval(status, 1000);

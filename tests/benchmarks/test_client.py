@@ -1,0 +1,91 @@
+"""What the measuring client makes of a stream, whole or broken."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from benchmarks.client import ReplyError, ask, parse
+from benchmarks.processes import free_port
+from benchmarks.prompts import Prompt, load
+
+
+def stream(*chunks: dict[str, Any], done: bool = True) -> list[tuple[float, bytes]]:
+    """One line each tenth of a second, from 10.1 on."""
+    lines = [f"data: {json.dumps(chunk)}\n".encode() for chunk in chunks]
+    lines += [b"data: [DONE]\n"] if done else []
+    return [(10.1 + i / 10, line) for i, line in enumerate(lines)]
+
+
+def delta(content: str) -> dict[str, Any]:
+    return {"choices": [{"delta": {"content": content}, "finish_reason": None}]}
+
+
+FINISH: dict[str, Any] = {"choices": [{"delta": {}, "finish_reason": "stop"}]}
+
+
+LAST: dict[str, Any] = {
+    "choices": [],
+    "usage": {"completion_tokens": 5},
+    "timings": {"predicted_n": 5, "predicted_ms": 320, "draft_n": 8, "draft_n_accepted": 3},
+}
+
+
+def test_rates_of_both_clocks():
+    role = {"choices": [{"delta": {"role": "assistant"}}]}
+    reply = parse(stream(role, delta("a"), delta("b"), delta("c d"), FINISH, LAST), began=10.0)
+    assert reply.text == "abc d"
+    assert reply.first_ms == pytest.approx(200)
+    assert reply.client_rate == pytest.approx(4 / 0.3)  # four tokens after the first, from 10.2 to 10.5
+    assert (reply.server_rate, reply.n_drafted, reply.n_accepted) == (12.5, 8, 3)
+
+
+def test_timings_may_stand_in_the_finishing_chunk():
+    timings = {"predicted_n": 4, "predicted_ms": 1000}
+    usage: dict[str, Any] = {"choices": [], "usage": {"completion_tokens": 4}}
+    reply = parse(stream(delta("a"), {**FINISH, "timings": timings}, usage), began=10.0)
+    assert reply.server_rate == pytest.approx(3.0)
+
+
+def test_a_reply_of_one_token_has_no_rate():
+    timings = {"predicted_n": 1, "predicted_ms": 0.0}
+    last: dict[str, Any] = {"choices": [], "usage": {"completion_tokens": 1}, "timings": timings}
+    reply = parse(stream(delta("a"), FINISH, last), began=10.0)
+    assert (reply.server_rate, reply.client_rate) == (None, None)
+
+
+def test_an_empty_reply_is_a_reply():
+    last: dict[str, Any] = {"choices": [], "usage": {"completion_tokens": 1}}
+    reply = parse(stream(FINISH, last), began=10.0)
+    assert (reply.text, reply.client_rate) == ("", None)
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
+        (stream(delta("a"), FINISH, LAST, done=False), "cut short"),
+        (stream(delta("a"), FINISH), "cut short"),
+        (stream(delta("a"), LAST), "cut short"),
+        (stream(delta("a"), {"error": {"message": "boom"}}), "boom"),
+    ],
+    ids=["without its end", "without usage", "without a reason", "with an error"],
+)
+def test_a_broken_stream_is_an_error(lines: list[tuple[float, bytes]], reason: str):
+    with pytest.raises(ReplyError, match=reason):
+        parse(lines, began=10.0)
+
+
+def test_a_server_that_is_not_there_is_an_error():
+    with pytest.raises(ReplyError, match="does not answer"):
+        ask(free_port(), Prompt("p", []), 1)
+
+
+def test_prompts_are_spread_over_the_categories_and_offer_no_tools():
+    everything = load()
+    assert len(everything) == 52
+    assert len({prompt.id.rpartition("-")[0] for prompt in load(14)}) == 7
+    assert load(5) == load(5)
+    assert len({prompt.id for prompt in load(51)}) == 51
+    assert load(1000) == everything

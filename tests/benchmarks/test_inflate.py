@@ -1,0 +1,138 @@
+"""Inflated models say the same as the model they were made from."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.convert import convert
+from benchmarks.gguf_file import GGUFSource, Kind, PlannedTensor, write
+from benchmarks.inflate import inflate, main, read_shape
+from benchmarks.shape import Shape, choose, parse_count
+from drafters.settings import BUNDLED_MODEL as DRAFT
+from server.errors import StartupError
+from server.llama.backend import Batch, Logits
+from server.llama.llamacpp import LlamaBackend, LlamaOptions
+from server.settings import BUNDLED_MODEL as TARGET
+
+SMALL = Shape(n_layers=8, n_embd=512, n_heads=8, n_kv_heads=4, n_ffn=1408, n_vocab=8192)
+PROMPT = "<|im_start|>user\nWhat does functools.lru_cache do for me?<|im_end|>\n<|im_start|>assistant\n"
+N_TOKENS = 60
+
+
+def continuation(path: Path) -> tuple[list[int], list[Logits]]:
+    """Greedy ids and the logits they were taken from."""
+    with closing(LlamaBackend(LlamaOptions(path, 256, 1))) as backend:
+        rows, tokens, logits = backend.vocab.tokenize(PROMPT, special=True), list[int](), list[Logits]()
+        at = 0
+        while len(tokens) < N_TOKENS:
+            batch = Batch()
+            batch.extend(0, at, rows, 1)
+            logits.append(backend.decode(batch)[0].copy())
+            at += len(rows)
+            rows = [int(logits[-1].argmax())]
+            tokens += rows
+        return tokens, logits
+
+
+@pytest.mark.model
+@pytest.mark.parametrize(("width", "n_layers"), [(1, 6), (2, 4), (3, 7)], ids=["deeper", "wider", "both"])
+def test_the_function_stays(tmp_path: Path, width: int, n_layers: int):
+    small, large = tmp_path / "small.gguf", tmp_path / "large.gguf"
+    convert(DRAFT, small)
+    inflate(DRAFT, large, read_shape(GGUFSource(DRAFT)).widened(width, n_layers), "f32")
+    tokens, logits = continuation(small)
+    tokens_of_large, logits_of_large = continuation(large)
+    assert tokens_of_large == tokens
+    spread = float(np.std(logits[0]))
+    difference = max(float(np.abs(a - b).max()) for a, b in zip(logits, logits_of_large, strict=True))
+    assert difference < 0.02 * spread  # what the F16 cache of keys and values makes of the last bits
+
+
+def test_metadata_tell_the_new_shape_and_keep_the_tokenizer(tmp_path: Path):
+    out = tmp_path / "large.gguf"
+    shape = read_shape(GGUFSource(DRAFT)).widened(2, 5)
+    inflate(DRAFT, out, shape, "bf16")
+    before, after = GGUFSource(DRAFT), GGUFSource(out)
+    assert read_shape(after) == shape
+    assert "inflated" in after.field("general.name")
+    for key in ("tokenizer.ggml.tokens", "tokenizer.ggml.merges", "tokenizer.chat_template"):
+        assert after.field(key) == before.field(key)
+    eps = "llama.attention.layer_norm_rms_epsilon"
+    assert after.field(eps) == pytest.approx(before.field(eps) / 2)
+
+
+def test_the_same_file_each_time(tmp_path: Path):
+    shape = read_shape(GGUFSource(DRAFT)).widened(2, 5)
+    for name in ("a.gguf", "b.gguf"):
+        inflate(DRAFT, tmp_path / name, shape, "q8_0")
+    assert (tmp_path / "a.gguf").read_bytes() == (tmp_path / "b.gguf").read_bytes()
+
+
+def test_added_weights_cost_but_write_nothing(tmp_path: Path):
+    out = tmp_path / "large.gguf"
+    inflate(DRAFT, out, read_shape(GGUFSource(DRAFT)).widened(2, 5), "f32")
+    large = GGUFSource(out)
+    for role in ("attn_output", "ffn_down"):
+        assert not large.values(f"blk.4.{role}.weight").any()
+        old = large.values(f"blk.3.{role}.weight")
+        rows, columns = old.shape
+        assert old[: rows // 2, : columns // 2].any()
+        assert not old[rows // 2 :].any()
+        assert not old[:, columns // 2 :].any()
+    filler = large.values("blk.4.ffn_up.weight")
+    assert float(filler.std()) == pytest.approx(filler.shape[1] ** -0.5, rel=0.02)
+    assert len(np.unique(filler)) > 1000
+
+
+def test_a_shape_for_400m_parameters():
+    shape = choose(SMALL, 400_000_000)
+    assert (shape.n_embd, shape.n_ffn, shape.n_heads, shape.n_kv_heads) == (1024, 2816, 16, 8)
+    assert shape.n_params == pytest.approx(400_000_000, rel=0.02)
+    assert shape.head_dim == SMALL.head_dim
+
+
+@pytest.mark.parametrize("wanted", ["28M", "100M", "1B", "8B", "70b"])
+def test_chosen_shapes_have_the_wanted_size(wanted: str):
+    n_params = parse_count(wanted)
+    assert choose(SMALL, n_params).n_params == pytest.approx(n_params, rel=0.05)
+
+
+def test_the_shape_is_what_the_file_holds():
+    source = GGUFSource(TARGET)
+    assert read_shape(source) == SMALL
+    n_weights = sum(int(np.prod(source.shape(name))) for name in source.names if "norm" not in name)
+    assert n_weights == SMALL.n_params
+
+
+@pytest.mark.parametrize("text", ["", "M", "many", "-3M", "0"])
+def test_what_is_no_count_is_refused(text: str):
+    with pytest.raises(ValueError, match=r".*"):
+        parse_count(text)
+
+
+def test_a_smaller_size_than_the_model_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    flags = ["--model", str(DRAFT), "--params", "1M", "--out", str(tmp_path / "out.gguf")]
+    assert main(flags) == 1
+    assert "wanted 1,000,000" in capsys.readouterr().err
+
+
+def test_a_shape_that_is_no_multiple_is_refused(tmp_path: Path):
+    shape = read_shape(GGUFSource(DRAFT))
+    with pytest.raises(StartupError, match="no multiple"):
+        inflate(DRAFT, tmp_path / "out.gguf", shape.widened(2, shape.n_layers - 1), "f32")
+
+
+def test_a_model_with_tensors_of_another_kind_is_refused(tmp_path: Path):
+    source, odd = GGUFSource(DRAFT), tmp_path / "odd.gguf"
+    name = "blk.0.attn_q.bias"
+    tensor = PlannedTensor(name, (256,), Kind.F32, lambda: np.zeros(256, dtype=np.float32))
+    embedding = PlannedTensor(
+        "token_embd.weight", (8192, 256), Kind.F32, lambda: source.values("token_embd.weight")
+    )
+    write(odd, source, Kind.F32, [embedding, tensor], {})
+    with pytest.raises(StartupError, match=name):
+        read_shape(GGUFSource(odd))

@@ -1,0 +1,122 @@
+"""The programs from their flags to their tables, with a reciting server in place of the models."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import compare, demo
+from benchmarks.inflate import inflate
+from benchmarks.shape import Shape
+from drafters.settings import BUNDLED_MODEL as DRAFT
+
+STUB = (sys.executable, "-m", "tests.benchmarks.stub_server", "--port", "{port}")
+
+
+@pytest.fixture
+def llama_server(tmp_path: Path) -> Path:
+    """An executable that takes llama-server's flags."""
+    binary = tmp_path / "llama-server"
+    binary.write_text(f'#!/bin/sh\nexec {sys.executable} -m tests.benchmarks.stub_server "$@"\n')
+    binary.chmod(0o755)
+    return binary
+
+
+@pytest.fixture
+def reciting_duo(monkeypatch: pytest.MonkeyPatch) -> None:
+    def reciting(*arguments: str) -> tuple[str, ...]:
+        return STUB
+
+    monkeypatch.setattr("benchmarks.compare.duo", reciting)
+    monkeypatch.setattr("benchmarks.demo.duo", reciting)
+
+
+@pytest.mark.usefixtures("reciting_duo")
+def test_compare_prints_and_appends_its_table(
+    llama_server: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    results = tmp_path / "RESULTS.md"
+    results.write_text("# Results\n")
+    flags = ["--llama-server", str(llama_server), "--sweep", "4", "--prompts", "2", "--max-tokens", "20"]
+    assert compare.main([*flags, "--append", str(results)]) == 0
+    text = results.read_text()
+    assert text.startswith("# Results\n\n## ")
+    assert text.removeprefix("# Results\n\n").strip() in capsys.readouterr().out
+    for server in ("llama-server", "duo", "llama-server, draft 4", "duo, draft 4"):
+        assert f"| {server} | 100.0 | 1.00 |" in text
+    assert text.count("2 of 2") == 4
+    assert "duo: 42 µs of Python in a one-session step" in text
+    assert str(tmp_path) not in text
+
+
+def test_compare_asks_llama_server_and_duo_for_the_same(llama_server: Path):
+    flags = ["--llama-server", str(llama_server), "--sweep", "4,8", "--threads", "3"]
+    args = compare._flags().parse_args(flags)  # pyright: ignore[reportPrivateUsage]
+    commands = {command.name: " ".join(command.arguments) for command in compare.commands(args)}
+    assert list(commands)[:2] == ["llama-server", "duo"]
+    assert len(commands) == 6
+    assert all(f" {args.model} " in line for line in commands.values())
+    assert all(" -t 3 " in line or " --threads 3 " in line for line in commands.values())
+    assert "--spec-draft-n-max 8" in commands["llama-server, draft 8"]
+    assert "--draft-max 8" in commands["duo, draft 8"]
+
+
+@pytest.mark.parametrize("flag", ["--llama-server", "--model", "--draft-model"])
+def test_compare_names_the_file_that_is_missing(
+    flag: str, llama_server: Path, capsys: pytest.CaptureFixture[str]
+):
+    assert compare.main(["--llama-server", str(llama_server), flag, "missing"]) == 1
+    assert capsys.readouterr().err == "compare: no file at missing\n"
+
+
+def test_compare_refuses_what_cannot_be_executed(capsys: pytest.CaptureFixture[str]):
+    assert compare.main(["--llama-server", str(DRAFT)]) == 1
+    assert "cannot be executed" in capsys.readouterr().err
+
+
+@pytest.fixture
+def small_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache directory, and an inflation of the draft model by little in place of the real one."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(demo, "BUNDLED_MODEL", DRAFT)
+    monkeypatch.setattr(demo, "N_PARAMS", 8_000_000)
+    return tmp_path / "duo"
+
+
+@pytest.mark.usefixtures("reciting_duo")
+def test_demo_inflates_once_measures_and_leaves(small_cache: Path, capsys: pytest.CaptureFixture[str]):
+    flags = ["--measure-only", "--prompts", "2", "--max-tokens", "20"]
+    assert demo.main(flags) == 0
+    out = capsys.readouterr().out
+    assert "Inflating the bundled target, once" in out
+    assert "2 of 2 same" in out
+    assert "times as fast" in out
+    (made,) = small_cache.iterdir()
+    before = made.stat()
+    assert demo.main(flags) == 0
+    assert "Inflating" not in capsys.readouterr().out
+    assert made.stat().st_mtime_ns == before.st_mtime_ns
+
+
+@pytest.mark.usefixtures("small_cache")
+def test_demo_says_on_the_page_what_the_model_is():
+    plain, drafted = demo.commands(Path("model.gguf"), 8)
+    for command in (plain, drafted):
+        assert "inflated" in command.arguments[command.arguments.index("--note") + 1]
+    assert plain.arguments[plain.arguments.index("--drafters") + 1] == "0"
+    assert drafted.arguments[drafted.arguments.index("--drafters") + 1] == "1"
+
+
+def test_demo_tells_in_one_line_that_there_is_no_room(
+    small_cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    def full(model: Path, out: Path, shape: Shape, kind: str) -> None:
+        inflate(model, out, shape, kind)
+        raise OSError(28, os.strerror(28))
+
+    monkeypatch.setattr(demo, "inflate", full)
+    assert demo.main(["--measure-only"]) == 1
+    assert capsys.readouterr().err.startswith("demo: ")

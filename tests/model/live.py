@@ -1,0 +1,144 @@
+"""A lead and drafter processes over a real Redis, driven from a test."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from server.embedded import EmbeddedServer
+from server.engine.engine import Engine
+from server.engine.proposer import NoProposer, Proposer
+from server.engine.request import GenerationRequest
+from server.engine.scheduler import Limits
+from server.engine.thread import EngineThread
+from server.llama.backend import Backend, Batch, Logits
+from server.llama.llamacpp import LlamaBackend
+from server.speculation.presence import Presence, vocabulary_card
+from server.speculation.remote import RemoteProposer
+from server.speculation.streams import RedisBus
+from tests.support import Outcome
+
+READY_S = 20.0
+
+
+class DrafterProcess:
+    """A duo-drafter of its own process, to be killed, stopped and continued."""
+
+    def __init__(self, url: str, model: Path, *flags: str) -> None:
+        command = [
+            sys.executable,
+            "-m",
+            "drafters",
+            "--redis",
+            url,
+            "--model",
+            str(model),
+            "--end-with-parent",
+        ]
+        self._process = subprocess.Popen([*command, *flags], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+
+    def signal(self, number: signal.Signals) -> None:
+        os.kill(self._process.pid, number)
+
+    def close(self) -> None:
+        self.signal(signal.SIGCONT)
+        self._process.kill()
+        self._process.wait()
+        if self._process.stdin:
+            self._process.stdin.close()
+
+
+class Padded:
+    """A backend that never decodes a single row: a dummy row in a spare sequence is added to it, so that
+    every row goes through the kernels for several. Implements Backend over another."""
+
+    def __init__(self, backend: LlamaBackend) -> None:
+        self._backend = backend
+        self._spare = backend.n_seqs - 1
+        self.name, self.vocab, self.chat_template = backend.name, backend.vocab, backend.chat_template
+        self.n_cells, self.n_ctx = backend.n_cells - 1, backend.n_ctx
+        self.n_batch, self.n_seqs = backend.n_batch - 1, backend.n_seqs - 1
+        self.can_trim = backend.can_trim
+
+    def decode(self, batch: Batch) -> Logits:
+        if len(batch) > 1:
+            return self._backend.decode(batch)
+        batch.extend(self._spare, 0, [0], 0)
+        logits = self._backend.decode(batch)
+        self._backend.trim(self._spare, 0)
+        return logits
+
+    def trim(self, seq: int, length: int) -> None:
+        self._backend.trim(seq, length)
+
+    def close(self) -> None:
+        pass
+
+
+class LiveLead:
+    """An engine thread over a backend. Without a server it has no drafters."""
+
+    def __init__(self, backend: Backend, server: EmbeddedServer | None, *, draft_max: int) -> None:
+        self.remote: RemoteProposer | None = None
+        self._bus: RedisBus | None = None
+        proposer: Proposer = NoProposer()
+        if server is not None:
+            own = Presence(
+                f"lead-{time.monotonic_ns()}", "lead", "test", "0", vocabulary_card(backend.vocab), 4
+            )
+            self._bus = RedisBus(server.url, "default", own)
+            proposer = self.remote = RemoteProposer(self._bus, own, max_ahead=3 * draft_max)
+            self._bus.start(self.remote)
+        limits = Limits(n_batch=backend.n_batch, draft_max=draft_max)
+        self.thread = EngineThread(
+            lambda emit: Engine(backend, proposer, emit, limits=limits), n_ctx=backend.n_ctx
+        )
+
+    async def run(
+        self, requests: Sequence[GenerationRequest], during: Callable[[int], None] | None = None
+    ) -> list[Outcome]:
+        """All requests at once, to their ends. `during(n)` hears of every event: n tokens are committed."""
+        outcomes = [Outcome() for _ in requests]
+
+        async def follow(request: GenerationRequest, outcome: Outcome) -> None:
+            async for event in self.thread.submit(request):
+                outcome.events.append(event)
+                if during:
+                    during(sum(len(one.tokens) for one in outcomes))
+
+        await asyncio.gather(*map(follow, requests, outcomes))
+        return outcomes
+
+    async def until_drafters(self, n: int) -> None:
+        """Wait until n drafters are accepted."""
+        assert self.remote is not None
+        deadline = time.monotonic() + READY_S
+        while len([record for record in self.remote.drafters() if not record.refusal]) != n:
+            assert time.monotonic() < deadline, "the drafters did not come"
+            await asyncio.sleep(0.02)
+
+    async def stop(self) -> None:
+        self.thread.engine.check()
+        await self.thread.stop()
+        if self._bus is not None:
+            self._bus.close()
+
+
+@asynccontextmanager
+async def lead(
+    backend: Backend, server: EmbeddedServer | None, *, draft_max: int = 8
+) -> AsyncIterator[LiveLead]:
+    """A running lead, checked clean at the end."""
+    live = LiveLead(backend, server, draft_max=draft_max)
+    live.thread.start()
+    try:
+        yield live
+    finally:
+        await live.stop()

@@ -1,0 +1,285 @@
+"""The text does not depend on drafters: real models, real processes, a real Redis, real signals.
+
+Every case asserts that drafts were accepted and rejected, so that it cannot pass with speculation parked.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from drafters.settings import BUNDLED_MODEL
+from server.embedded import EmbeddedServer
+from server.engine.events import Committed
+from server.engine.request import GenerationRequest
+from server.llama.backend import Vocabulary
+from server.llama.llamacpp import LlamaBackend
+from server.sampling.params import SamplingParams
+from server.speculation.messages import Commit, Draft, Message, Open
+from server.speculation.presence import Presence, vocabulary_card
+from server.speculation.streams import RedisBus
+from tests.model.live import DrafterProcess, Padded, lead
+from tests.support import Outcome
+
+pytestmark = [pytest.mark.model, pytest.mark.redis, pytest.mark.timeout(300)]
+
+QUESTIONS = (
+    "Give a thorough introduction to regular expressions in Python.",
+    "How would you explain generators to a colleague?",
+    "Write a context manager that measures time.",
+    "Illustrate the difference between concurrency and parallelism in Python.",
+)
+N_TOKENS = {1: 220, 4: 90}
+DRAFT_MAX = {1: 8, 4: 3}  # widths of up to 16 rows
+
+
+def asks(vocabulary: Vocabulary, n_sessions: int, temperature: float) -> list[GenerationRequest]:
+    """Replies that go on past their ends, so that they are long, and guesses neither all right nor wrong."""
+    return [
+        GenerationRequest(
+            vocabulary.tokenize(
+                f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n", special=True
+            ),
+            SamplingParams(temperature, top_k=0, top_p=1.0, min_p=0.0, seed=100 + i),
+            N_TOKENS[n_sessions],
+        )
+        for i, question in enumerate(QUESTIONS[:n_sessions])
+    ]
+
+
+def observable(outcome: Outcome) -> tuple[object, ...]:
+    stats = outcome.finished.stats
+    return outcome.tokens, outcome.finished.reason, stats.n_prompt, stats.n_predicted
+
+
+@pytest.fixture(scope="module")
+def alone() -> dict[tuple[int, float], list[tuple[object, ...]]]:
+    """What the lead says without drafters, by number of sessions and temperature; filled on demand."""
+    return {}
+
+
+class Meddler:
+    """A second, hostile drafter on the same bus: lies about everything the honest ones see."""
+
+    def __init__(self, url: str, backend: LlamaBackend, *, late: int = 0) -> None:
+        card = vocabulary_card(backend.vocab)
+        self._id = f"meddler-{id(self)}"
+        self._n_vocab = backend.vocab.size
+        self._bus = RedisBus(url, "default", Presence(self._id, "drafter", "lies", "0", card, 8))
+        self._leads: list[str] = []
+        self._epochs: dict[int, int] = {}
+        self._bus.start(self)
+
+    def peers(self, present: Sequence[Presence]) -> None:
+        self._leads = [presence.id for presence in present]
+
+    def received(self, message: Message) -> None:
+        if isinstance(message, Open):
+            self._epochs[message.session] = message.epoch
+            self._lie(message.session, len(message.tokens), message.chain)
+        elif isinstance(message, Commit):
+            self._lie(message.session, message.base + len(message.tokens), message.chain)
+
+    def _lie(self, session: int, base: int, chain: int) -> None:
+        tokens = tuple((base * 37 + i * 11) % self._n_vocab for i in range(6))
+        draft = Draft(
+            self._id,
+            session,
+            self._epochs.get(session, 0),
+            base,
+            chain,
+            1,
+            (-1, 0, 1, 2, 3, 4),
+            tokens,
+            b"\x40" * 6,
+        )
+        for lie in (
+            draft,
+            draft,
+            replace(draft, base=base + 3),
+            replace(draft, base=0),
+            replace(draft, chain=chain ^ 7),
+            replace(draft, tokens=(-5, self._n_vocab, 2**31 - 1, 0, 0, 0)),
+            replace(draft, session=session + 1),
+            replace(draft, epoch=9),
+        ):
+            for lead_id in self._leads:
+                self._bus.send(lead_id, lie)
+
+    def close(self) -> None:
+        self._bus.close()
+
+
+Director = Callable[[int], None]
+
+
+class Stage:
+    """What a case may use: the server, the models, and things to end with the test."""
+
+    def __init__(self, server: EmbeddedServer, target: LlamaBackend, draft: Path, stack: ExitStack) -> None:
+        self.server = server
+        self.target = target
+        self._draft = draft
+        self._stack = stack
+
+    def drafter(self) -> DrafterProcess:
+        return self._stack.enter_context(closing(DrafterProcess(self.server.url, self._draft)))
+
+    def meddler(self) -> Meddler:
+        return self._stack.enter_context(closing(Meddler(self.server.url, self.target)))
+
+
+def once(at: int, act: Callable[[], object]) -> Director:
+    """Do something when that many tokens are committed."""
+    done = threading.Event()
+
+    def direct(n: int) -> None:
+        if n >= at and not done.is_set():
+            done.set()
+            act()
+
+    return direct
+
+
+def both(*directors: Director) -> Director:
+    def direct(n: int) -> None:
+        for one in directors:
+            one(n)
+
+    return direct
+
+
+def good(stage: Stage) -> Director:
+    stage.drafter()
+    return lambda n: None
+
+
+def hostile(stage: Stage) -> Director:
+    stage.meddler()
+    return good(stage)
+
+
+def two(stage: Stage) -> Director:
+    stage.drafter()
+    return good(stage)
+
+
+def killed(stage: Stage) -> Director:
+    process = stage.drafter()
+    return once(120, lambda: process.signal(signal.SIGKILL))
+
+
+def stopped_and_continued(stage: Stage) -> Director:
+    process = stage.drafter()
+    return both(
+        once(40, lambda: process.signal(signal.SIGSTOP)), once(180, lambda: process.signal(signal.SIGCONT))
+    )
+
+
+def redis_killed(stage: Stage) -> Director:
+    stage.drafter()
+    return once(120, lambda: os.kill(stage.server.pid, signal.SIGKILL))
+
+
+CASES: dict[str, tuple[Callable[[Stage], Director], int]] = {
+    "good": (good, 1),
+    "hostile": (hostile, 2),
+    "two": (two, 2),
+    "killed": (killed, 1),
+    "stopped_and_continued": (stopped_and_continued, 1),
+    "redis_killed": (redis_killed, 1),
+}
+
+
+@pytest.mark.parametrize("n_sessions", [1, 4])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("case", CASES)
+async def test_no_drafter_changes_the_text(
+    case: str,
+    temperature: float,
+    n_sessions: int,
+    f32_target: LlamaBackend,
+    f32_pair: tuple[Path, Path],
+    server: EmbeddedServer,
+    alone: dict[tuple[int, float], list[tuple[object, ...]]],
+):
+    requests = asks(f32_target.vocab, n_sessions, temperature)
+    backend = Padded(f32_target) if temperature else f32_target
+    if (n_sessions, temperature) not in alone:
+        async with lead(backend, None) as plain:
+            alone[n_sessions, temperature] = [observable(o) for o in await plain.run(requests)]
+    set_up, n_drafters = CASES[case]
+    with ExitStack() as stack:
+        stage = Stage(server, f32_target, f32_pair[1], stack)
+        async with lead(backend, server, draft_max=DRAFT_MAX[n_sessions]) as live:
+            direct = set_up(stage)
+            await live.until_drafters(n_drafters)
+            outcomes = await live.run(requests, direct)
+    assert [observable(outcome) for outcome in outcomes] == alone[n_sessions, temperature]
+    stats = [outcome.finished.stats for outcome in outcomes]
+    assert sum(s.n_accepted for s in stats) > 0
+    assert sum(s.n_drafted - s.n_accepted for s in stats) > 0
+
+
+async def test_the_quantised_pair_too_on_one_thread(q8_target: LlamaBackend, server: EmbeddedServer):
+    """At temperature 0. At 1 near-ties are common, and quantised activations turn a last bit into more."""
+    requests = asks(q8_target.vocab, 1, 0.0)
+    async with lead(q8_target, None) as plain:
+        [expected] = await plain.run(requests)
+    with ExitStack() as stack:
+        Stage(server, q8_target, BUNDLED_MODEL, stack).drafter()
+        async with lead(q8_target, server) as live:
+            await live.until_drafters(1)
+            [outcome] = await live.run(requests)
+    assert observable(outcome) == observable(expected)
+    assert 0 < outcome.finished.stats.n_accepted < outcome.finished.stats.n_drafted
+
+
+async def test_a_drafter_that_joins_in_the_middle_helps_and_changes_nothing(
+    f32_target: LlamaBackend, f32_pair: tuple[Path, Path], server: EmbeddedServer
+):
+    requests = asks(f32_target.vocab, 1, 0.0)
+    async with lead(f32_target, None) as plain:
+        [expected] = await plain.run(requests)
+    with ExitStack() as stack:
+        stage = Stage(server, f32_target, f32_pair[1], stack)
+        process = stage.drafter()
+        async with lead(f32_target, server) as live:
+            await live.until_drafters(1)
+            process.signal(signal.SIGSTOP)
+            await live.until_drafters(0)
+            [outcome] = await live.run(requests, once(20, lambda: process.signal(signal.SIGCONT)))
+    assert observable(outcome) == observable(expected)
+    first = next(i for i, e in enumerate(outcome.events) if isinstance(e, Committed) and any(e.sources))
+    before = sum(len(e.tokens) for e in outcome.events[:first] if isinstance(e, Committed))
+    assert 20 <= before < 200
+
+
+async def test_a_stop_token_inside_an_accepted_run(
+    f32_target: LlamaBackend, f32_pair: tuple[Path, Path], server: EmbeddedServer
+):
+    """The second "the" of the plain text stops it: the drafted run goes on past it."""
+    [request] = asks(f32_target.vocab, 1, 0.0)
+    async with lead(f32_target, None) as plain:
+        [whole] = await plain.run([request])
+        ends = 0
+        with ExitStack() as stack:
+            Stage(server, f32_target, f32_pair[1], stack).drafter()
+            async with lead(f32_target, server) as live:
+                await live.until_drafters(1)
+                for at in range(30, 200, 20):
+                    stop = replace(request, stop_tokens=frozenset({whole.tokens[at]}))
+                    [expected] = await plain.run([stop])
+                    [outcome] = await live.run([stop])
+                    assert observable(outcome) == observable(expected)
+                    last = outcome.events[-2]
+                    assert isinstance(last, Committed)
+                    ends += outcome.finished.reason == "stop" and last.n_drafted > len(last.tokens)
+        assert ends > 0
