@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import platform
@@ -21,14 +22,15 @@ from drafters.status import StatusLine
 from drafters.worker import Worker
 from server.console import log_to
 from server.errors import DuoError, StartupError
-from server.llama.llamacpp import LlamaBackend, LlamaOptions, default_cells
 from server.flags import read
+from server.llama.llamacpp import LlamaBackend, LlamaOptions, default_cells
 from server.speculation.presence import Presence, vocabulary_card
 from server.speculation.streams import RedisBus, check
 
 logger = logging.getLogger("duo.drafter")
 
 CAPACITY = 4  # full conversations the KV cache has room for when --ctx-size does not say otherwise
+_STDIN = 0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -47,9 +49,10 @@ def run(settings: DrafterSettings) -> int:
     """Draft until SIGTERM or SIGINT. Raises StartupError."""
     console = Console(highlight=False)
     log_to(console)
-    if not settings.redis:
-        raise StartupError("no Redis to meet leads on: give its URL with --redis (see the lead's)")
-    check(settings.redis)
+    url = settings.redis_url
+    if not url:
+        raise StartupError("no Redis to meet leads on: give the URL of the lead's with --redis or DUO_REDIS")
+    check(url)
     with ExitStack() as stack:
         backend = stack.enter_context(closing(_load(settings)))
         logger.info("duo-drafter %s: %s, %d threads", version("duo"), backend.name, settings.threads)
@@ -63,7 +66,7 @@ def run(settings: DrafterSettings) -> int:
             card,
             CAPACITY,
         )
-        bus = stack.enter_context(closing(RedisBus(settings.redis, settings.pool, own)))
+        bus = stack.enter_context(closing(RedisBus(url, settings.pool, own)))
         worker = Worker(bus, own, ModelDrafter(backend, path_min=settings.path_min))
         _on_signals(worker)
         if settings.end_with_parent:
@@ -95,6 +98,7 @@ def _on_signals(worker: Worker) -> None:
 
 
 def _stop_at_end_of_input(worker: Worker) -> None:
-    while os.read(sys.stdin.fileno(), 1024):
-        pass
+    with contextlib.suppress(OSError):  # no standard input at all is an end, too
+        while os.read(_STDIN, 1024):
+            pass
     worker.stop()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from drafters.session import DraftSession
@@ -16,13 +16,18 @@ class Drafter(Protocol):
         """Microseconds per guess of one session, measured; 0 before the first."""
         ...
 
-    def advance(self, sessions: Sequence[DraftSession]) -> Iterable[DraftSession]:
-        """One step for these sessions, as many as fit: catch up by a chunk, or add one guess to the path
-        (DraftSession.extend). Returns those whose path grew. Raises BackendError."""
+    def obstacle(self, session: DraftSession) -> str | None:
+        """Why nothing can be guessed for this session as it stands, if so."""
         ...
 
     def wants(self, session: DraftSession) -> bool:
         """Whether another guess for this session could be worth something."""
+        ...
+
+    def advance(self, sessions: Sequence[DraftSession]) -> Sequence[DraftSession] | None:
+        """One step for these sessions, as many as fit: catch up by a chunk, or add one guess to the path
+        (DraftSession.extend). Returns those whose path grew; None if there was room for none, which only
+        a message from a lead can change. Raises BackendError."""
         ...
 
     def close(self, session: DraftSession, *, keep: bool) -> None:

@@ -13,12 +13,15 @@ from server.sampling.draw import draw, probability
 
 PATH_MIN = 0.05  # a path less likely than this is not worth another guess
 SMOOTHING = 0.05  # of the measured time per guess
+SHARED_ROWS = 64  # most rows of a step while some session drafts: another's long prompt must not hold it up
 
 
 class ModelDrafter:
     """Implements Drafter. Mirrors the lead's sampling and its noise, so that it guesses the draw itself.
 
-    A closed session's sequence stays cached; a session that continues it evaluates only what is new.
+    A closed session's sequence stays cached; a session that continues it evaluates only what is new. Every
+    session that has a sequence reserves cells for all its tokens; one that outgrows the cache gives its
+    sequence up, so that the others go on.
     """
 
     def __init__(
@@ -33,26 +36,35 @@ class ModelDrafter:
         self._clock = clock
         self._cache = PrefixCache(backend.n_seqs, partial=backend.can_trim)
         self._held: dict[int, DraftSession] = {}  # by sequence
+        self._lengths = [0] * backend.n_seqs  # cells in use, by sequence
         self._td_s = 0.0
 
     @property
     def td_us(self) -> int:
         return round(self._td_s * 1e6)
 
+    def obstacle(self, session: DraftSession) -> str | None:
+        vocab, pending = self._backend.vocab, session.pending
+        limit = min(self._backend.n_ctx, self._backend.n_cells)
+        if len(session.tokens) >= limit:
+            return f"it has reached the end of this model's context of {limit} tokens"
+        if min(pending) < 0 or max(pending) >= vocab.size:
+            return f"it has tokens outside this model's vocabulary of {vocab.size}"
+        return None
+
     def wants(self, session: DraftSession) -> bool:
         return (
-            session.n_ahead < session.max_ahead
-            and len(session.tokens) < self._backend.n_ctx
+            not session.lost
+            and session.n_ahead < session.max_ahead
             and session.tokens[-1] not in self._backend.vocab.eog
             and session.score >= self._path_min
-            and max(session.pending) < self._backend.vocab.size
         )
 
-    def advance(self, sessions: Sequence[DraftSession]) -> list[DraftSession]:
+    def advance(self, sessions: Sequence[DraftSession]) -> list[DraftSession] | None:
         began = self._clock()
         batch, ready = self._build(sessions)
         if not batch:
-            return []
+            return None
         try:
             logits = self._backend.decode(batch)
         except BackendError:
@@ -71,53 +83,64 @@ class ModelDrafter:
         if session.seq == NO_SEQ:
             return
         del self._held[session.seq]
-        n_keep = session.n_kv if keep else 0
-        self._backend.trim(session.seq, n_keep)
-        self._cache.release(session.seq, session.tokens[:n_keep])
+        n_kept = self._shrink(session.seq, session.n_kv if keep else 0)
+        self._cache.release(session.seq, session.tokens[:n_kept])
         session.seq, session.n_kv = NO_SEQ, 0
 
     def _build(self, sessions: Sequence[DraftSession]) -> tuple[Batch, list[DraftSession]]:
-        """Rows for as many sessions as fit in one decode, and those whose next guess it gives."""
+        """Rows for as many sessions as fit in one decode, and those whose next guess it gives. Those with
+        the least to evaluate come first."""
+        for session in self._held.values():
+            session.n_kv = self._shrink(session.seq, session.n_kv)  # guesses that did not come true
         batch, ready = Batch(), list[DraftSession]()
-        for seq, session in self._held.items():
-            self._backend.trim(seq, session.n_kv)  # guesses that did not come true
-        for session in sessions:
-            n = min(len(session.pending), self._backend.n_batch - len(batch))
-            if n < 1 or not self._place(session) or not self._make_room(len(batch) + n):
+        for session in sorted(sessions, key=lambda session: len(session.tokens) - session.n_kv):
+            if not self._admit(session):
                 continue
-            n = min(len(session.pending), n)  # placing may have found a longer prefix
-            complete = n == len(session.pending)
-            batch.extend(session.seq, session.n_kv, session.pending[:n], int(complete))
+            pending = session.pending
+            most = min(SHARED_ROWS, self._backend.n_batch) if ready else self._backend.n_batch
+            n = min(len(pending), most - len(batch))
+            if n < 1:
+                break
+            complete = n == len(pending)
+            batch.extend(session.seq, session.n_kv, pending[:n], int(complete))
             session.n_kv += n
+            self._lengths[session.seq] += n
             if complete:
                 ready.append(session)
         return batch, ready
 
-    def _place(self, session: DraftSession) -> bool:
-        """Give the session a sequence, if there is one to give."""
+    def _admit(self, session: DraftSession) -> bool:
+        """Whether the session has a sequence and cells for all its tokens. Forgets closed sessions to make
+        room."""
+        others = sum(len(other.tokens) for other in self._held.values() if other is not session)
+        free = self._backend.n_cells - others - len(session.tokens)
+        if free < 0:
+            self.close(session, keep=True)
+            return False
         if session.seq == NO_SEQ:
             reuse = self._cache.take(session.tokens)
             if reuse is None:
                 return False
-            session.seq, session.n_kv = reuse.seq, reuse.length
-            self._backend.trim(reuse.seq, reuse.length)
+            session.seq, session.n_kv = reuse.seq, self._shrink(reuse.seq, reuse.length)
             self._held[reuse.seq] = session
+        while self._cache.n_cells > free:
+            evicted = self._cache.evict()
+            assert evicted is not None, "cells without an owner"
+            self._shrink(evicted, 0)
         return True
 
-    def _make_room(self, n_rows: int) -> bool:
-        """Whether the KV cache has room for these rows; forgets closed sessions to make it."""
-        while True:
-            held = self._cache.n_cells + sum(session.n_kv for session in self._held.values())
-            if held + n_rows <= self._backend.n_cells:
-                return True
-            seq = self._cache.evict()
-            if seq is None:
-                return False
-            self._backend.trim(seq, 0)
+    def _shrink(self, seq: int, length: int) -> int:
+        """Forget the end of a sequence, or all of it where the model cannot forget a part. Returns how much
+        of the first `length` is left."""
+        if length < self._lengths[seq]:
+            self._lengths[seq] = length if self._backend.can_trim else 0
+            self._backend.trim(seq, self._lengths[seq])
+        return min(length, self._lengths[seq])
 
     def _drop(self, seq: int) -> None:
         """What this sequence holds is unknown after a failed decode."""
-        session = self._held.pop(seq)
         self._backend.trim(seq, 0)
+        self._lengths[seq] = 0
         self._cache.release(seq, [])
+        session = self._held.pop(seq)
         session.seq, session.n_kv = NO_SEQ, 0

@@ -6,9 +6,11 @@ from __future__ import annotations
 import math
 
 from server.cache.prefix import common_prefix
-from server.speculation.messages import ROOT, Commit, Draft, Open, chain_next
+from server.sampling.params import SamplingParams
+from server.speculation.messages import MAX_NODES, ROOT, Commit, Draft, Open, chain_next
 
 NO_SEQ = -1
+GREEDY = SamplingParams(temperature=0.0)
 
 
 class DraftSession:
@@ -18,16 +20,10 @@ class DraftSession:
     def __init__(self, opened: Open) -> None:
         self.lead = opened.lead
         self.id = opened.session
-        self.epoch = opened.epoch
-        self.sampling = opened.sampling
-        self.max_ahead = opened.max_ahead
-        self.tokens = list(opened.tokens)
-        self.n_committed = len(self.tokens)
         self.seq = NO_SEQ
         self.n_kv = 0
-        self._chains = [opened.chain]  # after the committed tokens, and after each guess
-        self._confidences: list[float] = []
-        self._n_published = self.n_committed
+        self.lost = False  # what was committed is not known any more: nothing is worth drafting until Open
+        self._adopt(opened, [], [])
 
     @property
     def n_ahead(self) -> int:
@@ -44,59 +40,64 @@ class DraftSession:
         return math.prod(self._confidences)
 
     @property
-    def unpublished(self) -> int:
+    def n_unpublished(self) -> int:
         return len(self.tokens) - self._n_published
 
     @property
-    def diverged(self) -> bool:
-        """Whether nothing of the present path is published yet: its first guess is worth sending at once."""
-        return self._n_published == self.n_committed
+    def n_published_ahead(self) -> int:
+        """How much of the path was published. While it is 0, the first guess is worth sending at once."""
+        return self._n_published - self.n_committed
 
     def reopen(self, opened: Open) -> None:
-        """The lead tells everything anew. What agrees with the KV cache stays there."""
-        self.epoch, self.sampling, self.max_ahead = opened.epoch, opened.sampling, opened.max_ahead
-        self.n_kv = min(self.n_kv, common_prefix(self.tokens, list(opened.tokens)))
-        self.tokens = list(opened.tokens)
-        self._restart(opened.chain)
+        """The lead tells everything anew. What agrees with it stays, in the path and in the KV cache; the
+        path is published again, since the lead may have missed it. An Open that later commits have overtaken
+        changes nothing."""
+        tokens = list(opened.tokens)
+        agreed = common_prefix(self.tokens, tokens)
+        anew = opened.epoch != self.epoch or _mirrored(opened.sampling) != self.sampling
+        grown = len(tokens) - self.n_committed
+        if not anew and not self.lost and agreed == len(tokens) and grown < 0:
+            return
+        if not anew and agreed == len(tokens) and grown >= 0:
+            self._adopt(opened, self.tokens[agreed:], self._confidences[grown:])
+        else:
+            self.n_kv = min(self.n_kv, agreed, len(tokens) - 1)  # the last token's logits are needed
+            self._adopt(opened, [], [])
 
     def commit(self, message: Commit) -> bool:
-        """Take in what the lead committed. False if there is a gap or a contradiction: ask for Open then.
+        """Take in what the lead committed. False if there is a gap or a contradiction: the session is lost
+        until the next Open.
 
         A path that agrees is kept; one that diverges is rolled back to the longest common prefix, and the
         next evaluation covers the gap together with the last token that was not evaluated yet.
         """
-        known = self.n_committed - message.base
-        if known < 0:
-            return False
+        known = max(0, self.n_committed - message.base)
         old, new = list(message.tokens[:known]), list(message.tokens[known:])
-        if self.tokens[message.base : message.base + len(old)] != old:
-            return False
-        if not new:
-            return True
-        path = self.tokens[self.n_committed :]
-        agreed = common_prefix(path, new)
-        self.n_committed += len(new)
-        if agreed == len(new):
-            del self._chains[: len(new)], self._confidences[: len(new)]
-            self._n_published = max(self._n_published, self.n_committed)
-            return True
-        keep = self.n_committed - len(new) + agreed
-        self.tokens[keep:] = new[agreed:]
-        self.n_kv = min(self.n_kv, keep)
-        self._restart(message.chain)
-        return True
+        chain = self._chains[0]
+        for token in new:
+            chain = chain_next(chain, token)
+        if (
+            message.base > self.n_committed
+            or self.tokens[message.base : message.base + len(old)] != old
+            or (new and chain != message.chain)
+        ):
+            self.lost = True
+        elif new and not self.lost:
+            self._follow(new, chain)
+        return not self.lost
 
     def extend(self, token: int, confidence: float) -> None:
         """Add a guess to the path."""
         self.tokens.append(token)
         self._chains.append(chain_next(self._chains[-1], token))
-        self._confidences.append(confidence)
+        self._confidences.append(confidence if math.isfinite(confidence) else 0.0)
 
     def take_draft(self, drafter: str, td_us: int) -> Draft:
-        """The guesses not published yet, as a message that continues those published before."""
-        start = self._n_published - self.n_committed
-        tokens = tuple(self.tokens[self._n_published :])
-        self._n_published = len(self.tokens)
+        """The first MAX_NODES guesses not published yet, as a message that continues those published."""
+        start = self.n_published_ahead
+        tokens = tuple(self.tokens[self._n_published :][:MAX_NODES])
+        end = start + len(tokens)
+        self._n_published += len(tokens)
         return Draft(
             drafter,
             self.id,
@@ -106,11 +107,42 @@ class DraftSession:
             td_us,
             tuple(range(ROOT, len(tokens) - 1)),
             tokens,
-            bytes(min(255, round(255 * c)) for c in self._confidences[start:]),
+            bytes(min(255, round(255 * c)) for c in self._confidences[start:end]),
         )
 
-    def _restart(self, chain: int) -> None:
-        self.n_committed = len(self.tokens)
-        self._chains, self._confidences = [chain], []
-        self._n_published = self.n_committed
-        self.n_kv = min(self.n_kv, len(self.tokens) - 1)  # the last token's logits are needed
+    def _adopt(self, opened: Open, path: list[int], confidences: list[float]) -> None:
+        """Begin with the Open's tokens and this path beyond them, nothing of it published."""
+        self.epoch, self.max_ahead = opened.epoch, opened.max_ahead
+        self.sampling = _mirrored(opened.sampling)
+        self.tokens = [*opened.tokens, *path]
+        self.n_committed = self._n_published = len(opened.tokens)
+        self._confidences = list(confidences)
+        self._chains = [opened.chain]  # after the committed tokens, and after each guess
+        for token in path:
+            self._chains.append(chain_next(self._chains[-1], token))
+        self.lost = False
+
+    def _follow(self, new: list[int], chain: int) -> None:
+        """These tokens are committed now; chain is the hash after them."""
+        agreed = common_prefix(self.tokens[self.n_committed :], new)
+        keep = self.n_committed + agreed
+        self.n_committed += len(new)
+        if agreed == len(new):
+            del self._chains[:agreed], self._confidences[:agreed]
+            self._n_published = max(self._n_published, self.n_committed)
+        else:
+            self.tokens[keep:] = new[agreed:]
+            self.n_kv = min(self.n_kv, keep)
+            self._chains, self._confidences = [chain], []
+            self._n_published = self.n_committed
+
+
+def _mirrored(sampling: SamplingParams) -> SamplingParams:
+    """How to draw guesses: as the lead does, if what came over the wire makes sense."""
+    sane = (
+        0.0 <= sampling.temperature < math.inf
+        and sampling.top_k >= 0
+        and 0.0 <= sampling.top_p < math.inf
+        and 0.0 <= sampling.min_p <= 1.0
+    )
+    return sampling if sane else GREEDY

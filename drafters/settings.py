@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from pydantic import Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, CliSuppress, SettingsConfigDict
 
 BUNDLED_MODEL = Path(__file__).parent / "models" / "duo-tiny-draft-q8_0.gguf"
 
 
 class DrafterSettings(BaseSettings):
     """Speculate for the leads of a pool with a small model of the same vocabulary. Each flag can also be
-    given in the environment as DUO_DRAFTER_NAME."""
+    given in the environment, as DUO_DRAFTER_MODEL and so on; the URL of Redis also as DUO_REDIS."""
 
     model_config = SettingsConfigDict(
         env_prefix="DUO_DRAFTER_",
@@ -36,4 +37,9 @@ class DrafterSettings(BaseSettings):
     sequences: int = Field(16, ge=1, le=256, description="conversations kept at once, idle ones included")
     gpu_layers: int = Field(-1, ge=-1, description="layers on the GPU; -1: all, where there is one")
     path_min: float = Field(0.05, ge=0, le=1, description="stop where the guessed path is less likely")
-    end_with_parent: bool = Field(False, description="end when standard input is closed")
+    end_with_parent: CliSuppress[bool] = Field(False, description="end when standard input is closed")
+
+    @property
+    def redis_url(self) -> str | None:
+        """The URL of Redis, which a drafter may have in common with a lead's environment."""
+        return self.redis or os.environ.get("DUO_REDIS")

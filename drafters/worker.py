@@ -20,7 +20,9 @@ logger = logging.getLogger("duo.drafter")
 
 PUBLISH_S = 0.002  # guesses of about this long go into one message
 WANT_S = 0.2  # between two requests for the same Open
-MAX_FAILURES = 3  # decodes that may fail before a session is left alone
+MAX_WANTED = 1024  # sessions asked for that are remembered
+MAX_FAILURES = 3  # decodes in a row that may fail before a session is left alone
+TD_CHANGE = 0.2  # of the time per guess that is worth telling
 
 Arrival: TypeAlias = Message | tuple[Presence, ...] | None
 
@@ -37,12 +39,13 @@ class Worker:
         self._clock = clock
         self._arrived: SimpleQueue[Arrival] = SimpleQueue()
         self._sessions: dict[int, DraftSession] = {}
+        self._obstructed: set[int] = set()  # sessions whose obstacle was told
         self._failures: dict[int, int] = {}
         self._wanted: dict[int, float] = {}
-        self._leads: set[str] = set()
+        self._present: set[str] = set()
         self._refusals: dict[str, str] = {}
+        self._stalled = False  # the last step found room for nobody
         self._published_at = 0.0
-        self._told_td_us = 0
         self.n_drafted = 0
 
     # -- the bus's reader thread
@@ -57,6 +60,17 @@ class Worker:
         """End run(). Safe from any thread and from a signal handler."""
         self._arrived.put(None)
 
+    # -- any thread, for a look
+
+    @property
+    def n_sessions(self) -> int:
+        return len(self._sessions)
+
+    @property
+    def leads(self) -> list[str]:
+        """Those that accept this drafter."""
+        return sorted(self._present - self._refusals.keys())
+
     # -- the main thread
 
     def run(self) -> None:
@@ -67,48 +81,67 @@ class Worker:
     def turn(self, *, wait: bool = True) -> bool:
         """Take in what arrived, then advance every session once. Blocks when there is nothing to do, unless
         told not to. Returns False after stop()."""
-        if not self._take_in(wait and not self._busy()):
+        idle = self._stalled or not self._busy()
+        if idle:
+            self._publish(all_of_it=True)
+        if not self._take_in(wait and idle):
             return False
         sessions = self._busy()
         if sessions:
             self._advance(sessions)
+            self._publish()
+            self._tell_td()
         return True
 
-    @property
-    def n_sessions(self) -> int:
-        return len(self._sessions)
-
-    @property
-    def leads(self) -> list[str]:
-        """Those that accept this drafter."""
-        return sorted(self._leads - self._refusals.keys())
-
     def _busy(self) -> list[DraftSession]:
-        wants = self._drafter.wants
-        return [s for s in self._sessions.values() if self._failures.get(s.id, 0) < MAX_FAILURES and wants(s)]
+        return [s for s in self._sessions.values() if self._drafter.wants(s) and not self._hindered(s)]
+
+    def _hindered(self, session: DraftSession) -> bool:
+        """Whether the session cannot be served; says why the first time."""
+        obstacle = self._drafter.obstacle(session)
+        if obstacle and session.id not in self._obstructed:
+            self._obstructed.add(session.id)
+            logger.info("not drafting for a session of %s: %s", session.lead, obstacle)
+        return obstacle is not None or self._failures.get(session.id, 0) >= MAX_FAILURES
 
     def _advance(self, sessions: list[DraftSession]) -> None:
-        try:
-            grown = self._drafter.advance(sessions)
-        except BackendError as error:
-            logger.warning("drafting failed: %s", error.message)
-            for session in sessions:
-                self._failures[session.id] = self._failures.get(session.id, 0) + 1
-            return
+        """One step for all; those that took part in a failure step alone, so that the faulty one is found."""
+        sound = [session for session in sessions if session.id not in self._failures]
+        suspects = [[session] for session in sessions if session.id in self._failures]
+        self._stalled = True
+        for group in [sound, *suspects] if sound else suspects:
+            try:
+                grown = self._drafter.advance(group)
+            except BackendError as error:
+                self._stalled = False
+                self._failed(group, error)
+                continue
+            self._stalled = self._stalled and grown is None
+            for session in grown or ():
+                self.n_drafted += 1
+                self._failures.pop(session.id, None)
+
+    def _failed(self, group: list[DraftSession], error: BackendError) -> None:
+        logger.warning("drafting failed: %s", error.message)
+        for session in group:
+            count = self._failures[session.id] = self._failures.get(session.id, 0) + 1
+            if count == MAX_FAILURES:
+                logger.warning("no more drafts for a session of %s", session.lead)
+
+    def _publish(self, *, all_of_it: bool = False) -> None:
+        """Send guesses: at once where a path begins, else what gathered in PUBLISH_S."""
         now = self._clock()
-        due = now - self._published_at >= PUBLISH_S
-        for session in grown:
-            self.n_drafted += 1
-            if due or session.unpublished == session.n_ahead or not self._drafter.wants(session):
+        due = all_of_it or now - self._published_at >= PUBLISH_S
+        for session in self._sessions.values():
+            while session.n_unpublished and not session.lost and (due or not session.n_published_ahead):
                 self._bus.send(session.lead, session.take_draft(self._own.id, self._drafter.td_us))
                 self._published_at = now
-        self._tell_td()
 
     def _tell_td(self) -> None:
-        td_us = self._drafter.td_us
-        if abs(td_us - self._told_td_us) > 0.2 * self._told_td_us:
-            self._told_td_us = td_us
-            self._bus.describe(replace(self._own, td_us=td_us))
+        td_us, told = self._drafter.td_us, self._own.td_us
+        if abs(td_us - told) > TD_CHANGE * told:
+            self._own = replace(self._own, td_us=td_us)
+            self._bus.describe(self._own)
 
     # -- arrivals
 
@@ -116,6 +149,7 @@ class Worker:
         try:
             arrival = self._arrived.get(block=wait)
             while arrival is not None:
+                self._stalled = False
                 self._handle(arrival)
                 arrival = self._arrived.get_nowait()
         except Empty:
@@ -133,10 +167,9 @@ class Worker:
                 if session is not None and session.epoch <= arrival.epoch:
                     self._close(session, keep=arrival.keep)
             case Refuse():
-                self._refusals[arrival.lead] = arrival.reason
-                logger.warning("lead %s refuses this drafter: %s", arrival.lead, arrival.reason)
+                self._refuse(arrival)
             case tuple():
-                self._meet({presence.id for presence in arrival})
+                self._meet(arrival)
             case _:
                 pass  # messages for leads
 
@@ -147,35 +180,52 @@ class Worker:
         session = self._sessions.get(message.session)
         if session is None:
             self._sessions[message.session] = DraftSession(message)
-        elif message.epoch >= session.epoch:
+        elif session.lead == message.lead and session.epoch <= message.epoch:
             session.reopen(message)
+            self._failures.pop(session.id, None)
 
     def _commit(self, message: Commit) -> None:
         session = self._sessions.get(message.session)
-        if session is None or session.epoch != message.epoch:
-            return
-        if not session.commit(message):
-            self._want(session)
+        if session is None or session.epoch < message.epoch:
+            self._want(message, self.leads if session is None else [session.lead])
+        elif session.epoch == message.epoch and not session.commit(message):
+            self._want(message, [session.lead])
 
-    def _want(self, session: DraftSession) -> None:
-        """Ask for Open again, not more often than an answer takes."""
+    def _want(self, message: Commit, leads: list[str]) -> None:
+        """Ask for Open, again or because it never came, not more often than an answer takes."""
         now = self._clock()
-        if now - self._wanted.get(session.id, -WANT_S) >= WANT_S:
-            self._wanted[session.id] = now
-            self._bus.send(session.lead, Want(self._own.id, session.id, session.epoch))
+        if now - self._wanted.get(message.session, -WANT_S) < WANT_S:
+            return
+        if len(self._wanted) >= MAX_WANTED:
+            self._wanted.clear()
+        self._wanted[message.session] = now
+        for lead in leads:
+            self._bus.send(lead, Want(self._own.id, message.session, message.epoch))
 
-    def _meet(self, present: set[str]) -> None:
-        for lead in present - self._leads:
-            logger.info("lead %s joined", lead)
-        for lead in self._leads - present:
-            logger.info("lead %s left", lead)
-            self._refusals.pop(lead, None)
-            for session in [s for s in self._sessions.values() if s.lead == lead]:
-                self._close(session, keep=True)
-        self._leads = present
+    def _refuse(self, message: Refuse) -> None:
+        if message.lead not in self._refusals:
+            logger.warning("lead %s refuses this drafter: %s", message.lead, message.reason)
+        self._refusals[message.lead] = message.reason
+        self._close_all(message.lead)
+
+    def _meet(self, leads: tuple[Presence, ...]) -> None:
+        present = {lead.id for lead in leads}
+        for lead in leads:
+            if lead.id not in self._present:
+                logger.info("lead %s (%s) joined", lead.id, lead.model)
+        for gone in self._present - present:
+            logger.info("lead %s left", gone)
+            self._refusals.pop(gone, None)
+            self._close_all(gone)
+        self._present = present
+
+    def _close_all(self, lead: str) -> None:
+        for session in [session for session in self._sessions.values() if session.lead == lead]:
+            self._close(session, keep=True)
 
     def _close(self, session: DraftSession, *, keep: bool) -> None:
         del self._sessions[session.id]
         self._failures.pop(session.id, None)
         self._wanted.pop(session.id, None)
+        self._obstructed.discard(session.id)
         self._drafter.close(session, keep=keep)

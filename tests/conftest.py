@@ -1,3 +1,31 @@
 """Fixtures that several kinds of test share."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+
+import openai
+import pytest
+
+from server.llama.fake import FakeBackend, FakeModel
+from tests.http_lead import Lead, serving
+
+
+@pytest.fixture(scope="module")
+def lead() -> Iterator[Lead]:
+    with serving(FakeBackend(FakeModel(seed=3))) as one:
+        yield one
+
+
+@pytest.fixture
+def slow_lead() -> Iterator[Lead]:
+    """One slot, a never-ending text, 5 ms a token, and a queue of two."""
+    backend = FakeBackend(FakeModel(eog_rate=0.0), n_ctx=4000, n_cells=4000, step_s=0.005)
+    with serving(backend, max_queued=2, n_slots=1) as one:
+        yield one
+
+
+@pytest.fixture
+def client(lead: Lead) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{lead.url}/v1", api_key="none", max_retries=0) as one:
+        yield one

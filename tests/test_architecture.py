@@ -32,7 +32,7 @@ MAY_IMPORT = {
     "server/cache/": ("server.cache",),
     "server/sampling/": ("server.sampling",),
     "server/llama/": ("server.llama", "server.errors", "server.sampling.noise"),
-    "server/text/": ("server.text", "server.errors", "server.llama.backend"),
+    "server/text/": ("server.text", "server.errors", "server.llama.backend", "server.engine.events"),
     "server/speculation/": (
         "server.speculation",
         "server.engine.proposer",

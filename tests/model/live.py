@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -134,7 +134,7 @@ class LiveLead:
 @asynccontextmanager
 async def lead(
     backend: Backend, server: EmbeddedServer | None, *, draft_max: int = 8
-) -> AsyncIterator[LiveLead]:
+) -> AsyncGenerator[LiveLead]:
     """A running lead, checked clean at the end."""
     live = LiveLead(backend, server, draft_max=draft_max)
     live.thread.start()

@@ -1,0 +1,281 @@
+"""Chat completions through the official SDK, curl-like requests and raw sockets."""
+
+from __future__ import annotations
+
+import json
+import socket
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import openai
+import pytest
+from openai.types.chat import ChatCompletionMessageParam
+
+from tests.contract.contract import validate
+from tests.http_lead import Lead
+
+HELLO: list[ChatCompletionMessageParam] = [{"role": "user", "content": "hello there"}]
+BODY: dict[str, Any] = {"messages": HELLO, "max_tokens": 20}
+
+
+def post(lead: Lead, body: Any, **kwargs: Any) -> httpx.Response:
+    return httpx.post(f"{lead.url}/v1/chat/completions", json=body, timeout=20, **kwargs)
+
+
+def chunks_of(response: httpx.Response) -> list[dict[str, Any]]:
+    """The chunks of a stream, each checked against the contract, framing included."""
+    events = response.text.split("\n\n")
+    assert events[-2:] == ["data: [DONE]", ""]
+    chunks = [json.loads(event.removeprefix("data: ")) for event in events[:-2]]
+    for chunk in chunks:
+        validate("ChatCompletionChunk", chunk)
+    return chunks
+
+
+def test_a_completion_has_openais_shape(lead: Lead):
+    response = post(lead, BODY)
+    assert response.status_code == 200
+    body = response.json()
+    validate("ChatCompletion", body)
+    assert body["choices"][0]["finish_reason"] == "length"
+    assert body["usage"]["completion_tokens"] == 20
+    assert body["timings"]["predicted_n"] == 20
+    assert response.headers["x-request-id"].startswith("req_")
+    assert response.headers["openai-processing-ms"].isdigit()
+
+
+def test_a_stream_says_the_same_as_a_whole_reply(lead: Lead):
+    whole = post(lead, BODY).json()
+    response = post(lead, {**BODY, "stream": True})
+    assert response.headers["content-type"].startswith("text/event-stream")
+    assert response.headers["cache-control"] == "no-cache"
+    assert response.headers["x-accel-buffering"] == "no"
+    chunks = chunks_of(response)
+    assert chunks[0]["choices"][0]["delta"] == {"role": "assistant", "content": None}
+    assert all("role" not in chunk["choices"][0]["delta"] for chunk in chunks[1:])
+    assert chunks[-1]["choices"][0] == {
+        "index": 0,
+        "delta": {},
+        "logprobs": None,
+        "finish_reason": "length",
+    }
+    text = "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks)
+    assert text == whole["choices"][0]["message"]["content"]
+    assert len({(chunk["id"], chunk["created"]) for chunk in chunks}) == 1
+    assert all("usage" not in chunk for chunk in chunks)
+
+
+def test_usage_is_streamed_when_asked_for(lead: Lead):
+    options = {"stream": True, "stream_options": {"include_usage": True}}
+    chunks = chunks_of(post(lead, {**BODY, **options}))
+    assert chunks[-1]["choices"] == []
+    assert chunks[-1]["usage"]["completion_tokens"] == 20
+    assert all(chunk["usage"] is None for chunk in chunks[:-1])
+
+
+def test_the_sdk_drives_it(client: openai.OpenAI):
+    whole = client.chat.completions.create(model="toy", messages=HELLO, max_tokens=12, seed=1, temperature=1)
+    stream = client.chat.completions.create(
+        model="default",
+        messages=HELLO,
+        max_completion_tokens=12,
+        seed=1,
+        temperature=1,
+        stream=True,
+        stream_options={"include_usage": True},
+    )
+    chunks = list(stream)
+    text = "".join(c.delta.content or "" for chunk in chunks for c in chunk.choices)
+    assert text == whole.choices[0].message.content
+    assert chunks[-1].usage is not None
+    assert whole.usage is not None
+    assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens
+    end = text[-4:]
+    with client.chat.completions.stream(
+        model="toy", messages=HELLO, seed=1, temperature=1, stop=end
+    ) as helper:
+        completion = helper.get_final_completion()
+        assert completion.choices[0].message.content == text[: text.find(end)]
+
+
+def test_the_next_turn_reuses_the_conversation(lead: Lead):
+    first = post(
+        lead, {"messages": [{"role": "user", "content": "a new conversation"}], "max_tokens": 30}
+    ).json()
+    history = [
+        {"role": "user", "content": "a new conversation"},
+        {"role": "assistant", "content": first["choices"][0]["message"]["content"]},
+        {"role": "user", "content": "and on"},
+    ]
+    second = post(lead, {"messages": history, "max_tokens": 3}).json()
+    assert second["usage"]["prompt_tokens_details"]["cached_tokens"] >= first["usage"]["total_tokens"] - 2
+
+
+def test_a_seed_repeats_a_reply_and_no_seed_does_not(lead: Lead):
+    body = {**BODY, "temperature": 1.0, "top_k": 0, "min_p": 0, "top_p": 1}
+
+    def text(**extra: Any) -> str:
+        return post(lead, {**body, **extra}).json()["choices"][0]["message"]["content"]
+
+    assert text(seed=5) == text(seed=5)
+    assert text(seed=2**64 - 5) == text(seed=-5)
+    assert text(seed=5) != text(seed=6)
+    assert len({text() for _ in range(4)} | {text(seed=-1)}) > 3
+
+
+def test_a_stop_string_ends_the_reply_and_is_not_part_of_it(lead: Lead):
+    whole = post(lead, {**BODY, "max_tokens": 60}).json()["choices"][0]["message"]["content"]
+    stop = whole[20:23]
+    expected = whole[: whole.find(stop)]
+    for body in ({"stop": stop}, {"stop": ["@@", stop]}):
+        reply = post(lead, {**BODY, "max_tokens": 60, **body}).json()
+        assert reply["choices"][0]["message"]["content"] == expected
+        assert reply["choices"][0]["finish_reason"] == "stop"
+        assert reply["usage"]["completion_tokens"] == len(expected) + len(stop)
+    chunks = chunks_of(post(lead, {**BODY, "max_tokens": 60, "stop": stop, "stream": True}))
+    assert "".join(c["choices"][0]["delta"].get("content") or "" for c in chunks) == expected
+    lead.until_idle()
+
+
+def test_nulls_are_absent_and_unknown_fields_ignored(lead: Lead):
+    names = ("model", "stream", "stop", "seed", "temperature", "tools", "logprobs", "n", "speculative")
+    response = post(lead, {**BODY, **dict.fromkeys(names), "no_such_field": 1, "user": "me", "n_": 3})
+    assert response.status_code == 200
+
+
+def test_content_parts_roles_and_null_content(lead: Lead):
+    messages = [
+        {"role": "developer", "content": "be brief"},
+        {"role": "user", "content": [{"type": "text", "text": "one "}, {"type": "text", "text": "two"}]},
+        {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "function": {"name": "f"}}]},
+        {"role": "tool", "tool_call_id": "1", "content": "3"},
+        {"role": "user", "content": ""},
+    ]
+    assert post(lead, {**BODY, "messages": messages}).status_code == 200
+
+
+def test_a_last_assistant_message_is_continued(lead: Lead):
+    begun = [*HELLO, {"role": "assistant", "content": "It is"}]
+    prompt_tokens = post(lead, {**BODY, "messages": begun}).json()["usage"]["prompt_tokens"]
+    plain = post(lead, BODY).json()["usage"]["prompt_tokens"]
+    assert prompt_tokens == plain + len("It is")
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"messages": []}, "messages"),
+        ({}, "messages"),
+        ({"messages": "hello"}, "messages"),
+        ({"messages": [{"role": "nobody", "content": "x"}]}, "messages.0.role"),
+        ({**BODY, "messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, None),
+        ({**BODY, "temperature": -1}, "temperature"),
+        ({**BODY, "temperature": "hot"}, "temperature"),
+        ({**BODY, "max_tokens": 0}, "max_tokens"),
+        ({**BODY, "seed": 2**64}, "seed"),
+        ({**BODY, "top_p": 2}, "top_p"),
+        ({**BODY, "stop": [1]}, None),
+        ({**BODY, "n": 2}, "n"),
+        ({**BODY, "logprobs": True}, "logprobs"),
+        ({**BODY, "tools": [{"type": "function"}]}, "tools"),
+        ({**BODY, "response_format": {"type": "json_object"}}, "response_format"),
+        ({**BODY, "presence_penalty": 0.5}, "presence_penalty"),
+        ({**BODY, "speculative": {"n_max": -1}}, None),
+        ([], None),
+        ("text", None),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_honoured_is_a_400_that_names_the_field(lead: Lead, body: Any, param: str | None):
+    response = post(lead, body)
+    assert response.status_code == 400
+    validate("Error", response.json())
+    error = response.json()["error"]
+    assert error["type"] == "invalid_request_error"
+    if param is not None:
+        assert error["param"] == param
+    lead.until_idle()
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b'{"messages": [}', b"\xff\xfe", b"[" * 100_000])
+def test_malformed_json_is_a_400(lead: Lead, data: bytes):
+    response = httpx.post(f"{lead.url}/v1/chat/completions", content=data)
+    assert response.status_code == 400
+    validate("Error", response.json())
+
+
+def test_a_prompt_longer_than_the_context_is_refused_as_openai_does(lead: Lead, client: openai.OpenAI):
+    with pytest.raises(openai.BadRequestError, match="This model's maximum context length is 1024") as caught:
+        client.chat.completions.create(model="toy", messages=[{"role": "user", "content": "x" * 100_000}])
+    assert caught.value.code == "context_length_exceeded"
+
+
+def test_an_unknown_model_is_a_404(client: openai.OpenAI):
+    with pytest.raises(openai.NotFoundError) as caught:
+        client.chat.completions.create(model="gpt-9", messages=HELLO)
+    assert caught.value.code == "model_not_found"
+
+
+def test_too_large_a_body_is_refused(lead: Lead):
+    response = httpx.post(f"{lead.url}/v1/chat/completions", content=b" " * (33 << 20))
+    assert response.status_code == 413
+    validate("Error", response.json())
+
+
+def test_a_full_queue_is_a_429_with_retry_after(slow_lead: Lead):
+    url = f"{slow_lead.url}/v1/chat/completions"
+    body = {"messages": HELLO, "stream": True}
+    with httpx.stream("POST", url, json=body) as running:
+        arriving = running.iter_raw()
+        next(arriving)
+        waiting = connection(slow_lead, body)
+        slow_lead.until(lambda engine: engine.n_waiting == 1)
+        response = post(slow_lead, BODY)
+        assert response.status_code == 429
+        assert int(response.headers["retry-after"]) >= 1
+        validate("Error", response.json())
+        waiting.close()
+    slow_lead.until_idle()
+
+
+def connection(lead: Lead, body: dict[str, Any]) -> socket.socket:
+    """A request sent by hand, whose answer nobody reads."""
+    parts = urlsplit(lead.url)
+    data = json.dumps(body).encode()
+    link = socket.create_connection((parts.hostname, parts.port))
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: duo\r\nContent-Length: {len(data)}\r\n\r\n"
+    link.sendall(head.encode() + data)
+    return link
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_goes_away_frees_its_slot_while_decoding(slow_lead: Lead, stream: bool):
+    link = connection(slow_lead, {"messages": HELLO, "stream": stream})
+    slow_lead.until(lambda engine: engine.n_active == 1)
+    n = len(slow_lead.backend.widths)
+    slow_lead.until(lambda _: len(slow_lead.backend.widths) > n + 5)
+    link.close()
+    slow_lead.until_idle()
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_goes_away_in_the_queue_is_forgotten(slow_lead: Lead, stream: bool):
+    running = connection(slow_lead, {"messages": HELLO, "stream": True})
+    slow_lead.until(lambda engine: engine.n_active == 1)
+    queued = connection(slow_lead, {"messages": HELLO, "stream": stream})
+    slow_lead.until(lambda engine: engine.n_waiting == 1)
+    queued.close()
+    slow_lead.until(lambda engine: engine.n_waiting == 0)
+    assert slow_lead.thread.engine.n_active == 1
+    running.close()
+    slow_lead.until_idle()
+
+
+def test_a_client_that_goes_away_during_the_prefill_frees_its_slot(slow_lead: Lead):
+    content = "a long prompt " * 250
+    link = connection(slow_lead, {"messages": [{"role": "user", "content": content}], "stream": True})
+    slow_lead.until(lambda engine: engine.n_active == 1)
+    link.close()
+    slow_lead.until_idle()
+    assert sum(slow_lead.backend.widths) < len(content)
