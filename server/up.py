@@ -23,13 +23,8 @@ def up(settings: UpSettings) -> int:
             check(url)
         for i in range(1, settings.drafters + 1):
             stack.enter_context(_drafter(settings, str(url), f"drafter-{i}"))
-        return run_lead(settings, Site(listener, url, lead_threads(settings)))
-
-
-def lead_threads(settings: UpSettings) -> int:
-    """CPU threads for the lead beside busy drafters. llama.cpp's threads wait for each other at every
-    barrier: with one more of them than free cores, a step takes several times as long."""
-    return settings.threads or max(1, n_cores() - settings.drafters * settings.draft_threads)
+        # A small draft model is idle most of the time, so the lead takes all cores; --threads says otherwise.
+        return run_lead(settings, Site(listener, url, settings.threads or n_cores()))
 
 
 def _drafter(settings: UpSettings, url: str, name: str) -> Child:

@@ -52,6 +52,19 @@ def test_compare_prints_and_appends_its_table(
     assert str(tmp_path) not in text
 
 
+@pytest.mark.model
+@pytest.mark.redis
+def test_compare_runs_the_real_duo(llama_server: Path, capsys: pytest.CaptureFixture[str]):
+    flags = ["--llama-server", str(llama_server), "--sweep", "4", "--prompts", "2", "--max-tokens", "24"]
+    assert compare.main([*flags, "--threads", "1"]) == 0
+    out = capsys.readouterr().out
+    rows = {line.split(" | ")[0]: line.split(" | ") for line in out.splitlines() if line.startswith("| ")}
+    assert float(rows["| duo"][1]) > 0
+    assert rows["| duo"][6] == "-"
+    assert " of " in rows["| duo, draft 4"][6]
+    assert "µs of Python" in out
+
+
 def test_compare_asks_llama_server_and_duo_for_the_same(llama_server: Path):
     flags = ["--llama-server", str(llama_server), "--sweep", "4,8", "--threads", "3"]
     args = compare._flags().parse_args(flags)  # pyright: ignore[reportPrivateUsage]

@@ -162,31 +162,30 @@ def test_a_last_assistant_message_is_continued(lead: Lead):
     assert prompt_tokens == plain + len("It is")
 
 
-@pytest.mark.parametrize(
-    ("body", "param"),
-    [
-        ({"messages": []}, "messages"),
-        ({}, "messages"),
-        ({"messages": "hello"}, "messages"),
-        ({"messages": [{"role": "nobody", "content": "x"}]}, "messages.0.role"),
-        ({**BODY, "messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, None),
-        ({**BODY, "temperature": -1}, "temperature"),
-        ({**BODY, "temperature": "hot"}, "temperature"),
-        ({**BODY, "max_tokens": 0}, "max_tokens"),
-        ({**BODY, "seed": 2**64}, "seed"),
-        ({**BODY, "top_p": 2}, "top_p"),
-        ({**BODY, "stop": [1]}, None),
-        ({**BODY, "n": 2}, "n"),
-        ({**BODY, "logprobs": True}, "logprobs"),
-        ({**BODY, "tools": [{"type": "function"}]}, "tools"),
-        ({**BODY, "response_format": {"type": "json_object"}}, "response_format"),
-        ({**BODY, "presence_penalty": 0.5}, "presence_penalty"),
-        ({**BODY, "speculative": {"n_max": -1}}, None),
-        ([], None),
-        ("text", None),
-    ],
-    ids=str,
-)
+UNHONOURABLE: list[tuple[Any, str | None]] = [
+    ({"messages": []}, "messages"),
+    ({}, "messages"),
+    ({"messages": "hello"}, "messages"),
+    ({"messages": [{"role": "nobody", "content": "x"}]}, "messages.0.role"),
+    ({**BODY, "messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, None),
+    ({**BODY, "temperature": -1}, "temperature"),
+    ({**BODY, "temperature": "hot"}, "temperature"),
+    ({**BODY, "max_tokens": 0}, "max_tokens"),
+    ({**BODY, "seed": 2**64}, "seed"),
+    ({**BODY, "top_p": 2}, "top_p"),
+    ({**BODY, "stop": [1]}, None),
+    ({**BODY, "n": 2}, "n"),
+    ({**BODY, "logprobs": True}, "logprobs"),
+    ({**BODY, "tools": [{"type": "function"}]}, "tools"),
+    ({**BODY, "response_format": {"type": "json_object"}}, "response_format"),
+    ({**BODY, "presence_penalty": 0.5}, "presence_penalty"),
+    ({**BODY, "speculative": {"n_max": -1}}, None),
+    ([], None),
+    ("text", None),
+]
+
+
+@pytest.mark.parametrize(("body", "param"), UNHONOURABLE, ids=str)
 def test_what_cannot_be_honoured_is_a_400_that_names_the_field(lead: Lead, body: Any, param: str | None):
     response = post(lead, body)
     assert response.status_code == 400

@@ -1,0 +1,106 @@
+"""A lead and a drafter over the toy model and a bus in memory, on one thread."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from drafters.model import ModelDrafter
+from drafters.session import GREEDY
+from drafters.worker import Worker
+from server.llama.backend import Batch
+from server.llama.fake import FakeBackend, FakeModel, FakeVocabulary
+from server.sampling.params import SamplingParams
+from server.speculation.memory import MemoryPool
+from server.speculation.messages import Commit, Draft, Message, Open, Want, chain_next, chain_start
+from server.speculation.presence import Presence, vocabulary_card
+
+CARD = vocabulary_card(FakeVocabulary())
+LEAD = Presence("lead", "lead", "toy", "0", CARD, 4)
+OWN = Presence("drafter", "drafter", "toy", "0", CARD, 4)
+PROMPT = tuple(b"a prompt of some length, so that there is something to evaluate")
+ENDLESS = FakeModel(eog_rate=0.0, sharpness=30.0)
+
+
+class Lead:
+    """The other end: remembers what it is told."""
+
+    def __init__(self) -> None:
+        self.heard: list[Message] = []
+
+    def received(self, message: Message) -> None:
+        self.heard.append(message)
+
+    def peers(self, present: Sequence[Presence]) -> None:
+        pass
+
+    def drafts(self) -> list[Draft]:
+        return [message for message in self.heard if isinstance(message, Draft)]
+
+    def wants(self) -> list[Want]:
+        return [message for message in self.heard if isinstance(message, Want)]
+
+
+class Scene:
+    """A lead and a worker on one pool. The clock stands still, unless a test moves it."""
+
+    def __init__(self, backend: FakeBackend | None = None) -> None:
+        self.backend = backend or FakeBackend(ENDLESS)
+        self.now = 0.0
+        self.pool = MemoryPool()
+        self.lead = Lead()
+        self.bus = self.pool.bus(LEAD)
+        self.bus.start(self.lead)
+        self.drafter_bus = self.pool.bus(OWN)
+        self.worker = Worker(self.drafter_bus, OWN, ModelDrafter(self.backend), clock=lambda: self.now)
+        self.drafter_bus.start(self.worker)
+        self.settle()
+
+    def send(self, *messages: Message) -> None:
+        for message in messages:
+            self.bus.send("drafter", message)
+        self.settle()
+
+    def settle(self) -> None:
+        """Until nobody has anything to do."""
+        for _ in range(500):
+            n = len(self.backend.widths)
+            delivered = self.pool.pump()
+            self.worker.turn(wait=False)
+            if not delivered + self.pool.pump() and len(self.backend.widths) == n:
+                return
+        raise AssertionError("never at rest")
+
+    def drafted(self, session: int = 1) -> list[int]:
+        return [t for m in self.lead.drafts() if m.session == session for t in m.tokens]
+
+
+def open_(
+    tokens: Sequence[int] = PROMPT,
+    session: int = 1,
+    max_ahead: int = 6,
+    epoch: int = 0,
+    sampling: SamplingParams = GREEDY,
+) -> Open:
+    return Open("lead", session, epoch, chain_start(tokens), max_ahead, sampling, tuple(tokens))
+
+
+def commit(*tokens: int, session: int = 1, epoch: int = 0, prompt: Sequence[int] = PROMPT) -> Commit:
+    """These tokens are committed after the prompt."""
+    chain = chain_start(prompt)
+    for token in tokens:
+        chain = chain_next(chain, token)
+    return Commit(session, epoch, len(prompt), chain, tokens)
+
+
+def told(n: int, prompt: Sequence[int] = PROMPT, model: FakeModel = ENDLESS) -> list[int]:
+    """What the toy says after the prompt, greedily, computed without a drafter."""
+    backend, tokens = FakeBackend(model), list(prompt)
+    n_known = 0
+    while len(tokens) < len(prompt) + n:
+        batch = Batch()
+        batch.extend(0, n_known, tokens[n_known : n_known + backend.n_batch], 1)
+        n_known += len(batch)
+        logits = backend.decode(batch)
+        if n_known == len(tokens):
+            tokens.append(int(logits[0].argmax()))
+    return tokens[len(prompt) :]

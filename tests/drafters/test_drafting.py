@@ -1,0 +1,184 @@
+"""What the drafter computes: guesses, how many decodes they take, and how sessions share the model."""
+
+from __future__ import annotations
+
+import math
+import threading
+
+import numpy as np
+import pytest
+
+from drafters.model import SHARED_ROWS
+from server.llama.backend import Batch, Logits
+from server.llama.fake import IM_END, FakeBackend, FakeModel
+from server.sampling.draw import draw, probability
+from server.sampling.params import SamplingParams
+from server.speculation.messages import Close
+from tests.drafters.scene import ENDLESS, PROMPT, Scene, commit, open_, told
+
+
+def test_it_catches_up_in_one_decode_and_drafts_up_to_max_ahead():
+    scene = Scene()
+    scene.send(open_())
+    assert scene.backend.widths == [len(PROMPT), 1, 1, 1, 1, 1]
+    assert scene.drafted() == told(6)
+
+
+def test_it_goes_on_when_its_guesses_are_confirmed():
+    scene = Scene()
+    scene.send(open_())
+    before = len(scene.backend.widths)
+    scene.send(commit(*scene.drafted()[:3]))
+    assert scene.backend.widths[before:] == [1, 1, 1]
+    assert scene.drafted() == told(9)
+
+
+def test_a_divergence_evaluates_only_the_gap():
+    scene = Scene()
+    scene.send(open_())
+    guesses = scene.drafted()
+    wrong = (guesses[1] + 1) % 256
+    before = len(scene.backend.widths)
+    scene.send(commit(guesses[0], wrong, 65))
+    assert scene.backend.widths[before:] == [2, 1, 1, 1, 1, 1]
+    assert scene.drafted()[6:] == told(6, (*PROMPT, guesses[0], wrong, 65))
+
+
+def test_a_lead_that_is_ahead_is_caught_up_with_in_one_decode():
+    scene = Scene()
+    scene.send(open_())
+    guesses = scene.drafted()
+    before = len(scene.backend.widths)
+    scene.send(commit(*guesses, *b"and more"))
+    assert scene.backend.widths[before] == 1 + len(b"and more")  # its own last guess was not evaluated
+
+
+def test_the_cache_is_kept_across_turns():
+    scene = Scene()
+    scene.send(open_())
+    guesses = scene.drafted()
+    scene.send(commit(*guesses), Close(1, 0, True))
+    later = (*PROMPT, *guesses, *b"next turn")
+    before = len(scene.backend.widths)
+    scene.send(open_(later, session=2))
+    assert scene.backend.widths[before] <= 1 + len(b"next turn")
+    assert scene.drafted(2) == told(6, later)
+
+
+def test_the_leads_sampling_and_noise_are_mirrored():
+    model = FakeModel(eog_rate=0.0, sharpness=1.0)
+    batch = Batch()
+    batch.extend(0, 0, PROMPT, 1)
+    row = FakeBackend(model).decode(batch)[0]
+    draws = {
+        sampling: draw(row, sampling, len(PROMPT))
+        for sampling in (SamplingParams(1.0, top_k=0, top_p=1.0, min_p=0.0, seed=i) for i in range(20))
+    }
+    sampling, expected = next((s, t) for s, t in draws.items() if t != int(row.argmax()))
+    scene = Scene(FakeBackend(model))
+    scene.send(open_(sampling=sampling))
+    first = scene.lead.drafts()[0]
+    assert first.tokens[0] == expected
+    assert first.confidences[0] == round(255 * probability(row, expected))
+
+
+def test_it_stops_at_the_end_of_a_text():
+    scene = Scene(FakeBackend(FakeModel(eog_rate=1.0)))
+    scene.send(open_())
+    assert scene.drafted() == [IM_END]
+
+
+def test_it_stops_at_the_end_of_the_context_and_says_so_once(caplog: pytest.LogCaptureFixture):
+    scene = Scene(FakeBackend(ENDLESS, n_ctx=len(PROMPT) + 3))
+    with caplog.at_level("INFO", "duo.drafter"):
+        scene.send(open_(max_ahead=50))
+        scene.send(commit(*scene.drafted()[:1]))
+    assert len(scene.drafted()) == 3
+    assert [
+        record.message for record in caplog.records if "end of this model's context" in record.message
+    ] == [
+        f"not drafting for a session of lead: it has reached the end of this model's context of "
+        f"{len(PROMPT) + 3} tokens"
+    ]
+
+
+def test_an_unlikely_path_is_not_followed():
+    scene = Scene(FakeBackend(FakeModel(eog_rate=0.0, sharpness=0.1)))
+    scene.send(open_(max_ahead=50))
+    assert 0 < len(scene.drafted()) < 5
+
+
+def test_a_model_that_computes_nonsense_is_survived():
+    class Broken(FakeBackend):
+        def decode(self, batch: Batch) -> Logits:
+            return np.full_like(super().decode(batch), math.nan)
+
+    scene = Scene(Broken(ENDLESS))
+    scene.send(open_())
+    assert [draft.confidences for draft in scene.lead.drafts()] == [b"\0"]
+
+
+# -- several sessions
+
+
+def test_sessions_share_decodes():
+    scene = Scene()
+    prompts = {i: (*PROMPT[:20], i) for i in range(1, 4)}
+    scene.send(*(open_(prompt, session=i) for i, prompt in prompts.items()))
+    assert scene.backend.widths == [63, 3, 3, 3, 3, 3]
+    for i, prompt in prompts.items():
+        assert scene.drafted(i) == told(6, prompt)
+
+
+def test_a_long_prompt_does_not_hold_up_those_who_draft():
+    scene = Scene(FakeBackend(ENDLESS, n_batch=512))
+    scene.bus.send("drafter", open_(max_ahead=4))
+    scene.bus.send("drafter", open_(PROMPT * 8, session=2, max_ahead=1))
+    scene.settle()
+    assert max(scene.backend.widths[1:4]) <= SHARED_ROWS
+    assert (len(scene.drafted(1)), len(scene.drafted(2))) == (4, 1)
+
+
+def test_more_sessions_than_sequences_wait_for_their_turn():
+    scene = Scene(FakeBackend(ENDLESS, n_seqs=1))
+    scene.send(open_(session=1), open_((9, 8, 7), session=2))
+    assert scene.drafted(1)
+    assert not scene.drafted(2)
+    scene.send(Close(1, 0, False))
+    assert scene.drafted(2) == told(6, (9, 8, 7))
+
+
+def test_a_full_cache_gives_up_closed_sessions_first():
+    scene = Scene(FakeBackend(ENDLESS, n_cells=100))
+    scene.send(open_())
+    scene.send(Close(1, 0, True))
+    scene.send(open_(PROMPT[::-1], session=2))
+    assert scene.drafted(2) == told(6, PROMPT[::-1])
+
+
+def test_sessions_that_outgrow_the_cache_together_do_not_block_each_other():
+    sure = FakeModel(eog_rate=0.0, sharpness=1e4)
+    scene = Scene(FakeBackend(sure, n_cells=160))
+    prompts = {1: PROMPT, 2: PROMPT[::-1]}
+    scene.send(*(open_(prompt, session=i, max_ahead=40) for i, prompt in prompts.items()))
+    [done] = [i for i in prompts if len(scene.drafted(i)) == 40]
+    left = 3 - done
+    assert 0 < len(scene.drafted(left)) < 40
+    scene.send(Close(done, 0, True))
+    assert scene.drafted(left) == told(40, prompts[left], sure)
+
+
+def test_it_sleeps_while_those_who_wait_cannot_be_served():
+    scene = Scene(FakeBackend(ENDLESS, n_seqs=1))
+    scene.send(open_(session=1), open_((9, 8, 7), session=2))
+    threading.Timer(0.05, scene.worker.stop).start()
+    assert not scene.worker.turn(), "returned without anything to do"
+
+
+def test_a_model_that_cannot_forget_begins_anew():
+    scene = Scene(FakeBackend(ENDLESS, can_trim=False))
+    scene.send(open_())
+    scene.send(commit(65, 66))
+    assert scene.drafted()[-6:] == told(6, (*PROMPT, 65, 66))
+    scene.send(Close(1, 0, True), open_((*PROMPT, 67), session=2))
+    assert scene.drafted(2) == told(6, (*PROMPT, 67))

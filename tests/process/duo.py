@@ -1,0 +1,115 @@
+"""The duo command as a child process, as a user starts it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+READY_S = 60.0
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
+
+
+def until(condition: Callable[[], object], seconds: float, what: str) -> None:
+    """Wait for a condition; AssertionError if it does not come true in time."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+def run(*arguments: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+    """A command that is expected to end by itself."""
+    return subprocess.run(
+        [sys.executable, "-m", "server", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+class Duo:
+    """A running duo up or duo serve, its output in a file."""
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.log = folder / "duo.log"
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "server", *arguments, "--port", str(self.port)],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, "TMPDIR": str(folder), "XDG_RUNTIME_DIR": str(folder)},
+            )
+
+    def wait_until_ready(self, n_drafters: int = 0) -> None:
+        until(lambda: self.health() is not None, READY_S, "duo did not come up: " + self.log.read_text())
+        until(lambda: len(self.drafters()) >= n_drafters, READY_S, "no drafter: " + self.log.read_text())
+
+    def health(self) -> dict[str, Any] | None:
+        assert self.process.poll() is None, self.log.read_text()
+        try:
+            response = httpx.get(f"{self.url}/health", timeout=5)
+        except httpx.TransportError:
+            return None
+        return response.json() if response.status_code == 200 else None
+
+    def drafters(self) -> list[dict[str, Any]]:
+        health = self.health() or {"drafters": []}
+        return [d for d in health["drafters"] if d["state"] == "accepted"]
+
+    def ask(self, content: str, **fields: Any) -> dict[str, Any]:
+        body = {"messages": [{"role": "user", "content": content}], "temperature": 0, **fields}
+        response = httpx.post(f"{self.url}/v1/chat/completions", json=body, timeout=60)
+        assert response.status_code == 200, response.text
+        return response.json()
+
+    def descendants(self) -> set[int]:
+        """Process ids below this one, by /proc."""
+        parents = {int(p.name): parent_of(p) for p in Path("/proc").iterdir() if p.name.isdigit()}
+        found: set[int] = set()
+        grown = True
+        while grown:
+            new = {pid for pid, ppid in parents.items() if ppid in found | {self.process.pid}} - found
+            found |= new
+            grown = bool(new)
+        return found
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Signal it and wait; returns the exit status."""
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        return self.process.wait(timeout=20)
+
+
+def parent_of(process: Path) -> int:
+    try:
+        found = re.search(r"^PPid:\s+(\d+)", (process / "status").read_text(), re.MULTILINE)
+    except OSError:
+        return 0
+    return int(found[1]) if found else 0
+
+
+def alive(pid: int) -> bool:
+    """Whether a process exists and is not a zombie."""
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False

@@ -1,0 +1,180 @@
+"""duo as a user runs it: start, answer, lose a child, be killed, leave nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+
+from server.settings import BUNDLED_MODEL
+from tests.contract.contract import validate
+from tests.process.duo import Duo, alive, run, until
+
+pytestmark = [pytest.mark.model, pytest.mark.redis, pytest.mark.timeout(180)]
+
+QUESTION = "Illustrate the difference between concurrency and parallelism in Python."
+
+linux_only = pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
+
+
+@pytest.fixture
+def up(tmp_path: Path) -> Iterator[Duo]:
+    duo = Duo(tmp_path, "up", "--threads", "1", "--print", "all")
+    try:
+        duo.wait_until_ready(n_drafters=1)
+        yield duo
+    finally:
+        duo.stop()
+
+
+@linux_only
+def test_up_answers_with_drafts_and_leaves_nothing(up: Duo, tmp_path: Path):
+    reply = up.ask(QUESTION)
+    validate("ChatCompletion", reply)
+    assert "**Concurrency** is managing several tasks" in reply["choices"][0]["message"]["content"]
+    assert reply["choices"][0]["finish_reason"] == "stop"
+    assert reply["timings"]["draft_n_accepted"] > 20
+    with openai.OpenAI(base_url=f"{up.url}/v1", api_key="none") as client:
+        stream = client.chat.completions.create(
+            model="default", messages=[{"role": "user", "content": QUESTION}], temperature=0, stream=True
+        )
+        text = "".join(c.delta.content or "" for chunk in stream for c in chunk.choices)
+    assert text == reply["choices"][0]["message"]["content"]
+    assert up.ask(QUESTION, speculative=False)["timings"]["draft_n"] == 0
+    children = up.descendants()
+    assert len(children) >= 2, "an embedded server and a drafter"
+    assert up.stop() == 0
+    until(lambda: not any(map(alive, children)), 5, "children outlived duo")
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith("duo-redis-")]
+    log = up.log.read_text()
+    assert "page     http://127.0.0.1:" in log
+    assert "joined" in log
+    assert "tokens/s" in log
+    assert "accepted" in log
+    assert "Traceback" not in log
+
+
+@linux_only
+def test_a_drafter_that_dies_is_started_again(up: Duo):
+    [before] = up.drafters()
+    drafter = next(pid for pid in up.descendants() if "drafters" in Path(f"/proc/{pid}/cmdline").read_text())
+    os.kill(drafter, signal.SIGKILL)
+    until(lambda: [d for d in up.drafters() if d["id"] != before["id"]], 15, "no new drafter came")
+    assert up.ask(QUESTION)["timings"]["draft_n_accepted"] > 20
+
+
+@linux_only
+def test_kill_9_takes_the_children_along(up: Duo, tmp_path: Path):
+    children = up.descendants()
+    up.stop(signal.SIGKILL)
+    until(lambda: not any(map(alive, children)), 10, "children outlived duo")
+    again = Duo(tmp_path, "up", "--threads", "1")
+    try:
+        again.wait_until_ready(n_drafters=1)
+        left = [path for path in tmp_path.iterdir() if path.name.startswith("duo-redis-")]
+        assert len(left) == 1, "the next start removes what the last one left"
+    finally:
+        again.stop()
+
+
+def test_serve_without_redis_serves_without_drafters_and_says_so(tmp_path: Path):
+    duo = Duo(tmp_path, "serve", "--threads", "1")
+    try:
+        duo.wait_until_ready()
+        assert duo.ask("Hello!")["choices"][0]["message"]["content"]
+    finally:
+        assert duo.stop() == 0
+    assert "drafters none" in duo.log.read_text()
+
+
+def test_a_prompt_longer_than_the_context_is_a_400(tmp_path: Path):
+    duo = Duo(tmp_path, "serve", "--threads", "1", "-c", "512", "-np", "1")
+    try:
+        duo.wait_until_ready()
+        body = {"messages": [{"role": "user", "content": "word " * 3000}]}
+        response = httpx.post(f"{duo.url}/v1/chat/completions", json=body, timeout=20)
+        assert response.status_code == 400
+        assert response.json()["error"]["code"] == "context_length_exceeded"
+        assert "maximum context length is 512 tokens" in response.json()["error"]["message"]
+    finally:
+        duo.stop()
+
+
+def corrupt(folder: Path) -> str:
+    path = folder / "corrupt.gguf"
+    path.write_bytes(BUNDLED_MODEL.read_bytes()[:1_000_000])
+    return str(path)
+
+
+def not_gguf(folder: Path) -> str:
+    path = folder / "text.gguf"
+    path.write_text("not a model")
+    return str(path)
+
+
+@pytest.mark.parametrize("command", ["serve", "up", "draft"])
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [
+        (lambda _: "/no/such.gguf", "no model file at /no/such.gguf"),
+        (corrupt, "llama.cpp cannot load"),
+        (not_gguf, "is not a GGUF file"),
+    ],
+    ids=["missing", "corrupt", "not_gguf"],
+)
+def test_a_bad_model_is_one_line(command: str, model: object, says: str, tmp_path: Path):
+    assert callable(model)
+    flags = ["--port", "0"] if command != "draft" else []
+    if command == "draft":
+        from server.embedded import EmbeddedServer
+
+        with EmbeddedServer(tmp_path) as server:
+            result = run(command, "--model", str(model(tmp_path)), "--redis", server.url)
+    else:
+        result = run(command, "--model", str(model(tmp_path)), *flags)
+    assert result.returncode == 1
+    assert says in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["serve", "up"])
+def test_a_port_in_use_is_one_line(command: str):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        result = run(command, "--port", str(taken.getsockname()[1]))
+    assert result.returncode == 1
+    assert "choose another address with --host or --port" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["serve", "up", "draft"])
+def test_an_unreachable_redis_is_one_line(command: str):
+    flags = ["--port", "0"] if command != "draft" else []
+    result = run(command, "--redis", "redis://127.0.0.1:1", *flags)
+    assert result.returncode == 1
+    assert "give the right URL with --redis" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "says"),
+    [
+        (["serve", "--threads", "many"], 1, "--threads"),
+        (["serve", "--port", "99999"], 1, "--port"),
+        (["chat", "--url", "http://127.0.0.1:1"], 1, "no lead answers at http://127.0.0.1:1"),
+        (["serve", "--no-such-flag"], 2, "--no-such-flag"),
+        (["dance"], 2, "usage: duo COMMAND"),
+        ([], 2, "usage: duo COMMAND"),
+    ],
+)
+def test_bad_usage_says_what_is_wrong(arguments: list[str], status: int, says: str):
+    result = run(*arguments)
+    assert result.returncode == status
+    assert says in result.stderr
+    assert "Traceback" not in result.stderr
