@@ -24,7 +24,8 @@ type: $(VENV)/.dev
 bench: $(VENV)/.dev  ## beside llama-server: make bench ARGS="--llama-server PATH"
 	$(BIN)/python -m benchmarks.compare $(ARGS)
 
-lock: $(VENV)/.dev  ## renew the locked requirements
+lock: | $(VENV)/bin/python  ## renew the locked requirements
+	$(BIN)/pip install --quiet uv
 	$(BIN)/uv pip compile --quiet --universal --no-header --no-annotate --no-emit-index-url pyproject.toml -o requirements.lock
 	$(BIN)/uv pip compile --quiet --universal --no-header --no-annotate --no-emit-index-url --extra dev -c requirements.lock pyproject.toml -o requirements-dev.lock
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 
@@ -89,11 +90,11 @@ class ModelDrafter:
 
     def _build(self, sessions: Sequence[DraftSession]) -> tuple[Batch, list[DraftSession]]:
         """Rows for as many sessions as fit in one decode, and those whose next guess it gives. Those with
-        the least to evaluate come first."""
+        the least to evaluate come first, those without a sequence last, in the order they came."""
         for session in self._held.values():
             session.n_kv = self._shrink(session.seq, session.n_kv)  # guesses that did not come true
         batch, ready = Batch(), list[DraftSession]()
-        for session in sorted(sessions, key=lambda session: len(session.tokens) - session.n_kv):
+        for session in sorted(sessions, key=_n_to_evaluate):
             if not self._admit(session):
                 continue
             pending = session.pending
@@ -144,3 +145,7 @@ class ModelDrafter:
         self._cache.release(seq, [])
         session = self._held.pop(seq)
         session.seq, session.n_kv = NO_SEQ, 0
+
+
+def _n_to_evaluate(session: DraftSession) -> float:
+    return math.inf if session.seq == NO_SEQ else len(session.tokens) - session.n_kv

@@ -44,7 +44,7 @@ class Worker:
         self._wanted: dict[int, float] = {}
         self._present: set[str] = set()
         self._refusals: dict[str, str] = {}
-        self._stalled = False  # the last step found room for nobody
+        self._idle = True  # nothing to do until something arrives
         self._published_at = 0.0
         self.n_drafted = 0
 
@@ -81,16 +81,13 @@ class Worker:
     def turn(self, *, wait: bool = True) -> bool:
         """Take in what arrived, then advance every session once. Blocks when there is nothing to do, unless
         told not to. Returns False after stop()."""
-        idle = self._stalled or not self._busy()
-        if idle:
-            self._publish(all_of_it=True)
-        if not self._take_in(wait and idle):
+        if not self._take_in(wait and self._idle):
             return False
         sessions = self._busy()
-        if sessions:
-            self._advance(sessions)
-            self._publish()
-            self._tell_td()
+        progress = bool(sessions) and self._advance(sessions)
+        self._idle = not progress or not self._busy()
+        self._publish(all_of_it=self._idle)
+        self._tell_td()
         return True
 
     def _busy(self) -> list[DraftSession]:
@@ -104,22 +101,24 @@ class Worker:
             logger.info("not drafting for a session of %s: %s", session.lead, obstacle)
         return obstacle is not None or self._failures.get(session.id, 0) >= MAX_FAILURES
 
-    def _advance(self, sessions: list[DraftSession]) -> None:
-        """One step for all; those that took part in a failure step alone, so that the faulty one is found."""
+    def _advance(self, sessions: list[DraftSession]) -> bool:
+        """One step for all; those that took part in a failure step alone, so that the faulty one is found.
+        Returns whether there was room for any."""
         sound = [session for session in sessions if session.id not in self._failures]
         suspects = [[session] for session in sessions if session.id in self._failures]
-        self._stalled = True
+        progress = False
         for group in [sound, *suspects] if sound else suspects:
             try:
                 grown = self._drafter.advance(group)
             except BackendError as error:
-                self._stalled = False
+                progress = True
                 self._failed(group, error)
                 continue
-            self._stalled = self._stalled and grown is None
+            progress = progress or grown is not None
             for session in grown or ():
                 self.n_drafted += 1
                 self._failures.pop(session.id, None)
+        return progress
 
     def _failed(self, group: list[DraftSession], error: BackendError) -> None:
         logger.warning("drafting failed: %s", error.message)
@@ -149,7 +148,6 @@ class Worker:
         try:
             arrival = self._arrived.get(block=wait)
             while arrival is not None:
-                self._stalled = False
                 self._handle(arrival)
                 arrival = self._arrived.get_nowait()
         except Empty:

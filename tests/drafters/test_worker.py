@@ -127,21 +127,26 @@ def test_a_session_that_makes_the_model_fail_does_not_take_others_along():
 def test_a_passing_failure_is_forgotten():
     backend = Faulty(ENDLESS)
     scene = Scene(backend)
-    for i in range(3):
+    scene.send(open_(b"fine so far"))
+    said: list[int] = []
+    for _ in range(3):
         backend.lives = MAX_FAILURES - 1
-        prompt = b"wrong!" * (i + 1)
-        scene.send(open_(prompt, session=i))
-        assert scene.drafted(i) == told(6, prompt)
+        said.append(Faulty.poison)
+        scene.send(commit(*said, prompt=b"fine so far"))
+        assert scene.drafted()[-6:] == told(6, [*b"fine so far", *said])
         assert backend.lives == 0
 
 
 @pytest.mark.parametrize("token", [-1, 259, 1 << 30])
-def test_tokens_outside_the_vocabulary_are_not_evaluated(token: int):
+def test_tokens_outside_the_vocabulary_are_not_evaluated(token: int, caplog: pytest.LogCaptureFixture):
+    caplog.set_level("INFO", "duo.drafter")
     scene = Scene()
     scene.send(open_((1, 2, token)), open_((1, 2, 3), session=2))
     assert (scene.drafted(1), scene.drafted(2)) == ([], told(6, (1, 2, 3)))
     scene.send(commit(3, token, session=2, prompt=(1, 2, 3)))
     assert len(scene.drafted(2)) == 6
+    assert len([line for line in caplog.messages if "outside this model's vocabulary" in line]) == 2
+    assert "drafting failed" not in caplog.text
 
 
 @pytest.mark.parametrize("seed", range(8))

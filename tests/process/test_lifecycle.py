@@ -6,13 +6,14 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
 import openai
 import pytest
 
+from server.embedded import EmbeddedServer
 from server.settings import BUNDLED_MODEL
 from tests.contract.contract import validate
 from tests.process.duo import Duo, alive, run, until
@@ -107,6 +108,10 @@ def test_a_prompt_longer_than_the_context_is_a_400(tmp_path: Path):
         duo.stop()
 
 
+def missing(folder: Path) -> str:
+    return str(folder / "no-such.gguf")
+
+
 def corrupt(folder: Path) -> str:
     path = folder / "corrupt.gguf"
     path.write_bytes(BUNDLED_MODEL.read_bytes()[:1_000_000])
@@ -123,22 +128,15 @@ def not_gguf(folder: Path) -> str:
 @pytest.mark.parametrize(
     ("model", "says"),
     [
-        (lambda _: "/no/such.gguf", "no model file at /no/such.gguf"),
+        (missing, "no model file at "),
         (corrupt, "llama.cpp cannot load"),
         (not_gguf, "is not a GGUF file"),
     ],
-    ids=["missing", "corrupt", "not_gguf"],
 )
-def test_a_bad_model_is_one_line(command: str, model: object, says: str, tmp_path: Path):
-    assert callable(model)
-    flags = ["--port", "0"] if command != "draft" else []
-    if command == "draft":
-        from server.embedded import EmbeddedServer
-
-        with EmbeddedServer(tmp_path) as server:
-            result = run(command, "--model", str(model(tmp_path)), "--redis", server.url)
-    else:
-        result = run(command, "--model", str(model(tmp_path)), *flags)
+def test_a_bad_model_is_one_line(command: str, model: Callable[[Path], str], says: str, tmp_path: Path):
+    with EmbeddedServer() as server:
+        flags = ["--redis", server.url] if command == "draft" else ["--port", "0"]
+        result = run(command, "--model", model(tmp_path), *flags)
     assert result.returncode == 1
     assert says in result.stderr
     assert result.stderr.count("\n") == 1
