@@ -1,0 +1,71 @@
+"""The chat page in a real browser, against the live server over the toy model."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from tests.http_lead import Lead
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine"),
+]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    page = browser.new_page()
+    problems: list[str] = []
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    yield page
+    page.close()
+    assert problems == []
+
+
+def ask(page: Page, text: str) -> None:
+    page.get_by_label("Message").fill(text)
+    page.get_by_label("Message").press("Enter")
+
+
+def test_a_conversation_is_streamed_and_what_it_cost_is_shown(page: Page, lead: Lead):
+    page.goto(lead.url)
+    expect(page.locator("#model")).to_contain_text("toy")
+    expect(page.locator("#status")).to_contain_text("refused: d (vocabulary sizes differ)")
+    ask(page, "hello <b>there</b>")
+    expect(page.locator(".turn.user")).to_have_text("hello <b>there</b>")
+    expect(page.locator(".cost")).to_contain_text("prompt tokens reused", timeout=20_000)
+    assert page.locator(".turn.assistant").inner_text().strip()
+    ask(page, "and then?")
+    expect(page.locator(".cost")).to_have_count(2, timeout=20_000)
+    page.get_by_role("button", name="New conversation").click()
+    expect(page.locator(".turn")).to_have_count(0)
+
+
+def test_a_reply_can_be_stopped(page: Page, slow_lead: Lead):
+    page.goto(slow_lead.url)
+    ask(page, "go on forever")
+    expect(page.locator(".turn.assistant")).not_to_be_empty()
+    page.get_by_role("button", name="Stop").click()
+    expect(page.get_by_role("button", name="Send")).to_be_visible()
+    slow_lead.until_idle()
+
+
+def test_an_error_is_told(page: Page, lead: Lead):
+    page.goto(lead.url)
+    ask(page, "x" * 5000)
+    expect(page.locator(".turn.error")).to_contain_text("maximum context length")
