@@ -84,7 +84,7 @@ def section(args: argparse.Namespace, argv: Sequence[str], result: str) -> str:
     )
     lines = [
         f"## {datetime.date.today()}: {args.model.stem}, beside llama-server",
-        f"{what}, {args.prompts} prompts, {args.rounds} rounds. Ratios are medians, to the first row.",
+        f"{what}, {args.prompts} prompts x {args.rounds}. Ratios are medians, to the first row.",
         f"On: {machine()}",
         f"`{command_line('benchmarks.compare', argv)}`",
         result,

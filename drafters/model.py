@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from drafters.session import NO_SEQ, DraftSession
-from server.cache.prefix import PrefixCache
+from server.cache.prefix import PrefixCache, Reuse
 from server.errors import BackendError
 from server.llama.backend import Backend, Batch
 from server.sampling.draw import draw, probability
@@ -122,13 +122,23 @@ class ModelDrafter:
             reuse = self._cache.take(session.tokens)
             if reuse is None:
                 return False
-            session.seq, session.n_kv = reuse.seq, self._shrink(reuse.seq, reuse.length)
+            session.seq, session.n_kv = reuse.seq, self._prepare(reuse)
             self._held[reuse.seq] = session
         while self._cache.n_cells > free:
             evicted = self._cache.evict()
             assert evicted is not None, "cells without an owner"
             self._shrink(evicted, 0)
         return True
+
+    def _prepare(self, reuse: Reuse) -> int:
+        """Make the sequence hold the prefix to be reused; returns how much it holds."""
+        if reuse.source == reuse.seq:
+            return self._shrink(reuse.seq, reuse.length)
+        self._shrink(reuse.seq, 0)
+        if reuse.length:
+            self._backend.copy(reuse.source, reuse.seq, reuse.length)
+            self._lengths[reuse.seq] = reuse.length
+        return reuse.length
 
     def _shrink(self, seq: int, length: int) -> int:
         """Forget the end of a sequence, or all of it where the model cannot forget a part. Returns how much

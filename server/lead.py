@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import platform
@@ -17,6 +16,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 
 import uvicorn
+import uvloop
 from rich.console import Console
 
 from server.api.served import DrafterHealth, Health, ModelCard, Served
@@ -39,7 +39,6 @@ from server.text.template import ChatTemplate
 
 logger = logging.getLogger("duo.lead")
 
-CACHED_PER_SLOT = 4  # sequences per slot: that many conversations stay resident
 AHEAD = 2  # drafters draft up to this many times draft_max past the committed tokens
 GIL_SWITCH_S = 0.0005  # how long the HTTP loop may keep the engine thread waiting after a decode
 GRACE_S = 5  # for running replies when the server is asked to stop
@@ -100,7 +99,7 @@ def run_lead(settings: LeadSettings, site: Site) -> int:
             max_queued=settings.max_queued,
         )
         _announce(site)
-        asyncio.run(_serve_http(engine, _served(settings, backend, engine, proposer), site.listener))
+        uvloop.run(_serve_http(engine, _served(settings, backend, engine, proposer), site.listener))
     logger.info("duo has ended")
     return 0
 
@@ -128,7 +127,7 @@ def _load(settings: LeadSettings, n_threads: int) -> LlamaBackend:
         LlamaOptions(
             model_path=settings.model,
             n_cells=settings.ctx_size or default_cells(settings.model, settings.parallel),
-            n_seqs=settings.parallel * CACHED_PER_SLOT,
+            n_seqs=settings.parallel,  # every cell in use costs each decode a little: no more than llama-server
             n_threads=n_threads,
             n_gpu_layers=settings.gpu_layers,
         )

@@ -1,7 +1,8 @@
 """Which sequence of the KV cache holds what, and which one a new prompt should continue.
 
 Pure bookkeeping over token ids: it returns what to do (Reuse, evictions), the engine does it. One
-conversation per sequence; the prefix is taken over from an idle sequence, not copied.
+conversation per sequence; a prompt that continues an idle one takes its sequence over, a prompt that only
+begins alike gets a copy of what they share.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Reuse:
-    """Take this sequence, trim it to `length` tokens, and evaluate the prompt from there."""
+    """Take this sequence, trim it to `length` tokens, and evaluate the prompt from there. If `source` is
+    another sequence, `seq` is emptied and gets its first `length` tokens copied before."""
 
     seq: int
     length: int
+    source: int
 
 
 @dataclass(slots=True)
@@ -39,20 +42,20 @@ class PrefixCache:
         """Claim the best sequence for a prompt, None when all are busy. At least one prompt token is left
         to evaluate, since its logits are needed.
 
-        A long common prefix wins; one that would throw away most of another conversation does not while
-        an empty sequence is left; else the least recently used idle one goes.
+        The longest common prefix is reused. Its sequence is taken over if that keeps at least half of it;
+        else the prefix goes to an empty sequence, or to the least recently used idle one.
         """
         idle = [seq for seq, resident in enumerate(self._residents) if not resident.busy]
         if not idle:
             return None
         shared = {seq: self._common(seq, tokens) for seq in idle}
-        best = max(idle, key=lambda seq: (shared[seq], self._residents[seq].last_used))
-        if shared[best] * 2 < len(self._residents[best].tokens) or shared[best] == 0:
-            empty = [seq for seq in idle if not self._residents[seq].tokens]
-            best = empty[0] if empty else min(idle, key=lambda seq: self._residents[seq].last_used)
-        resident = self._residents[best]
+        source = max(idle, key=lambda seq: (shared[seq], self._residents[seq].last_used))
+        seq = source
+        if shared[source] * 2 < len(self._residents[source].tokens) or shared[source] == 0:
+            seq = min(idle, key=lambda s: (len(self._residents[s].tokens) > 0, self._residents[s].last_used))
+        resident = self._residents[seq]
         resident.busy, resident.tokens = True, []
-        return Reuse(best, shared[best])
+        return Reuse(seq, shared[source], source)
 
     def release(self, seq: int, tokens: list[int]) -> None:
         """The sequence is idle again and holds exactly these tokens (none: free)."""

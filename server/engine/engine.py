@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from statistics import median
 
-from server.cache.prefix import PrefixCache
+from server.cache.prefix import PrefixCache, Reuse
 from server.engine.events import Committed, Event, Failed, Finished, FinishReason, Started
 from server.engine.proposer import NOTHING, Proposal, Proposer
 from server.engine.request import GenerationRequest
@@ -107,12 +107,20 @@ class Engine:
             if reuse is None:
                 return
             self._waiting.popleft()
-            self._trim(reuse.seq, reuse.length)
+            self._prepare(reuse)
             session.seq, session.n_kv = reuse.seq, reuse.length
             self._active.append(session)
             if session.admitted_at is None:
                 session.admitted_at, session.n_cached = self._clock(), reuse.length
                 self._emit(session.id, Started(session.n_prompt, session.n_cached))
+
+    def _prepare(self, reuse: Reuse) -> None:
+        if reuse.source != reuse.seq:
+            self._trim(reuse.seq, 0)
+            if reuse.length:
+                self._backend.copy(reuse.source, reuse.seq, reuse.length)
+        else:
+            self._trim(reuse.seq, reuse.length)
 
     def _fits(self, session: Session) -> bool:
         """Whether the session has a chance to run beside the active ones without pushing one out."""

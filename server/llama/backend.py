@@ -106,4 +106,9 @@ class Backend(Protocol):
         """Forget positions >= length of the sequence; 0 frees it."""
         ...
 
+    def copy(self, source: int, target: int, length: int) -> None:
+        """Give the empty sequence `target` the first `length` positions of `source`. Cheap: the cells are
+        shared, though callers count them twice."""
+        ...
+
     def close(self) -> None: ...

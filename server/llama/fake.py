@@ -118,6 +118,12 @@ class FakeBackend:
             raise BackendError("this model's sequences cannot be trimmed")
         del chains[length:]
 
+    def copy(self, source: int, target: int, length: int) -> None:
+        chains = self._chains.get(source, [])
+        if self._chains.get(target) or len(chains) < length:
+            raise BackendError(f"cannot copy {length} positions of sequence {source} to {target}")
+        self._chains[target] = chains[:length]
+
     def length(self, seq: int) -> int:
         """How many positions of the sequence are in the cache."""
         return len(self._chains.get(seq, []))

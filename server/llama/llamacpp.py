@@ -224,6 +224,9 @@ class LlamaBackend:
         if not C.llama_memory_seq_rm(self._memory, seq, length, -1):
             raise BackendError("this model's sequences cannot be trimmed")
 
+    def copy(self, source: int, target: int, length: int) -> None:
+        C.llama_memory_seq_cp(self._memory, source, target, 0, length)
+
     def close(self) -> None:
         if self._context:
             C.llama_free(self._context)

@@ -78,6 +78,9 @@ class Padded:
     def trim(self, seq: int, length: int) -> None:
         self._backend.trim(seq, length)
 
+    def copy(self, source: int, target: int, length: int) -> None:
+        self._backend.copy(source, target, length)
+
     def close(self) -> None:
         pass
 

@@ -117,6 +117,20 @@ def test_a_branch_of_a_conversation_is_trimmed_to_the_common_prefix():
     assert second.tokens == plain(request(branch))[0]
 
 
+def test_asking_again_reuses_the_prompt_and_keeps_the_first_reply():
+    harness = Harness(FakeBackend(ENDLESS))
+    [first] = harness.run(request())
+    [again] = harness.run(request())
+    assert again.started.n_cached == len(PROMPT) - 1
+    assert again.tokens == first.tokens
+    [other] = harness.run(request(PROMPT[:-9] + (1, 2)))
+    assert other.started.n_cached == len(PROMPT) - 9
+    assert other.tokens == plain(request(PROMPT[:-9] + (1, 2)), model=ENDLESS)[0]
+    [turn] = harness.run(request((*PROMPT, *first.tokens, 5)))
+    assert turn.started.n_cached == len(PROMPT + first.tokens) - 1
+    assert turn.tokens == plain(request((*PROMPT, *first.tokens, 5)), model=ENDLESS)[0]
+
+
 def test_cancel_frees_the_slot_at_once_and_keeps_what_it_was_told():
     harness = Harness(FakeBackend(ENDLESS), n_slots=1)
     [running, waiting] = harness.submit(request(max_tokens=None), request((1, 2, 3), max_tokens=2))
