@@ -20,7 +20,7 @@ ARG CMAKE_ARGS="-DGGML_NATIVE=OFF"
 COPY requirements.lock ./
 RUN CMAKE_ARGS="${CMAKE_ARGS}" pip install --no-cache-dir --no-deps -r requirements.lock
 # The sources last: changing them does not compile llama.cpp again.
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml README.md LICENSE openapi.yaml ./
 COPY server ./server
 COPY drafters ./drafters
 RUN pip install --no-cache-dir --no-deps .
