@@ -17,7 +17,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from server.api import chat, health, models, problem
-from server.api.middleware import RequestFrame
+from server.api.middleware import DefectNet, RequestFrame
 from server.api.served import Served
 from server.errors import DuoError
 
@@ -42,12 +42,18 @@ def create_app(served: Served) -> Starlette:
         routes=routes(),
         middleware=[
             Middleware(RequestFrame),
-            Middleware(CORSMiddleware, allow_origins=["*"], allow_methods=["*"], allow_headers=["*"]),
+            Middleware(
+                CORSMiddleware,
+                allow_origins=["*"],
+                allow_methods=["*"],
+                allow_headers=["*"],
+                expose_headers=["x-request-id", "openai-processing-ms", "retry-after"],
+            ),
+            Middleware(DefectNet),
         ],
         exception_handlers={
             DuoError: problem.on_duo_error,
             HTTPException: problem.on_http_exception,
-            Exception: problem.on_defect,
         },
         lifespan=lifespan,
     )

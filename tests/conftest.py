@@ -10,6 +10,19 @@ import pytest
 from server.llama.fake import FakeBackend, FakeModel
 from tests.http_lead import Lead, serving
 
+SLOWER = ("redis", "model", "browser")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Fast tests first, then those that need a real Redis, the bundled models, a browser."""
+    items.sort(key=_slowness)
+
+
+def _slowness(item: pytest.Item) -> int:
+    marks = [mark.name for mark in item.iter_markers()]
+    return max((SLOWER.index(name) + 1 for name in marks if name in SLOWER), default=0)
+
 
 @pytest.fixture(scope="module")
 def lead() -> Iterator[Lead]:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -15,21 +15,23 @@ from pydantic import ValidationError
 from sse_starlette import EventSourceResponse
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from server.api import problem
 from server.api.chunks import DONE, ChunkWriter, event, measured, usage
 from server.api.schema import ChatRequest, refused
 from server.api.served import Served
-from server.engine.events import Committed, Failed, Finished
+from server.engine.events import Committed, Event, Failed, Finished
 from server.engine.generate import Generation
 from server.engine.request import GenerationRequest
-from server.errors import InvalidRequestError, NotFoundError
+from server.errors import BusyError, DuoError, InvalidRequestError, NotFoundError
 from server.sampling.params import SamplingParams
 from server.text.reply import ReplyText
 
 T = TypeVar("T")
 
 KEEP_ALIVE_S = 15
+DRAIN_S = 3600  # a running stream outlives the request to stop: uvicorn's grace time bounds it
 STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 CLOSED = Response(status_code=499)  # nobody is there to read it
 
@@ -44,7 +46,8 @@ async def create(request: Request) -> Response:
     body = await _parse(request)
     _check_model(served, body.model)
     reply = _Reply(served, body)
-    reply.generation = served.generator.submit(_to_engine(served, body))
+    # on another thread: a long prompt takes a while, and streams shall not stutter meanwhile
+    reply.generation = served.generator.submit(await asyncio.to_thread(_to_engine, served, body))
     try:
         if not body.stream:
             return await _unless_gone(request, reply.whole())
@@ -55,13 +58,7 @@ async def create(request: Request) -> Response:
     except BaseException:
         reply.generation.cancel()
         raise
-    return EventSourceResponse(
-        reply.chunks(),
-        headers=STREAM_HEADERS,
-        ping=KEEP_ALIVE_S,
-        sep="\n",
-        media_type="text/event-stream",
-    )
+    return _Stream(reply)
 
 
 class _Reply:
@@ -82,6 +79,8 @@ class _Reply:
         first = await anext(self._events)
         if isinstance(first, Failed):
             raise first.error
+        if isinstance(first, Finished):
+            raise _shut_down()
 
     async def whole(self) -> Response:
         await self.begin()
@@ -92,6 +91,7 @@ class _Reply:
             elif isinstance(one, Failed):
                 raise one.error
             elif isinstance(one, Finished):
+                self._check_end(one)
                 pieces.append(self._text.end())
                 return Response(
                     orjson.dumps(self._completion("".join(pieces), one)), media_type="application/json"
@@ -99,27 +99,41 @@ class _Reply:
         raise AssertionError("a generation ends with Finished or Failed")
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """The stream. Closing it, as happens when the client goes away, cancels the generation."""
+        """The stream. A failure in its middle is its last event, without [DONE]."""
         model = self._served.model.id
         writer = ChunkWriter(self._id, self._created, model, self._served.fingerprint, usage=self._with_usage)
         try:
             yield writer.role()
             async for one in self._events:
-                if isinstance(one, Committed):
-                    if text := self._take(one):
-                        yield writer.text(text)
-                elif isinstance(one, Failed):
-                    yield event(problem.body(one.error))
-                elif isinstance(one, Finished):
-                    if text := self._text.end():
-                        yield writer.text(text)
-                    stats = self._text.stats(one.stats)
-                    yield writer.finish(self._text.finish_reason(one.reason), measured(stats))
-                    if self._with_usage:
-                        yield writer.usage(stats)
-                    yield DONE
-        finally:
-            self.generation.cancel()
+                for chunk in self._written(writer, one):
+                    yield chunk
+        except DuoError as error:
+            yield event(problem.body(error))
+        except Exception as error:
+            yield event(problem.body(problem.defect(f"the stream {self._id}", error)))
+
+    def _written(self, writer: ChunkWriter, one: Event) -> Iterator[bytes]:
+        """The chunks that tell of one event: one for a step's text, and all that ends the stream."""
+        if isinstance(one, Committed):
+            if text := self._take(one):
+                yield writer.text(text)
+        elif isinstance(one, Failed):
+            raise one.error
+        elif isinstance(one, Finished):
+            self._check_end(one)
+            if text := self._text.end():
+                yield writer.text(text)
+            stats = self._text.stats(one.stats)
+            yield writer.finish(self._text.finish_reason(one.reason), measured(stats))
+            if self._with_usage:
+                yield writer.usage(stats)
+            yield DONE
+
+    def _check_end(self, finished: Finished) -> None:
+        """Raises unless the reply is complete. A client that goes away reads nothing, so a generation
+        that was cancelled without a stop string was cancelled by a server that shuts down."""
+        if finished.reason == "cancelled" and not self._text.stopped:
+            raise _shut_down()
 
     def _take(self, committed: Committed) -> str:
         """The text of one step; a stop string in it ends the generation right there."""
@@ -151,6 +165,31 @@ class _Reply:
         }
 
 
+class _Stream(EventSourceResponse):
+    """The chunks of one reply. However it ends, even before its first chunk, so does the generation."""
+
+    def __init__(self, reply: _Reply) -> None:
+        super().__init__(
+            reply.chunks(),
+            headers=STREAM_HEADERS,
+            ping=KEEP_ALIVE_S,
+            sep="\n",
+            media_type="text/event-stream",
+            shutdown_grace_period=DRAIN_S,
+        )
+        self._generation = reply.generation
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._generation.cancel()
+
+
+def _shut_down() -> BusyError:
+    return BusyError("the server is shutting down", draining=True)
+
+
 async def _parse(request: Request) -> ChatRequest:
     try:
         data = orjson.loads(await request.body())
@@ -161,7 +200,7 @@ async def _parse(request: Request) -> ChatRequest:
     try:
         body = ChatRequest.model_validate(data)
     except ValidationError as error:
-        raise problem.invalid(error) from error
+        raise problem.invalid(error, data) from error  # pyright: ignore[reportUnknownArgumentType]
     if (name := refused(data)) is not None:  # pyright: ignore[reportUnknownArgumentType]
         raise InvalidRequestError(
             f"{name}: not supported by this server yet", param=name, code="unsupported_parameter"

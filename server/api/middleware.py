@@ -1,4 +1,4 @@
-"""What every request passes: an id, a clock, a bound on its body. Pure ASGI: disconnects stay visible."""
+"""What every request passes: an id, a clock, a bound on its body, a net. Pure ASGI shows disconnects."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import time
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from server.api import problem
 from server.errors import InvalidRequestError
 
 MAX_BODY = 32 << 20  # bytes
@@ -50,3 +51,27 @@ class RequestFrame:
             await send(message)
 
         await self._app(scope, bounded_receive, framed_send)
+
+
+class DefectNet:
+    """Answers a bug of ours in OpenAI's shape. Starlette's own handler of such errors is outside of all
+    middleware: its answers would have no id."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        began = False
+
+        async def noting_send(message: Message) -> None:
+            nonlocal began
+            began = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noting_send)
+        except Exception as error:
+            if began or scope["type"] != "http":
+                raise
+            response = problem.respond(problem.defect(f"{scope['method']} {scope['path']}", error))
+            await response(scope, receive, send)

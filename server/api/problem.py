@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, cast
 
 import orjson
 from pydantic import ValidationError
@@ -26,13 +27,29 @@ def respond(error: DuoError) -> Response:
     return Response(orjson.dumps(body(error)), error.status, headers, "application/json")
 
 
-def invalid(error: ValidationError) -> InvalidRequestError:
-    """The first complaint of a request's validation, naming the field."""
-    first = error.errors()[0]
-    places = [str(part) for part in first["loc"] if not str(part)[:1].isupper()]
-    param = ".".join(places) or None
-    message = first["msg"].removeprefix("Value error, ")
+def invalid(error: ValidationError, data: object) -> InvalidRequestError:
+    """The first complaint of a request's validation, naming the field. Where a field may have one of
+    several forms, the complaint that got deepest is about the form that was meant."""
+    complaints = error.errors()
+    field = complaints[0]["loc"][:1]
+    worst = max((c for c in complaints if c["loc"][:1] == field), key=lambda c: len(c["loc"]))
+    param = ".".join(_path(worst["loc"], data)) or None
+    message = worst["msg"].removeprefix("Value error, ")
     return InvalidRequestError(f"{param}: {message}" if param else message, param=param)
+
+
+def _path(places: Sequence[str | int], data: object) -> list[str]:
+    """The places that lead into the data, and a missing field at the end; not the names of forms."""
+    path: list[str] = []
+    for i, place in enumerate(places):
+        if isinstance(data, dict) and place in data:
+            data = cast(dict[Any, object], data)[place]
+        elif isinstance(data, list) and isinstance(place, int):
+            data = cast(list[object], data)[place]
+        elif i < len(places) - 1 or not isinstance(data, dict):
+            continue
+        path.append(str(place))
+    return path
 
 
 async def on_duo_error(request: Request, error: Exception) -> Response:
@@ -50,7 +67,7 @@ async def on_http_exception(request: Request, error: Exception) -> Response:
     return response
 
 
-async def on_defect(request: Request, error: Exception) -> Response:
+def defect(what: str, error: Exception) -> DuoError:
     """A bug of ours: logged whole, told without detail."""
-    logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
-    return respond(DuoError("the server failed: see its log"))
+    logger.error("%s failed", what, exc_info=error)
+    return DuoError("the server failed: see its log")

@@ -10,9 +10,9 @@ MAX_STOPS = 32
 
 
 class _Body(BaseModel):
-    """Unknown fields are ignored; an explicit null is the same as an absent field."""
+    """Unknown fields are ignored; an explicit null is the same as an absent field; "1" is no number."""
 
-    model_config = ConfigDict(extra="ignore", strict=False)
+    model_config = ConfigDict(extra="ignore", strict=True)
 
     @model_validator(mode="before")
     @classmethod
@@ -69,6 +69,8 @@ class StreamOptions(_Body):
 
 class Speculative(_Body):
     """n_max: most drafted tokens verified per step; the server's --draft-max bounds it."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     n_max: Annotated[int, Field(ge=0)] | None = None
 
@@ -127,6 +129,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "repeat_penalty": (1,),
     "typical_p": (1,),
     "top_n_sigma": (-1, 0),
+    "dynatemp_range": (0,),
     "dry_multiplier": (0,),
     "xtc_probability": (0,),
     "mirostat": (0,),
@@ -134,7 +137,10 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "ignore_eos": (False,),
     "min_tokens": (0,),
     "n_keep": (0, -1),
+    "n_predict": (-1,),
     "cache_prompt": (True,),
+    "timings_per_token": (False,),
+    "return_tokens": (False,),
     "grammar": ("",),
     "json_schema": (),
     "response_format": ({"type": "text"},),

@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NoReturn
 
-from jinja2 import TemplateError
+from jinja2 import TemplateError, nodes
+from jinja2.ext import Extension
+from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from server.errors import InvalidRequestError, StartupError
@@ -22,12 +24,24 @@ _PREFILL_MARK = "\ue000prefill\ue001"  # private use: stands for the reply's beg
 Message = Mapping[str, Any]
 
 
+class _Generation(Extension):
+    """{% generation %}…{% endgeneration %} marks what to train on; for rendering it is nothing."""
+
+    tags = {"generation"}  # noqa: RUF012 - as jinja2 declares it
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
 class ChatTemplate:
     """A Jinja template in a sandbox, with what Hugging Face's renderer offers to templates."""
 
     def __init__(self, source: str | None, *, bos: str = "", eos: str = "") -> None:
         """source: None falls back to ChatML. Raises StartupError when it is not Jinja."""
-        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation]
+        )
         environment.filters["tojson"] = _tojson
         offered: dict[str, Any] = environment.globals
         offered |= {"raise_exception": _refuse, "strftime_now": _strftime_now}
@@ -44,22 +58,35 @@ class ChatTemplate:
             *before, last = messages
             marked = {**last, "content": _PREFILL_MARK}
             rendered = self._render([*before, marked], add_generation_prompt=False)
-            head, mark, _ = rendered.partition(_PREFILL_MARK)
+            head, mark, _ = rendered.rpartition(_PREFILL_MARK)
             if mark:
                 return head + str(last.get("content") or "")
         return self._render(messages, add_generation_prompt=True)
 
     def _render(self, messages: Sequence[Message], *, add_generation_prompt: bool) -> str:
         try:
-            return self._template.render(messages=messages, add_generation_prompt=add_generation_prompt)
-        except (TemplateError, TypeError, ValueError) as error:
+            return self._template.render(
+                messages=messages,
+                add_generation_prompt=add_generation_prompt,
+                tools=None,  # templates that ask `tools is not none` expect them to be there
+                documents=None,
+            )
+        except Exception as error:  # a template is foreign code: it may raise anything
             raise InvalidRequestError(
                 f"the model's chat template refuses these messages: {error}", param="messages"
             ) from error
 
 
-def _tojson(value: Any, indent: int | None = None) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=indent)
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
 
 
 def _refuse(message: str) -> NoReturn:

@@ -65,7 +65,8 @@ function cost(t) {
 
 async function ask(text) {
   $("hello")?.remove();
-  messages.push({ role: "user", content: text });
+  const conversation = messages; // "New conversation" may replace it before this reply has ended
+  conversation.push({ role: "user", content: text });
   const reply = element("div", "turn assistant");
   follow(() => log.append(element("div", "turn user", text), reply));
   running = new AbortController();
@@ -76,7 +77,7 @@ async function ask(text) {
     const response = await fetch("/v1/chat/completions", {
       method: "POST",
       headers: { "Content-Type": "application/json" },
-      body: JSON.stringify({ messages, stream: true }),
+      body: JSON.stringify({ messages: conversation, stream: true }),
       signal: running.signal,
     });
     if (!response.ok) throw new Error((await response.json()).error.message);
@@ -92,9 +93,9 @@ async function ask(text) {
       follow(() => reply.append(element("p", "", `The reply failed: ${error.message}`)));
     }
   }
-  if (content) messages.push({ role: "assistant", content });
-  else messages.pop();
-  if (timings) follow(() => log.append(element("p", "cost", cost(timings))));
+  if (content) conversation.push({ role: "assistant", content });
+  else conversation.pop();
+  if (timings && conversation === messages) follow(() => log.append(element("p", "cost", cost(timings))));
   running = null;
   busy(false);
 }
@@ -102,7 +103,12 @@ async function ask(text) {
 function busy(is) {
   $("send").hidden = is;
   $("stop").hidden = !is;
+  log.setAttribute("aria-busy", is); // a screen reader hears the reply when it is complete
   if (!is) $("text").focus();
+}
+
+function say(line) {
+  if ($("status").textContent !== line) $("status").textContent = line; // else it would be read out again
 }
 
 async function status() {
@@ -112,9 +118,10 @@ async function status() {
     const refused = health.drafters.filter((d) => d.state === "refused");
     let line = drafting.length ? `drafters: ${drafting.map((d) => d.model).join(", ")}` : "no drafters";
     if (refused.length) line += ` · refused: ${refused.map((d) => `${d.id} (${d.reason})`).join(", ")}`;
-    $("status").textContent = line;
+    if (health.status !== "ok") line = `the server is ${health.status} · ${line}`;
+    say(line);
   } catch {
-    $("status").textContent = "the server does not answer";
+    say("the server does not answer");
   }
 }
 

@@ -1,0 +1,137 @@
+"""The app over a generator that follows a script, called without a server: every moment can be chosen."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from server.api.served import Health, ModelCard, Served
+from server.app import create_app
+from server.engine.events import Event, Failed, Finished, Stats
+from server.engine.request import GenerationRequest
+from server.llama.fake import FakeVocabulary
+from server.sampling.params import SamplingParams
+from server.text.template import ChatTemplate
+
+CANCELLED_STATS = Stats(n_prompt=5, n_cached=2, n_predicted=50, n_steps=25, prompt_ms=1.0, predicted_ms=2.0)
+
+
+class Script:
+    """Implements Generator and Generation: one request, these events, then nothing until it is cancelled."""
+
+    def __init__(self, *events: Event, refusal: Exception | None = None) -> None:
+        self.requests: list[GenerationRequest] = []
+        self.cancels: list[int | None] = []
+        self._events: asyncio.Queue[Event] = asyncio.Queue()
+        self._refusal = refusal
+        self._ended = False
+        for event in events:
+            self.tell(event)
+
+    def submit(self, request: GenerationRequest) -> Script:
+        self.requests.append(request)
+        if self._refusal:
+            raise self._refusal
+        return self
+
+    async def __aiter__(self) -> AsyncIterator[Event]:
+        while True:
+            event = await self._events.get()
+            yield event
+            if isinstance(event, Finished | Failed):
+                return
+
+    def cancel(self, keep: int | None = None) -> None:
+        self.cancels.append(keep)
+        if not self._ended:
+            self.tell(Finished("cancelled", CANCELLED_STATS))
+
+    def tell(self, event: Event) -> None:
+        self._ended = self._ended or isinstance(event, Finished | Failed)
+        self._events.put_nowait(event)
+
+
+def served(
+    script: Script, *, health: Health | None = None, vocabulary: FakeVocabulary | None = None
+) -> Served:
+    return Served(
+        generator=script,
+        vocabulary=vocabulary or FakeVocabulary(),
+        template=ChatTemplate(None),
+        model=ModelCard("toy", 1, 1024, 1000, "a toy"),
+        defaults=SamplingParams(),
+        health=lambda: health or Health("ok", 1, 0, 0, 0.0),
+        fingerprint="fp",
+    )
+
+
+@dataclass(slots=True)
+class Call:
+    """One HTTP request given straight to the app, and what it has sent so far."""
+
+    state: Served
+    path: str = "/v1/chat/completions"
+    body: dict[str, Any] | None = None
+    method: str = "POST"
+    headers: dict[str, str] = field(default_factory=dict[str, str])
+    sent: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    gone: asyncio.Event = field(default_factory=asyncio.Event)
+    _asked: bool = False
+    _news: asyncio.Condition = field(default_factory=asyncio.Condition)
+
+    async def run(self) -> None:
+        """Until the app has answered. Raises what it raises."""
+        scope: dict[str, Any] = {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": "1.1",
+            "method": self.method,
+            "scheme": "http",
+            "path": self.path,
+            "query_string": b"",
+            "headers": [(k.lower().encode(), v.encode()) for k, v in self.headers.items()],
+            "state": {"served": self.state},
+        }
+        await create_app(self.state)(scope, self._receive, self._send)
+
+    async def until_sent(self, part: bytes) -> None:
+        """Wait until the body holds this."""
+        async with self._news:
+            await self._news.wait_for(lambda: part in self.content)
+
+    @property
+    def status(self) -> int:
+        return self.sent[0]["status"]
+
+    @property
+    def header(self) -> dict[str, str]:
+        return {k.decode(): v.decode() for k, v in self.sent[0]["headers"]}
+
+    @property
+    def content(self) -> bytes:
+        return b"".join(message.get("body", b"") for message in self.sent)
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.content)
+
+    @property
+    def events(self) -> Sequence[Any]:
+        """The payloads of a stream: objects, and the text [DONE]."""
+        payloads = [e.removeprefix("data: ") for e in self.content.decode().split("\n\n")[:-1]]
+        return [payload if payload == "[DONE]" else json.loads(payload) for payload in payloads]
+
+    async def _receive(self) -> dict[str, Any]:
+        if not self._asked:
+            self._asked = True
+            return {"type": "http.request", "body": json.dumps(self.body).encode(), "more_body": False}
+        await self.gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: Any) -> None:
+        async with self._news:
+            self.sent.append(message)
+            self._news.notify_all()

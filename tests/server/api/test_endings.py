@@ -1,0 +1,284 @@
+"""How a reply may end, at chosen moments: failures, stop strings in a run, shutdown, clients that go away."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+from sse_starlette.sse import AppStatus
+
+from server.api.served import DrafterHealth, Health
+from server.engine.events import Committed, DrafterCount, Failed, Finished, Started, Stats
+from server.errors import BackendError, BusyError
+from server.llama.fake import FakeVocabulary
+from tests.contract.contract import validate
+from tests.server.api.scripted import Call, Script, served
+
+STARTED = Started(5, 2)
+STATS = Stats(5, 2, 6, 2, 30.0, 50.0, 4, 3, {"d": DrafterCount(4, 3)})
+HELLO = [{"role": "user", "content": "hi"}]
+
+
+def step(text: str, n_accepted: int = 0, n_drafted: int = 0) -> Committed:
+    tokens = tuple(text.encode())
+    sources = ("d",) * n_accepted + (None,) * (len(tokens) - n_accepted)
+    return Committed(tokens, sources, n_drafted)
+
+
+def call(script: Script, **body: Any) -> Call:
+    return Call(served(script), body={"messages": HELLO, **body})
+
+
+async def answer(script: Script, **body: Any) -> Call:
+    one = call(script, **body)
+    await asyncio.wait_for(one.run(), 10)
+    return one
+
+
+def text_of(events: list[Any]) -> str:
+    deltas = [choice["delta"] for event in events for choice in event["choices"]]
+    return "".join(delta.get("content") or "" for delta in deltas)
+
+
+async def test_counts_are_the_engines():
+    script = Script(STARTED, step("ab"), step("cdef", 3, 4), Finished("length", STATS))
+    body = (await answer(script)).json
+    validate("ChatCompletion", body)
+    assert body["choices"][0]["message"]["content"] == "abcdef"
+    assert body["usage"] == {
+        "prompt_tokens": 5,
+        "completion_tokens": 6,
+        "total_tokens": 11,
+        "prompt_tokens_details": {"cached_tokens": 2},
+        "completion_tokens_details": {
+            "reasoning_tokens": 0,
+            "accepted_prediction_tokens": 3,
+            "rejected_prediction_tokens": 1,
+        },
+    }
+    assert body["timings"] == {
+        "cache_n": 2,
+        "prompt_n": 3,
+        "prompt_ms": 30.0,
+        "prompt_per_token_ms": 10.0,
+        "prompt_per_second": 100.0,
+        "predicted_n": 6,
+        "predicted_ms": 50.0,
+        "predicted_per_token_ms": 10.0,
+        "predicted_per_second": 100.0,
+        "draft_n": 4,
+        "draft_n_accepted": 3,
+    }
+    assert body["metrics"]["speculative_decoding"] == {
+        "num_draft_tokens": 4,
+        "num_accepted_draft_tokens": 3,
+        "draft_acceptance_rate": 0.75,
+        "mean_acceptance_length": 3.0,
+        "drafters": {"d": {"num_draft_tokens": 4, "num_accepted_draft_tokens": 3}},
+    }
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_stop_string_in_an_accepted_run_cuts_text_counts_and_cache(stream: bool):
+    script = Script(STARTED, step("a"), step("bc##de", 6, 7), step("never seen", 0, 9))
+    one = await answer(script, stop="##", stream=stream, stream_options={"include_usage": True})
+    assert script.cancels[0] == 5
+    if stream:
+        *chunks, last, done = one.events
+        assert done == "[DONE]"
+        for chunk in [*chunks, last]:
+            validate("ChatCompletionChunk", chunk)
+        assert text_of(chunks) == "abc"
+        reason, usage, timings = (
+            chunks[-1]["choices"][0]["finish_reason"],
+            last["usage"],
+            chunks[-1]["timings"],
+        )
+    else:
+        validate("ChatCompletion", one.json)
+        assert one.json["choices"][0]["message"]["content"] == "abc"
+        reason, usage, timings = (
+            one.json["choices"][0]["finish_reason"],
+            one.json["usage"],
+            one.json["timings"],
+        )
+    assert reason == "stop"
+    assert usage["completion_tokens"] == timings["predicted_n"] == 5
+    assert (timings["draft_n"], timings["draft_n_accepted"]) == (7, 4)
+    assert usage["completion_tokens_details"]["rejected_prediction_tokens"] == 3
+
+
+async def test_one_chunk_a_step_and_none_that_is_empty():
+    script = Script(STARTED, step("abc", 2, 2), Committed((0xC3,), (None,)), Committed((0xA9,), (None,)))
+    script.tell(Finished("stop", STATS))
+    events = list((await answer(script, stream=True)).events)
+    contents = [event["choices"][0]["delta"].get("content") for event in events[1:-2]]
+    assert contents == ["abc", "é"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_failure_before_the_first_byte_has_a_status(stream: bool):
+    one = await answer(Script(Failed(BackendError("the model failed"))), stream=stream)
+    assert one.status == 500
+    validate("Error", one.json)
+    assert one.json["error"]["message"] == "the model failed"
+
+
+async def test_a_failure_in_the_middle_is_the_last_event():
+    script = Script(STARTED, step("ab"), Failed(BackendError("the model failed")))
+    one = await answer(script, stream=True)
+    *chunks, last = one.events
+    assert one.status == 200
+    assert text_of(chunks) == "ab"
+    validate("Error", last)
+    assert (await answer(Script(STARTED, step("ab"), Failed(BackendError("x"))))).status == 500
+
+
+async def test_a_defect_in_the_middle_is_told_without_detail(caplog: pytest.LogCaptureFixture):
+    class Broken(FakeVocabulary):
+        def piece(self, token: int, *, special: bool = False) -> bytes:
+            raise RuntimeError("a secret")
+
+    for stream in (True, False):
+        script = Script(STARTED, step("ab"))
+        one = Call(served(script, vocabulary=Broken()), body={"messages": HELLO, "stream": stream})
+        with caplog.at_level(logging.ERROR):
+            await one.run()
+        error = one.events[-1] if stream else one.json
+        validate("Error", error)
+        assert one.status == (200 if stream else 500)
+        assert b"secret" not in one.content
+        assert "a secret" in caplog.text
+        assert script.cancels
+
+
+async def test_a_defect_is_answered_with_the_headers_of_every_reply(caplog: pytest.LogCaptureFixture):
+    one = Call(
+        served(Script(refusal=RuntimeError("a bug"))),
+        body={"messages": HELLO},
+        headers={"Origin": "http://elsewhere", "X-Request-Id": "mine"},
+    )
+    await one.run()
+    assert one.status == 500
+    validate("Error", one.json)
+    assert one.header["x-request-id"] == "mine"
+    assert one.header["openai-processing-ms"].isdigit()
+    assert one.header["access-control-allow-origin"] == "*"
+    assert "a bug" in caplog.text
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_reply_cut_by_a_server_that_shuts_down_is_not_passed_off_as_whole(stream: bool):
+    cut = Finished("cancelled", STATS)
+    queued = await answer(Script(cut), stream=stream)
+    assert queued.status == 503
+    assert queued.header["retry-after"] == "1"
+    running = await answer(Script(STARTED, step("ab"), cut), stream=stream)
+    error = running.events[-1] if stream else running.json
+    validate("Error", error)
+    assert running.status == (200 if stream else 503)
+
+
+@pytest.mark.parametrize(("draining", "status"), [(False, 429), (True, 503)])
+async def test_a_refused_admission_says_when_to_come_back(draining: bool, status: int):
+    one = await answer(Script(refusal=BusyError("busy", draining=draining)), stream=True)
+    assert one.status == status
+    assert one.header["retry-after"] == "1"
+    validate("Error", one.json)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    "events", [(), (STARTED,), (STARTED, step("ab"))], ids=["queued", "prefill", "decode"]
+)
+async def test_a_client_that_goes_away_cancels(events: tuple[Any, ...], stream: bool):
+    script = Script(*events)
+    one = call(script, stream=stream)
+    running = asyncio.ensure_future(one.run())
+    if stream and len(events) == 2:
+        await one.until_sent(b'"ab"')
+    else:
+        while not script.requests:
+            await asyncio.sleep(0)
+    one.gone.set()
+    await asyncio.wait_for(running, 10)
+    assert script.cancels
+    assert b"[DONE]" not in one.content
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_client_gone_before_the_first_byte_cancels(stream: bool):
+    """It has closed before the request is even submitted; the first event comes at the same moment."""
+    script = Script(STARTED)
+    one = call(script, stream=stream)
+    one.gone.set()
+    await asyncio.wait_for(one.run(), 10)
+    assert script.cancels
+
+
+async def test_a_running_stream_outlives_the_request_to_stop(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(AppStatus, "should_exit", True)  # what SIGTERM sets
+    script = Script(STARTED, step("ab"))
+    one = call(script, stream=True)
+    running = asyncio.ensure_future(one.run())
+    await one.until_sent(b'"ab"')
+    script.tell(step("c"))
+    await one.until_sent(b'"c"')
+    script.tell(Finished("stop", STATS))
+    await asyncio.wait_for(running, 10)
+    assert one.events[-1] == "[DONE]"
+
+
+async def test_a_request_cancelled_by_its_server_cancels():
+    script = Script(STARTED, step("ab"))
+    one = call(script, stream=True)
+    running = asyncio.ensure_future(one.run())
+    await one.until_sent(b'"ab"')
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert script.cancels
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"), [(None, None), (True, None), (False, 0), ({"n_max": 3}, 3), ({}, None)]
+)
+async def test_speculation_and_sampling_reach_the_engine(given: Any, expected: int | None):
+    script = Script(STARTED, Finished("stop", STATS))
+    sampling = {"temperature": 0, "top_k": -1, "top_p": 0.5, "min_p": 0.1, "seed": -3, "max_tokens": 9}
+    await answer(script, speculative=given, **sampling)
+    (request,) = script.requests
+    params = request.sampling
+    assert request.draft_max == expected
+    assert (params.temperature, params.top_k, params.top_p, params.min_p) == (0.0, 0, 0.5, 0.1)
+    assert params.seed == 2**64 - 3
+    assert request.max_tokens == 9
+    assert request.stop_tokens == FakeVocabulary.eog
+
+
+async def test_bos_is_put_first_once():
+    class WithBos(FakeVocabulary):
+        bos = 256  # which is how every ChatML prompt begins
+        add_bos = True
+
+    class WithOtherBos(FakeVocabulary):
+        bos = 258
+        add_bos = True
+
+    for vocabulary, head in ((WithBos(), [256, ord("u")]), (WithOtherBos(), [258, 256])):
+        script = Script(STARTED, Finished("stop", STATS))
+        await Call(served(script, vocabulary=vocabulary), body={"messages": HELLO}).run()
+        assert list(script.requests[0].prompt[:2]) == head
+
+
+@pytest.mark.parametrize(("state", "status"), [("ok", 200), ("loading", 503), ("stuck", 503)])
+async def test_health(state: Any, status: int):
+    drafters = (DrafterHealth("d", "m", "refused", "vocabulary sizes differ", {"stale": 2}),)
+    one = Call(served(Script(), health=Health(state, 4, 1, 2, 12.34, drafters)), "/health", method="GET")
+    await one.run()
+    assert one.status == status
+    validate("Health", one.json)
+    assert one.json["status"] == state
+    assert one.json["drafters"][0]["reason"] == "vocabulary sizes differ"

@@ -1,0 +1,97 @@
+"""One reply's text and what is counted for it, a stop string in the middle of a step included."""
+
+from __future__ import annotations
+
+import pytest
+
+from server.engine.events import Committed, DrafterCount, Stats
+from server.llama.fake import IM_END, FakeVocabulary
+from server.text.reply import ReplyText
+
+
+class PrintableEnd(FakeVocabulary):
+    """A vocabulary whose end-of-turn token is not marked as a control token."""
+
+    def piece(self, token: int, *, special: bool = False) -> bytes:
+        return super().piece(token, special=True)
+
+
+def step(text: str, *sources: str | None, n_drafted: int = 0) -> Committed:
+    tokens = tuple(text.encode())
+    return Committed(tokens, (*sources, *[None] * (len(tokens) - len(sources))), n_drafted)
+
+
+def stats(**drafters: DrafterCount) -> Stats:
+    """The engine's, which ran on for some steps after the text had ended."""
+    n_drafted = sum(count.drafted for count in drafters.values())
+    n_accepted = sum(count.accepted for count in drafters.values())
+    return Stats(4, 1, 99, 50, 1.0, 2.0, n_drafted, n_accepted, drafters)
+
+
+def test_a_whole_reply_is_counted_as_the_engine_counts_it():
+    reply = ReplyText(FakeVocabulary(), ())
+    assert reply.feed(step("ab", "d", n_drafted=3)) == "ab"
+    assert reply.feed(step("c")) == "c"
+    assert reply.end() == ""
+    counted = reply.stats(stats(d=DrafterCount(3, 1)))
+    assert (counted.n_predicted, counted.n_steps, counted.n_drafted, counted.n_accepted) == (3, 2, 3, 1)
+    assert counted.drafters == {"d": DrafterCount(3, 1)}
+    assert (counted.n_prompt, counted.n_cached) == (4, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "sent", "n_tokens", "n_accepted"),
+    [("abXYcde", "ab", 4, 4), ("XYabcde", "", 2, 2), ("abcdeXY", "abcde", 7, 6)],
+)
+def test_a_stop_string_inside_a_run_of_accepted_tokens(text: str, sent: str, n_tokens: int, n_accepted: int):
+    reply = ReplyText(FakeVocabulary(), ["XY"])
+    assert reply.feed(step("go ")) == "go "
+    assert reply.feed(step(text, *["d"] * 6, n_drafted=6)) == sent
+    assert reply.stopped
+    assert reply.n_tokens == 3 + n_tokens
+    assert reply.end() == ""
+    counted = reply.stats(stats(d=DrafterCount(40, 30)))
+    assert (counted.n_predicted, counted.n_accepted) == (3 + n_tokens, n_accepted)
+    assert (counted.n_steps, counted.n_drafted) == (2, 6)
+    assert counted.drafters == {"d": DrafterCount(6, n_accepted)}
+
+
+def test_a_stop_string_over_two_steps_and_two_drafters():
+    reply = ReplyText(FakeVocabulary(), ["XY"])
+    assert reply.feed(step("abX", "d", "e", n_drafted=2)) == "ab"
+    assert not reply.stopped
+    assert reply.feed(step("Yz", "e", "e", n_drafted=2)) == ""
+    assert reply.stopped
+    assert reply.n_tokens == 4
+    counted = reply.stats(stats(d=DrafterCount(1, 1), e=DrafterCount(3, 3)))
+    assert (counted.n_drafted, counted.n_accepted) == (4, 3)
+    assert {name: count.accepted for name, count in counted.drafters.items()} == {"d": 1, "e": 2}
+
+
+def test_what_was_held_back_comes_at_the_end():
+    reply = ReplyText(FakeVocabulary(), ["XY"])
+    assert reply.feed(step("aX")) == "a"
+    assert reply.end() == "X"
+
+
+def test_a_character_left_unfinished_comes_as_a_replacement():
+    reply = ReplyText(FakeVocabulary(), ["XY"])
+    assert reply.feed(Committed((ord("X"), 0xC3), (None, None))) == ""
+    assert reply.end() == "X\ufffd"
+
+
+@pytest.mark.parametrize("vocabulary", [FakeVocabulary(), PrintableEnd()])
+def test_a_stop_token_is_counted_but_is_no_text(vocabulary: FakeVocabulary):
+    reply = ReplyText(vocabulary, ())
+    assert reply.feed(Committed((ord("a"), IM_END), (None, "d"), 1)) == "a"
+    assert reply.end() == ""
+    assert reply.n_tokens == 2
+
+
+@pytest.mark.parametrize(("text", "reason"), [("abX", "length"), ("abXY", "stop")])
+def test_a_stop_string_outranks_the_length(text: str, reason: str):
+    reply = ReplyText(FakeVocabulary(), ["XY"])
+    reply.feed(step(text))
+    reply.end()
+    assert reply.finish_reason("length") == reason
+    assert reply.finish_reason("stop") == "stop"

@@ -1,0 +1,80 @@
+"""Stop strings over pieces of text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from server.text.stops import StopStrings
+
+
+def run(stops: Sequence[str], pieces: Iterable[str]) -> tuple[list[str], bool]:
+    """What is sent after each piece, the rest at the end included, and whether a stop string came."""
+    strings = StopStrings(stops)
+    sent: list[str] = []
+    for piece in pieces:
+        text, stopped = strings.feed(piece)
+        sent.append(text)
+        if stopped:
+            return sent, True
+    return [*sent, strings.flush()], False
+
+
+def expected(stops: Sequence[str], text: str) -> tuple[str, bool]:
+    """By definition: the stop string that ends first, the longest of those."""
+    for end in range(len(text) + 1):
+        ending = [s for s in stops if s and text[:end].endswith(s)]
+        if ending:
+            return text[: end - max(map(len, ending))], True
+    return text, False
+
+
+@pytest.mark.parametrize(
+    ("stops", "pieces", "sent", "stopped"),
+    [
+        ((), ["any", "thing"], ["any", "thing", ""], False),
+        (("",), ["any"], ["any", ""], False),
+        (("STOP",), ["go ST", "OP on"], ["go ", ""], True),
+        (("STOP",), ["a ST", "ART"], ["a ", "START", ""], False),
+        (("STOP",), ["one STOP two"], ["one "], True),
+        (("STOP",), ["at the end S"], ["at the end ", "S"], False),
+        (("aab",), ["a", "a", "a", "b"], ["", "", "a", ""], True),
+        (("\n\n", "User:"), ["x\n", "User", ":"], ["x", "\n", ""], True),
+        (("bc", "abcd"), ["a", "b", "c", "d"], ["", "", "a"], True),
+        (("bc", "abc"), ["xabc"], ["x"], True),
+        (("é",), ["caf", "é"], ["caf", ""], True),
+    ],
+)
+def test_only_what_may_become_a_stop_string_is_held(
+    stops: Sequence[str], pieces: list[str], sent: list[str], stopped: bool
+):
+    assert run(stops, pieces) == (sent, stopped)
+
+
+@given(
+    st.lists(st.text("ab", max_size=4), max_size=3),
+    st.lists(st.text("abc", max_size=1), max_size=30),
+)
+def test_character_by_character_it_is_the_definition(stops: list[str], pieces: list[str]):
+    sent, stopped = run(stops, pieces)
+    assert ("".join(sent), stopped) == expected(stops, "".join(pieces))
+
+
+@given(
+    st.lists(st.text("ab", min_size=1, max_size=4), min_size=1, max_size=3),
+    st.lists(st.text("abc", max_size=4), max_size=12),
+)
+def test_nothing_is_held_that_cannot_become_a_stop_string(stops: list[str], pieces: list[str]):
+    strings = StopStrings(stops)
+    whole = sent = ""
+    for piece in pieces:
+        text, stopped = strings.feed(piece)
+        whole, sent = whole + piece, sent + text
+        if stopped:
+            return
+        held = whole[len(sent) :]
+        assert whole == sent + held
+        assert not held or any(stop.startswith(held) and stop != held for stop in stops)

@@ -1,0 +1,101 @@
+"""Chat templates: what Hugging Face's renderer offers, a sandbox, prefill, and refusals."""
+
+from __future__ import annotations
+
+import pytest
+
+from server.errors import InvalidRequestError, StartupError
+from server.text.template import ChatTemplate, Message
+
+HELLO: list[Message] = [{"role": "system", "content": "s"}, {"role": "user", "content": "hi"}]
+LLAMA_LIKE = (
+    "{{ bos_token }}{% for m in messages %}[{{ m.role }}]{{ m.content | trim }}{{ eos_token }}{% endfor %}"
+    "{% if add_generation_prompt %}[assistant]{% endif %}"
+)
+
+
+def render(source: str, messages: list[Message] | None = None) -> str:
+    return ChatTemplate(source, bos="<s>", eos="</s>").render(HELLO if messages is None else messages)
+
+
+def test_without_a_template_it_is_chatml():
+    assert ChatTemplate(None).render(HELLO) == (
+        "<|im_start|>system\ns<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+    )
+
+
+def test_bos_and_eos_are_the_models():
+    assert render(LLAMA_LIKE) == "<s>[system]s</s>[user]hi</s>[assistant]"
+
+
+def test_a_last_assistant_message_is_continued():
+    begun: list[Message] = [*HELLO, {"role": "assistant", "content": "It is "}]
+    assert ChatTemplate(None).render(begun).endswith("<|im_start|>assistant\nIt is ")
+    assert render(LLAMA_LIKE, begun).endswith("</s>[assistant]It is ")
+
+
+def test_a_template_that_drops_the_assistants_text_gets_the_generation_prompt():
+    source = (
+        "{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}|{{ add_generation_prompt }}"
+    )
+    assert render(source, [*HELLO, {"role": "assistant", "content": "x"}]) == "hi|True"
+
+
+def test_a_user_who_writes_the_mark_of_the_prefill_loses_nothing():
+    mark = "\ue000prefill\ue001"
+    messages: list[Message] = [{"role": "user", "content": mark}, {"role": "assistant", "content": "ok"}]
+    assert ChatTemplate(None).render(messages).startswith(f"<|im_start|>user\n{mark}<|im_end|>")
+    assert ChatTemplate(None).render(messages).endswith("ok")
+
+
+def test_blocks_leave_no_lines_behind():
+    assert render("{% for m in messages %}\n  {% if true %}\n{{ m.role }}\n  {% endif %}\n{% endfor %}") == (
+        "system\nuser\n"
+    )
+
+
+def test_tojson_escapes_nothing_for_html_and_takes_its_arguments():
+    assert render("{{ {'b': '<é>', 'a': 1} | tojson }}") == '{"b": "<é>", "a": 1}'
+    assert render("{{ {'b': 'é', 'a': 1} | tojson(sort_keys=true, ensure_ascii=true) }}") == (
+        '{"a": 1, "b": "\\u00e9"}'
+    )
+    assert render("{{ [1] | tojson(indent=1) }}{{ [1, 2] | tojson(separators=(',', ':')) }}") == (
+        "[\n 1\n][1,2]"
+    )
+
+
+def test_what_templates_expect_to_be_there():
+    assert render("{{ tools is none and documents is none }}") == "True"
+    assert len(render("{{ strftime_now('%Y-%m-%d') }}")) == len("2000-01-01")
+    assert render("{% for m in messages %}{% break %}{% endfor %}x") == "x"
+    assert render("a{% generation %}b{{ 1 }}{% endgeneration %}c") == "ab1c"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ raise_exception('roles must alternate') }}",
+        "{{ messages[0].content.nothing.there }}",
+        "{{ 1 // 0 }}",
+        "{{ range(10 ** 9) | list }}",
+        "{{ messages[9]['role'] }}",
+        "{{ ''.__class__.__mro__ }}",
+        "{{ messages.append(1) }}",
+        "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+    ],
+)
+def test_a_template_that_fails_refuses_the_messages(source: str):
+    with pytest.raises(InvalidRequestError, match="template refuses") as caught:
+        render(source)
+    assert caught.value.status == 400
+    assert caught.value.param == "messages"
+
+
+def test_the_reason_of_a_refusal_is_told():
+    with pytest.raises(InvalidRequestError, match="roles must alternate"):
+        render("{{ raise_exception('roles must alternate') }}")
+
+
+def test_a_template_that_is_no_jinja_is_an_error_at_the_start():
+    with pytest.raises(StartupError, match="chat template"):
+        ChatTemplate("{% if %}")
