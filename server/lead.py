@@ -127,7 +127,7 @@ def _load(settings: LeadSettings, n_threads: int) -> LlamaBackend:
         LlamaOptions(
             model_path=settings.model,
             n_cells=settings.ctx_size or default_cells(settings.model, settings.parallel),
-            n_seqs=settings.parallel,  # every cell in use costs each decode a little: no more than llama-server
+            n_seqs=settings.parallel,  # see docs/adr/0003
             n_threads=n_threads,
             n_gpu_layers=settings.gpu_layers,
         )

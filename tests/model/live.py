@@ -7,11 +7,14 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from drafters.model import ModelDrafter
+from drafters.worker import Worker
 from server.embedded import EmbeddedServer
 from server.engine.engine import Engine
 from server.engine.proposer import NoProposer, Proposer
@@ -19,7 +22,9 @@ from server.engine.request import GenerationRequest
 from server.engine.scheduler import Limits
 from server.engine.thread import EngineThread
 from server.llama.backend import Backend, Batch, Logits
-from server.llama.llamacpp import LlamaBackend
+from server.llama.llamacpp import LlamaBackend, LlamaOptions
+from server.speculation.bus import Listener
+from server.speculation.messages import Draft, Message
 from server.speculation.presence import Presence, vocabulary_card
 from server.speculation.remote import RemoteProposer
 from server.speculation.streams import RedisBus
@@ -53,6 +58,45 @@ class DrafterProcess:
         self._process.wait()
         if self._process.stdin:
             self._process.stdin.close()
+
+
+class ThreadedDrafter:
+    """A drafter on a thread of this process, whose messages to leads are repeated or late."""
+
+    def __init__(self, url: str, model: Path, *, copies: int = 1, delay_s: float = 0.0) -> None:
+        self._backend = LlamaBackend(LlamaOptions(model, n_cells=8192, n_seqs=8))
+        card = vocabulary_card(self._backend.vocab)
+        own = Presence(f"threaded-{time.monotonic_ns()}", "drafter", "test", "0", card, 4)
+        self._bus = RedisBus(url, "default", own)
+        self._copies, self._delay_s = copies, delay_s
+        self._timers: list[threading.Timer] = []
+        self._worker = Worker(self, own, ModelDrafter(self._backend))
+        self._thread = threading.Thread(target=self._worker.run)
+        self._bus.start(self._worker)
+        self._thread.start()
+
+    def start(self, listener: Listener) -> None:
+        raise AssertionError("started already")
+
+    def send(self, to: str, message: Message) -> None:
+        for _ in range(self._copies):
+            if self._delay_s and isinstance(message, Draft):
+                timer = threading.Timer(self._delay_s, self._bus.send, (to, message))
+                self._timers.append(timer)
+                timer.start()
+            else:
+                self._bus.send(to, message)
+
+    def describe(self, presence: Presence) -> None:
+        self._bus.describe(presence)
+
+    def close(self) -> None:
+        self._worker.stop()
+        self._thread.join()
+        for timer in self._timers:
+            timer.join()
+        self._bus.close()
+        self._backend.close()
 
 
 class Padded:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple, TypeAlias
 
 import pytest
 
@@ -19,13 +20,13 @@ from drafters.settings import BUNDLED_MODEL
 from server.embedded import EmbeddedServer
 from server.engine.events import Committed
 from server.engine.request import GenerationRequest
-from server.llama.backend import Vocabulary
-from server.llama.llamacpp import LlamaBackend
+from server.llama.backend import Backend, Vocabulary
+from server.llama.llamacpp import LlamaBackend, LlamaOptions
 from server.sampling.params import SamplingParams
 from server.speculation.messages import Commit, Draft, Message, Open
 from server.speculation.presence import Presence, vocabulary_card
 from server.speculation.streams import RedisBus
-from tests.model.live import DrafterProcess, Padded, lead
+from tests.model.live import DrafterProcess, Padded, ThreadedDrafter, lead
 from tests.support import Outcome
 
 pytestmark = [pytest.mark.model, pytest.mark.redis, pytest.mark.timeout(300)]
@@ -54,24 +55,40 @@ def asks(vocabulary: Vocabulary, n_sessions: int, temperature: float) -> list[Ge
     ]
 
 
-def observable(outcome: Outcome) -> tuple[object, ...]:
+class Observed(NamedTuple):
+    """What a client sees of a reply: tokens, finish reason, usage."""
+
+    tokens: tuple[int, ...]
+    reason: str
+    n_prompt: int
+    n_cached: int
+    n_predicted: int
+
+
+def observable(outcome: Outcome) -> Observed:
     stats = outcome.finished.stats
-    return outcome.tokens, outcome.finished.reason, stats.n_prompt, stats.n_predicted
+    return Observed(
+        outcome.tokens, outcome.finished.reason, stats.n_prompt, stats.n_cached, stats.n_predicted
+    )
+
+
+Alone: TypeAlias = dict[tuple[int, float], list[Observed]]
+"""What the lead says without drafters, by number of sessions and temperature."""
 
 
 @pytest.fixture(scope="module")
-def alone() -> dict[tuple[int, float], list[tuple[object, ...]]]:
-    """What the lead says without drafters, by number of sessions and temperature; filled on demand."""
+def alone() -> Alone:
     return {}
 
 
 class Meddler:
     """A second, hostile drafter on the same bus: lies about everything the honest ones see."""
 
-    def __init__(self, url: str, backend: LlamaBackend, *, late: int = 0) -> None:
-        card = vocabulary_card(backend.vocab)
+    def __init__(self, url: str, model: Path) -> None:
+        with closing(LlamaBackend(LlamaOptions(model, n_cells=256, n_seqs=1))) as backend:
+            card = vocabulary_card(backend.vocab)
         self._id = f"meddler-{id(self)}"
-        self._n_vocab = backend.vocab.size
+        self._n_vocab = card.size
         self._bus = RedisBus(url, "default", Presence(self._id, "drafter", "lies", "0", card, 8))
         self._leads: list[str] = []
         self._epochs: dict[int, int] = {}
@@ -123,17 +140,20 @@ Director = Callable[[int], None]
 class Stage:
     """What a case may use: the server, the models, and things to end with the test."""
 
-    def __init__(self, server: EmbeddedServer, target: LlamaBackend, draft: Path, stack: ExitStack) -> None:
+    def __init__(self, server: EmbeddedServer, draft: Path, stack: ExitStack) -> None:
         self.server = server
-        self.target = target
         self._draft = draft
         self._stack = stack
 
     def drafter(self) -> DrafterProcess:
         return self._stack.enter_context(closing(DrafterProcess(self.server.url, self._draft)))
 
-    def meddler(self) -> Meddler:
-        return self._stack.enter_context(closing(Meddler(self.server.url, self.target)))
+    def threaded(self, *, copies: int = 1, delay_s: float = 0.0) -> None:
+        drafter = ThreadedDrafter(self.server.url, self._draft, copies=copies, delay_s=delay_s)
+        self._stack.enter_context(closing(drafter))
+
+    def meddler(self) -> None:
+        self._stack.enter_context(closing(Meddler(self.server.url, self._draft)))
 
 
 def once(at: int, act: Callable[[], object]) -> Director:
@@ -171,6 +191,16 @@ def two(stage: Stage) -> Director:
     return good(stage)
 
 
+def duplicated(stage: Stage) -> Director:
+    stage.threaded(copies=2)
+    return lambda n: None
+
+
+def stale(stage: Stage) -> Director:
+    stage.threaded(delay_s=0.03)
+    return lambda n: None
+
+
 def killed(stage: Stage) -> Director:
     process = stage.drafter()
     return once(120, lambda: process.signal(signal.SIGKILL))
@@ -192,10 +222,34 @@ CASES: dict[str, tuple[Callable[[Stage], Director], int]] = {
     "good": (good, 1),
     "hostile": (hostile, 2),
     "two": (two, 2),
+    "duplicated": (duplicated, 1),
+    "stale": (stale, 1),
     "killed": (killed, 1),
     "stopped_and_continued": (stopped_and_continued, 1),
     "redis_killed": (redis_killed, 1),
 }
+
+
+def target_for(backend: LlamaBackend, temperature: float) -> Backend:
+    """Where near-ties are common, no row is computed by the kernels for single rows."""
+    return Padded(backend) if temperature else backend
+
+
+async def expected_of(
+    alone: Alone, backend: LlamaBackend, n_sessions: int, temperature: float
+) -> list[Observed]:
+    """What the lead says without drafters; computed once."""
+    if (n_sessions, temperature) not in alone:
+        async with lead(target_for(backend, temperature), None) as plain:
+            outcomes = await plain.run(asks(backend.vocab, n_sessions, temperature))
+        alone[n_sessions, temperature] = list(map(observable, outcomes))
+    return alone[n_sessions, temperature]
+
+
+def assert_drafts_were_right_and_wrong(outcomes: Sequence[Outcome]) -> None:
+    stats = [outcome.finished.stats for outcome in outcomes]
+    assert sum(s.n_accepted for s in stats) > 0
+    assert sum(s.n_drafted - s.n_accepted for s in stats) > 0
 
 
 @pytest.mark.parametrize("n_sessions", [1, 4])
@@ -208,24 +262,18 @@ async def test_no_drafter_changes_the_text(
     f32_target: LlamaBackend,
     f32_pair: tuple[Path, Path],
     server: EmbeddedServer,
-    alone: dict[tuple[int, float], list[tuple[object, ...]]],
+    alone: Alone,
 ):
-    requests = asks(f32_target.vocab, n_sessions, temperature)
-    backend = Padded(f32_target) if temperature else f32_target
-    if (n_sessions, temperature) not in alone:
-        async with lead(backend, None) as plain:
-            alone[n_sessions, temperature] = [observable(o) for o in await plain.run(requests)]
+    expected = await expected_of(alone, f32_target, n_sessions, temperature)
     set_up, n_drafters = CASES[case]
     with ExitStack() as stack:
-        stage = Stage(server, f32_target, f32_pair[1], stack)
-        async with lead(backend, server, draft_max=DRAFT_MAX[n_sessions]) as live:
+        stage = Stage(server, f32_pair[1], stack)
+        async with lead(target_for(f32_target, temperature), server, draft_max=DRAFT_MAX[n_sessions]) as live:
             direct = set_up(stage)
             await live.until_drafters(n_drafters)
-            outcomes = await live.run(requests, direct)
-    assert [observable(outcome) for outcome in outcomes] == alone[n_sessions, temperature]
-    stats = [outcome.finished.stats for outcome in outcomes]
-    assert sum(s.n_accepted for s in stats) > 0
-    assert sum(s.n_drafted - s.n_accepted for s in stats) > 0
+            outcomes = await live.run(asks(f32_target.vocab, n_sessions, temperature), direct)
+    assert list(map(observable, outcomes)) == expected
+    assert_drafts_were_right_and_wrong(outcomes)
 
 
 async def test_the_quantised_pair_too_on_one_thread(q8_target: LlamaBackend, server: EmbeddedServer):
@@ -234,7 +282,7 @@ async def test_the_quantised_pair_too_on_one_thread(q8_target: LlamaBackend, ser
     async with lead(q8_target, None) as plain:
         [expected] = await plain.run(requests)
     with ExitStack() as stack:
-        Stage(server, q8_target, BUNDLED_MODEL, stack).drafter()
+        Stage(server, BUNDLED_MODEL, stack).drafter()
         async with lead(q8_target, server) as live:
             await live.until_drafters(1)
             [outcome] = await live.run(requests)
@@ -242,44 +290,47 @@ async def test_the_quantised_pair_too_on_one_thread(q8_target: LlamaBackend, ser
     assert 0 < outcome.finished.stats.n_accepted < outcome.finished.stats.n_drafted
 
 
+@pytest.mark.parametrize("n_sessions", [1, 4])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
 async def test_a_drafter_that_joins_in_the_middle_helps_and_changes_nothing(
-    f32_target: LlamaBackend, f32_pair: tuple[Path, Path], server: EmbeddedServer
+    temperature: float,
+    n_sessions: int,
+    f32_target: LlamaBackend,
+    f32_pair: tuple[Path, Path],
+    server: EmbeddedServer,
+    alone: Alone,
 ):
-    requests = asks(f32_target.vocab, 1, 0.0)
-    async with lead(f32_target, None) as plain:
-        [expected] = await plain.run(requests)
+    """Joins as a process that was stopped comes back: the lead has forgotten it."""
     with ExitStack() as stack:
-        stage = Stage(server, f32_target, f32_pair[1], stack)
-        process = stage.drafter()
-        async with lead(f32_target, server) as live:
+        process = Stage(server, f32_pair[1], stack).drafter()
+        async with lead(target_for(f32_target, temperature), server, draft_max=DRAFT_MAX[n_sessions]) as live:
             await live.until_drafters(1)
             process.signal(signal.SIGSTOP)
             await live.until_drafters(0)
-            [outcome] = await live.run(requests, once(20, lambda: process.signal(signal.SIGCONT)))
-    assert observable(outcome) == observable(expected)
-    first = next(i for i, e in enumerate(outcome.events) if isinstance(e, Committed) and any(e.sources))
-    before = sum(len(e.tokens) for e in outcome.events[:first] if isinstance(e, Committed))
-    assert 20 <= before < 200
+            requests = asks(f32_target.vocab, n_sessions, temperature)
+            outcomes = await live.run(requests, once(20, lambda: process.signal(signal.SIGCONT)))
+    assert list(map(observable, outcomes)) == await expected_of(alone, f32_target, n_sessions, temperature)
+    assert_drafts_were_right_and_wrong(outcomes)
+    for outcome in outcomes:
+        first = next(e for e in outcome.events if isinstance(e, Committed))
+        assert not any(first.sources)
 
 
 async def test_a_stop_token_inside_an_accepted_run(
-    f32_target: LlamaBackend, f32_pair: tuple[Path, Path], server: EmbeddedServer
+    f32_target: LlamaBackend, f32_pair: tuple[Path, Path], server: EmbeddedServer, alone: Alone
 ):
-    """The second "the" of the plain text stops it: the drafted run goes on past it."""
+    """A token of the plain text stops it: the drafted run goes on past it."""
+    [whole] = await expected_of(alone, f32_target, 1, 0.0)
     [request] = asks(f32_target.vocab, 1, 0.0)
+    stopped = [replace(request, stop_tokens=frozenset({token})) for token in whole.tokens[30:200:20]]
     async with lead(f32_target, None) as plain:
-        [whole] = await plain.run([request])
-        ends = 0
-        with ExitStack() as stack:
-            Stage(server, f32_target, f32_pair[1], stack).drafter()
-            async with lead(f32_target, server) as live:
-                await live.until_drafters(1)
-                for at in range(30, 200, 20):
-                    stop = replace(request, stop_tokens=frozenset({whole.tokens[at]}))
-                    [expected] = await plain.run([stop])
-                    [outcome] = await live.run([stop])
-                    assert observable(outcome) == observable(expected)
-                    last = outcome.events[-2]
-                    assert isinstance(last, Committed)
-                    ends += outcome.finished.reason == "stop" and last.n_drafted > len(last.tokens)
-        assert ends > 0
+        expected = [observable(outcome) for one in stopped for outcome in await plain.run([one])]
+    with ExitStack() as stack:
+        Stage(server, f32_pair[1], stack).drafter()
+        async with lead(f32_target, server) as live:
+            await live.until_drafters(1)
+            outcomes = [outcome for one in stopped for outcome in await live.run([one])]
+    assert list(map(observable, outcomes)) == expected
+    lasts = [outcome.events[-2] for outcome in outcomes]
+    assert any(isinstance(last, Committed) and last.n_drafted > len(last.tokens) for last in lasts)
+    assert all(outcome.finished.reason == "stop" for outcome in outcomes)
