@@ -104,20 +104,24 @@ class _Reply:
         writer = ChunkWriter(self._id, self._created, model, self._served.fingerprint, usage=self._with_usage)
         try:
             yield writer.role()
+            text = ""
             async for one in self._events:
-                for chunk in self._written(writer, one):
-                    yield chunk
+                if isinstance(one, Committed):
+                    text += self._take(one)
+                if text and not (isinstance(one, Committed) and self.generation.more):
+                    yield writer.text(text)
+                    text = ""
+                if not isinstance(one, Committed):
+                    for chunk in self._ending(writer, one):
+                        yield chunk
         except DuoError as error:
             yield event(problem.body(error))
         except Exception as error:
             yield event(problem.body(problem.defect(f"the stream {self._id}", error)))
 
-    def _written(self, writer: ChunkWriter, one: Event) -> Iterator[bytes]:
-        """The chunks that tell of one event: one for a step's text, and all that ends the stream."""
-        if isinstance(one, Committed):
-            if text := self._take(one):
-                yield writer.text(text)
-        elif isinstance(one, Failed):
+    def _ending(self, writer: ChunkWriter, one: Event) -> Iterator[bytes]:
+        """The chunks that end the stream."""
+        if isinstance(one, Failed):
             raise one.error
         elif isinstance(one, Finished):
             self._check_end(one)

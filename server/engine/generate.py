@@ -16,6 +16,11 @@ class Generation(Protocol):
         """Events in order; ends after Finished or Failed."""
         ...
 
+    @property
+    def more(self) -> bool:
+        """Whether the next event is here already, so that both may be told together."""
+        ...
+
     def cancel(self, keep: int | None = None) -> None:
         """Stop within one step; safe at any time and twice. `keep` generated tokens stay in the prompt
         cache (None: all); what lies beyond (after a stop string, say) is rolled back."""

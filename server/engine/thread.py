@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TypeAlias
 
 from server.engine.engine import Engine
-from server.engine.events import Event, Failed, Finished
+from server.engine.events import Committed, Event, Failed, Finished
 from server.engine.request import GenerationRequest
 from server.errors import BackendError, BusyError, ContextOverflowError, InvalidRequestError
 
@@ -22,6 +22,7 @@ Observer: TypeAlias = Callable[[int, Event], None]
 Command: TypeAlias = Callable[[Engine], None]
 
 IDLE_S = 0.1  # how often an idle engine looks at who joined or left
+GATHER_S = 0.005  # tokens go to the event loop this often: each hand-over costs compute time
 STUCK_S = 60.0  # without a finished step while there is work: not healthy
 
 
@@ -39,6 +40,10 @@ class LiveGeneration:
             yield event
             if isinstance(event, Finished | Failed):
                 return
+
+    @property
+    def more(self) -> bool:
+        return not self._events.empty()
 
     def cancel(self, keep: int | None = None) -> None:
         self._engine.command(lambda engine: engine.cancel(self.id, keep))
@@ -66,6 +71,8 @@ class EngineThread:
         self._observers = observers
         self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         self._outbox: list[tuple[int, Event]] = []
+        self._urgent = False  # whether the outbox holds more than tokens
+        self._flushed_at = 0.0
         self._generations: dict[int, LiveGeneration] = {}
         self._ids = itertools.count(1)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -127,6 +134,7 @@ class EngineThread:
 
     def _emit(self, id: int, event: Event) -> None:
         self._outbox.append((id, event))
+        self._urgent = self._urgent or not isinstance(event, Committed)
 
     def _run(self) -> None:
         idle = False
@@ -136,9 +144,10 @@ class EngineThread:
             except Exception:
                 logger.exception("a step of the engine failed")
                 self._engine.fail_all(BackendError("the server failed while generating"))
-            self._progress_at = time.monotonic()
-            self._flush()
-        self._flush()
+            self._progress_at = now = time.monotonic()
+            if self._urgent or now - self._flushed_at >= GATHER_S:
+                self._flush(now)
+        self._flush(time.monotonic())
 
     def _obey(self, wait: bool) -> bool:
         """Carry out what was asked; returns False when the thread shall end."""
@@ -151,8 +160,9 @@ class EngineThread:
             return True
         return False
 
-    def _flush(self) -> None:
-        """Hand this step's events to the loop in one call."""
+    def _flush(self, now: float) -> None:
+        """Hand the events since the last time to the loop in one call."""
         if self._outbox and self._loop is not None and not self._loop.is_closed():
             events, self._outbox = self._outbox, []
+            self._urgent, self._flushed_at = False, now
             self._loop.call_soon_threadsafe(self._deliver, events)

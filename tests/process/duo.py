@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,12 +14,9 @@ from typing import Any
 
 import httpx
 
+from benchmarks.processes import free_port
+
 READY_S = 60.0
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
 
 
 def until(condition: Callable[[], object], seconds: float, what: str) -> None:

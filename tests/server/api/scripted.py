@@ -44,6 +44,10 @@ class Script:
             if isinstance(event, Finished | Failed):
                 return
 
+    @property
+    def more(self) -> bool:
+        return not self._events.empty()
+
     def cancel(self, keep: int | None = None) -> None:
         self.cancels.append(keep)
         if not self._ended:
