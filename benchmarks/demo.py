@@ -79,7 +79,7 @@ def measure(servers: Sequence[Process], prompts: Sequence[Prompt], max_tokens: i
 
 
 def results(heats: Sequence[Heat], standing: Standing) -> Table:
-    table = Table("prompt", "tokens", "without, t/s", "with drafter, t/s", "speed-up", "text", box=None)
+    table = Table("prompt", "tokens", "without, t/s", "with, t/s", "speed-up", "text", box=None)
     for heat in heats:
         plain, drafted = heat.replies
         same = "same" if plain.text == drafted.text else "other"

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 
 from server.children import Child
 from server.embedded import EmbeddedServer
+from server.errors import StartupError
 from server.flags import n_cores
 from server.lead import Site, open_socket, run_lead
 from server.settings import UpSettings
@@ -14,6 +15,8 @@ from server.speculation.streams import check
 
 def up(settings: UpSettings) -> int:
     """Run until stopped; returns the exit status. Raises StartupError."""
+    if settings.draft_model and not settings.draft_model.is_file():
+        raise StartupError(f"no model file at {settings.draft_model}: give a GGUF file with --draft-model")
     with ExitStack() as stack:
         listener = stack.enter_context(open_socket(settings.host, settings.port))
         url = settings.redis

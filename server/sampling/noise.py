@@ -1,4 +1,4 @@
-"""Gumbel noise that depends on nothing but (seed, choice, position, token id).
+"""Gumbel noise that depends on nothing but (seed, position, token id).
 
 Whoever holds the seed computes the same noise, in any order, for any subset of the vocabulary: that is what
 makes a text independent of drafts, and what lets a drafter guess the lead's draw and not only its
@@ -26,11 +26,6 @@ def mix(value: int) -> int:
     value = ((value ^ (value >> 30)) * _A) & _MASK
     value = ((value ^ (value >> 27)) * _B) & _MASK
     return value ^ (value >> 31)
-
-
-def choice_seed(seed: int, choice: int) -> int:
-    """The seed of the choice-th completion of a request (n > 1 draws different noise for each)."""
-    return mix(seed + _GOLDEN * choice) if choice else seed & _MASK
 
 
 def gumbel(seed: int, position: int, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:

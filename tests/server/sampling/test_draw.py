@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 
 from server.sampling.draw import draw, probability
-from server.sampling.noise import MAX_NOISE, choice_seed, gumbel
+from server.sampling.noise import MAX_NOISE, gumbel
 from server.sampling.params import SamplingParams
 
 Row = npt.NDArray[np.float32]
@@ -97,11 +97,6 @@ def test_noise_is_standard_gumbel_and_bounded():
     assert abs(noise.var() - np.pi**2 / 6) < 0.03
     neighbour = gumbel(7, 4, np.arange(200_000))
     assert abs(np.corrcoef(noise, neighbour)[0, 1]) < 0.01
-
-
-def test_choices_of_one_request_draw_different_noise():
-    assert choice_seed(5, 0) == 5
-    assert len({choice_seed(5, i) for i in range(100)}) == 100
 
 
 def test_shared_noise_agrees_more_often_than_a_greedy_draft():
