@@ -34,8 +34,12 @@ def commands(args: argparse.Namespace) -> list[Command]:
     for n in args.sweep:
         speculation = ("-md", str(args.draft_model), "--spec-type", "draft-simple")
         widths = ("--spec-draft-n-max", str(n), "--spec-draft-threads", str(args.draft_threads))
+        if args.draft_device is not None:
+            widths += ("-devd", f"CUDA{args.draft_device}", "-ngld", "99")
         found.append(Command(f"llama-server, draft {n}", _llama(args) + speculation + widths))
         drafter = ("--draft-model", str(args.draft_model), "--draft-threads", str(args.draft_threads))
+        if args.draft_device is not None:
+            drafter += ("--draft-devices", str(args.draft_device))
         found.append(Command(f"duo, draft {n}", _duo(args, "up", "--draft-max", str(n), *drafter)))
     return found
 
@@ -43,12 +47,15 @@ def commands(args: argparse.Namespace) -> list[Command]:
 def _llama(args: argparse.Namespace) -> tuple[str, ...]:
     size = ("-c", str(args.ctx_size), "-np", "1", "-t", str(args.threads))
     place = ("--host", "127.0.0.1", "--port", "{port}", "--offline")
+    if args.device is not None:
+        place += ("-dev", f"CUDA{args.device}", "-ngl", "99")
     return (str(args.llama_server), "-m", str(args.model), *size, *place)
 
 
 def _duo(args: argparse.Namespace, command: str, *flags: str) -> tuple[str, ...]:
     size = ("--ctx-size", str(args.ctx_size), "--parallel", "1", "--threads", str(args.threads))
-    return duo(command, "--model", str(args.model), *size, *flags)
+    visible = () if args.device is None else ("env", f"CUDA_VISIBLE_DEVICES={args.device}")
+    return (*visible, *duo(command, "--model", str(args.model), *size, *flags))
 
 
 def compare(args: argparse.Namespace) -> str:
@@ -106,6 +113,8 @@ def _flags() -> argparse.ArgumentParser:
     )
     parser.add_argument("--threads", type=int, default=n_cores(), help="of each server's model")
     parser.add_argument("--draft-threads", type=int, default=1, help="of each server's draft model")
+    parser.add_argument("--device", type=int, help="number of the CUDA device of each server's model")
+    parser.add_argument("--draft-device", type=int, help="likewise, of each server's draft model")
     parser.add_argument("--ctx-size", type=int, default=4096, help="context of each server")
     parser.add_argument("--sweep", type=_numbers, default=[], help="also with that many drafted tokens: 4,8")
     parser.add_argument("--prompts", type=int, default=12, help="how many different prompts")

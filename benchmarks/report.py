@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
+import subprocess
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -62,7 +64,19 @@ def machine() -> str:
         name = names[0] if names else name
     gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     versions = f"duo {version('duo')}, llama-cpp-python {version('llama-cpp-python')}"
-    return f"{name}, {n_cores()} cores, {gib:.0f} GiB; {platform.system()} {platform.machine()}; {versions}"
+    return (
+        f"{name}, {n_cores()} cores, {gib:.0f} GiB{_gpus()}; "
+        f"{platform.system()} {platform.machine()}; {versions}"
+    )
+
+
+def _gpus() -> str:
+    """The NVIDIA GPUs of the machine, if any."""
+    if shutil.which("nvidia-smi") is None:
+        return ""
+    query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    listed = subprocess.run(query, capture_output=True, text=True, check=False)
+    return "".join(f", {name}" for name in listed.stdout.splitlines()) if listed.returncode == 0 else ""
 
 
 def model_line(model: Path) -> str:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 
 logger = logging.getLogger("duo.children")
@@ -18,9 +19,12 @@ HEALTHY_S = 10.0  # lived this long: the next death is not held against it
 class Child:
     """One drafter process. Its standard input is a pipe that closes when duo dies, however it dies."""
 
-    def __init__(self, name: str, arguments: Sequence[str]) -> None:
-        """arguments: the flags of duo-drafter."""
+    def __init__(
+        self, name: str, arguments: Sequence[str], environment: Mapping[str, str] | None = None
+    ) -> None:
+        """arguments: the flags of duo-drafter; environment: what differs from duo's own."""
         self._name = name
+        self._environment = {**os.environ, **(environment or {})}
         self._command = [sys.executable, "-m", "drafters", *arguments, "--end-with-parent"]
         self._ending = threading.Event()
         self._process = self._spawn()
@@ -48,7 +52,9 @@ class Child:
         return self._process.pid
 
     def _spawn(self) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+        return subprocess.Popen(
+            self._command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env=self._environment
+        )
 
     def _keep(self) -> None:
         wait = SOONEST_S

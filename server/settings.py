@@ -75,6 +75,9 @@ class UpSettings(LeadSettings):
     draft_max: int = Field(4, ge=0, le=64, description="most drafted tokens verified per step; 0: none")
     drafters: int = Field(1, ge=0, le=16, description="drafter processes to start")
     draft_model: Path | None = Field(None, description="the GGUF file of the draft model (default: bundled)")
+    draft_devices: str | None = Field(
+        None, description="CUDA_VISIBLE_DEVICES of the drafters, such as 1 (default: the lead's)"
+    )
     draft_threads: int = Field(1, ge=1, description="CPU threads of each drafter")
 
 

@@ -35,4 +35,5 @@ def _drafter(settings: UpSettings, url: str, name: str) -> Child:
     flags += ["--threads", str(settings.draft_threads)]
     if settings.draft_model:
         flags += ["--model", str(settings.draft_model)]
-    return Child(name, flags)
+    devices = settings.draft_devices
+    return Child(name, flags, {} if devices is None else {"CUDA_VISIBLE_DEVICES": devices})
