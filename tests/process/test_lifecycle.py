@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -60,6 +62,19 @@ def test_up_answers_with_drafts_and_leaves_nothing(up: Duo, tmp_path: Path):
     assert "tokens/s" in log
     assert "accepted" in log
     assert "Traceback" not in log
+
+
+def test_the_readmes_script_works_as_it_stands(up: Duo):
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    [script] = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+    assert "http://127.0.0.1:5555" in script
+    script = script.replace("http://127.0.0.1:5555", up.url)
+    result = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    assert "oncurrency" in result.stdout
+    assert "accepted_prediction_tokens=" in result.stdout
 
 
 @linux_only
