@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 
 .PHONY: up demo test lint type bench lock clean
 
@@ -25,7 +26,7 @@ bench: $(VENV)/.dev  ## beside llama-server: make bench ARGS="--llama-server PAT
 	$(BIN)/python -m benchmarks.compare $(ARGS)
 
 lock: | $(VENV)/bin/python  ## renew the locked requirements
-	$(BIN)/pip install --quiet uv
+	$(PIP) uv
 	$(BIN)/uv pip compile --quiet --universal --no-header --no-annotate --no-emit-index-url pyproject.toml -o requirements.lock
 	$(BIN)/uv pip compile --quiet --universal --no-header --no-annotate --no-emit-index-url --extra dev -c requirements.lock pyproject.toml -o requirements-dev.lock
 
@@ -36,10 +37,11 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.runtime: requirements.lock pyproject.toml | $(VENV)/bin/python
-	$(BIN)/pip install -r requirements.lock
-	$(BIN)/pip install --no-deps -e .
-	touch $@
+	@echo "Installing into $(VENV). llama.cpp is compiled once: about five minutes on two cores, in silence."
+	$(PIP) -r requirements.lock
+	$(PIP) --no-deps -e .
+	@touch $@
 
 $(VENV)/.dev: requirements-dev.lock $(VENV)/.runtime
-	$(BIN)/pip install -r requirements-dev.lock
-	touch $@
+	$(PIP) -r requirements-dev.lock
+	@touch $@
