@@ -7,10 +7,12 @@ for the F32 model and differ by up to 5e-5 at width 1; for Q8_0 they are the sam
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
+from typing import cast
 
 import pytest
+import redis
 
 from benchmarks.convert import convert
 from drafters.settings import BUNDLED_MODEL as DRAFT
@@ -48,5 +50,9 @@ def open_exact(path: Path) -> LlamaBackend:
 
 @pytest.fixture
 def server() -> Iterator[EmbeddedServer]:
+    """A Redis; whatever happened on it, no key outlives its owner."""
     with EmbeddedServer() as one:
         yield one
+        with suppress(redis.ConnectionError), redis.Redis.from_url(one.url) as client:
+            keys = cast(list[bytes], client.keys())
+            assert [key for key in keys if client.ttl(key) == -1] == []
