@@ -6,9 +6,13 @@ from collections.abc import Iterator
 
 import openai
 import pytest
+from hypothesis import settings
 
 from server.llama.fake import FakeBackend, FakeModel
 from tests.http_lead import Lead, serving
+
+settings.register_profile("duo", deadline=None)  # tests are not timed: machines are shared
+settings.load_profile("duo")
 
 SLOWER = ("redis", "model", "browser")
 
