@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from queue import SimpleQueue
 
 from drafters.model import ModelDrafter
 from drafters.worker import Worker
@@ -24,7 +25,7 @@ from server.engine.thread import EngineThread
 from server.llama.backend import Backend, Batch, Logits
 from server.llama.llamacpp import LlamaBackend, LlamaOptions
 from server.speculation.bus import Listener
-from server.speculation.messages import Draft, Message
+from server.speculation.messages import Message
 from server.speculation.presence import Presence, vocabulary_card
 from server.speculation.remote import RemoteProposer
 from server.speculation.streams import RedisBus
@@ -69,7 +70,9 @@ class ThreadedDrafter:
         own = Presence(f"threaded-{time.monotonic_ns()}", "drafter", "test", "0", card, 4)
         self._bus = RedisBus(url, "default", own)
         self._copies, self._delay_s = copies, delay_s
-        self._timers: list[threading.Timer] = []
+        self._held: SimpleQueue[tuple[float, str, Message] | None] = SimpleQueue()
+        self._releaser = threading.Thread(target=self._release)
+        self._releaser.start()
         self._worker = Worker(self, own, ModelDrafter(self._backend))
         self._thread = threading.Thread(target=self._worker.run)
         self._bus.start(self._worker)
@@ -80,12 +83,14 @@ class ThreadedDrafter:
 
     def send(self, to: str, message: Message) -> None:
         for _ in range(self._copies):
-            if self._delay_s and isinstance(message, Draft):
-                timer = threading.Timer(self._delay_s, self._bus.send, (to, message))
-                self._timers.append(timer)
-                timer.start()
-            else:
-                self._bus.send(to, message)
+            self._held.put((time.monotonic() + self._delay_s, to, message))
+
+    def _release(self) -> None:
+        """Everything in its order, each message when it is due."""
+        while (held := self._held.get()) is not None:
+            due, to, message = held
+            time.sleep(max(0.0, due - time.monotonic()))
+            self._bus.send(to, message)
 
     def describe(self, presence: Presence) -> None:
         self._bus.describe(presence)
@@ -93,8 +98,8 @@ class ThreadedDrafter:
     def close(self) -> None:
         self._worker.stop()
         self._thread.join()
-        for timer in self._timers:
-            timer.join()
+        self._held.put(None)
+        self._releaser.join()
         self._bus.close()
         self._backend.close()
 
