@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from server.engine.engine import Engine
 from server.engine.events import Committed, Event, Failed, Finished, Started
 from server.engine.proposer import NOTHING, NoProposer, Proposal, Proposer
-from server.engine.request import GenerationRequest
+from server.engine.request import GenerationRequest, Speculation
 from server.engine.scheduler import Limits
 from server.llama.fake import FakeBackend, FakeVocabulary
 from server.sampling.params import SamplingParams
@@ -28,7 +28,7 @@ def request(
 ) -> GenerationRequest:
     """A request with unfiltered sampling, so that temperature 1 has everything to get wrong."""
     sampling = SamplingParams(temperature, top_k=0, top_p=1.0, min_p=0.0, seed=seed)
-    return GenerationRequest(tuple(prompt), sampling, max_tokens, stop_tokens, draft_max)
+    return GenerationRequest(tuple(prompt), sampling, max_tokens, stop_tokens, Speculation(draft_max))
 
 
 @dataclass(slots=True)

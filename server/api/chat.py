@@ -232,7 +232,7 @@ def _to_engine(served: Served, body: ChatRequest) -> GenerationRequest:
         _sampling(served.defaults, body),
         body.max_completion_tokens or body.max_tokens,
         vocabulary.eog,
-        body.draft_max,
+        body.speculation,
     )
 
 

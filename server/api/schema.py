@@ -6,6 +6,8 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from server.engine.request import Speculation
+
 MAX_STOPS = 32
 
 
@@ -109,11 +111,11 @@ class ChatRequest(_Body):
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
 
     @property
-    def draft_max(self) -> int | None:
-        """As GenerationRequest.draft_max."""
+    def speculation(self) -> Speculation:
+        """As GenerationRequest.speculation."""
         if isinstance(self.speculative, Speculative):
-            return self.speculative.n_max
-        return 0 if self.speculative is False else None
+            return Speculation(n_max=self.speculative.n_max)
+        return Speculation(n_max=0 if self.speculative is False else None)
 
 
 NEUTRAL: dict[str, tuple[Any, ...]] = {

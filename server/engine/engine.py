@@ -222,7 +222,7 @@ class Engine:
         self._backend.trim(seq, length)
 
     def _may_draft(self, session: Session) -> bool:
-        return self._limits.draft_max > 0 and session.request.draft_max != 0
+        return self._limits.draft_max > 0 and session.request.speculation.n_max != 0
 
     # -- what others may know ----------------------------------------
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from server.errors import DuoError
+from server.sampling.logprobs import TokenLogprobs
 
 FinishReason: TypeAlias = Literal["stop", "length", "cancelled"]
 
@@ -25,6 +26,7 @@ class Committed:
 
     sources[i] names the drafter whose guess tokens[i] confirms, None where the target chose it unaided.
     n_drafted tokens were verified in this step; rejected holds those that did not match, in order.
+    logprobs has one entry per token if the request asks for them.
     A stop token, if one was chosen, is the last of `tokens`.
     """
 
@@ -32,6 +34,7 @@ class Committed:
     sources: tuple[str | None, ...]
     n_drafted: int = 0
     rejected: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +50,8 @@ class Stats:
     """Times in milliseconds. prompt_ms: admission to first committed token; predicted_ms: from there on.
 
     n_prompt counts all prompt tokens, n_cached those reused; n_predicted counts committed tokens, the stop
-    token included; n_steps the decode steps that committed them.
+    token included; n_steps the decode steps that committed them. accepted_per_step[i] counts the steps with
+    drafts of which i were accepted. truncated: the middle of the context was dropped on the way.
     """
 
     n_prompt: int
@@ -59,6 +63,8 @@ class Stats:
     n_drafted: int = 0
     n_accepted: int = 0
     drafters: Mapping[str, DrafterCount] = field(default_factory=dict[str, DrafterCount])
+    accepted_per_step: tuple[int, ...] = ()
+    truncated: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
 
+from server.sampling.constraint import Constraint
 from server.sampling.params import SamplingParams
+
+Exactness: TypeAlias = Literal["default", "width-stable"]
+
+
+@dataclass(frozen=True, slots=True)
+class Speculation:
+    """What one request says about drafts. None is the server's default.
+
+    n_max: most drafted tokens verified per step, 0 none; n_min: fewer than that are not worth verifying;
+    p_min: guesses on paths less likely than this are left out; drafters: only guesses of these (ids, or
+    names without the part after the host); prediction: what the client expects the reply to be.
+    exactness "width-stable": every step has one width, so that the bits do not depend on drafts.
+    """
+
+    n_max: int | None = None
+    n_min: int = 0
+    p_min: float = 0.0
+    exactness: Exactness | None = None
+    drafters: frozenset[str] | None = None
+    prediction: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,11 +36,14 @@ class GenerationRequest:
 
     prompt: token ids, at least one. max_tokens: None generates until the context ends. stop_tokens: ids
     that end the generation; such a token is reported in the last `Committed` event, never as text.
-    draft_max: upper bound on drafted tokens verified per step; None is the server's default, 0 none.
+    constraint makes a fresh grammar state. n_logprobs: None for none, else how many of the likeliest tokens
+    to report beside the chosen one (0 to 20).
     """
 
     prompt: Sequence[int]
     sampling: SamplingParams = field(default_factory=SamplingParams)
     max_tokens: int | None = None
     stop_tokens: frozenset[int] = frozenset()
-    draft_max: int | None = None
+    speculation: Speculation = field(default_factory=Speculation)
+    constraint: Callable[[], Constraint] | None = None
+    n_logprobs: int | None = None

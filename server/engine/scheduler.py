@@ -53,6 +53,6 @@ def plan(sessions: Sequence[Session], limits: Limits) -> list[Work]:
 
 def _draft_max(session: Session, limits: Limits) -> int:
     """A guess beyond the last token that may be committed is wasted: one row chooses one token."""
-    wanted = session.request.draft_max
+    wanted = session.request.speculation.n_max
     most = limits.draft_max if wanted is None else min(wanted, limits.draft_max)
     return min(most, session.n_left - 1)

@@ -33,6 +33,7 @@ class Session:
     n_steps: int = 0
     n_drafted: int = 0
     n_accepted: int = 0
+    accepted_per_step: list[int] = field(default_factory=list[int])
     drafters: dict[str, DrafterCount] = field(default_factory=dict[str, DrafterCount])
 
     def __post_init__(self) -> None:
@@ -60,6 +61,10 @@ class Session:
         self.tokens += verdict.tokens
         self.n_drafted += len(proposal)
         self.n_accepted += len(verdict.nodes)
+        if proposal:
+            missing = len(verdict.nodes) + 1 - len(self.accepted_per_step)
+            self.accepted_per_step += [0] * missing
+            self.accepted_per_step[len(verdict.nodes)] += 1
         for node, source in enumerate(proposal.sources):
             count = self.drafters.get(source, DrafterCount())
             accepted = count.accepted + (node in verdict.nodes)
@@ -84,5 +89,6 @@ class Session:
             predicted_ms=(self.last_at - self.first_at) * 1e3 if self.n_steps else 0.0,
             n_drafted=self.n_drafted,
             n_accepted=self.n_accepted,
+            accepted_per_step=tuple(self.accepted_per_step),
             drafters=dict(self.drafters),
         )

@@ -90,7 +90,7 @@ class RemoteProposer:
                 self._reopen(item)
 
     def open(self, session: int, tokens: Sequence[int], sampling: SamplingParams) -> None:
-        speculated = _Speculated(next(self._wire_ids), tokens, sampling)
+        speculated = _Speculated(next(self._wire_ids), tokens, sampling.mirrored())
         self._sessions[session] = speculated
         self._by_wire[speculated.wire_id] = speculated
         self._announce(speculated, self._accepted())

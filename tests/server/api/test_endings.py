@@ -251,7 +251,7 @@ async def test_speculation_and_sampling_reach_the_engine(given: Any, expected: i
     await answer(script, speculative=given, **sampling)
     (request,) = script.requests
     params = request.sampling
-    assert request.draft_max == expected
+    assert request.speculation.n_max == expected
     assert (params.temperature, params.top_k, params.top_p, params.min_p) == (0.0, 0, 0.5, 0.1)
     assert params.seed == 2**64 - 3
     assert request.max_tokens == 9

@@ -1,0 +1,34 @@
+"""What a grammar allows next: the seam between sampling and whatever compiles grammars."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+
+class Constraint(Protocol):
+    """The state of one generation under one grammar. Advances on accept() only."""
+
+    def allows(self, token: int) -> bool:
+        """Whether this token may come next."""
+        ...
+
+    def mask(self) -> npt.NDArray[np.bool_]:
+        """(vocab size,): which tokens may come next; at least one."""
+        ...
+
+    def accept(self, token: int) -> None:
+        """This token was committed. One that is not allowed ends the constraint: everything is allowed
+        afterwards (a stop token, say)."""
+        ...
+
+    def forced(self) -> tuple[int, ...]:
+        """Tokens that must follow now, perhaps none: free drafts."""
+        ...
+
+    def n_allowed(self, tokens: Sequence[int]) -> int:
+        """How many of these tokens in a row may follow. State does not change."""
+        ...

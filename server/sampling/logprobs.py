@@ -1,0 +1,38 @@
+"""The model's own opinion of a token, before any sampler."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+FLOOR = -9999.0
+"""Instead of minus infinity, which JSON cannot say (OpenAI's value)."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """Natural logarithms, finite. top: (token id, logprob), likeliest first, lowest id first among equals."""
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+def token_logprobs(row: npt.NDArray[np.float32], token: int, n_top: int) -> TokenLogprobs:
+    """row: (vocab size,) logits as the model gave them, at temperature 1 and unfiltered."""
+    n_top = min(n_top, len(row))
+    top = float(row.max())
+    total = top + float(np.log(np.exp(row - np.float32(top)).sum(dtype=np.float64)))
+    best: list[tuple[int, float]] = []
+    if n_top > 0:
+        floor = np.partition(row, len(row) - n_top)[len(row) - n_top]
+        ids = np.flatnonzero(row >= floor)
+        order = np.lexsort((ids, -row[ids]))[:n_top]
+        best = [(int(i), _finite(float(row[i]) - total)) for i in ids[order]]
+    return TokenLogprobs(token, _finite(float(row[token]) - total), tuple(best))
+
+
+def _finite(logprob: float) -> float:
+    return max(logprob, FLOOR)
