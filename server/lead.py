@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from importlib.metadata import version
+from pathlib import Path
 
 import uvicorn
 import uvloop
@@ -21,9 +22,9 @@ from rich.console import Console
 
 from server.api.served import DrafterHealth, Health, ModelCard, Served
 from server.app import create_app
+from server.calibration import remembered
 from server.console import log_to
 from server.engine.engine import Engine
-from server.engine.proposer import NoProposer, Proposer
 from server.engine.scheduler import Limits
 from server.engine.thread import EngineThread, Observer
 from server.errors import StartupError
@@ -32,13 +33,17 @@ from server.llama.backend import Vocabulary
 from server.llama.llamacpp import LlamaBackend, LlamaOptions, default_cells
 from server.reply_printer import ReplyPrinter
 from server.settings import LeadSettings
-from server.speculation.presence import Presence, vocabulary_card
-from server.speculation.remote import RemoteProposer
+from server.speculation.costs import StepCosts
+from server.speculation.draft_model import DraftModel
+from server.speculation.presence import Presence, misfit, vocabulary_card
+from server.speculation.remote import RemoteDrafters
+from server.speculation.speculator import Policy, Speculator
 from server.speculation.streams import RedisBus, check
 from server.text.template import ChatTemplate
 
 logger = logging.getLogger("duo.lead")
 
+MAX_SEQS = 256  # of llama.cpp
 AHEAD = 2  # drafters draft up to this many times draft_max past the committed tokens
 GIL_SWITCH_S = 0.0005  # how long the HTTP loop may keep the engine thread waiting after a decode
 GRACE_S = 5  # for running replies when the server is asked to stop
@@ -46,11 +51,13 @@ GRACE_S = 5  # for running replies when the server is asked to stop
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where a lead runs: its listening socket, the Redis of its drafters if any, CPU threads of the model."""
+    """Where a lead runs: its listening socket, the Redis of its drafters if any, CPU threads of the model,
+    and the draft model to run beside it, if it shall draft synchronously."""
 
     listener: socket.socket
     redis_url: str | None
     n_threads: int
+    draft_model: Path | None = None
 
 
 def serve(settings: LeadSettings) -> int:
@@ -58,7 +65,11 @@ def serve(settings: LeadSettings) -> int:
     with closing(open_socket(settings.host, settings.port)) as listener:
         if settings.redis:
             check(settings.redis)
-        return run_lead(settings, Site(listener, settings.redis, settings.threads or n_cores()))
+        sync = settings.draft_mode == "sync" or (settings.draft_mode == "auto" and not settings.redis)
+        draft = settings.draft_model if sync else None
+        if settings.draft_mode == "sync" and draft is None:
+            raise StartupError("--draft-mode sync needs a draft model: give a GGUF file with --draft-model")
+        return run_lead(settings, Site(listener, settings.redis, settings.threads or n_cores(), draft))
 
 
 def open_socket(host: str, port: int) -> socket.socket:
@@ -90,7 +101,7 @@ def run_lead(settings: LeadSettings, site: Site) -> int:
         logger.info(
             "  model    %s in %.1f s", _describe(backend, site.n_threads), time.perf_counter() - began
         )
-        proposer = _join_bus(stack, settings, site, backend)
+        proposer = _speculator(stack, settings, site, backend)
         observers = _observers(settings, console, backend)
         engine = EngineThread(
             _engine_maker(settings, backend, proposer),
@@ -127,31 +138,84 @@ def _load(settings: LeadSettings, n_threads: int) -> LlamaBackend:
         LlamaOptions(
             model_path=settings.model,
             n_cells=settings.ctx_size or default_cells(settings.model, settings.parallel),
-            n_seqs=settings.parallel,  # see docs/adr/0003
+            n_seqs=min(settings.parallel * settings.leaves, MAX_SEQS),  # see docs/adr/0003
             n_threads=n_threads,
             n_gpu_layers=settings.gpu_layers,
         )
     )
 
 
-def _join_bus(stack: ExitStack, settings: LeadSettings, site: Site, backend: LlamaBackend) -> Proposer:
-    """Meet the drafters, or say that there will be none."""
-    if not site.redis_url:
-        logger.info("  drafters none: no --redis was given")
-        return NoProposer()
+def _speculator(stack: ExitStack, settings: LeadSettings, site: Site, backend: LlamaBackend) -> Speculator:
+    """Whatever guesses for this lead: a draft model beside, drafters on the bus, and lookups."""
+    inline = None
+    if site.draft_model is not None:
+        inline = _draft_model(stack, settings, site.draft_model, backend)
+    remote = _join_bus(stack, settings, site, backend) if site.redis_url else None
+    if inline is None and remote is None:
+        logger.info("  drafters none: no --redis was given, and no --draft-model")
+    policy = Policy(
+        max_rows=settings.parallel + 2 * settings.draft_max,
+        leaves=settings.leaves if backend.can_trim else 1,
+        lookup=settings.lookup,
+        gate=settings.gate,
+    )
+    known = (
+        remembered(backend, policy.max_rows, _identity(settings, site, backend)) if settings.draft_max else {}
+    )
+    return Speculator(policy, remote=remote, inline=inline, costs=StepCosts(policy.max_rows, known))
+
+
+def _identity(settings: LeadSettings, site: Site, backend: LlamaBackend) -> tuple[object, ...]:
+    """What the time of a step depends on, beside the machine."""
+    size = settings.model.stat().st_size
+    return (
+        backend.name,
+        size,
+        backend.n_cells,
+        site.n_threads,
+        settings.gpu_layers,
+        version("llama-cpp-python"),
+    )
+
+
+def _draft_model(stack: ExitStack, settings: LeadSettings, path: Path, target: LlamaBackend) -> DraftModel:
+    """The model that drafts between steps. Raises StartupError if the vocabularies differ."""
+    draft = LlamaBackend(
+        LlamaOptions(
+            model_path=path,
+            n_cells=default_cells(path, settings.parallel),
+            n_seqs=settings.parallel,
+            n_threads=settings.draft_threads or n_cores(),
+            n_gpu_layers=settings.gpu_layers,
+        )
+    )
+    stack.enter_context(closing(draft))
+    if reason := misfit(vocabulary_card(target.vocab), vocabulary_card(draft.vocab)):
+        raise StartupError(f"{path} cannot draft for {settings.model}: {reason}")
+    logger.info("  draft    %s (%s), in this process", draft.name, draft.description)
+    return DraftModel(draft)
+
+
+def _join_bus(stack: ExitStack, settings: LeadSettings, site: Site, backend: LlamaBackend) -> RemoteDrafters:
     id = f"{platform.node()}-{os.getpid()}-{secrets.token_hex(3)}"
     card = vocabulary_card(backend.vocab)
     own = Presence(id, "lead", settings.name, version("duo"), card, settings.parallel)
-    bus = stack.enter_context(closing(RedisBus(site.redis_url, settings.pool, own)))
-    proposer = RemoteProposer(bus, own, max_ahead=AHEAD * settings.draft_max)
-    bus.start(proposer)
-    return proposer
+    bus = stack.enter_context(closing(RedisBus(str(site.redis_url), settings.pool, own)))
+    remote = RemoteDrafters(bus, own, max_ahead=AHEAD * settings.draft_max)
+    bus.start(remote)
+    return remote
 
 
 def _engine_maker(
-    settings: LeadSettings, backend: LlamaBackend, proposer: Proposer
+    settings: LeadSettings, backend: LlamaBackend, proposer: Speculator
 ) -> Callable[[Observer], Engine]:
-    limits = Limits(n_batch=backend.n_batch, draft_max=settings.draft_max)
+    limits = Limits(
+        n_batch=backend.n_batch,
+        draft_max=settings.draft_max,
+        leaves=settings.leaves,
+        stable_width=settings.stable_width,
+        exactness=settings.exactness,
+    )
     return lambda emit: Engine(backend, proposer, emit, n_slots=settings.parallel, limits=limits)
 
 
@@ -169,7 +233,7 @@ def _describe(backend: LlamaBackend, n_threads: int) -> str:
 
 
 def _served(
-    settings: LeadSettings, backend: LlamaBackend, engine: EngineThread, proposer: Proposer
+    settings: LeadSettings, backend: LlamaBackend, engine: EngineThread, proposer: Speculator
 ) -> Served:
     vocabulary = backend.vocab
     template = ChatTemplate(
@@ -194,9 +258,7 @@ def _served(
     return Served(engine, vocabulary, template, card, settings.sampling, health, f"duo-{version('duo')}")
 
 
-def _drafters(proposer: Proposer) -> list[DrafterHealth]:
-    if not isinstance(proposer, RemoteProposer):
-        return []
+def _drafters(proposer: Speculator) -> list[DrafterHealth]:
     return [
         DrafterHealth(
             record.presence.id,

@@ -11,6 +11,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from server.sampling.params import SamplingParams
 
 BUNDLED_MODEL = Path(__file__).parent / "models" / "duo-tiny-q8_0.gguf"
+BUNDLED_DRAFT = Path(__file__).parent.parent / "drafters" / "models" / "duo-tiny-draft-q8_0.gguf"
 
 
 class LeadSettings(BaseSettings):
@@ -45,7 +46,21 @@ class LeadSettings(BaseSettings):
         None, description="where drafters connect: redis://, rediss:// or unix:// URL (default: no drafters)"
     )
     pool: str = Field("default", description="leads and drafters of one pool meet")
-    draft_max: int = Field(8, ge=0, le=64, description="most drafted tokens verified per step; 0: none")
+    draft_mode: Literal["auto", "async", "sync"] = Field(
+        "auto",
+        description="async: drafters of their own draft while this model decodes; sync: the draft model "
+        "drafts in this process, between steps, for machines with one device; auto: what suits the machine",
+    )
+    draft_model: Path | None = Field(None, description="the GGUF file of the draft model (duo up: bundled)")
+    draft_threads: int = Field(0, ge=0, description="CPU threads of each draft model; 0 chooses")
+    draft_max: int = Field(16, ge=0, le=64, description="most drafted tokens verified per step; 0: none")
+    leaves: int = Field(3, ge=1, le=16, description="most leaves of a tree of drafted tokens; 1: chains only")
+    lookup: bool = Field(True, description="also draft from what was said before")
+    gate: bool = Field(True, description="verify only drafts that pay; off: as many as there are")
+    exactness: Literal["default", "width-stable"] = Field(
+        "default", description="width-stable: bits do not depend on drafts, one reply at a time"
+    )
+    stable_width: int = Field(8, ge=2, le=64, description="rows of a step under width-stable")
     temp: float = Field(0.8, ge=0, description="default temperature")
     top_k: int = Field(40, ge=0, description="default top_k; 0: off")
     top_p: float = Field(0.95, gt=0, le=1, description="default top_p; 1: off")
@@ -72,13 +87,10 @@ class UpSettings(LeadSettings):
 
     model_config = SettingsConfigDict(cli_prog_name="duo up")
 
-    draft_max: int = Field(4, ge=0, le=64, description="most drafted tokens verified per step; 0: none")
     drafters: int = Field(1, ge=0, le=16, description="drafter processes to start")
-    draft_model: Path | None = Field(None, description="the GGUF file of the draft model (default: bundled)")
     draft_devices: str | None = Field(
         None, description="CUDA_VISIBLE_DEVICES of the drafters, such as 1 (default: the lead's)"
     )
-    draft_threads: int = Field(1, ge=1, description="CPU threads of each drafter")
 
 
 class ChatSettings(BaseSettings):

@@ -9,8 +9,11 @@ from server.embedded import EmbeddedServer
 from server.errors import StartupError
 from server.flags import n_cores
 from server.lead import Site, open_socket, run_lead
-from server.settings import UpSettings
+from server.llama.llamacpp import has_gpu
+from server.settings import BUNDLED_DRAFT, UpSettings
 from server.speculation.streams import check
+
+FEW_CORES = 4
 
 
 def up(settings: UpSettings) -> int:
@@ -19,20 +22,28 @@ def up(settings: UpSettings) -> int:
         raise StartupError(f"no model file at {settings.draft_model}: give a GGUF file with --draft-model")
     with ExitStack() as stack:
         listener = stack.enter_context(open_socket(settings.host, settings.port))
-        url = settings.redis
-        if settings.drafters and not url:
-            url = stack.enter_context(EmbeddedServer()).url
-        elif url:
+        url = settings.redis or stack.enter_context(EmbeddedServer()).url
+        if settings.redis:
             check(url)
-        for i in range(1, settings.drafters + 1):
-            stack.enter_context(_drafter(settings, str(url), f"drafter-{i}"))
+        sync = _drafts_synchronously(settings)
+        for i in range(1, 1 + (0 if sync else settings.drafters)):
+            stack.enter_context(_drafter(settings, url, f"drafter-{i}"))
+        draft = (settings.draft_model or BUNDLED_DRAFT) if sync else None
         # A small draft model is idle most of the time, so the lead takes all cores; --threads says otherwise.
-        return run_lead(settings, Site(listener, url, settings.threads or n_cores()))
+        return run_lead(settings, Site(listener, url, settings.threads or n_cores(), draft))
+
+
+def _drafts_synchronously(settings: UpSettings) -> bool:
+    """Whether the draft model shall run in the lead. Processes that share few cores slow each other down more
+    than drafting beside the lead gains; where one has a GPU, or cores are many, it gains."""
+    if settings.draft_mode != "auto":
+        return settings.draft_mode == "sync"
+    return settings.drafters > 0 and n_cores() < FEW_CORES and not has_gpu()
 
 
 def _drafter(settings: UpSettings, url: str, name: str) -> Child:
     flags = ["--redis", url, "--pool", settings.pool, "--name", name]
-    flags += ["--threads", str(settings.draft_threads)]
+    flags += ["--threads", str(settings.draft_threads or 1)]
     if settings.draft_model:
         flags += ["--model", str(settings.draft_model)]
     devices = settings.draft_devices

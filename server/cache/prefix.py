@@ -7,6 +7,7 @@ begins alike gets a copy of what they share.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -38,20 +39,26 @@ class PrefixCache:
         self._partial = partial
         self._tick = 0
 
-    def take(self, tokens: list[int]) -> Reuse | None:
+    def take(self, tokens: list[int], busy: Mapping[int, list[int]] | None = None) -> Reuse | None:
         """Claim the best sequence for a prompt, None when all are busy. At least one prompt token is left
-        to evaluate, since its logits are needed.
+        to evaluate, since its logits are needed. busy: what some busy sequences hold.
 
-        The longest common prefix is reused. Its sequence is taken over if that keeps at least half of it;
-        else the prefix goes to an empty sequence, or to the least recently used idle one.
+        The longest common prefix is reused. Its sequence is taken over if it is idle and that keeps at least
+        half of it; else the prefix goes to an empty sequence, or to the least recently used idle one.
         """
         idle = [seq for seq, resident in enumerate(self._residents) if not resident.busy]
         if not idle:
             return None
-        shared = {seq: self._common(seq, tokens) for seq in idle}
-        source = max(idle, key=lambda seq: (shared[seq], self._residents[seq].last_used))
+        shared = {seq: self._common(self._residents[seq].tokens, tokens) for seq in idle}
+        if self._partial:
+            shared |= {seq: self._common(held, tokens) for seq, held in (busy or {}).items()}
+        source = max(shared, key=lambda seq: (shared[seq], self._residents[seq].last_used))
         seq = source
-        if shared[source] * 2 < len(self._residents[source].tokens) or shared[source] == 0:
+        if (
+            self._residents[source].busy
+            or shared[source] * 2 < len(self._residents[source].tokens)
+            or shared[source] == 0
+        ):
             seq = min(idle, key=lambda s: (len(self._residents[s].tokens) > 0, self._residents[s].last_used))
         resident = self._residents[seq]
         resident.busy, resident.tokens = True, []
@@ -80,8 +87,7 @@ class PrefixCache:
     def n_busy(self) -> int:
         return sum(r.busy for r in self._residents)
 
-    def _common(self, seq: int, tokens: list[int]) -> int:
-        held = self._residents[seq].tokens
+    def _common(self, held: list[int], tokens: list[int]) -> int:
         n = common_prefix(held, tokens[: len(tokens) - 1])
         return n if self._partial or n == len(held) else 0
 

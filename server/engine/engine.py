@@ -8,16 +8,20 @@ from collections.abc import Callable
 from dataclasses import replace
 from statistics import median
 
-from server.cache.prefix import PrefixCache, Reuse
+from server.cache.prefix import PrefixCache, Reuse, common_prefix
+from server.engine.branches import Branches
 from server.engine.events import Committed, Event, Failed, Finished, FinishReason, Started
-from server.engine.proposer import NOTHING, Proposal, Proposer
+from server.engine.proposer import NOTHING, Ask, Proposal, Proposer
 from server.engine.request import GenerationRequest
 from server.engine.scheduler import Limits, Work, plan
+from server.engine.sequences import Sequences
 from server.engine.session import NO_SEQ, Session
-from server.engine.verify import verify
+from server.engine.verify import Verdict, verify
 from server.errors import BackendError, DuoError
 from server.llama.backend import Backend, Batch, Logits
-from server.sampling.draw import draw
+from server.sampling.logprobs import TokenLogprobs, token_logprobs
+
+WORTH_SHARING = 32  # prompt tokens: for fewer it is not worth waiting until another session has them
 
 
 class Engine:
@@ -43,12 +47,11 @@ class Engine:
         limits = limits or Limits(n_batch=backend.n_batch)
         self._limits = limits if backend.can_trim else replace(limits, draft_max=0)
         self._clock = clock
-        self._cache = PrefixCache(backend.n_seqs, partial=backend.can_trim)
+        self._sequences = Sequences(backend, n_slots, limits.leaves)
+        self._cache = PrefixCache(self._sequences.n_main, partial=backend.can_trim)
         self._waiting: deque[Session] = deque()
         self._active: list[Session] = []
         self._overheads: deque[float] = deque(maxlen=1024)
-        for seq in range(backend.n_seqs):
-            backend.trim(seq, 0)
 
     # -- what callers ask for ----------------------------------------
 
@@ -57,7 +60,7 @@ class Engine:
         session = Session(session_id, request, self._backend.n_ctx)
         self._waiting.append(session)
         if self._may_draft(session):
-            self._proposer.open(session_id, session.tokens, request.sampling)
+            self._proposer.open(session_id, session.tokens, request.sampling, request.speculation)
 
     def cancel(self, session_id: int, keep: int | None = None) -> None:
         """End a session now. `keep` generated tokens stay cached (None: all). Unknown ids are ignored."""
@@ -83,8 +86,10 @@ class Engine:
         if not works:
             return False
         works = self._make_room(works)
-        proposals = [self._propose(work) for work in works]
-        batch = self._build(works, proposals)
+        proposing = self._clock()
+        proposals = self._propose(works)
+        proposed = self._clock()
+        batch, trees = self._build(works, proposals)
         decoding = self._clock()
         try:
             logits = self._backend.decode(batch)
@@ -93,17 +98,23 @@ class Engine:
                 self._fail(work.session, error)
             return True
         decoded = self._clock()
-        at = 0
-        for work, proposal in zip(works, proposals, strict=True):
-            at = self._commit(work, proposal, logits, at)
-        if len(works) == 1 and works[0].completes:
-            self._overheads.append(decoding - began + self._clock() - decoded)
+        n_committed = sum(len(work.session.tokens) for work in works)
+        at, n_cells = 0, self._n_held()
+        for work, proposal, tree in zip(works, proposals, trees, strict=True):
+            at = self._commit(work, proposal, tree, logits, at)
+        if all(work.n_pending == 1 for work in works):
+            now = self._clock()
+            n_committed = sum(len(work.session.tokens) for work in works) - n_committed
+            self._proposer.stepped(len(batch), n_cells, decoded - decoding, now - began, n_committed)
+            if len(works) == 1:
+                own_s = proposed - proposing - self._proposer.spent_s
+                self._overheads.append(proposing - began + own_s + decoding - proposed + now - decoded)
         return True
 
     def _admit(self) -> None:
         while self._waiting and len(self._active) < self._n_slots:
             session = self._waiting[0]
-            reuse = self._cache.take(session.tokens) if self._fits(session) else None
+            reuse = self._place(session)
             if reuse is None:
                 return
             self._waiting.popleft()
@@ -114,16 +125,38 @@ class Engine:
                 session.admitted_at, session.n_cached = self._clock(), reuse.length
                 self._emit(session.id, Started(session.n_prompt, session.n_cached))
 
+    def _place(self, session: Session) -> Reuse | None:
+        """Where in the KV cache the session shall go, None if it has to wait."""
+        if not self._fits(session) or self._may_share_soon(session):
+            return None
+        if self._limits.is_stable(session):  # its bits shall not depend on what else is in the cache
+            while (seq := self._cache.evict()) is not None:
+                self._sequences.trim(seq, 0)
+            return self._cache.take([])
+        return self._cache.take(session.tokens, {s.seq: s.tokens[: s.n_kv] for s in self._active})
+
+    def _may_share_soon(self, session: Session) -> bool:
+        """Whether a running session is still evaluating a prompt that begins alike: better to copy it then
+        than to evaluate it twice (the choices of one request, say)."""
+        for other in self._active:
+            if other.n_pending > 1 and self._backend.can_trim:
+                shared = common_prefix(other.tokens, session.tokens)
+                if min(shared, len(session.tokens) - 1) > other.n_kv + WORTH_SHARING:
+                    return True
+        return False
+
     def _prepare(self, reuse: Reuse) -> None:
         if reuse.source != reuse.seq:
-            self._trim(reuse.seq, 0)
+            self._sequences.trim(reuse.seq, 0)
             if reuse.length:
-                self._backend.copy(reuse.source, reuse.seq, reuse.length)
+                self._backend.copy(reuse.source, reuse.seq, 0, reuse.length)
         else:
-            self._trim(reuse.seq, reuse.length)
+            self._sequences.trim(reuse.seq, reuse.length)
 
     def _fits(self, session: Session) -> bool:
         """Whether the session has a chance to run beside the active ones without pushing one out."""
+        if any(self._limits.is_stable(other) for other in [*self._active, session]):
+            return not self._active
         n_tokens = sum(len(s.tokens) + self._limits.n_chunk for s in [*self._active, session])
         return not self._active or n_tokens <= self._backend.n_cells
 
@@ -133,7 +166,7 @@ class Engine:
         while (missing := self._missing(works)) > 0:
             seq = self._cache.evict()
             if seq is not None:
-                self._trim(seq, 0)
+                self._sequences.trim(seq, 0)
             elif any(work.n_draft for work in works):
                 for work in works:
                     work.n_draft = 0
@@ -145,44 +178,67 @@ class Engine:
         return works
 
     def _missing(self, works: list[Work]) -> int:
-        held = self._cache.n_cells + sum(session.n_kv for session in self._active)
-        return held + sum(work.n_pending + work.n_draft for work in works) - self._backend.n_cells
+        rows = sum(work.n_pending + max(work.n_draft, self._n_pad(work, 0)) for work in works)
+        return self._n_held() + rows - self._backend.n_cells
 
-    def _propose(self, work: Work) -> Proposal:
-        return self._proposer.propose(work.session.id, work.n_draft) if work.n_draft > 0 else NOTHING
+    def _n_held(self) -> int:
+        return self._cache.n_cells + sum(session.n_kv for session in self._active)
 
-    def _build(self, works: list[Work], proposals: list[Proposal]) -> Batch:
-        batch = Batch()
+    def _n_pad(self, work: Work, n_draft: int) -> int:
+        """Rows to add so that a step of a stable session has its one width, as far as the context goes."""
+        if work.session.n_pending > 1 or not self._limits.is_stable(work.session):
+            return 0
+        room = self._backend.n_ctx - len(work.session.tokens)
+        return min(self._limits.stable_width - 1, room) - n_draft
+
+    def _propose(self, works: list[Work]) -> list[Proposal]:
+        """Guesses for the sessions that draw a token in this step, NOTHING for the others."""
+        asks = [_ask(work) for work in works if work.completes and self._may_draft(work.session)]
+        if not asks:
+            return [NOTHING] * len(works)
+        n_rows = sum(work.n_pending for work in works)
+        given = self._proposer.propose(asks, n_rows, self._n_held())
+        by_session = {ask.session: proposal for ask, proposal in zip(asks, given, strict=True)}
+        return [by_session.get(work.session.id, NOTHING) for work in works]
+
+    def _build(self, works: list[Work], proposals: list[Proposal]) -> tuple[Batch, list[Branches | None]]:
+        batch, trees = Batch(), list[Branches | None]()
         for work, proposal in zip(works, proposals, strict=True):
-            session, n_draft = work.session, len(proposal)
-            rows = session.tokens[session.n_kv : session.n_kv + work.n_pending]
-            rows += proposal.tokens
-            batch.extend(session.seq, session.n_kv, rows, 1 + n_draft if work.completes else 0)
-        return batch
+            if work.completes:
+                n_pad = self._n_pad(work, len(proposal))
+                trees.append(self._sequences.add(batch, work.session, proposal, n_pad))
+            else:
+                self._sequences.add_prompt(batch, work.session, work.n_pending)
+                trees.append(None)
+        return batch, trees
 
-    def _commit(self, work: Work, proposal: Proposal, logits: Logits, at: int) -> int:
+    def _commit(self, work: Work, proposal: Proposal, tree: Branches | None, logits: Logits, at: int) -> int:
         """Verify and commit one session's rows, the first of which is logits[at]; returns the next one's."""
         session = work.session
         if not work.completes:
             session.n_kv += work.n_pending
             return at
-        sampling, position = session.request.sampling, len(session.tokens)
+        n_pad = self._n_pad(work, len(proposal))
+        sampler, position = session.sampler, len(session.tokens)
         verdict = verify(
             proposal,
-            lambda node, i: draw(logits[at + 1 + node], sampling, position + i),
+            lambda node, i: sampler.choose(logits[at + 1 + node], position + i),
             session.request.stop_tokens,
             session.n_left,
         )
-        session.n_kv += work.n_pending + len(verdict.nodes)
-        if len(verdict.nodes) < len(proposal):
-            self._trim(session.seq, session.n_kv)
+        if len(verdict.nodes) < len(proposal) or n_pad:
+            self._sequences.settle(session, tree, verdict.nodes)
+        else:
+            session.n_kv += work.n_pending + len(verdict.nodes)
         session.commit(verdict, proposal, self._clock())
-        self._proposer.committed(session.id, len(verdict.tokens), proposal, verdict.nodes)
-        self._emit(session.id, _committed_event(verdict.tokens, verdict.nodes, proposal))
+        if self._may_draft(session):
+            self._proposer.committed(session.id, len(verdict.tokens), proposal, verdict.nodes)
+        logprobs = _logprobs(session.request.n_logprobs, verdict, logits, at)
+        self._emit(session.id, _committed_event(verdict, proposal, logprobs))
         reason = session.end_reason()
         if reason:
             self._finish(session, reason)
-        return at + 1 + len(proposal)
+        return at + 1 + len(proposal) + n_pad
 
     # -- endings ----------------------------------------
 
@@ -212,14 +268,11 @@ class Engine:
     def _release(self, session: Session, length: int) -> None:
         if session.seq == NO_SEQ:
             return
-        if length < session.n_kv or not length:
+        if length < session.n_kv:
             length = length if self._backend.can_trim else 0
-            self._trim(session.seq, length)
+        self._sequences.trim(session.seq, length)
         self._cache.release(session.seq, session.tokens[:length])
         session.seq, session.n_kv = NO_SEQ, 0
-
-    def _trim(self, seq: int, length: int) -> None:
-        self._backend.trim(seq, length)
 
     def _may_draft(self, session: Session) -> bool:
         return self._limits.draft_max > 0 and session.request.speculation.n_max != 0
@@ -246,10 +299,32 @@ class Engine:
         assert self._proposer.idle(), "open sessions at the proposer"
 
 
-def _committed_event(tokens: tuple[int, ...], nodes: tuple[int, ...], proposal: Proposal) -> Committed:
+def _ask(work: Work) -> Ask:
+    constraint = work.session.constraint
+    if constraint is None:
+        return Ask(work.session.id, work.n_draft)
+    return Ask(
+        work.session.id,
+        work.n_draft,
+        constraint.forced() if work.n_draft > 0 else (),
+        lambda tokens: constraint.n_allowed(tokens) == len(tokens),
+    )
+
+
+def _logprobs(n_top: int | None, verdict: Verdict, logits: Logits, at: int) -> tuple[TokenLogprobs, ...]:
+    """Of the committed tokens, each from the row it was drawn from."""
+    if n_top is None:
+        return ()
+    rows = (at, *(at + 1 + node for node in verdict.nodes))
+    return tuple(
+        token_logprobs(logits[row], token, n_top) for row, token in zip(rows, verdict.tokens, strict=False)
+    )
+
+
+def _committed_event(verdict: Verdict, proposal: Proposal, logprobs: tuple[TokenLogprobs, ...]) -> Committed:
     if not proposal:
-        return Committed(tokens, (None,) * len(tokens))
-    sources = [proposal.sources[node] for node in nodes]
-    rejected = tuple(t for i, t in enumerate(proposal.tokens) if i not in nodes)
-    padding = (None,) * (len(tokens) - len(nodes))
-    return Committed(tokens, (*sources, *padding), len(proposal), rejected)
+        return Committed(verdict.tokens, (None,) * len(verdict.tokens), logprobs=logprobs)
+    sources = [proposal.sources[node] for node in verdict.nodes]
+    rejected = tuple(t for i, t in enumerate(proposal.tokens) if i not in verdict.nodes)
+    padding = (None,) * (len(verdict.tokens) - len(verdict.nodes))
+    return Committed(verdict.tokens, (*sources, *padding), len(proposal), rejected, logprobs)

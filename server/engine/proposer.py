@@ -1,11 +1,15 @@
-"""The seam to whatever guesses ahead: drafters over the bus, or nothing. Called by the engine thread only."""
+"""The seam to whatever guesses ahead: drafters over the bus, a model beside, a lookup, or nothing.
+
+Called by the engine thread only.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from server.engine.request import Speculation
 from server.sampling.params import SamplingParams
 
 ROOT = -1
@@ -35,24 +39,49 @@ class Proposal:
 NOTHING = Proposal()
 
 
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Guesses wanted for a session in the step to come: at most `limit`. forced: tokens that must follow, by
+    the session's grammar; allows: whether a path of guesses may follow, None if anything may."""
+
+    session: int
+    limit: int
+    forced: tuple[int, ...] = ()
+    allows: Callable[[Sequence[int]], bool] | None = None
+
+
 class Proposer(Protocol):
-    """Never blocks. What it proposes may be stale or wrong: verification decides."""
+    """What it proposes may be stale or wrong: verification decides. Never blocks on a peer, but for a wait
+    that it expects to pay and whose end it sets itself."""
+
+    @property
+    def spent_s(self) -> float:
+        """Seconds of the last propose() that a draft model worked or the lead waited."""
+        ...
 
     def drain(self) -> None:
         """Take in what arrived since the last step."""
         ...
 
-    def open(self, session: int, tokens: Sequence[int], sampling: SamplingParams) -> None:
+    def open(
+        self, session: int, tokens: Sequence[int], sampling: SamplingParams, bounds: Speculation
+    ) -> None:
         """A session begins. `tokens` is the engine's own list and grows as tokens are committed."""
         ...
 
-    def propose(self, session: int, limit: int) -> Proposal:
-        """At most `limit` guesses for what follows the committed tokens, a linear chain."""
+    def propose(self, asks: Sequence[Ask], n_rows: int, n_cells: int) -> list[Proposal]:
+        """Guesses for what follows the committed tokens, one proposal per ask, to be decoded beside n_rows
+        rows with n_cells cells of the KV cache in use."""
         ...
 
     def committed(self, session: int, n: int, proposal: Proposal, accepted: Sequence[int]) -> None:
         """The last n tokens of the session's list are new. They were verified together with `proposal`, of
         which the nodes with indices `accepted` were right."""
+        ...
+
+    def stepped(self, n_rows: int, n_cells: int, decode_s: float, step_s: float, n_tokens: int) -> None:
+        """A step without prompt rows decoded n_rows rows in decode_s, took step_s in all, and committed
+        n_tokens tokens."""
         ...
 
     def close(self, session: int, *, keep: bool) -> None:
@@ -65,18 +94,25 @@ class Proposer(Protocol):
 
 
 class NoProposer:
-    """A server without drafters."""
+    """A server without drafts."""
+
+    spent_s = 0.0
 
     def drain(self) -> None:
         pass
 
-    def open(self, session: int, tokens: Sequence[int], sampling: SamplingParams) -> None:
+    def open(
+        self, session: int, tokens: Sequence[int], sampling: SamplingParams, bounds: Speculation
+    ) -> None:
         pass
 
-    def propose(self, session: int, limit: int) -> Proposal:
-        return NOTHING
+    def propose(self, asks: Sequence[Ask], n_rows: int, n_cells: int) -> list[Proposal]:
+        return [NOTHING] * len(asks)
 
     def committed(self, session: int, n: int, proposal: Proposal, accepted: Sequence[int]) -> None:
+        pass
+
+    def stepped(self, n_rows: int, n_cells: int, decode_s: float, step_s: float, n_tokens: int) -> None:
         pass
 
     def close(self, session: int, *, keep: bool) -> None:

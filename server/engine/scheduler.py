@@ -5,17 +5,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from server.engine.request import Exactness
 from server.engine.session import Session
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     """n_batch: most rows of one decode. n_chunk: most prompt rows of one decode while a session decodes, so
-    that a long prompt does not stall the others. draft_max: most drafted tokens per session and step."""
+    that a long prompt does not stall the others. draft_max: most drafted tokens per session and step.
+    leaves: most of one session's tree of guesses, each of which needs a sequence of the KV cache.
+    stable_width: rows of every step of a session whose bits shall not depend on drafts. exactness: of
+    requests that do not say."""
 
     n_batch: int = 512
     n_chunk: int = 64
     draft_max: int = 8
+    leaves: int = 3
+    stable_width: int = 8
+    exactness: Exactness = "default"
+
+    def is_stable(self, session: Session) -> bool:
+        """Whether the session's bits shall not depend on drafts, nor on other sessions: it runs alone."""
+        return (session.request.speculation.exactness or self.exactness) == "width-stable"
 
 
 @dataclass(slots=True)
@@ -53,6 +64,12 @@ def plan(sessions: Sequence[Session], limits: Limits) -> list[Work]:
 
 def _draft_max(session: Session, limits: Limits) -> int:
     """A guess beyond the last token that may be committed is wasted: one row chooses one token."""
+    if limits.is_stable(session):
+        most = limits.stable_width - 1 if session.n_pending == 1 else 0
+        return min(most, _wanted(session, limits), session.n_left - 1)
+    return min(_wanted(session, limits), session.n_left - 1)
+
+
+def _wanted(session: Session, limits: Limits) -> int:
     wanted = session.request.speculation.n_max
-    most = limits.draft_max if wanted is None else min(wanted, limits.draft_max)
-    return min(most, session.n_left - 1)
+    return limits.draft_max if wanted is None else min(wanted, limits.draft_max)

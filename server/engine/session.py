@@ -8,6 +8,8 @@ from server.engine.events import DrafterCount, FinishReason, Stats
 from server.engine.proposer import Proposal
 from server.engine.request import GenerationRequest
 from server.engine.verify import Verdict
+from server.sampling.constraint import Constraint
+from server.sampling.sampler import Sampler
 
 NO_SEQ = -1
 
@@ -24,6 +26,8 @@ class Session:
     n_ctx: int
     tokens: list[int] = field(init=False)
     n_prompt: int = field(init=False)
+    constraint: Constraint | None = field(init=False)
+    sampler: Sampler = field(init=False)
     seq: int = NO_SEQ
     n_kv: int = 0
     n_cached: int = 0
@@ -39,6 +43,8 @@ class Session:
     def __post_init__(self) -> None:
         self.tokens = list(self.request.prompt)
         self.n_prompt = len(self.tokens)
+        self.constraint = self.request.constraint() if self.request.constraint else None
+        self.sampler = Sampler(self.request.sampling, self.tokens, self.constraint)
 
     @property
     def n_pending(self) -> int:

@@ -14,12 +14,16 @@ Logits: TypeAlias = npt.NDArray[np.float32]
 
 @dataclass(slots=True)
 class Batch:
-    """Rows of one decode as parallel lists: token id, position, sequence id, whether logits are wanted."""
+    """Rows of one decode as parallel lists: token id, position, sequence id, whether logits are wanted.
+
+    shared: for rows that belong to several sequences (the stem of a tree), all of these by row index.
+    """
 
     tokens: list[int] = field(default_factory=list[int])
     positions: list[int] = field(default_factory=list[int])
     seqs: list[int] = field(default_factory=list[int])
     wanted: list[bool] = field(default_factory=list[bool])
+    shared: dict[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -31,6 +35,15 @@ class Batch:
         self.positions += range(position, position + n)
         self.seqs += [seq] * n
         self.wanted += [False] * (n - n_wanted) + [True] * n_wanted
+
+    def append(self, seqs: Sequence[int], position: int, token: int, *, wanted: bool) -> None:
+        """Append one row of these sequences, which hold the same tokens up to it."""
+        if len(seqs) > 1:
+            self.shared[len(self.tokens)] = tuple(seqs)
+        self.tokens.append(token)
+        self.positions.append(position)
+        self.seqs.append(seqs[0])
+        self.wanted.append(wanted)
 
 
 class Vocabulary(Protocol):
@@ -106,9 +119,9 @@ class Backend(Protocol):
         """Forget positions >= length of the sequence; 0 frees it."""
         ...
 
-    def copy(self, source: int, target: int, length: int) -> None:
-        """Give the empty sequence `target` the first `length` positions of `source`. Cheap: the cells are
-        shared, though callers count them twice."""
+    def copy(self, source: int, target: int, start: int, end: int) -> None:
+        """Give the sequence `target`, which has `start` positions, those from start to end of `source`.
+        Cheap: the cells are shared."""
         ...
 
     def close(self) -> None: ...

@@ -78,6 +78,13 @@ def _share(value: int) -> float:
     return value / (1 << 64)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Cell:
+    """One cell of the KV cache: a position of all sequences that share it. Equal only to itself."""
+
+    chain: int
+
+
 @dataclass(slots=True)
 class FakeBackend:
     """Implements Backend. step_s and row_s are slept per decode and per row, to give a run its pace."""
@@ -95,17 +102,17 @@ class FakeBackend:
     vocab: FakeVocabulary = field(default_factory=FakeVocabulary)
     widths: list[int] = field(default_factory=list[int])
     closed: bool = False
-    _chains: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
+    _chains: dict[int, list[_Cell]] = field(default_factory=dict[int, "list[_Cell]"])
 
     def decode(self, batch: Batch) -> Logits:
         if not 0 < len(batch) <= self.n_batch:
             raise BackendError(f"a batch of {len(batch)} rows, at most {self.n_batch}")
         self.widths.append(len(batch))
         rows: list[Logits] = []
-        for token, position, seq, wanted in zip(
-            batch.tokens, batch.positions, batch.seqs, batch.wanted, strict=True
+        for row, (token, position, wanted) in enumerate(
+            zip(batch.tokens, batch.positions, batch.wanted, strict=True)
         ):
-            chain = self._append(seq, position, token)
+            chain = self._append(batch.shared.get(row, (batch.seqs[row],)), position, token)
             if wanted:
                 rows.append(self.model.logits(chain))
         if self.step_s or self.row_s:
@@ -118,11 +125,13 @@ class FakeBackend:
             raise BackendError("this model's sequences cannot be trimmed")
         del chains[length:]
 
-    def copy(self, source: int, target: int, length: int) -> None:
-        chains = self._chains.get(source, [])
-        if self._chains.get(target) or len(chains) < length:
-            raise BackendError(f"cannot copy {length} positions of sequence {source} to {target}")
-        self._chains[target] = chains[:length]
+    def copy(self, source: int, target: int, start: int, end: int) -> None:
+        if not 0 <= target < self.n_seqs:
+            raise BackendError(f"sequence {target} out of range")
+        cells, own = self._chains.get(source, []), self._chains.setdefault(target, [])
+        if len(own) != start or len(cells) < end or own != cells[:start]:
+            raise BackendError(f"cannot copy {start} to {end} of sequence {source} to {target}")
+        own += cells[start:end]
 
     def length(self, seq: int) -> int:
         """How many positions of the sequence are in the cache."""
@@ -131,13 +140,22 @@ class FakeBackend:
     def close(self) -> None:
         self.closed = True
 
-    def _append(self, seq: int, position: int, token: int) -> int:
-        if not 0 <= seq < self.n_seqs or not 0 <= token < self.vocab.size:
-            raise BackendError(f"sequence {seq} or token {token} out of range")
-        chains = self._chains.setdefault(seq, [])
-        if position != len(chains) or position >= self.n_ctx:
-            raise BackendError(f"position {position} in sequence {seq} of length {len(chains)}")
-        if sum(map(len, self._chains.values())) >= self.n_cells:
+    @property
+    def n_used(self) -> int:
+        """Cells in use, shared ones counted once."""
+        return len({id(cell) for cells in self._chains.values() for cell in cells})
+
+    def _append(self, seqs: tuple[int, ...], position: int, token: int) -> int:
+        """One cell more for all these sequences."""
+        if not all(0 <= seq < self.n_seqs for seq in seqs) or not 0 <= token < self.vocab.size:
+            raise BackendError(f"sequences {seqs} or token {token} out of range")
+        held = [self._chains.setdefault(seq, []) for seq in seqs]
+        before = held[0][-1].chain if held[0] else 0
+        if position != len(held[0]) or any(cells != held[0] for cells in held[1:]) or position >= self.n_ctx:
+            raise BackendError(f"position {position} in sequences {seqs} of {[len(c) for c in held]}")
+        if sum(map(len, self._chains.values())) >= self.n_cells and self.n_used >= self.n_cells:
             raise BackendError("the KV cache is full")
-        chains.append(mix((chains[-1] if chains else 0) + token + 1))
-        return chains[-1]
+        cell = _Cell(mix(before + token + 1))
+        for cells in held:
+            cells.append(cell)
+        return cell.chain

@@ -74,6 +74,12 @@ def default_cells(path: Path, n_sessions: int) -> int:
         C.llama_model_free(model)
 
 
+def has_gpu() -> bool:
+    """Whether this build of llama.cpp can put layers on a GPU that is there."""
+    _start_library()
+    return bool(C.llama_supports_gpu_offload())
+
+
 def _load(path: Path, params: Any) -> Any:
     _start_library()
     if not path.is_file():
@@ -142,18 +148,19 @@ class _Rows:
         self._seqs = (ctypes.c_int32 * capacity)()
         self._wanted = (ctypes.c_int8 * capacity)()
         self._seq_counts = (ctypes.c_int32 * capacity)(*[1] * capacity)
-        base, width = ctypes.addressof(self._seqs), ctypes.sizeof(ctypes.c_int32)
+        self._base, self._width = ctypes.addressof(self._seqs), ctypes.sizeof(ctypes.c_int32)
         pointer = ctypes.POINTER(ctypes.c_int32)
-        self._seq_pointers = (pointer * capacity)(
-            *[ctypes.cast(base + i * width, pointer) for i in range(capacity)]
+        self._seq_addresses = (ctypes.c_size_t * capacity)(
+            *[self._base + i * self._width for i in range(capacity)]
         )
+        self._shared: dict[int, Any] = {}  # rows with sequences of their own, by index
         self.batch = C.llama_batch(
             n_tokens=0,
             token=ctypes.cast(self._tokens, pointer),
             embd=None,
             pos=ctypes.cast(self._positions, pointer),
             n_seq_id=ctypes.cast(self._seq_counts, pointer),
-            seq_id=ctypes.cast(self._seq_pointers, ctypes.POINTER(pointer)),
+            seq_id=ctypes.cast(self._seq_addresses, ctypes.POINTER(pointer)),
             logits=ctypes.cast(self._wanted, ctypes.POINTER(ctypes.c_int8)),
         )
 
@@ -164,6 +171,19 @@ class _Rows:
         self._seqs[:n] = batch.seqs
         self._wanted[:n] = batch.wanted
         self.batch.n_tokens = n
+        if batch.shared or self._shared:
+            self._share(batch)
+
+    def _share(self, batch: Batch) -> None:
+        """Point the rows of several sequences at theirs, and those of the last batch back at their one."""
+        for row in self._shared:
+            self._seq_counts[row] = 1
+            self._seq_addresses[row] = self._base + row * self._width
+        self._shared = {}
+        for row, seqs in batch.shared.items():
+            array = self._shared[row] = (ctypes.c_int32 * len(seqs))(*seqs)
+            self._seq_counts[row] = len(seqs)
+            self._seq_addresses[row] = ctypes.addressof(array)
 
 
 class LlamaBackend:
@@ -224,8 +244,8 @@ class LlamaBackend:
         if not C.llama_memory_seq_rm(self._memory, seq, length, -1):
             raise BackendError("this model's sequences cannot be trimmed")
 
-    def copy(self, source: int, target: int, length: int) -> None:
-        C.llama_memory_seq_cp(self._memory, source, target, 0, length)
+    def copy(self, source: int, target: int, start: int, end: int) -> None:
+        C.llama_memory_seq_cp(self._memory, source, target, start, end)
 
     def close(self) -> None:
         if self._context:

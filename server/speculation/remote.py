@@ -6,34 +6,40 @@ Nothing a drafter sends reaches the engine unchecked: ids in range, base and cha
 
 from __future__ import annotations
 
-import itertools
 import logging
-import secrets
+import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from server.engine.proposer import NOTHING, Proposal
-from server.sampling.params import SamplingParams
+from server.speculation.acceptance import Acceptance
+from server.speculation.assignment import Candidate, assign
 from server.speculation.bus import Bus
-from server.speculation.messages import Close, Commit, Draft, Message, Open, Refuse, Want, chain_start
+from server.speculation.messages import Close, Commit, Draft, Message, Open, Refuse, Want
 from server.speculation.presence import Presence, misfit
-from server.speculation.tree import ScoredTree
+from server.speculation.speculated import Speculated
 
 logger = logging.getLogger("duo.drafters")
 
 MAX_RATE = 4000  # messages per second of one drafter; what is above is dropped
 MAX_QUEUED = 20_000  # messages waiting for the engine thread
+SMOOTHING = 0.2  # of the measured lag
+FRESH_S = 2.0  # a drafter that was silent for longer is not waited for
 
 
 @dataclass(slots=True)
 class DrafterRecord:
-    """What this lead knows of one drafter. refusal: why it is not used, None when it is."""
+    """What this lead knows of one drafter. refusal: why it is not used, None when it is. lag_s: from a commit
+    that leaves it without valid guesses to the arrival of the next one, 0 before the first."""
 
     presence: Presence
     refusal: str | None
     counts: dict[str, int] = field(default_factory=dict[str, int])
+    td_s: float = 0.0
+    lag_s: float = 0.0
+    heard_at: float = 0.0
+    n_assigned: int = 0
     window: int = 0
     n_window: int = 0
 
@@ -41,19 +47,8 @@ class DrafterRecord:
         self.counts[what] = self.counts.get(what, 0) + n
 
 
-@dataclass(slots=True)
-class _Speculated:
-    """One open session. wire_id is unique across the leads of a pool; tokens is the engine's own list."""
-
-    wire_id: int
-    tokens: Sequence[int]
-    sampling: SamplingParams
-    epoch: int = 0
-    tree: ScoredTree | None = None  # None as long as nobody drafts
-
-
-class RemoteProposer:
-    """Implements Proposer over a Bus, and Listener for it."""
+class RemoteDrafters:
+    """Drafters over a Bus, and Listener for it. Grafts what they guess into the trees of sessions."""
 
     def __init__(
         self, bus: Bus, own: Presence, *, max_ahead: int, clock: Callable[[], float] = time.monotonic
@@ -63,72 +58,86 @@ class RemoteProposer:
         self._own = own
         self._max_ahead = max_ahead
         self._clock = clock
-        self._arrived: deque[Message | tuple[Presence, ...]] = deque(maxlen=MAX_QUEUED)
+        self._arrived: deque[tuple[float, Message | tuple[Presence, ...]]] = deque(maxlen=MAX_QUEUED)
+        self._something = threading.Event()
         self._drafters: dict[str, DrafterRecord] = {}
-        self._sessions: dict[int, _Speculated] = {}
-        self._by_wire: dict[int, _Speculated] = {}
-        self._wire_ids = itertools.count(secrets.randbits(48) << 16)
+        self._sessions: dict[int, Speculated] = {}  # by wire id
 
     # -- Listener: the bus's reader thread ----------------------------------------
 
     def received(self, message: Message) -> None:
-        self._arrived.append(message)
+        self._arrived.append((self._clock(), message))
+        self._something.set()
 
     def peers(self, present: Sequence[Presence]) -> None:
-        self._arrived.append(tuple(present))
+        self._arrived.append((self._clock(), tuple(present)))
 
-    # -- Proposer: the engine thread ----------------------------------------
+    # -- the engine thread ----------------------------------------
 
     def drain(self) -> None:
+        """Take in what arrived."""
         while self._arrived:
-            item = self._arrived.popleft()
+            at, item = self._arrived.popleft()
             if isinstance(item, tuple):
                 self._meet(item)
             elif isinstance(item, Draft):
-                self._graft(item)
+                self._graft(item, at)
             elif isinstance(item, Want):
                 self._reopen(item)
 
-    def open(self, session: int, tokens: Sequence[int], sampling: SamplingParams) -> None:
-        speculated = _Speculated(next(self._wire_ids), tokens, sampling.mirrored())
-        self._sessions[session] = speculated
-        self._by_wire[speculated.wire_id] = speculated
-        self._announce(speculated, self._accepted())
+    def now(self) -> float:
+        """The clock of diverged_at and heard_at."""
+        return self._clock()
 
-    def propose(self, session: int, limit: int) -> Proposal:
-        speculated = self._sessions.get(session)
-        if speculated is None or speculated.tree is None:
-            return NOTHING
-        return speculated.tree.best(limit)
+    def wait(self, timeout_s: float) -> None:
+        """Take in what arrives, as soon as something does."""
+        self._something.clear()
+        if not self._arrived:
+            self._something.wait(timeout_s)
+        self.drain()
 
-    def committed(self, session: int, n: int, proposal: Proposal, accepted: Sequence[int]) -> None:
-        speculated = self._sessions.get(session)
-        if speculated is None or speculated.tree is None:
-            return
-        tokens = tuple(speculated.tokens[-n:])
-        base = speculated.tree.position
-        speculated.tree.commit(tokens)
+    def open(self, speculated: Speculated, acceptance: Acceptance) -> None:
+        self._sessions[speculated.wire_id] = speculated
+        self._assign(speculated, acceptance)
+
+    def committed(self, speculated: Speculated, base: int, tokens: tuple[int, ...], grown: bool) -> None:
+        """These tokens follow the first `base` ones; grown: guesses that follow them are known."""
         message = Commit(speculated.wire_id, speculated.epoch, base, speculated.tree.chain, tokens)
-        for drafter in self._accepted():
+        for drafter in speculated.drafters:
             self._bus.send(drafter, message)
-        for node, source in enumerate(proposal.sources):
+        if speculated.drafters:
+            speculated.diverged_at = None if grown else self._clock()
+
+    def close(self, speculated: Speculated, acceptance: Acceptance, *, keep: bool) -> None:
+        del self._sessions[speculated.wire_id]
+        message = Close(speculated.wire_id, speculated.epoch, keep)
+        for drafter in speculated.drafters:
+            self._bus.send(drafter, message)
+            self._drafters[drafter].n_assigned -= 1
+        for other in self._sessions.values():
+            if not other.drafters:
+                self._assign(other, acceptance)
+
+    def count(self, sources: Iterable[str], accepted: Sequence[int]) -> None:
+        """What became of verified guesses: `accepted` are the indices of those that were right."""
+        for node, source in enumerate(sources):
             record = self._drafters.get(source)
             if record:
                 record.count("drafted")
                 record.count("accepted", int(node in accepted))
 
-    def close(self, session: int, *, keep: bool) -> None:
-        speculated = self._sessions.pop(session, None)
-        if speculated is None:
-            return
-        del self._by_wire[speculated.wire_id]
-        if speculated.tree is not None:
-            message = Close(speculated.wire_id, speculated.epoch, keep)
-            for drafter in self._accepted():
-                self._bus.send(drafter, message)
+    def awaited(self, speculated: Speculated) -> DrafterRecord | None:
+        """The assigned drafter whose next guess is due first, None if there is none to wait for."""
+        now = self._clock()
+        live = [
+            record
+            for record in (self._drafters[id] for id in speculated.drafters)
+            if record.lag_s and now - record.heard_at < FRESH_S
+        ]
+        return min(live, key=lambda record: record.lag_s, default=None)
 
     def idle(self) -> bool:
-        return not self._sessions and not self._by_wire
+        return not self._sessions and all(record.n_assigned == 0 for record in self._drafters.values())
 
     # -- what others may know ----------------------------------------
 
@@ -139,10 +148,12 @@ class RemoteProposer:
     # -- arrivals ----------------------------------------
 
     def _meet(self, present: Sequence[Presence]) -> None:
-        """Drafters joined or left: open all sessions for those that joined."""
+        """Drafters joined or left: assign sessions to those that joined."""
         now = {presence.id: presence for presence in present}
         for gone in [drafter for drafter in self._drafters if drafter not in now]:
             del self._drafters[gone]
+            for speculated in self._sessions.values():
+                speculated.drafters.discard(gone)
             logger.info("drafter %s left", gone)
         joined = [presence for id, presence in now.items() if id not in self._drafters]
         for presence in joined:
@@ -151,20 +162,33 @@ class RemoteProposer:
             if refusal:
                 logger.warning("drafter %s (%s) refused: %s", presence.id, presence.model, refusal)
                 self._bus.send(presence.id, Refuse(self._own.id, refusal))
-                continue
-            logger.info("drafter %s (%s) joined", presence.id, presence.model)
-            for speculated in self._sessions.values():
-                self._announce(speculated, [presence.id])
+            else:
+                logger.info("drafter %s (%s) joined", presence.id, presence.model)
         for presence in now.values():
             self._drafters[presence.id].presence = presence
+        if joined:
+            for speculated in self._sessions.values():
+                self._assign(speculated, None)
 
-    def _announce(self, speculated: _Speculated, drafters: Sequence[str]) -> None:
+    def _assign(self, speculated: Speculated, acceptance: Acceptance | None) -> None:
+        """Open the session at the drafters that shall guess for it and do not yet."""
+        candidates = [
+            Candidate(
+                id,
+                record.presence.capacity - record.n_assigned,
+                record.td_s or record.presence.td_us / 1e6,
+                acceptance.mean(id) if acceptance else 0.7,
+            )
+            for id, record in self._drafters.items()
+            if not record.refusal and id not in speculated.drafters and speculated.allows(id)
+        ]
+        for drafter in assign(speculated.wire_id, candidates, taken=len(speculated.drafters)):
+            speculated.drafters.add(drafter)
+            self._drafters[drafter].n_assigned += 1
+            self._announce(speculated, drafter)
+
+    def _announce(self, speculated: Speculated, drafter: str) -> None:
         """Send Open with everything committed so far."""
-        if not drafters:
-            return
-        tokens = tuple(speculated.tokens)
-        if speculated.tree is None:
-            speculated.tree = ScoredTree(len(tokens), chain_start(tokens))
         message = Open(
             self._own.id,
             speculated.wire_id,
@@ -172,28 +196,33 @@ class RemoteProposer:
             speculated.tree.chain,
             self._max_ahead,
             speculated.sampling,
-            tokens,
+            tuple(speculated.tokens),
         )
-        for drafter in drafters:
-            self._bus.send(drafter, message)
+        self._bus.send(drafter, message)
 
     def _reopen(self, want: Want) -> None:
-        speculated = self._by_wire.get(want.session)
+        speculated = self._sessions.get(want.session)
         record = self._drafters.get(want.drafter)
-        if speculated and record and not record.refusal and self._within_rate(record):
-            self._announce(speculated, [want.drafter])
+        if speculated and record and want.drafter in speculated.drafters and self._within_rate(record):
+            self._announce(speculated, want.drafter)
 
-    def _graft(self, draft: Draft) -> None:
+    def _graft(self, draft: Draft, at: float) -> None:
         record = self._drafters.get(draft.drafter)
         if record is None or record.refusal or not self._within_rate(record):
             return
-        speculated = self._by_wire.get(draft.session)
-        if speculated is None or speculated.tree is None or draft.epoch != speculated.epoch:
+        speculated = self._sessions.get(draft.session)
+        if speculated is None or draft.epoch != speculated.epoch or draft.drafter not in speculated.drafters:
             record.count("stale")
         elif not all(0 <= token < self._own.vocabulary.size for token in draft.tokens):
             record.count("invalid")
         else:
-            record.count(speculated.tree.graft(draft))
+            outcome = speculated.tree.graft(draft)
+            record.count(outcome)
+            record.td_s, record.heard_at = draft.td_us / 1e6, at
+            if speculated.diverged_at is not None and outcome == "fresh" and speculated.tree.n_below:
+                lag = at - speculated.diverged_at
+                record.lag_s += (lag - record.lag_s) * (SMOOTHING if record.lag_s else 1.0)
+                speculated.diverged_at = None
 
     def _within_rate(self, record: DrafterRecord) -> bool:
         window = int(self._clock())
@@ -203,6 +232,3 @@ class RemoteProposer:
         if record.n_window == MAX_RATE:
             logger.warning("drafter %s sends too much: ignored for a moment", record.presence.id)
         return record.n_window < MAX_RATE
-
-    def _accepted(self) -> list[str]:
-        return [id for id, record in self._drafters.items() if not record.refusal]

@@ -1,4 +1,4 @@
-"""Guesses past the committed tokens of one session, merged from all drafters into one scored tree.
+"""Guesses past the committed tokens of one session, merged from all sources into one scored tree.
 
 Every place in the tree is known by its chain hash, so that a draft may continue the committed tokens, an
 earlier guess, or a state the lead has moved on from: what still agrees with the committed tokens is grafted.
@@ -6,14 +6,18 @@ earlier guess, or a state the lead has moved on from: what still agrees with the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import heapq
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from server.engine.proposer import NOTHING, ROOT, Proposal
+from server.speculation.acceptance import Acceptance
 from server.speculation.messages import Draft, chain_next
 
 MAX_NODES = 512  # of one tree: a drafter that floods is cut off here
+
+AND = " & "  # between the names of sources that agree
 
 Grafted: TypeAlias = Literal["fresh", "late", "stale", "full"]
 
@@ -23,9 +27,42 @@ class _Node:
     token: int
     position: int  # index in the sequence of the token after this one
     chain: int
-    score: float  # path probability from the root at the time of grafting
-    source: str
+    source: str  # who guessed it; several that agree are a source of their own, known by all their names
+    confidence: int  # probability times 255 given its parent, by the surest of them
     children: dict[int, _Node] = field(default_factory=dict[int, "_Node"])
+
+    @property
+    def first_source(self) -> str:
+        return self.source.partition(AND)[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """Guesses to choose from, best first: any number of the first ones is a tree. probabilities[i]: that
+    guess i is reached and right."""
+
+    tokens: list[int]
+    parents: list[int]
+    sources: list[str]
+    probabilities: list[float]
+
+    def take(self, n: int) -> Proposal:
+        """The n best."""
+        if not n:
+            return NOTHING
+        return Proposal(tuple(self.tokens[:n]), tuple(self.parents[:n]), tuple(self.sources[:n]))
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Bounds of an Offer: nodes, leaves, least path probability, sources (None: any), and whether a path of
+    tokens from the root may be followed at all (a grammar)."""
+
+    limit: int
+    leaves: int = 3
+    p_min: float = 0.0
+    sources: Callable[[str], bool] | None = None
+    allows: Callable[[Sequence[int]], bool] | None = None
 
 
 class ScoredTree:
@@ -36,7 +73,7 @@ class ScoredTree:
         self._start = position
         self._chains = [chain]  # after start, start + 1, … committed tokens
         self._committed: list[int] = []
-        self._root = _Node(ROOT, position, chain, 1.0, "")
+        self._root = _Node(ROOT, position, chain, "", 255)
         self._places = {chain: self._root}
 
     @property
@@ -80,44 +117,121 @@ class ScoredTree:
         return "late" if any(a is not None for a in agreed) else "stale"
 
     def _add(self, parent: _Node | None, draft: Draft, i: int) -> _Node | None:
-        if parent is None:
-            return None
-        token, score = draft.tokens[i], parent.score * draft.confidences[i] / 255
+        return parent and self._grow(parent, draft.tokens[i], draft.drafter, draft.confidences[i])
+
+    def _grow(self, parent: _Node, token: int, source: str, confidence: int) -> _Node | None:
+        """The child with this token, whoever guessed it before. None when the tree is full."""
         node = parent.children.get(token)
         if node is not None:
-            node.score = max(node.score, score)
+            node.confidence = max(node.confidence, confidence)
+            if node.source != source and source not in node.source.split(AND):
+                node.source = AND.join(sorted([*node.source.split(AND), source])) if node.source else source
             return node
         if len(self._places) > MAX_NODES:
             return None
         chain = chain_next(parent.chain, token)
-        node = _Node(token, parent.position + 1, chain, score, draft.drafter)
+        node = _Node(token, parent.position + 1, chain, source, confidence)
         parent.children[token] = node
         self._places[chain] = node
         return node
 
-    def commit(self, tokens: Sequence[int]) -> None:
-        """These tokens are committed: move the root along them and forget the rest."""
-        root = self._root
-        for token in tokens:
-            chain = chain_next(root.chain, token)
-            root = root.children.get(token) or _Node(token, root.position + 1, chain, 1.0, "")
-            self._committed.append(token)
-            self._chains.append(chain)
-        self._root = root
-        self._places = {}
-        below = [root]
-        while below:
-            node = below.pop()
-            self._places[node.chain] = node
-            below += node.children.values()
+    def guess(self, source: str, tokens: Sequence[int], confidences: Sequence[int]) -> None:
+        """Graft a chain of guesses for what follows the committed tokens."""
+        node: _Node | None = self._root
+        for token, confidence in zip(tokens, confidences, strict=True):
+            node = self._grow(node, token, source, confidence)
+            if node is None:
+                return
 
-    def best(self, limit: int) -> Proposal:
-        """The likeliest chain of at most `limit` guesses."""
-        if not self._root.children:
-            return NOTHING
-        node, path = self._root, list[_Node]()
-        while node.children and len(path) < limit:
-            node = max(node.children.values(), key=lambda child: child.score)
-            path.append(node)
-        tokens = tuple(node.token for node in path)
-        return Proposal(tokens, tuple(range(ROOT, len(path) - 1)), tuple(node.source for node in path))
+    def branch(self, path: Sequence[int], source: str, token: int, confidence: int) -> None:
+        """Graft one guess after `path`, a path of the tree from its root."""
+        node: _Node | None = self._root
+        for step in path:
+            node = node.children.get(step) if node else None
+        if node is not None:
+            self._grow(node, token, source, confidence)
+
+    def commit(self, tokens: Sequence[int], acceptance: Acceptance) -> bool:
+        """These tokens are committed: move the root along them, learn from the guesses beside them, and
+        forget those. Returns whether something is left of the tree."""
+        root, grown = self._root, False
+        for token in tokens:
+            for guess in root.children.values():
+                acceptance.observe(guess.source, guess.confidence, guess.token == token)
+            child = root.children.get(token)
+            if child is None:
+                child = _Node(token, root.position + 1, chain_next(root.chain, token), "", 255)
+            root = child
+            self._committed.append(token)
+            self._chains.append(root.chain)
+        if root is not self._root:
+            self._root = root
+            grown = bool(root.children)
+            self._places = {root.chain: root}
+            below = list(root.children.values())
+            while below:
+                node = below.pop()
+                self._places[node.chain] = node
+                if node.children:
+                    below += node.children.values()
+        return grown
+
+    @property
+    def n_below(self) -> int:
+        """How many guesses follow the committed tokens directly."""
+        return len(self._root.children)
+
+    def depth(self, most: int) -> int:
+        """How many guesses in a row follow the committed tokens, counted up to `most`."""
+        level, depth = list(self._root.children.values()), 0
+        while level and depth < most:
+            level = [child for node in level for child in node.children.values()]
+            depth += 1
+        return depth
+
+    def offer(self, acceptance: Acceptance, wanted: Wanted) -> Offer:
+        """The most probable tree of at most `limit` guesses, in descending order of path probability."""
+        offer = Offer([], [], [], [])
+        heap: list[tuple[float, int, int, _Node]] = []
+        self._push(heap, self._root, (1.0, ROOT), acceptance, wanted)
+        branched, leaves = set[int](), 0
+        while heap and len(offer.tokens) < wanted.limit:
+            negative, _, parent, node = heapq.heappop(heap)
+            new_leaf = parent in branched or not offer.tokens
+            if (new_leaf and leaves == wanted.leaves) or not _allowed(offer, parent, node.token, wanted):
+                continue
+            leaves += new_leaf
+            branched.add(parent)
+            index = len(offer.tokens)
+            offer.tokens.append(node.token)
+            offer.parents.append(parent)
+            offer.sources.append(node.first_source)
+            offer.probabilities.append(-negative)
+            if node.children:
+                self._push(heap, node, (-negative, index), acceptance, wanted)
+        return offer
+
+    def _push(
+        self,
+        heap: list[tuple[float, int, int, _Node]],
+        node: _Node,
+        at: tuple[float, int],
+        acceptance: Acceptance,
+        wanted: Wanted,
+    ) -> None:
+        """Put the children of a node on the heap. at: the node's path probability and its index."""
+        path, index = at
+        for child in node.children.values():
+            probability = path * acceptance.probability(child.source, child.confidence)
+            if probability >= wanted.p_min and (wanted.sources is None or wanted.sources(child.source)):
+                heapq.heappush(heap, (-probability, child.chain, index, child))  # chains differ
+
+
+def _allowed(offer: Offer, parent: int, token: int, wanted: Wanted) -> bool:
+    if wanted.allows is None:
+        return True
+    path = [token]
+    while parent != ROOT:
+        path.append(offer.tokens[parent])
+        parent = offer.parents[parent]
+    return wanted.allows(path[::-1])

@@ -15,7 +15,8 @@ from server.engine.request import GenerationRequest
 from server.llama.fake import FakeBackend, FakeModel, FakeVocabulary
 from server.speculation.memory import MemoryPool
 from server.speculation.presence import Presence, VocabularyCard, vocabulary_card
-from server.speculation.remote import RemoteProposer
+from server.speculation.remote import RemoteDrafters
+from server.speculation.speculator import Policy, Speculator
 from tests.invariance.scripted import LyingDrafter, ScriptedDrafter, StaleDrafter
 from tests.support import PROMPT, Harness, Outcome, request
 
@@ -29,8 +30,9 @@ class Scene:
     def __init__(self) -> None:
         self.pool = MemoryPool()
         bus = self.pool.bus(LEAD)
-        self.proposer = RemoteProposer(bus, LEAD, max_ahead=16)
-        bus.start(self.proposer)
+        remote = RemoteDrafters(bus, LEAD, max_ahead=16)
+        self.proposer = Speculator(Policy(lookup=False, gate=False, waits=False), remote=remote)
+        bus.start(remote)
         self.harness = Harness(FakeBackend(FakeModel()), self.proposer)
 
     def add(self, drafter: ScriptedDrafter) -> ScriptedDrafter:

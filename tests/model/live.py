@@ -27,7 +27,8 @@ from server.llama.llamacpp import LlamaBackend, LlamaOptions
 from server.speculation.bus import Listener
 from server.speculation.messages import Message
 from server.speculation.presence import Presence, vocabulary_card
-from server.speculation.remote import RemoteProposer
+from server.speculation.remote import RemoteDrafters
+from server.speculation.speculator import Policy, Speculator
 from server.speculation.streams import RedisBus
 from tests.support import Outcome
 
@@ -127,8 +128,8 @@ class Padded:
     def trim(self, seq: int, length: int) -> None:
         self._backend.trim(seq, length)
 
-    def copy(self, source: int, target: int, length: int) -> None:
-        self._backend.copy(source, target, length)
+    def copy(self, source: int, target: int, start: int, end: int) -> None:
+        self._backend.copy(source, target, start, end)
 
     def close(self) -> None:
         pass
@@ -138,7 +139,7 @@ class LiveLead:
     """An engine thread over a backend. Without a server it has no drafters."""
 
     def __init__(self, backend: Backend, server: EmbeddedServer | None, *, draft_max: int) -> None:
-        self.remote: RemoteProposer | None = None
+        self.remote: RemoteDrafters | None = None
         self._bus: RedisBus | None = None
         proposer: Proposer = NoProposer()
         if server is not None:
@@ -146,7 +147,8 @@ class LiveLead:
                 f"lead-{time.monotonic_ns()}", "lead", "test", "0", vocabulary_card(backend.vocab), 4
             )
             self._bus = RedisBus(server.url, "default", own)
-            proposer = self.remote = RemoteProposer(self._bus, own, max_ahead=3 * draft_max)
+            self.remote = RemoteDrafters(self._bus, own, max_ahead=3 * draft_max)
+            proposer = Speculator(Policy(lookup=False, gate=False, waits=False), remote=self.remote)
             self._bus.start(self.remote)
         limits = Limits(n_batch=backend.n_batch, draft_max=draft_max)
         self.thread = EngineThread(

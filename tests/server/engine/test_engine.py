@@ -86,7 +86,8 @@ def test_a_long_prompt_does_not_stall_a_decoding_session():
     harness = Harness(backend, limits=Limits(n_batch=64, n_chunk=16))
     [first] = harness.submit(request(max_tokens=60))
     harness.engine.step()
-    [second] = harness.submit(request(PROMPT * 10, max_tokens=3))
+    another = (*b"Another one. ", *PROMPT * 10)
+    [second] = harness.submit(request(another, max_tokens=3))
     before = len(harness.outcomes[first].tokens)
     steps = 0
     while not harness.outcomes[second].tokens:
@@ -96,7 +97,7 @@ def test_a_long_prompt_does_not_stall_a_decoding_session():
     assert len(harness.outcomes[first].tokens) - before == steps
     while harness.engine.step():
         pass
-    assert harness.outcomes[second].tokens == plain(request(PROMPT * 10, max_tokens=3), model=ENDLESS)[0]
+    assert harness.outcomes[second].tokens == plain(request(another, max_tokens=3), model=ENDLESS)[0]
 
 
 def test_the_next_turn_evaluates_only_what_is_new():

@@ -1,0 +1,93 @@
+"""What a decode costs by its rows on this machine: measured once at start, and remembered.
+
+The lead goes on learning from every step (server/speculation/costs.py); this is so that the first reply does
+not have to pay for finding out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import platform
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+
+import orjson
+
+from server.errors import BackendError
+from server.llama.backend import Backend, Batch
+
+logger = logging.getLogger("duo.lead")
+
+WIDTHS = (1, 2, 4, 8, 16, 3, 6, 12, 5, 10, 24, 7, 9, 14, 20, 32)
+CONTEXT = 64  # tokens in the cache meanwhile
+ROUNDS = 5
+BUDGET_S = 3.0
+
+
+def measure(backend: Backend, max_rows: int, *, budget_s: float = BUDGET_S) -> dict[int, float]:
+    """Median seconds of a decode by its rows, for as many of WIDTHS as time allows, the important ones first.
+    The KV cache must be empty and is left so. {} for models that cannot forget what they were given."""
+    widths = [width for width in WIDTHS if width <= min(max_rows, backend.n_batch, backend.n_ctx - CONTEXT)]
+    if not backend.can_trim or not widths:
+        return {}
+    deadline = time.perf_counter() + budget_s
+    seen: dict[int, list[float]] = {}
+    try:
+        _decode(backend, 0, CONTEXT)
+        for attempt in range(ROUNDS + 1):
+            for width in widths:
+                if seen and time.perf_counter() > deadline:
+                    break
+                seconds = _decode(backend, CONTEXT, width)
+                backend.trim(0, CONTEXT)
+                if attempt:  # the first time round is to warm up, if there is time for a second one
+                    seen[width] = [*seen.get(width, []), seconds]
+                else:
+                    seen.setdefault(width, [seconds])
+            if attempt == 0 and time.perf_counter() < deadline - budget_s / 2:
+                seen.clear()
+    except BackendError as error:
+        logger.warning("steps could not be measured: %s", error.message)
+    backend.trim(0, 0)
+    return {width: median(times) for width, times in sorted(seen.items())}
+
+
+def _decode(backend: Backend, position: int, width: int) -> float:
+    batch = Batch()
+    batch.extend(0, position, [i % backend.vocab.size for i in range(1, width + 1)], width)
+    began = time.perf_counter()
+    backend.decode(batch)
+    return time.perf_counter() - began
+
+
+def remembered(backend: Backend, max_rows: int, what: Sequence[object]) -> dict[int, float]:
+    """measure(), or what it said before of the same model, machine and `what` else matters."""
+    path = _cache_dir() / f"steps-{_key(what)}.json"
+    try:
+        known = {int(width): float(seconds) for width, seconds in orjson.loads(path.read_bytes()).items()}
+        if known:
+            return known
+    except (OSError, ValueError, AttributeError):
+        pass
+    found = measure(backend, max_rows)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside = path.with_suffix(f".{os.getpid()}")
+        aside.write_bytes(orjson.dumps({str(width): seconds for width, seconds in found.items()}))
+        aside.replace(path)
+    except OSError as error:
+        logger.info("step times are not remembered: %s", error)
+    return found
+
+
+def _cache_dir() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "duo"
+
+
+def _key(what: Sequence[object]) -> str:
+    machine = (platform.node(), platform.machine(), platform.processor(), os.cpu_count())
+    return hashlib.sha256(repr((machine, *what)).encode()).hexdigest()[:16]

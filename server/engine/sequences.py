@@ -1,0 +1,90 @@
+"""Sessions' rows in the KV cache: one sequence each, and for trees a shadow per further leaf.
+
+A shadow holds the same cells as its session's sequence as far as both go, so it costs none of its own; before
+a step only the tail that it lacks is copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from server.engine.branches import MAIN, Branches, branches
+from server.engine.proposer import Proposal
+from server.engine.session import Session
+from server.llama.backend import Backend, Batch
+
+PAD = 0  # the token of rows that are there for the width only
+
+
+class Sequences:
+    """The first n_main sequences of the backend are the conversations', those beyond are shadows."""
+
+    def __init__(self, backend: Backend, n_slots: int, leaves: int) -> None:
+        """Trees of several leaves need a backend with `leaves` sequences for each slot at least."""
+        self._backend = backend
+        branching = backend.can_trim and backend.n_seqs >= n_slots * leaves
+        self._n_shadows = leaves - 1 if branching else 0
+        self.n_main = backend.n_seqs // (1 + self._n_shadows)
+        self._lengths = [0] * backend.n_seqs  # of shadows
+        for seq in range(backend.n_seqs):
+            backend.trim(seq, 0)
+
+    @property
+    def most_leaves(self) -> int:
+        """Of one session's tree."""
+        return 1 + self._n_shadows
+
+    def add_prompt(self, batch: Batch, session: Session, n: int) -> None:
+        """Rows for the next n tokens of a prompt, without logits."""
+        batch.extend(session.seq, session.n_kv, session.tokens[session.n_kv : session.n_kv + n], 0)
+
+    def add(self, batch: Batch, session: Session, proposal: Proposal, n_pad: int) -> Branches | None:
+        """Rows for all pending tokens, the last with logits, then for the proposal, then n_pad that nobody
+        reads. Returns the tree's shape if it has more than one leaf."""
+        rows = session.tokens[session.n_kv :]
+        n = len(proposal)
+        if proposal.parents == tuple(range(-1, n - 1)):
+            batch.extend(session.seq, session.n_kv, [*rows, *proposal.tokens, *[PAD] * n_pad], 1 + n + n_pad)
+            return None
+        tree = branches(proposal.parents)
+        assert tree.n_leaves <= self.most_leaves, f"{tree.n_leaves} leaves"
+        assert not n_pad, "padding is for linear proposals"
+        seqs = (session.seq, *self._shadows(session.seq)[: tree.n_leaves - 1])
+        for shadow in seqs[1:]:
+            self._backend.copy(session.seq, shadow, self._lengths[shadow], session.n_kv)
+            self._lengths[shadow] = session.n_kv
+        for i, token in enumerate(rows):
+            batch.append(seqs, session.n_kv + i, token, wanted=i == len(rows) - 1)
+        base = len(session.tokens)
+        for token, depth, below in zip(proposal.tokens, tree.depths, tree.below, strict=True):
+            batch.append(tuple(seqs[leaf] for leaf in below), base + depth, token, wanted=True)
+        return tree
+
+    def settle(self, session: Session, tree: Branches | None, nodes: Sequence[int]) -> None:
+        """All pending tokens and these nodes of the proposal are in the sequence now, nothing else. To be
+        called with session.n_kv as it was before the step."""
+        base = len(session.tokens)
+        session.n_kv = base + len(nodes)
+        if tree is not None:
+            main = sum(MAIN in tree.below[node] for node in nodes)
+            shadows = self._shadows(session.seq)[: tree.n_leaves - 1]
+            if main < len(nodes):
+                winner = shadows[tree.below[nodes[-1]][0] - 1]
+                self._backend.trim(session.seq, base + main)
+                self._backend.copy(winner, session.seq, base + main, session.n_kv)
+            for shadow in shadows:
+                self._backend.trim(shadow, base)
+                self._lengths[shadow] = base
+        self._backend.trim(session.seq, session.n_kv)
+
+    def trim(self, seq: int, length: int) -> None:
+        """Forget positions >= length of a session's sequence, and all of its shadows."""
+        self._backend.trim(seq, length)
+        for shadow in self._shadows(seq):
+            if self._lengths[shadow]:
+                self._backend.trim(shadow, 0)
+                self._lengths[shadow] = 0
+
+    def _shadows(self, seq: int) -> range:
+        first = self.n_main + seq * self._n_shadows
+        return range(first, first + self._n_shadows)

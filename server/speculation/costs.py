@@ -1,0 +1,129 @@
+"""What a decode costs by its rows and by what is in the KV cache, learned from every step. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+SLOPE = 0.05  # of one row's time: what a row costs where nothing wider was measured
+SMOOTHING = 0.1
+OUTLIER = 0.3  # of the mean: most that one step moves towards an outlier
+SURPRISE = 1.5  # of what was expected: most that one observation is believed
+STALE = 256  # observations after which a width is worth another look
+REFRESH = 8  # observations between two looks at the table
+
+
+@dataclass(slots=True)
+class _Timing:
+    seconds: float
+    count: int = 0
+    last: int = 0
+    first: float = 0.0  # the first observation as it was
+
+    def observe(self, seconds: float, now: int) -> None:
+        self.count += 1
+        self.last = now
+        bound = OUTLIER * self.seconds
+        if self.count == 2 and self.first:
+            self.seconds = min(seconds, self.first)
+        else:
+            delta = min(bound, max(-bound, seconds - self.seconds))
+            self.seconds += delta * max(SMOOTHING, 1 / (self.count + 1))
+
+
+class StepCosts:
+    """Seconds per decode for 1 to max_rows rows. Contexts fall into buckets that double from 256 cells on."""
+
+    def __init__(self, max_rows: int, measured: Mapping[int, float] | None = None) -> None:
+        """measured: seconds by rows, from an earlier calibration with little in the cache."""
+        self._max_rows = max_rows
+        self._buckets: dict[int, dict[int, _Timing]] = {}
+        self._curves: dict[int, tuple[int, list[float]]] = {}  # bucket: when made, seconds
+        self._now = 0
+        for rows, seconds in (measured or {}).items():
+            if 0 < rows <= max_rows:
+                self._buckets.setdefault(0, {})[rows] = _Timing(seconds, 1)
+
+    def observe(self, rows: int, n_cells: int, seconds: float) -> None:
+        """One decode of that many rows took so long, with n_cells cells in use."""
+        self._now += 1
+        if not 0 < rows <= self._max_rows or seconds <= 0.0:
+            return
+        timings = self._buckets.setdefault(_bucket(n_cells), {})
+        timing = timings.get(rows)
+        if timing is None:
+            # a first step may be disturbed, and a width that looks bad is not tried again
+            expected = self.curve(n_cells)[rows] if timings else 0.0
+            timings[rows] = _Timing(min(seconds, SURPRISE * expected or seconds), 1, self._now, seconds)
+        else:
+            timing.observe(seconds, self._now)
+
+    def curve(self, n_cells: int) -> list[float]:
+        """Seconds for 0 … max_rows rows, never falling. All zero before the first observation."""
+        bucket = _bucket(n_cells)
+        made, curve = self._curves.get(bucket, (-REFRESH, []))
+        if self._now - made >= REFRESH:
+            curve = self._make(bucket)
+            self._curves[bucket] = self._now, curve
+        return curve
+
+    def knows(self, rows: int) -> bool:
+        """Whether this width was ever measured, whatever the context."""
+        return rows > self._max_rows or any(rows in timings for timings in self._buckets.values())
+
+    def is_stale(self, rows: int, n_cells: int) -> bool:
+        """Whether this width was not measured lately."""
+        timing = self._buckets.get(_bucket(n_cells), {}).get(rows)
+        return timing is None or self._now - timing.last > STALE
+
+    def table(self) -> dict[int, float]:
+        """Seconds by rows as far as measured, for the smallest context measured."""
+        if not self._buckets:
+            return {}
+        return {rows: timing.seconds for rows, timing in sorted(self._buckets[min(self._buckets)].items())}
+
+    def _make(self, bucket: int) -> list[float]:
+        known = self._known(bucket)
+        if not known:
+            return [0.0] * (self._max_rows + 1)
+        curve = _interpolated(sorted(known.items()), self._max_rows)
+        for rows in range(self._max_rows - 1, 0, -1):  # what costs more than something wider can be padded
+            curve[rows] = min(curve[rows], curve[rows + 1])
+        return curve
+
+    def _known(self, bucket: int) -> dict[int, float]:
+        """Seconds by rows: measured in this bucket, or in the nearest other one and scaled to this one."""
+        own = {rows: timing.seconds for rows, timing in self._buckets.get(bucket, {}).items()}
+        for other in sorted(self._buckets, key=lambda b: abs(b - bucket)):
+            timings = self._buckets[other]
+            shared = [rows for rows in timings if rows in own]
+            scale = 1.0
+            if shared:
+                scale = sum(own[r] for r in shared) / sum(timings[r].seconds for r in shared)
+            for rows, timing in timings.items():
+                own.setdefault(rows, timing.seconds * scale)
+        return own
+
+
+def _bucket(n_cells: int) -> int:
+    return (n_cells >> 8).bit_length()
+
+
+def _interpolated(known: list[tuple[int, float]], max_rows: int) -> list[float]:
+    """Straight lines between what is known; beyond it, SLOPE per row."""
+    first_rows, first = known[0]
+    single = first / (1 + SLOPE * (first_rows - 1))
+    curve = [0.0]
+    points = iter(known)
+    left, right = (1, single), next(points, None)
+    for rows in range(1, max_rows + 1):
+        while right is not None and right[0] < rows:
+            left, right = right, next(points, None)
+        if right is None:
+            curve.append(left[1] + SLOPE * single * (rows - left[0]))
+        elif right[0] == rows:
+            curve.append(right[1])
+        else:
+            share = (rows - left[0]) / (right[0] - left[0])
+            curve.append(left[1] + share * (right[1] - left[1]))
+    return curve

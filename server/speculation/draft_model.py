@@ -1,0 +1,140 @@
+"""A draft model inside the lead, over a Backend of its own: guesses between two steps, never beside one."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from server.cache.prefix import PrefixCache, common_prefix
+from server.errors import BackendError
+from server.llama.backend import Backend, Batch, Logits
+from server.sampling.draw import draw
+from server.sampling.params import SamplingParams
+from server.speculation.inline import Guess
+
+logger = logging.getLogger("duo.drafters")
+
+SMOOTHING = 0.05  # of the measured time per guess
+
+
+@dataclass(slots=True)
+class _Path:
+    """tokens: n_committed committed ones, then guesses; the first n_kv of them are in the sequence."""
+
+    seq: int
+    tokens: list[int]
+    n_committed: int
+    n_kv: int
+    sampling: SamplingParams
+
+
+class DraftModel:
+    """Implements InlineDrafter. Mirrors the lead's sampling and noise, so that it guesses the draw itself."""
+
+    def __init__(self, backend: Backend, *, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._backend = backend
+        self._clock = clock
+        self._cache = PrefixCache(backend.n_seqs, partial=True)
+        self._paths: dict[int, _Path] = {}
+        self._failed = not backend.can_trim  # a path that was not confirmed must be forgettable
+        self.td_s = 0.0
+
+    def follow(self, session: int, tokens: Sequence[int], sampling: SamplingParams) -> None:
+        path = self._paths.get(session)
+        if path is None:
+            self._begin(session, list(tokens), sampling)
+            return
+        start = path.n_committed
+        new = list(tokens[start:])
+        agreed = start + common_prefix(path.tokens[start:], new)
+        path.tokens[agreed:] = new[agreed - start :]
+        del path.tokens[len(tokens) :]
+        path.n_committed = len(tokens)
+        self._trim(path, min(agreed, len(tokens) - 1))
+
+    def guess(self, sessions: Sequence[int]) -> list[Guess | None]:
+        began = self._clock()
+        guesses: dict[int, Guess] = {}
+        ready = [s for s in sessions if s in self._paths and not self._failed and self._has_room(s)]
+        try:
+            caught_up = self._catch_up(ready)
+            if ready:
+                guesses = dict(zip(ready, self._extend(ready), strict=True))
+        except BackendError as error:
+            logger.warning("the draft model failed and is not used any more: %s", error.message)
+            self._failed = True
+            return [None] * len(sessions)
+        if ready and not caught_up:
+            spent = self._clock() - began
+            self.td_s += (spent - self.td_s) * (SMOOTHING if self.td_s else 1.0)
+        return [guesses.get(session) for session in sessions]
+
+    def close(self, session: int, *, keep: bool) -> None:
+        path = self._paths.pop(session, None)
+        if path is not None:
+            self._trim(path, min(path.n_kv, path.n_committed) if keep and not self._failed else 0)
+            self._cache.release(path.seq, path.tokens[: path.n_kv])
+
+    def _begin(self, session: int, tokens: list[int], sampling: SamplingParams) -> None:
+        reuse = self._cache.take(tokens)
+        if reuse is None:
+            return
+        path = _Path(reuse.seq, tokens, len(tokens), reuse.length, sampling)
+        if reuse.source != reuse.seq:
+            self._backend.trim(reuse.seq, 0)
+            if reuse.length:
+                self._backend.copy(reuse.source, reuse.seq, 0, reuse.length)
+        self._trim(path, reuse.length)
+        self._paths[session] = path
+
+    def _trim(self, path: _Path, length: int) -> None:
+        path.n_kv = min(path.n_kv, length)
+        self._backend.trim(path.seq, path.n_kv)
+
+    def _has_room(self, session: int) -> bool:
+        """Whether one more guess fits the context and the cells; forgets idle conversations for it."""
+        path = self._paths[session]
+        if len(path.tokens) >= self._backend.n_ctx:
+            return False
+        held = sum(len(other.tokens) + 1 for other in self._paths.values())
+        while held + self._cache.n_cells > self._backend.n_cells:
+            seq = self._cache.evict()
+            if seq is None:
+                return False
+            self._backend.trim(seq, 0)
+        return True
+
+    def _catch_up(self, sessions: Sequence[int]) -> bool:
+        """Evaluate all but the last token of each path. Returns whether that was more than a few."""
+        worked = False
+        for path in (self._paths[session] for session in sessions):
+            while (n := len(path.tokens) - 1 - path.n_kv) > 1:
+                worked = True
+                batch = Batch()
+                rows = path.tokens[path.n_kv : path.n_kv + min(n, self._backend.n_batch)]
+                batch.extend(path.seq, path.n_kv, rows, 0)
+                self._backend.decode(batch)
+                path.n_kv += len(rows)
+        return worked
+
+    def _extend(self, sessions: Sequence[int]) -> list[Guess]:
+        batch = Batch()
+        for session in sessions:
+            path = self._paths[session]
+            batch.extend(path.seq, path.n_kv, path.tokens[path.n_kv :], 1)
+            path.n_kv = len(path.tokens)
+        logits = self._backend.decode(batch)
+        return [self._take(self._paths[session], row) for session, row in zip(sessions, logits, strict=True)]
+
+    def _take(self, path: _Path, row: Logits) -> Guess:
+        token = draw(row, path.sampling, len(path.tokens))
+        path.tokens.append(token)
+        weights = np.exp(row - row.max())
+        total, sure = float(weights.sum()), float(weights[token])
+        weights[token] = 0.0
+        second = int(weights.argmax())
+        return Guess(token, sure / total, second, float(weights[second]) / total)

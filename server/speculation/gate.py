@@ -1,0 +1,73 @@
+"""Is a guess worth its row? Pure decisions from measured costs, acceptance and the current rate.
+
+The server works at `rate` tokens per second, so a step that takes dt longer costs rate · dt tokens elsewhere.
+Whatever gains more tokens than that is worth it, which maximises tokens per second in the long run (renewal
+reward; Dinkelbach's parametric form). `seconds[k]` is the time of a decode of k rows; the functions trust it
+to be as measured, steps and all, so that widths snap to what the machine does well by themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def choose(
+    seconds: Sequence[float], n_rows: int, offers: Sequence[Sequence[float]], rate: float
+) -> list[int]:
+    """How many of each session's guesses to verify beside n_rows rows that are decoded anyway.
+
+    offers[i]: for each guess of session i, in the order they would be taken (parents first), the probability
+    that the row is reached and confirms it. One budget: the k most probable over all sessions, for the k
+    with the largest gain. len(seconds) - 1 rows at most.
+    """
+    counts = [0] * len(offers)
+    ranked = sorted(
+        ((-probability, i, j) for i, offer in enumerate(offers) for j, probability in enumerate(offer))
+    )
+    best, gained, spent = 0, 0.0, seconds[min(n_rows, len(seconds) - 1)]
+    most = 0.0
+    for k, (negative, _, _) in enumerate(ranked[: max(0, len(seconds) - 1 - n_rows)], start=1):
+        gained -= negative
+        gain = gained - rate * (seconds[n_rows + k] - spent)
+        if gain > most:
+            best, most = k, gain
+    for _, i, _ in ranked[:best]:
+        counts[i] += 1
+    return counts
+
+
+def worth_drafting(
+    seconds: Sequence[float], n_rows: int, path: float, acceptance: float, td_s: float, rate: float
+) -> bool:
+    """Whether to draft on, synchronously, after a path of that probability whose rows are in n_rows already.
+
+    Looks as far ahead as rows go: one more guess may not pay while four do, where widths have steps.
+    """
+    gained, probability = 0.0, path
+    for k in range(1, len(seconds) - n_rows):
+        probability *= acceptance
+        gained += probability
+        if gained > rate * (k * td_s + seconds[n_rows + k] - seconds[n_rows]):
+            return True
+        if probability < 0.01:
+            break
+    return False
+
+
+def worth_waiting(
+    seconds: Sequence[float], n_rows: int, acceptance: float, lag_s: float, td_s: float, rate: float
+) -> tuple[int, float]:
+    """How many guesses to wait for when there is none, and for how long: (0, 0.0) when waiting does not pay.
+
+    lag_s: from now until the first guess is here; each further one takes td_s.
+    """
+    best, best_s, most = 0, 0.0, 0.0
+    gained, probability = 0.0, 1.0
+    for k in range(1, len(seconds) - n_rows):
+        probability *= acceptance
+        gained += probability
+        wait_s = lag_s + (k - 1) * td_s
+        gain = gained - rate * (wait_s + seconds[n_rows + k] - seconds[n_rows])
+        if gain > most:
+            best, best_s, most = k, wait_s, gain
+    return best, best_s

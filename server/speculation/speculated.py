@@ -1,0 +1,57 @@
+"""One session under speculation: what is committed, what is guessed beyond it, and who guesses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from server.engine.request import Speculation
+from server.sampling.params import SamplingParams
+from server.speculation.lookup import Lookup, Prediction
+from server.speculation.tree import ScoredTree
+
+
+@dataclass(slots=True)
+class Speculated:
+    """wire_id is unique across the leads of a pool; tokens is the engine's own list, of which n_prompt were
+    asked and the first n_indexed are in `lookup`. drafters: the ids of those it is assigned to. diverged_at:
+    when a commit left the tree empty, None once a guess has arrived."""
+
+    wire_id: int
+    tokens: Sequence[int]
+    sampling: SamplingParams
+    bounds: Speculation
+    tree: ScoredTree
+    n_prompt: int
+    lookup: Lookup | None
+    prediction: Prediction | None
+    epoch: int = 0
+    n_indexed: int = 0
+    drafters: set[str] = field(default_factory=set[str])
+    diverged_at: float | None = None
+
+    def allows(self, source: str) -> bool:
+        """Whether the request lets this source, or any of several that agree, guess for it."""
+        wanted = self.bounds.drafters
+        if wanted is None:
+            return True
+        return any(one in wanted or one.rsplit("-", 2)[0] in wanted for one in source.split(" & "))
+
+    def index(self, most: int) -> None:
+        """Bring the lookup up to date, by at most so many tokens: a long prompt takes several steps."""
+        if self.lookup is None or self.n_indexed >= len(self.tokens):
+            return
+        new = self.tokens[self.n_indexed : self.n_indexed + most]
+        self.lookup.extend(new)
+        self.n_indexed += len(new)
+
+    def look_up(self, n: int) -> None:
+        """Graft what needs no model: what the client expects, and what followed before."""
+        if self.prediction is not None:
+            self._guess("prediction", *self.prediction.guess(n))
+        if self.lookup is not None and self.n_indexed == len(self.tokens):
+            self._guess("lookup", *self.lookup.guess(n))
+
+    def _guess(self, source: str, tokens: Sequence[int], confidences: Sequence[float]) -> None:
+        if tokens and self.allows(source):
+            self.tree.guess(source, tokens, [int(255 * c) for c in confidences])

@@ -1,0 +1,258 @@
+"""What the lead verifies beside each step: guesses of all sources, as many as pay.
+
+The engine's Proposer. Sources graft into one tree per session; the gate takes from all trees together what
+gains more tokens than it costs time, by what steps cost here and by how often each source was right.
+"""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from server.engine.proposer import NOTHING, Ask, Proposal
+from server.engine.request import Speculation
+from server.sampling.params import SamplingParams
+from server.speculation.acceptance import Acceptance
+from server.speculation.costs import StepCosts
+from server.speculation.gate import choose, worth_drafting, worth_waiting
+from server.speculation.inline import InlineDrafter
+from server.speculation.lookup import Lookup, LookupPool, Prediction
+from server.speculation.messages import chain_start
+from server.speculation.pace import Pace
+from server.speculation.remote import DrafterRecord, RemoteDrafters
+from server.speculation.speculated import Speculated
+from server.speculation.tree import Offer, ScoredTree, Wanted
+
+INLINE = "draft"
+GRAMMAR = "grammar"
+INDEXED = 64  # tokens that one step adds to a lookup's index at most
+PROBE_SHARE = 0.005  # of the time that may go into looking at widths that were not measured lately
+MOST_WAIT = 0.5  # of a step's time: no wait is longer
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """max_rows: of one decode beside prompts; leaves: of one tree; lookup: guess from what was said before;
+    gate: verify what pays only, else all that the limits allow; waits: wait for a guess where that pays."""
+
+    max_rows: int = 64
+    leaves: int = 3
+    lookup: bool = True
+    gate: bool = True
+    waits: bool = True
+
+
+class Speculator:
+    """Implements Proposer. Sessions without any source cost a few microseconds a step."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        *,
+        remote: RemoteDrafters | None = None,
+        inline: InlineDrafter | None = None,
+        costs: StepCosts | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._policy = policy
+        self._remote = remote
+        self._inline = inline
+        self._clock = clock
+        self.costs = costs or StepCosts(policy.max_rows)
+        self.acceptance = Acceptance()
+        self.pace = Pace()
+        self._pool = LookupPool()
+        self._sessions: dict[int, Speculated] = {}
+        self._wire_ids = itertools.count(secrets.randbits(48) << 16)
+        self.spent_s = 0.0
+        self._probe_s = 0.0  # time that probing has saved up
+
+    # -- Proposer ----------------------------------------
+
+    def drain(self) -> None:
+        if self._remote:
+            self._remote.drain()
+        for speculated in self._sessions.values():
+            speculated.index(INDEXED)
+
+    def open(
+        self, session: int, tokens: Sequence[int], sampling: SamplingParams, bounds: Speculation
+    ) -> None:
+        speculated = Speculated(
+            next(self._wire_ids),
+            tokens,
+            sampling.mirrored(),
+            bounds,
+            ScoredTree(len(tokens), chain_start(tokens)),
+            len(tokens),
+            Lookup(pool=self._pool) if self._policy.lookup else None,
+            Prediction(bounds.prediction) if bounds.prediction else None,
+        )
+        self._sessions[session] = speculated
+        if self._remote:
+            self._remote.open(speculated, self.acceptance)
+
+    def propose(self, asks: Sequence[Ask], n_rows: int, n_cells: int) -> list[Proposal]:
+        self.spent_s = 0.0
+        curve = self.costs.curve(n_cells)
+        if self._policy.gate and not self.costs.knows(n_rows):
+            return [NOTHING] * len(asks)  # what a plain step costs has to be known first
+        known = [self._sessions[ask.session] for ask in asks]
+        for ask, speculated in zip(asks, known, strict=True):
+            if ask.limit > 0:
+                speculated.look_up(ask.limit)
+                speculated.tree.guess(GRAMMAR, ask.forced, [255] * len(ask.forced))
+        if self._inline and any(ask.limit > 0 for ask in asks):
+            self._draft(asks, known, n_rows, curve)
+        offers = [self._offer(ask, speculated) for ask, speculated in zip(asks, known, strict=True)]
+        if (
+            self._remote
+            and self._policy.waits
+            and len(asks) == 1
+            and asks[0].limit > 0
+            and not offers[0].tokens
+        ):
+            self._wait(self._remote, known[0], n_rows, curve)
+            offers = [self._offer(asks[0], known[0])]
+        counts = self._choose(curve, n_rows, n_cells, offers)
+        return [
+            offer.take(n if n >= speculated.bounds.n_min else 0)
+            for offer, n, speculated in zip(offers, counts, known, strict=True)
+        ]
+
+    def committed(self, session: int, n: int, proposal: Proposal, accepted: Sequence[int]) -> None:
+        speculated = self._sessions[session]
+        tokens = tuple(speculated.tokens[-n:])
+        base = speculated.tree.position
+        grown = speculated.tree.commit(tokens, self.acceptance)
+        if speculated.prediction is not None:
+            speculated.prediction.extend(tokens)
+        speculated.index(INDEXED)
+        if self._remote:
+            self._remote.committed(speculated, base, tokens, grown)
+            self._remote.count(proposal.sources, accepted)
+
+    def stepped(self, n_rows: int, n_cells: int, decode_s: float, step_s: float, n_tokens: int) -> None:
+        self.costs.observe(n_rows, n_cells, decode_s)
+        self.pace.observe(n_tokens, step_s)
+        self._probe_s += PROBE_SHARE * step_s
+
+    def close(self, session: int, *, keep: bool) -> None:
+        speculated = self._sessions.pop(session, None)
+        if speculated is None:
+            return
+        if speculated.lookup is not None:
+            self._pool.add(speculated.tokens[speculated.n_prompt :])
+        if self._inline:
+            self._inline.close(session, keep=keep)
+        if self._remote:
+            self._remote.close(speculated, self.acceptance, keep=keep)
+
+    def idle(self) -> bool:
+        return not self._sessions and (self._remote is None or self._remote.idle())
+
+    # -- what others may know ----------------------------------------
+
+    def drafters(self) -> list[DrafterRecord]:
+        """Everybody present on the bus. Safe from any thread."""
+        return self._remote.drafters() if self._remote else []
+
+    # -- decisions ----------------------------------------
+
+    def _rate(self, curve: list[float], n_rows: int) -> float:
+        """Tokens per second: of late, and at least those without drafts, which can always be had."""
+        plain_s = curve[min(n_rows, len(curve) - 1)]
+        return max(self.pace.rate, n_rows / plain_s if plain_s else 0.0)
+
+    def _offer(self, ask: Ask, speculated: Speculated) -> Offer:
+        bounds = speculated.bounds
+        sources = None if bounds.drafters is None else speculated.allows
+        leaves = 1 if bounds.exactness == "width-stable" else self._policy.leaves
+        wanted = Wanted(ask.limit, leaves, bounds.p_min, sources, ask.allows)
+        return speculated.tree.offer(self.acceptance, wanted)
+
+    def _choose(self, curve: list[float], n_rows: int, n_cells: int, offers: list[Offer]) -> list[int]:
+        if not self._policy.gate:
+            return [len(offer.tokens) for offer in offers]
+        counts = choose(curve, n_rows, [offer.probabilities for offer in offers], self._rate(curve, n_rows))
+        n_offered = min(sum(len(offer.tokens) for offer in offers), len(curve) - 1 - n_rows)
+        if sum(counts) < n_offered and self._may_probe(
+            curve, n_rows + sum(counts), n_rows + n_offered, n_cells
+        ):
+            return [len(offer.tokens) for offer in offers]
+        return counts
+
+    def _may_probe(self, curve: list[float], chosen: int, offered: int, n_cells: int) -> bool:
+        """Whether to decode all that is offered, more than pays, because its cost was not measured lately."""
+        extra_s = curve[offered] - curve[chosen]
+        if self._probe_s < extra_s or not self.costs.is_stale(offered, n_cells):
+            return False
+        self._probe_s -= extra_s
+        return True
+
+    def _wait(self, remote: RemoteDrafters, speculated: Speculated, n_rows: int, curve: list[float]) -> None:
+        """Give the fastest drafter the time that its first guesses after a mismatch need, if that pays."""
+        record = remote.awaited(speculated)
+        if (
+            record is None
+            or speculated.diverged_at is None
+            or not self.pace.rate
+            or len(speculated.tokens) == speculated.n_prompt
+        ):
+            return
+        gone_s = remote.now() - speculated.diverged_at
+        lag_s, td_s = max(record.lag_s - gone_s, 0.0), record.td_s
+        acceptance = self.acceptance.mean(record.presence.id)
+        wanted, wait_s = worth_waiting(curve, n_rows, acceptance, lag_s, td_s, self._rate(curve, n_rows))
+        if not wanted or wait_s > MOST_WAIT * curve[n_rows]:
+            return
+        began = self._clock()
+        deadline = began + 1.2 * wait_s
+        while (left := deadline - self._clock()) > 0 and speculated.tree.depth(wanted) < wanted:
+            remote.wait(left)
+        self.spent_s += self._clock() - began
+
+    def _draft(
+        self, asks: Sequence[Ask], known: Sequence[Speculated], n_rows: int, curve: list[float]
+    ) -> None:
+        """Have the draft model beside the target guess, for all sessions at once, as far as that pays."""
+        assert self._inline
+        paths: dict[int, list[int]] = {}
+        sure: dict[int, float] = {}
+        for ask, speculated in zip(asks, known, strict=True):
+            if ask.limit > 0 and speculated.allows(INLINE):
+                self._inline.follow(ask.session, speculated.tokens, speculated.sampling)
+                paths[ask.session], sure[ask.session] = [], 1.0
+        acceptance, rate, td_s = self.acceptance.mean(INLINE), self._rate(curve, n_rows), self._inline.td_s
+        limits = {ask.session: ask.limit for ask in asks}
+        rows = n_rows
+        while True:
+            going = [
+                session
+                for session, path in paths.items()
+                if len(path) < limits[session]
+                and (
+                    not self._policy.gate
+                    or worth_drafting(curve, rows, sure[session], acceptance, td_s / len(paths), rate)
+                )
+            ]
+            if not going:
+                return
+            began = self._clock()
+            guesses = self._inline.guess(going)
+            self.spent_s += self._clock() - began
+            for session, guess in zip(going, guesses, strict=True):
+                if guess is None:
+                    del paths[session]
+                    continue
+                tree, path = self._sessions[session].tree, paths[session]
+                confidence = int(255 * guess.confidence)
+                tree.branch(path, INLINE, guess.token, confidence)
+                if self._policy.leaves > 1 and guess.runner_up != guess.token:
+                    tree.branch(path, INLINE, guess.runner_up, int(255 * guess.runner_up_confidence))
+                path.append(guess.token)
+                sure[session] *= self.acceptance.probability(INLINE, confidence)
+                rows += 1

@@ -1,0 +1,77 @@
+"""Decisions against brute force on small cases."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from server.speculation.gate import choose, worth_drafting, worth_waiting
+
+CURVE = st.lists(st.floats(0.0, 1.0), min_size=1, max_size=7).map(
+    lambda deltas: [0.0, *itertools.accumulate([1.0, *deltas])]
+)
+OFFER = st.lists(st.floats(0.01, 1.0), max_size=4).map(
+    lambda given: list(itertools.accumulate(given, lambda a, b: a * b))
+)
+
+
+def gain(curve: list[float], n_rows: int, offers: list[list[float]], counts: list[int], rate: float) -> float:
+    """Tokens gained by a choice, less what its time is worth."""
+    gained = sum(sum(offer[:n]) for offer, n in zip(offers, counts, strict=True))
+    return gained - rate * (curve[n_rows + sum(counts)] - curve[n_rows])
+
+
+@given(CURVE, st.lists(OFFER, min_size=1, max_size=3), st.floats(0.0, 4.0))
+def test_the_choice_is_the_best_of_all_choices(curve: list[float], offers: list[list[float]], rate: float):
+    n_rows = min(len(offers), len(curve) - 1)
+    counts = choose(curve, n_rows, offers, rate)
+    every = itertools.product(*(range(len(offer) + 1) for offer in offers))
+    possible = [list(one) for one in every if n_rows + sum(one) < len(curve)]
+    best = max(gain(curve, n_rows, offers, one, rate) for one in possible)
+    assert gain(curve, n_rows, offers, counts, rate) == pytest.approx(best, abs=1e-9)
+
+
+def test_widths_snap_to_the_steps_of_the_machine():
+    stairs = [0.0, 1.0, 2.0, 2.0, 2.0, 4.0, 4.0, 4.0, 4.0]
+    assert choose(stairs, 1, [[0.9, 0.5, 0.2, 0.1, 0.05]], 1.2) == [3]
+    assert choose(stairs, 1, [[0.4, 0.2, 0.1]], 1.2) == [0]
+
+
+def test_without_a_rate_everything_is_worth_trying():
+    assert choose([0.0, 1.0, 9.0, 20.0], 1, [[0.5, 0.1, 0.1]], 0.0) == [2]
+
+
+def throughput(curve: list[float], acceptance: float, td: float, depth: int) -> float:
+    """Tokens per second of a synchronous scheme that always drafts `depth` tokens."""
+    expected = sum(acceptance**i for i in range(depth + 1))
+    return expected / (curve[1 + depth] + depth * td)
+
+
+@given(st.floats(0.05, 0.97), st.floats(0.001, 0.5), CURVE)
+def test_drafting_as_long_as_it_pays_reaches_the_best_fixed_depth(a: float, td: float, curve: list[float]):
+    """At the best scheme's own rate, the rule keeps drafting until that scheme's depth, whose gain is zero
+    by definition of the rate; at a rate a little lower it must not stop before."""
+    depths = range(len(curve) - 1)
+    best = max(depths, key=lambda depth: throughput(curve, a, td, depth))
+    rate = throughput(curve, a, td, best) * 0.999
+    depth = 0
+    while depth + 1 < len(curve) - 1 and worth_drafting(curve, 1 + depth, a**depth, a, td, rate):
+        depth += 1
+    if a**best > 0.01:
+        assert throughput(curve, a, td, depth) >= throughput(curve, a, td, best) * 0.97 or depth >= best
+
+
+@given(st.floats(0.05, 0.97), st.floats(0.0, 2.0), st.floats(0.001, 1.0), st.floats(0.1, 3.0), CURVE)
+def test_the_wait_is_the_best_of_all_waits(a: float, lag: float, td: float, rate: float, curve: list[float]):
+    def worth(n: int) -> float:
+        if not n:
+            return 0.0
+        extra = lag + (n - 1) * td + curve[1 + n] - curve[1]
+        return sum(a**i for i in range(1, n + 1)) - rate * extra
+
+    n, wait_s = worth_waiting(curve, 1, a, lag, td, rate)
+    assert worth(n) == pytest.approx(max(worth(k) for k in range(len(curve) - 1)), abs=1e-9)
+    assert wait_s == (lag + (n - 1) * td if n else 0.0)

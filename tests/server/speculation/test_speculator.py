@@ -1,0 +1,177 @@
+"""The engine with everything that guesses inside the lead, over the toy model; and the gate at work."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from server.engine.events import Committed
+from server.engine.request import GenerationRequest, Speculation
+from server.engine.scheduler import Limits
+from server.llama.backend import Batch, Logits
+from server.llama.fake import FakeBackend, FakeModel
+from server.speculation.draft_model import DraftModel
+from server.speculation.speculator import Policy, Speculator
+from tests.support import PROMPT, Harness, Outcome, request
+
+MODEL = FakeModel(eog_rate=0.0)
+
+
+class Clock:
+    """Time that passes only where it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class TimedBackend(FakeBackend):
+    """A toy model whose decodes take time by the clock: `row_s` per row beside `step_s`."""
+
+    def __init__(self, clock: Clock, model: FakeModel, step_s: float, row_s: float) -> None:
+        super().__init__(model)
+        self.clock, self.timing = clock, (step_s, row_s)
+        self.confused = 0.0  # share of rows in which the likeliest token and its runner-up are swapped
+
+    def decode(self, batch: Batch) -> Logits:
+        self.clock.now += self.timing[0] + self.timing[1] * len(batch)
+        logits = super().decode(batch)
+        for row in logits:
+            second, first = np.argsort(row)[-2:]
+            if (int(first) * 31 + int(second) * 17) % 100 < 100 * self.confused:
+                row[[first, second]] = row[[second, first]]
+        return logits
+
+
+class Scene:
+    """A lead with a draft model beside it that errs at a share of positions."""
+
+    def __init__(
+        self, error: float, *, row_s: float = 0.05, td_s: float = 0.05, policy: Policy | None = None
+    ):
+        self.clock = Clock()
+        self.target = TimedBackend(self.clock, MODEL, 1.0 - row_s, row_s)
+        self.drafts = TimedBackend(self.clock, FakeModel(error=error, error_seed=9, eog_rate=0.0), td_s, 0.0)
+        self.speculator = Speculator(
+            policy or Policy(lookup=False),
+            inline=DraftModel(self.drafts, clock=self.clock),
+            clock=self.clock,
+        )
+        limits = Limits(n_batch=64, n_chunk=16, draft_max=8)
+        self.harness = Harness(self.target, self.speculator, limits=limits, clock=self.clock)
+
+    def rate(self, *asks: GenerationRequest) -> float:
+        """Tokens per second of these requests together."""
+        began = self.clock.now
+        n = sum(len(outcome.tokens) for outcome in self.harness.run(*asks))
+        return n / (self.clock.now - began)
+
+
+def texts(outcomes: Sequence[Outcome]) -> list[tuple[int, ...]]:
+    return [outcome.tokens for outcome in outcomes]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("n_sessions", [1, 4])
+def test_a_draft_model_beside_changes_the_speed_and_not_the_text(temperature: float, n_sessions: int):
+    asks = [request((*PROMPT, i), temperature=temperature, seed=i, max_tokens=100) for i in range(n_sessions)]
+    expected = texts(Harness(FakeBackend(MODEL)).run(*asks))
+    scene = Scene(error=0.15)
+    outcomes = scene.harness.run(*asks)
+    assert texts(outcomes) == expected
+    steps = sum(outcome.finished.stats.n_steps for outcome in outcomes)
+    assert steps < 0.6 * 100 * n_sessions
+    assert {"draft"} == {name for o in outcomes for name in o.finished.stats.drafters}
+    again = [request((*ask.prompt, *text), max_tokens=10) for ask, text in zip(asks, expected, strict=True)]
+    assert texts(scene.harness.run(*again)) == texts(Harness(FakeBackend(MODEL)).run(*again))
+
+
+def test_it_drafts_deeper_when_the_draft_model_is_good_and_not_at_all_when_it_is_bad():
+    long = request(max_tokens=400)
+    good, bad = Scene(error=0.05), Scene(error=1.0)
+    alone = Scene(error=0.05)
+    plain = alone.rate(request(max_tokens=400, draft_max=0))
+    assert plain == pytest.approx(1.0, rel=0.02)
+    assert good.rate(long) > 3.0
+    assert bad.rate(long) > 0.97
+    assert bad.rate(long) > 0.98  # what it learned stays
+
+
+def test_rows_that_cost_as_much_as_steps_are_not_spent():
+    scene = Scene(error=0.2, row_s=1.0)
+    scene.rate(request(max_tokens=100))
+    assert scene.rate(request((*PROMPT, 7), max_tokens=300)) > 0.97
+
+
+def test_the_runner_up_fills_free_rows():
+    rates: list[float] = []
+    for leaves in (1, 3):
+        scene = Scene(error=0.0, row_s=0.001, policy=Policy(lookup=False, leaves=leaves))
+        scene.drafts.confused = 0.3
+        scene.rate(request(max_tokens=100))
+        rates.append(scene.rate(request((*PROMPT, 3), max_tokens=300)))
+    chains, trees = rates
+    assert trees > 1.1 * chains
+
+
+def test_a_reply_that_repeats_the_prompt_is_looked_up():
+    quoted = tuple(b"the quick brown fox jumps over the lazy dog. ") * 3
+    harness = Harness(FakeBackend(MODEL), Speculator(Policy(gate=False)))
+    [plain] = Harness(FakeBackend(MODEL)).run(request(max_tokens=60))
+    [first] = harness.run(request(max_tokens=60))
+    assert first.tokens == plain.tokens
+    [again] = harness.run(request(max_tokens=60))  # the same question: the last reply is looked up
+    assert again.tokens == plain.tokens
+    assert again.finished.stats.n_steps < 20
+    assert set(again.finished.stats.drafters) == {"lookup"}
+    assert len(quoted) == 135
+
+
+def test_what_the_client_expects_is_a_draft():
+    [plain] = Harness(FakeBackend(MODEL)).run(request(max_tokens=60))
+    expected = list(plain.tokens)
+    expected[30] = 1
+    ask = GenerationRequest(
+        PROMPT, request().sampling, 60, speculation=Speculation(prediction=tuple(expected))
+    )
+    [outcome] = Harness(FakeBackend(MODEL), Speculator(Policy(lookup=False))).run(ask)
+    assert outcome.tokens == plain.tokens
+    assert outcome.finished.stats.n_steps < 15
+    assert set(outcome.finished.stats.drafters) == {"prediction"}
+
+
+def test_a_request_may_choose_its_sources_and_refuse_small_drafts():
+    scene = Scene(error=0.1)
+    sampling = request().sampling
+    nobody = GenerationRequest(
+        PROMPT, sampling, 40, speculation=Speculation(drafters=frozenset({"somebody"}))
+    )
+    [outcome] = scene.harness.run(nobody)
+    assert outcome.finished.stats.n_drafted == 0
+    many = GenerationRequest(PROMPT, sampling, 40, speculation=Speculation(n_min=4))
+    [outcome] = scene.harness.run(many)
+    drafted = [event.n_drafted for event in outcome.events if isinstance(event, Committed)]
+    assert any(drafted)
+    assert all(n == 0 or n >= 4 for n in drafted)
+
+
+class Exact(FakeBackend):
+    """Says whether every step of a session in its reply had one width."""
+
+    def reply_widths(self) -> set[int]:
+        return set(self.widths[1:])
+
+
+def test_a_width_stable_session_runs_alone_in_steps_of_one_width():
+    stable = Speculation(exactness="width-stable")
+    asks = [GenerationRequest((*PROMPT, i), request().sampling, 40, speculation=stable) for i in range(2)]
+    backend = Exact(MODEL)
+    limits = Limits(n_batch=64, n_chunk=16, stable_width=8)
+    outcomes = Harness(backend, Speculator(Policy()), limits=limits).run(*asks)
+    assert texts(outcomes) == texts(Harness(FakeBackend(MODEL)).run(*asks))
+    assert set(backend.widths) == {8, len(PROMPT) + 1}
+    assert all(outcome.started.n_cached == 0 for outcome in outcomes)
