@@ -16,7 +16,7 @@ from starlette.responses import FileResponse
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from server.api import chat, health, models, problem
+from server.api import chat, health, metrics, models, problem
 from server.api.middleware import DefectNet, RequestFrame
 from server.api.served import Served
 from server.errors import DuoError
@@ -70,6 +70,7 @@ def routes() -> list[BaseRoute]:
         Mount("/v1", routes=api),
         *api,
         Route("/health", health.health, methods=["GET"]),
+        Route("/metrics", metrics.metrics, methods=["GET"]),
         Route("/openapi.yaml", _contract, methods=["GET"]),
         Route("/", _page, methods=["GET"]),
         Mount("/web", StaticFiles(directory=WEB)),

@@ -1,4 +1,4 @@
-"""The command line: duo up, serve, draft, chat."""
+"""The command line: duo up, serve, draft, chat, top."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ USAGE = """usage: duo COMMAND [flags]
   duo serve   a lead: the model behind an OpenAI-compatible API (alias: lead)
   duo draft   a drafter: speculates for the leads on a Redis (alias: back, or duo-drafter)
   duo chat    chat in the terminal with a running lead
+  duo top     watch a running lead: speed, load, drafters
 
 duo COMMAND --help lists the flags."""
 
@@ -66,6 +67,12 @@ def _chat(argv: Sequence[str]) -> int:
     return chat(settings)
 
 
+def _top(argv: Sequence[str]) -> int:
+    from server.top import TopSettings, top
+
+    return top(read(TopSettings, argv))
+
+
 _COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "up": _up,
     "serve": _serve,
@@ -73,4 +80,5 @@ _COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "draft": _draft,
     "back": _draft,
     "chat": _chat,
+    "top": _top,
 }

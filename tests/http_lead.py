@@ -12,6 +12,7 @@ from contextlib import contextmanager
 import uvicorn
 
 from server.api.served import DrafterHealth, Health, ModelCard, Served
+from server.api.traffic import Traffic
 from server.app import create_app
 from server.engine.engine import Engine
 from server.engine.scheduler import Limits
@@ -53,10 +54,12 @@ def serving(backend: FakeBackend, *, max_queued: int = 64, n_slots: int = 4) -> 
 
     async def serve() -> None:
         limits = Limits(n_batch=backend.n_batch, n_chunk=16)
+        traffic = Traffic()
         thread = EngineThread(
             lambda emit: Engine(backend, OracleProposer([]), emit, n_slots=n_slots, limits=limits),
             n_ctx=backend.n_ctx,
             max_queued=max_queued,
+            observers=[traffic],
         )
 
         def health() -> Health:
@@ -73,6 +76,7 @@ def serving(backend: FakeBackend, *, max_queued: int = 64, n_slots: int = 4) -> 
             SamplingParams(0.0),
             health,
             "fp",
+            traffic=traffic,
         )
         config = uvicorn.Config(create_app(served), log_config=None, timeout_graceful_shutdown=1)
         server = uvicorn.Server(config)

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import secrets
-import time
-from collections.abc import AsyncIterator, Coroutine, Iterator
-from dataclasses import replace
+from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 import orjson
@@ -18,15 +15,12 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from server.api import problem
-from server.api.chunks import DONE, ChunkWriter, event, measured, usage
-from server.api.schema import ChatRequest, refused
+from server.api.choices import submit
+from server.api.reply import Reply
+from server.api.schema import ChatRequest, contradiction, refused
 from server.api.served import Served
-from server.engine.events import Committed, Event, Failed, Finished
-from server.engine.generate import Generation
-from server.engine.request import GenerationRequest
-from server.errors import BusyError, DuoError, InvalidRequestError, NotFoundError
-from server.sampling.params import SamplingParams
-from server.text.reply import ReplyText
+from server.api.translate import generation_requests
+from server.errors import InvalidRequestError, NotFoundError
 
 T = TypeVar("T")
 
@@ -45,134 +39,26 @@ async def create(request: Request) -> Response:
     served: Served = request.state.served
     body = await _parse(request)
     _check_model(served, body.model)
-    reply = _Reply(served, body)
     # on another thread: a long prompt takes a while, and streams shall not stutter meanwhile
-    reply.generation = served.generator.submit(await asyncio.to_thread(_to_engine, served, body))
+    asked = await asyncio.to_thread(generation_requests, served, body)
+    reply = Reply(served, body, submit(served, body, asked))
     try:
         if not body.stream:
-            return await _unless_gone(request, reply.whole())
+            return Response(await _unless_gone(request, reply.whole()), media_type="application/json")
         await _unless_gone(request, reply.begin())
     except ClientGone:
-        reply.generation.cancel()
+        reply.cancel()
         return CLOSED
     except BaseException:
-        reply.generation.cancel()
+        reply.cancel()
         raise
     return _Stream(reply)
 
 
-class _Reply:
-    """One reply on its way to one client, whole or in chunks."""
-
-    generation: Generation
-
-    def __init__(self, served: Served, body: ChatRequest) -> None:
-        self._served = served
-        self._with_usage = bool(body.stream_options and body.stream_options.include_usage)
-        self._text = ReplyText(served.vocabulary, body.stops)
-        self._id = f"chatcmpl-{secrets.token_hex(12)}"
-        self._created = int(time.time())
-
-    async def begin(self) -> None:
-        """Wait until the engine takes the request up. Raises the error if it fails before that."""
-        self._events = aiter(self.generation)
-        first = await anext(self._events)
-        if isinstance(first, Failed):
-            raise first.error
-        if isinstance(first, Finished):
-            raise _shut_down()
-
-    async def whole(self) -> Response:
-        await self.begin()
-        pieces: list[str] = []
-        async for one in self._events:
-            if isinstance(one, Committed):
-                pieces.append(self._take(one))
-            elif isinstance(one, Failed):
-                raise one.error
-            elif isinstance(one, Finished):
-                self._check_end(one)
-                pieces.append(self._text.end())
-                return Response(
-                    orjson.dumps(self._completion("".join(pieces), one)), media_type="application/json"
-                )
-        raise AssertionError("a generation ends with Finished or Failed")
-
-    async def chunks(self) -> AsyncIterator[bytes]:
-        """The stream. A failure in its middle is its last event, without [DONE]."""
-        model = self._served.model.id
-        writer = ChunkWriter(self._id, self._created, model, self._served.fingerprint, usage=self._with_usage)
-        try:
-            yield writer.role()
-            text = ""
-            async for one in self._events:
-                if isinstance(one, Committed):
-                    text += self._take(one)
-                if text and not (isinstance(one, Committed) and self.generation.more):
-                    yield writer.text(text)
-                    text = ""
-                if not isinstance(one, Committed):
-                    for chunk in self._ending(writer, one):
-                        yield chunk
-        except DuoError as error:
-            yield event(problem.body(error))
-        except Exception as error:
-            yield event(problem.body(problem.defect(f"the stream {self._id}", error)))
-
-    def _ending(self, writer: ChunkWriter, one: Event) -> Iterator[bytes]:
-        """The chunks that end the stream."""
-        if isinstance(one, Failed):
-            raise one.error
-        elif isinstance(one, Finished):
-            self._check_end(one)
-            if text := self._text.end():
-                yield writer.text(text)
-            stats = self._text.stats(one.stats)
-            yield writer.finish(self._text.finish_reason(one.reason), measured(stats))
-            if self._with_usage:
-                yield writer.usage(stats)
-            yield DONE
-
-    def _check_end(self, finished: Finished) -> None:
-        """Raises unless the reply is complete. A client that goes away reads nothing, so a generation
-        that was cancelled without a stop string was cancelled by a server that shuts down."""
-        if finished.reason == "cancelled" and not self._text.stopped:
-            raise _shut_down()
-
-    def _take(self, committed: Committed) -> str:
-        """The text of one step; a stop string in it ends the generation right there."""
-        if self._text.stopped:
-            return ""
-        text = self._text.feed(committed)
-        if self._text.stopped:
-            self.generation.cancel(keep=self._text.n_tokens)
-        return text
-
-    def _completion(self, text: str, finished: Finished) -> dict[str, Any]:
-        stats = self._text.stats(finished.stats)
-        return {
-            "id": self._id,
-            "object": "chat.completion",
-            "created": self._created,
-            "model": self._served.model.id,
-            "system_fingerprint": self._served.fingerprint,
-            "choices": [
-                {
-                    "index": 0,
-                    "message": {"role": "assistant", "content": text, "refusal": None},
-                    "logprobs": None,
-                    "finish_reason": self._text.finish_reason(finished.reason),
-                }
-            ],
-            "usage": usage(stats),
-            **measured(stats),
-        }
-
-
 class _Stream(EventSourceResponse):
-    """The chunks of one reply. However it ends, even before its first chunk, so does the generation."""
+    """The chunks of one reply. However it ends, even before its first chunk, so do its generations."""
 
-    def __init__(self, reply: _Reply) -> None:
+    def __init__(self, reply: Reply) -> None:
         super().__init__(
             reply.chunks(),
             headers=STREAM_HEADERS,
@@ -181,17 +67,13 @@ class _Stream(EventSourceResponse):
             media_type="text/event-stream",
             shutdown_grace_period=DRAIN_S,
         )
-        self._generation = reply.generation
+        self._reply = reply
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await super().__call__(scope, receive, send)
         finally:
-            self._generation.cancel()
-
-
-def _shut_down() -> BusyError:
-    return BusyError("the server is shutting down", draining=True)
+            self._reply.cancel()
 
 
 async def _parse(request: Request) -> ChatRequest:
@@ -209,6 +91,9 @@ async def _parse(request: Request) -> ChatRequest:
         raise InvalidRequestError(
             f"{name}: not supported by this server yet", param=name, code="unsupported_parameter"
         )
+    if (found := contradiction(body)) is not None:
+        param, why = found
+        raise InvalidRequestError(f"{param}: {why}", param=param)
     return body
 
 
@@ -219,34 +104,6 @@ def _check_model(served: Served, model: str | None) -> None:
             param="model",
             code="model_not_found",
         )
-
-
-def _to_engine(served: Served, body: ChatRequest) -> GenerationRequest:
-    vocabulary = served.vocabulary
-    text = served.template.render([message.for_template() for message in body.messages])
-    prompt = vocabulary.tokenize(text, special=True)
-    if vocabulary.add_bos and vocabulary.bos is not None and prompt[:1] != [vocabulary.bos]:
-        prompt.insert(0, vocabulary.bos)
-    return GenerationRequest(
-        prompt,
-        _sampling(served.defaults, body),
-        body.max_completion_tokens or body.max_tokens,
-        vocabulary.eog,
-        body.speculation,
-    )
-
-
-def _sampling(defaults: SamplingParams, body: ChatRequest) -> SamplingParams:
-    given = {
-        name: value
-        for name in ("temperature", "top_k", "top_p", "min_p")
-        if (value := getattr(body, name)) is not None
-    }
-    if given.get("top_k", 0) < 0:  # llama.cpp and vLLM: off
-        given["top_k"] = 0
-    random = body.seed is None or body.seed == -1  # as in llama.cpp
-    seed = secrets.randbits(64) if random else int(body.seed or 0) % (1 << 64)
-    return replace(defaults, seed=seed, **given)
 
 
 async def _unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:

@@ -1,11 +1,14 @@
-"""The JSON of chat completions: objects, chunks, usage, timings."""
+"""The JSON of chat completions, whole and in chunks."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import orjson
 
+from server.api.choices import Choice, Portion
+from server.api.statistics import usage
 from server.engine.events import Stats
 
 DONE = b"data: [DONE]\n\n"
@@ -16,85 +19,66 @@ def event(payload: Any) -> bytes:
     return b"data: " + orjson.dumps(payload) + b"\n\n"
 
 
+class Envelope:
+    """What every chunk of a reply, or the whole of it, repeats."""
+
+    def __init__(self, id: str, created: int, model: str, fingerprint: str) -> None:
+        self._about = {"id": id, "created": created, "model": model, "system_fingerprint": fingerprint}
+
+    def __call__(self, object: str, choices: Sequence[Any], **extra: Any) -> dict[str, Any]:
+        return {"object": object, **self._about, "choices": choices, **extra}
+
+
+def completion(envelope: Envelope, choices: Iterable[Choice], extra: dict[str, Any]) -> bytes:
+    """A whole reply. The choices are told in this order and numbered anew."""
+    told: list[dict[str, Any]] = []
+    for index, choice in enumerate(choices):
+        portion = choice.portion()
+        message = {"role": "assistant", "content": portion.text, "refusal": None}
+        told.append({"index": index, "message": message, **_beside(portion), "finish_reason": choice.reason})
+    return orjson.dumps(envelope("chat.completion", told, **extra))
+
+
 class ChunkWriter:
     """The chunks of one streamed reply. What is constant is serialised once."""
 
-    def __init__(self, id: str, created: int, model: str, fingerprint: str, *, usage: bool) -> None:
+    def __init__(self, envelope: Envelope, n_choices: int, *, usage: bool) -> None:
         """usage: every chunk but the last carries "usage": null, as OpenAI does when it is asked for."""
-        self._base: dict[str, Any] = {
-            "id": id,
-            "object": "chat.completion.chunk",
-            "created": created,
-            "model": model,
-            "system_fingerprint": fingerprint,
-        }
-        if usage:
-            self._base["usage"] = None
-        head, tail = orjson.dumps({**self._base, "choices": [_choice({"content": "\x00"}, None)]}).split(
-            b'"\\u0000"'
-        )
-        self._head, self._tail = b"data: " + head, tail + b"\n\n"
+        self._envelope = envelope
+        self._extra: dict[str, Any] = {"usage": None} if usage else {}
+        self._frames = [self._frame(index) for index in range(n_choices)]
 
-    def role(self) -> bytes:
-        return event({**self._base, "choices": [_choice({"role": "assistant", "content": None}, None)]})
+    def role(self, index: int) -> bytes:
+        return self._chunk(_choice(index, {"role": "assistant", "content": None}, Portion(""), None))
 
-    def text(self, text: str) -> bytes:
-        return self._head + orjson.dumps(text) + self._tail
+    def text(self, index: int, portion: Portion, timings: dict[str, Any] | None = None) -> bytes:
+        if portion.logprobs is None and portion.tokens is None and timings is None:
+            head, tail = self._frames[index]
+            return head + orjson.dumps(portion.text) + tail
+        extra = {} if timings is None else {"timings": timings}
+        return self._chunk(_choice(index, {"content": portion.text}, portion, None), **extra)
 
-    def finish(self, reason: str, extra: dict[str, Any]) -> bytes:
-        return event({**self._base, "choices": [_choice({}, reason)], **extra})
+    def finish(self, choice: Choice, rest: Portion, extra: dict[str, Any]) -> bytes:
+        """rest: tokens that are no part of any text."""
+        return self._chunk(_choice(choice.index, {}, rest, choice.reason), **extra)
 
     def usage(self, stats: Stats) -> bytes:
-        return event({**self._base, "choices": [], "usage": usage(stats)})
+        return event(self._envelope("chat.completion.chunk", [], usage=usage(stats)))
+
+    def _chunk(self, choice: dict[str, Any], **extra: Any) -> bytes:
+        return event(self._envelope("chat.completion.chunk", [choice], **self._extra, **extra))
+
+    def _frame(self, index: int) -> tuple[bytes, bytes]:
+        head, tail = self._chunk(_choice(index, {"content": "\x00"}, Portion(""), None)).split(b'"\\u0000"')
+        return head, tail
 
 
-def _choice(delta: dict[str, Any], reason: str | None) -> dict[str, Any]:
-    return {"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}
+def _choice(index: int, delta: dict[str, Any], portion: Portion, reason: str | None) -> dict[str, Any]:
+    return {"index": index, "delta": delta, **_beside(portion), "finish_reason": reason}
 
 
-def usage(stats: Stats) -> dict[str, Any]:
-    """OpenAI's usage object."""
-    return {
-        "prompt_tokens": stats.n_prompt,
-        "completion_tokens": stats.n_predicted,
-        "total_tokens": stats.n_prompt + stats.n_predicted,
-        "prompt_tokens_details": {"cached_tokens": stats.n_cached},
-        "completion_tokens_details": {
-            "reasoning_tokens": 0,
-            "accepted_prediction_tokens": stats.n_accepted,
-            "rejected_prediction_tokens": stats.n_drafted - stats.n_accepted,
-        },
-    }
-
-
-def measured(stats: Stats) -> dict[str, Any]:
-    """timings, named as llama-server names them, and metrics, as vLLM names them."""
-    n_evaluated = stats.n_prompt - stats.n_cached
-    timings = {
-        "cache_n": stats.n_cached,
-        "prompt_n": n_evaluated,
-        **_rates("prompt", n_evaluated, stats.prompt_ms),
-        "predicted_n": stats.n_predicted,
-        **_rates("predicted", stats.n_predicted - 1, stats.predicted_ms),
-        "draft_n": stats.n_drafted,
-        "draft_n_accepted": stats.n_accepted,
-    }
-    speculative = {
-        "num_draft_tokens": stats.n_drafted,
-        "num_accepted_draft_tokens": stats.n_accepted,
-        "draft_acceptance_rate": stats.n_accepted / stats.n_drafted if stats.n_drafted else 0.0,
-        "mean_acceptance_length": stats.n_predicted / stats.n_steps if stats.n_steps else 0.0,
-        "drafters": {
-            name: {"num_draft_tokens": count.drafted, "num_accepted_draft_tokens": count.accepted}
-            for name, count in stats.drafters.items()
-        },
-    }
-    return {"timings": timings, "metrics": {"speculative_decoding": speculative}}
-
-
-def _rates(what: str, n: int, ms: float) -> dict[str, float]:
-    return {
-        f"{what}_ms": ms,
-        f"{what}_per_token_ms": ms / n if n > 0 else 0.0,
-        f"{what}_per_second": n / ms * 1e3 if ms > 0 and n > 0 else 0.0,
-    }
+def _beside(portion: Portion) -> dict[str, Any]:
+    beside: dict[str, Any] = {"logprobs": portion.logprobs}
+    if portion.tokens is not None:
+        beside["tokens"] = portion.tokens
+    return beside

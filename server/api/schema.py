@@ -4,47 +4,46 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import ConfigDict, Field
 
-from server.engine.request import Speculation
+from server.api.body import Body, Count, Share
+from server.api.sampling_fields import SamplingFields
+from server.engine.request import Exactness
 
 MAX_STOPS = 32
+MAX_CHOICES = 8
+"""Most replies to one request, those included that best_of throws away."""
+MAX_TOP_LOGPROBS = 20
 
 
-class _Body(BaseModel):
-    """Unknown fields are ignored; an explicit null is the same as an absent field; "1" is no number."""
-
-    model_config = ConfigDict(extra="ignore", strict=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _null_is_absent(cls, data: Any) -> Any:
-        if isinstance(data, dict):
-            return {key: value for key, value in data.items() if value is not None}  # pyright: ignore
-        return data
-
-
-class TextPart(_Body):
+class TextPart(Body):
     type: Literal["text"]
     text: str
 
 
-class FunctionCall(_Body):
+class FunctionCall(Body):
     name: str
     arguments: str = "{}"
 
 
-class ToolCall(_Body):
+class ToolCall(Body):
     id: str = ""
     type: Literal["function"] = "function"
     function: FunctionCall
 
 
-class ChatMessage(_Body):
+Content: TypeAlias = str | list[TextPart]
+
+
+def joined(content: Content) -> str:
+    return content if isinstance(content, str) else "".join(part.text for part in content)
+
+
+class ChatMessage(Body):
     """content: a string, text parts (joined), or null."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[TextPart] | None = None
+    content: Content | None = None
     name: str | None = None
     tool_calls: list[ToolCall] | None = None
     tool_call_id: str | None = None
@@ -52,10 +51,7 @@ class ChatMessage(_Body):
     def for_template(self) -> dict[str, Any]:
         """What chat templates expect; they know no developer role."""
         role = "system" if self.role == "developer" else self.role
-        content = self.content
-        if isinstance(content, list):
-            content = "".join(part.text for part in content)
-        message: dict[str, Any] = {"role": role, "content": content if content is not None else ""}
+        message: dict[str, Any] = {"role": role, "content": joined(self.content or "")}
         if self.tool_calls:
             message["tool_calls"] = [call.model_dump() for call in self.tool_calls]
         if self.name is not None:
@@ -65,23 +61,37 @@ class ChatMessage(_Body):
         return message
 
 
-class StreamOptions(_Body):
+class StreamOptions(Body):
     include_usage: bool = False
 
 
-class Speculative(_Body):
-    """n_max: most drafted tokens verified per step; the server's --draft-max bounds it."""
+class Speculative(Body):
+    """What one request says about drafts; the server's --draft-max bounds n_max. See engine/request.py."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    n_max: Annotated[int, Field(ge=0)] | None = None
+    n_max: Count | None = None
+    n_min: Count = 0
+    p_min: Share = 0.0
+    exactness: Exactness | None = None
+    drafters: Annotated[list[str], Field(max_length=64)] | None = None
+
+
+class Prediction(Body):
+    """OpenAI's: what the client expects much of the reply to be."""
+
+    type: Literal["content"]
+    content: Content
 
 
 Stop: TypeAlias = str | Annotated[list[str], Field(max_length=MAX_STOPS)]
+Choices: TypeAlias = Annotated[int, Field(ge=1, le=MAX_CHOICES)]
+TopLogprobs: TypeAlias = Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)]
 
 
-class ChatRequest(_Body):
-    """POST /v1/chat/completions. Names and meanings are OpenAI's; top_k, min_p and speculative are duo's."""
+class ChatRequest(SamplingFields):
+    """POST /v1/chat/completions. Names and meanings are OpenAI's where OpenAI has the field, llama-server's
+    where that has it; speculative is duo's."""
 
     messages: Annotated[list[ChatMessage], Field(min_length=1)]
     model: str | None = None
@@ -89,20 +99,17 @@ class ChatRequest(_Body):
     stream_options: StreamOptions | None = None
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
-    temperature: Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)] | None = None
-    top_p: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
-    top_k: int | None = None
-    min_p: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
-    seed: int | None = None
     stop: Stop | None = None
+    n: Choices = 1
+    best_of: Choices | None = None
+    logprobs: bool = False
+    top_logprobs: TopLogprobs | None = None
+    n_probs: TopLogprobs | None = None
+    return_tokens: bool = False
+    timings_per_token: bool = False
+    grammar: str | None = None
+    prediction: Prediction | None = None
     speculative: bool | Speculative | None = None
-
-    @field_validator("seed")
-    @classmethod
-    def _seed_has_64_bits(cls, seed: int | None) -> int | None:
-        if seed is not None and not -(1 << 63) <= seed < 1 << 64:
-            raise ValueError("must be an integer of 64 bits")
-        return seed
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -111,39 +118,44 @@ class ChatRequest(_Body):
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
 
     @property
-    def speculation(self) -> Speculation:
-        """As GenerationRequest.speculation."""
-        if isinstance(self.speculative, Speculative):
-            return Speculation(n_max=self.speculative.n_max)
-        return Speculation(n_max=0 if self.speculative is False else None)
+    def n_generated(self) -> int:
+        """How many replies are generated, n of which are returned."""
+        return self.best_of or self.n
+
+    @property
+    def n_logprobs(self) -> int | None:
+        """How many likeliest tokens the reply tells beside each token; None: no logprobs at all."""
+        if self.logprobs:
+            return max(self.top_logprobs or 0, self.n_probs or 0)
+        return self.n_probs or None
+
+    @property
+    def max_new_tokens(self) -> int | None:
+        return self.max_completion_tokens or self.max_tokens
+
+
+def contradiction(body: ChatRequest) -> tuple[str, str] | None:
+    """The first field that does not fit the others, and why. Each by itself is valid."""
+    if body.best_of is not None and body.best_of < body.n:
+        return "best_of", f"must be at least n, which is {body.n}"
+    if body.stream and body.n_generated > body.n:
+        return "best_of", "the best replies are known at the end: they cannot be streamed"
+    if body.top_logprobs and not body.logprobs:
+        return "top_logprobs", "logprobs must be true"
+    if body.max_new_tokens is not None and (body.min_tokens or 0) > body.max_new_tokens:
+        return "min_tokens", f"must be at most max_tokens, which is {body.max_new_tokens}"
+    asked = body.speculative
+    if isinstance(asked, Speculative) and asked.n_max is not None and asked.n_min > asked.n_max:
+        return "speculative.n_min", f"must be at most n_max, which is {asked.n_max}"
+    return None
 
 
 NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "n": (1,),
-    "best_of": (1,),
     "n_beams": (0, 1),
-    "logprobs": (False,),
-    "top_logprobs": (0,),
-    "n_probs": (0,),
-    "logit_bias": ({}, []),
-    "presence_penalty": (0,),
-    "frequency_penalty": (0,),
-    "repeat_penalty": (1,),
-    "typical_p": (1,),
-    "top_n_sigma": (-1, 0),
-    "dynatemp_range": (0,),
-    "dry_multiplier": (0,),
-    "xtc_probability": (0,),
-    "mirostat": (0,),
-    "samplers": (),
-    "ignore_eos": (False,),
-    "min_tokens": (0,),
     "n_keep": (0, -1),
     "n_predict": (-1,),
+    "min_keep": (0,),
     "cache_prompt": (True,),
-    "timings_per_token": (False,),
-    "return_tokens": (False,),
-    "grammar": ("",),
     "json_schema": (),
     "response_format": ({"type": "text"},),
     "tools": ([],),
@@ -152,7 +164,6 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "function_call": ("none", "auto"),
     "audio": (),
     "modalities": (["text"],),
-    "prediction": (),
     "web_search_options": (),
     "reasoning_effort": ("none",),
     "chat_template_kwargs": ({},),

@@ -6,10 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from server.api.traffic import Traffic
 from server.engine.generate import Generator
 from server.llama.backend import Vocabulary
+from server.sampling.constraint import Constraint
 from server.sampling.params import SamplingParams
 from server.text.template import ChatTemplate
+
+TOKEN_COUNTS = ("drafted", "accepted")
+"""What DrafterHealth.counts has in tokens; all others are messages, by what became of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +67,9 @@ class Health:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """Everything a route may need. fingerprint: OpenAI's system_fingerprint."""
+    """Everything a route may need. fingerprint: OpenAI's system_fingerprint. grammars compiles a GBNF text
+    into a maker of fresh grammar states, raising InvalidRequestError that names the place; None: there are
+    no grammars. traffic must observe the generator's events for /metrics to count."""
 
     generator: Generator
     vocabulary: Vocabulary
@@ -71,3 +78,5 @@ class Served:
     defaults: SamplingParams
     health: Callable[[], Health]
     fingerprint: str
+    grammars: Callable[[str], Callable[[], Constraint]] | None = None
+    traffic: Traffic = field(default_factory=Traffic)

@@ -18,6 +18,11 @@ class Detokenizer:
         """The text this token completes; may be empty."""
         return self._decoder.decode(self._vocabulary.piece(token))
 
+    @property
+    def unfinished(self) -> bool:
+        """Whether bytes are held back."""
+        return bool(self._decoder.getstate()[0])
+
     def flush(self) -> str:
         """U+FFFD if a character was left unfinished, else nothing."""
         return self._decoder.decode(b"", final=True)

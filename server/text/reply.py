@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from server.engine.events import Committed, DrafterCount, FinishReason, Stats
 from server.llama.backend import Vocabulary
+from server.text.alignment import Alignment
 from server.text.detokenize import Detokenizer
 from server.text.stops import StopStrings
 
@@ -16,7 +17,8 @@ class ReplyText:
     middle of a step: n_tokens committed tokens, how many of them were guessed by whom, and the tokens
     drafted for the n_steps steps up to there."""
 
-    def __init__(self, vocabulary: Vocabulary, stops: Sequence[str]) -> None:
+    def __init__(self, vocabulary: Vocabulary, stops: Sequence[str], *, aligned: bool = False) -> None:
+        """aligned: completed() will be asked for."""
         self.n_tokens = 0
         self.n_steps = 0
         self.n_drafted = 0
@@ -25,31 +27,65 @@ class ReplyText:
         self._detokenizer = Detokenizer(vocabulary)
         self._stops = StopStrings(stops)
         self._accepted: dict[str, int] = {}
+        self._accepted_per_step: list[int] = []
+        self._alignment = Alignment() if aligned else None
+        self._n_sent = 0
+
+    @property
+    def n_accepted(self) -> int:
+        return sum(self._accepted.values())
 
     def feed(self, event: Committed) -> str:
         """The text this step adds. After it `stopped` says whether a stop string was completed: what
         follows is not part of the reply."""
         pieces: list[str] = []
+        n_accepted = 0
         self.n_steps += 1
         self.n_drafted += event.n_drafted
         for token, source in zip(event.tokens, event.sources, strict=True):
             if self.stopped:
                 break
-            self.n_tokens += 1
             if source:
+                n_accepted += 1
                 self._accepted[source] = self._accepted.get(source, 0) + 1
-            if token in self._silent:
-                continue
-            text, self.stopped = self._stops.feed(self._detokenizer.feed(token))
-            pieces.append(text)
+            if token not in self._silent:
+                pieces.append(self._feed(token))
+            self.n_tokens += 1
+        if event.n_drafted:
+            self._accepted_per_step += [0] * (n_accepted + 1 - len(self._accepted_per_step))
+            self._accepted_per_step[n_accepted] += 1
         return "".join(pieces)
+
+    def _feed(self, token: int) -> str:
+        text = self._detokenizer.feed(token)
+        if self._alignment is not None:
+            self._alignment.add(self.n_tokens, text, unfinished=self._detokenizer.unfinished)
+        return self._send(text)
+
+    def _send(self, text: str) -> str:
+        sent, self.stopped = self._stops.feed(text)
+        self._n_sent += len(sent)
+        return sent
 
     def end(self) -> str:
         """The rest of the text, once the generation has ended by itself."""
         if self.stopped:
             return ""
-        text, self.stopped = self._stops.feed(self._detokenizer.flush())
-        return text + self._stops.flush()
+        text = self._send(self._detokenizer.flush())
+        if not self.stopped:
+            held = self._stops.flush()
+            self._n_sent += len(held)
+            text += held
+        return text
+
+    def completed(self) -> list[int]:
+        """The tokens, as positions in the reply, that the text returned so far is made of, each once.
+        Tokens that a stop string is wholly made of are none of them, nor is a stop token."""
+        if self._alignment is None:
+            return []
+        if self.stopped:
+            return self._alignment.released(self._n_sent) + self._alignment.cut(self._n_sent)
+        return self._alignment.released(self._n_sent)
 
     def finish_reason(self, reason: FinishReason) -> str:
         """OpenAI's word for the end: stop or length."""
@@ -68,6 +104,7 @@ class ReplyText:
             n_predicted=self.n_tokens,
             n_steps=self.n_steps,
             n_drafted=self.n_drafted,
-            n_accepted=sum(self._accepted.values()),
+            n_accepted=self.n_accepted,
             drafters=drafters,
+            accepted_per_step=tuple(self._accepted_per_step),
         )

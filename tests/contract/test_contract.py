@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import httpx
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 from starlette.routing import Mount, Route
 
-from server.api.schema import NEUTRAL, ChatMessage, ChatRequest
+from server.api.schema import NEUTRAL, ChatMessage, ChatRequest, Speculative
 from server.app import routes
 from tests.contract.contract import CONTRACT, validate
 from tests.http_lead import Lead
@@ -41,6 +45,51 @@ def test_the_contract_lists_exactly_the_fields_that_are_read():
     assert set(schemas["Message"]["properties"]) == set(ChatMessage.model_fields)
     for name in NEUTRAL:
         assert name in schemas["ChatRequest"]["description"], name
+
+
+BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "maxItems", "minItems", "minLength", "maxLength")
+
+
+def bounds(schema: Mapping[str, Any]) -> set[tuple[str, float]]:
+    """Every bound on a field's values, whichever of its forms it belongs to."""
+    forms: list[Mapping[str, Any]] = [schema, *schema.get("anyOf", ()), *schema.get("oneOf", ())]
+    items = [form["items"] for form in forms if isinstance(form.get("items"), dict)]
+    return {(name, form[name]) for form in [*forms, *items] for name in BOUNDS if name in form}
+
+
+@pytest.mark.parametrize("name", sorted(ChatRequest.model_fields))
+def test_a_field_has_the_same_bounds_in_the_contract_and_the_code(name: str):
+    listed = bounds(CONTRACT["components"]["schemas"]["ChatRequest"]["properties"][name])
+    kept = bounds(ChatRequest.model_json_schema()["properties"][name])
+    if name == "seed":  # checked by a validator
+        kept = {("minimum", -(1 << 63)), ("maximum", (1 << 64) - 1)}
+    if name == "logit_bias":  # of pairs, which the code takes apart by hand
+        listed -= {("minItems", 2)}
+    assert listed == kept
+
+
+def test_what_is_said_about_drafts_has_the_same_fields_and_bounds():
+    forms = CONTRACT["components"]["schemas"]["ChatRequest"]["properties"]["speculative"]["oneOf"]
+    listed = next(form for form in forms if form["type"] == "object")["properties"]
+    kept = Speculative.model_json_schema()["properties"]
+    assert {name: bounds(field) for name, field in listed.items()} == {
+        name: bounds(field) for name, field in kept.items()
+    }
+
+
+def test_metrics_are_those_of_the_contract(lead: Lead):
+    httpx.post(f"{lead.url}/v1/chat/completions", json={"messages": [{"role": "user", "content": "hi"}]})
+    content = CONTRACT["paths"]["/metrics"]["get"]["responses"]["200"]["content"]["text/plain"]
+    response = httpx.get(f"{lead.url}/metrics")
+    assert response.headers["content-type"].startswith("text/plain")
+    families = list(text_string_to_metric_families(response.text))
+    assert {family.name: family.type for family in families} == {
+        name: listed["type"] for name, listed in content["x-metrics"].items()
+    }
+    for family in families:
+        assert family.documentation
+        for sample in family.samples:
+            assert sorted(sample.labels) == content["x-metrics"][family.name].get("labels", [])
 
 
 @pytest.mark.parametrize("prefix", ["", "/v1"])

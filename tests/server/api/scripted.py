@@ -11,6 +11,7 @@ from typing import Any
 from server.api.served import Health, ModelCard, Served
 from server.app import create_app
 from server.engine.events import Event, Failed, Finished, Stats
+from server.engine.generate import Generator
 from server.engine.request import GenerationRequest
 from server.llama.fake import FakeVocabulary
 from server.sampling.params import SamplingParams
@@ -58,8 +59,21 @@ class Script:
         self._events.put_nowait(event)
 
 
+class Scripts:
+    """Implements Generator: a script for each request, in order. refusal: what comes after the last."""
+
+    def __init__(self, *scripts: Script, refusal: Exception | None = None) -> None:
+        self._left = list(scripts)
+        self._refusal = refusal
+
+    def submit(self, request: GenerationRequest) -> Script:
+        if not self._left and self._refusal:
+            raise self._refusal
+        return self._left.pop(0).submit(request)
+
+
 def served(
-    script: Script, *, health: Health | None = None, vocabulary: FakeVocabulary | None = None
+    script: Generator, *, health: Health | None = None, vocabulary: FakeVocabulary | None = None
 ) -> Served:
     return Served(
         generator=script,

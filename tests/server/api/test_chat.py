@@ -99,6 +99,66 @@ def test_the_sdk_drives_it(client: openai.OpenAI):
         assert completion.choices[0].message.content == text[: text.find(end)]
 
 
+def test_of_several_choices_the_first_is_what_one_would_be(client: openai.OpenAI):
+    def create(n: int) -> list[str | None]:
+        completion = client.chat.completions.create(
+            model="toy", messages=HELLO, max_tokens=16, seed=5, temperature=1, n=n
+        )
+        assert completion.usage is not None
+        n_ended = sum(choice.finish_reason == "stop" for choice in completion.choices)
+        texts = [choice.message.content for choice in completion.choices]
+        assert completion.usage.completion_tokens == sum(len(text or "") for text in texts) + n_ended
+        return texts
+
+    (one,), three = create(1), create(3)
+    assert three[0] == one
+    assert len(set(three)) == 3
+    assert create(3) == three
+    texts = ["", "", ""]
+    stream = client.chat.completions.create(
+        model="toy", messages=HELLO, max_tokens=16, seed=5, temperature=1, n=3, stream=True
+    )
+    for choice in (choice for chunk in stream for choice in chunk.choices):
+        texts[choice.index] += choice.delta.content or ""
+    assert texts == three
+
+
+def test_logprobs_through_the_sdk(client: openai.OpenAI):
+    whole = client.chat.completions.create(
+        model="toy", messages=HELLO, max_tokens=12, temperature=0, logprobs=True, top_logprobs=3
+    ).choices[0]
+    assert whole.logprobs is not None
+    content = whole.logprobs.content or []
+    assert "".join(one.token for one in content) == whole.message.content
+    for one in content:
+        assert one.top_logprobs[0].token == one.token
+        logprobs = [alternative.logprob for alternative in one.top_logprobs]
+        assert logprobs == sorted(logprobs, reverse=True)
+        assert logprobs[0] == one.logprob <= 0
+    stream = client.chat.completions.create(
+        model="toy", messages=HELLO, max_tokens=12, temperature=0, logprobs=True, top_logprobs=3, stream=True
+    )
+    told = [choice.logprobs for chunk in stream for choice in chunk.choices if choice.logprobs]
+    assert [one for logprobs in told for one in logprobs.content or []] == content
+
+
+def test_the_best_of_several_has_the_largest_mean_logprob(client: openai.OpenAI):
+    def create(**extra: Any) -> list[tuple[str | None, float]]:
+        completion = client.chat.completions.create(
+            model="toy", messages=HELLO, max_tokens=8, seed=2, temperature=1, logprobs=True, extra_body=extra
+        )
+        scores: list[tuple[str | None, float]] = []
+        for choice in completion.choices:
+            assert choice.logprobs is not None
+            logprobs = [one.logprob for one in choice.logprobs.content or []]
+            scores.append((choice.message.content, sum(logprobs) / len(logprobs)))
+            assert choice.finish_reason == "length"  # a stop token would count too
+        return scores
+
+    four = create(n=4)
+    assert create(n=2, best_of=4) == sorted(four, key=lambda one: -one[1])[:2]
+
+
 def test_the_next_turn_reuses_the_conversation(lead: Lead):
     first = post(
         lead, {"messages": [{"role": "user", "content": "a new conversation"}], "max_tokens": 30}
@@ -178,17 +238,43 @@ UNHONOURABLE: list[tuple[Any, str | None]] = [
     ({**BODY, "seed": 2**64}, "seed"),
     ({**BODY, "top_p": 2}, "top_p"),
     ({**BODY, "stop": [1]}, "stop.0"),
-    ({**BODY, "n": 2}, "n"),
-    ({**BODY, "logprobs": True}, "logprobs"),
     ({**BODY, "tools": [{"type": "function"}]}, "tools"),
     ({**BODY, "response_format": {"type": "json_object"}}, "response_format"),
-    ({**BODY, "presence_penalty": 0.5}, "presence_penalty"),
+    ({**BODY, "n_beams": 2}, "n_beams"),
+    ({**BODY, "grammar": 'root ::= "a"'}, "grammar"),
+    ({**BODY, "n": 9}, "n"),
+    ({**BODY, "n": 3, "best_of": 2}, "best_of"),
+    ({**BODY, "best_of": 2, "stream": True}, "best_of"),
+    ({**BODY, "top_logprobs": 2}, "top_logprobs"),
+    ({**BODY, "logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+    ({**BODY, "logprobs": 3}, "logprobs"),
+    ({**BODY, "presence_penalty": 2.5}, "presence_penalty"),
+    ({**BODY, "frequency_penalty": "1"}, "frequency_penalty"),
+    ({**BODY, "repeat_penalty": 0}, "repeat_penalty"),
+    ({**BODY, "typical_p": -0.1}, "typical_p"),
+    ({**BODY, "mirostat": 3}, "mirostat"),
+    ({**BODY, "mirostat": True}, "mirostat"),
+    ({**BODY, "min_tokens": 21}, "min_tokens"),
+    ({**BODY, "samplers": ["top_k", "infill"]}, "samplers"),
+    ({**BODY, "samplers": "top_k;nucleus;top_p"}, "samplers"),
+    ({**BODY, "logit_bias": {"259": 1}}, "logit_bias"),
+    ({**BODY, "logit_bias": {"1": True}}, "logit_bias"),
+    ({**BODY, "logit_bias": [[1]]}, "logit_bias"),
+    ({**BODY, "logit_bias": [[None, 1]]}, "logit_bias"),
+    ({**BODY, "logit_bias": 1}, "logit_bias"),
+    ({**BODY, "dry_sequence_breakers": ["\n", ""]}, "dry_sequence_breakers.1"),
+    ({**BODY, "prediction": {"type": "text", "content": "x"}}, "prediction.type"),
+    ({**BODY, "prediction": {"type": "content"}}, "prediction.content"),
     ({**BODY, "speculative": {"n_max": -1}}, "speculative.n_max"),
-    ({**BODY, "speculative": {"p_min": 0.5}}, "speculative.p_min"),
+    ({**BODY, "speculative": {"n_max": 2, "n_min": 3}}, "speculative.n_min"),
+    ({**BODY, "speculative": {"p_min": 1.5}}, "speculative.p_min"),
+    ({**BODY, "speculative": {"exactness": "off"}}, "speculative.exactness"),
+    ({**BODY, "speculative": {"drafters": "d"}}, "speculative.drafters"),
+    ({**BODY, "speculative": {"k": 1}}, "speculative.k"),
     ({**BODY, "speculative": "off"}, "speculative"),
     ({**BODY, "max_tokens": "20"}, "max_tokens"),
     ({**BODY, "stream": "yes"}, "stream"),
-    ({**BODY, "timings_per_token": True}, "timings_per_token"),
+    ({**BODY, "timings_per_token": 1}, "timings_per_token"),
     ([], None),
     ("text", None),
 ]

@@ -17,7 +17,7 @@ from tests.contract.contract import validate
 from tests.server.api.scripted import Call, Script, served
 
 STARTED = Started(5, 2)
-STATS = Stats(5, 2, 6, 2, 30.0, 50.0, 4, 3, {"d": DrafterCount(4, 3)})
+STATS = Stats(5, 2, 6, 2, 30.0, 50.0, 4, 3, {"d": DrafterCount(4, 3)}, (0, 0, 0, 1))
 HELLO = [{"role": "user", "content": "hi"}]
 
 
@@ -71,12 +71,16 @@ async def test_counts_are_the_engines():
         "draft_n": 4,
         "draft_n_accepted": 3,
     }
-    assert body["metrics"]["speculative_decoding"] == {
-        "num_draft_tokens": 4,
-        "num_accepted_draft_tokens": 3,
-        "draft_acceptance_rate": 0.75,
-        "mean_acceptance_length": 3.0,
-        "drafters": {"d": {"num_draft_tokens": 4, "num_accepted_draft_tokens": 3}},
+    counts = {"num_draft_tokens": 4, "num_accepted_draft_tokens": 3, "draft_acceptance_rate": 0.75}
+    assert body["metrics"] == {
+        "speculative_decoding": {
+            "num_drafts": 1,
+            **counts,
+            "mean_acceptance_length": 4.0,
+            "acceptance_histogram": [0, 0, 0, 1],
+            "drafters": {"d": counts},
+        },
+        "truncated": False,
     }
 
 

@@ -1,0 +1,163 @@
+"""The replies that one request gets: each its own generation and text, their events told as they come."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from server.api.logprobs import logprobs_json
+from server.api.schema import ChatRequest
+from server.api.served import Served
+from server.engine.events import Committed, Event, Failed, Finished, Started, Stats
+from server.engine.generate import Generation
+from server.engine.request import GenerationRequest
+from server.errors import BusyError
+from server.llama.backend import Vocabulary
+from server.sampling.logprobs import TokenLogprobs
+from server.text.reply import ReplyText
+
+
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """Text of a reply, and what goes with it: logprobs in OpenAI's shape and token ids, where asked for."""
+
+    text: str
+    logprobs: dict[str, Any] | None = None
+    tokens: list[int] | None = None
+
+
+class Choice:
+    """One reply. See every event of its generation, in order; take portions whenever it suits."""
+
+    def __init__(self, index: int, generation: Generation, vocabulary: Vocabulary, body: ChatRequest) -> None:
+        self.index = index
+        self.generation = generation
+        self.events = aiter(generation)
+        self.reason: str | None = None  # OpenAI's finish_reason, once the reply has ended
+        self._vocabulary = vocabulary
+        self._with_logprobs = body.n_logprobs is not None
+        self._with_tokens = body.return_tokens
+        aligned = self._with_logprobs or self._with_tokens
+        self._text = ReplyText(vocabulary, body.stops, aligned=aligned)
+        self._untold: list[str] = []
+        self._tokens: list[int] = []
+        self._logprobs: list[TokenLogprobs] = []
+        self._started = Started(0, 0)
+        self._stats: Stats | None = None
+        self._started_at = self._first_at = self._last_at = 0.0
+
+    def see(self, event: Event) -> None:
+        """Take in what happened. Raises the error of a generation that failed, and BusyError when it was
+        cut off: a client that goes away reads nothing, so one that was cancelled without a stop string was
+        cancelled by a server that shuts down."""
+        match event:
+            case Started():
+                self._started, self._started_at = event, time.perf_counter()
+            case Committed():
+                self._commit(event)
+            case Failed():
+                raise event.error
+            case Finished():
+                if event.reason == "cancelled" and not self._text.stopped:
+                    raise BusyError("the server is shutting down", draining=True)
+                self._untold.append(self._text.end())
+                self.reason = self._text.finish_reason(event.reason)
+                self._stats = self._text.stats(event.stats)
+
+    def _commit(self, event: Committed) -> None:
+        """A stop string in the step's text ends the generation right there."""
+        self._last_at = time.perf_counter()
+        if not self._text.n_steps:
+            self._first_at = self._last_at
+        if self._text.stopped:
+            return
+        if self._with_tokens:
+            self._tokens += event.tokens
+        self._logprobs += event.logprobs
+        self._untold.append(self._text.feed(event))
+        if self._text.stopped:
+            self.generation.cancel(keep=self._text.n_tokens)
+
+    def portion(self) -> Portion:
+        """What has not been told yet. While the text is empty, tokens wait for the text they are part of,
+        unless the reply has ended."""
+        text = "".join(self._untold)
+        self._untold.clear()
+        if not (self._with_logprobs or self._with_tokens) or not (text or self.reason):
+            return Portion(text)
+        told = self._text.completed()
+        logprobs = tokens = None
+        if self._with_logprobs:
+            logprobs = logprobs_json(self._vocabulary, [self._logprobs[i] for i in told])
+        if self._with_tokens:
+            tokens = [self._tokens[i] for i in told]
+        return Portion(text, logprobs, tokens)
+
+    def stats(self) -> Stats:
+        """What the reply has cost; while it goes on, so far, by the clock of who tells it."""
+        if self._stats is not None:
+            return self._stats
+        text, told = self._text, bool(self._text.n_steps)
+        return Stats(
+            n_prompt=self._started.n_prompt,
+            n_cached=self._started.n_cached,
+            n_predicted=text.n_tokens,
+            n_steps=text.n_steps,
+            prompt_ms=(self._first_at - self._started_at) * 1e3 if told else 0.0,
+            predicted_ms=(self._last_at - self._first_at) * 1e3 if told else 0.0,
+            n_drafted=text.n_drafted,
+            n_accepted=text.n_accepted,
+        )
+
+    @property
+    def mean_logprob(self) -> float:
+        """Over the reply's tokens, a stop token or string included."""
+        counted = self._logprobs[: self._text.n_tokens]
+        return sum(one.logprob for one in counted) / len(counted)
+
+
+def submit(served: Served, body: ChatRequest, requests: Sequence[GenerationRequest]) -> list[Choice]:
+    """All of them, or none: raises what the generator raises."""
+    generations: list[Generation] = []
+    try:
+        for request in requests:
+            generations.append(served.generator.submit(request))  # noqa: PERF401 - kept if one fails
+    except BaseException:
+        for generation in generations:
+            generation.cancel()
+        raise
+    return [Choice(i, generation, served.vocabulary, body) for i, generation in enumerate(generations)]
+
+
+async def interleaved(choices: Sequence[Choice]) -> AsyncIterator[tuple[Choice, Event]]:
+    """The events of all choices as they come, until the last has ended."""
+    if len(choices) == 1:
+        async for event in choices[0].events:
+            yield choices[0], event
+        return
+    waiting = {asyncio.ensure_future(_next(choice)): choice for choice in choices}
+    try:
+        while waiting:
+            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for task in sorted(done, key=lambda one: waiting[one].index):
+                choice, event = waiting.pop(task), task.result()
+                if not isinstance(event, Finished | Failed):
+                    waiting[asyncio.ensure_future(_next(choice))] = choice
+                yield choice, event
+    finally:
+        for task in waiting:
+            task.cancel()
+
+
+async def _next(choice: Choice) -> Event:
+    return await anext(choice.events)
+
+
+def likeliest(choices: Sequence[Choice], n: int) -> Sequence[Choice]:
+    """The n choices with the largest mean logprob, those first; all of them in their order if there are n."""
+    if len(choices) <= n:
+        return choices
+    return sorted(choices, key=lambda choice: -choice.mean_logprob)[:n]

@@ -1,0 +1,107 @@
+"""GET /metrics, in Prometheus' text formats. Named as llama-server names them where they mean the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+from starlette.requests import Request
+from starlette.responses import Response
+
+from server.api.served import TOKEN_COUNTS, DrafterHealth, Health, Served
+from server.api.traffic import Traffic
+
+
+async def metrics(request: Request) -> Response:
+    """Counters since the start, and gauges of this moment."""
+    served: Served = request.state.served
+    encode, content_type = choose_encoder(request.headers.get("accept", ""))
+    return Response(encode(_Snapshot(served.traffic, served.health())), media_type=content_type)
+
+
+class _Snapshot(Collector):
+    def __init__(self, traffic: Traffic, health: Health) -> None:
+        self._traffic = traffic
+        self._health = health
+
+    def collect(self) -> Iterator[Metric]:
+        yield from _tokens(self._traffic)
+        yield from _drafts(self._traffic)
+        yield from _messages(self._health.drafters)
+        yield from _load(self._health)
+
+
+def _tokens(traffic: Traffic) -> Iterator[Metric]:
+    yield _counter("prompt_tokens", "Prompt tokens evaluated.", traffic.n_prompt)
+    yield _counter("prompt_tokens_cached", "Prompt tokens reused from the KV cache.", traffic.n_cached)
+    yield _counter(
+        "prompt_seconds", "Time from admission to the first token, ended requests.", traffic.prompt_s
+    )
+    yield _counter("tokens_predicted", "Tokens generated.", traffic.n_predicted)
+    yield _counter(
+        "tokens_predicted_seconds",
+        "Time from the first token to the last, ended requests.",
+        traffic.predicted_s,
+    )
+    yield _counter("steps", "Steps that generated tokens, counted for each request in them.", traffic.n_steps)
+    requests = CounterMetricFamily("duo:requests", "Generations ended, by how.", labels=["ending"])
+    for ending in ("stop", "length", "cancelled", "failed"):
+        requests.add_metric([ending], traffic.endings[ending])
+    yield requests
+
+
+def _drafts(traffic: Traffic) -> Iterator[Metric]:
+    yield _counter("draft_tokens", "Drafted tokens verified.", traffic.n_drafted)
+    yield _counter("draft_tokens_accepted", "Drafted tokens that were right.", traffic.n_accepted)
+    tokens = CounterMetricFamily(
+        "duo:drafter_tokens",
+        "Drafted tokens verified for ended requests, by who drafted them and what became of them.",
+        labels=["drafter", "outcome"],
+    )
+    for name, count in traffic.sources.items():
+        tokens.add_metric([name, "accepted"], count.accepted)
+        tokens.add_metric([name, "wasted"], count.drafted - count.accepted)
+    yield tokens
+
+
+def _messages(drafters: Iterable[DrafterHealth]) -> Iterator[Metric]:
+    messages = CounterMetricFamily(
+        "duo:drafter_messages",
+        "Messages of the drafters that are connected, by what became of them.",
+        labels=["drafter", "outcome"],
+    )
+    connected = GaugeMetricFamily(
+        "duo:drafters_connected", "Drafters on the bus, by whether they are used.", labels=["state"]
+    )
+    states = {"accepted": 0, "refused": 0}
+    for drafter in drafters:
+        states[drafter.state] += 1
+        for outcome, n in drafter.counts.items():
+            if outcome not in TOKEN_COUNTS:
+                messages.add_metric([drafter.id, outcome], n)
+    for state, n in states.items():
+        connected.add_metric([state], n)
+    yield messages
+    yield connected
+
+
+def _load(health: Health) -> Iterator[Metric]:
+    yield _gauge("requests_processing", "Requests that have a slot.", health.slots_busy)
+    yield _gauge("requests_deferred", "Requests waiting for a slot.", health.queued)
+    yield _gauge("slots", "Replies that can be generated at once.", health.slots_total)
+    yield _gauge(
+        "step_python_seconds",
+        "Median time outside llama_decode in recent one-session steps.",
+        health.step_python_us / 1e6,
+    )
+    yield _gauge("healthy", "1 unless the server is loading or stuck.", float(health.status == "ok"))
+
+
+def _counter(name: str, what: str, value: float) -> Metric:
+    return CounterMetricFamily(f"duo:{name}", what, value=value)
+
+
+def _gauge(name: str, what: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"duo:{name}", what, value=value)

@@ -1,0 +1,167 @@
+"""How a request says that tokens are to be chosen: the fields, and what they mean to the sampler."""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Annotated, Any, cast
+
+from pydantic import Field, field_validator
+
+from server.api.body import Body, Count, Finite, LastTokens, NotNegative, Positive, Share
+from server.errors import InvalidRequestError
+from server.llama.backend import Vocabulary
+from server.sampling.params import ORDER, SamplingParams
+from server.text.breakers import breaker_tokens
+
+BREAKERS = ("\n", ":", '"', "*")
+"""llama.cpp's default of dry_sequence_breakers."""
+
+Breaker = Annotated[str, Field(min_length=1, max_length=40)]
+Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
+
+_OTHER_NAMES = {
+    "top-k": "top_k",
+    "top-p": "top_p",
+    "nucleus": "top_p",
+    "min-p": "min_p",
+    "typ-p": "typ_p",
+    "typ": "typ_p",
+    "typical": "typ_p",
+    "typical_p": "typ_p",
+    "typical-p": "typ_p",
+    "top-n-sigma": "top_n_sigma",
+    "temp": "temperature",
+}
+
+
+class SamplingFields(Body):
+    """Names and meanings are OpenAI's, llama-server's for what OpenAI does not have; min_tokens is vLLM's.
+    Absent: the server's default, which leaves everything after min_p switched off."""
+
+    temperature: Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)] | None = None
+    top_k: int | None = None
+    top_p: Share | None = None
+    min_p: Share | None = None
+    seed: int | None = None
+    typical_p: Share | None = None
+    top_n_sigma: Finite | None = None
+    dynatemp_range: NotNegative | None = None
+    dynatemp_exponent: NotNegative | None = None
+    xtc_probability: Share | None = None
+    xtc_threshold: Share | None = None
+    repeat_penalty: Positive | None = None
+    repeat_last_n: LastTokens | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    dry_multiplier: NotNegative | None = None
+    dry_base: Annotated[float, Field(ge=1, allow_inf_nan=False)] | None = None
+    dry_allowed_length: Count | None = None
+    dry_penalty_last_n: LastTokens | None = None
+    dry_sequence_breakers: Annotated[list[Breaker], Field(max_length=32)] | None = None
+    mirostat: Annotated[int, Field(ge=0, le=2)] | None = None
+    mirostat_tau: NotNegative | None = None
+    mirostat_eta: NotNegative | None = None
+    logit_bias: dict[str, Any] | list[Any] | None = None
+    ignore_eos: bool = False
+    min_tokens: Count | None = None
+    samplers: str | list[str] | None = None
+
+    @field_validator("seed")
+    @classmethod
+    def _seed_has_64_bits(cls, seed: int | None) -> int | None:
+        if seed is not None and not -(1 << 63) <= seed < 1 << 64:
+            raise ValueError("must be an integer of 64 bits")
+        return seed
+
+    @field_validator("samplers")
+    @classmethod
+    def _samplers_are_known(cls, given: str | list[str] | None) -> list[str] | None:
+        if given is None:
+            return None
+        names = [part for part in given.split(";") if part] if isinstance(given, str) else given
+        names = [_OTHER_NAMES.get(name, name) for name in names]
+        for i, name in enumerate(names):
+            if name not in ORDER:
+                raise ValueError(f"no sampler is called {name!r}: there are {', '.join(ORDER)}")
+            if name in names[:i]:
+                raise ValueError(f"{name} is listed twice")
+        return names
+
+
+# What SamplingParams takes as it comes.
+_PLAIN = tuple(
+    name
+    for name in SamplingFields.model_fields
+    if name not in ("seed", "top_k", "dry_sequence_breakers", "logit_bias", "ignore_eos", "samplers")
+)
+
+
+def sampling_params(
+    fields: SamplingFields, defaults: SamplingParams, vocabulary: Vocabulary
+) -> SamplingParams:
+    """What was asked for, over the defaults. A seed is drawn if none was given, or -1, as in llama.cpp.
+    Raises InvalidRequestError."""
+    given: dict[str, Any] = {name: value for name in _PLAIN if (value := getattr(fields, name)) is not None}
+    if fields.top_k is not None:
+        given["top_k"] = max(fields.top_k, 0)  # llama.cpp and vLLM: below 0 is off
+    if fields.samplers is not None:
+        given["samplers"] = tuple(fields.samplers)
+    if fields.dry_multiplier:
+        breakers = BREAKERS if fields.dry_sequence_breakers is None else fields.dry_sequence_breakers
+        given["dry_sequence_breakers"] = breaker_tokens(vocabulary, tuple(breakers))
+    if fields.min_tokens:
+        given["banned_first"] = vocabulary.eog
+    if fields.logit_bias or fields.ignore_eos:
+        banned = vocabulary.eog if fields.ignore_eos else ()
+        given["logit_bias"] = _biases(fields.logit_bias or {}, banned, vocabulary)
+    random = fields.seed is None or fields.seed == -1
+    seed = secrets.randbits(64) if random else int(fields.seed or 0) % (1 << 64)
+    return replace(defaults, seed=seed, **given)
+
+
+def _biases(
+    given: dict[str, Any] | list[Any], banned: Iterable[int], vocabulary: Vocabulary
+) -> tuple[tuple[int, float], ...]:
+    """(token id, bias) in the order of ids. OpenAI: an object from ids to numbers. llama.cpp: also a list of
+    pairs; false bans; a text instead of an id stands for each of its tokens. Biases of one token add up."""
+    biases: dict[int, float] = {}
+    pairs = given.items() if isinstance(given, dict) else map(_pair, given)
+    for what, value in pairs:
+        bias = _bias(what, value)
+        for token in _tokens(what, vocabulary):
+            biases[token] = biases.get(token, 0.0) + bias
+    biases.update(dict.fromkeys(banned, -math.inf))
+    return tuple(sorted(biases.items()))
+
+
+def _pair(item: Any) -> tuple[Any, Any]:
+    pair = cast(list[Any], item) if isinstance(item, list) else []
+    if len(pair) != 2:
+        raise _wrong(f"{item!r} is not a pair of a token id or text and a number or false")
+    return pair[0], pair[1]
+
+
+def _bias(what: Any, value: Any) -> float:
+    if value is False:
+        return -math.inf
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise _wrong(f"the bias of {what!r} must be a number or false")
+    return float(value)
+
+
+def _tokens(what: Any, vocabulary: Vocabulary) -> list[int]:
+    if isinstance(what, str) and not what.isdecimal():
+        return vocabulary.tokenize(what, special=False)
+    if isinstance(what, bool) or not isinstance(what, str | int):
+        raise _wrong(f"{what!r} is neither a token id nor a text")
+    token = int(what)
+    if not 0 <= token < vocabulary.size:
+        raise _wrong(f"there is no token {token}: the vocabulary has {vocabulary.size}")
+    return [token]
+
+
+def _wrong(message: str) -> InvalidRequestError:
+    return InvalidRequestError(f"logit_bias: {message}", param="logit_bias")

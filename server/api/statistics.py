@@ -1,0 +1,97 @@
+"""What a reply has cost: usage as OpenAI names it, timings as llama-server does, metrics as vLLM does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import zip_longest
+from typing import Any
+
+from server.engine.events import DrafterCount, Stats
+
+
+def combined(all_stats: Sequence[Stats]) -> Stats:
+    """The stats of several replies to one prompt, generated side by side, as those of one request: the
+    prompt counts once, as the first reply met it; tokens and steps add up, times are the longest."""
+    first, *others = all_stats
+    if not others:
+        return first
+    drafters: dict[str, DrafterCount] = {}
+    for name, count in (item for stats in all_stats for item in stats.drafters.items()):
+        known = drafters.get(name, DrafterCount())
+        drafters[name] = DrafterCount(known.drafted + count.drafted, known.accepted + count.accepted)
+    columns = zip_longest(*(stats.accepted_per_step for stats in all_stats), fillvalue=0)
+    return replace(
+        first,
+        n_predicted=sum(stats.n_predicted for stats in all_stats),
+        n_steps=sum(stats.n_steps for stats in all_stats),
+        predicted_ms=max(stats.predicted_ms for stats in all_stats),
+        n_drafted=sum(stats.n_drafted for stats in all_stats),
+        n_accepted=sum(stats.n_accepted for stats in all_stats),
+        drafters=drafters,
+        accepted_per_step=tuple(map(sum, columns)),
+        truncated=any(stats.truncated for stats in all_stats),
+    )
+
+
+def usage(stats: Stats) -> dict[str, Any]:
+    """OpenAI's usage object."""
+    return {
+        "prompt_tokens": stats.n_prompt,
+        "completion_tokens": stats.n_predicted,
+        "total_tokens": stats.n_prompt + stats.n_predicted,
+        "prompt_tokens_details": {"cached_tokens": stats.n_cached},
+        "completion_tokens_details": {
+            "reasoning_tokens": 0,
+            "accepted_prediction_tokens": stats.n_accepted,
+            "rejected_prediction_tokens": stats.n_drafted - stats.n_accepted,
+        },
+    }
+
+
+def measured(stats: Stats, n_choices: int = 1) -> dict[str, Any]:
+    """timings, and metrics; of how many replies together."""
+    metrics = {"speculative_decoding": _speculative(stats), "truncated": stats.truncated}
+    return {"timings": timings(stats, n_choices), "metrics": metrics}
+
+
+def timings(stats: Stats, n_choices: int = 1) -> dict[str, Any]:
+    """Rates of decoding leave out each reply's first token, whose time is the prompt's."""
+    n_evaluated = stats.n_prompt - stats.n_cached
+    return {
+        "cache_n": stats.n_cached,
+        "prompt_n": n_evaluated,
+        **_rates("prompt", n_evaluated, stats.prompt_ms),
+        "predicted_n": stats.n_predicted,
+        **_rates("predicted", stats.n_predicted - n_choices, stats.predicted_ms),
+        "draft_n": stats.n_drafted,
+        "draft_n_accepted": stats.n_accepted,
+    }
+
+
+def _speculative(stats: Stats) -> dict[str, Any]:
+    """mean_acceptance_length: tokens committed by a step with drafts, its own token included, as in vLLM."""
+    n_drafts = sum(stats.accepted_per_step)
+    return {
+        "num_drafts": n_drafts,
+        **_shares(DrafterCount(stats.n_drafted, stats.n_accepted)),
+        "mean_acceptance_length": 1.0 + stats.n_accepted / n_drafts if n_drafts else 1.0,
+        "acceptance_histogram": list(stats.accepted_per_step),
+        "drafters": {name: _shares(count) for name, count in stats.drafters.items()},
+    }
+
+
+def _shares(count: DrafterCount) -> dict[str, Any]:
+    return {
+        "num_draft_tokens": count.drafted,
+        "num_accepted_draft_tokens": count.accepted,
+        "draft_acceptance_rate": count.accepted / count.drafted if count.drafted else 0.0,
+    }
+
+
+def _rates(what: str, n: int, ms: float) -> dict[str, float]:
+    return {
+        f"{what}_ms": ms,
+        f"{what}_per_token_ms": ms / n if n > 0 else 0.0,
+        f"{what}_per_second": n / ms * 1e3 if ms > 0 and n > 0 else 0.0,
+    }

@@ -1,0 +1,41 @@
+"""Sequence breakers of the DRY sampler: texts that a repetition may not cross, as tokens."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from server.llama.backend import Vocabulary
+
+_BETWEEN = b"\xff"  # in no text: a match never spans two pieces
+
+
+def breaker_tokens(vocabulary: Vocabulary, breakers: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
+    """Token sequences that contain a breaker: the breaker tokenised by itself, and every token that has all
+    of it, as the token of `."` has a quotation mark. Not those that only have its beginning and need what
+    follows, which llama.cpp finds too. The first call for a vocabulary looks at each of its pieces."""
+    sequences: dict[tuple[int, ...], None] = {}
+    for breaker in breakers:
+        sequences[tuple(vocabulary.tokenize(breaker, special=False))] = None
+        sequences.update(dict.fromkeys((token,) for token in _having(vocabulary, breaker)))
+    sequences.pop((), None)
+    return tuple(sequences)
+
+
+def _having(vocabulary: Vocabulary, breaker: str) -> list[int]:
+    pieces, starts = _pieces(vocabulary)
+    at = [match.start() for match in re.finditer(re.escape(breaker.encode()), pieces)]
+    found: list[int] = np.unique(np.searchsorted(starts, at, side="right") - 1).tolist()
+    return found
+
+
+@lru_cache(maxsize=2)
+def _pieces(vocabulary: Vocabulary) -> tuple[bytes, npt.NDArray[np.int64]]:
+    """All pieces in one, and where each begins."""
+    pieces = [vocabulary.piece(token) for token in range(vocabulary.size)]
+    lengths = [len(piece) + len(_BETWEEN) for piece in pieces]
+    starts = np.concatenate(([0], np.cumsum(lengths[:-1], dtype=np.int64))).astype(np.int64)
+    return _BETWEEN.join(pieces), starts

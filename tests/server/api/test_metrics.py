@@ -1,0 +1,134 @@
+"""What is counted from the engine's events, and how /metrics tells it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import httpx
+from prometheus_client.openmetrics import parser as open_metrics
+from prometheus_client.parser import text_string_to_metric_families
+
+from server.api.served import DrafterHealth, Health
+from server.api.traffic import MAX_SOURCES, Traffic
+from server.engine.events import Committed, DrafterCount, Event, Failed, Finished, Started, Stats
+from server.errors import BackendError
+from tests.http_lead import Lead
+from tests.server.api.scripted import Call, Script, served
+
+STATS = Stats(9, 4, 6, 2, 500.0, 2000.0, 5, 3, {"d": DrafterCount(4, 3), "e": DrafterCount(1, 0)})
+ONE_REPLY: list[Event] = [
+    Started(9, 4),
+    Committed((1, 2), (None, None)),
+    Committed((3, 4, 5, 6), ("d", "d", "d", None), 5, (8, 9)),
+    Finished("stop", STATS),
+]
+
+
+def told(traffic: Traffic, *events: Event, id: int = 1) -> Traffic:
+    for event in events:
+        traffic(id, event)
+    return traffic
+
+
+async def scraped(traffic: Traffic, health: Health) -> dict[tuple[str, ...], float]:
+    """Every sample, by its name and the values of its labels."""
+    state = replace(served(Script(), health=health), traffic=traffic)
+    one = Call(state, "/metrics", method="GET")
+    await one.run()
+    assert one.status == 200
+    return {
+        (sample.name.removeprefix("duo:"), *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(one.content.decode())
+        for sample in family.samples
+    }
+
+
+async def test_a_reply_is_counted():
+    samples = await scraped(told(Traffic(), *ONE_REPLY), Health("ok", 4, 1, 2, 125.0))
+    expected = {
+        ("prompt_tokens_total",): 5.0,
+        ("prompt_tokens_cached_total",): 4.0,
+        ("prompt_seconds_total",): 0.5,
+        ("tokens_predicted_total",): 6.0,
+        ("tokens_predicted_seconds_total",): 2.0,
+        ("steps_total",): 2.0,
+        ("requests_total", "stop"): 1.0,
+        ("requests_total", "length"): 0.0,
+        ("requests_total", "cancelled"): 0.0,
+        ("requests_total", "failed"): 0.0,
+        ("draft_tokens_total",): 5.0,
+        ("draft_tokens_accepted_total",): 3.0,
+        ("drafter_tokens_total", "d", "accepted"): 3.0,
+        ("drafter_tokens_total", "d", "wasted"): 1.0,
+        ("drafter_tokens_total", "e", "accepted"): 0.0,
+        ("drafter_tokens_total", "e", "wasted"): 1.0,
+        ("drafters_connected", "accepted"): 0.0,
+        ("drafters_connected", "refused"): 0.0,
+        ("requests_processing",): 1.0,
+        ("requests_deferred",): 2.0,
+        ("slots",): 4.0,
+        ("step_python_seconds",): 0.000125,
+        ("healthy",): 1.0,
+    }
+    assert samples == expected
+
+
+async def test_messages_of_drafters_by_what_became_of_them():
+    counts = {"drafted": 9, "accepted": 5, "fresh": 7, "late": 2, "stale": 1}
+    drafters = (
+        DrafterHealth("d", "m", "accepted", None, counts),
+        DrafterHealth('e"\\', "m", "refused", "vocabulary sizes differ", {"invalid": 3}),
+    )
+    samples = await scraped(Traffic(), Health("stuck", 4, 1, 2, 0.0, drafters))
+    messages = {key[1:]: n for key, n in samples.items() if key[0] == "drafter_messages_total"}
+    assert messages == {("d", "fresh"): 7, ("d", "late"): 2, ("d", "stale"): 1, ('e"\\', "invalid"): 3}
+    assert samples[("drafters_connected", "accepted")] == samples[("drafters_connected", "refused")] == 1.0
+    assert samples[("healthy",)] == 0.0
+
+
+def test_tokens_count_at_once_and_a_prompt_with_its_first_token():
+    traffic = told(Traffic(), *ONE_REPLY[:1])
+    assert (traffic.n_prompt, traffic.n_predicted) == (0, 0)
+    told(traffic, ONE_REPLY[1])
+    assert (traffic.n_prompt, traffic.n_predicted, traffic.n_steps) == (5, 2, 1)
+    told(traffic, *ONE_REPLY[2:])
+    assert (traffic.n_prompt, traffic.n_predicted, traffic.n_steps) == (5, 6, 2)
+
+
+def test_endings_without_a_token():
+    traffic = told(Traffic(), Started(9, 4), Failed(BackendError("x")))
+    told(traffic, Finished("cancelled", Stats(9, 0, 0, 0, 0.0, 0.0)), id=2)
+    told(traffic, Started(9, 4), Finished("cancelled", Stats(9, 4, 0, 0, 0.0, 0.0)), id=3)
+    assert traffic.endings == {"failed": 1, "cancelled": 2}
+    assert traffic.n_prompt == 0
+
+
+def test_drafters_that_come_and_go_do_not_pile_up():
+    traffic = Traffic()
+    for i in range(2 * MAX_SOURCES):
+        stats = replace(STATS, drafters={f"d{i}": DrafterCount(2, 1), "steady": DrafterCount(1, 1)})
+        told(traffic, Finished("stop", stats), id=i)
+    assert len(traffic.sources) == MAX_SOURCES
+    assert traffic.sources["steady"] == DrafterCount(2 * MAX_SOURCES, 2 * MAX_SOURCES)
+
+
+def test_a_live_lead_counts_what_it_replies(lead: Lead):
+    def total(name: str) -> float:
+        families = text_string_to_metric_families(httpx.get(f"{lead.url}/metrics").text)
+        return next(s.value for f in families for s in f.samples if s.name == f"duo:{name}_total")
+
+    before = total("tokens_predicted"), total("prompt_tokens"), total("prompt_tokens_cached")
+    body = {"messages": [{"role": "user", "content": "count me"}], "max_tokens": 10}
+    usage = httpx.post(f"{lead.url}/v1/chat/completions", json=body).json()["usage"]
+    after = total("tokens_predicted"), total("prompt_tokens"), total("prompt_tokens_cached")
+    grown = [now - then for now, then in zip(after, before, strict=True)]
+    cached = usage["prompt_tokens_details"]["cached_tokens"]
+    assert grown == [usage["completion_tokens"], usage["prompt_tokens"] - cached, cached]
+
+
+def test_openmetrics_for_those_who_accept_it(lead: Lead):
+    accept = {"Accept": "application/openmetrics-text; version=1.0.0"}
+    response = httpx.get(f"{lead.url}/metrics", headers=accept)
+    assert response.headers["content-type"].startswith("application/openmetrics-text")
+    families = open_metrics.text_string_to_metric_families(response.text)  # pyright: ignore
+    assert any(family.name == "duo:tokens_predicted" for family in families)
