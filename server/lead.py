@@ -12,7 +12,8 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -21,6 +22,7 @@ import uvloop
 from rich.console import Console
 
 from server.api.served import DrafterHealth, Health, ModelCard, Served
+from server.api.traffic import Traffic
 from server.app import create_app
 from server.calibration import remembered
 from server.console import log_to
@@ -29,15 +31,17 @@ from server.engine.scheduler import Limits
 from server.engine.thread import EngineThread, Observer
 from server.errors import StartupError
 from server.flags import n_cores
+from server.grammar.constraint import compile_gbnf
 from server.llama.backend import Vocabulary
 from server.llama.llamacpp import LlamaBackend, LlamaOptions, default_cells
 from server.reply_printer import ReplyPrinter
 from server.settings import LeadSettings
 from server.speculation.costs import StepCosts
 from server.speculation.draft_model import DraftModel
+from server.speculation.policy import Policy
 from server.speculation.presence import Presence, misfit, vocabulary_card
 from server.speculation.remote import RemoteDrafters
-from server.speculation.speculator import Policy, Speculator
+from server.speculation.speculator import Speculator
 from server.speculation.streams import RedisBus, check
 from server.text.template import ChatTemplate
 
@@ -69,6 +73,8 @@ def serve(settings: LeadSettings) -> int:
         draft = settings.draft_model if sync else None
         if settings.draft_mode == "sync" and draft is None:
             raise StartupError("--draft-mode sync needs a draft model: give a GGUF file with --draft-model")
+        if settings.verify == "rejection" and draft is None:
+            raise StartupError("--verify rejection is for --draft-mode sync: other drafts would bias it")
         return run_lead(settings, Site(listener, settings.redis, settings.threads or n_cores(), draft))
 
 
@@ -102,7 +108,8 @@ def run_lead(settings: LeadSettings, site: Site) -> int:
             "  model    %s in %.1f s", _describe(backend, site.n_threads), time.perf_counter() - began
         )
         proposer = _speculator(stack, settings, site, backend)
-        observers = _observers(settings, console, backend)
+        traffic = Traffic()
+        observers = [*_observers(settings, console, backend), traffic]
         engine = EngineThread(
             _engine_maker(settings, backend, proposer),
             n_ctx=backend.n_ctx,
@@ -110,7 +117,8 @@ def run_lead(settings: LeadSettings, site: Site) -> int:
             max_queued=settings.max_queued,
         )
         _announce(site)
-        uvloop.run(_serve_http(engine, _served(settings, backend, engine, proposer), site.listener))
+        served = _served(settings, backend, engine, proposer)
+        uvloop.run(_serve_http(engine, replace(served, traffic=traffic), site.listener))
     logger.info("duo has ended")
     return 0
 
@@ -156,8 +164,9 @@ def _speculator(stack: ExitStack, settings: LeadSettings, site: Site, backend: L
     policy = Policy(
         max_rows=settings.parallel + 2 * settings.draft_max,
         leaves=settings.leaves if backend.can_trim else 1,
-        lookup=settings.lookup,
+        lookup=settings.lookup and settings.verify == "exact",
         gate=settings.gate,
+        by_rejection=settings.verify == "rejection",
     )
     known = (
         remembered(backend, policy.max_rows, _identity(settings, site, backend)) if settings.draft_max else {}
@@ -193,7 +202,7 @@ def _draft_model(stack: ExitStack, settings: LeadSettings, path: Path, target: L
     if reason := misfit(vocabulary_card(target.vocab), vocabulary_card(draft.vocab)):
         raise StartupError(f"{path} cannot draft for {settings.model}: {reason}")
     logger.info("  draft    %s (%s), in this process", draft.name, draft.description)
-    return DraftModel(draft)
+    return DraftModel(draft, distributions=settings.verify == "rejection")
 
 
 def _join_bus(stack: ExitStack, settings: LeadSettings, site: Site, backend: LlamaBackend) -> RemoteDrafters:
@@ -215,6 +224,7 @@ def _engine_maker(
         leaves=settings.leaves,
         stable_width=settings.stable_width,
         exactness=settings.exactness,
+        by_rejection=settings.verify == "rejection",
     )
     return lambda emit: Engine(backend, proposer, emit, n_slots=settings.parallel, limits=limits)
 
@@ -255,7 +265,16 @@ def _served(
             drafters=_drafters(proposer),
         )
 
-    return Served(engine, vocabulary, template, card, settings.sampling, health, f"duo-{version('duo')}")
+    return Served(
+        engine,
+        vocabulary,
+        template,
+        card,
+        settings.sampling,
+        health,
+        f"duo-{version('duo')}",
+        grammars=partial(compile_gbnf, vocabulary),
+    )
 
 
 def _drafters(proposer: Speculator) -> list[DrafterHealth]:

@@ -56,6 +56,11 @@ class LeadSettings(BaseSettings):
     draft_max: int = Field(16, ge=0, le=64, description="most drafted tokens verified per step; 0: none")
     leaves: int = Field(3, ge=1, le=16, description="most leaves of a tree of drafted tokens; 1: chains only")
     lookup: bool = Field(True, description="also draft from what was said before")
+    verify: Literal["exact", "rejection"] = Field(
+        "exact",
+        description="exact: the text does not depend on drafts; rejection: the classical rule, which keeps "
+        "the distribution only; for --draft-mode sync",
+    )
     gate: bool = Field(True, description="verify only drafts that pay; off: as many as there are")
     exactness: Literal["default", "width-stable"] = Field(
         "default", description="width-stable: bits do not depend on drafts, one reply at a time"

@@ -20,6 +20,8 @@ ONLY_IN = {
     "sse_starlette": ("server/api/",),
     "uvicorn": ("server/lead.py",),
     "jinja2": ("server/text/template.py",),
+    "llguidance": ("server/grammar/",),
+    "prometheus_client": ("server/api/metrics.py", "server/top.py"),
 }
 MAY_IMPORT = {
     "server/engine/": (
@@ -36,9 +38,17 @@ MAY_IMPORT = {
     "server/speculation/": (
         "server.speculation",
         "server.engine.proposer",
+        "server.engine.request",
         "server.errors",
         "server.llama.backend",
         "server.sampling",
+        "server.cache.prefix",
+    ),
+    "server/grammar/": (
+        "server.grammar",
+        "server.errors",
+        "server.llama.backend",
+        "server.sampling.constraint",
     ),
     "drafters/": (
         "drafters",
@@ -54,9 +64,18 @@ MAY_IMPORT = {
 PURE = (
     "server/engine/verify.py",
     "server/engine/scheduler.py",
+    "server/engine/branches.py",
+    "server/engine/rejection.py",
     "server/cache/prefix.py",
     "server/sampling/",
     "server/speculation/tree.py",
+    "server/speculation/acceptance.py",
+    "server/speculation/assignment.py",
+    "server/speculation/costs.py",
+    "server/speculation/gate.py",
+    "server/speculation/lookup.py",
+    "server/speculation/pace.py",
+    "server/speculation/trial.py",
 )
 IMPURE_MODULES = {"time", "logging", "random", "os", "threading", "asyncio", "socket"}
 

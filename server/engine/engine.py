@@ -10,16 +10,15 @@ from statistics import median
 
 from server.cache.prefix import PrefixCache, Reuse, common_prefix
 from server.engine.branches import Branches
-from server.engine.events import Committed, Event, Failed, Finished, FinishReason, Started
+from server.engine.decide import committed_event, decide, logprobs_of
+from server.engine.events import Event, Failed, Finished, FinishReason, Started
 from server.engine.proposer import NOTHING, Ask, Proposal, Proposer
 from server.engine.request import GenerationRequest
 from server.engine.scheduler import Limits, Work, plan
 from server.engine.sequences import Sequences
 from server.engine.session import NO_SEQ, Session
-from server.engine.verify import Verdict, verify
 from server.errors import BackendError, DuoError
 from server.llama.backend import Backend, Batch, Logits
-from server.sampling.logprobs import TokenLogprobs, token_logprobs
 
 WORTH_SHARING = 32  # prompt tokens: for fewer it is not worth waiting until another session has them
 
@@ -219,13 +218,7 @@ class Engine:
             session.n_kv += work.n_pending
             return at
         n_pad = self._n_pad(work, len(proposal))
-        sampler, position = session.sampler, len(session.tokens)
-        verdict = verify(
-            proposal,
-            lambda node, i: sampler.choose(logits[at + 1 + node], position + i),
-            session.request.stop_tokens,
-            session.n_left,
-        )
+        verdict = decide(session, proposal, logits[at:], by_rejection=self._limits.by_rejection)
         if len(verdict.nodes) < len(proposal) or n_pad:
             self._sequences.settle(session, tree, verdict.nodes)
         else:
@@ -233,8 +226,8 @@ class Engine:
         session.commit(verdict, proposal, self._clock())
         if self._may_draft(session):
             self._proposer.committed(session.id, len(verdict.tokens), proposal, verdict.nodes)
-        logprobs = _logprobs(session.request.n_logprobs, verdict, logits, at)
-        self._emit(session.id, _committed_event(verdict, proposal, logprobs))
+        logprobs = logprobs_of(session.request.n_logprobs, verdict, logits[at:])
+        self._emit(session.id, committed_event(verdict, proposal, logprobs))
         reason = session.end_reason()
         if reason:
             self._finish(session, reason)
@@ -275,6 +268,8 @@ class Engine:
         session.seq, session.n_kv = NO_SEQ, 0
 
     def _may_draft(self, session: Session) -> bool:
+        if self._limits.by_rejection and session.request.sampling.mirostat:
+            return False  # it learns from its own draws only
         return self._limits.draft_max > 0 and session.request.speculation.n_max != 0
 
     # -- what others may know ----------------------------------------
@@ -309,22 +304,3 @@ def _ask(work: Work) -> Ask:
         constraint.forced() if work.n_draft > 0 else (),
         lambda tokens: constraint.n_allowed(tokens) == len(tokens),
     )
-
-
-def _logprobs(n_top: int | None, verdict: Verdict, logits: Logits, at: int) -> tuple[TokenLogprobs, ...]:
-    """Of the committed tokens, each from the row it was drawn from."""
-    if n_top is None:
-        return ()
-    rows = (at, *(at + 1 + node for node in verdict.nodes))
-    return tuple(
-        token_logprobs(logits[row], token, n_top) for row, token in zip(rows, verdict.tokens, strict=False)
-    )
-
-
-def _committed_event(verdict: Verdict, proposal: Proposal, logprobs: tuple[TokenLogprobs, ...]) -> Committed:
-    if not proposal:
-        return Committed(verdict.tokens, (None,) * len(verdict.tokens), logprobs=logprobs)
-    sources = [proposal.sources[node] for node in verdict.nodes]
-    rejected = tuple(t for i, t in enumerate(proposal.tokens) if i not in verdict.nodes)
-    padding = (None,) * (len(verdict.tokens) - len(verdict.nodes))
-    return Committed(verdict.tokens, (*sources, *padding), len(proposal), rejected, logprobs)

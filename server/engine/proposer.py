@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from server.engine.request import Speculation
+from server.sampling.draw import Distribution
 from server.sampling.params import SamplingParams
 
 ROOT = -1
@@ -19,11 +20,13 @@ ROOT = -1
 @dataclass(frozen=True, slots=True)
 class Proposal:
     """A small tree of guessed tokens. parents[i] < i or ROOT; siblings differ in token; sources[i] names
-    the drafter that guessed tokens[i]."""
+    the drafter that guessed tokens[i]. drafted[i]: what tokens[i] was sampled from, where that decides over
+    it (rejection.py)."""
 
     tokens: tuple[int, ...] = ()
     parents: tuple[int, ...] = ()
     sources: tuple[str, ...] = ()
+    drafted: tuple[Distribution, ...] = ()
 
     def __len__(self) -> int:
         return len(self.tokens)

@@ -15,7 +15,7 @@ class Limits:
     that a long prompt does not stall the others. draft_max: most drafted tokens per session and step.
     leaves: most of one session's tree of guesses, each of which needs a sequence of the KV cache.
     stable_width: rows of every step of a session whose bits shall not depend on drafts. exactness: of
-    requests that do not say."""
+    requests that do not say. by_rejection: the classical rule decides, see rejection.py."""
 
     n_batch: int = 512
     n_chunk: int = 64
@@ -23,6 +23,7 @@ class Limits:
     leaves: int = 3
     stable_width: int = 8
     exactness: Exactness = "default"
+    by_rejection: bool = False
 
     def is_stable(self, session: Session) -> bool:
         """Whether the session's bits shall not depend on drafts, nor on other sessions: it runs alone."""

@@ -7,6 +7,9 @@ from dataclasses import dataclass, replace
 ORDER = ("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature")
 """The samplers in llama.cpp's default order, by llama.cpp's names."""
 
+MIRRORED = ("top_k", "top_p", "min_p", "temperature")
+"""The samplers that `draw` applies, in its order."""
+
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
@@ -46,6 +49,42 @@ class SamplingParams:
     min_tokens: int = 0
     banned_first: frozenset[int] = frozenset()
     samplers: tuple[str, ...] = ORDER
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether only the first five fields matter: `draw` then gives every token, without any state."""
+        if self.logit_bias or self.mirostat or (self.min_tokens > 0 and self.banned_first):
+            return False
+        wanted = tuple(name for name in MIRRORED if self._acts(name))
+        return self.dynatemp_range <= 0.0 and self.steps() == wanted
+
+    def steps(self) -> tuple[str, ...]:
+        """The samplers of the chain that can change something, in order (mirostat replaces the chain)."""
+        return tuple(name for name in self.samplers if self._acts(name))
+
+    def _acts(self, name: str) -> bool:
+        match name:
+            case "penalties":
+                penalties = (self.repeat_penalty, self.presence_penalty, self.frequency_penalty)
+                return self.repeat_last_n != 0 and penalties != (1.0, 0.0, 0.0)
+            case "dry":
+                return self.dry_multiplier != 0.0 and self.dry_base >= 1.0 and self.dry_penalty_last_n != 0
+            case "top_n_sigma":
+                return self.top_n_sigma > 0.0
+            case "top_k":
+                return self.top_k > 0
+            case "typ_p":
+                return self.typical_p < 1.0
+            case "top_p":
+                return self.top_p < 1.0
+            case "min_p":
+                return self.min_p > 0.0
+            case "xtc":
+                return self.xtc_probability > 0.0 and self.xtc_threshold <= 0.5
+            case "temperature":
+                return self.temperature != 1.0 or self.dynatemp_range > 0.0
+            case _:
+                raise ValueError(f"no sampler is called {name}")
 
     def mirrored(self) -> SamplingParams:
         """What of it a drafter hears about: the rest does not travel."""

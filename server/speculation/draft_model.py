@@ -12,7 +12,7 @@ import numpy as np
 from server.cache.prefix import PrefixCache, common_prefix
 from server.errors import BackendError
 from server.llama.backend import Backend, Batch, Logits
-from server.sampling.draw import draw
+from server.sampling.draw import distribution, draw
 from server.sampling.params import SamplingParams
 from server.speculation.inline import Guess
 
@@ -35,8 +35,16 @@ class _Path:
 class DraftModel:
     """Implements InlineDrafter. Mirrors the lead's sampling and noise, so that it guesses the draw itself."""
 
-    def __init__(self, backend: Backend, *, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        distributions: bool = False,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """distributions: say for each guess what it is a sample of."""
         self._backend = backend
+        self._distributions = distributions
         self._clock = clock
         self._cache = PrefixCache(backend.n_seqs, partial=True)
         self._paths: dict[int, _Path] = {}
@@ -137,4 +145,5 @@ class DraftModel:
         total, sure = float(weights.sum()), float(weights[token])
         weights[token] = 0.0
         second = int(weights.argmax())
-        return Guess(token, sure / total, second, float(weights[second]) / total)
+        drafted = distribution(row, path.sampling) if self._distributions else None
+        return Guess(token, sure / total, second, float(weights[second]) / total, drafted)

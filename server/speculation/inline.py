@@ -6,17 +6,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from server.sampling.draw import Distribution
 from server.sampling.params import SamplingParams
 
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """The draft model's next token, and its runner-up; confidences are probabilities."""
+    """The draft model's next token, and its runner-up; confidences are probabilities. drafted: what the token
+    is a sample of."""
 
     token: int
     confidence: float
     runner_up: int
     runner_up_confidence: float
+    drafted: Distribution | None = None
 
 
 class InlineDrafter(Protocol):

@@ -114,6 +114,10 @@ class Lookup:
     def n_tokens(self) -> int:
         return len(self._tokens)
 
+    def begins(self, tokens: list[int]) -> bool:
+        """Whether these tokens begin with all that is indexed."""
+        return tokens[: len(self._tokens)] == self._tokens
+
     def extend(self, tokens: Sequence[int]) -> None:
         """These tokens follow. Takes about two microseconds per token: give a long prompt in portions."""
         for token in tokens:

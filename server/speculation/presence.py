@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import platform
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from server.llama.backend import Vocabulary
@@ -25,7 +26,8 @@ class VocabularyCard:
 
 @dataclass(frozen=True, slots=True)
 class Presence:
-    """One process on the bus. td_us: measured time per drafted token (0: not measured yet)."""
+    """One process on the bus. capacity: sessions at once; td_us: measured time per drafted token (0: not
+    measured yet); host: the machine it runs on."""
 
     id: str
     role: Role
@@ -34,6 +36,7 @@ class Presence:
     vocabulary: VocabularyCard
     capacity: int
     td_us: int = 0
+    host: str = field(default_factory=platform.node)
 
 
 def vocabulary_card(vocabulary: Vocabulary) -> VocabularyCard:

@@ -40,6 +40,7 @@ class DrafterRecord:
     lag_s: float = 0.0
     heard_at: float = 0.0
     n_assigned: int = 0
+    resting: bool = False
     window: int = 0
     n_window: int = 0
 
@@ -126,6 +127,34 @@ class RemoteDrafters:
                 record.count("drafted")
                 record.count("accepted", int(node in accepted))
 
+    def rest(self, resting: bool, acceptance: Acceptance) -> None:
+        """Have the drafters on this machine pause, or go on: a session is closed there for the time being."""
+        for id, record in self._drafters.items():
+            if record.presence.host == self._own.host and record.resting != resting:
+                record.resting = resting
+                logger.info("drafter %s %s", id, "pauses: it slows this lead down" if resting else "goes on")
+                self._release(id, record)
+        for speculated in self._sessions.values():
+            self._assign(speculated, acceptance)
+
+    def _release(self, id: str, record: DrafterRecord) -> None:
+        """Take the drafter's sessions from it; it keeps what it has evaluated."""
+        for speculated in self._sessions.values():
+            if id in speculated.drafters:
+                speculated.drafters.remove(id)
+                self._bus.send(id, Close(speculated.wire_id, speculated.epoch, keep=True))
+        record.n_assigned = 0
+
+    @property
+    def has_neighbours(self) -> bool:
+        """Whether a drafter works, or would, on this machine."""
+        return any(
+            record.presence.host == self._own.host
+            and not record.refusal
+            and (record.n_assigned or record.resting)
+            for record in self._drafters.values()
+        )
+
     def awaited(self, speculated: Speculated) -> DrafterRecord | None:
         """The assigned drafter whose next guess is due first, None if there is none to wait for."""
         now = self._clock()
@@ -165,7 +194,7 @@ class RemoteDrafters:
             else:
                 logger.info("drafter %s (%s) joined", presence.id, presence.model)
         for presence in now.values():
-            self._drafters[presence.id].presence = presence
+            self._drafters[presence.id].presence = presence  # with a new td, say
         if joined:
             for speculated in self._sessions.values():
                 self._assign(speculated, None)
@@ -180,7 +209,10 @@ class RemoteDrafters:
                 acceptance.mean(id) if acceptance else 0.7,
             )
             for id, record in self._drafters.items()
-            if not record.refusal and id not in speculated.drafters and speculated.allows(id)
+            if not record.refusal
+            and not record.resting
+            and id not in speculated.drafters
+            and speculated.allows(id)
         ]
         for drafter in assign(speculated.wire_id, candidates, taken=len(speculated.drafters)):
             speculated.drafters.add(drafter)

@@ -10,39 +10,29 @@ import itertools
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from server.engine.proposer import NOTHING, Ask, Proposal
 from server.engine.request import Speculation
 from server.sampling.params import SamplingParams
 from server.speculation.acceptance import Acceptance
 from server.speculation.costs import StepCosts
-from server.speculation.gate import choose, worth_drafting, worth_waiting
+from server.speculation.gate import choose, worth_waiting
 from server.speculation.inline import InlineDrafter
 from server.speculation.lookup import Lookup, LookupPool, Prediction
 from server.speculation.messages import chain_start
 from server.speculation.pace import Pace
+from server.speculation.policy import Policy
 from server.speculation.remote import DrafterRecord, RemoteDrafters
 from server.speculation.speculated import Speculated
+from server.speculation.synchronous import Synchronous
 from server.speculation.tree import Offer, ScoredTree, Wanted
+from server.speculation.trial import Trial
 
-INLINE = "draft"
 GRAMMAR = "grammar"
 INDEXED = 64  # tokens that one step adds to a lookup's index at most
 PROBE_SHARE = 0.005  # of the time that may go into looking at widths that were not measured lately
+PATIENCE = 1.2  # of the expected wait, before it is given up
 MOST_WAIT = 0.5  # of a step's time: no wait is longer
-
-
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """max_rows: of one decode beside prompts; leaves: of one tree; lookup: guess from what was said before;
-    gate: verify what pays only, else all that the limits allow; waits: wait for a guess where that pays."""
-
-    max_rows: int = 64
-    leaves: int = 3
-    lookup: bool = True
-    gate: bool = True
-    waits: bool = True
 
 
 class Speculator:
@@ -58,12 +48,13 @@ class Speculator:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._policy = policy
+        self.acceptance = Acceptance()
         self._remote = remote
-        self._inline = inline
+        self._inline = Synchronous(inline, self.acceptance, policy, clock) if inline else None
         self._clock = clock
         self.costs = costs or StepCosts(policy.max_rows)
-        self.acceptance = Acceptance()
         self.pace = Pace()
+        self._trial = Trial()  # of the drafters on this machine
         self._pool = LookupPool()
         self._sessions: dict[int, Speculated] = {}
         self._wire_ids = itertools.count(secrets.randbits(48) << 16)
@@ -100,27 +91,24 @@ class Speculator:
         curve = self.costs.curve(n_cells)
         if self._policy.gate and not self.costs.knows(n_rows):
             return [NOTHING] * len(asks)  # what a plain step costs has to be known first
-        known = [self._sessions[ask.session] for ask in asks]
-        for ask, speculated in zip(asks, known, strict=True):
-            if ask.limit > 0:
-                speculated.look_up(ask.limit)
-                speculated.tree.guess(GRAMMAR, ask.forced, [255] * len(ask.forced))
-        if self._inline and any(ask.limit > 0 for ask in asks):
-            self._draft(asks, known, n_rows, curve)
-        offers = [self._offer(ask, speculated) for ask, speculated in zip(asks, known, strict=True)]
-        if (
-            self._remote
-            and self._policy.waits
-            and len(asks) == 1
-            and asks[0].limit > 0
-            and not offers[0].tokens
-        ):
-            self._wait(self._remote, known[0], n_rows, curve)
-            offers = [self._offer(asks[0], known[0])]
+        rate = self._rate(curve, n_rows)
+        wanting = [ask for ask in asks if ask.limit > 0]
+        for ask in wanting:
+            speculated = self._sessions[ask.session]
+            speculated.look_up(ask.limit)
+            speculated.tree.guess(GRAMMAR, ask.forced, [255] * len(ask.forced))
+        if self._inline and wanting:
+            self.spent_s = self._inline.draft(wanting, self._sessions, n_rows, curve, rate)
+            if self._policy.by_rejection:
+                return [self._inline.chain(ask.session) for ask in asks]
+        offers = [self._offer(ask) for ask in asks]
+        if self._remote and self._policy.waits and len(asks) == 1 and wanting and not offers[0].tokens:
+            self.spent_s += self._wait(self._remote, self._sessions[asks[0].session], n_rows, curve)
+            offers = [self._offer(asks[0])]
         counts = self._choose(curve, n_rows, n_cells, offers)
         return [
-            offer.take(n if n >= speculated.bounds.n_min else 0)
-            for offer, n, speculated in zip(offers, counts, known, strict=True)
+            offer.take(n if n >= self._sessions[ask.session].bounds.n_min else 0)
+            for ask, offer, n in zip(asks, offers, counts, strict=True)
         ]
 
     def committed(self, session: int, n: int, proposal: Proposal, accepted: Sequence[int]) -> None:
@@ -139,6 +127,10 @@ class Speculator:
         self.costs.observe(n_rows, n_cells, decode_s)
         self.pace.observe(n_tokens, step_s)
         self._probe_s += PROBE_SHARE * step_s
+        if self._remote and self._policy.gate and self._remote.has_neighbours:
+            was = self._trial.on
+            if self._trial.step(n_tokens, step_s) != was:
+                self._remote.rest(was, self.acceptance)
 
     def close(self, session: int, *, keep: bool) -> None:
         speculated = self._sessions.pop(session, None)
@@ -147,7 +139,7 @@ class Speculator:
         if speculated.lookup is not None:
             self._pool.add(speculated.tokens[speculated.n_prompt :])
         if self._inline:
-            self._inline.close(session, keep=keep)
+            self._inline.inline.close(session, keep=keep)
         if self._remote:
             self._remote.close(speculated, self.acceptance, keep=keep)
 
@@ -167,7 +159,8 @@ class Speculator:
         plain_s = curve[min(n_rows, len(curve) - 1)]
         return max(self.pace.rate, n_rows / plain_s if plain_s else 0.0)
 
-    def _offer(self, ask: Ask, speculated: Speculated) -> Offer:
+    def _offer(self, ask: Ask) -> Offer:
+        speculated = self._sessions[ask.session]
         bounds = speculated.bounds
         sources = None if bounds.drafters is None else speculated.allows
         leaves = 1 if bounds.exactness == "width-stable" else self._policy.leaves
@@ -193,66 +186,21 @@ class Speculator:
         self._probe_s -= extra_s
         return True
 
-    def _wait(self, remote: RemoteDrafters, speculated: Speculated, n_rows: int, curve: list[float]) -> None:
-        """Give the fastest drafter the time that its first guesses after a mismatch need, if that pays."""
+    def _wait(self, remote: RemoteDrafters, speculated: Speculated, n_rows: int, curve: list[float]) -> float:
+        """Give the fastest drafter the time that its first guesses after a mismatch need, if that pays.
+        Returns the seconds waited; never before the first token."""
         record = remote.awaited(speculated)
-        if (
-            record is None
-            or speculated.diverged_at is None
-            or not self.pace.rate
-            or len(speculated.tokens) == speculated.n_prompt
-        ):
-            return
+        first = len(speculated.tokens) == speculated.n_prompt
+        if record is None or first or speculated.diverged_at is None or not self.pace.rate:
+            return 0.0
         gone_s = remote.now() - speculated.diverged_at
         lag_s, td_s = max(record.lag_s - gone_s, 0.0), record.td_s
         acceptance = self.acceptance.mean(record.presence.id)
         wanted, wait_s = worth_waiting(curve, n_rows, acceptance, lag_s, td_s, self._rate(curve, n_rows))
         if not wanted or wait_s > MOST_WAIT * curve[n_rows]:
-            return
+            return 0.0
         began = self._clock()
-        deadline = began + 1.2 * wait_s
+        deadline = began + PATIENCE * wait_s
         while (left := deadline - self._clock()) > 0 and speculated.tree.depth(wanted) < wanted:
             remote.wait(left)
-        self.spent_s += self._clock() - began
-
-    def _draft(
-        self, asks: Sequence[Ask], known: Sequence[Speculated], n_rows: int, curve: list[float]
-    ) -> None:
-        """Have the draft model beside the target guess, for all sessions at once, as far as that pays."""
-        assert self._inline
-        paths: dict[int, list[int]] = {}
-        sure: dict[int, float] = {}
-        for ask, speculated in zip(asks, known, strict=True):
-            if ask.limit > 0 and speculated.allows(INLINE):
-                self._inline.follow(ask.session, speculated.tokens, speculated.sampling)
-                paths[ask.session], sure[ask.session] = [], 1.0
-        acceptance, rate, td_s = self.acceptance.mean(INLINE), self._rate(curve, n_rows), self._inline.td_s
-        limits = {ask.session: ask.limit for ask in asks}
-        rows = n_rows
-        while True:
-            going = [
-                session
-                for session, path in paths.items()
-                if len(path) < limits[session]
-                and (
-                    not self._policy.gate
-                    or worth_drafting(curve, rows, sure[session], acceptance, td_s / len(paths), rate)
-                )
-            ]
-            if not going:
-                return
-            began = self._clock()
-            guesses = self._inline.guess(going)
-            self.spent_s += self._clock() - began
-            for session, guess in zip(going, guesses, strict=True):
-                if guess is None:
-                    del paths[session]
-                    continue
-                tree, path = self._sessions[session].tree, paths[session]
-                confidence = int(255 * guess.confidence)
-                tree.branch(path, INLINE, guess.token, confidence)
-                if self._policy.leaves > 1 and guess.runner_up != guess.token:
-                    tree.branch(path, INLINE, guess.runner_up, int(255 * guess.runner_up_confidence))
-                path.append(guess.token)
-                sure[session] *= self.acceptance.probability(INLINE, confidence)
-                rows += 1
+        return self._clock() - began

@@ -14,9 +14,10 @@ from server.engine.events import Committed
 from server.engine.request import GenerationRequest
 from server.llama.fake import FakeBackend, FakeModel, FakeVocabulary
 from server.speculation.memory import MemoryPool
+from server.speculation.policy import Policy
 from server.speculation.presence import Presence, VocabularyCard, vocabulary_card
 from server.speculation.remote import RemoteDrafters
-from server.speculation.speculator import Policy, Speculator
+from server.speculation.speculator import Speculator
 from tests.invariance.scripted import LyingDrafter, ScriptedDrafter, StaleDrafter
 from tests.support import PROMPT, Harness, Outcome, request
 

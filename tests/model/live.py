@@ -26,9 +26,10 @@ from server.llama.backend import Backend, Batch, Logits
 from server.llama.llamacpp import LlamaBackend, LlamaOptions
 from server.speculation.bus import Listener
 from server.speculation.messages import Message
+from server.speculation.policy import Policy
 from server.speculation.presence import Presence, vocabulary_card
 from server.speculation.remote import RemoteDrafters
-from server.speculation.speculator import Policy, Speculator
+from server.speculation.speculator import Speculator
 from server.speculation.streams import RedisBus
 from tests.support import Outcome
 

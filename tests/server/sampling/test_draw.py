@@ -8,9 +8,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from server.sampling.draw import draw, probability
-from server.sampling.noise import MAX_NOISE, gumbel
+from server.sampling.draw import distribution, draw, probability
+from server.sampling.noise import LOUD, MAX_NOISE, gumbel, loud, uniform
 from server.sampling.params import SamplingParams
+from tests.server.sampling.chi_square import UNLIKELY, deviation
 
 Row = npt.NDArray[np.float32]
 N = 6_000
@@ -118,3 +119,67 @@ def test_probability_is_the_softmax():
     p = np.exp(row.astype(np.float64))
     p /= p.sum()
     assert probability(row, 17) == pytest.approx(p[17], rel=1e-5)
+
+
+@pytest.mark.parametrize("scale", [0.0, 0.1, 1.0, 2.0, 4.0, 12.0])
+@pytest.mark.parametrize("min_p", [0.0, 0.02])
+def test_the_race_over_a_large_vocabulary_is_argmax_of_all_scores(scale: float, min_p: float):
+    """Flat rows too, where the loud tokens are found by hash."""
+    n_vocab = 40_000
+    row = row_of(8, n_vocab, scale)
+    every = np.arange(n_vocab)
+    for position, temperature in enumerate([0.05, 0.5, 1.0, 1.0, 1.0, 1.7, 3.0] * 3):
+        params = SamplingParams(temperature, 0, 1.0, min_p, seed=position % 5)
+        allowed = row.astype(np.float64) >= row.max() + np.log(min_p) if min_p else every >= 0
+        scores = row.astype(np.float64) / temperature + gumbel(params.seed, position, every)
+        assert draw(row, params, position) == int(np.where(allowed, scores, -np.inf).argmax())
+
+
+def test_equal_scores_go_to_the_lowest_id():
+    """Over equal logits two tokens often share the largest of 24-bit noises."""
+    row = np.zeros(150_000, np.float32)
+    every = np.arange(len(row))
+    params = SamplingParams(1.0, 0, 1.0, 0.0, 3)
+    noises = {position: gumbel(3, position, every) for position in range(40)}
+    assert any((noise == noise.max()).sum() > 1 for noise in noises.values())
+    for position, noise in noises.items():
+        assert draw(row, params, position) == int(noise.argmax())
+
+
+def test_loud_tokens_are_those_with_much_noise():
+    noise = gumbel(5, 9, np.arange(100_000))
+    assert loud(5, 9, 100_000).tolist() == np.flatnonzero(noise >= LOUD - 1e-9).tolist()
+    assert 50 < len(loud(5, 9, 100_000)) < 150
+    assert loud(5, 9, 1_000).tolist() == [i for i in loud(5, 9, 100_000).tolist() if i < 1_000]
+
+
+def test_the_uniform_numbers_of_a_position():
+    numbers = np.array([uniform(7, position, 1) for position in range(20_000)])
+    assert numbers.min() >= 0.0
+    assert numbers.max() < 1.0
+    assert deviation(np.histogram(numbers, 50, (0.0, 1.0))[0], np.full(50, 0.02)) < UNLIKELY
+    other = np.array([uniform(7, position, 2) for position in range(20_000)])
+    noise = np.array([gumbel(7, position, np.arange(1))[0] for position in range(20_000)])
+    assert abs(np.corrcoef(numbers, other)[0, 1]) < 0.03
+    assert abs(np.corrcoef(numbers, noise)[0, 1]) < 0.03
+
+
+@pytest.mark.parametrize(
+    "params",
+    [SamplingParams(), SamplingParams(1.0, 0, 1.0, 0.0), SamplingParams(0.6, 0, 0.8, 0.01)],
+    ids=repr,
+)
+@pytest.mark.parametrize(("n_vocab", "scale"), [(50, 1.0), (6_000, 1.0), (6_000, 5.0)])
+def test_the_distribution_is_the_filtered_softmax(params: SamplingParams, n_vocab: int, scale: float):
+    row = row_of(4, n_vocab, scale)
+    left = distribution(row, params)
+    expected = reference(row, params)
+    assert left.ids.tolist() == np.flatnonzero(expected).tolist()
+    np.testing.assert_allclose(left.probabilities, expected[left.ids], rtol=1e-6)
+    assert left.of(int(left.ids[0])) == left.probabilities[0]
+    assert left.of(int(np.argmin(row))) == (0.0 if len(left.ids) < n_vocab else left.probabilities.min())
+
+
+def test_the_distribution_at_temperature_0_is_one_token():
+    left = distribution(np.array([1.0, 5.0, 5.0], np.float32), SamplingParams(0.0))
+    assert (left.ids.tolist(), left.probabilities.tolist()) == ([1], [1.0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 
 import pytest
 from hypothesis import given
@@ -10,12 +11,17 @@ from hypothesis import strategies as st
 
 from server.speculation.gate import choose, worth_drafting, worth_waiting
 
-CURVE = st.lists(st.floats(0.0, 1.0), min_size=1, max_size=7).map(
-    lambda deltas: [0.0, *itertools.accumulate([1.0, *deltas])]
-)
-OFFER = st.lists(st.floats(0.01, 1.0), max_size=4).map(
-    lambda given: list(itertools.accumulate(given, lambda a, b: a * b))
-)
+
+def _curve(deltas: list[float]) -> list[float]:
+    return [0.0, *itertools.accumulate([1.0, *deltas])]
+
+
+def _offer(given: list[float]) -> list[float]:
+    return list(itertools.accumulate(given, operator.mul))
+
+
+CURVE = st.lists(st.floats(0.0, 1.0), min_size=1, max_size=7).map(_curve)
+OFFER = st.lists(st.floats(0.01, 1.0), max_size=4).map(_offer)
 
 
 def gain(curve: list[float], n_rows: int, offers: list[list[float]], counts: list[int], rate: float) -> float:

@@ -13,7 +13,8 @@ from server.engine.scheduler import Limits
 from server.llama.backend import Batch, Logits
 from server.llama.fake import FakeBackend, FakeModel
 from server.speculation.draft_model import DraftModel
-from server.speculation.speculator import Policy, Speculator
+from server.speculation.policy import Policy
+from server.speculation.speculator import Speculator
 from tests.support import PROMPT, Harness, Outcome, request
 
 MODEL = FakeModel(eog_rate=0.0)
@@ -175,3 +176,20 @@ def test_a_width_stable_session_runs_alone_in_steps_of_one_width():
     assert texts(outcomes) == texts(Harness(FakeBackend(MODEL)).run(*asks))
     assert set(backend.widths) == {8, len(PROMPT) + 1}
     assert all(outcome.started.n_cached == 0 for outcome in outcomes)
+
+
+def test_by_rejection_the_draft_model_speeds_up_and_nothing_else_drafts():
+    clock = Clock()
+    target = TimedBackend(clock, MODEL, 0.95, 0.05)
+    drafts = TimedBackend(clock, FakeModel(error=0.1, error_seed=9, eog_rate=0.0), 0.05, 0.0)
+    policy = Policy(lookup=False, leaves=1, by_rejection=True)
+    inline = DraftModel(drafts, distributions=True, clock=clock)
+    limits = Limits(n_batch=64, n_chunk=16, draft_max=8, leaves=1, by_rejection=True)
+    harness = Harness(target, Speculator(policy, inline=inline, clock=clock), limits=limits, clock=clock)
+    asks = [request((*PROMPT, i), temperature=1.0, seed=i, max_tokens=80) for i in range(2)]
+    for outcome in harness.run(*asks):
+        assert len(outcome.tokens) == 80
+        assert outcome.finished.stats.n_steps < 50
+    [greedy] = harness.run(request(max_tokens=60))
+    [plain] = Harness(FakeBackend(MODEL)).run(request(max_tokens=60))
+    assert greedy.tokens == plain.tokens

@@ -1,0 +1,74 @@
+"""Classical speculative sampling: keep a guess with probability min(1, p/q), else draw from what p has over q
+(Leviathan, Kalman, Matias, arXiv:2211.17192; Chen et al., arXiv:2302.01318).
+
+For synchronous drafting in the lead's own process only. The rule gives the target's distribution if, and only
+if, each guess is a sample of the q that is held against it and whether a guess is there to be judged does not
+depend on what it is. An asynchronous drafter breaks the second condition: which of its guesses arrive in time
+depends on timing, timing on how it went so far, and so the set that is judged is biased; a dishonest or
+outdated q breaks the first. `verify` needs neither condition, and a text that does not depend on drafts at
+all; here the distribution does not, but the text does. A greedy guess is a sample of q only if q gives that
+token all the probability.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from server.engine.verify import Verdict
+from server.sampling.draw import Distribution, Floats
+from server.sampling.noise import uniform
+
+ACCEPT, RESIDUAL = 0x616363, 0x726573
+"""Which of a position's numbers decide over a guess, and draw what replaces it. Both must be independent of
+the noise that the guess itself was sampled with, and are."""
+
+
+def judge(
+    guesses: Sequence[int],
+    drafted: Sequence[Distribution],
+    target: Callable[[int], Distribution],
+    randomness: tuple[int, int],
+    stop_tokens: frozenset[int],
+    limit: int,
+) -> Verdict:
+    """Accept or replace a linear chain of guesses. Pure but for `target`.
+
+    guesses[i] was sampled from drafted[i]; ValueError if that says it cannot have been. target(i) is the
+    distribution, after the samplers, of the i-th new token after guesses[:i]; called once per committed
+    token, in order, so it may advance a sampler by guesses[i - 1] first. randomness: (seed, position of the
+    first new token). Ends at the first guess that is replaced, one token after the last guess, at a stop
+    token, or after `limit` >= 1 tokens. The verdict's nodes count the accepted guesses.
+    """
+    seed, position = randomness
+    tokens: list[int] = []
+    for guess, q in zip(guesses, drafted, strict=True):
+        i = len(tokens)
+        p, doubt = target(i), q.of(guess)
+        if doubt <= 0.0:
+            raise ValueError(f"guess {i}, token {guess}, was not sampled from its distribution")
+        if uniform(seed, position + i, ACCEPT) * doubt >= p.of(guess):
+            tokens.append(_sample(p, residual(p, q), uniform(seed, position + i, RESIDUAL)))
+            return Verdict(tuple(tokens), tuple(range(i)))
+        tokens.append(guess)
+        if guess in stop_tokens or len(tokens) >= limit:
+            return Verdict(tuple(tokens), tuple(range(len(tokens))))
+    p = target(len(tokens))
+    token = _sample(p, p.probabilities, uniform(seed, position + len(tokens), RESIDUAL))
+    return Verdict((*tokens, token), tuple(range(len(tokens))))
+
+
+def residual(p: Distribution, q: Distribution) -> Floats:
+    """max(0, p - q) for each of p.ids, not normalised; p itself where rounding leaves nothing."""
+    at = np.minimum(np.searchsorted(q.ids, p.ids), len(q.ids) - 1)
+    drafted = np.where(q.ids[at] == p.ids, q.probabilities[at], 0.0)
+    left = np.maximum(0.0, p.probabilities - drafted)
+    return left if left.any() else p.probabilities
+
+
+def _sample(p: Distribution, weights: Floats, u: float) -> int:
+    """One of p.ids by weight: the inverse of the cumulative weight at u, in [0, 1)."""
+    cumulative = np.cumsum(weights)
+    at = int(np.searchsorted(cumulative, u * float(cumulative[-1]), side="right"))
+    return int(p.ids[min(at, int(np.flatnonzero(weights)[-1]))])

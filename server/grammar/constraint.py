@@ -1,0 +1,163 @@
+"""Grammars and JSON schemas as constraints, over llguidance."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+from llguidance import TokenizerWrapper as Wrapper
+
+from server.errors import InvalidRequestError
+from server.grammar.gbnf import parse
+from server.grammar.lark import schema_to_lark, to_lark
+from server.grammar.lexing import lex
+from server.grammar.syntax import Budget
+from server.llama.backend import Vocabulary
+from server.sampling.constraint import Constraint
+
+MAX_SCHEMA_CHARACTERS = 1 << 16
+KEPT_VOCABULARIES = 4
+_NO_WAY_ON = "NoExtension"  # not a failure of llguidance: no token of the vocabulary spells what must come
+LIMITS = LLParserLimits(
+    max_items_in_row=1_000,
+    initial_lexer_fuel=1_000_000,
+    step_lexer_fuel=200_000,
+    step_max_items=50_000,
+    max_lexer_states=50_000,
+    max_grammar_size=200_000,
+    precompute_large_lexemes=False,
+    verbose_errors=False,
+)
+"""Of one grammar and of one step. A token may cost this long at worst on a vocabulary of 150k: 0.2 s for a
+grammar that is made to be ambiguous, 10 ms where lexemes are single characters, usually 50 µs."""
+
+
+def compile_gbnf(vocabulary: Vocabulary, text: str) -> Callable[[], Constraint]:
+    """A grammar in llama.cpp's notation. Each call of the result begins a text. Takes milliseconds, the first
+    time for a large vocabulary about a second. Raises InvalidRequestError with line and column."""
+    rules = parse(text, vocabulary)
+    lexed = lex(rules, Budget())
+    return _compile(vocabulary, to_lark(lexed, rules), "grammar")
+
+
+def compile_json_schema(vocabulary: Vocabulary, schema: Mapping[str, Any]) -> Callable[[], Constraint]:
+    """JSON texts that the schema describes. Raises InvalidRequestError, naming what is not supported."""
+    text = json.dumps(schema)
+    if len(text) > MAX_SCHEMA_CHARACTERS:
+        raise InvalidRequestError(
+            f"a schema may have at most {MAX_SCHEMA_CHARACTERS} characters, not {len(text)}",
+            param="json_schema",
+        )
+    return _compile(vocabulary, schema_to_lark(text), "json_schema")
+
+
+def prepare(vocabulary: Vocabulary) -> None:
+    """Do once, at start, what the first grammar would otherwise wait for."""
+    _tokenizer(vocabulary)
+
+
+def _compile(vocabulary: Vocabulary, lark: str, param: str) -> Callable[[], Constraint]:
+    grammar = LLMatcher.grammar_from_lark(lark)
+    matcher = LLMatcher(_tokenizer(vocabulary), grammar, log_level=0, limits=LIMITS)
+    _check(matcher, param)
+    first = matcher.deep_copy()
+    first.compute_bitmask()
+    _check(first, param)
+    if first.is_error():
+        raise InvalidRequestError(f"no token of this model can begin what the {param} wants", param=param)
+    return lambda: GrammarConstraint(matcher.deep_copy(), vocabulary, param)
+
+
+def _check(matcher: LLMatcher, param: str) -> None:
+    """Raises InvalidRequestError when llguidance gave up: a syntax it does not know, or a limit."""
+    reason = matcher.get_error().strip() if matcher.is_error() else ""
+    if reason and not reason.startswith(_NO_WAY_ON):
+        reason = reason.splitlines()[0]
+        raise InvalidRequestError(f"the {param} cannot be used: {reason}", param=param)
+
+
+class _Pieces:
+    """A vocabulary as llguidance wants to see it."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        ids = range(vocabulary.size)
+        self._vocabulary = vocabulary
+        self.eos_token_id = min(vocabulary.eog) if vocabulary.eos is None else vocabulary.eos
+        self.bos_token_id = vocabulary.bos
+        self.tokens = [vocabulary.piece(id, special=True) for id in ids]
+        self.special_token_ids = [id for id in ids if self.tokens[id] and not vocabulary.piece(id)]
+
+    def __call__(self, text: str) -> list[int]:
+        return self._vocabulary.tokenize(text, special=False)
+
+
+@functools.lru_cache(maxsize=KEPT_VOCABULARIES)
+def _tokenizer(vocabulary: Vocabulary) -> LLTokenizer:
+    """A trie of all tokens: a second for a large vocabulary, so kept."""
+    return LLTokenizer(Wrapper(_Pieces(vocabulary)), eos_token=sorted(vocabulary.eog))
+
+
+class GrammarConstraint:
+    """Implements Constraint. Besides what the protocol says, every method but forced() raises
+    InvalidRequestError when the text has led the grammar to a state beyond LIMITS."""
+
+    def __init__(self, matcher: LLMatcher, vocabulary: Vocabulary, param: str) -> None:
+        self._matcher = matcher
+        self._vocabulary = vocabulary
+        self._param = param
+        self._ended = False
+        self._mask: npt.NDArray[np.bool_] | None = None
+
+    def allows(self, token: int) -> bool:
+        if self._mask is not None:
+            return bool(self._mask[token])
+        return self.n_allowed((token,)) == 1 or bool(self.mask()[token])
+
+    def mask(self) -> npt.NDArray[np.bool_]:
+        """Read-only; the same array until accept()."""
+        if self._mask is None:
+            self._mask = self._compute_mask()
+            self._mask.flags.writeable = False
+        return self._mask
+
+    def accept(self, token: int) -> None:
+        if self._ended:
+            return
+        self._ended = token in self._vocabulary.eog or not self.allows(token)
+        self._mask = None
+        if not self._ended:
+            self._matcher.consume_token(token)
+            _check(self._matcher, self._param)
+
+    def forced(self) -> tuple[int, ...]:
+        """How the tokeniser splits the text that must follow. Tokens that spell the same are allowed too."""
+        if self._ended:
+            return ()
+        self._matcher.compute_ff_bytes()  # looks for forced text, which the next call splits into tokens
+        tokens = self._matcher.compute_ff_tokens()
+        return tuple(tokens[: self._matcher.validate_tokens(tokens)])
+
+    def n_allowed(self, tokens: Sequence[int]) -> int:
+        if self._ended:
+            return len(tokens)
+        n = self._matcher.validate_tokens(list(tokens))
+        _check(self._matcher, self._param)
+        if self._matcher.is_stopped():  # nothing but an end, which this call does not count
+            return int(bool(tokens) and tokens[0] in self._vocabulary.eog)
+        return n
+
+    def _compute_mask(self) -> npt.NDArray[np.bool_]:
+        size = self._vocabulary.size
+        if self._ended:
+            return np.ones(size, dtype=np.bool_)
+        bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
+        _check(self._matcher, self._param)
+        mask = np.unpackbits(bits, count=size, bitorder="little").view(np.bool_)
+        if not mask.any():  # the vocabulary cannot spell what must come
+            mask[list(self._vocabulary.eog)] = True
+        return mask

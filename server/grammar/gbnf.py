@@ -1,0 +1,285 @@
+"""llama.cpp's grammar notation (GBNF) into a tree. Errors name the line and the column."""
+
+from __future__ import annotations
+
+import re
+from typing import NoReturn
+
+from server.errors import InvalidRequestError
+from server.grammar.syntax import (
+    EMPTY,
+    MAX_CODE_POINT,
+    ROOT,
+    Budget,
+    Chars,
+    Choice,
+    Node,
+    Ref,
+    Repeat,
+    Series,
+    Token,
+    choice,
+    normalised,
+    series,
+    walk,
+)
+from server.llama.backend import Vocabulary
+
+MAX_CHARACTERS = 1 << 16
+MAX_RULES = 1000
+MAX_NESTING = 50
+MAX_REPETITIONS = 2000  # llama.cpp's own limit
+
+_NAME = re.compile(r"[A-Za-z0-9_-]+")
+_BLANK = re.compile(r"(?:[ \t]|#[^\r\n]*)*")
+_BLANK_LINES = re.compile(r"(?:[ \t\r\n]|#[^\r\n]*)*")
+_COUNTS = re.compile(r"\{\s*(\d{1,9})\s*(,?)\s*(\d{1,9})?\s*\}")
+_TOKEN = re.compile(r"(!?)<(?:\[(\d{1,9})\]|([^<>\r\n]+))>")
+_HEX = {"x": 2, "u": 4, "U": 8}
+_ESCAPES = {"n": "\n", "r": "\r", "t": "\t", **{c: c for c in '\\"[]-'}}
+_REPEATS: dict[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
+ANYTHING = Chars(normalised([(0, MAX_CODE_POINT)], negated=False))
+
+
+def parse(text: str, vocabulary: Vocabulary) -> dict[str, Node]:
+    """Rules by name, with one named root; every reference is defined and every rule matches some text.
+    vocabulary: what tokens written as <text> or <[id]> are looked up in. Raises InvalidRequestError."""
+    if len(text) > MAX_CHARACTERS:
+        raise _invalid(f"a grammar may have at most {MAX_CHARACTERS} characters, not {len(text)}")
+    parser = _Parser(text, vocabulary)
+    rules = parser.rules()
+    if ROOT not in rules:
+        raise _invalid(f"the grammar has no rule named {ROOT}")
+    for node in (node for body in rules.values() for node in walk(body)):
+        if isinstance(node, Ref) and node.name not in rules:
+            parser.fail(f"the rule {node.name} is not defined", node.at)
+    for name in sorted(rules.keys() - _productive(rules, Budget()), key=parser.defined_at.__getitem__):
+        parser.fail(f"the rule {name} matches no text: it never ends", parser.defined_at[name])
+    return rules
+
+
+def _invalid(message: str) -> InvalidRequestError:
+    return InvalidRequestError(message, param="grammar")
+
+
+def _productive(rules: dict[str, Node], budget: Budget) -> set[str]:
+    """Names of the rules that match at least one text."""
+
+    def ends(node: Node) -> bool:
+        budget.spend()
+        match node:
+            case Ref(name):
+                return name in known
+            case Series(parts):
+                return all(map(ends, parts))
+            case Choice(options):
+                return any(map(ends, options))
+            case Repeat(inner, least):
+                return least == 0 or ends(inner)
+            case _:
+                return True
+
+    known: set[str] = set()
+    while found := {name for name, node in rules.items() if name not in known and ends(node)}:
+        known |= found
+    return known
+
+
+class _Parser:
+    def __init__(self, text: str, vocabulary: Vocabulary) -> None:
+        self._text = text
+        self._vocabulary = vocabulary
+        self._at = 0
+        self._nesting = 0
+        self.defined_at: dict[str, int] = {}
+
+    def fail(self, message: str, at: int | None = None) -> NoReturn:
+        at = self._at if at is None else at
+        line = self._text.count("\n", 0, at) + 1
+        column = at - self._text.rfind("\n", 0, at)
+        raise _invalid(f"invalid grammar, line {line}, column {column}: {message}")
+
+    def rules(self) -> dict[str, Node]:
+        rules: dict[str, Node] = {}
+        self._skip(_BLANK_LINES)
+        while self._at < len(self._text):
+            begin, name = self._at, self._name()
+            if name in rules:
+                self.fail(f"the rule {name} is defined twice", begin)
+            if len(rules) == MAX_RULES:
+                self.fail(f"more than {MAX_RULES} rules")
+            self.defined_at[name] = begin
+            self._skip(_BLANK)
+            if not self._take("::="):
+                self.fail("expected ::=")
+            self._skip(_BLANK_LINES)
+            rules[name] = self._options()
+            if self._at < len(self._text) and self._peek() not in "\r\n":
+                self.fail(f"unexpected {self._peek()!r}")
+            self._skip(_BLANK_LINES)
+        return rules
+
+    def _options(self) -> Node:
+        options = [self._series()]
+        while self._take("|"):
+            self._skip(_BLANK_LINES)
+            options.append(self._series())
+        return choice(options)
+
+    def _series(self) -> Node:
+        """Up to |, ) or, outside parentheses, the end of the line."""
+        parts: list[Node] = []
+        blank = _BLANK_LINES if self._nesting else _BLANK
+        while (part := self._part()) is not None:
+            self._skip(blank)
+            if (counts := self._counts()) is not None:
+                part = _repeated(part, *counts)
+                self._skip(blank)
+            parts.append(part)
+        return series(parts)
+
+    def _part(self) -> Node | None:
+        match self._peek():
+            case '"':
+                return self._literal()
+            case "[":
+                return self._chars()
+            case "(":
+                return self._group()
+            case ".":
+                self._at += 1
+                return ANYTHING
+            case "<" | "!":
+                return self._token()
+            case c if _NAME.match(c):
+                at = self._at
+                return Ref(self._name(), at)
+            case _:
+                return None
+
+    def _group(self) -> Node:
+        begin = self._at
+        self._at += 1
+        self._nesting += 1
+        if self._nesting > MAX_NESTING:
+            self.fail(f"more than {MAX_NESTING} parentheses inside each other", begin)
+        self._skip(_BLANK_LINES)
+        node = self._options()
+        if not self._take(")"):
+            self.fail("this parenthesis is not closed", begin)
+        self._nesting -= 1
+        return node
+
+    def _literal(self) -> Node:
+        begin = self._at
+        self._at += 1
+        parts: list[Node] = []
+        while not self._take('"'):
+            code = self._code(begin)
+            parts.append(Chars(self._checked([(code, code)], begin, negated=False)))
+        return series(parts)
+
+    def _chars(self) -> Node:
+        begin = self._at
+        self._at += 1
+        negated = self._take("^")
+        ranges: list[tuple[int, int]] = []
+        while not self._take("]"):
+            low = high = self._code(begin)
+            if self._peek() == "-" and self._text[self._at + 1 : self._at + 2] != "]":
+                self._at += 1
+                high = self._code(begin)
+            if high < low:
+                self.fail("the end of a range comes before its beginning", begin)
+            ranges.append((low, high))
+        return Chars(self._checked(ranges, begin, negated=negated))
+
+    def _checked(
+        self, ranges: list[tuple[int, int]], begin: int, *, negated: bool
+    ) -> tuple[tuple[int, int], ...]:
+        result = normalised(ranges, negated=negated)
+        if not result:
+            self.fail("no character matches this", begin)
+        return result
+
+    def _code(self, begin: int) -> int:
+        """The code point of the next character, written out or escaped."""
+        c = self._peek()
+        if not c or c in "\r\n":
+            self.fail("this is not closed before the end of the line", begin)
+        if c != "\\":
+            self._at += 1
+            return ord(c)
+        escape = self._text[self._at + 1 : self._at + 2]
+        if escape in _HEX:
+            return self._hex_code(_HEX[escape])
+        if escape not in _ESCAPES:
+            self.fail(f"unknown escape \\{escape}")
+        self._at += 2
+        return ord(_ESCAPES[escape])
+
+    def _hex_code(self, n_digits: int) -> int:
+        digits = self._text[self._at + 2 : self._at + 2 + n_digits]
+        if not re.fullmatch(rf"[0-9A-Fa-f]{{{n_digits}}}", digits) or int(digits, 16) > MAX_CODE_POINT:
+            self.fail(f"expected {n_digits} hexadecimal digits of a character")
+        self._at += 2 + n_digits
+        return int(digits, 16)
+
+    def _counts(self) -> tuple[int, int | None] | None:
+        """A repetition after a part: least and most, or None."""
+        c = self._peek()
+        if c in _REPEATS:
+            self._at += 1
+            return _REPEATS[c]
+        if c != "{":
+            return None
+        match = _COUNTS.match(self._text, self._at)
+        if not match or (match[3] and not match[2]):
+            self.fail("expected {n}, {n,} or {n,m}")
+        least = int(match[1])
+        most = int(match[3]) if match[3] else None if match[2] else least
+        if max(least, most or 0) > MAX_REPETITIONS or (most is not None and most < least):
+            self.fail(f"repetitions go from a smaller number to a larger one, at most {MAX_REPETITIONS}")
+        self._at = match.end()
+        return least, most
+
+    def _token(self) -> Node:
+        match = _TOKEN.match(self._text, self._at)
+        if not match:
+            self.fail("expected a token as <[id]> or <text>")
+        if match[2]:
+            id = int(match[2])
+        else:
+            ids = self._vocabulary.tokenize(f"<{match[3]}>", special=True)
+            if len(ids) != 1:
+                self.fail(f"<{match[3]}> is {len(ids)} tokens of this model, not one")
+            id = ids[0]
+        if not 0 <= id < self._vocabulary.size:
+            self.fail(f"this model has no token {id}")
+        self._at = match.end()
+        return Token(id, bool(match[1]))
+
+    def _name(self) -> str:
+        match = _NAME.match(self._text, self._at)
+        if not match:
+            self.fail(f"expected the name of a rule, not {self._peek()!r}")
+        self._at = match.end()
+        return match[0]
+
+    def _peek(self) -> str:
+        return self._text[self._at : self._at + 1]
+
+    def _take(self, expected: str) -> bool:
+        if not self._text.startswith(expected, self._at):
+            return False
+        self._at += len(expected)
+        return True
+
+    def _skip(self, pattern: re.Pattern[str]) -> None:
+        match = pattern.match(self._text, self._at)
+        assert match  # these patterns match the empty text
+        self._at = match.end()
+
+
+def _repeated(node: Node, least: int, most: int | None) -> Node:
+    return EMPTY if most == 0 else Repeat(node, least, most)

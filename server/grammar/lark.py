@@ -1,0 +1,88 @@
+"""A lexed grammar in the notation llguidance reads: its dialect of Lark, with Rust's regular expressions."""
+
+from __future__ import annotations
+
+from server.grammar.cut import Cut, CutChoice, CutRepeat, CutSeries, Lexeme
+from server.grammar.lexing import Lexed
+from server.grammar.syntax import ROOT, Chars, Choice, Node, Ref, Repeat, Rules, Series, Token
+
+# What may come next does not depend on how a tokeniser would split text that is forced: a mask then allows
+# the same tokens as a look at one of them, whichever is asked.
+_HEADER = '%llguidance {"no_forcing": true}'
+_NOT_EMPTY = "/(?s:.+)/"  # the lexer knows no empty lexeme: those that may be empty become optional
+
+
+def schema_to_lark(schema: str) -> str:
+    """A JSON schema, as JSON."""
+    return f"{_HEADER}\nstart: %json {schema}\n"
+
+
+def to_lark(lexed: Lexed, rules: Rules) -> str:
+    """rules: those that lexemes refer to."""
+    names = {name: "start" if name == ROOT else f"rule_{i}" for i, name in enumerate(lexed.rules)}
+    terminals = {lexeme: f"LEXEME_{i}" for i, lexeme in enumerate(lexed.automata)}
+    lines = [_HEADER]
+    for lexeme, terminal in terminals.items():
+        automaton = lexed.automata[lexeme]
+        if automaton.reads:
+            also = f" & {_NOT_EMPTY}" if automaton.nullable else ""
+            lines.append(f"{terminal}: /{_regex(lexeme.node, rules)}/{also}")
+
+    def show(cut: Cut) -> str:
+        match cut:
+            case Lexeme():
+                automaton = lexed.automata[cut]
+                if not automaton.reads:
+                    return '""'
+                return terminals[cut] + ("?" if automaton.nullable else "")
+            case Token(id, negated):
+                return f"<[^{id}]>" if negated else f"<[{id}]>"
+            case Ref(name):
+                return names[name]
+            case CutSeries(parts):
+                return f"({' '.join(map(show, parts))})"
+            case CutChoice(options):
+                return f"({' | '.join(map(show, options))})"
+            case CutRepeat(inner, least, most):
+                return show(
+                    inner if isinstance(inner, CutSeries | CutChoice | Ref) else CutSeries((inner,))
+                ) + (_counts(least, most))
+
+    lines += [f"{names[name]}: {show(cut)}" for name, cut in lexed.rules.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _counts(least: int, most: int | None) -> str:
+    match least, most:
+        case 0, None:
+            return "*"
+        case 1, None:
+            return "+"
+        case _, None:
+            return f"{{{least},}}"
+        case _:
+            return f"{{{least},{most}}}"
+
+
+def _regex(node: Node, rules: Rules) -> str:
+    match node:
+        case Chars(((low, high),)) if low == high:
+            return _character(low)
+        case Chars(ranges):
+            inside = [_character(a) if a == b else f"{_character(a)}-{_character(b)}" for a, b in ranges]
+            return f"[{''.join(inside)}]"
+        case Series(parts):
+            return "".join(_regex(part, rules) for part in parts)
+        case Choice(options):
+            return f"(?:{'|'.join(_regex(option, rules) for option in options)})"
+        case Repeat(inner, least, most):
+            return f"(?:{_regex(inner, rules)}){_counts(least, most)}"
+        case Ref(name):
+            return _regex(rules[name], rules)
+        case Token():
+            raise AssertionError("a token is not part of a lexeme")
+
+
+def _character(code: int) -> str:
+    c = chr(code)
+    return c if c.isascii() and c.isalnum() else f"\\u{{{code:x}}}"

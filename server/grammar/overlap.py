@@ -1,0 +1,141 @@
+"""Where longest match would read a grammar's words otherwise than the grammar means.
+
+A lexer goes on with a lexeme as long as it can. That is wrong exactly when one lexeme has matched, the text
+goes on with something that may follow it, and another lexeme (or the same) could swallow that too. The test
+here errs on the safe side: it looks at the first bytes of characters only, takes every counted repetition as
+an unbounded one, and every pair of lexemes as possible at the same place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from server.grammar.syntax import Budget, Chars, Choice, Node, Ref, Repeat, Rules, Series, Token
+
+Bytes: TypeAlias = int
+"""A set of bytes, one bit each."""
+
+SPECIAL: Bytes = 1 << 0xFF
+"""What stands for a control token: no text contains this byte."""
+
+
+def first_bytes(chars: Chars) -> Bytes:
+    """The first bytes of these characters in UTF-8."""
+    result = 0
+    for low, high in chars.ranges:
+        result |= (2 << chr(high).encode()[0]) - (1 << chr(low).encode()[0])
+    return result
+
+
+@dataclass(slots=True)
+class Automaton:
+    """Glushkov's, of a lexeme: a state for each of its character sets, entered by reading one of them. Sets
+    of states are integers, one bit each."""
+
+    reads: list[Bytes] = field(default_factory=list[Bytes])
+    after: list[int] = field(default_factory=list[int])
+    first: int = 0
+    last: int = 0
+    nullable: bool = False
+
+    @property
+    def begins(self) -> Bytes:
+        return self.read_by(self.first)
+
+    def read_by(self, states: int) -> Bytes:
+        result = 0
+        for state in bits(states):
+            result |= self.reads[state]
+        return result
+
+
+def bits(states: int) -> list[int]:
+    found: list[int] = []
+    while states:
+        low = states & -states
+        found.append(low.bit_length() - 1)
+        states ^= low
+    return found
+
+
+def automaton(node: Node, rules: Rules, budget: Budget) -> Automaton:
+    """Of a node without tokens and without recursion."""
+    result = Automaton()
+
+    def link(sources: int, targets: int) -> None:
+        for state in bits(sources):
+            budget.spend()
+            result.after[state] |= targets
+
+    def build(node: Node) -> tuple[int, int, bool]:
+        """First states, last states, whether the empty text matches."""
+        budget.spend()
+        match node:
+            case Chars():
+                result.reads.append(first_bytes(node))
+                result.after.append(0)
+                state = 1 << (len(result.reads) - 1)
+                return state, state, False
+            case Series(parts):
+                first, last, nullable = 0, 0, True
+                for head, tail, skippable in map(build, parts):
+                    link(last, head)
+                    first |= head if nullable else 0
+                    last = tail | (last if skippable else 0)
+                    nullable = nullable and skippable
+                return first, last, nullable
+            case Choice(options):
+                first, last, nullable = 0, 0, False
+                for head, tail, skippable in map(build, options):
+                    first, last, nullable = first | head, last | tail, nullable or skippable
+                return first, last, nullable
+            case Repeat(inner, least):
+                first, last, nullable = build(inner)
+                link(last, first)
+                return first, last, nullable or least == 0
+            case Ref(name):
+                return build(rules[name])
+            case Token():
+                raise AssertionError("a token is not part of a lexeme")
+
+    result.first, result.last, result.nullable = build(node)
+    return result
+
+
+def swallows(long: Automaton, short: Automaton, follow: Bytes, budget: Budget) -> bool:
+    """Whether a word of `short` may be followed by a byte of `follow` that `long` would take as its own."""
+    if not long.begins & short.begins:
+        return False
+    reached: dict[int, int] = {}
+    todo = [(state, long.first) for state in bits(short.first)]
+    while todo:
+        state, candidates = todo.pop()
+        budget.spend()
+        matching = _matching(long, candidates & ~reached.get(state, 0), short.reads[state], budget)
+        if not matching:
+            continue
+        reached[state] = reached.get(state, 0) | matching
+        ahead = _union(matching, long.after.__getitem__)
+        if short.last >> state & 1 and long.read_by(ahead) & follow:
+            return True
+        todo += [(next_state, ahead) for next_state in bits(short.after[state])]
+    return False
+
+
+def _matching(automaton: Automaton, states: int, reads: Bytes, budget: Budget) -> int:
+    """Those of the states that may be entered by one of these bytes."""
+    result = 0
+    for state in bits(states):
+        budget.spend()
+        if automaton.reads[state] & reads:
+            result |= 1 << state
+    return result
+
+
+def _union(states: int, get: Callable[[int], int]) -> int:
+    result = 0
+    for state in bits(states):
+        result |= get(state)
+    return result

@@ -1,0 +1,128 @@
+"""A grammar as a tree: what GBNF says, without its notation. Nodes are values: equal trees are one key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from server.errors import InvalidRequestError
+
+MAX_CODE_POINT = 0x10FFFF
+SURROGATES = (0xD800, 0xDFFF)  # no text contains them
+ROOT = "root"
+
+
+@dataclass(frozen=True, slots=True)
+class Chars:
+    """One character out of these ranges: ascending, disjoint, inclusive, at least one."""
+
+    ranges: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One token of the vocabulary, or any but that one."""
+
+    id: int
+    negated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """The rule of that name. `at`: where the text mentions it, for messages."""
+
+    name: str
+    at: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One after the other; empty: the empty text."""
+
+    parts: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    options: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """least to most times, most >= 1; None: without an upper bound."""
+
+    node: Node
+    least: int
+    most: int | None
+
+
+Node: TypeAlias = Chars | Token | Ref | Series | Choice | Repeat
+Rules: TypeAlias = Mapping[str, Node]
+
+EMPTY = Series(())
+
+
+class Budget:
+    """What the analysis of one grammar may cost, so that none can keep the server busy. A step takes one to
+    three microseconds."""
+
+    def __init__(self, steps: int = 500_000) -> None:
+        self._left = steps
+
+    def spend(self, steps: int = 1) -> None:
+        """Raises InvalidRequestError when it is used up."""
+        self._left -= steps
+        if self._left < 0:
+            raise InvalidRequestError("the grammar is too complex for this server", param="grammar")
+
+
+def series(parts: list[Node]) -> Node:
+    return parts[0] if len(parts) == 1 else Series(tuple(parts))
+
+
+def choice(options: list[Node]) -> Node:
+    return options[0] if len(options) == 1 else Choice(tuple(options))
+
+
+def children(node: Node) -> tuple[Node, ...]:
+    match node:
+        case Series(parts):
+            return parts
+        case Choice(options):
+            return options
+        case Repeat(inner):
+            return (inner,)
+        case _:
+            return ()
+
+
+def walk(node: Node) -> Iterator[Node]:
+    """The node and everything below it, without following references."""
+    todo = [node]
+    while todo:
+        node = todo.pop()
+        yield node
+        todo += children(node)
+
+
+def normalised(ranges: list[tuple[int, int]], *, negated: bool) -> tuple[tuple[int, int], ...]:
+    """Ascending and disjoint, complemented if negated, without surrogates; perhaps empty."""
+    merged = _merged(ranges)
+    if negated:
+        starts = [0, *(high + 1 for _, high in merged)]
+        ends = [*(low - 1 for low, _ in merged), MAX_CODE_POINT]
+        merged = [(low, high) for low, high in zip(starts, ends, strict=True) if low <= high]
+    below = [(low, min(high, SURROGATES[0] - 1)) for low, high in merged]
+    above = [(max(low, SURROGATES[1] + 1), high) for low, high in merged]
+    return tuple((low, high) for low, high in below + above if low <= high)
+
+
+def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    merged: list[tuple[int, int]] = []
+    for low, high in sorted(ranges):
+        if merged and low <= merged[-1][1] + 1:
+            merged[-1] = (merged[-1][0], max(high, merged[-1][1]))
+        else:
+            merged.append((low, high))
+    return merged

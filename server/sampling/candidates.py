@@ -1,0 +1,158 @@
+"""The tokens that can still be chosen in one draw, and the filters that thin them out.
+
+What each filter keeps is llama.cpp's definition (src/llama-sampler.cpp, also given with each), with two
+exceptions: tokens that are impossible (minus infinity) are not candidates, so that they count nowhere, and
+where llama.cpp's sort decides among equals at the edge of top_k, typ_p or top_p, here all of them stay.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from server.sampling.draw import (
+    Distribution,
+    Ids,
+    Logits,
+    draw_softmax,
+    head_floor,
+    likeliest,
+    nucleus_floor,
+    softmax,
+)
+from server.sampling.noise import gumbel
+
+_MANY = 4_096  # more are cheaper drawn by way of a whole row
+
+
+class Candidates:
+    """ids ascend, None stands for the whole vocabulary; logits has a value for each. At least one.
+
+    Mutable, and of one draw only. The array given is not written to: edits and filters make their own.
+    """
+
+    def __init__(self, row: npt.NDArray[np.float32]):
+        self.ids: Ids | None = None
+        self.logits: Logits = row
+        self._n_vocab = len(row)
+
+    def __len__(self) -> int:
+        return len(self.logits)
+
+    def drop_impossible(self) -> None:
+        """Without those at minus infinity, which the filters expect. At least one must be finite."""
+        possible = self.logits > -np.inf
+        if not possible.all():
+            self.keep(np.flatnonzero(possible))
+
+    def keep(self, at: Ids) -> None:
+        """Only those at these indices, which ascend."""
+        self.ids = at if self.ids is None else self.ids[at]
+        self.logits = self.logits[at].astype(np.float64)
+
+    def find(self, tokens: Ids) -> tuple[Ids, npt.NDArray[np.bool_]]:
+        """Which of these tokens are candidates (a mask), and the indices of those."""
+        if self.ids is None:
+            return tokens, np.ones(len(tokens), np.bool_)
+        at = np.minimum(np.searchsorted(self.ids, tokens), len(self.ids) - 1)
+        found = self.ids[at] == tokens
+        return at[found], found
+
+    def replace(self, at: Ids, values: npt.NDArray[np.floating]) -> None:
+        """Other logits at these indices."""
+        self.logits = self.logits.copy()
+        self.logits[at] = values
+
+    def token(self, at: int) -> int:
+        return at if self.ids is None else int(self.ids[at])
+
+    def distribution(self) -> Distribution:
+        """The softmax of what is left."""
+        ids = np.arange(len(self)) if self.ids is None else self.ids
+        return Distribution(ids, softmax(self.logits.astype(np.float64)))
+
+    def choose(self, seed: int, position: int) -> int:
+        """The index of a sample of the softmax of what is left."""
+        if self.ids is None:
+            return draw_softmax(self.logits, seed, position)
+        if len(self) > _MANY:
+            row = np.full(self._n_vocab, -np.inf)
+            row[self.ids] = self.logits
+            return int(np.searchsorted(self.ids, draw_softmax(row, seed, position)))
+        return int((self.logits + gumbel(seed, position, self.ids)).argmax())
+
+
+def top_k(c: Candidates, k: int) -> None:
+    """The k likeliest."""
+    if k == 1:
+        c.keep(_best(c))
+    elif 0 < k < len(c):
+        near = likeliest(c.logits, float(c.logits.max()), k)
+        logits = c.logits[near]
+        c.keep(near[logits >= np.partition(logits, len(near) - k)[len(near) - k]])
+
+
+def top_p(c: Candidates, p: float) -> None:
+    """The shortest head of the likeliest whose probability reaches p."""
+    if p < 1.0:
+        logits = c.logits.astype(np.float64)
+        c.keep(np.flatnonzero(logits >= nucleus_floor(logits, p)))
+
+
+def min_p(c: Candidates, p: float) -> None:
+    """Those at least p times as likely as the likeliest."""
+    if p > 0.0:
+        c.keep(np.flatnonzero(c.logits >= float(c.logits.max()) + math.log(min(p, 1.0))))
+
+
+def top_n_sigma(c: Candidates, n: float) -> None:
+    """Those whose logit is within n standard deviations of the largest (arXiv:2411.07641)."""
+    if n > 0.0 and len(c) > 1:
+        deviation = float(c.logits.std(dtype=np.float64))
+        c.keep(np.flatnonzero(c.logits >= float(c.logits.max()) - n * deviation))
+
+
+def typical_p(c: Candidates, p: float) -> None:
+    """Those whose surprise is nearest to the entropy, until their probability exceeds p (locally typical
+    sampling, arXiv:2202.00666)."""
+    if p >= 1.0:
+        return
+    logits = c.logits.astype(np.float64)
+    probabilities = softmax(logits)
+    surprise = float(logits.max()) - math.log(float(probabilities.max())) - logits
+    typicality = -np.abs(surprise - float(probabilities @ surprise))
+    c.keep(np.flatnonzero(typicality >= head_floor(typicality, probabilities, p, "right")))
+
+
+def xtc(c: Candidates, threshold: float) -> None:
+    """Of those with at least this probability only the least likely (the last among equals), and everything
+    below. Whether it happens at a position at all is the caller's throw."""
+    if threshold > 0.5 or len(c) < 2:
+        return
+    likely = np.flatnonzero(softmax(c.logits.astype(np.float64)) >= threshold)
+    if len(likely) > 1:
+        spared = len(likely) - 1 - int(c.logits[likely][::-1].argmin())
+        c.keep(np.delete(np.arange(len(c)), np.delete(likely, spared)))
+
+
+def temperature(c: Candidates, value: float, spread: float, exponent: float) -> None:
+    """Divide the logits by the temperature; 0 leaves the likeliest, the first among equals. spread > 0: the
+    temperature is between value - spread and value + spread, by the entropy over the largest possible."""
+    if spread > 0.0:
+        if len(c) < 2:
+            return
+        probabilities = softmax(c.logits.astype(np.float64))
+        seen = probabilities[probabilities > 0.0]
+        share = max(0.0, -float(seen @ np.log(seen)) / math.log(len(c)))
+        low, high = max(0.0, value - spread), value + spread
+        value = low + (high - low) * share**exponent
+    if value <= 0.0:
+        c.keep(_best(c))
+    elif value != 1.0:
+        c.logits = c.logits.astype(np.float64) / value
+
+
+def _best(c: Candidates) -> Ids:
+    return np.array([c.logits.argmax()], np.int64)

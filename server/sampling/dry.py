@@ -1,0 +1,100 @@
+"""DRY ("don't repeat yourself"): a token that would continue a repetition is penalised, the more the longer
+the repetition already is. Definition and details as in llama.cpp."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from server.sampling.candidates import Candidates
+from server.sampling.draw import Floats, Ids
+from server.sampling.params import SamplingParams
+
+_LARGEST_EXPONENT = math.log(float(np.finfo(np.float32).max))  # a penalty is a float32 in llama.cpp
+_LARGEST = 1e30  # as good as a ban, and no overflow
+
+
+class Dry:
+    """Remembers the last `dry_penalty_last_n` tokens (-1: all) of one generation, the prompt included."""
+
+    def __init__(self, params: SamplingParams, history: Sequence[int]):
+        self._params = params
+        n = params.dry_penalty_last_n
+        self._keep = n if n >= 0 else None
+        start = max(0, len(history) - n) if n >= 0 else 0
+        self._n = len(history) - start
+        self._tokens = np.zeros(2 * self._n + 256, np.int64)
+        self._tokens[: self._n] = history[start:]
+        self._breakers: dict[int, list[tuple[int, ...]]] = {}
+        for head, *tail in params.dry_sequence_breakers:
+            self._breakers.setdefault(head, []).append(tuple(tail))
+        self._longest_tail = max((len(b) - 1 for b in params.dry_sequence_breakers), default=0)
+        single = [head for head, tails in self._breakers.items() if () in tails]
+        self._single = np.array(sorted(single), np.int64)
+
+    def accept(self, token: int) -> None:
+        """This token was committed."""
+        if self._n == len(self._tokens):
+            recent = self._window().copy()
+            self._tokens = np.concatenate((recent, np.zeros(len(recent) + 256, np.int64)))
+            self._n = len(recent)
+        self._tokens[self._n] = token
+        self._n += 1
+
+    def apply(self, c: Candidates) -> None:
+        tokens, penalties = self.penalties()
+        at, found = c.find(tokens)
+        c.replace(at, c.logits[at] - penalties[found])
+
+    def penalties(self) -> tuple[Ids, Floats]:
+        """The tokens that would continue a repetition, and what is taken off their logits: multiplier times
+        base to the power of (length of the repetition so far - allowed length)."""
+        p, newest_first = self._params, self._window()[::-1]
+        if len(newest_first) <= p.dry_allowed_length:
+            return np.zeros(0, np.int64), np.zeros(0)
+        lengths = self._repeats(newest_first)
+        lengths = np.minimum(lengths, self._unbroken(newest_first, int(lengths.max())))
+        at = 1 + np.flatnonzero(lengths[1:] >= p.dry_allowed_length)
+        tokens, which = np.unique(newest_first[at - 1], return_inverse=True)
+        longest = np.zeros(len(tokens), np.int64)
+        np.maximum.at(longest, which, lengths[at])
+        exponents = np.minimum(longest - p.dry_allowed_length, self._largest_exponent(len(newest_first)))
+        penalties = np.minimum(p.dry_multiplier * p.dry_base ** exponents.astype(np.float64), _LARGEST)
+        breaks = np.isin(tokens, self._single)
+        return tokens[~breaks], penalties[~breaks]
+
+    def _repeats(self, newest_first: Ids) -> Ids:
+        """How many tokens that end k before the newest are the same as those that end with the newest, for
+        every k; no longer than makes a difference."""
+        longest = self._params.dry_allowed_length + self._largest_exponent(len(newest_first))
+        lengths = np.zeros(len(newest_first), np.int64)
+        at = 1 + np.flatnonzero(newest_first[1:] == newest_first[0])
+        length = 0
+        while len(at) and length < longest:
+            length += 1
+            lengths[at] = length
+            at = at[at + length < len(newest_first)]
+            at = at[newest_first[at + length] == newest_first[length]]
+        return lengths
+
+    def _unbroken(self, newest_first: Ids, far: int) -> int:
+        """How many tokens there are after the last sequence breaker. One that is more than `far` tokens back
+        does not matter."""
+        reach = min(len(newest_first), far + self._longest_tail + 1)
+        recent: list[int] = newest_first[:reach].tolist() if self._breakers else []
+        for i, token in enumerate(recent):
+            tails = self._breakers.get(token, ())
+            matching = [len(t) for t in tails if len(t) <= i and list(t) == recent[i - len(t) : i][::-1]]
+            if matching:
+                return i - max(matching)
+        return len(newest_first)
+
+    def _largest_exponent(self, otherwise: int) -> int:
+        base = self._params.dry_base
+        return int(_LARGEST_EXPONENT / math.log(base)) if base > 1.000001 else otherwise
+
+    def _window(self) -> Ids:
+        n = self._n if self._keep is None else min(self._n, self._keep)
+        return self._tokens[self._n - n : self._n]

@@ -1,0 +1,59 @@
+"""Mirostat (arXiv:2007.14966): keeps the surprise of the text near a target. Both versions as llama.cpp has
+them; they replace the chain of samplers."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from server.sampling.candidates import Candidates, top_k
+from server.sampling.draw import likeliest, softmax
+from server.sampling.params import SamplingParams
+
+_M = 100  # tokens the first version estimates the exponent of Zipf's law from
+
+
+class Mirostat:
+    """The state of one generation: mu, the largest surprise (in bits) that is let through."""
+
+    def __init__(self, params: SamplingParams):
+        self._params = params
+        self.mu = 2.0 * params.mirostat_tau
+
+    def choose(self, c: Candidates, n_vocab: int, position: int) -> tuple[int, float]:
+        """The token and its surprise. Thins out c; does not change mu."""
+        if self._params.mirostat == 1:
+            top_k(c, _zipf_k(c, self.mu, n_vocab))
+        else:
+            _truncate(c, self.mu)
+        at = c.choose(self._params.seed, position)
+        return c.token(at), -math.log2(float(softmax(c.logits.astype(np.float64))[at]))
+
+    def learn(self, surprise: float) -> None:
+        """A token of this surprise was committed."""
+        self.mu -= self._params.mirostat_eta * (surprise - self._params.mirostat_tau)
+
+
+def _zipf_k(c: Candidates, mu: float, n_vocab: int) -> int:
+    """How many tokens to keep so that the surprise is at most mu, if probabilities follow Zipf's law with an
+    exponent s fitted to the likeliest ones: k = ((s - 1) 2^mu / (1 - N^(1 - s)))^(1 / s)."""
+    if len(c) < 2:
+        return 1
+    n = min(_M, len(c))
+    near = c.logits[likeliest(c.logits, float(c.logits.max()), n)]
+    head = np.sort(near.astype(np.float64))[::-1][:n]
+    ratios = np.log(np.arange(2, n + 1) / np.arange(1, n))
+    s = float(ratios @ (head[:-1] - head[1:])) / float(ratios @ ratios)
+    excess, log_n = s - 1.0, math.log(n_vocab)
+    # (s - 1) / (1 - N^(1 - s)), which is 1 / ln N where s = 1
+    slope = excess / -math.expm1(max(-excess * log_n, -700.0)) if abs(excess) > 1e-9 else 1.0 / log_n
+    log_k = (math.log(slope) + mu * math.log(2.0)) / max(s, 1e-9)
+    return max(1, int(math.exp(min(log_k, math.log(len(c)) + 1.0))))
+
+
+def _truncate(c: Candidates, mu: float) -> None:
+    """Only tokens whose surprise is at most mu, or the likeliest."""
+    top = float(c.logits.max())
+    total = top + math.log(float(np.exp(c.logits - c.logits.dtype.type(top)).sum(dtype=np.float64)))
+    c.keep(np.flatnonzero(c.logits >= min(top, total - mu * math.log(2.0))))

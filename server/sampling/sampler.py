@@ -1,0 +1,180 @@
+"""All of a request's sampling parameters, for one generation.
+
+The order of things is llama.cpp's (common/sampling.cpp): logit bias, then the chain of samplers in the
+request's order or mirostat in its place, then the draw. A grammar is asked only about the token that was
+drawn; where it refuses, the row is masked and the token is drawn again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from server.sampling import candidates as filters
+from server.sampling.candidates import Candidates
+from server.sampling.constraint import Constraint
+from server.sampling.draw import Distribution, Row, distribution, draw
+from server.sampling.dry import Dry
+from server.sampling.mirostat import Mirostat
+from server.sampling.noise import uniform
+from server.sampling.params import MIRRORED, SamplingParams
+from server.sampling.penalties import Penalties
+
+XTC = 0x787463
+"""Which of a position's numbers decides whether xtc acts."""
+
+
+class Sampler:
+    """Chooses the tokens of one generation, in order; its state is a function of the committed tokens.
+
+    A token depends on its row, its position, the parameters and the tokens before it, and on nothing else:
+    neither drafts nor what other generations do. All ids in the parameters are of the vocabulary.
+    """
+
+    def __init__(self, params: SamplingParams, history: Sequence[int], constraint: Constraint | None):
+        """history: the prompt; read now and not kept."""
+        self._params = params
+        self._constraint = constraint
+        self._direct = params.is_plain and constraint is None
+        self._generated = 0
+        steps = params.steps() if params.mirostat == 0 else ()
+        self._penalties = Penalties(params, history) if "penalties" in steps else None
+        self._dry = Dry(params, history) if "dry" in steps else None
+        self._mirostat = Mirostat(params) if params.mirostat else None
+        n_edits = next((i for i, name in enumerate(steps) if name not in ("penalties", "dry")), len(steps))
+        self._edits, self._steps = steps[:n_edits], steps[n_edits:]
+        self._rest = None if self._mirostat else _as_plain(params, self._steps)
+        self._bias = _bias(params)
+        self._banned = np.array(sorted(params.banned_first), np.int64)
+
+    def choose(self, row: Row, position: int) -> int:
+        """Draw the token for `position` and commit it. row: (vocab size,) logits, not written to.
+
+        With a constraint the token is first drawn without it. An allowed one stands. Otherwise what the
+        constraint forbids is masked and the token drawn again with the same noise. Both draws are functions
+        of row, position and state, so the outcome is too, whatever was drafted. Unfiltered, it is the very
+        token a mask from the start would have given: the highest score among the allowed does not depend on
+        those that are not. The mask, which costs a walk through the grammar for every token of the
+        vocabulary, is needed only where the model would leave the grammar.
+        """
+        if self._direct:
+            return draw(row, self._params, position)
+        token, surprise = self._pick(row, position, None)
+        if self._constraint is not None and not self._constraint.allows(token):
+            token, surprise = self._pick(row, position, self._constraint.mask())
+        if self._mirostat is not None:
+            self._mirostat.learn(surprise)
+        self.accept(token)
+        return token
+
+    def accept(self, token: int) -> None:
+        """This token was committed. For tokens that choose() did not draw; mirostat learns from its own."""
+        self._generated += 1
+        if self._penalties is not None:
+            self._penalties.accept(token)
+        if self._dry is not None:
+            self._dry.accept(token)
+        if self._constraint is not None:
+            self._constraint.accept(token)
+
+    def distribution(self, row: Row, position: int) -> Distribution:
+        """What the next token can be drawn from, masked by the constraint from the start. Changes nothing.
+        Not for mirostat, which only learns from its own draws."""
+        if self._direct:
+            return distribution(row, self._params)
+        edited = self._edited(row, None if self._constraint is None else self._constraint.mask())
+        if self._rest is not None:
+            return distribution(edited, self._rest)
+        return self._survivors(edited, position).distribution()
+
+    def _pick(self, row: Row, position: int, mask: npt.NDArray[np.bool_] | None) -> tuple[int, float]:
+        """A token and, for mirostat, its surprise."""
+        edited = self._edited(row, mask)
+        if self._rest is not None:
+            return draw(edited, self._rest, position), 0.0
+        c = self._survivors(edited, position)
+        if self._mirostat is not None:
+            return self._mirostat.choose(c, len(row), position)
+        return c.token(c.choose(self._params.seed, position)), 0.0
+
+    def _edited(self, row: Row, mask: npt.NDArray[np.bool_] | None) -> Row:
+        """The row with bias, bans and penalties, minus infinity where the mask says no. Where that leaves
+        nothing, the mask alone counts: a token is needed, and the grammar is what the client relies on."""
+        banned = self._generated < self._params.min_tokens and len(self._banned) > 0
+        edited = row
+        if mask is not None:
+            edited = np.where(mask, row, np.float32(-np.inf))
+        elif self._bias is not None or banned:
+            edited = row.copy()
+        if self._bias is not None:
+            edited[self._bias[0]] += self._bias[1]
+        if banned:
+            edited[self._banned] = -np.inf
+        if mask is not None and not np.isfinite(edited.max()):
+            return np.where(mask, row, np.float32(-np.inf))
+        if self._edits:
+            c = Candidates(edited)
+            for name in self._edits:
+                self._edit(c, name)
+            edited = np.asarray(c.logits, np.float32)
+        return edited
+
+    def _edit(self, c: Candidates, name: str) -> None:
+        edit = self._penalties if name == "penalties" else self._dry
+        if edit is not None:
+            edit.apply(c)
+
+    def _survivors(self, row: Row, position: int) -> Candidates:
+        """What the rest of the chain leaves, at its temperature."""
+        c = Candidates(row)
+        c.drop_impossible()
+        if self._mirostat is not None:
+            filters.temperature(c, self._params.temperature, 0.0, 1.0)
+        for name in self._steps:
+            self._apply(c, name, position)
+        return c
+
+    def _apply(self, c: Candidates, name: str, position: int) -> None:
+        p = self._params
+        match name:
+            case "top_n_sigma":
+                filters.top_n_sigma(c, p.top_n_sigma)
+            case "top_k":
+                filters.top_k(c, p.top_k)
+            case "typ_p":
+                filters.typical_p(c, p.typical_p)
+            case "top_p":
+                filters.top_p(c, p.top_p)
+            case "min_p":
+                filters.min_p(c, p.min_p)
+            case "xtc":
+                if uniform(p.seed, position, XTC) < p.xtc_probability:
+                    filters.xtc(c, p.xtc_threshold)
+            case "temperature":
+                filters.temperature(c, p.temperature, p.dynatemp_range, p.dynatemp_exponent)
+            case _:
+                self._edit(c, name)
+
+
+def _as_plain(params: SamplingParams, steps: Sequence[str]) -> SamplingParams | None:
+    """Parameters with which `draw` does what these steps do, if it can."""
+    in_order = tuple(name for name in MIRRORED if name in steps)
+    if tuple(steps) != in_order or ("temperature" in steps and params.dynatemp_range > 0.0):
+        return None
+    return SamplingParams(
+        temperature=params.temperature if "temperature" in steps else 1.0,
+        top_k=params.top_k if "top_k" in steps else 0,
+        top_p=params.top_p if "top_p" in steps else 1.0,
+        min_p=params.min_p if "min_p" in steps else 0.0,
+        seed=params.seed,
+    )
+
+
+def _bias(params: SamplingParams) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]] | None:
+    """Token ids, each once, and what is added to their logits."""
+    total: dict[int, float] = {}
+    for token, value in params.logit_bias:
+        total[token] = total.get(token, 0.0) + value
+    return (np.array(list(total), np.int64), np.array(list(total.values()), np.float32)) if total else None

@@ -1,0 +1,99 @@
+"""Drafting between two steps with a model in the lead: as deep, for each session, as it pays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from server.engine.proposer import NOTHING, Ask, Proposal
+from server.sampling.draw import Distribution
+from server.speculation.acceptance import Acceptance
+from server.speculation.gate import worth_drafting
+from server.speculation.inline import Guess, InlineDrafter
+from server.speculation.policy import Policy
+from server.speculation.speculated import Speculated
+
+SOURCE = "draft"
+
+
+@dataclass(slots=True)
+class _Path:
+    """What was guessed for one session in this step; sure: the probability that all of it is right."""
+
+    limit: int
+    tokens: list[int] = field(default_factory=list[int])
+    drafted: list[Distribution] = field(default_factory=list[Distribution])
+    sure: float = 1.0
+
+
+class Synchronous:
+    """Has an InlineDrafter guess, and grafts that into the sessions' trees."""
+
+    def __init__(
+        self, inline: InlineDrafter, acceptance: Acceptance, policy: Policy, clock: Callable[[], float]
+    ) -> None:
+        self.inline = inline
+        self._acceptance = acceptance
+        self._policy = policy
+        self._clock = clock
+        self._paths: dict[int, _Path] = {}
+
+    def draft(
+        self,
+        asks: Sequence[Ask],
+        sessions: Mapping[int, Speculated],
+        n_rows: int,
+        curve: Sequence[float],
+        rate: float,
+    ) -> float:
+        """Guess for all these sessions at once. Returns the seconds that the draft model worked."""
+        self._paths = {}
+        for ask in asks:
+            speculated = sessions[ask.session]
+            if speculated.allows(SOURCE):
+                self.inline.follow(ask.session, speculated.tokens, speculated.sampling)
+                self._paths[ask.session] = _Path(ask.limit)
+        rows, spent_s = n_rows, 0.0
+        while going := self._going(curve, rows, rate):
+            began = self._clock()
+            guesses = self.inline.guess(going)
+            spent_s += self._clock() - began
+            for session, guess in zip(going, guesses, strict=True):
+                self._graft(session, guess, sessions[session])
+                rows += guess is not None
+        return spent_s
+
+    def chain(self, session: int) -> Proposal:
+        """What was guessed for the session, with what it was sampled from."""
+        path = self._paths.get(session)
+        if path is None or not path.tokens:
+            return NOTHING
+        n = len(path.tokens)
+        return Proposal(tuple(path.tokens), tuple(range(-1, n - 1)), (SOURCE,) * n, tuple(path.drafted))
+
+    def _going(self, curve: Sequence[float], rows: int, rate: float) -> list[int]:
+        """The sessions for which another guess pays."""
+        if not self._paths:
+            return []
+        acceptance, td_s = self._acceptance.mean(SOURCE), self.inline.td_s / len(self._paths)
+        return [
+            session
+            for session, path in self._paths.items()
+            if len(path.tokens) < path.limit
+            and (not self._policy.gate or worth_drafting(curve, rows, path.sure, acceptance, td_s, rate))
+        ]
+
+    def _graft(self, session: int, guess: Guess | None, speculated: Speculated) -> None:
+        path = self._paths[session]
+        if guess is None:
+            path.limit = 0  # the draft model cannot go on
+            return
+        confidence = int(255 * guess.confidence)
+        speculated.tree.branch(path.tokens, SOURCE, guess.token, confidence)
+        if self._policy.leaves > 1:
+            second = int(255 * guess.runner_up_confidence)
+            speculated.tree.branch(path.tokens, SOURCE, guess.runner_up, second)
+        path.tokens.append(guess.token)
+        if guess.drafted is not None:
+            path.drafted.append(guess.drafted)
+        path.sure *= self._acceptance.probability(SOURCE, confidence)

@@ -1,0 +1,65 @@
+"""The probe on the bundled models: what it finds is what decoding does."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from drafters.settings import BUNDLED_MODEL as DRAFT
+from server.errors import StartupError
+from server.flags import read
+from server.llama.backend import Batch, Logits
+from server.llama.llamacpp import LlamaBackend
+from server.probe import ProbeSettings, probe, probe_backend
+
+pytestmark = pytest.mark.model
+WIDTHS = (1, 2, 3, 8)
+
+
+def score(backend: LlamaBackend) -> Logits:
+    """A row that depends on everything in the cache; leaves the cache empty."""
+    batch = Batch()
+    batch.extend(0, 0, list(range(40, 100)), 1)
+    row = backend.decode(batch)[0].copy()
+    backend.trim(0, 0)
+    return row
+
+
+def test_q8_0_has_one_class_but_for_single_rows(q8_target: LlamaBackend):
+    """A single row takes another path through attention, which shows in long contexts only."""
+    result = probe_backend(q8_target, WIDTHS)
+    assert WIDTHS[1:] in [tuple(width for width in one if width > 1) for one in result.classes]
+    assert (len(result.classes) == 1) == (max(result.differences) == 0)
+    assert bool(result.moved) == (result.moved_difference > 0)
+    assert 0 < result.smallest_margin < 10
+
+
+def test_f32_has_one_class_but_for_single_rows(f32_target: LlamaBackend):
+    result = probe_backend(f32_target, WIDTHS)
+    assert WIDTHS[1:] in [tuple(width for width in one if width > 1) for one in result.classes]
+    assert max(result.differences) < 1e-3
+
+
+def test_the_cache_is_left_as_it_was(q8_target: LlamaBackend):
+    before = score(q8_target)
+    probe_backend(q8_target, WIDTHS)
+    np.testing.assert_array_equal(score(q8_target), before)
+
+
+def test_the_command(capsys: pytest.CaptureFixture[str]):
+    flags = ["--model", str(DRAFT), "--threads", "1", "--max-width", "3"]
+    assert probe(read(ProbeSettings, [*flags, "--json"])) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["widths"] == [1, 2, 3]
+    assert sorted(width for one in said["classes"] for width in one) == [1, 2, 3]
+    assert said["model"] == str(DRAFT)
+    assert probe(read(ProbeSettings, flags)) == 0
+    assert "The closest two tokens are" in capsys.readouterr().out
+
+
+def test_no_model(tmp_path: Path):
+    with pytest.raises(StartupError, match="no model file"):
+        probe(read(ProbeSettings, ["--model", str(tmp_path / "none.gguf")]))

@@ -1,0 +1,48 @@
+"""Pausing a drafter that hurts, and only such a one."""
+
+from __future__ import annotations
+
+import pytest
+
+from server.speculation.trial import HOLD, WARM_UP, Trial
+
+
+def run(trial: Trial, rate_on: float, rate_off: float, steps: int) -> tuple[float, int]:
+    """Tokens per second over that many steps of one token, and how many of them had drafters."""
+    seconds, n_on = 0.0, 0
+    for _ in range(steps):
+        rate = rate_on if trial.on else rate_off
+        n_on += trial.on
+        seconds += 1 / rate
+        trial.step(1, 1 / rate)
+    return steps / seconds, n_on
+
+
+def test_a_drafter_that_hurts_is_paused_soon_and_stays_so():
+    trial = Trial()
+    rate, n_on = run(trial, rate_on=0.5, rate_off=1.0, steps=5000)
+    assert n_on < WARM_UP + 250
+    assert rate > 0.93
+    rate, _ = run(trial, rate_on=0.5, rate_off=1.0, steps=20_000)
+    assert rate > 0.985
+
+
+def test_a_drafter_that_helps_is_hardly_ever_paused():
+    trial = Trial()
+    rate, n_on = run(trial, rate_on=2.0, rate_off=1.0, steps=20_000)
+    assert n_on > 19_700
+    assert rate == pytest.approx(2.0, rel=0.02)
+
+
+def test_it_is_taken_back_when_it_begins_to_help():
+    trial = Trial()
+    run(trial, rate_on=0.5, rate_off=1.0, steps=WARM_UP + 100)
+    assert not trial.on
+    run(trial, rate_on=2.0, rate_off=1.0, steps=3 * HOLD)
+    assert trial.on
+
+
+def test_equal_rates_leave_it_on():
+    trial = Trial()
+    _, n_on = run(trial, rate_on=1.0, rate_off=1.0, steps=10_000)
+    assert n_on > 9_850
