@@ -20,7 +20,7 @@ ONLY_IN = {
     "sse_starlette": ("server/api/",),
     "uvicorn": ("server/lead.py",),
     "jinja2": ("server/text/template.py",),
-    "llguidance": ("server/grammar/",),
+    "llguidance": ("server/grammar/constraint.py",),
     "prometheus_client": ("server/api/metrics.py", "server/top.py"),
 }
 MAY_IMPORT = {
