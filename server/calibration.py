@@ -6,19 +6,15 @@ not have to pay for finding out.
 
 from __future__ import annotations
 
-import hashlib
 import logging
-import os
-import platform
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from statistics import median
-
-import orjson
+from typing import Any
 
 from server.errors import BackendError
 from server.llama.backend import Backend, Batch
+from server.recollection import keep, recall
 
 logger = logging.getLogger("duo.lead")
 
@@ -65,29 +61,10 @@ def _decode(backend: Backend, position: int, width: int) -> float:
 
 
 def remembered(backend: Backend, max_rows: int, what: Sequence[object]) -> dict[int, float]:
-    """measure(), or what it said before of the same model, machine and `what` else matters."""
-    path = _cache_dir() / f"steps-{_key(what)}.json"
-    try:
-        known = {int(width): float(seconds) for width, seconds in orjson.loads(path.read_bytes()).items()}
-        if known:
-            return known
-    except (OSError, ValueError, AttributeError):
-        pass
+    """measure(), or what it said before on this machine; what: recollection.of_model()."""
+    known: Any = recall("steps", [*what, max_rows])
+    if isinstance(known, dict) and known:
+        return {int(width): float(seconds) for width, seconds in known.items()}  # pyright: ignore
     found = measure(backend, max_rows)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        aside = path.with_suffix(f".{os.getpid()}")
-        aside.write_bytes(orjson.dumps({str(width): seconds for width, seconds in found.items()}))
-        aside.replace(path)
-    except OSError as error:
-        logger.info("step times are not remembered: %s", error)
+    keep("steps", [*what, max_rows], {str(width): seconds for width, seconds in found.items()})
     return found
-
-
-def _cache_dir() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "duo"
-
-
-def _key(what: Sequence[object]) -> str:
-    machine = (platform.node(), platform.machine(), platform.processor(), os.cpu_count())
-    return hashlib.sha256(repr((machine, *what)).encode()).hexdigest()[:16]

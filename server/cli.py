@@ -1,4 +1,4 @@
-"""The command line: duo up, serve, draft, chat, top."""
+"""The command line: duo up, serve, draft, chat, probe, top."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ USAGE = """usage: duo COMMAND [flags]
   duo serve   a lead: the model behind an OpenAI-compatible API (alias: lead)
   duo draft   a drafter: speculates for the leads on a Redis (alias: back, or duo-drafter)
   duo chat    chat in the terminal with a running lead
+  duo probe   whether a model gives the same bits whatever is drafted
   duo top     watch a running lead: speed, load, drafters
 
 duo COMMAND --help lists the flags."""
@@ -73,8 +74,15 @@ def _top(argv: Sequence[str]) -> int:
     return top(read(TopSettings, argv))
 
 
+def _probe(argv: Sequence[str]) -> int:
+    from server.probe import ProbeSettings, probe
+
+    return probe(read(ProbeSettings, argv))
+
+
 _COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "up": _up,
+    "probe": _probe,
     "serve": _serve,
     "lead": _serve,
     "draft": _draft,

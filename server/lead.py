@@ -21,7 +21,7 @@ import uvicorn
 import uvloop
 from rich.console import Console
 
-from server.api.served import DrafterHealth, Health, ModelCard, Served
+from server.api.served import DrafterHealth, ExactnessHealth, GateHealth, Health, ModelCard, Served
 from server.api.traffic import Traffic
 from server.app import create_app
 from server.calibration import remembered
@@ -31,10 +31,11 @@ from server.engine.scheduler import Limits
 from server.engine.thread import EngineThread, Observer
 from server.errors import StartupError
 from server.flags import n_cores
-from server.grammar.constraint import compile_gbnf
 from server.llama.backend import Vocabulary
 from server.llama.llamacpp import LlamaBackend, LlamaOptions, default_cells
+from server.recollection import of_model, recall
 from server.reply_printer import ReplyPrinter
+from server.sampling.constraint import Constraint
 from server.settings import LeadSettings
 from server.speculation.costs import StepCosts
 from server.speculation.draft_model import DraftModel
@@ -117,7 +118,7 @@ def run_lead(settings: LeadSettings, site: Site) -> int:
             max_queued=settings.max_queued,
         )
         _announce(site)
-        served = _served(settings, backend, engine, proposer)
+        served = _served(settings, site, backend, engine, proposer)
         uvloop.run(_serve_http(engine, replace(served, traffic=traffic), site.listener))
     logger.info("duo has ended")
     return 0
@@ -168,23 +169,11 @@ def _speculator(stack: ExitStack, settings: LeadSettings, site: Site, backend: L
         gate=settings.gate,
         by_rejection=settings.verify == "rejection",
     )
-    known = (
-        remembered(backend, policy.max_rows, _identity(settings, site, backend)) if settings.draft_max else {}
-    )
+    known: dict[int, float] = {}
+    if settings.draft_max:
+        what = of_model(settings.model, site.n_threads, settings.gpu_layers)
+        known = remembered(backend, policy.max_rows, what)
     return Speculator(policy, remote=remote, inline=inline, costs=StepCosts(policy.max_rows, known))
-
-
-def _identity(settings: LeadSettings, site: Site, backend: LlamaBackend) -> tuple[object, ...]:
-    """What the time of a step depends on, beside the machine."""
-    size = settings.model.stat().st_size
-    return (
-        backend.name,
-        size,
-        backend.n_cells,
-        site.n_threads,
-        settings.gpu_layers,
-        version("llama-cpp-python"),
-    )
 
 
 def _draft_model(stack: ExitStack, settings: LeadSettings, path: Path, target: LlamaBackend) -> DraftModel:
@@ -243,7 +232,7 @@ def _describe(backend: LlamaBackend, n_threads: int) -> str:
 
 
 def _served(
-    settings: LeadSettings, backend: LlamaBackend, engine: EngineThread, proposer: Speculator
+    settings: LeadSettings, site: Site, backend: LlamaBackend, engine: EngineThread, proposer: Speculator
 ) -> Served:
     vocabulary = backend.vocab
     template = ChatTemplate(
@@ -255,6 +244,9 @@ def _served(
         settings.name, int(time.time()), backend.n_ctx, backend.n_params, backend.description, settings.note
     )
 
+    probed = recall("probe", of_model(settings.model, site.n_threads, settings.gpu_layers))
+    exactness = ExactnessHealth(settings.exactness, settings.stable_width, probed)
+
     def health() -> Health:
         return Health(
             status="stuck" if engine.stuck() else "ok",
@@ -263,6 +255,11 @@ def _served(
             queued=engine.engine.n_waiting,
             step_python_us=engine.engine.step_overhead_us(),
             drafters=_drafters(proposer),
+            exactness=exactness,
+            gate=GateHealth(
+                proposer.pace.rate,
+                {rows: seconds * 1e3 for rows, seconds in proposer.costs.table().items()},
+            ),
         )
 
     return Served(
@@ -273,8 +270,14 @@ def _served(
         settings.sampling,
         health,
         f"duo-{version('duo')}",
-        grammars=partial(compile_gbnf, vocabulary),
+        grammars=partial(_compile_gbnf, vocabulary),
     )
+
+
+def _compile_gbnf(vocabulary: Vocabulary, text: str) -> Callable[[], Constraint]:
+    from server.grammar.constraint import compile_gbnf  # llguidance loads when somebody needs it
+
+    return compile_gbnf(vocabulary, text)
 
 
 def _drafters(proposer: Speculator) -> list[DrafterHealth]:

@@ -25,6 +25,7 @@ from rich.table import Table
 from server.flags import n_cores
 from server.llama.backend import Backend, Batch, Logits, Vocabulary
 from server.llama.llamacpp import LlamaBackend, LlamaOptions
+from server.recollection import keep, of_model
 from server.settings import BUNDLED_MODEL
 
 N_PREFIX = 400  # flash attention on the CPU divides the work on a row only from some hundred cells on
@@ -212,6 +213,7 @@ def probe(settings: ProbeSettings) -> int:
     with closing(LlamaBackend(options)) as backend:
         result = probe_backend(backend, widths)
         title = f"{backend.description}, {n_threads} thread{'s' if n_threads > 1 else ''}"
+    keep("probe", of_model(settings.model, n_threads, settings.gpu_layers), result.as_json())
     if settings.json_output:
         about = {"model": str(settings.model), "threads": n_threads, "gpu_layers": settings.gpu_layers}
         about |= {"flash_attention": settings.flash_attention, "kv_f32": settings.kv_f32}

@@ -41,6 +41,25 @@ class DrafterHealth:
 
 
 @dataclass(frozen=True, slots=True)
+class ExactnessHealth:
+    """tier: of requests that do not say; stable_width: rows of a step under width-stable. probe: what duo
+    probe found about this model on this machine, None if it was not run."""
+
+    tier: Literal["default", "width-stable"]
+    stable_width: int
+    probe: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GateHealth:
+    """What drafts are weighed with. rate: tokens per second of late, all sessions together; step_ms: time of
+    a decode by its rows, in milliseconds."""
+
+    rate: float
+    step_ms: dict[int, float]
+
+
+@dataclass(frozen=True, slots=True)
 class Health:
     """'stuck': there is work and no progress. step_python_us: Python's median share of a one-session step."""
 
@@ -50,6 +69,8 @@ class Health:
     queued: int
     step_python_us: float
     drafters: Sequence[DrafterHealth] = ()
+    exactness: ExactnessHealth = field(default_factory=lambda: ExactnessHealth("default", 8))
+    gate: GateHealth = field(default_factory=lambda: GateHealth(0.0, {}))
 
     def as_json(self) -> dict[str, Any]:
         """The body of GET /health."""
@@ -58,6 +79,15 @@ class Health:
             "slots": {"total": self.slots_total, "busy": self.slots_busy},
             "queued": self.queued,
             "engine": {"step_python_us": round(self.step_python_us, 1)},
+            "exactness": {
+                "tier": self.exactness.tier,
+                "stable_width": self.exactness.stable_width,
+                "probe": self.exactness.probe,
+            },
+            "gate": {
+                "tokens_per_second": round(self.gate.rate, 1),
+                "step_ms": {str(rows): round(ms, 3) for rows, ms in self.gate.step_ms.items()},
+            },
             "drafters": [
                 {"id": d.id, "model": d.model, "state": d.state, "reason": d.reason, "counts": d.counts}
                 for d in self.drafters

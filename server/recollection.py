@@ -1,0 +1,50 @@
+"""What was measured on this machine, kept between runs. Losing it costs a measurement, never a failure."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import platform
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+logger = logging.getLogger("duo")
+
+
+def recall(kind: str, what: Sequence[object]) -> Any:
+    """What keep() was given for the same kind and the same `what`, on this machine; None if nothing was."""
+    try:
+        return orjson.loads(_path(kind, what).read_bytes())
+    except (OSError, ValueError):
+        return None
+
+
+def keep(kind: str, what: Sequence[object], value: Any) -> None:
+    """value: anything that JSON can say."""
+    path = _path(kind, what)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside = path.with_suffix(f".{os.getpid()}")
+        aside.write_bytes(orjson.dumps(value))
+        aside.replace(path)
+    except OSError as error:
+        logger.info("%s are not remembered: %s", kind, error)
+
+
+def of_model(model: Path, n_threads: int, gpu_layers: int) -> tuple[object, ...]:
+    """What measurements of a model depend on, beside the machine."""
+    status = model.stat()
+    about = model.name, status.st_size, int(status.st_mtime)
+    return *about, n_threads, gpu_layers, version("llama-cpp-python")
+
+
+def _path(kind: str, what: Sequence[object]) -> Path:
+    machine = platform.node(), platform.machine(), platform.processor(), os.cpu_count()
+    key = hashlib.sha256(repr((*machine, *what)).encode()).hexdigest()[:16]
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(root) / "duo" / f"{kind}-{key}.json"
