@@ -16,20 +16,20 @@ from importlib.metadata import version
 
 from rich.console import Console
 
-from drafters.model import ModelDrafter
+from drafters.delay import DelayedBus
+from drafters.kinds import assemble
 from drafters.settings import DrafterSettings
 from drafters.status import StatusLine
 from drafters.worker import Worker
 from server.console import log_to
 from server.errors import DuoError, StartupError
 from server.flags import read
-from server.llama.llamacpp import LlamaBackend, LlamaOptions, default_cells
-from server.speculation.presence import Presence, vocabulary_card
+from server.speculation.bus import Bus
+from server.speculation.presence import Presence
 from server.speculation.streams import RedisBus, check
 
 logger = logging.getLogger("duo.drafter")
 
-CAPACITY = 4  # full conversations the KV cache has room for when --ctx-size does not say otherwise
 _STDIN = 0
 
 
@@ -54,20 +54,20 @@ def run(settings: DrafterSettings) -> int:
         raise StartupError("no Redis to meet leads on: give the URL of the lead's with --redis or DUO_REDIS")
     check(url)
     with ExitStack() as stack:
-        backend = stack.enter_context(closing(_load(settings)))
-        logger.info("duo-drafter %s: %s, %d threads", version("duo"), backend.name, settings.threads)
+        kind = assemble(settings, stack)
+        threads = f", {settings.threads} threads" if settings.kind == "model" else ""
+        logger.info("duo-drafter %s: %s%s", version("duo"), kind.name, threads)
         host = settings.name or platform.node()
-        card = vocabulary_card(backend.vocab)
         own = Presence(
             f"{host}-{os.getpid()}-{secrets.token_hex(2)}",
             "drafter",
-            backend.name,
+            kind.name,
             version("duo"),
-            card,
-            CAPACITY,
+            kind.vocabulary,
+            kind.capacity,
         )
-        bus = stack.enter_context(closing(RedisBus(url, settings.pool, own)))
-        worker = Worker(bus, own, ModelDrafter(backend, path_min=settings.path_min))
+        bus = _join(url, settings, own, stack)
+        worker = Worker(bus, own, kind.drafter)
         _on_signals(worker)
         if settings.end_with_parent:
             threading.Thread(target=_stop_at_end_of_input, args=(worker,), daemon=True).start()
@@ -77,16 +77,11 @@ def run(settings: DrafterSettings) -> int:
     return 0
 
 
-def _load(settings: DrafterSettings) -> LlamaBackend:
-    return LlamaBackend(
-        LlamaOptions(
-            model_path=settings.model,
-            n_cells=settings.ctx_size or default_cells(settings.model, CAPACITY),
-            n_seqs=settings.sequences,
-            n_threads=settings.threads,
-            n_gpu_layers=settings.gpu_layers,
-        )
-    )
+def _join(url: str, settings: DrafterSettings, own: Presence, stack: ExitStack) -> Bus:
+    bus = RedisBus(url, settings.pool, own)
+    if not settings.latency_ms:
+        return stack.enter_context(closing(bus))
+    return stack.enter_context(closing(DelayedBus(bus, settings.latency_ms / 1000)))
 
 
 def _on_signals(worker: Worker) -> None:

@@ -1,4 +1,4 @@
-"""The seam between the worker and whatever guesses: a model here, lookup or replay elsewhere."""
+"""The seam between the worker and whatever guesses: a model, a lookup, a replay."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Drafter(Protocol):
         ...
 
     def advance(self, sessions: Sequence[DraftSession]) -> Sequence[DraftSession] | None:
-        """One step for these sessions, as many as fit: catch up by a chunk, or add one guess to the path
-        (DraftSession.extend). Returns those whose path grew; None if there was room for none, which only
-        a message from a lead can change. Raises BackendError."""
+        """One step for these sessions, as many as fit: catch up by a chunk, or add guesses to the path
+        (DraftSession.extend, add) and to branches. Returns each session as often as it got a guess; None
+        if there was room for none, which only a message from a lead can change. Raises BackendError."""
         ...
 
     def close(self, session: DraftSession, *, keep: bool) -> None:

@@ -4,17 +4,35 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 
-from drafters.session import NO_SEQ, DraftSession
-from server.cache.prefix import PrefixCache, Reuse
+from drafters.branch import NO_SEQ, Branch
+from drafters.expansion import BRANCH_LENGTH, Expansion
+from drafters.guess import guess
+from drafters.rule import Rule
+from drafters.sequences import Sequences
+from drafters.session import DraftSession
 from server.errors import BackendError
 from server.llama.backend import Backend, Batch
-from server.sampling.draw import draw, probability
 
 PATH_MIN = 0.05  # a path less likely than this is not worth another guess
 SMOOTHING = 0.05  # of the measured time per guess
 SHARED_ROWS = 64  # most rows of a step while some session drafts: another's long prompt must not hold it up
+MARGIN = 32  # cells left free beside a branch, for the paths to grow
+
+
+@dataclass(slots=True)
+class _Step:
+    """One decode: its rows, and whose next guesses the wanted ones give, in the order of the rows."""
+
+    batch: Batch = field(default_factory=Batch)
+    grown: list[tuple[DraftSession, Branch | None]] = field(
+        default_factory=list[tuple[DraftSession, Branch | None]]
+    )
+    n_paths: int = 0  # sessions whose path grows, who come first
+    slots: set[int] = field(default_factory=set[int])  # with rows
+    behind: set[int] = field(default_factory=set[int])  # with more to evaluate than the last guess
 
 
 class ModelDrafter:
@@ -23,6 +41,9 @@ class ModelDrafter:
     A closed session's sequence stays cached; a session that continues it evaluates only what is new. Every
     session that has a sequence reserves cells for all its tokens; one that outgrows the cache gives its
     sequence up, so that the others go on.
+
+    Where sequences are left for it, what it guesses for a session is a small tree: rows go to the path, and
+    beside it to branches at its doubtful positions once these are likelier than the path's end.
     """
 
     def __init__(
@@ -30,15 +51,18 @@ class ModelDrafter:
         backend: Backend,
         *,
         path_min: float = PATH_MIN,
+        n_branches: int = 0,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
+        """n_branches: how many of the backend's sequences are for branches; 0: paths only."""
         self._backend = backend
-        self._path_min = path_min
         self._clock = clock
-        self._cache = PrefixCache(backend.n_seqs, partial=backend.can_trim)
-        self._held: dict[int, DraftSession] = {}  # by sequence
-        self._lengths = [0] * backend.n_seqs  # cells in use, by sequence
+        self._sequences = Sequences(backend, n_branches)
+        self._held: dict[int, DraftSession] = {}  # by slot
+        self._branches: dict[int, Branch] = {}  # by slot
+        self._expansion = Expansion(path_min, min(backend.n_ctx, backend.n_cells), backend.vocab.eog)
         self._td_s = 0.0
+        self.rule = Rule()
 
     @property
     def td_us(self) -> int:
@@ -46,7 +70,7 @@ class ModelDrafter:
 
     def obstacle(self, session: DraftSession) -> str | None:
         vocab, pending = self._backend.vocab, session.pending
-        limit = min(self._backend.n_ctx, self._backend.n_cells)
+        limit = self._expansion.limit
         if len(session.tokens) >= limit:
             return f"it has reached the end of this model's context of {limit} tokens"
         if min(pending) < 0 or max(pending) >= vocab.size:
@@ -54,107 +78,170 @@ class ModelDrafter:
         return None
 
     def wants(self, session: DraftSession) -> bool:
-        return (
-            not session.lost
-            and session.n_ahead < session.max_ahead
-            and session.tokens[-1] not in self._backend.vocab.eog
-            and session.score >= self._path_min
-        )
+        if session.lost:
+            return False
+        if self._expansion.wants_path(session):
+            return True
+        return self._sequences.has_branches and self._expansion.wants_branches(session)
 
     def advance(self, sessions: Sequence[DraftSession]) -> list[DraftSession] | None:
         began = self._clock()
-        batch, ready = self._build(sessions)
-        if not batch:
-            return None
+        step = _Step()
         try:
-            logits = self._backend.decode(batch)
+            self._plan(step, sessions)
+            if not step.batch:
+                return None
+            logits = self._backend.decode(step.batch)
         except BackendError:
-            for seq in set(batch.seqs):
-                self._drop(seq)
+            self._drop(step.slots)
             raise
-        for session, row in zip(ready, logits, strict=True):
-            token = draw(row, session.sampling, len(session.tokens))
-            session.extend(token, probability(row, token))
-        if len(batch) == len(ready):  # guesses only: no catching up in this step
+        for (session, branch), row in zip(step.grown, logits, strict=True):
+            position = len(session.tokens) if branch is None else branch.end
+            guessed = guess(
+                row,
+                session.sampling,
+                position,
+                likeliest=self.rule.likeliest,
+                second=self._sequences.has_branches,
+            )
+            (branch or session).add(guessed)
+        if len(step.batch) == len(step.grown) and step.n_paths:  # no catching up in this step
             spent = self._clock() - began
             self._td_s += (spent - self._td_s) * (SMOOTHING if self._td_s else 1.0)
-        return ready
+        return [session for session, _ in step.grown]
 
     def close(self, session: DraftSession, *, keep: bool) -> None:
+        self._settle(session)
+        session.branches = []
+        self._free_branches()
         if session.seq == NO_SEQ:
             return
         del self._held[session.seq]
-        n_kept = self._shrink(session.seq, session.n_kv if keep else 0)
-        self._cache.release(session.seq, session.tokens[:n_kept])
+        n_kept = self._sequences.shrink(session.seq, session.n_kv if keep else 0)
+        self._sequences.release(session.seq, session.tokens[:n_kept])
         session.seq, session.n_kv = NO_SEQ, 0
 
-    def _build(self, sessions: Sequence[DraftSession]) -> tuple[Batch, list[DraftSession]]:
-        """Rows for as many sessions as fit in one decode, and those whose next guess it gives. Those with
-        the least to evaluate come first, those without a sequence last, in the order they came."""
-        for session in self._held.values():
-            session.n_kv = self._shrink(session.seq, session.n_kv)  # guesses that did not come true
-        batch, ready = Batch(), list[DraftSession]()
-        for session in sorted(sessions, key=_n_to_evaluate):
-            if not self._admit(session):
-                continue
-            pending = session.pending
-            most = min(SHARED_ROWS, self._backend.n_batch) if ready else self._backend.n_batch
-            n = min(len(pending), most - len(batch))
-            if n < 1:
-                break
-            complete = n == len(pending)
-            batch.extend(session.seq, session.n_kv, pending[:n], int(complete))
-            session.n_kv += n
-            self._lengths[session.seq] += n
-            if complete:
-                ready.append(session)
-        return batch, ready
+    # -- a step
 
-    def _admit(self, session: DraftSession) -> bool:
-        """Whether the session has a sequence and cells for all its tokens. Forgets closed sessions to make
-        room."""
-        others = sum(len(other.tokens) for other in self._held.values() if other is not session)
-        free = self._backend.n_cells - others - len(session.tokens)
-        if free < 0:
-            self.close(session, keep=True)
+    def _plan(self, step: _Step, sessions: Sequence[DraftSession]) -> None:
+        """Rows for as many sessions as fit in one decode. Those with the least to evaluate come first, those
+        without a sequence last, in the order they came."""
+        for session in self._held.values():
+            self._settle(session)
+            session.n_kv = self._sequences.shrink(session.seq, session.n_kv)  # guesses that were wrong
+        self._free_branches()
+        for session in sorted(sessions, key=_n_to_evaluate):
+            wanted = self._expansion.wants_path(session)
+            if wanted and self._admit(session, step.slots) and not self._add_path(step, session):
+                break
+        step.n_paths = len(step.grown)
+        if self._sequences.has_branches:
+            for session in sessions:
+                if session.seq not in step.behind:
+                    self._add_branches(step, session)
+
+    def _add_path(self, step: _Step, session: DraftSession) -> bool:
+        """Rows for what the session has to evaluate, or for the first part of it. False if none is left."""
+        pending = session.pending
+        most = min(SHARED_ROWS, self._backend.n_batch) if step.grown else self._backend.n_batch
+        n = min(len(pending), most - len(step.batch))
+        if n < 1:
             return False
-        if session.seq == NO_SEQ:
-            reuse = self._cache.take(session.tokens)
-            if reuse is None:
-                return False
-            session.seq, session.n_kv = reuse.seq, self._prepare(reuse)
-            self._held[reuse.seq] = session
-        while self._cache.n_cells > free:
-            evicted = self._cache.evict()
-            assert evicted is not None, "cells without an owner"
-            self._shrink(evicted, 0)
+        complete = n == len(pending)
+        if len(pending) > 1:
+            step.behind.add(session.seq)
+        step.batch.extend(self._sequences.seq(session.seq), session.n_kv, pending[:n], int(complete))
+        step.slots.add(session.seq)
+        self._sequences.grew(session.seq, n)
+        session.n_kv += n
+        if complete:
+            step.grown.append((session, None))
         return True
 
-    def _prepare(self, reuse: Reuse) -> int:
-        """Make the sequence hold the prefix to be reused; returns how much it holds."""
-        if reuse.source == reuse.seq:
-            return self._shrink(reuse.seq, reuse.length)
-        self._shrink(reuse.seq, 0)
-        if reuse.length:
-            self._backend.copy(reuse.source, reuse.seq, reuse.length)
-            self._lengths[reuse.seq] = reuse.length
-        return reuse.length
+    def _add_branches(self, step: _Step, session: DraftSession) -> None:
+        """Rows for the branches that are due, and a sequence for one that begins."""
+        if session.seq == NO_SEQ:
+            return
+        growing, fork = self._expansion.next(session)
+        if fork is not None and self._sequences.n_free and self._make_room(BRANCH_LENGTH + MARGIN):
+            branch = session.branch(fork)
+            branch.seq = self._sequences.fork(session.seq, fork)
+            self._branches[branch.seq] = branch
+            if self._expansion.can_grow(session, branch):
+                growing.append(branch)
+        for branch in growing:
+            pending = branch.pending
+            if len(step.batch) + len(pending) > self._backend.n_batch:
+                return
+            step.batch.extend(self._sequences.seq(branch.seq), branch.n_kv, pending, 1)
+            step.slots.add(branch.seq)
+            self._sequences.grew(branch.seq, len(pending))
+            branch.n_kv += len(pending)
+            step.grown.append((session, branch))
 
-    def _shrink(self, seq: int, length: int) -> int:
-        """Forget the end of a sequence, or all of it where the model cannot forget a part. Returns how much
-        of the first `length` is left."""
-        if length < self._lengths[seq]:
-            self._lengths[seq] = length if self._backend.can_trim else 0
-            self._backend.trim(seq, self._lengths[seq])
-        return min(length, self._lengths[seq])
+    # -- sequences and cells
 
-    def _drop(self, seq: int) -> None:
-        """What this sequence holds is unknown after a failed decode."""
-        self._backend.trim(seq, 0)
-        self._lengths[seq] = 0
-        self._cache.release(seq, [])
-        session = self._held.pop(seq)
-        session.seq, session.n_kv = NO_SEQ, 0
+    def _admit(self, session: DraftSession, planned: set[int]) -> bool:
+        """Whether the session has a sequence and cells for all its tokens. Gives up branches and forgets
+        closed sessions to make room. planned: slots with rows in this step, not evaluated yet."""
+        needed = len(session.tokens) if session.seq == NO_SEQ else 0
+        if self._spare(branches=False) < needed:
+            self.close(session, keep=True)
+            return False
+        if self._spare() < needed:
+            self._end_branches()
+        if session.seq == NO_SEQ:
+            evaluated = [other for slot, other in self._held.items() if slot not in planned]
+            busy = {other.seq: other.tokens[: other.n_kv] for other in evaluated}
+            taken = self._sequences.take(session.tokens, busy)
+            if taken is None:
+                return False
+            session.seq, session.n_kv = taken
+            self._held[session.seq] = session
+        assert self._make_room(0), "cells without an owner"
+        return True
+
+    def _spare(self, *, branches: bool = True) -> int:
+        """Cells that neither sessions nor, if they count, branches have reserved."""
+        reserved = sum(len(session.tokens) for session in self._held.values())
+        return self._backend.n_cells - reserved - branches * BRANCH_LENGTH * len(self._branches)
+
+    def _make_room(self, n: int) -> bool:
+        """Forget closed sessions until so many cells are free. False if that is not enough."""
+        while self._spare() - self._sequences.n_idle_cells < n:
+            if not self._sequences.evict():
+                return False
+        return True
+
+    def _settle(self, session: DraftSession) -> None:
+        """Put a branch that came true in the path's place, and learn which guesses did."""
+        for guessed, token in session.take_evidence():
+            self.rule.judge(guessed, token)
+        if session.taken is not None:
+            self._sequences.exchange(session.seq, session.taken.seq)
+            session.taken = None
+
+    def _free_branches(self) -> None:
+        """Give the sequences of branches back that no session has any more."""
+        alive = {id(branch) for session in self._held.values() for branch in session.branches}
+        for slot in [slot for slot, branch in self._branches.items() if id(branch) not in alive]:
+            self._sequences.free(slot)
+            del self._branches[slot]
+
+    def _end_branches(self) -> None:
+        for session in self._held.values():
+            session.branches = []
+        self._free_branches()
+
+    def _drop(self, slots: Iterable[int]) -> None:
+        """What these hold is unknown after a failed decode: they begin anew, without branches."""
+        self._end_branches()
+        for slot in slots:
+            session = self._held.pop(slot, None)
+            self._sequences.forget(slot)
+            if session is not None:
+                self._sequences.release(slot, [])
+                session.seq, session.n_kv = NO_SEQ, 0
 
 
 def _n_to_evaluate(session: DraftSession) -> float:

@@ -4,26 +4,37 @@ cache. Pure: no model, no bus, no clock."""
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
+from drafters.branch import NO_SEQ, Branch
+from drafters.guess import Guess
 from server.cache.prefix import common_prefix
 from server.sampling.params import SamplingParams
 from server.speculation.messages import MAX_NODES, ROOT, Commit, Draft, Open, chain_next
 
-NO_SEQ = -1
 GREEDY = SamplingParams(temperature=0.0)
 
 
 class DraftSession:
     """tokens: the committed ones, then the path of guesses. The first n_kv of them are in the KV sequence
-    `seq`; a path is drafted by evaluating the rest, whose last row gives the next guess."""
+    `seq`; a path is drafted by evaluating the rest, whose last row gives the next guess.
+
+    branches: alternatives to the path, for which guesses are ready when the path turns out wrong. When the
+    lead commits one it becomes the path; `taken` is that branch until whoever keeps the KV cache has put
+    its sequence in the place of the path's (n_kv already says what that one holds).
+    """
 
     def __init__(self, opened: Open) -> None:
         self.lead = opened.lead
         self.id = opened.session
+        self.n_prompt = len(opened.tokens)  # committed when it was first opened
+        self.n_opened = 0  # how often the lead told everything, which may be anything
         self.seq = NO_SEQ
         self.n_kv = 0
         self.lost = False  # what was committed is not known any more: nothing is worth drafting until Open
-        self._adopt(opened, [], [])
+        self.taken: Branch | None = None
+        self._evidence: list[tuple[Guess, int]] = []
+        self._adopt(opened, [])
 
     @property
     def n_ahead(self) -> int:
@@ -35,9 +46,14 @@ class DraftSession:
         return self.tokens[self.n_kv :]
 
     @property
+    def guesses(self) -> Sequence[Guess]:
+        """The path."""
+        return self._guesses
+
+    @property
     def score(self) -> float:
         """The path's probability, by the drafter's own account."""
-        return math.prod(self._confidences)
+        return math.prod(guess.confidence for guess in self._guesses)
 
     @property
     def n_unpublished(self) -> int:
@@ -59,17 +75,18 @@ class DraftSession:
         if not anew and not self.lost and agreed == len(tokens) and grown < 0:
             return
         if not anew and agreed == len(tokens) and grown >= 0:
-            self._adopt(opened, self.tokens[agreed:], self._confidences[grown:])
+            self._adopt(opened, self._guesses[grown:])
         else:
             self.n_kv = min(self.n_kv, agreed, len(tokens) - 1)  # the last token's logits are needed
-            self._adopt(opened, [], [])
+            self._adopt(opened, [])
 
     def commit(self, message: Commit) -> bool:
         """Take in what the lead committed. False if there is a gap or a contradiction: the session is lost
         until the next Open.
 
-        A path that agrees is kept; one that diverges is rolled back to the longest common prefix, and the
-        next evaluation covers the gap together with the last token that was not evaluated yet.
+        A path that agrees is kept, and so is a branch that agrees where the path does not. What diverges is
+        rolled back to the longest common prefix, and the next evaluation covers the gap together with the
+        last token that was not evaluated yet.
         """
         known = max(0, self.n_committed - message.base)
         old, new = list(message.tokens[:known]), list(message.tokens[known:])
@@ -88,53 +105,137 @@ class DraftSession:
 
     def extend(self, token: int, confidence: float) -> None:
         """Add a guess to the path."""
-        self.tokens.append(token)
-        self._chains.append(chain_next(self._chains[-1], token))
-        self._confidences.append(confidence if math.isfinite(confidence) else 0.0)
+        self.add(Guess(token, confidence if math.isfinite(confidence) else 0.0))
+
+    def add(self, guess: Guess) -> None:
+        """Add a guess to the path, with what is known about it."""
+        self.tokens.append(guess.token)
+        self._chains.append(chain_next(self._chains[-1], guess.token))
+        self._guesses.append(guess)
+
+    # -- branches
+
+    def best_second(self) -> tuple[int, float] | None:
+        """(position, path probability) of the likeliest second guess along the path without a branch yet."""
+        forks = {branch.fork for branch in self.branches}
+        best, path = None, 1.0
+        for position, guess in enumerate(self._guesses, self.n_committed):
+            score = path * guess.second_confidence
+            if guess.second is not None and score > (best[1] if best else 0.0) and position not in forks:
+                best = position, score
+            path *= guess.confidence
+        return best
+
+    def branch(self, position: int) -> Branch:
+        """Begin a branch with the second guess at this position of the path."""
+        at = position - self.n_committed
+        guess = self._guesses[at]
+        assert guess.second is not None, "nothing to branch to"
+        branch = Branch(position, self._chains[at], Guess(guess.second, guess.second_confidence))
+        self.branches.append(branch)
+        return branch
+
+    def score_of(self, branch: Branch) -> float:
+        """The probability of a branch, the path up to its fork included."""
+        before = self._guesses[: branch.fork - self.n_committed]
+        return math.prod(guess.confidence for guess in before) * branch.score
+
+    def take_evidence(self) -> list[tuple[Guess, int]]:
+        """Guesses with what the lead chose in their place, since the last call."""
+        evidence, self._evidence = self._evidence, []
+        return evidence
+
+    # -- what to publish
 
     def take_draft(self, drafter: str, td_us: int) -> Draft:
-        """The first MAX_NODES guesses not published yet, as a message that continues those published."""
+        """The first MAX_NODES guesses of the path not published yet, as a message that continues those
+        published."""
         start = self.n_published_ahead
-        tokens = tuple(self.tokens[self._n_published :][:MAX_NODES])
-        end = start + len(tokens)
-        self._n_published += len(tokens)
+        guesses = self._guesses[start : start + MAX_NODES]
+        self._n_published += len(guesses)
+        return self._draft((drafter, td_us), self.n_committed + start, self._chains[start], guesses)
+
+    def take_branches(self, drafter: str, td_us: int) -> list[Draft]:
+        """What was not published yet of branches off the published path, each as one message."""
+        told = [b for b in self.branches if b.fork <= self._n_published and b.n_published < len(b.guesses)]
+        return [self._draft((drafter, td_us), *branch.unpublished()) for branch in told]
+
+    def _draft(self, by: tuple[str, int], base: int, chain: int, guesses: Sequence[Guess]) -> Draft:
         return Draft(
-            drafter,
+            by[0],
             self.id,
             self.epoch,
-            self.n_committed + start,
-            self._chains[start],
-            td_us,
-            tuple(range(ROOT, len(tokens) - 1)),
-            tokens,
-            bytes(min(255, round(255 * c)) for c in self._confidences[start:end]),
+            base,
+            chain,
+            by[1],
+            tuple(range(ROOT, len(guesses) - 1)),
+            tuple(guess.token for guess in guesses),
+            bytes(max(0, min(255, round(255 * guess.confidence))) for guess in guesses),
         )
 
-    def _adopt(self, opened: Open, path: list[int], confidences: list[float]) -> None:
+    # -- changes
+
+    def _adopt(self, opened: Open, path: list[Guess]) -> None:
         """Begin with the Open's tokens and this path beyond them, nothing of it published."""
+        self.n_opened += 1
         self.epoch, self.max_ahead = opened.epoch, opened.max_ahead
         self.sampling = _mirrored(opened.sampling)
-        self.tokens = [*opened.tokens, *path]
+        self.tokens = list(opened.tokens)
         self.n_committed = self._n_published = len(opened.tokens)
-        self._confidences = list(confidences)
+        self.branches: list[Branch] = []
+        self._guesses: list[Guess] = []
         self._chains = [opened.chain]  # after the committed tokens, and after each guess
-        for token in path:
-            self._chains.append(chain_next(self._chains[-1], token))
+        for guess in path:
+            self.add(guess)
         self.lost = False
 
     def _follow(self, new: list[int], chain: int) -> None:
         """These tokens are committed now; chain is the hash after them."""
         agreed = common_prefix(self.tokens[self.n_committed :], new)
+        self._judge(0, new)
+        if agreed < len(new) and self._take(self.n_committed + agreed, new[agreed]):
+            self._judge(agreed, new)
+            agreed = common_prefix(self.tokens[self.n_committed :], new)
         keep = self.n_committed + agreed
         self.n_committed += len(new)
         if agreed == len(new):
-            del self._chains[:agreed], self._confidences[:agreed]
+            del self._chains[:agreed], self._guesses[:agreed]
             self._n_published = max(self._n_published, self.n_committed)
+            self.branches = [branch for branch in self.branches if branch.fork >= self.n_committed]
         else:
             self.tokens[keep:] = new[agreed:]
             self.n_kv = min(self.n_kv, keep)
-            self._chains, self._confidences = [chain], []
+            self._chains, self._guesses, self.branches = [chain], [], []
             self._n_published = self.n_committed
+
+    def _take(self, fork: int, token: int) -> bool:
+        """Make the branch with this token there the path. False if there is none."""
+        found = [b for b in self.branches if b.fork == fork and b.guesses[0].token == token]
+        if not found:
+            return False
+        [branch] = found
+        at = fork - self.n_committed
+        self.tokens[fork:] = branch.tokens
+        self._guesses[at:] = branch.guesses
+        self._chains[at:] = branch.chains
+        if self._n_published >= fork:
+            self._n_published = fork + branch.n_published
+        if branch.seq == NO_SEQ:
+            self.n_kv = min(self.n_kv, fork)
+        else:
+            self.n_kv, self.taken = branch.n_kv, branch
+        self.branches = []
+        return True
+
+    def _judge(self, start: int, new: list[int]) -> None:
+        """Compare the guesses from there on with what was committed, up to the first wrong one."""
+        if self.sampling.temperature <= 0.0:
+            return
+        for guess, token in zip(self._guesses[start:], new[start:], strict=False):
+            if guess.likeliest is not None:
+                self._evidence.append((guess, token))
+            if guess.token != token:
+                return
 
 
 def _mirrored(sampling: SamplingParams) -> SamplingParams:

@@ -76,6 +76,12 @@ PURE = (
     "server/speculation/lookup.py",
     "server/speculation/pace.py",
     "server/speculation/trial.py",
+    "drafters/session.py",
+    "drafters/branch.py",
+    "drafters/guess.py",
+    "drafters/expansion.py",
+    "drafters/rule.py",
+    "drafters/translate.py",
 )
 IMPURE_MODULES = {"time", "logging", "random", "os", "threading", "asyncio", "socket"}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from drafters.drafter import Drafter
 from drafters.model import ModelDrafter
 from drafters.session import GREEDY
 from drafters.worker import Worker
@@ -43,15 +44,20 @@ class Lead:
 class Scene:
     """A lead and a worker on one pool. The clock stands still, unless a test moves it."""
 
-    def __init__(self, backend: FakeBackend | None = None) -> None:
+    def __init__(
+        self, backend: FakeBackend | None = None, *, n_branches: int = 0, drafter: Drafter | None = None
+    ) -> None:
+        """drafter: another one than the model drafter over the backend."""
         self.backend = backend or FakeBackend(ENDLESS)
+        self.model_drafter = ModelDrafter(self.backend, n_branches=n_branches)
+        self.drafter: Drafter = drafter or self.model_drafter
         self.now = 0.0
         self.pool = MemoryPool()
         self.lead = Lead()
         self.bus = self.pool.bus(LEAD)
         self.bus.start(self.lead)
         self.drafter_bus = self.pool.bus(OWN)
-        self.worker = Worker(self.drafter_bus, OWN, ModelDrafter(self.backend), clock=lambda: self.now)
+        self.worker = Worker(self.drafter_bus, OWN, self.drafter, clock=lambda: self.now)
         self.drafter_bus.start(self.worker)
         self.settle()
 
@@ -63,12 +69,16 @@ class Scene:
     def settle(self) -> None:
         """Until nobody has anything to do."""
         for _ in range(500):
-            n = len(self.backend.widths)
+            before = self._worked
             delivered = self.pool.pump()
             self.worker.turn(wait=False)
-            if not delivered + self.pool.pump() and len(self.backend.widths) == n:
+            if not delivered + self.pool.pump() and self._worked == before:
                 return
         raise AssertionError("never at rest")
+
+    @property
+    def _worked(self) -> tuple[int, int]:
+        return len(self.backend.widths), self.worker.n_drafted
 
     def drafted(self, session: int = 1) -> list[int]:
         return [t for m in self.lead.drafts() if m.session == session for t in m.tokens]

@@ -31,6 +31,7 @@ from server.speculation.presence import Presence, VocabularyCard, vocabulary_car
 from server.speculation.streams import RedisBus
 
 READY_S = 30.0
+TOLD = (*range(300, 320), *range(300, 310))
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +88,7 @@ class Lead:
         self._bus = RedisBus(url, "default", self._own)
         self._heard = threading.Condition()
         self._present: list[str] = []
+        self._capacities: list[int] = []
         self._drafts: list[Draft] = []
 
     def __enter__(self) -> Lead:
@@ -103,17 +105,26 @@ class Lead:
             self._heard.notify_all()
 
     def peers(self, present: Sequence[Presence]) -> None:
-        tokens = tuple(range(300, 320))
+        tokens = TOLD
         with self._heard:
             for peer in present:
                 if peer.id not in self._present:
                     opening = Open("lead", 1, 0, chain_start(tokens), 8, SamplingParams(0.0), tokens)
                     self._bus.send(peer.id, opening)
             self._present = [peer.id for peer in present]
+            self._capacities = [peer.capacity for peer in present]
             self._heard.notify_all()
 
     def until_drafted(self) -> None:
         self._until(lambda: bool(self._drafts))
+
+    def drafted(self) -> list[int]:
+        with self._heard:
+            return [token for draft in self._drafts for token in draft.tokens]
+
+    def capacities(self) -> list[int]:
+        with self._heard:
+            return self._capacities
 
     def until_alone(self) -> None:
         self._until(lambda: not self._present)
@@ -130,17 +141,17 @@ def card() -> VocabularyCard:
         return vocabulary_card(backend.vocab)
 
 
+def drafter_process(server: EmbeddedServer, *flags: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "drafters", "--redis", server.url, "--end-with-parent", *flags]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+
+
 @pytest.mark.redis
 @pytest.mark.model
 @pytest.mark.parametrize("ending", ["SIGTERM", "SIGINT", "the parent's end"])
 def test_a_process_drafts_until_it_is_told_to_end(server: EmbeddedServer, card: VocabularyCard, ending: str):
-    command = [sys.executable, "-m", "drafters", "--redis", server.url, "--end-with-parent"]
-    with (
-        Lead(server.url, card) as lead,
-        subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        ) as process,
-    ):
+    with Lead(server.url, card) as lead, drafter_process(server) as process:
         try:
             lead.until_drafted()
             if ending == "the parent's end":
@@ -155,6 +166,50 @@ def test_a_process_drafts_until_it_is_told_to_end(server: EmbeddedServer, card: 
         assert (process.returncode, errors) == (0, "")
         assert "lead lead (toy) joined" in output
         lead.until_alone()
+
+
+@pytest.mark.redis
+@pytest.mark.model
+@pytest.mark.parametrize("kind", ["lookup", "replay"])
+def test_a_process_drafts_without_a_model(
+    server: EmbeddedServer, card: VocabularyCard, kind: str, tmp_path: Path
+):
+    texts = tmp_path / "texts.jsonl"
+    texts.write_text(str([*TOLD, *range(310, 320)]))
+    flags = ["--kind", kind, "--texts", str(texts), "--accept", "1", "--latency-ms", "5"]
+    with Lead(server.url, card) as lead, drafter_process(server, *flags) as process:
+        try:
+            lead.until_drafted()
+            assert lead.drafted() == [*range(310, 310 + len(lead.drafted()))]
+            output, errors = process.communicate("", timeout=READY_S)
+        finally:
+            process.kill()
+        assert (process.returncode, errors) == (0, "")
+        assert f": {kind}" in output
+        lead.until_alone()
+
+
+@pytest.mark.redis
+@pytest.mark.model
+def test_a_process_translates_for_a_lead_of_another_vocabulary(server: EmbeddedServer, card: VocabularyCard):
+    """The other one is the same here: what counts is that it takes the lead's for its own."""
+    flags = ["--translate", str(BUNDLED_MODEL), "--capacity", "2"]
+    with Lead(server.url, card) as lead, drafter_process(server, *flags) as process:
+        try:
+            lead.until_drafted()
+            assert lead.capacities() == [2]
+            _, errors = process.communicate("", timeout=READY_S)
+        finally:
+            process.kill()
+        assert (process.returncode, errors) == (0, "")
+        lead.until_alone()
+
+
+@pytest.mark.redis
+def test_a_replay_wants_texts(server: EmbeddedServer, capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    assert "--texts" in error_of(["--redis", server.url, "--kind", "replay"], capsys)
+    missing = str(tmp_path / "missing")
+    assert missing in error_of(["--redis", server.url, "--kind", "replay", "--texts", missing], capsys)
 
 
 def test_the_status_line_shows_on_a_terminal():

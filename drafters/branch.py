@@ -1,0 +1,57 @@
+"""An alternative to a session's path of guesses, from one position on. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from drafters.guess import Guess
+from server.speculation.messages import MAX_NODES, chain_next
+
+NO_SEQ = -1
+
+
+class Branch:
+    """Guesses for what follows the first `fork` tokens of the session, instead of those of the path. The
+    first n_kv tokens, counted from the session's first one, are in the KV sequence `seq`."""
+
+    def __init__(self, fork: int, chain: int, first: Guess) -> None:
+        """chain: the chain hash before the first guess."""
+        self.fork = fork
+        self.guesses: list[Guess] = []
+        self.chains = [chain]  # before the first guess, and after each
+        self.seq = NO_SEQ
+        self.n_kv = fork
+        self.n_published = 0
+        self.add(first)
+
+    @property
+    def tokens(self) -> list[int]:
+        return [guess.token for guess in self.guesses]
+
+    @property
+    def end(self) -> int:
+        """How many tokens the session would have if this came true."""
+        return self.fork + len(self.guesses)
+
+    @property
+    def pending(self) -> list[int]:
+        """What has to be evaluated before the next guess."""
+        return [guess.token for guess in self.guesses[self.n_kv - self.fork :]]
+
+    @property
+    def score(self) -> float:
+        """The probability of these guesses, given all before the fork."""
+        return math.prod(guess.confidence for guess in self.guesses)
+
+    def add(self, guess: Guess) -> None:
+        self.guesses.append(guess)
+        self.chains.append(chain_next(self.chains[-1], guess.token))
+
+    def unpublished(self) -> tuple[int, int, Sequence[Guess]]:
+        """(position, chain hash before it, guesses) of what the lead was not told yet; it counts as told
+        now."""
+        start = self.n_published
+        guesses = self.guesses[start : start + MAX_NODES]
+        self.n_published += len(guesses)
+        return self.fork + start, self.chains[start], guesses

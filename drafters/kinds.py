@@ -1,0 +1,78 @@
+"""The kinds of drafters, each put together from the settings."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from drafters.drafter import Drafter
+from drafters.lookup import LookupDrafter
+from drafters.model import ModelDrafter
+from drafters.replay import ReplayDrafter, Script, read_texts
+from drafters.settings import DrafterSettings
+from drafters.translating import TranslatingDrafter
+from server.errors import StartupError
+from server.llama.llamacpp import LlamaBackend, LlamaOptions, default_cells
+from server.speculation.presence import VocabularyCard, vocabulary_card
+
+MODEL_CAPACITY = 4  # full conversations the KV cache has room for when --ctx-size does not say otherwise
+OTHER_CAPACITY = 256
+_FEWEST_CELLS = 32  # enough to open a model for its vocabulary
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A drafter, and what its process says of itself. capacity: sessions it is willing to draft for."""
+
+    drafter: Drafter
+    name: str
+    vocabulary: VocabularyCard
+    capacity: int
+
+
+def assemble(settings: DrafterSettings, stack: ExitStack) -> Kind:
+    """The drafter that the settings ask for; the stack closes what it needs. Raises StartupError."""
+    if settings.kind == "model":
+        return _model(settings, stack)
+    capacity = settings.capacity or OTHER_CAPACITY
+    if settings.kind == "lookup":
+        return Kind(LookupDrafter(), "lookup", _card(settings.vocab_from), capacity)
+    if settings.texts is None:
+        raise StartupError("nothing to replay: give a file of texts with --texts")
+    script = Script(settings.accept, settings.td_ms / 1000, settings.hit, settings.seed)
+    drafter = ReplayDrafter(read_texts(settings.texts), script)
+    return Kind(drafter, "replay", _card(settings.vocab_from), capacity)
+
+
+def _model(settings: DrafterSettings, stack: ExitStack) -> Kind:
+    capacity = min(settings.capacity or MODEL_CAPACITY, settings.sequences)
+    options = LlamaOptions(
+        model_path=settings.model,
+        n_cells=settings.ctx_size or default_cells(settings.model, capacity),
+        n_seqs=settings.sequences + settings.branches,
+        n_threads=settings.threads,
+        n_gpu_layers=settings.gpu_layers,
+    )
+    backend = stack.enter_context(closing(LlamaBackend(options)))
+    drafter = ModelDrafter(
+        backend, path_min=settings.path_min, n_branches=0 if settings.translate else settings.branches
+    )
+    if settings.translate is None:
+        return Kind(drafter, backend.name, vocabulary_card(backend.vocab), capacity)
+    target = stack.enter_context(closing(_opened(settings.translate))).vocab
+    return Kind(
+        TranslatingDrafter(drafter, backend.vocab, target), backend.name, vocabulary_card(target), capacity
+    )
+
+
+def _card(path: Path) -> VocabularyCard:
+    with closing(_opened(path)) as backend:
+        return vocabulary_card(backend.vocab)
+
+
+def _opened(path: Path) -> LlamaBackend:
+    """A model for its vocabulary only."""
+    return LlamaBackend(
+        LlamaOptions(path, n_cells=_FEWEST_CELLS, n_seqs=1, n_batch=_FEWEST_CELLS, n_gpu_layers=0)
+    )

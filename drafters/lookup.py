@@ -1,0 +1,102 @@
+"""Guesses without a model: what followed before, in the session's own text or in other recent ones."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from drafters.session import DraftSession
+from server.speculation.lookup import Guess, Lookup, LookupPool
+
+PORTION = 4096  # tokens indexed in one step: about ten milliseconds
+PATH_MIN = 0.05  # guesses of a path less likely than this are not worth telling
+SMOOTHING = 0.05  # of the measured time per guess
+
+
+@dataclass(slots=True)
+class _Followed:
+    """One session's index: after how many Opens it was compared with the session, and up to which committed
+    token guesses were made."""
+
+    lookup: Lookup
+    n_opened: int
+    n_guessed: int = 0
+
+
+class LookupDrafter:
+    """Implements Drafter. Works for any vocabulary. Remembers the replies of the leads of its pool."""
+
+    def __init__(
+        self, pool: LookupPool | None = None, *, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._pool = pool or LookupPool()
+        self._clock = clock
+        self._followed: dict[int, _Followed] = {}  # by session
+        self._td_s = 0.0
+
+    @property
+    def td_us(self) -> int:
+        return round(self._td_s * 1e6)
+
+    def obstacle(self, session: DraftSession) -> str | None:
+        return None
+
+    def wants(self, session: DraftSession) -> bool:
+        """Once for each time that something was committed."""
+        followed = self._followed.get(session.id)
+        return not session.lost and (
+            followed is None
+            or followed.n_opened != session.n_opened
+            or followed.n_guessed != session.n_committed
+        )
+
+    def advance(self, sessions: Sequence[DraftSession]) -> list[DraftSession]:
+        grown: list[DraftSession] = []
+        for session in sessions:
+            followed = self._follow(session)
+            n = followed.lookup.n_tokens
+            followed.lookup.extend(session.tokens[n : min(n + PORTION, session.n_committed)])
+            if followed.lookup.n_tokens < session.n_committed:
+                continue
+            followed.n_guessed = session.n_committed
+            began = self._clock()
+            n_new = _lengthen(session, followed.lookup.guess(session.max_ahead))
+            grown += [session] * n_new
+            if n_new:
+                spent = (self._clock() - began) / n_new
+                self._td_s += (spent - self._td_s) * (SMOOTHING if self._td_s else 1.0)
+        return grown
+
+    def close(self, session: DraftSession, *, keep: bool) -> None:
+        """Whether it is kept or not, others may say the same."""
+        if self._followed.pop(session.id, None) is not None:
+            self._pool.add(session.tokens[session.n_prompt : session.n_committed])
+
+    def _follow(self, session: DraftSession) -> _Followed:
+        """The session's index; a new one if an Open contradicts it."""
+        followed = self._followed.get(session.id)
+        if followed is not None and followed.n_opened != session.n_opened:
+            followed.n_opened, followed.n_guessed = session.n_opened, 0
+            committed = session.tokens[: session.n_committed]
+            if not followed.lookup.begins(committed):
+                followed = None
+        if followed is None:
+            followed = self._followed[session.id] = _Followed(Lookup(pool=self._pool), session.n_opened)
+        return followed
+
+
+def _lengthen(session: DraftSession, guess: Guess) -> int:
+    """Add to the path what the guess has beyond it; nothing if the two disagree. Returns how many guesses."""
+    tokens, confidences = guess
+    path = session.tokens[session.n_committed :]
+    if tokens[: len(path)] != path:
+        return 0
+    score, n = session.score, 0
+    for token, confidence in zip(tokens[len(path) :], confidences[len(path) :], strict=True):
+        score *= confidence
+        if score < PATH_MIN:
+            break
+        session.extend(token, confidence)
+        n += 1
+    return n

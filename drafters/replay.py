@@ -1,0 +1,139 @@
+"""A drafter for measurements: it knows the texts, errs on purpose, and takes as long as it is told to."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from drafters.guess import Guess
+from drafters.session import DraftSession
+from server.errors import StartupError
+from server.sampling.noise import mix
+
+BRANCH_LENGTH = 8  # guesses of a correction that was drafted ahead
+_TOKENS = TypeAdapter(list[int])
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """accept: the probability that a guess is right; hit: that a wrong guess has its correction beside it,
+    with the guesses after it; td_s: time per guess of all sessions. The same seed errs at the same places."""
+
+    accept: float
+    td_s: float
+    hit: float = 0.0
+    seed: int = 0
+
+
+@dataclass(slots=True)
+class _Matched:
+    """Which text a session is, if any, by so many Opens and committed tokens."""
+
+    n_opened: int
+    text: int | None
+    n_checked: int = 0
+
+
+class ReplayDrafter:
+    """Implements Drafter for sessions whose committed tokens begin one of the texts. After a wrong guess it
+    goes on, as a model does that does not know better."""
+
+    def __init__(
+        self,
+        texts: Sequence[Sequence[int]],
+        script: Script,
+        *,
+        clock: Callable[[], float] = time.perf_counter,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._texts = [list(text) for text in texts]
+        self._script = script
+        self._clock = clock
+        self._sleep = sleep
+        self.busy_until = 0.0
+        self._matched: dict[int, _Matched] = {}  # by session
+
+    @property
+    def td_us(self) -> int:
+        return round(self._script.td_s * 1e6)
+
+    def obstacle(self, session: DraftSession) -> str | None:
+        return "it is none of the texts to be replayed" if self._text(session) is None else None
+
+    def wants(self, session: DraftSession) -> bool:
+        text = self._text(session)
+        end = session.n_committed + session.max_ahead
+        return not session.lost and (text is None or len(session.tokens) < min(end, len(self._texts[text])))
+
+    def advance(self, sessions: Sequence[DraftSession]) -> list[DraftSession]:
+        """One guess for each of the sessions, after the time that takes."""
+        now = self._clock()
+        self.busy_until = max(self.busy_until, now) + self._script.td_s
+        self._sleep(max(0.0, self.busy_until - now))
+        for session in sessions:
+            text = self._text(session)
+            assert text is not None, "an obstacle"
+            self._guess(session, text)
+        return list(sessions)
+
+    def close(self, session: DraftSession, *, keep: bool) -> None:
+        self._matched.pop(session.id, None)
+
+    def _guess(self, session: DraftSession, text: int) -> None:
+        position = len(session.tokens)
+        right = self._texts[text][position]
+        token = self.token(text, position)
+        confidence = self._script.accept
+        if token == right or not self._chance(text, position, 2) < self._script.hit:
+            session.extend(token, confidence)
+            return
+        session.add(Guess(token, confidence, second=right, second_confidence=1.0 - confidence))
+        end = min(position + 1 + BRANCH_LENGTH, len(self._texts[text]))
+        branch = session.branch(position)
+        for after in range(position + 1, end):
+            branch.add(Guess(self.token(text, after), confidence))
+
+    def token(self, text: int, position: int) -> int:
+        """What it guesses there: the text's own token, or a neighbour of that."""
+        right = self._texts[text][position]
+        if self._chance(text, position, 1) < self._script.accept:
+            return right
+        return right - 1 if right > 0 else 1
+
+    def _chance(self, text: int, position: int, what: int) -> float:
+        """A number in [0, 1) that depends on nothing else."""
+        return mix(mix(mix(self._script.seed) + text) + 4 * position + what) / (1 << 64)
+
+    def _text(self, session: DraftSession) -> int | None:
+        """The text that begins with what is committed: looked for at each Open, and held against each
+        commit."""
+        matched = self._matched.get(session.id)
+        if matched is None or matched.n_opened != session.n_opened:
+            found = [i for i, text in enumerate(self._texts) if _agree(text, session, 0)]
+            matched = _Matched(session.n_opened, found[0] if found else None)
+            self._matched[session.id] = matched
+        elif matched.text is not None:
+            agrees = _agree(self._texts[matched.text], session, matched.n_checked)
+            matched.text = matched.text if agrees else None
+        matched.n_checked = session.n_committed
+        return matched.text
+
+
+def _agree(text: list[int], session: DraftSession, start: int) -> bool:
+    end = session.n_committed
+    return text[start:end] == session.tokens[start:end]
+
+
+def read_texts(path: Path) -> list[list[int]]:
+    """Texts as lists of token ids, prompt included, one JSON list to a line. Raises StartupError."""
+    try:
+        lines = path.read_bytes().splitlines()
+        return [_TOKENS.validate_json(line) for line in lines if line.strip()]
+    except OSError as error:
+        raise StartupError(f"cannot read {path}: {error.strerror}") from error
+    except ValidationError as error:
+        raise StartupError(f"{path} is not one JSON list of token ids to a line") from error

@@ -1,0 +1,104 @@
+"""The KV sequences of a draft model: one for each conversation, and some for branches of those drafted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from server.cache.prefix import PrefixCache
+from server.llama.backend import Backend
+
+
+class Sequences:
+    """Sequences go by slots, which stay the same when two of them exchange what they hold. The first slots
+    are for conversations, idle ones kept as in PrefixCache; the last n_branches for branches."""
+
+    def __init__(self, backend: Backend, n_branches: int) -> None:
+        """At most half of the sequences are for branches, none of a model that cannot forget."""
+        n_branches = min(n_branches, backend.n_seqs // 2) if backend.can_trim else 0
+        n_slots = backend.n_seqs - n_branches
+        self._backend = backend
+        self._cache = PrefixCache(n_slots, partial=backend.can_trim)
+        self._seqs = list(range(backend.n_seqs))  # by slot
+        self._lengths = [0] * backend.n_seqs  # positions held, by slot
+        self._branches = range(n_slots, backend.n_seqs)
+        self._free = list(self._branches)
+
+    @property
+    def n_free(self) -> int:
+        """How many branches may begin."""
+        return len(self._free)
+
+    @property
+    def has_branches(self) -> bool:
+        return len(self._branches) > 0
+
+    @property
+    def n_idle_cells(self) -> int:
+        """Cells held by conversations that nobody drafts for."""
+        return self._cache.n_cells
+
+    def seq(self, slot: int) -> int:
+        """The sequence of a slot, for a batch."""
+        return self._seqs[slot]
+
+    def take(self, tokens: list[int], busy: Mapping[int, list[int]]) -> tuple[int, int] | None:
+        """A slot for a conversation, and how many of its first tokens are there already; None if all are
+        busy. busy: what those hold, by slot, since they may begin alike."""
+        reuse = self._cache.take(tokens, busy)
+        if reuse is None:
+            return None
+        if reuse.source == reuse.seq:
+            return reuse.seq, self.shrink(reuse.seq, reuse.length)
+        self.shrink(reuse.seq, 0)
+        self._copy(reuse.source, reuse.seq, reuse.length)
+        return reuse.seq, reuse.length
+
+    def release(self, slot: int, tokens: list[int]) -> None:
+        """The conversation rests; its slot holds exactly these tokens."""
+        self._cache.release(slot, tokens)
+
+    def evict(self) -> bool:
+        """Forget the conversation that rests longest. False if there is none."""
+        slot = self._cache.evict()
+        if slot is None:
+            return False
+        self.shrink(slot, 0)
+        return True
+
+    def fork(self, slot: int, length: int) -> int:
+        """A slot for a branch that shares the first `length` positions of a conversation."""
+        branch = self._free.pop()
+        self._copy(slot, branch, length)
+        return branch
+
+    def free(self, branch: int) -> None:
+        """The branch ended."""
+        self.shrink(branch, 0)
+        self._free.append(branch)
+
+    def exchange(self, a: int, b: int) -> None:
+        """Each of two slots holds what the other one held. Costs nothing."""
+        self._seqs[a], self._seqs[b] = self._seqs[b], self._seqs[a]
+        self._lengths[a], self._lengths[b] = self._lengths[b], self._lengths[a]
+
+    def grew(self, slot: int, n: int) -> None:
+        """So many tokens of the slot are in the next batch."""
+        self._lengths[slot] += n
+
+    def shrink(self, slot: int, length: int) -> int:
+        """Forget the end of a sequence, or all of it where the model cannot forget a part. Returns how much
+        of the first `length` is left."""
+        if length < self._lengths[slot]:
+            self._lengths[slot] = length if self._backend.can_trim else 0
+            self._backend.trim(self._seqs[slot], self._lengths[slot])
+        return min(length, self._lengths[slot])
+
+    def forget(self, slot: int) -> None:
+        """What the slot holds is unknown after a failed decode."""
+        self._backend.trim(self._seqs[slot], 0)
+        self._lengths[slot] = 0
+
+    def _copy(self, source: int, target: int, length: int) -> None:
+        if length:
+            self._backend.copy(self._seqs[source], self._seqs[target], 0, length)
+            self._lengths[target] = length

@@ -1,0 +1,112 @@
+"""Drafting for a lead of another vocabulary: its tokens become text and own tokens here, the guesses text and
+its tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from drafters.drafter import Drafter
+from drafters.session import GREEDY, DraftSession
+from drafters.translate import Growing, text_of, translated
+from server.llama.backend import Vocabulary
+from server.speculation.messages import Open, chain_start
+
+
+@dataclass(slots=True)
+class _Twin:
+    """A lead's session in own tokens. n_opened, n_committed: what of it was translated."""
+
+    text: Growing
+    n_opened: int
+    own: DraftSession | None = None  # None: nothing was said yet
+    n_committed: int = 0
+    n_guesses: int = -1  # of the own path when it was last translated
+
+
+class TranslatingDrafter:
+    """Implements Drafter for sessions in `target` tokens, with a drafter that guesses in `own` tokens.
+
+    Noise is keyed by token and position, which differ between vocabularies: guesses are the likeliest. Own
+    branches are not translated.
+    """
+
+    def __init__(self, drafter: Drafter, own: Vocabulary, target: Vocabulary) -> None:
+        self._drafter = drafter
+        self._own = own
+        self._target = target
+        self._twins: dict[int, _Twin] = {}  # by session
+
+    @property
+    def td_us(self) -> int:
+        return self._drafter.td_us
+
+    def obstacle(self, session: DraftSession) -> str | None:
+        twin = self._twins.get(session.id)
+        seen = twin.n_committed if twin and twin.n_opened == session.n_opened else 0
+        new = session.tokens[seen : session.n_committed]
+        if new and (min(new) < 0 or max(new) >= self._target.size):
+            return f"it has tokens outside its vocabulary of {self._target.size}"
+        own = self._translate(session).own
+        return self._drafter.obstacle(own) if own is not None else None
+
+    def wants(self, session: DraftSession) -> bool:
+        if session.lost or session.n_ahead >= session.max_ahead:
+            return False
+        twin = self._twins.get(session.id)
+        if twin is None or (twin.n_opened, twin.n_committed) != (session.n_opened, session.n_committed):
+            return True
+        return twin.own is not None and not twin.text.unfinished and self._drafter.wants(twin.own)
+
+    def advance(self, sessions: Sequence[DraftSession]) -> list[DraftSession] | None:
+        twins = [(session, self._translate(session)) for session in sessions]
+        wanted = [t.own for _, t in twins if t.own and not t.text.unfinished and self._drafter.wants(t.own)]
+        full = bool(wanted) and self._drafter.advance(wanted) is None
+        grown = [session for session, twin in twins for _ in range(self._lengthen(session, twin))]
+        return grown if grown or not full else None
+
+    def close(self, session: DraftSession, *, keep: bool) -> None:
+        twin = self._twins.pop(session.id, None)
+        if twin is not None and twin.own is not None:
+            self._drafter.close(twin.own, keep=keep)
+
+    def _translate(self, session: DraftSession) -> _Twin:
+        """The twin, with all that is committed. What it guessed stays as far as that agrees."""
+        twin = self._twins.get(session.id)
+        own = twin.own if twin else None
+        if twin is None or twin.n_opened != session.n_opened:
+            twin = self._twins[session.id] = _Twin(Growing(self._own), session.n_opened, own)
+        if twin.n_committed == session.n_committed:
+            return twin
+        new = session.tokens[twin.n_committed : session.n_committed]
+        tokens = tuple(twin.text.extend(text_of(self._target, new)))
+        twin.n_committed, twin.n_guesses = session.n_committed, -1
+        if not tokens:
+            return twin
+        if own is None:
+            twin.own = DraftSession(self._opening(session, 0, tokens))
+            return twin
+        before = own.tokens[: own.n_committed]
+        goes_on = list(tokens[: len(before)]) == before
+        own.reopen(self._opening(session, own.epoch if goes_on else own.epoch + 1, tokens))
+        return twin
+
+    def _opening(self, session: DraftSession, epoch: int, tokens: tuple[int, ...]) -> Open:
+        chain = chain_start(tokens)
+        return Open(session.lead, session.id, epoch, chain, session.max_ahead, GREEDY, tokens)
+
+    def _lengthen(self, session: DraftSession, twin: _Twin) -> int:
+        """Add to the path what the own path says beyond it; nothing where the two disagree. Returns how many
+        guesses."""
+        if twin.own is None or twin.text.unfinished or twin.n_guesses == twin.own.n_ahead:
+            return 0
+        twin.n_guesses = twin.own.n_ahead
+        more = self._drafter.wants(twin.own)
+        guesses = translated(twin.own.guesses, self._own, self._target, more=more)
+        path = session.tokens[session.n_committed :]
+        if [guess.token for guess in guesses[: len(path)]] != path:
+            return 0
+        new = guesses[len(path) : session.max_ahead]
+        for guess in new:
+            session.add(guess)
+        return len(new)

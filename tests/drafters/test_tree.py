@@ -1,0 +1,302 @@
+"""Small trees: branches at doubtful positions, what becomes of them, and that they hold nobody up."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from drafters.expansion import BRANCH_LENGTH, MOST_BRANCHES, PATH_FIRST
+from server.errors import BackendError
+from server.llama.backend import Batch, Logits
+from server.llama.fake import FakeBackend, FakeModel
+from server.sampling.draw import draw
+from server.sampling.noise import gumbel, mix
+from server.sampling.params import SamplingParams
+from server.speculation.messages import ROOT, Close, Commit, Draft, chain_next, chain_start
+from tests.drafters.scene import ENDLESS, PROMPT, Scene, commit, open_, told
+
+DOUBTFUL = FakeModel(eog_rate=0.0, sharpness=3.0)
+SURE = FakeModel(eog_rate=0.0, sharpness=1e4)
+START = PROMPT[:30]
+AHEAD = 12
+
+
+def chain_of(context: Sequence[int]) -> int:
+    """The toy's own hash of a context."""
+    chain = 0
+    for token in context:
+        chain = mix(chain + token + 1)
+    return chain
+
+
+def choices(context: Sequence[int], model: FakeModel = DOUBTFUL) -> tuple[int, int]:
+    """What the toy thinks likeliest, and second."""
+    first, second = np.argsort(-model.logits(chain_of(context)))[:2]
+    return int(first), int(second)
+
+
+class Reader:
+    """Puts a session's drafts together as a lead does, and holds each guess against the toy."""
+
+    def __init__(self, prompt: Sequence[int] = PROMPT, session: int = 1) -> None:
+        self.session = session
+        self.contexts = {chain_start(prompt): tuple(prompt)}
+        self.n_second = 0
+        self.n_guesses = 0
+
+    def read(self, drafts: Sequence[Draft]) -> None:
+        for draft in drafts:
+            if draft.session != self.session:
+                continue
+            context = self.contexts[draft.chain]
+            assert draft.base == len(context)
+            assert draft.parents == tuple(range(ROOT, len(draft.tokens) - 1))
+            chain = draft.chain
+            for i, token in enumerate(draft.tokens):
+                first, second = choices(context)
+                assert token == first or (i == 0 and token == second)
+                self.n_second += token == second
+                self.n_guesses += 1
+                context, chain = (*context, token), chain_next(chain, token)
+                self.contexts[chain] = context
+
+    def leaves(self, committed: Sequence[int]) -> list[tuple[int, ...]]:
+        """What was guessed after these tokens, each way to its end."""
+        here = tuple(committed)
+        below = [c for c in self.contexts.values() if len(c) > len(here) and c[: len(here)] == here]
+        ends = [c for c in below if not any(len(d) > len(c) and d[: len(c)] == c for d in below)]
+        return [c[len(here) :] for c in ends]
+
+
+class Tree:
+    """What was drafted for START: the path, and the branches by where they leave it."""
+
+    def __init__(self, scene: Scene) -> None:
+        reader = Reader(START)
+        reader.read(scene.lead.drafts())
+        best = told(AHEAD, START, DOUBTFUL)
+        leaves = reader.leaves(START)
+        self.path = max(leaves, key=lambda leaf: common(leaf, best))
+        self.branches = {common(leaf, best): leaf for leaf in leaves if leaf != self.path}
+
+
+def common(a: Sequence[int], b: Sequence[int]) -> int:
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+
+
+class Recording(FakeBackend):
+    """Remembers the position of each step's first row, which is the path's."""
+
+    def __init__(self) -> None:
+        super().__init__(DOUBTFUL)
+        self.first: list[int] = []
+
+    def decode(self, batch: Batch) -> Logits:
+        self.first.append(batch.positions[0])
+        return FakeBackend.decode(self, batch)
+
+
+def drafting(backend: FakeBackend | None = None) -> Scene:
+    """A session is open and has its first tree."""
+    scene = Scene(backend or FakeBackend(DOUBTFUL), n_branches=8)
+    scene.send(open_(START, max_ahead=AHEAD))
+    return scene
+
+
+def committed(*tokens: int) -> Commit:
+    return commit(*tokens, prompt=START)
+
+
+def test_doubtful_positions_get_a_second_way():
+    tree = Tree(drafting())
+    assert tree.path == tuple(told(AHEAD, START, DOUBTFUL))
+    assert len(tree.branches) == MOST_BRANCHES
+    for fork, branch in tree.branches.items():
+        assert branch[fork] == choices((*START, *tree.path[:fork]))[1]
+        assert 1 < len(branch) - fork <= BRANCH_LENGTH
+
+
+def test_a_sure_path_has_no_branches_and_costs_what_it_did():
+    scene = Scene(FakeBackend(SURE), n_branches=8)
+    scene.send(open_())
+    assert scene.backend.widths == [len(PROMPT), 1, 1, 1, 1, 1]
+    assert scene.drafted() == told(6, model=SURE)
+
+
+def test_the_path_comes_first():
+    scene = drafting()
+    assert scene.backend.widths[1 : PATH_FIRST + 1] == [1] * PATH_FIRST
+    assert max(scene.backend.widths[1:]) == 1 + MOST_BRANCHES
+    ends = [draft.base + len(draft.tokens) - len(START) for draft in scene.lead.drafts()]
+    assert ends[0] == 1, "the first guess goes out at once"
+
+
+def test_a_branch_that_comes_true_is_not_evaluated_again():
+    backend = Recording()
+    scene = drafting(backend)
+    fork, branch = min(Tree(scene).branches.items())
+    n_steps, n_drafts = len(scene.backend.widths), len(scene.lead.drafts())
+    scene.send(committed(*branch[: fork + 1]))
+    assert backend.first[n_steps] == len(START) + len(branch) - 1, "it goes on where the branch ended"
+    first = scene.lead.drafts()[n_drafts]
+    assert first.base == len(START) + len(branch), "and tells only what is new"
+    assert list(first.tokens) == told(AHEAD, (*START, *branch), DOUBTFUL)[: len(first.tokens)]
+
+
+def test_a_branch_is_kept_as_far_as_it_agrees():
+    scene = drafting()
+    fork, branch = min(Tree(scene).branches.items())
+    n_steps, n_drafts = len(scene.backend.widths), len(scene.lead.drafts())
+    wrong = (*branch[: fork + 2], (branch[fork + 2] + 1) % 97)
+    scene.send(committed(*wrong))
+    assert scene.backend.widths[n_steps] == 1
+    first = scene.lead.drafts()[n_drafts]
+    assert (first.base, first.tokens[0]) == (len(START) + len(wrong), choices((*START, *wrong))[0])
+
+
+def test_branches_stay_while_the_path_comes_true():
+    scene = drafting()
+    tree = Tree(scene)
+    fork, branch = max(tree.branches.items())
+    scene.send(committed(*tree.path[:fork]))
+    n_drafts = len(scene.lead.drafts())
+    scene.send(committed(*branch[: fork + 1]))
+    assert scene.lead.drafts()[n_drafts].base >= len(START) + len(branch)
+
+
+def test_neither_path_nor_branch_costs_the_gap_only():
+    scene = drafting()
+    fork, branch = min(Tree(scene).branches.items())
+    n_steps = len(scene.backend.widths)
+    scene.send(committed(*branch[:fork], 1, 2))
+    assert scene.backend.widths[n_steps] == 2
+
+
+@pytest.mark.parametrize(
+    "backend",
+    [
+        pytest.param(FakeBackend(DOUBTFUL, n_seqs=1), id="one sequence"),
+        pytest.param(FakeBackend(DOUBTFUL, can_trim=False), id="a model that cannot forget"),
+        pytest.param(FakeBackend(DOUBTFUL, n_cells=len(START) + AHEAD + BRANCH_LENGTH), id="few cells"),
+    ],
+)
+def test_it_drafts_paths_where_there_is_no_room_for_trees(backend: FakeBackend):
+    tree = Tree(drafting(backend))
+    assert tree.path == tuple(told(AHEAD, START, DOUBTFUL))
+    assert not tree.branches
+
+
+def test_branches_make_room_for_another_session():
+    scene = drafting(FakeBackend(DOUBTFUL, n_cells=110))
+    assert Tree(scene).branches
+    scene.send(open_(PROMPT[:60], session=2, max_ahead=2))
+    assert scene.drafted(2)[:2] == told(2, PROMPT[:60], DOUBTFUL)
+
+
+def test_all_leaves_of_all_sessions_share_decodes():
+    scene = Scene(FakeBackend(DOUBTFUL), n_branches=8)
+    prompts = {i: (*PROMPT[:20], i) for i in range(1, 4)}
+    scene.send(*(open_(prompt, session=i, max_ahead=10) for i, prompt in prompts.items()))
+    for i, prompt in prompts.items():
+        reader = Reader(prompt, i)
+        reader.read(scene.lead.drafts())
+        assert max(map(len, reader.leaves(prompt))) >= PATH_FIRST
+    assert max(scene.backend.widths[1:]) > 3
+
+
+def test_sessions_that_begin_alike_share_the_beginning():
+    scene = Scene(FakeBackend(ENDLESS))
+    scene.send(open_(session=1, max_ahead=3))
+    n_steps = len(scene.backend.widths)
+    scene.send(open_((*PROMPT, 1), session=2, max_ahead=3))
+    assert scene.backend.widths[n_steps] == 1
+    assert scene.drafted(2) == told(3, (*PROMPT, 1))
+
+
+def test_a_failed_decode_ends_branches_and_leaves_no_cells_behind():
+    class Faulty(FakeBackend):
+        fails = False
+
+        def decode(self, batch: Batch) -> Logits:
+            if self.fails:
+                self.fails = False
+                raise BackendError("once")
+            return FakeBackend.decode(self, batch)
+
+    backend = Faulty(DOUBTFUL)
+    scene = drafting(backend)
+    fork, branch = min(Tree(scene).branches.items())
+    backend.fails = True
+    n_drafts = len(scene.lead.drafts())
+    scene.send(committed(*branch[: fork + 1]))
+    first = scene.lead.drafts()[n_drafts]
+    assert list(first.tokens) == told(AHEAD, (*START, *branch), DOUBTFUL)[: len(first.tokens)]
+    scene.send(Close(1, 0, False))
+    assert scene.backend.n_used == 0
+
+
+def test_noise_is_mirrored_in_branches():
+    sampling = SamplingParams(1.0, 0, 1.0, 0.0, 11)
+    scene = Scene(FakeBackend(FakeModel(eog_rate=0.0, sharpness=1.0)), n_branches=8)
+    scene.send(open_(sampling=sampling))
+    row = scene.backend.model.logits(chain_of(PROMPT))
+    scores = row + gumbel(11, len(PROMPT), np.arange(len(row)))
+    first = [draft.tokens[0] for draft in scene.lead.drafts() if draft.base == len(PROMPT)]
+    assert first == [int(i) for i in np.argsort(-scores)[:2]]
+
+
+@pytest.mark.parametrize(("drafter_seed", "likeliest"), [(1, False), (9, True)])
+def test_the_better_rule_of_guessing_is_found_by_measurement(drafter_seed: int, likeliest: bool):
+    """A lead with the drafter's own model and noise, and one whose noise is another."""
+    model = FakeModel(eog_rate=0.0, sharpness=1.5)
+    scene = Scene(FakeBackend(model), n_branches=8)
+    said = list[int]()
+    scene.send(open_(sampling=SamplingParams(1.0, 0, 1.0, 0.0, drafter_seed)))
+    own = SamplingParams(1.0, 0, 1.0, 0.0, 1)
+    for _ in range(400):
+        context = (*PROMPT, *said)
+        said.append(draw(model.logits(chain_of(context)), own, len(context)))
+        scene.send(commit(*said))
+    assert scene.model_drafter.rule.likeliest == likeliest
+    assert scene.model_drafter.rule.n_judged > 300
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_is_committed_every_guess_is_the_toys(seed: int):
+    """A lead that takes the path, branches of it or neither, between any two decodes. The toy's cache is
+    strict, so a branch in the wrong sequence, or trimmed wrongly, gives other guesses or an error."""
+    chance = random.Random(seed)
+    backend = FakeBackend(DOUBTFUL, n_cells=chance.choice([140, 400, 4096]), n_seqs=chance.choice([4, 16]))
+    scene = Scene(backend, n_branches=8)
+    prompts = {1: PROMPT[:40], 2: PROMPT[10:50]}
+    readers = {i: Reader(prompt, i) for i, prompt in prompts.items()}
+    said: dict[int, list[int]] = {i: [] for i in prompts}
+    heard = 0
+    for i, prompt in prompts.items():
+        scene.bus.send("drafter", open_(prompt, session=i, max_ahead=chance.randrange(2, 12)))
+    for _ in range(150):
+        scene.pool.pump()
+        scene.now += chance.random() * 0.01
+        scene.worker.turn(wait=False)
+        scene.pool.pump()
+        drafts, heard = scene.lead.drafts()[heard:], len(scene.lead.drafts())
+        for reader in readers.values():
+            reader.read(drafts)
+        if chance.random() < 0.3:
+            i = chance.choice([*prompts])
+            before = (*prompts[i], *said[i])
+            leaves = [*readers[i].leaves(before), (chance.randrange(97, 120),)]
+            leaf = chance.choice(leaves)
+            new = [*leaf[: chance.randrange(1, len(leaf) + 1)], *chance.choice([[], [], [98]])]
+            said[i] += new[: max(1, 100 - len(said[i]))]
+            told_ = commit(*said[i], session=i, prompt=prompts[i])
+            readers[i].contexts[told_.chain] = (*prompts[i], *said[i])
+            scene.bus.send("drafter", told_)
+    scene.settle()
+    assert sum(reader.n_guesses for reader in readers.values()) > 50
+    scene.send(*(Close(i, 0, False) for i in prompts))
+    assert scene.backend.n_used == 0
+    assert scene.worker.n_sessions == 0
