@@ -1,8 +1,9 @@
-"""duo beside llama-server: `python -m benchmarks.compare --llama-server PATH [--sweep 4,8]`.
+"""duo beside llama-server: `python -m benchmarks.compare --llama-server PATH [--sweep 3,7 --p-min 0,0.75]`.
 
 Same GGUF files, same threads, same prompts, request by request in turn, one run. All servers run from
 beginning to end; that the idle ones take no CPU is measured and shown. With --sweep both also run with the
-draft model, once for each number of drafted tokens: llama-server synchronously, duo with a drafter process.
+draft model: llama-server synchronously, once for each number of drafted tokens and each --p-min; duo once, in
+the mode and the widths that it chooses by itself.
 """
 
 from __future__ import annotations
@@ -30,18 +31,29 @@ WARM_UP_TOKENS = 8
 
 def commands(args: argparse.Namespace) -> list[Command]:
     """llama-server without drafts comes first: all others are compared with it."""
-    found = [Command("llama-server", _llama(args)), Command("duo", _duo(args, "serve"))]
-    for n in args.sweep:
-        speculation = ("-md", str(args.draft_model), "--spec-type", "draft-simple")
-        widths = ("--spec-draft-n-max", str(n), "--spec-draft-threads", str(args.draft_threads))
-        if args.draft_device is not None:
-            widths += ("-devd", f"CUDA{args.draft_device}", "-ngld", "99")
-        found.append(Command(f"llama-server, draft {n}", _llama(args) + speculation + widths))
-        drafter = ("--draft-model", str(args.draft_model), "--draft-threads", str(args.draft_threads))
-        if args.draft_device is not None:
-            drafter += ("--draft-devices", str(args.draft_device))
-        found.append(Command(f"duo, draft {n}", _duo(args, "up", "--draft-max", str(n), *drafter)))
+    drafter = ("--draft-model", str(args.draft_model))
+    if args.draft_threads:
+        drafter += ("--draft-threads", str(args.draft_threads))
+    if args.draft_device is not None:
+        drafter += ("--draft-devices", str(args.draft_device))
+    found = [
+        Command("llama-server", _llama(args)),
+        Command("duo", _duo(args, "serve", "--draft-max", "0")),
+    ]
+    found += [_synchronous(args, n, p_min) for n in args.sweep for p_min in args.p_min]
+    if args.sweep:
+        found.append(Command("duo, drafts", _duo(args, "up", *drafter, *args.duo_flags)))
     return found
+
+
+def _synchronous(args: argparse.Namespace, n: int, p_min: float) -> Command:
+    """llama-server with its draft model."""
+    flags = ("-md", str(args.draft_model), "--spec-type", "draft-simple")
+    flags += ("--spec-draft-n-max", str(n), "--spec-draft-threads", str(args.draft_threads or 1))
+    flags += ("--spec-draft-p-min", f"{p_min:g}")
+    if args.draft_device is not None:
+        flags += ("-devd", f"CUDA{args.draft_device}", "-ngld", "99")
+    return Command(f"llama-server, draft {n}, p_min {p_min:g}", _llama(args) + flags)
 
 
 def _llama(args: argparse.Namespace) -> tuple[str, ...]:
@@ -64,13 +76,21 @@ def compare(args: argparse.Namespace) -> str:
         wanted = commands(args)
         servers = [stack.enter_context(Process(command)) for command in wanted]
         for server in servers:
-            server.wait_ready(n_drafters=1 if server.name.startswith("duo, draft") else 0)
+            server.wait_ready()
+            if server.name == "duo, drafts":
+                _await_drafts(server)
         run(servers, load(1), WARM_UP_TOKENS)
         idle = idle_cpu(servers, IDLE_S)
         prompts = load(args.prompts) * args.rounds
         heats = run(servers, prompts, args.max_tokens, lambda heat: print(heat_line(heat), flush=True))
         result = standings_table(standings([server.name for server in servers], heats), idle)
         return "\n\n".join([result, *_python_shares(servers)])
+
+
+def _await_drafts(server: Process) -> None:
+    """Until its drafter is there, if it is to have one of its own. Raises StartupError."""
+    if server.health().get("draft_mode") != "sync":
+        server.wait_ready(n_drafters=1)
 
 
 def _python_shares(servers: Sequence[Process]) -> list[str]:
@@ -112,11 +132,13 @@ def _flags() -> argparse.ArgumentParser:
         "--draft-model", type=Path, default=BUNDLED_DRAFT, help="likewise, of the draft model"
     )
     parser.add_argument("--threads", type=int, default=n_cores(), help="of each server's model")
-    parser.add_argument("--draft-threads", type=int, default=1, help="of each server's draft model")
+    parser.add_argument("--draft-threads", type=int, default=0, help="of each draft model; 0: its default")
+    parser.add_argument("--p-min", type=_shares, default=[0.0], help="of llama-server's drafts: 0,0.75")
+    parser.add_argument("--duo-flags", type=str.split, default=[], help="more flags for duo up")
     parser.add_argument("--device", type=int, help="number of the CUDA device of each server's model")
     parser.add_argument("--draft-device", type=int, help="likewise, of each server's draft model")
     parser.add_argument("--ctx-size", type=int, default=4096, help="context of each server")
-    parser.add_argument("--sweep", type=_numbers, default=[], help="also with that many drafted tokens: 4,8")
+    parser.add_argument("--sweep", type=_numbers, default=[], help="with drafts, llama-server this many: 3,7")
     parser.add_argument("--prompts", type=int, default=12, help="how many different prompts")
     parser.add_argument("--rounds", type=int, default=1, help="how often each prompt is asked")
     parser.add_argument("--max-tokens", type=int, default=128, help="longest reply")
@@ -143,6 +165,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         with args.append.open("a") as file:
             file.write(f"\n{text}")
     return 0
+
+
+def _shares(text: str) -> list[float]:
+    return [float(part) for part in text.split(",") if part]
 
 
 def _numbers(text: str) -> list[int]:

@@ -76,13 +76,17 @@ class GGUFSource:
         return None if field is None else field.contents()
 
     def copy_metadata(self, writer: gguf.GGUFWriter, changes: Mapping[str, Any]) -> None:
-        """Every key with its type, tokenizer and chat template included; changed keys keep their type."""
+        """Every key with its type, tokenizer and chat template included; changed keys keep their type. New
+        ones are added if they are whole numbers."""
         for key, field in self._reader.fields.items():
             if key.startswith("GGUF.") or key == gguf.Keys.General.ARCHITECTURE:
                 continue  # the writer makes these
             value = changes.get(key, field.contents())
             inner = field.types[-1] if field.types[0] == gguf.GGUFValueType.ARRAY else None
             writer.add_key_value(key, value, field.types[0], sub_type=inner)
+        for key, value in changes.items():
+            if key not in self._reader.fields and isinstance(value, int):
+                writer.add_uint32(key, value)
 
 
 def kind_for(shape: tuple[int, ...], kind: Kind) -> Kind:
@@ -94,7 +98,8 @@ def write(
     out: Path, source: GGUFSource, kind: Kind, tensors: Iterable[PlannedTensor], changes: Mapping[str, Any]
 ) -> None:
     """Write the tensors with the source's metadata, `changes` applied and the file type set to `kind`.
-    The file appears under its name only when complete. Changed keys that the source lacks are left out."""
+    The file appears under its name only when complete. Changed keys that the source lacks are added if their
+    value is a whole number, else left out."""
     out.parent.mkdir(parents=True, exist_ok=True)
     planned = list(tensors)
     handle, aside = tempfile.mkstemp(prefix=f".{out.name}.", suffix=".part", dir=out.parent)

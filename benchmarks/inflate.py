@@ -1,12 +1,15 @@
 """The same function at the cost of a larger model: real text at real cost where no large weights are at hand.
 
 `python -m benchmarks.inflate --model M --params 400M --type bf16 --out FILE`
+`python -m benchmarks.inflate --model M --layers 24 --embd 2048 --ffn 5632 --heads 32 --kv-heads 8 …`
 
 The first channels of every matrix are the model's own. Channels added to the residual stream are never
 written (zero rows of attn_output, ffn_down; zero columns of the embedding), so they stay zero and whoever
 reads them may have any weights. Added heads and feed-forward channels are computed, then multiplied by zero;
-added layers write nothing at all. RMSNorm divides by the mean over all D channels instead of d, hence by
-sqrt(d/D) of what it was: its weights are scaled by sqrt(d/D), its epsilon by d/D.
+added layers write nothing at all. The model's own heads stay with their key-value heads: where each of those
+serves more heads than before, the added ones come after the model's own. RMSNorm divides by the mean over all
+D channels instead of d, hence by sqrt(d/D) of what it was: its weights are scaled by sqrt(d/D), its epsilon
+by d/D.
 
 In exact arithmetic the logits are the model's own. Rounding to the output type may flip near-ties.
 """
@@ -20,28 +23,33 @@ import sys
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
+import gguf
 import numpy as np
+import numpy.typing as npt
 
 from benchmarks.gguf_file import KINDS, GGUFSource, Kind, PlannedTensor, Values, kind_for, write
 from benchmarks.shape import Shape, choose, parse_count
 from server.errors import DuoError, StartupError
 
+Places: TypeAlias = npt.NDArray[np.int64]
+
+KEY_LENGTH, VALUE_LENGTH = "llama.attention.key_length", "llama.attention.value_length"
 NORMS = ("attn_norm", "ffn_norm")
 READERS = ("attn_q", "attn_k", "attn_v", "ffn_gate", "ffn_up")  # read the residual stream: padding is random
 WRITERS = ("attn_output", "ffn_down")  # write it: padding is zero
 
 
 def read_shape(source: GGUFSource) -> Shape:
-    """Raises StartupError unless the model can be inflated: architecture llama, dense, without biases,
-    heads of n_embd / n_heads channels."""
+    """Raises StartupError unless the model can be inflated: architecture llama, dense, without biases."""
     if source.field("general.architecture") != "llama":
         raise StartupError("only models of the architecture llama can be inflated")
     n_embd, n_heads = (
         int(source.field("llama.embedding_length")),
         int(source.field("llama.attention.head_count")),
     )
+    head_dim = int(source.field(KEY_LENGTH) or n_embd // n_heads)
     shape = Shape(
         n_layers=int(source.field("llama.block_count")),
         n_embd=n_embd,
@@ -49,6 +57,7 @@ def read_shape(source: GGUFSource) -> Shape:
         n_kv_heads=int(source.field("llama.attention.head_count_kv") or n_heads),
         n_ffn=int(source.field("llama.feed_forward_length")),
         n_vocab=source.shape("token_embd.weight")[0],
+        head_size=0 if head_dim * n_heads == n_embd else head_dim,
     )
     known = {name for i in range(shape.n_layers) for name in _layer(i)}
     known |= {"token_embd.weight", "output_norm.weight", "output.weight"}
@@ -59,21 +68,28 @@ def read_shape(source: GGUFSource) -> Shape:
 
 
 def inflate(model: Path, out: Path, shape: Shape, kind: str) -> None:
-    """Write `model` in that larger shape (see Shape.widened) with its matrices as `kind`. Deterministic.
-    Raises StartupError."""
+    """Write `model` in that larger shape (Shape.widened, Shape.enlarged) with its matrices as `kind`.
+    Deterministic. Raises StartupError."""
     source, wanted = GGUFSource(model), KINDS[kind]
     small = read_shape(source)
-    if shape.n_layers < small.n_layers or shape != small.widened(
-        shape.n_embd // small.n_embd, shape.n_layers
-    ):
-        raise StartupError(f"{shape} is no multiple of the model's {small}")
+    if problem := small.misfit(shape) or _misfit_of_blocks(shape, wanted):
+        raise StartupError(f"{model.name} cannot be inflated to {describe(shape, kind)}: {problem}")
     write(out, source, wanted, _plan(source, small, shape, wanted), _changes(source, small, shape))
+
+
+def _misfit_of_blocks(shape: Shape, kind: Kind) -> str | None:
+    """Quantised rows consist of whole blocks."""
+    block = gguf.GGML_QUANT_SIZES[kind][0]
+    for what, width in (("embd", shape.n_embd), ("ffn", shape.n_ffn), ("heads x size", shape.n_q)):
+        if width % block:
+            return f"{what} must be a multiple of {block}, not {width}"
+    return None
 
 
 def _changes(source: GGUFSource, small: Shape, large: Shape) -> dict[str, Any]:
     epsilon = float(source.field("llama.attention.layer_norm_rms_epsilon"))
     size = f"{large.n_params / 1e6:.0f}M" if large.n_params < 1e9 else f"{large.n_params / 1e9:.1f}B"
-    return {
+    changes: dict[str, Any] = {
         "general.name": f"{source.field('general.name') or 'model'} inflated to the cost of {size}",
         "general.size_label": size,
         "llama.block_count": large.n_layers,
@@ -83,6 +99,10 @@ def _changes(source: GGUFSource, small: Shape, large: Shape) -> dict[str, Any]:
         "llama.attention.head_count_kv": large.n_kv_heads,
         "llama.attention.layer_norm_rms_epsilon": epsilon * small.n_embd / large.n_embd,
     }
+    if large.head_size:
+        changes |= {KEY_LENGTH: large.head_dim, VALUE_LENGTH: large.head_dim}
+        changes["llama.rope.dimension_count"] = large.head_dim
+    return changes
 
 
 def _layer(i: int) -> list[str]:
@@ -95,7 +115,8 @@ def _plan(source: GGUFSource, small: Shape, large: Shape, kind: Kind) -> Iterato
     scale = (small.n_embd / large.n_embd) ** 0.5
     for name in names:
         shape = _shape_of(_role(name), large)
-        values = functools.partial(_values, source, name, shape, scale)
+        places = tuple(_places(_role(name), axis, small, large) for axis in range(len(shape)))
+        values = functools.partial(_values, source, name, shape, scale, places)
         yield PlannedTensor(name, shape, kind_for(shape, kind), values)
 
 
@@ -107,10 +128,10 @@ def _shape_of(role: str, s: Shape) -> tuple[int, ...]:
     shapes = {
         "token_embd": (s.n_vocab, s.n_embd),
         "output": (s.n_vocab, s.n_embd),
-        "attn_q": (s.n_embd, s.n_embd),
+        "attn_q": (s.n_q, s.n_embd),
         "attn_k": (s.n_kv, s.n_embd),
         "attn_v": (s.n_kv, s.n_embd),
-        "attn_output": (s.n_embd, s.n_embd),
+        "attn_output": (s.n_embd, s.n_q),
         "ffn_gate": (s.n_ffn, s.n_embd),
         "ffn_up": (s.n_ffn, s.n_embd),
         "ffn_down": (s.n_embd, s.n_ffn),
@@ -118,8 +139,21 @@ def _shape_of(role: str, s: Shape) -> tuple[int, ...]:
     return shapes.get(role, (s.n_embd,))
 
 
-def _values(source: GGUFSource, name: str, shape: tuple[int, ...], scale: float) -> Values:
-    """Padding, with the model's own values in the first channels and rows."""
+def _places(role: str, axis: int, small: Shape, large: Shape) -> Places:
+    """Where the model's own rows (axis 0) or columns (axis 1) lie in the larger matrix: first, but for query
+    heads, which lie with their key-value heads."""
+    own, new = _shape_of(role, small)[axis], _shape_of(role, large)[axis]
+    if (role, axis) not in (("attn_q", 0), ("attn_output", 1)) or large.group == small.group:
+        return np.arange(min(own, new))
+    heads = np.arange(small.n_heads)
+    moved = heads // small.group * large.group + heads % small.group
+    return (moved[:, None] * small.head_dim + np.arange(small.head_dim)).ravel()
+
+
+def _values(
+    source: GGUFSource, name: str, shape: tuple[int, ...], scale: float, places: tuple[Places, ...]
+) -> Values:
+    """Padding, with the model's own values at their places."""
     role = _role(name)
     if len(shape) == 1:
         padded = np.full(shape, scale, dtype=np.float32)
@@ -129,7 +163,7 @@ def _values(source: GGUFSource, name: str, shape: tuple[int, ...], scale: float)
         padded = np.zeros(shape, dtype=np.float32)
     if name in source.names:
         own = source.values(name)
-        padded[tuple(slice(0, n) for n in own.shape)] = own * scale if len(shape) == 1 else own
+        padded[np.ix_(*places)] = own * scale if len(shape) == 1 else own
     return padded
 
 
@@ -152,11 +186,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--params", type=parse_count, help="parameters wanted, such as 400M: chooses a shape")
     parser.add_argument("--width", type=int, help="instead: factor of every width, with --layers")
     parser.add_argument("--layers", type=int, help="layers in all")
+    parser.add_argument("--embd", type=int, help="or each by itself: channels of the residual stream")
+    parser.add_argument("--ffn", type=int, help="channels of the feed-forward layers")
+    parser.add_argument("--heads", type=int, help="heads, of the size they have")
+    parser.add_argument("--kv-heads", type=int, help="key-value heads")
     parser.add_argument("--type", choices=KINDS, default="bf16", help="type of the matrices")
     parser.add_argument("--out", type=Path, required=True, help="the GGUF file to write")
     args = parser.parse_args(argv)
-    if bool(args.params) == bool(args.width and args.layers):
-        parser.error("give --params, or --width and --layers")
+    sizes = (args.embd, args.ffn, args.heads, args.kv_heads)
+    ways = (args.params, args.width, any(sizes) or (args.layers and not args.width))
+    if sum(map(bool, ways)) != 1 or (args.width and not args.layers) or (args.params and args.layers):
+        parser.error("give --params, or --width and --layers, or some of --layers, --embd, --ffn, --heads …")
     try:
         small = read_shape(GGUFSource(args.model))
         shape = _wanted_shape(small, args)
@@ -170,7 +210,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _wanted_shape(small: Shape, args: argparse.Namespace) -> Shape:
-    return choose(small, args.params) if args.params else small.widened(args.width, args.layers)
+    """Raises ValueError."""
+    if args.params:
+        return choose(small, args.params)
+    if args.width:
+        return small.widened(args.width, args.layers)
+    return small.enlarged(
+        n_layers=args.layers,
+        n_embd=args.embd,
+        n_ffn=args.ffn,
+        n_heads=args.heads,
+        n_kv_heads=args.kv_heads,
+    )
 
 
 def describe(shape: Shape, kind: str) -> str:

@@ -63,12 +63,16 @@ class Process:
         """Until GET /health is 200 and that many drafters are there. Raises StartupError."""
         deadline = time.monotonic() + timeout_s
         while not self._ready(n_drafters):
-            status = self._process.poll()
-            if status is not None:
-                raise StartupError(f"{self.name} ended with status {status}: {self._last_lines()}")
+            self.check_alive()
             if time.monotonic() > deadline:
                 raise StartupError(f"{self.name} is not ready after {timeout_s:.0f} s: {self._last_lines()}")
             time.sleep(POLL_S)
+
+    def check_alive(self) -> None:
+        """Raises StartupError when it has ended."""
+        status = self._process.poll()
+        if status is not None:
+            raise StartupError(f"{self.name} ended with status {status}: {self._last_lines()}")
 
     def _ready(self, n_drafters: int) -> bool:
         status, health = self._get_health()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import datetime
 import os
 import platform
 import shutil
@@ -9,9 +11,12 @@ import subprocess
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
+from typing import TypeVar
 
 from benchmarks.contest import Heat, Standing
 from server.flags import n_cores
+
+T = TypeVar("T")
 
 
 def heat_line(heat: Heat) -> str:
@@ -94,3 +99,44 @@ def _number(value: float | None, digits: int = 1) -> str:
 
 def _percent(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.0f} %"
+
+
+# -- what the programs that measure have in common ----------------------------------------
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Where results go, and how much of a grid is measured."""
+    parser.add_argument("--append", type=Path, help="append the result to this markdown file")
+    parser.add_argument(
+        "--plots",
+        type=Path,
+        nargs="?",
+        const=Path("docs/plots"),
+        help="also draw into this directory (default: docs/plots)",
+    )
+    parser.add_argument("--every", type=int, default=1, help="measure every n-th point of the grid only")
+
+
+def every(points: Sequence[T], n: int) -> Sequence[T]:
+    """Every n-th, for a quick look."""
+    return points[:: max(1, n)]
+
+
+def figure(args: argparse.Namespace, name: str, what: str) -> str:
+    """Markdown of a figure, by its path as seen from the file of results."""
+    base = args.append.parent if args.append else Path()
+    return f"![{what}]({os.path.relpath(args.plots / name, base)})"
+
+
+def section(title: str, module: str, argv: Sequence[str], parts: Sequence[str]) -> str:
+    """Markdown that can be appended to a file of results: what, on what, by which command, the results."""
+    lines = [f"## {datetime.date.today()}: {title}", f"On: {machine()}", f"`{command_line(module, argv)}`"]
+    return "\n\n".join([*lines, *parts]) + "\n"
+
+
+def publish(text: str, append: Path | None) -> None:
+    """Print a section, and append it where asked."""
+    print(f"\n{text}")
+    if append:
+        with append.open("a") as file:
+            file.write(f"\n{text}")

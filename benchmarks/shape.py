@@ -9,7 +9,8 @@ MOST_LAYERS = 48  # of a chosen shape: beyond, real models are wider instead
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """`n_embd` residual channels, `n_ffn` channels of the feed-forward layer."""
+    """`n_embd` residual channels, `n_ffn` channels of the feed-forward layer. head_size: channels of a head
+    where that is not n_embd / n_heads, else 0."""
 
     n_layers: int
     n_embd: int
@@ -17,10 +18,16 @@ class Shape:
     n_kv_heads: int
     n_ffn: int
     n_vocab: int
+    head_size: int = 0
 
     @property
     def head_dim(self) -> int:
-        return self.n_embd // self.n_heads
+        return self.head_size or self.n_embd // self.n_heads
+
+    @property
+    def n_q(self) -> int:
+        """Channels of all query heads."""
+        return self.n_heads * self.head_dim
 
     @property
     def n_kv(self) -> int:
@@ -28,9 +35,14 @@ class Shape:
         return self.n_kv_heads * self.head_dim
 
     @property
+    def group(self) -> int:
+        """Query heads that share a key-value head."""
+        return self.n_heads // self.n_kv_heads
+
+    @property
     def layer_params(self) -> int:
         """Weights of one layer's matrices."""
-        attention = 2 * self.n_embd * (self.n_embd + self.n_kv)
+        attention = 2 * self.n_embd * (self.n_q + self.n_kv)
         return attention + 3 * self.n_embd * self.n_ffn
 
     @property
@@ -48,6 +60,28 @@ class Shape:
             n_kv_heads=factor * self.n_kv_heads,
             n_ffn=factor * self.n_ffn,
         )
+
+    def enlarged(self, **sizes: int | None) -> Shape:
+        """With these fields in place of the own ones (None: the own one); heads keep their size, as the
+        function needs. Raises ValueError when the result cannot hold this shape."""
+        wanted = {name: size for name, size in sizes.items() if size is not None}
+        large = replace(self, **wanted)
+        head_size = 0 if large.n_heads * self.head_dim == large.n_embd else self.head_dim
+        large = replace(large, head_size=head_size)
+        if problem := self.misfit(large):
+            raise ValueError(problem)
+        return large
+
+    def misfit(self, large: Shape) -> str | None:
+        """Why a model of this shape cannot be inflated to that one, or None when it can."""
+        for name in ("n_layers", "n_embd", "n_heads", "n_kv_heads", "n_ffn"):
+            if getattr(large, name) < getattr(self, name):
+                return f"{name} {getattr(large, name)} is less than the model's {getattr(self, name)}"
+        if large.head_dim != self.head_dim or large.n_vocab != self.n_vocab:
+            return "the size of the heads and the vocabulary must stay"
+        if large.n_heads % large.n_kv_heads or large.group < self.group:
+            return f"each key-value head must serve at least {self.group} heads, and all as many"
+        return None
 
 
 def choose(small: Shape, n_params: int) -> Shape:

@@ -256,6 +256,7 @@ def _served(
             step_python_us=engine.engine.step_overhead_us(),
             drafters=_drafters(proposer),
             exactness=exactness,
+            draft_mode="async" if site.draft_model is None else "sync",
             gate=GateHealth(
                 proposer.pace.rate,
                 {rows: seconds * 1e3 for rows, seconds in proposer.costs.table().items()},

@@ -71,6 +71,7 @@ class Health:
     drafters: Sequence[DrafterHealth] = ()
     exactness: ExactnessHealth = field(default_factory=lambda: ExactnessHealth("default", 8))
     gate: GateHealth = field(default_factory=lambda: GateHealth(0.0, {}))
+    draft_mode: Literal["async", "sync"] = "async"
 
     def as_json(self) -> dict[str, Any]:
         """The body of GET /health."""
@@ -79,6 +80,7 @@ class Health:
             "slots": {"total": self.slots_total, "busy": self.slots_busy},
             "queued": self.queued,
             "engine": {"step_python_us": round(self.step_python_us, 1)},
+            "draft_mode": self.draft_mode,
             "exactness": {
                 "tier": self.exactness.tier,
                 "stable_width": self.exactness.stable_width,

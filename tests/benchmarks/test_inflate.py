@@ -120,10 +120,63 @@ def test_a_smaller_size_than_the_model_is_refused(tmp_path: Path, capsys: pytest
     assert "wanted 1,000,000" in capsys.readouterr().err
 
 
-def test_a_shape_that_is_no_multiple_is_refused(tmp_path: Path):
+def test_a_shape_that_cannot_hold_the_model_is_refused(tmp_path: Path):
     shape = read_shape(GGUFSource(DRAFT))
-    with pytest.raises(StartupError, match="no multiple"):
+    with pytest.raises(StartupError, match="n_layers 3 is less than the model's 4"):
         inflate(DRAFT, tmp_path / "out.gguf", shape.widened(2, shape.n_layers - 1), "f32")
+
+
+@pytest.mark.model
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--layers", "6"],
+        ["--embd", "320"],
+        ["--ffn", "1024"],
+        ["--heads", "8"],
+        ["--heads", "9", "--kv-heads", "3"],
+        ["--embd", "512", "--heads", "6", "--kv-heads", "2", "--layers", "5", "--ffn", "672"],
+    ],
+    ids=" ".join,
+)
+def test_the_function_stays_when_each_size_is_chosen(tmp_path: Path, flags: list[str]):
+    small, large = tmp_path / "small.gguf", tmp_path / "large.gguf"
+    convert(DRAFT, small)
+    assert main(["--model", str(DRAFT), "--out", str(large), "--type", "f32", *flags]) == 0
+    tokens, logits = continuation(small)
+    tokens_of_large, logits_of_large = continuation(large)
+    assert tokens_of_large == tokens
+    spread = float(np.std(logits[0]))
+    difference = max(float(np.abs(a - b).max()) for a, b in zip(logits, logits_of_large, strict=True))
+    assert difference < 0.02 * spread
+
+
+def test_chosen_sizes_are_what_the_file_holds(tmp_path: Path):
+    out = tmp_path / "large.gguf"
+    flags = ["--embd", "320", "--ffn", "1024", "--heads", "8", "--layers", "6", "--type", "q8_0"]
+    assert main(["--model", str(DRAFT), "--out", str(out), *flags]) == 0
+    small, large = read_shape(GGUFSource(DRAFT)), read_shape(GGUFSource(out))
+    assert (large.n_layers, large.n_embd, large.n_ffn, large.n_heads) == (6, 320, 1024, 8)
+    assert (large.n_kv_heads, large.head_dim) == (small.n_kv_heads, small.head_dim)
+    source = GGUFSource(out)
+    n_weights = sum(int(np.prod(source.shape(name))) for name in source.names if "norm" not in name)
+    assert n_weights == large.n_params
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--heads", "2"], "n_heads 2 is less than the model's"),
+        (["--kv-heads", "4"], "each key-value head must serve"),
+        (["--embd", "300", "--type", "q8_0"], "must be a multiple of 32"),
+    ],
+)
+def test_sizes_that_do_not_fit_are_refused_in_one_line(
+    flags: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    assert main(["--model", str(DRAFT), "--out", str(tmp_path / "out.gguf"), *flags]) == 1
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out.gguf").exists()
 
 
 def test_a_model_with_tensors_of_another_kind_is_refused(tmp_path: Path):

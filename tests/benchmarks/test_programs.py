@@ -45,7 +45,7 @@ def test_compare_prints_and_appends_its_table(
     text = results.read_text()
     assert text.startswith("# Results\n\n## ")
     assert text.removeprefix("# Results\n\n").strip() in capsys.readouterr().out
-    for server in ("llama-server", "duo", "llama-server, draft 4", "duo, draft 4"):
+    for server in ("llama-server", "duo", "llama-server, draft 4, p_min 0", "duo, drafts"):
         assert f"| {server} | 100.0 | 1.00 |" in text
     assert text.count("2 of 2") == 4
     assert "duo: 42 µs of Python in a one-session step" in text
@@ -61,20 +61,21 @@ def test_compare_runs_the_real_duo(llama_server: Path, capsys: pytest.CaptureFix
     rows = {line.split(" | ")[0]: line.split(" | ") for line in out.splitlines() if line.startswith("| ")}
     assert float(rows["| duo"][1]) > 0
     assert rows["| duo"][6] == "-"
-    assert " of " in rows["| duo, draft 4"][6]
+    assert " of " in rows["| duo, drafts"][6]
     assert "µs of Python" in out
 
 
 def test_compare_asks_llama_server_and_duo_for_the_same(llama_server: Path):
-    flags = ["--llama-server", str(llama_server), "--sweep", "4,8", "--threads", "3"]
+    flags = ["--llama-server", str(llama_server), "--sweep", "4,8", "--p-min", "0,0.5", "--threads", "3"]
     args = compare._flags().parse_args(flags)  # pyright: ignore[reportPrivateUsage]
     commands = {command.name: " ".join(command.arguments) for command in compare.commands(args)}
     assert list(commands)[:2] == ["llama-server", "duo"]
-    assert len(commands) == 6
+    assert len(commands) == 7
     assert all(f" {args.model} " in line for line in commands.values())
     assert all(" -t 3 " in line or " --threads 3 " in line for line in commands.values())
-    assert "--spec-draft-n-max 8" in commands["llama-server, draft 8"]
-    assert "--draft-max 8" in commands["duo, draft 8"]
+    assert "--spec-draft-n-max 8" in commands["llama-server, draft 8, p_min 0.5"]
+    assert "--spec-draft-p-min 0.5" in commands["llama-server, draft 8, p_min 0.5"]
+    assert "--draft-max 0" in commands["duo"]
 
 
 @pytest.mark.parametrize("flag", ["--llama-server", "--model", "--draft-model"])
