@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
-from statistics import median
 from typing import Any
 
 from server.errors import BackendError
@@ -25,7 +24,8 @@ BUDGET_S = 3.0
 
 
 def measure(backend: Backend, max_rows: int, *, budget_s: float = BUDGET_S) -> dict[int, float]:
-    """Median seconds of a decode by its rows, for as many of WIDTHS as time allows, the important ones first.
+    """Seconds of a decode by its rows, for as many of WIDTHS as time allows, the important ones first: the
+    least of several, since whatever disturbs a measurement makes it longer.
     The KV cache must be empty and is left so. {} for models that cannot forget what they were given."""
     widths = [width for width in WIDTHS if width <= min(max_rows, backend.n_batch, backend.n_ctx - CONTEXT)]
     if not backend.can_trim or not widths:
@@ -49,7 +49,7 @@ def measure(backend: Backend, max_rows: int, *, budget_s: float = BUDGET_S) -> d
     except BackendError as error:
         logger.warning("steps could not be measured: %s", error.message)
     backend.trim(0, 0)
-    return {width: median(times) for width, times in sorted(seen.items())}
+    return {width: min(times) for width, times in sorted(seen.items())}
 
 
 def _decode(backend: Backend, position: int, width: int) -> float:

@@ -59,6 +59,7 @@ class Speculator:
         self._sessions: dict[int, Speculated] = {}
         self._wire_ids = itertools.count(secrets.randbits(48) << 16)
         self.spent_s = 0.0
+        self._guessed = False  # whether the step has guesses
         self._probe_s = 0.0  # time that probing has saved up
 
     # -- Proposer ----------------------------------------
@@ -87,7 +88,7 @@ class Speculator:
             self._remote.open(speculated, self.acceptance)
 
     def propose(self, asks: Sequence[Ask], n_rows: int, n_cells: int) -> list[Proposal]:
-        self.spent_s = 0.0
+        self.spent_s, self._guessed = 0.0, False
         curve = self.costs.curve(n_cells)
         if self._policy.gate and not self.costs.knows(n_rows):
             return [NOTHING] * len(asks)  # what a plain step costs has to be known first
@@ -106,6 +107,7 @@ class Speculator:
             self.spent_s += self._wait(self._remote, self._sessions[asks[0].session], n_rows, curve)
             offers = [self._offer(asks[0])]
         counts = self._choose(curve, n_rows, n_cells, offers)
+        self._guessed = any(counts)
         return [
             offer.take(n if n >= self._sessions[ask.session].bounds.n_min else 0)
             for ask, offer, n in zip(asks, offers, counts, strict=True)
@@ -129,7 +131,7 @@ class Speculator:
         self._probe_s += PROBE_SHARE * step_s
         if self._remote and self._policy.gate and self._remote.has_neighbours:
             was = self._trial.on
-            if self._trial.step(n_tokens, step_s) != was:
+            if self._trial.step(n_tokens, step_s, plain=not self._guessed) != was:
                 self._remote.rest(was, self.acceptance)
 
     def close(self, session: int, *, keep: bool) -> None:

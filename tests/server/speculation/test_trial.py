@@ -14,23 +14,23 @@ def run(trial: Trial, rate_on: float, rate_off: float, steps: int) -> tuple[floa
         rate = rate_on if trial.on else rate_off
         n_on += trial.on
         seconds += 1 / rate
-        trial.step(1, 1 / rate)
+        trial.step(1, 1 / rate, plain=not trial.on)
     return steps / seconds, n_on
 
 
 def test_a_drafter_that_hurts_is_paused_soon_and_stays_so():
     trial = Trial()
     rate, n_on = run(trial, rate_on=0.5, rate_off=1.0, steps=5000)
-    assert n_on < WARM_UP + 250
-    assert rate > 0.93
+    assert n_on < WARM_UP + 500
+    assert rate > 0.9
     rate, _ = run(trial, rate_on=0.5, rate_off=1.0, steps=20_000)
-    assert rate > 0.985
+    assert rate > 0.98
 
 
 def test_a_drafter_that_helps_is_hardly_ever_paused():
     trial = Trial()
     rate, n_on = run(trial, rate_on=2.0, rate_off=1.0, steps=20_000)
-    assert n_on > 19_700
+    assert n_on > 19_850
     assert rate == pytest.approx(2.0, rel=0.02)
 
 
@@ -38,11 +38,22 @@ def test_it_is_taken_back_when_it_begins_to_help():
     trial = Trial()
     run(trial, rate_on=0.5, rate_off=1.0, steps=WARM_UP + 100)
     assert not trial.on
-    run(trial, rate_on=2.0, rate_off=1.0, steps=3 * HOLD)
-    assert trial.on
+    _, n_on = run(trial, rate_on=2.0, rate_off=1.0, steps=3 * HOLD)
+    assert n_on > HOLD
 
 
 def test_equal_rates_leave_it_on():
     trial = Trial()
     _, n_on = run(trial, rate_on=1.0, rate_off=1.0, steps=10_000)
     assert n_on > 9_850
+
+
+def test_where_other_guesses_fill_the_steps_nothing_is_decided():
+    trial = Trial()
+    for _ in range(2000):
+        trial.step(4, 1.0 if trial.on else 0.5, plain=False)
+    n_on = 0
+    for _ in range(2000):
+        n_on += trial.on
+        trial.step(4, 1.0 if trial.on else 0.5, plain=False)
+    assert n_on > 1900
