@@ -6,7 +6,6 @@ set to, and a machine with few cores shows what a drafter on a machine of its ow
 
 from __future__ import annotations
 
-import statistics
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -17,7 +16,7 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks import demo, steps, texts
-from benchmarks.contest import SHORTEST, Heat, run
+from benchmarks.contest import Heat, run
 from benchmarks.crashes import Crash, Crew
 from benchmarks.formulas import Curve, limit, staircase, with_outages
 from benchmarks.processes import Command, Process, duo
@@ -25,6 +24,8 @@ from benchmarks.prompts import Prompt, load
 from benchmarks.renewal import Scheme, speedup
 from benchmarks.report import model_line
 from server.embedded import EmbeddedServer
+from server.errors import StartupError
+from server.llama.backend import Backend
 from server.llama.llamacpp import LlamaBackend, LlamaOptions
 
 CTX_SIZE = 4096
@@ -57,9 +58,9 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """expected: by renewal.py for one drafter, with the best k_max up to the bench's and drafters present for
-    the share `present` of the time. n_equal heats of n_heats had the text of the lead without drafters; only
-    those count, since a drafter that replays knows no other text."""
+    """measured: time without drafters over time with them, of the n_equal heats of n_heats that had the same
+    text without and with: a drafter that replays knows no other. expected: by renewal.py for one drafter,
+    with the best k_max up to the bench's and drafters present for the share `present` of the time."""
 
     setting: Setting
     measured: float | None
@@ -118,13 +119,29 @@ def measure(bench: Bench, settings: Sequence[Setting], schedule: Sequence[Crash]
 
 def study(bench: Bench) -> Target:
     """Measure the model and let it speak, before anything else runs."""
-    prompts = load(bench.n_prompts)
     options = LlamaOptions(bench.model, CTX_SIZE, 1, n_threads=bench.threads)
     with closing(LlamaBackend(options)) as backend:
         widths = range(1, bench.draft_max + 2)
         costs = steps.measure(backend, widths, COST_CONTEXT, COST_ROUNDS)
-        said = texts.record(backend, prompts, bench.max_tokens)
+        prompts, said = _talkative(backend, bench)
     return Target(costs[0].ms, {cost.width - 1: cost.ratio for cost in costs}, prompts, said)
+
+
+def _talkative(backend: Backend, bench: Bench) -> tuple[list[Prompt], list[tuple[int, ...]]]:
+    """Prompts whose replies are long, with the texts: a few short replies tell of a few mistakes only.
+    Raises StartupError if there are none."""
+    prompts: list[Prompt] = []
+    said: list[tuple[int, ...]] = []
+    for prompt in load():
+        (text,) = texts.record(backend, [prompt], bench.max_tokens)
+        if texts.reply_length(backend, prompt, text) >= bench.max_tokens / 2:
+            prompts.append(prompt)
+            said.append(text)
+        if len(prompts) == bench.n_prompts:
+            break
+    if not prompts:
+        raise StartupError(f"no reply is half as long as {bench.max_tokens} tokens: lower --max-tokens")
+    return prompts, said
 
 
 def leads(bench: Bench, redis_url: str) -> tuple[Command, Command]:
@@ -151,17 +168,17 @@ def drafters(bench: Bench, setting: Setting, tt_ms: float, redis_url: str, known
 
 def row(setting: Setting, heats: Sequence[Heat], target: Target, draft_max: int, present: float) -> Row:
     """Pure."""
-    ratios: list[float] = []
+    plain_s = drafted_s = 0.0
     n_equal = 0
     for heat in heats:
         plain, drafted = heat.replies
-        if plain.text == drafted.text:
+        if plain.text == drafted.text and plain.client_rate and drafted.client_rate:
             n_equal += 1
-            if plain.n_tokens >= SHORTEST and plain.client_rate and drafted.client_rate:
-                ratios.append(drafted.client_rate / plain.client_rate)
+            plain_s += (plain.n_tokens - 1) / plain.client_rate
+            drafted_s += (drafted.n_tokens - 1) / drafted.client_rate
     return Row(
         setting,
-        statistics.median(ratios) if ratios else None,
+        plain_s / drafted_s if n_equal else None,
         with_outages(expected(setting, target.v, draft_max), present),
         limit(setting.a, setting.r, target.v),
         present,

@@ -83,7 +83,14 @@ def _flags() -> argparse.ArgumentParser:
     parser.add_argument(
         "--model", type=Path, help="GGUF file of the lead (default: bundled, inflated to 400M)"
     )
-    parser.add_argument("--threads", type=int, default=n_cores(), help="of the leads' models")
+    parser.add_argument(
+        "--threads",
+        type=int,
+        default=max(
+            1, n_cores() - 1
+        ),  # threads wait for each other, so the drafters need a core of their own
+        help="of the leads' models",
+    )
     parser.add_argument("--accept", type=_floats, default=[0.6, 0.8, 0.9], help="acceptances a")
     parser.add_argument("--r", type=_floats, default=[4.0, 8.0, 16.0], help="drafted tokens per plain step")
     parser.add_argument("--latency", type=_floats, default=[0.0], help="one-way latencies, in plain steps")

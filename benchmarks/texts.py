@@ -22,6 +22,11 @@ def record(backend: Backend, prompts: Sequence[Prompt], max_tokens: int) -> list
     return [_text(backend, _prompt_ids(backend.vocab, template, prompt), max_tokens) for prompt in prompts]
 
 
+def reply_length(backend: Backend, prompt: Prompt, text: Sequence[int]) -> int:
+    """How many tokens of a recorded text are the reply."""
+    return len(text) - len(_prompt_ids(backend.vocab, _template(backend), prompt))
+
+
 def save(texts: Sequence[Sequence[int]], path: Path) -> None:
     """A JSON list of ids per line, as `duo-drafter --kind replay --texts` reads it."""
     path.write_text("".join(f"{json.dumps(list(text))}\n" for text in texts))

@@ -47,16 +47,18 @@ class Acceptance:
 
     def observe(self, source: str, confidence: int, hit: bool) -> None:
         """A guess of this source at a position that was committed, and whether it was right."""
-        known = self._known(source)
-        known.buckets[_BUCKET[confidence]].observe(hit)
-        known.overall.observe(hit)
+        self._known(source).buckets[_BUCKET[confidence]].observe(hit)
+
+    def observe_best(self, source: str, hit: bool) -> None:
+        """Whether the guess that this source was surest of was right."""
+        self._known(source).overall.observe(hit)
 
     def probability(self, source: str, confidence: int) -> float:
         """That a guess is right, given that everything before it is."""
         return self._known(source).buckets[_BUCKET[confidence]].value
 
     def mean(self, source: str) -> float:
-        """That any guess of this source is right, given that everything before it is."""
+        """That this source's best guess is right, given that everything before it is."""
         return self._known(source).overall.value
 
     def _known(self, source: str) -> _Source:

@@ -205,4 +205,6 @@ class Speculator:
         deadline = began + PATIENCE * wait_s
         while (left := deadline - self._clock()) > 0 and speculated.tree.depth(wanted) < wanted:
             remote.wait(left)
+        if not speculated.tree.n_below:
+            record.heard_at = float("-inf")  # not waited for again before it was heard
         return self._clock() - began

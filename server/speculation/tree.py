@@ -156,8 +156,7 @@ class ScoredTree:
         forget those. Returns whether something is left of the tree."""
         root, grown = self._root, False
         for token in tokens:
-            for guess in root.children.values():
-                acceptance.observe(guess.source, guess.confidence, guess.token == token)
+            _learn(acceptance, list(root.children.values()), token)
             child = root.children.get(token)
             if child is None:
                 child = _Node(token, root.position + 1, chain_next(root.chain, token), "", 255)
@@ -225,6 +224,19 @@ class ScoredTree:
             probability = path * acceptance.probability(child.source, child.confidence)
             if probability >= wanted.p_min and (wanted.sources is None or wanted.sources(child.source)):
                 heapq.heappush(heap, (-probability, child.chain, index, child))  # chains differ
+
+
+def _learn(acceptance: Acceptance, guesses: Sequence[_Node], token: int) -> None:
+    """All these were guessed for one position, where `token` was committed. Only what a source was surest of
+    says how good it is in general: its alternatives are there for the case that it is wrong."""
+    surest: dict[str, _Node] = {}
+    for guess in guesses:
+        acceptance.observe(guess.source, guess.confidence, guess.token == token)
+        for source in guess.source.split(AND):
+            if source not in surest or surest[source].confidence < guess.confidence:
+                surest[source] = guess
+    for source, guess in surest.items():
+        acceptance.observe_best(source, guess.token == token)
 
 
 def _allowed(offer: Offer, parent: int, token: int, wanted: Wanted) -> bool:

@@ -141,24 +141,24 @@ def test_drafters_are_told_times_in_milliseconds():
     assert first.arguments[-1] != second.arguments[-1]
 
 
-def test_a_row_counts_equal_and_long_texts_only():
+def test_a_row_counts_equal_texts_only_and_long_ones_more():
     heats = [
         Heat(PROMPT, [reply("a", 10), reply("a", 20)]),
-        Heat(PROMPT, [reply("b", 10), reply("b", 24)]),
         Heat(PROMPT, [reply("c", 10), reply("other", 90)]),
-        Heat(PROMPT, [reply("d", 10, 4), reply("d", 90, 4)]),
+        Heat(PROMPT, [reply("d", 10, 118), reply("d", 30, 118)]),
     ]
     row = live.row(SETTING, heats, TARGET, 8, present=0.5)
-    assert row.measured == pytest.approx(2.2)
-    assert (row.n_equal, row.n_heats) == (3, 4)
+    assert row.measured is not None
+    assert row.measured == pytest.approx(15.6 / (1.95 + 3.9))
+    assert (row.n_equal, row.n_heats) == (2, 3)
     whole = live.row(SETTING, heats, TARGET, 8, present=1.0)
     assert row.expected == pytest.approx((whole.expected + 1) / 2)
     assert 1 < whole.expected < whole.limit
     cells = live.table([row]).splitlines()[-1].split(" | ")
-    assert cells[5:7] == ["50 %", "2.20"]
-    assert float(cells[8]) == pytest.approx(2.2 / row.expected, abs=0.01)
-    assert float(cells[10]) == pytest.approx(2.2 / row.limit, abs=0.01)
-    nothing = live.row(SETTING, heats[2:3], TARGET, 8, present=1.0)
+    assert cells[5:7] == ["50 %", "2.67"]
+    assert float(cells[8]) == pytest.approx(row.measured / row.expected, abs=0.01)
+    assert float(cells[10]) == pytest.approx(row.measured / row.limit, abs=0.01)
+    nothing = live.row(SETTING, heats[1:2], TARGET, 8, present=1.0)
     assert nothing.measured is None
     assert live.table([nothing]).count("| - |") == 3
     assert live.series([row, nothing]) == {

@@ -174,12 +174,12 @@ def test_sources_that_agree_are_a_source_of_their_own_and_the_first_is_named():
 def test_every_guess_beside_a_committed_token_teaches():
     acceptance = Acceptance()
     for _ in range(30):
-        tree = tree_with(
-            draft(1, 2, drafter="right"), draft(1, 3, drafter="wrong"), draft(4, drafter="wrong")
-        )
+        tree = tree_with(draft(1, 2, drafter="right"), draft(4, 3, drafter="wrong"))
+        tree.graft(draft(7, confidence=20, drafter="right"))  # its alternative
         tree.commit([1, 2, 9], acceptance)
     assert acceptance.mean("right") > 0.9
     assert acceptance.mean("wrong") < 0.1
+    assert acceptance.probability("right", 20) < 0.1
 
 
 def test_a_runner_up_is_grafted_below_a_path():
