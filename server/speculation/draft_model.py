@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 import numpy as np
 
@@ -18,7 +20,7 @@ from server.speculation.inline import Guess
 
 logger = logging.getLogger("duo.drafters")
 
-SMOOTHING = 0.05  # of the measured time per guess
+RECENT = 15  # guesses whose median time counts: one that was disturbed shall not
 
 
 @dataclass(slots=True)
@@ -49,6 +51,7 @@ class DraftModel:
         self._cache = PrefixCache(backend.n_seqs, partial=True)
         self._paths: dict[int, _Path] = {}
         self._failed = not backend.can_trim  # a path that was not confirmed must be forgettable
+        self._times: deque[float] = deque(maxlen=RECENT)
         self.td_s = 0.0
 
     def follow(self, session: int, tokens: Sequence[int], sampling: SamplingParams) -> None:
@@ -77,8 +80,8 @@ class DraftModel:
             self._failed = True
             return [None] * len(sessions)
         if ready and not caught_up:
-            spent = self._clock() - began
-            self.td_s += (spent - self.td_s) * (SMOOTHING if self.td_s else 1.0)
+            self._times.append(self._clock() - began)
+            self.td_s = median(self._times)
         return [guesses.get(session) for session in sessions]
 
     def close(self, session: int, *, keep: bool) -> None:

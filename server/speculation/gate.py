@@ -37,21 +37,31 @@ def choose(
 
 
 def worth_drafting(
-    seconds: Sequence[float], n_rows: int, path: float, acceptance: float, td_s: float, rate: float
+    seconds: Sequence[float],
+    n_rows: int,
+    path: float,
+    outlook: Sequence[tuple[float, float]],
+    td_s: float,
+    rate: float,
 ) -> bool:
     """Whether to draft on, synchronously, after a path of that probability whose rows are in n_rows already.
 
-    Looks as far ahead as rows go: one more guess may not pay while four do, where widths have steps.
+    outlook: what the next guess can be, as (how likely, how often it is right then). Drafting costs td_s; its
+    row is only paid for if the guess turns out to be worth it. Looks as far ahead as rows go, as if what
+    comes after was as the next guess: one row more may not pay while four do, where widths have steps.
     """
-    gained, probability = 0.0, path
-    for k in range(1, len(seconds) - n_rows):
-        probability *= acceptance
-        gained += probability
-        if gained > rate * (k * td_s + seconds[n_rows + k] - seconds[n_rows]):
-            return True
-        if probability < 0.01:
-            break
-    return False
+    worth = 0.0
+    for share, acceptance in outlook:
+        most, gained, probability = 0.0, 0.0, path
+        for k in range(1, len(seconds) - n_rows):
+            probability *= acceptance
+            gained += probability
+            extra_s = (k - 1) * td_s + seconds[n_rows + k] - seconds[n_rows]
+            most = max(most, gained - rate * extra_s)
+            if probability < 0.05:
+                break
+        worth += share * most
+    return worth > rate * td_s
 
 
 def worth_waiting(

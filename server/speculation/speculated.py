@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from server.engine.request import Speculation
 from server.sampling.params import SamplingParams
+from server.speculation.acceptance import Acceptance
 from server.speculation.lookup import Lookup, Prediction
 from server.speculation.tree import ScoredTree
 
@@ -22,6 +23,7 @@ class Speculated:
     sampling: SamplingParams
     bounds: Speculation
     tree: ScoredTree
+    acceptance: Acceptance
     n_prompt: int
     lookup: Lookup | None
     prediction: Prediction | None

@@ -50,7 +50,7 @@ class Speculator:
         self._policy = policy
         self.acceptance = Acceptance()
         self._remote = remote
-        self._inline = Synchronous(inline, self.acceptance, policy, clock) if inline else None
+        self._inline = Synchronous(inline, policy, clock) if inline else None
         self._clock = clock
         self.costs = costs or StepCosts(policy.max_rows)
         self.pace = Pace()
@@ -79,6 +79,7 @@ class Speculator:
             sampling.mirrored(),
             bounds,
             ScoredTree(len(tokens), chain_start(tokens)),
+            Acceptance(self.acceptance),
             len(tokens),
             Lookup(pool=self._pool) if self._policy.lookup else None,
             Prediction(bounds.prediction) if bounds.prediction else None,
@@ -117,7 +118,7 @@ class Speculator:
         speculated = self._sessions[session]
         tokens = tuple(speculated.tokens[-n:])
         base = speculated.tree.position
-        grown = speculated.tree.commit(tokens, self.acceptance)
+        grown = speculated.tree.commit(tokens, speculated.acceptance)
         if speculated.prediction is not None:
             speculated.prediction.extend(tokens)
         speculated.index(INDEXED)
@@ -167,7 +168,7 @@ class Speculator:
         sources = None if bounds.drafters is None else speculated.allows
         leaves = 1 if bounds.exactness == "width-stable" else self._policy.leaves
         wanted = Wanted(ask.limit, leaves, bounds.p_min, sources, ask.allows)
-        return speculated.tree.offer(self.acceptance, wanted)
+        return speculated.tree.offer(speculated.acceptance, wanted)
 
     def _choose(self, curve: list[float], n_rows: int, n_cells: int, offers: list[Offer]) -> list[int]:
         if not self._policy.gate:
@@ -197,7 +198,7 @@ class Speculator:
             return 0.0
         gone_s = remote.now() - speculated.diverged_at
         lag_s, td_s = max(record.lag_s - gone_s, 0.0), record.td_s
-        acceptance = self.acceptance.mean(record.presence.id)
+        acceptance = speculated.acceptance.mean(record.presence.id)
         wanted, wait_s = worth_waiting(curve, n_rows, acceptance, lag_s, td_s, self._rate(curve, n_rows))
         if not wanted or wait_s > MOST_WAIT * curve[n_rows]:
             return 0.0

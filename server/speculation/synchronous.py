@@ -14,6 +14,7 @@ from server.speculation.policy import Policy
 from server.speculation.speculated import Speculated
 
 SOURCE = "draft"
+PROBE_EVERY = 48  # steps
 
 
 @dataclass(slots=True)
@@ -21,6 +22,7 @@ class _Path:
     """What was guessed for one session in this step; sure: the probability that all of it is right."""
 
     limit: int
+    acceptance: Acceptance
     tokens: list[int] = field(default_factory=list[int])
     drafted: list[Distribution] = field(default_factory=list[Distribution])
     sure: float = 1.0
@@ -29,14 +31,12 @@ class _Path:
 class Synchronous:
     """Has an InlineDrafter guess, and grafts that into the sessions' trees."""
 
-    def __init__(
-        self, inline: InlineDrafter, acceptance: Acceptance, policy: Policy, clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, inline: InlineDrafter, policy: Policy, clock: Callable[[], float]) -> None:
         self.inline = inline
-        self._acceptance = acceptance
         self._policy = policy
         self._clock = clock
         self._paths: dict[int, _Path] = {}
+        self._idle = 0  # steps without a guess
 
     def draft(
         self,
@@ -52,15 +52,20 @@ class Synchronous:
             speculated = sessions[ask.session]
             if speculated.allows(SOURCE):
                 self.inline.follow(ask.session, speculated.tokens, speculated.sampling)
-                self._paths[ask.session] = _Path(ask.limit)
+                self._paths[ask.session] = _Path(ask.limit, speculated.acceptance)
         rows, spent_s = n_rows, 0.0
-        while going := self._going(curve, rows, rate):
+        going = self._going(curve, rows, rate)
+        self._idle = 0 if going else self._idle + 1
+        if self._idle >= PROBE_EVERY:  # what it costs and is worth would else never be known better
+            going, self._idle = list(self._paths), 0
+        while going:
             began = self._clock()
             guesses = self.inline.guess(going)
             spent_s += self._clock() - began
             for session, guess in zip(going, guesses, strict=True):
                 self._graft(session, guess, sessions[session])
                 rows += guess is not None
+            going = self._going(curve, rows, rate)
         return spent_s
 
     def chain(self, session: int) -> Proposal:
@@ -75,13 +80,17 @@ class Synchronous:
         """The sessions for which another guess pays."""
         if not self._paths:
             return []
-        acceptance, td_s = self._acceptance.mean(SOURCE), self.inline.td_s / len(self._paths)
-        return [
-            session
-            for session, path in self._paths.items()
-            if len(path.tokens) < path.limit
-            and (not self._policy.gate or worth_drafting(curve, rows, path.sure, acceptance, td_s, rate))
-        ]
+        td_s = self.inline.td_s / len(self._paths)
+        going: list[int] = []
+        for session, path in self._paths.items():
+            left = path.limit - len(path.tokens)
+            reach = curve[: rows + left + 1]
+            if left > 0 and (
+                not self._policy.gate
+                or worth_drafting(reach, rows, path.sure, path.acceptance.outlook(SOURCE), td_s, rate)
+            ):
+                going.append(session)
+        return going
 
     def _graft(self, session: int, guess: Guess | None, speculated: Speculated) -> None:
         path = self._paths[session]
@@ -96,4 +105,4 @@ class Synchronous:
         path.tokens.append(guess.token)
         if guess.drafted is not None:
             path.drafted.append(guess.drafted)
-        path.sure *= self._acceptance.probability(SOURCE, confidence)
+        path.sure *= path.acceptance.probability(SOURCE, confidence)

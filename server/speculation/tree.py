@@ -236,7 +236,7 @@ def _learn(acceptance: Acceptance, guesses: Sequence[_Node], token: int) -> None
             if source not in surest or surest[source].confidence < guess.confidence:
                 surest[source] = guess
     for source, guess in surest.items():
-        acceptance.observe_best(source, guess.token == token)
+        acceptance.observe_best(source, guess.confidence, guess.token == token)
 
 
 def _allowed(offer: Offer, parent: int, token: int, wanted: Wanted) -> bool:

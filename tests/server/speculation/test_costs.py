@@ -78,7 +78,7 @@ def test_acceptance_follows_a_source_by_how_sure_it_says_it_is():
     for _ in range(600):
         acceptance.observe("honest", 230, chance.random() < 0.9)
         acceptance.observe("honest", 100, chance.random() < 0.3)
-        acceptance.observe_best("honest", chance.random() < 0.6)
+        acceptance.observe_best("honest", 200, chance.random() < 0.6)
         acceptance.observe("liar", 255, hit=False)
     assert acceptance.probability("honest", 232) == pytest.approx(0.9, abs=0.12)
     assert acceptance.probability("honest", 99) == pytest.approx(0.3, abs=0.2)
