@@ -17,8 +17,8 @@ _BUCKET = [next(i for i, bound in enumerate(_BOUNDS) if c < bound) for c in rang
 SURE = 230
 """Confidence from which a guess counts as a sure one."""
 
-WORD, EXPERIENCE = 4, 12  # observations that a source's own word counts for, and what other sessions saw
-WINDOW, LONG_WINDOW = 32, 512  # observations that count in a session, and in all of them together
+WORD, EXPERIENCE = 4, 4  # observations that a source's own word counts for, and what others saw
+WINDOW, LONG_WINDOW = 64, 512  # observations that count in a session, and in all of them together
 TRUST = 0.9  # of a source's word before anything is known
 MEAN = 0.7  # how often a source is right before anything is known
 MAX_SOURCES = 1024

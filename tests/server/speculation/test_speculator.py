@@ -93,7 +93,7 @@ def test_a_draft_model_beside_changes_the_speed_and_not_the_text(temperature: fl
 
 def test_it_drafts_deeper_when_the_draft_model_is_good_and_not_at_all_when_it_is_bad():
     long = request(max_tokens=400)
-    good, bad = Scene(error=0.05), Scene(error=1.0)
+    good, bad = Scene(error=0.05), Scene(error=1.0, row_s=0.15)
     alone = Scene(error=0.05)
     plain = alone.rate(request(max_tokens=400, draft_max=0))
     assert plain == pytest.approx(1.0, rel=0.02)
