@@ -9,6 +9,7 @@ SLOPE = 0.05  # of one row's time: what a row costs where nothing wider was meas
 SMOOTHING = 0.1
 OUTLIER = 0.3  # of the mean: most that one step moves towards an outlier
 SURPRISE = 1.5  # of what was expected: most that one observation is believed
+OPTIMISM = 0.9  # of what calibration said
 STALE = 256  # observations after which a width is worth another look
 REFRESH = 8  # observations between two looks at the table
 
@@ -34,15 +35,14 @@ class _Timing:
 class StepCosts:
     """Seconds per decode for 1 to max_rows rows. Contexts fall into buckets that double from 256 cells on."""
 
-    def __init__(self, max_rows: int, measured: Mapping[int, float] | None = None) -> None:
-        """measured: seconds by rows, from an earlier calibration with little in the cache."""
+    def __init__(self, max_rows: int, calibrated: Mapping[int, float] | None = None) -> None:
+        """calibrated: seconds by rows as measured at start, perhaps while the machine had other things to do:
+        it gives the shape where no step has been seen yet."""
         self._max_rows = max_rows
+        self._calibrated = {r: s for r, s in (calibrated or {}).items() if 0 < r <= max_rows}
         self._buckets: dict[int, dict[int, _Timing]] = {}
         self._curves: dict[int, tuple[int, list[float]]] = {}  # bucket: when made, seconds
         self._now = 0
-        for rows, seconds in (measured or {}).items():
-            if 0 < rows <= max_rows:
-                self._buckets.setdefault(0, {})[rows] = _Timing(seconds, 1)
 
     def observe(self, rows: int, n_cells: int, seconds: float) -> None:
         """One decode of that many rows took so long, with n_cells cells in use."""
@@ -69,7 +69,8 @@ class StepCosts:
 
     def knows(self, rows: int) -> bool:
         """Whether this width was ever measured, whatever the context."""
-        return rows > self._max_rows or any(rows in timings for timings in self._buckets.values())
+        known = rows in self._calibrated or any(rows in timings for timings in self._buckets.values())
+        return known or rows > self._max_rows
 
     def is_stale(self, rows: int, n_cells: int) -> bool:
         """Whether this width was not measured lately."""
@@ -78,31 +79,34 @@ class StepCosts:
 
     def table(self) -> dict[int, float]:
         """Seconds by rows as far as measured, for the smallest context measured."""
-        if not self._buckets:
-            return {}
-        return {rows: timing.seconds for rows, timing in sorted(self._buckets[min(self._buckets)].items())}
+        seen = self._buckets[min(self._buckets)] if self._buckets else {}
+        return dict(sorted((self._calibrated | {rows: t.seconds for rows, t in seen.items()}).items()))
 
     def _make(self, bucket: int) -> list[float]:
-        known = self._known(bucket)
-        if not known:
+        seen = {rows: timing.seconds for rows, timing in self._buckets.get(bucket, {}).items()}
+        elsewhere = self._elsewhere(bucket)
+        if not seen and not elsewhere:
             return [0.0] * (self._max_rows + 1)
-        curve = _interpolated(sorted(known.items()), self._max_rows)
+        if not elsewhere:
+            curve = _interpolated(sorted(seen.items()), self._max_rows)
+        else:
+            curve = _interpolated(sorted(elsewhere.items()), self._max_rows)
+            if seen:
+                _correct(curve, sorted(seen.items()))
         for rows in range(self._max_rows - 1, 0, -1):  # what costs more than something wider can be padded
             curve[rows] = min(curve[rows], curve[rows + 1])
         return curve
 
-    def _known(self, bucket: int) -> dict[int, float]:
-        """Seconds by rows: measured in this bucket, or in the nearest other one and scaled to this one."""
-        own = {rows: timing.seconds for rows, timing in self._buckets.get(bucket, {}).items()}
-        for other in sorted(self._buckets, key=lambda b: abs(b - bucket)):
-            timings = self._buckets[other]
-            shared = [rows for rows in timings if rows in own]
-            scale = 1.0
-            if shared:
-                scale = sum(own[r] for r in shared) / sum(timings[r].seconds for r in shared)
-            for rows, timing in timings.items():
-                own.setdefault(rows, timing.seconds * scale)
-        return own
+    def _elsewhere(self, bucket: int) -> dict[int, float]:
+        """Seconds by rows from the nearest other context, or as calibrated. What no step has confirmed is
+        taken for a little better: trying it once costs little, never trying it may cost much."""
+        found = {rows: OPTIMISM * seconds for rows, seconds in self._calibrated.items() if rows > 1}
+        if 1 in self._calibrated:
+            found[1] = self._calibrated[1]
+        for other in sorted(self._buckets, key=lambda b: -abs(b - bucket)):
+            if other != bucket:
+                found |= {rows: timing.seconds for rows, timing in self._buckets[other].items()}
+        return found
 
 
 def _bucket(n_cells: int) -> int:
@@ -127,3 +131,18 @@ def _interpolated(known: list[tuple[int, float]], max_rows: int) -> list[float]:
             share = (rows - left[0]) / (right[0] - left[0])
             curve.append(left[1] + share * (right[1] - left[1]))
     return curve
+
+
+def _correct(curve: list[float], seen: list[tuple[int, float]]) -> None:
+    """Scale the curve so that it goes through what was seen, in between by what is seen on both sides."""
+    ratios = [(rows, seconds / curve[rows]) for rows, seconds in seen if curve[rows] > 0.0]
+    points = iter(ratios[1:])
+    left, right = ratios[0], next(points, None)
+    for rows in range(1, len(curve)):
+        while right is not None and rows >= right[0]:
+            left, right = right, next(points, None)
+        if right is None or rows <= left[0]:
+            curve[rows] *= left[1]
+        else:
+            share = (rows - left[0]) / (right[0] - left[0])
+            curve[rows] *= left[1] + share * (right[1] - left[1])

@@ -14,17 +14,27 @@ from server.speculation.costs import STALE, StepCosts
 from server.speculation.pace import Pace
 
 
+def known(max_rows: int, seconds: dict[int, float]) -> list[float]:
+    """The curve after these steps."""
+    costs = StepCosts(max_rows)
+    for rows, spent in seconds.items():
+        for _ in range(3):
+            costs.observe(rows, 0, spent)
+    for _ in range(8):
+        costs.observe(1, 0, seconds[1])
+    return costs.curve(0)
+
+
 def test_nothing_known_costs_nothing():
     assert StepCosts(4).curve(0) == [0.0] * 5
 
 
 def test_between_measured_widths_costs_lie_on_a_line_and_beyond_rise_slowly():
-    costs = StepCosts(8, {1: 1.0, 4: 2.5, 6: 2.7})
-    assert costs.curve(0) == pytest.approx([0.0, 1.0, 1.5, 2.0, 2.5, 2.6, 2.7, 2.75, 2.8])
+    assert known(8, {1: 1.0, 4: 2.5, 6: 2.7}) == pytest.approx([0, 1.0, 1.5, 2.0, 2.5, 2.6, 2.7, 2.75, 2.8])
 
 
 def test_a_width_that_costs_more_than_a_wider_one_is_as_good_as_the_wider_one():
-    assert StepCosts(4, {1: 1.0, 2: 3.0, 3: 2.0, 4: 2.0}).curve(0) == [0.0, 1.0, 2.0, 2.0, 2.0]
+    assert known(4, {1: 1.0, 2: 3.0, 3: 2.0, 4: 2.0}) == [0.0, 1.0, 2.0, 2.0, 2.0]
 
 
 def test_an_outlier_moves_little_and_a_lasting_change_much():
@@ -46,11 +56,34 @@ def test_noise_around_a_step_is_averaged():
 
 
 def test_a_longer_context_scales_what_is_known_of_a_shorter_one():
-    costs = StepCosts(4, {1: 1.0, 4: 2.0})
+    costs = StepCosts(4)
+    for rows, seconds in ((1, 1.0), (4, 2.0)):
+        for _ in range(3):
+            costs.observe(rows, 0, seconds)
     for _ in range(10):
         costs.observe(1, 5000, 3.0)
     assert costs.curve(5000)[4] == pytest.approx(6.0)
     assert costs.curve(10)[4] == pytest.approx(2.0)
+
+
+def test_a_calibration_on_a_busy_machine_is_corrected_by_the_first_steps():
+    costs = StepCosts(16, {1: 1.0, 2: 3.0, 4: 3.5, 8: 4.0, 16: 5.0})
+    for _ in range(4):
+        costs.observe(1, 0, 1.0)
+    for _ in range(12):
+        costs.observe(8, 0, 2.0)
+    curve = costs.curve(0)
+    assert curve[8] == pytest.approx(2.0)
+    assert curve[16] == pytest.approx(2.5)
+    assert curve[4] <= 2.0
+
+
+def test_what_no_step_confirmed_is_worth_a_try():
+    costs = StepCosts(4, {1: 1.0, 4: 2.0})
+    assert costs.curve(0)[1] == 1.0
+    assert costs.curve(0)[4] == pytest.approx(1.8)
+    assert costs.knows(4)
+    assert costs.table() == {1: 1.0, 4: 2.0}
 
 
 def test_a_width_not_seen_for_long_is_stale():
