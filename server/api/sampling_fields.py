@@ -91,6 +91,20 @@ class SamplingFields(Body):
         return names
 
 
+def not_for_beams(fields: SamplingFields) -> str | None:
+    """The first field that asks for texts other than the likeliest in a way that a beam search does not know.
+    Temperature and the filters choose among tokens, so there they just do not apply."""
+    asked = {
+        "presence_penalty": fields.presence_penalty,
+        "frequency_penalty": fields.frequency_penalty,
+        "repeat_penalty": (fields.repeat_penalty or 1.0) - 1.0,
+        "dry_multiplier": fields.dry_multiplier,
+        "xtc_probability": fields.xtc_probability,
+        "mirostat": fields.mirostat,
+    }
+    return next((name for name, value in asked.items() if value), None)
+
+
 # What SamplingParams takes as it comes.
 _PLAIN = tuple(
     name

@@ -6,8 +6,9 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import ConfigDict, Field
 
-from server.api.body import Body, Count, Share
-from server.api.sampling_fields import SamplingFields
+from server.api.body import Body, Count, LastTokens, Share
+from server.api.sampling_fields import SamplingFields, not_for_beams
+from server.engine.beams import MAX_BEAMS
 from server.engine.request import Exactness
 
 MAX_STOPS = 32
@@ -110,6 +111,9 @@ class ChatRequest(SamplingFields):
     grammar: str | None = None
     prediction: Prediction | None = None
     speculative: bool | Speculative | None = None
+    context_shift: bool = False
+    n_keep: LastTokens = 0
+    n_beams: Annotated[int, Field(ge=0, le=MAX_BEAMS)] = 1
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -144,15 +148,24 @@ def contradiction(body: ChatRequest) -> tuple[str, str] | None:
         return "top_logprobs", "logprobs must be true"
     if body.max_new_tokens is not None and (body.min_tokens or 0) > body.max_new_tokens:
         return "min_tokens", f"must be at most max_tokens, which is {body.max_new_tokens}"
+    if body.n_beams > 1 and (found := _not_with_beams(body)) is not None:
+        return "n_beams", found
     asked = body.speculative
     if isinstance(asked, Speculative) and asked.n_max is not None and asked.n_min > asked.n_max:
         return "speculative.n_min", f"must be at most n_max, which is {asked.n_max}"
     return None
 
 
+def _not_with_beams(body: ChatRequest) -> str | None:
+    if body.n_generated > 1:
+        return "a beam search has one result: n and best_of must be 1"
+    if body.context_shift:
+        return "a beam search cannot outgrow the context: context_shift must be false"
+    name = not_for_beams(body)
+    return f"{name} has no meaning in a beam search" if name else None
+
+
 NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "n_beams": (0, 1),
-    "n_keep": (0, -1),
     "n_predict": (-1,),
     "min_keep": (0,),
     "cache_prompt": (True,),

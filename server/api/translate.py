@@ -18,14 +18,17 @@ from server.sampling.noise import mix
 def generation_requests(served: Served, body: ChatRequest) -> list[GenerationRequest]:
     """One request for each reply to generate; they differ in their seeds only. Raises InvalidRequestError.
     Slow for long prompts and grammars: not for the event loop."""
+    prompt = _prompt(served, body)
     first = GenerationRequest(
-        prompt=_prompt(served, body),
+        prompt=prompt,
         sampling=sampling_params(body, served.defaults, served.vocabulary),
         max_tokens=body.max_new_tokens,
         stop_tokens=served.vocabulary.eog,
         speculation=_speculation(body, served.vocabulary),
         constraint=_constraint(served, body),
         n_logprobs=body.n_logprobs,
+        n_keep=_n_keep(body, len(prompt), served.vocabulary) if body.context_shift else None,
+        n_beams=max(1, body.n_beams),
     )
     if body.n_generated > body.n and first.n_logprobs is None:
         first = replace(first, n_logprobs=0)  # which are best is told by their logprobs
@@ -65,6 +68,11 @@ def _speculation(body: ChatRequest, vocabulary: Vocabulary) -> Speculation:
         drafters=None if asked.drafters is None else frozenset(asked.drafters),
         prediction=prediction,
     )
+
+
+def _n_keep(body: ChatRequest, n_prompt: int, vocabulary: Vocabulary) -> int:
+    """As in llama-server: -1 is the whole prompt, and a BOS does not count."""
+    return n_prompt if body.n_keep < 0 else body.n_keep + vocabulary.add_bos
 
 
 def _constraint(served: Served, body: ChatRequest) -> Callable[[], Constraint] | None:

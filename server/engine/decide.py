@@ -15,7 +15,7 @@ from server.sampling.logprobs import TokenLogprobs, token_logprobs
 def decide(session: Session, proposal: Proposal, rows: Logits, *, by_rejection: bool) -> Verdict:
     """rows: logits after the last committed token, then after each node of the proposal. The session's
     sampler advances by what is committed. by_rejection: by the classical rule, see rejection.py."""
-    sampler, position, request = session.sampler, len(session.tokens), session.request
+    sampler, position, request = session.sampler, session.position, session.request
     if not by_rejection or request.sampling.mirostat:
         return verify(
             proposal,

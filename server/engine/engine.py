@@ -15,8 +15,10 @@ from server.engine.events import Event, Failed, Finished, FinishReason, Started
 from server.engine.proposer import NOTHING, Ask, Proposal, Proposer
 from server.engine.request import GenerationRequest
 from server.engine.scheduler import Limits, Work, plan
+from server.engine.search import Searches
 from server.engine.sequences import Sequences
 from server.engine.session import NO_SEQ, Session
+from server.engine.shift import for_drafters, shift
 from server.errors import BackendError, DuoError
 from server.llama.backend import Backend, Batch, Logits
 
@@ -47,6 +49,7 @@ class Engine:
         self._limits = limits if backend.can_trim else replace(limits, draft_max=0)
         self._clock = clock
         self._sequences = Sequences(backend, n_slots, limits.leaves)
+        self._searches = Searches(backend, self._sequences, n_slots)
         self._cache = PrefixCache(self._sequences.n_main, partial=backend.can_trim)
         self._waiting: deque[Session] = deque()
         self._active: list[Session] = []
@@ -54,19 +57,25 @@ class Engine:
 
     # -- what callers ask for ----------------------------------------
 
+    def vet(self, request: GenerationRequest) -> None:
+        """Raises InvalidRequestError for what this engine could never do. Safe from any thread."""
+        self._searches.vet(request)
+
     def submit(self, session_id: int, request: GenerationRequest) -> None:
         """Queue a request. Drafters hear of it at once, so that they prefill while it waits."""
+        self.vet(request)
         session = Session(session_id, request, self._backend.n_ctx)
         self._waiting.append(session)
         if self._may_draft(session):
-            self._proposer.open(session_id, session.tokens, request.sampling, request.speculation)
+            self._open(session)
 
     def cancel(self, session_id: int, keep: int | None = None) -> None:
-        """End a session now. `keep` generated tokens stay cached (None: all). Unknown ids are ignored."""
+        """End a session now. The reply is its first `keep` generated tokens (None: all), of which all but the
+        last stay cached. Unknown ids are ignored."""
         for session in [*self._active, *self._waiting]:
             if session.id == session_id:
-                n_keep = len(session.tokens) if keep is None else session.n_prompt + keep
-                self._end(session, Finished("cancelled", session.stats(self._clock())), n_keep)
+                n_all = len(session.tokens) if keep is None else session.n_prompt + keep - session.n_dropped
+                self._end(session, Finished("cancelled", session.stats(self._clock())), n_all - 1)
 
     def fail_all(self, error: DuoError) -> None:
         """End every session with an error and forget what the KV cache holds of it."""
@@ -81,6 +90,7 @@ class Engine:
         began = self._clock()
         self._proposer.drain()
         self._admit()
+        self._shift()
         works = plan(self._active, self._limits)
         if not works:
             return False
@@ -101,7 +111,7 @@ class Engine:
         at, n_cells = 0, self._n_held()
         for work, proposal, tree in zip(works, proposals, trees, strict=True):
             at = self._commit(work, proposal, tree, logits, at)
-        if all(work.n_pending == 1 for work in works):
+        if all(work.n_pending == 1 and work.session.request.n_beams == 1 for work in works):
             now = self._clock()
             n_committed = sum(len(work.session.tokens) for work in works) - n_committed
             self._proposer.stepped(len(batch), n_cells, decoded - decoding, now - began, n_committed)
@@ -117,8 +127,10 @@ class Engine:
             if reuse is None:
                 return
             self._waiting.popleft()
-            self._prepare(reuse)
+            self._sequences.take(reuse)
             session.seq, session.n_kv = reuse.seq, reuse.length
+            if session.request.n_beams > 1:
+                self._searches.begin(session, self._take_further(session))
             self._active.append(session)
             if session.admitted_at is None:
                 session.admitted_at, session.n_cached = self._clock(), reuse.length
@@ -128,35 +140,49 @@ class Engine:
         """Where in the KV cache the session shall go, None if it has to wait."""
         if not self._fits(session) or self._may_share_soon(session):
             return None
+        if self._sequences.n_main - self._cache.n_busy < self._searches.n_conversations(session.request):
+            return None
         if self._limits.is_stable(session):  # its bits shall not depend on what else is in the cache
             while (seq := self._cache.evict()) is not None:
                 self._sequences.trim(seq, 0)
             return self._cache.take([])
-        return self._cache.take(session.tokens, {s.seq: s.tokens[: s.n_kv] for s in self._active})
+        return self._cache.take(session.tokens, {s.seq: s.tokens[: s.n_reusable] for s in self._active})
+
+    def _take_further(self, session: Session) -> list[int]:
+        """Sequences beyond the one that a session has, for the beams that its shadows are too few for."""
+        taken = (self._cache.take([]) for _ in range(self._searches.n_conversations(session.request) - 1))
+        return [reuse.seq for reuse in taken if reuse is not None]
 
     def _may_share_soon(self, session: Session) -> bool:
         """Whether a running session is still evaluating a prompt that begins alike: better to copy it then
         than to evaluate it twice (the choices of one request, say)."""
         for other in self._active:
-            if other.n_pending > 1 and self._backend.can_trim:
+            if other.n_pending > 1 and other.n_intact is None and self._backend.can_trim:
                 shared = common_prefix(other.tokens, session.tokens)
                 if min(shared, len(session.tokens) - 1) > other.n_kv + WORTH_SHARING:
                     return True
         return False
 
-    def _prepare(self, reuse: Reuse) -> None:
-        if reuse.source != reuse.seq:
-            self._sequences.trim(reuse.seq, 0)
-            if reuse.length:
-                self._backend.copy(reuse.source, reuse.seq, 0, reuse.length)
-        else:
-            self._sequences.trim(reuse.seq, reuse.length)
+    def _shift(self) -> None:
+        """Make room for the sessions whose context is full. Whoever guesses is told the tokens anew."""
+        for session in self._active:
+            if not session.is_full or session.n_pending > 1:
+                continue
+            reopen = self._may_draft(session) and not session.is_rewound
+            if shift(session, self._sequences, self._backend) and reopen:
+                self._proposer.close(session.id, keep=True)
+                self._open(session)
+
+    def _open(self, session: Session) -> None:
+        sampling = for_drafters(session.request.sampling, session.n_dropped)
+        self._proposer.open(session.id, session.tokens, sampling, self._limits.bounds(session))
 
     def _fits(self, session: Session) -> bool:
         """Whether the session has a chance to run beside the active ones without pushing one out."""
         if any(self._limits.is_stable(other) for other in [*self._active, session]):
             return not self._active
-        n_tokens = sum(len(s.tokens) + self._limits.n_chunk for s in [*self._active, session])
+        beside = [*self._active, session]
+        n_tokens = sum(len(s.tokens) + s.request.n_beams * self._limits.n_chunk for s in beside)
         return not self._active or n_tokens <= self._backend.n_cells
 
     def _make_room(self, works: list[Work]) -> list[Work]:
@@ -177,17 +203,18 @@ class Engine:
         return works
 
     def _missing(self, works: list[Work]) -> int:
-        rows = sum(work.n_pending + max(work.n_draft, self._n_pad(work, 0)) for work in works)
+        rows = sum(work.n_rows + max(work.n_draft, self._n_pad(work, 0)) for work in works)
         return self._n_held() + rows - self._backend.n_cells
 
     def _n_held(self) -> int:
-        return self._cache.n_cells + sum(session.n_kv for session in self._active)
+        return self._cache.n_cells + sum(session.n_kv + session.n_extra for session in self._active)
 
     def _n_pad(self, work: Work, n_draft: int) -> int:
         """Rows to add so that a step of a stable session has its one width, as far as the context goes."""
-        if work.session.n_pending > 1 or not self._limits.is_stable(work.session):
+        session = work.session
+        if session.n_pending > 1 or session.request.n_beams > 1 or not self._limits.is_stable(session):
             return 0
-        room = self._backend.n_ctx - len(work.session.tokens)
+        room = self._backend.n_ctx - len(session.tokens)
         return min(self._limits.stable_width - 1, room) - n_draft
 
     def _propose(self, works: list[Work]) -> list[Proposal]:
@@ -195,7 +222,7 @@ class Engine:
         asks = [_ask(work) for work in works if work.completes and self._may_draft(work.session)]
         if not asks:
             return [NOTHING] * len(works)
-        n_rows = sum(work.n_pending for work in works)
+        n_rows = sum(work.n_rows for work in works)
         given = self._proposer.propose(asks, n_rows, self._n_held())
         by_session = {ask.session: proposal for ask, proposal in zip(asks, given, strict=True)}
         return [by_session.get(work.session.id, NOTHING) for work in works]
@@ -203,7 +230,10 @@ class Engine:
     def _build(self, works: list[Work], proposals: list[Proposal]) -> tuple[Batch, list[Branches | None]]:
         batch, trees = Batch(), list[Branches | None]()
         for work, proposal in zip(works, proposals, strict=True):
-            if work.completes:
+            if work.completes and work.session.request.n_beams > 1:
+                self._searches.add(batch, work.session)
+                trees.append(None)
+            elif work.completes:
                 n_pad = self._n_pad(work, len(proposal))
                 trees.append(self._sequences.add(batch, work.session, proposal, n_pad))
             else:
@@ -217,6 +247,8 @@ class Engine:
         if not work.completes:
             session.n_kv += work.n_pending
             return at
+        if session.request.n_beams > 1:
+            return self._search(session, logits, at)
         n_pad = self._n_pad(work, len(proposal))
         verdict = decide(session, proposal, logits[at:], by_rejection=self._limits.by_rejection)
         if len(verdict.nodes) < len(proposal) or n_pad:
@@ -233,6 +265,16 @@ class Engine:
             self._finish(session, reason)
         return at + 1 + len(proposal) + n_pad
 
+    def _search(self, session: Session, logits: Logits, at: int) -> int:
+        """The same for a beam search."""
+        end = at + session.n_rows
+        advance = self._searches.advance(session, logits[at:end], self._clock())
+        if advance.committed:
+            self._emit(session.id, advance.committed)
+        if advance.reason:
+            self._finish(session, advance.reason)
+        return end
+
     # -- endings ----------------------------------------
 
     def _finish(self, session: Session, reason: FinishReason) -> None:
@@ -247,7 +289,8 @@ class Engine:
             self._active.remove(session)
         else:
             self._waiting.remove(session)
-        n = min(session.n_kv, n_keep, len(session.tokens) - 1)  # else reuse would tell who chose the last one
+        n_most = len(session.tokens) - 1  # else reuse would tell who chose the last one
+        n = max(0, min(session.n_reusable, n_keep, n_most))
         self._release(session, n)
         if self._may_draft(session):
             self._proposer.close(session.id, keep=n > 0)
@@ -256,6 +299,7 @@ class Engine:
     def _preempt(self, session: Session) -> None:
         self._active.remove(session)
         self._release(session, 0)
+        session.lose_cells()
         self._waiting.appendleft(session)
 
     def _release(self, session: Session, length: int) -> None:
@@ -265,11 +309,16 @@ class Engine:
             length = length if self._backend.can_trim else 0
         self._sequences.trim(session.seq, length)
         self._cache.release(session.seq, session.tokens[:length])
+        for seq in self._searches.end(session):
+            self._sequences.trim(seq, 0)
+            self._cache.release(seq, [])
         session.seq, session.n_kv = NO_SEQ, 0
 
     def _may_draft(self, session: Session) -> bool:
         if self._limits.by_rejection and session.request.sampling.mirostat:
             return False  # it learns from its own draws only
+        if session.request.n_beams > 1:
+            return False
         return self._limits.draft_max > 0 and session.request.speculation.n_max != 0
 
     # -- what others may know ----------------------------------------
@@ -291,6 +340,7 @@ class Engine:
         assert not self._active, "active sessions"
         assert not self._waiting, "waiting sessions"
         assert self._cache.n_busy == 0, "busy sequences"
+        assert self._searches.idle(), "beam searches"
         assert self._proposer.idle(), "open sessions at the proposer"
 
 

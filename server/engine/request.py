@@ -37,7 +37,9 @@ class GenerationRequest:
     prompt: token ids, at least one. max_tokens: None generates until the context ends. stop_tokens: ids
     that end the generation; such a token is reported in the last `Committed` event, never as text.
     constraint makes a fresh grammar state. n_logprobs: None for none, else how many of the likeliest tokens
-    to report beside the chosen one (0 to 20).
+    to report beside the chosen one (0 to 20). n_keep: a reply that reaches the end of the context goes on,
+    half of the tokens after the first n_keep forgotten; None: it ends there. n_beams > 1: search for the
+    likeliest reply instead of drawing one (beams.py); not together with n_keep.
     """
 
     prompt: Sequence[int]
@@ -47,3 +49,5 @@ class GenerationRequest:
     speculation: Speculation = field(default_factory=Speculation)
     constraint: Callable[[], Constraint] | None = None
     n_logprobs: int | None = None
+    n_keep: int | None = None
+    n_beams: int = 1

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from server.engine.request import Exactness
+from server.engine.request import Exactness, Speculation
 from server.engine.session import Session
 
 
@@ -29,6 +29,11 @@ class Limits:
         """Whether the session's bits shall not depend on drafts, nor on other sessions: it runs alone."""
         return (session.request.speculation.exactness or self.exactness) == "width-stable"
 
+    def bounds(self, session: Session) -> Speculation:
+        """What the session's request says about drafts, with the exactness that it gets."""
+        asked = session.request.speculation
+        return asked if asked.exactness else replace(asked, exactness=self.exactness)
+
 
 @dataclass(slots=True)
 class Work:
@@ -43,16 +48,21 @@ class Work:
         """Whether the last committed token is among the rows, so that the next one can be drawn."""
         return self.n_pending == self.session.n_pending
 
+    @property
+    def n_rows(self) -> int:
+        """Without guesses."""
+        return self.n_pending - 1 + self.session.n_rows
+
 
 def plan(sessions: Sequence[Session], limits: Limits) -> list[Work]:
     """Every decoding session first, one row each; then prompts in order of admission as far as rows last;
     then guesses in what is left, evenly."""
     works = [Work(s, 1) for s in sessions if s.n_pending == 1]
-    left = limits.n_batch - len(works)
+    left = limits.n_batch - sum(work.session.n_rows for work in works)
     prompt_rows = min(left, limits.n_chunk) if works else left
     for session in sessions:
         if session.n_pending > 1 and prompt_rows > 0:
-            n = min(session.n_pending, prompt_rows)
+            n = min(session.n_due, prompt_rows)
             works.append(Work(session, n))
             prompt_rows -= n
             left -= n
@@ -72,5 +82,7 @@ def _draft_max(session: Session, limits: Limits) -> int:
 
 
 def _wanted(session: Session, limits: Limits) -> int:
+    if session.request.n_beams > 1:
+        return 0
     wanted = session.request.speculation.n_max
     return limits.draft_max if wanted is None else min(wanted, limits.draft_max)

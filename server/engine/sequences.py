@@ -1,13 +1,14 @@
 """Sessions' rows in the KV cache: one sequence each, and for trees a shadow per further leaf.
 
 A shadow holds the same cells as its session's sequence as far as both go, so it costs none of its own; before
-a step only the tail that it lacks is copied.
+a step only the tail that it lacks is copied. Conversations that begin alike share cells too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from server.cache.prefix import Reuse
 from server.engine.branches import MAIN, Branches, branches
 from server.engine.proposer import Proposal
 from server.engine.session import Session
@@ -26,6 +27,7 @@ class Sequences:
         self._n_shadows = leaves - 1 if branching else 0
         self.n_main = backend.n_seqs // (1 + self._n_shadows)
         self._lengths = [0] * backend.n_seqs  # of shadows
+        self._shared = [0] * self.n_main  # beyond it a conversation's cells are its own
         for seq in range(backend.n_seqs):
             backend.trim(seq, 0)
 
@@ -33,6 +35,17 @@ class Sequences:
     def most_leaves(self) -> int:
         """Of one session's tree."""
         return 1 + self._n_shadows
+
+    def take(self, reuse: Reuse) -> None:
+        """Have the sequence hold what is reused, and nothing else."""
+        if reuse.source == reuse.seq:
+            self.trim(reuse.seq, reuse.length)
+            return
+        self.trim(reuse.seq, 0)
+        if reuse.length:
+            self._backend.copy(reuse.source, reuse.seq, 0, reuse.length)
+            self._shared[reuse.seq] = reuse.length
+            self._shared[reuse.source] = max(self._shared[reuse.source], reuse.length)
 
     def add_prompt(self, batch: Batch, session: Session, n: int) -> None:
         """Rows for the next n tokens of a prompt, without logits."""
@@ -80,6 +93,26 @@ class Sequences:
     def trim(self, seq: int, length: int) -> None:
         """Forget positions >= length of a session's sequence, and all of its shadows."""
         self._backend.trim(seq, length)
+        self._shared[seq] = min(self._shared[seq], length)
+        self._free_shadows(seq)
+
+    def owns(self, seq: int, start: int) -> bool:
+        """Whether no other conversation shares cells of this one at positions >= start."""
+        return self._shared[seq] <= start
+
+    def shift(self, seq: int, start: int, end: int) -> None:
+        """Forget positions from start to end and move the later ones, which the sequence must own."""
+        self._free_shadows(seq)
+        self._backend.shift(seq, start, end)
+        self._shared[seq] = min(self._shared[seq], start)
+
+    def claim(self, seq: int) -> list[int]:
+        """A conversation's sequence and its shadows, to be used in any way until the next trim of it."""
+        for shadow in self._shadows(seq):
+            self._lengths[shadow] = 1
+        return [seq, *self._shadows(seq)]
+
+    def _free_shadows(self, seq: int) -> None:
         for shadow in self._shadows(seq):
             if self._lengths[shadow]:
                 self._backend.trim(shadow, 0)

@@ -19,6 +19,10 @@ class Session:
     """tokens: the prompt and all committed ones. The first n_kv of them are in the KV sequence `seq`.
 
     A session that decodes has exactly one token pending (the last committed one); one in prefill has more.
+    Tokens that the context had no room for are in `drops`: (where they were, the tokens), in order. ahead:
+    committed tokens that come after `tokens` but are not evaluated again yet (see rewind). n_intact: how many
+    leading cells are surely those that evaluating `tokens` would give, None for all. n_rows: rows of a step
+    that decodes; n_extra: cells beyond the first n_kv; more than 1 and 0 for beam searches only.
     """
 
     id: int
@@ -30,6 +34,11 @@ class Session:
     sampler: Sampler = field(init=False)
     seq: int = NO_SEQ
     n_kv: int = 0
+    n_intact: int | None = None
+    n_rows: int = 1
+    n_extra: int = 0
+    drops: list[tuple[int, list[int]]] = field(default_factory=list[tuple[int, list[int]]])
+    ahead: list[int] = field(default_factory=list[int])
     n_cached: int = 0
     admitted_at: float | None = None
     first_at: float = 0.0
@@ -39,6 +48,7 @@ class Session:
     n_accepted: int = 0
     accepted_per_step: list[int] = field(default_factory=list[int])
     drafters: dict[str, DrafterCount] = field(default_factory=dict[str, DrafterCount])
+    _rewound: tuple[int, list[int]] | None = None  # how many drops to repeat, and the tokens after them
 
     def __post_init__(self) -> None:
         self.tokens = list(self.request.prompt)
@@ -51,12 +61,40 @@ class Session:
         return len(self.tokens) - self.n_kv
 
     @property
+    def n_due(self) -> int:
+        """How many of the pending tokens may be evaluated: the last one of a full context waits for room."""
+        return self.n_pending - self.is_full
+
+    @property
+    def is_full(self) -> bool:
+        """Whether tokens have to be dropped before the last one is evaluated."""
+        return self.request.n_keep is not None and len(self.tokens) >= self.n_ctx
+
+    @property
+    def n_dropped(self) -> int:
+        return sum(len(tokens) for _, tokens in self.drops)
+
+    @property
+    def position(self) -> int:
+        """Of the next token in the whole text, dropped tokens included: what its noise is keyed by."""
+        return len(self.tokens) + self.n_dropped
+
+    @property
+    def n_generated(self) -> int:
+        return self.position + len(self.ahead) - self.n_prompt
+
+    @property
+    def n_reusable(self) -> int:
+        """How many leading cells another session may copy, or the next turn continue."""
+        return self.n_kv if self.n_intact is None else min(self.n_kv, self.n_intact)
+
+    @property
     def n_left(self) -> int:
-        """How many more tokens may be committed: max_tokens and the context set the bound."""
+        """How many more tokens may be committed in one step: max_tokens and the context set the bound."""
         room = self.n_ctx - len(self.tokens)
         if self.request.max_tokens is None:
             return room
-        return min(room, self.request.max_tokens - (len(self.tokens) - self.n_prompt))
+        return min(room, self.request.max_tokens - self.n_generated)
 
     def commit(self, verdict: Verdict, proposal: Proposal, now: float) -> None:
         """Append one step's tokens and count what became of its drafts."""
@@ -80,7 +118,48 @@ class Session:
         """Why the session is over after a commit, None while it is not."""
         if self.tokens[-1] in self.request.stop_tokens:
             return "stop"
-        return None if self.n_left > 0 else "length"
+        goes_on = self.request.n_keep is not None and self.n_generated != self.request.max_tokens
+        return None if goes_on or self.n_left > 0 else "length"
+
+    def next_drop(self) -> tuple[int, int]:
+        """Which tokens go, from and to, when the context is full: as in llama-server, the first half of the
+        evaluated ones after n_keep, of which at least three are left."""
+        start = max(0, min(self.request.n_keep or 0, self.n_ctx - 4))
+        return start, start + (len(self.tokens) - 1 - start) // 2
+
+    def drop(self, start: int, end: int) -> None:
+        """Take these out of `tokens`, which becomes another list."""
+        self.drops.append((start, self.tokens[start:end]))
+        rest = self.tokens[:start] + self.tokens[end:]
+        room = self.n_ctx - len(rest)
+        self.tokens, self.ahead = rest + self.ahead[:room], self.ahead[room:]
+        if self._rewound is not None and self._rewound[0] == len(self.drops):
+            self.tokens, self._rewound = self._rewound[1], None
+
+    def rewind(self) -> None:
+        """Back to a full context before the first drop, from where the same evaluations and drops are to be
+        repeated: moved cells are lost and cannot be had in another way. `tokens` is the list that it was
+        again once they are."""
+        if self._rewound is None:
+            self._rewound = len(self.drops), self.tokens
+        whole = list(self.tokens)
+        for start, tokens in reversed(self.drops):
+            whole[start:start] = tokens
+        whole += self.ahead
+        self.tokens, self.ahead, self.drops = whole[: self.n_ctx], whole[self.n_ctx :], []
+
+    def lose_cells(self) -> None:
+        """Nothing of it is in the KV cache any more. What was evaluated in an order that `tokens` does not
+        tell has to be repeated from where that began."""
+        if self.request.n_beams > 1:
+            self.tokens, self.ahead = self.tokens[: self.n_prompt], self.tokens[self.n_prompt :] + self.ahead
+        elif self.n_intact is not None:
+            self.rewind()
+        self.n_intact = None
+
+    @property
+    def is_rewound(self) -> bool:
+        return self._rewound is not None
 
     def stats(self, now: float) -> Stats:
         """Counts and times so far."""
@@ -89,7 +168,7 @@ class Session:
         return Stats(
             n_prompt=self.n_prompt,
             n_cached=self.n_cached,
-            n_predicted=len(self.tokens) - self.n_prompt,
+            n_predicted=self.n_generated,
             n_steps=self.n_steps,
             prompt_ms=(first - admitted) * 1e3,
             predicted_ms=(self.last_at - self.first_at) * 1e3 if self.n_steps else 0.0,
@@ -97,4 +176,5 @@ class Session:
             n_accepted=self.n_accepted,
             accepted_per_step=tuple(self.accepted_per_step),
             drafters=dict(self.drafters),
+            truncated=bool(self.drops) or self.is_rewound,
         )

@@ -99,6 +99,7 @@ class EngineThread:
             raise InvalidRequestError("the prompt is empty", param="messages")
         if len(request.prompt) >= self._n_ctx:
             raise ContextOverflowError(len(request.prompt), self._n_ctx)
+        self._engine.vet(request)
         if len(self._generations) >= self._max_queued:
             raise BusyError("the server is busy: too many requests are waiting")
         generation = LiveGeneration(next(self._ids), self)

@@ -109,6 +109,11 @@ class Backend(Protocol):
         partial reuse are possible then."""
         ...
 
+    @property
+    def can_shift(self) -> bool:
+        """Whether shift() works. Only where can_trim is true."""
+        ...
+
     def decode(self, batch: Batch) -> Logits:
         """Evaluate the rows. Returns (number of wanted rows, vocab size), in batch order, a view that is
         valid until the next decode. Raises BackendError; what the KV cache holds of the batch's
@@ -122,6 +127,12 @@ class Backend(Protocol):
     def copy(self, source: int, target: int, start: int, end: int) -> None:
         """Give the sequence `target`, which has `start` positions, those from start to end of `source`.
         Cheap: the cells are shared."""
+        ...
+
+    def shift(self, seq: int, start: int, end: int) -> None:
+        """Forget positions from start to end and move the later ones down to start. These keep what they
+        have seen of the forgotten ones, so they are not what evaluating the remaining tokens would give. No
+        other sequence may share the later cells: they would move there too."""
         ...
 
     def close(self) -> None: ...

@@ -97,6 +97,7 @@ class FakeBackend:
     step_s: float = 0.0
     row_s: float = 0.0
     can_trim: bool = True
+    can_shift: bool = True
     name: str = "fake"
     chat_template: str | None = None
     vocab: FakeVocabulary = field(default_factory=FakeVocabulary)
@@ -132,6 +133,19 @@ class FakeBackend:
         if len(own) != start or len(cells) < end or own != cells[:start]:
             raise BackendError(f"cannot copy {start} to {end} of sequence {source} to {target}")
         own += cells[start:end]
+
+    def shift(self, seq: int, start: int, end: int) -> None:
+        """A moved cell is new: its chain is a function of the one it had and of the two cells that meet, so
+        that the text differs from that of any other shift, and from that of the remaining tokens."""
+        cells = self._chains.get(seq, [])
+        if not (self.can_shift and self.can_trim and 0 <= start < end <= len(cells)):
+            raise BackendError(f"cannot shift {start} to {end} of a sequence of {len(cells)}")
+        moved = {id(cell) for cell in cells[end:]}
+        for other, held in self._chains.items():
+            if other != seq and any(id(cell) in moved for cell in held):
+                raise BackendError(f"sequence {other} shares cells that {seq} would move")
+        seam = mix((cells[start - 1].chain if start else 0) ^ mix(cells[end - 1].chain))
+        cells[start:] = [_Cell(mix(cell.chain ^ seam)) for cell in cells[end:]]
 
     def length(self, seq: int) -> int:
         """How many positions of the sequence are in the cache."""

@@ -221,6 +221,7 @@ class LlamaBackend:
         self.n_params = int(C.llama_model_n_params(model))
         self.n_bytes = int(C.llama_model_size(model))
         self.can_trim = not (C.llama_model_is_recurrent(model) or C.llama_model_is_hybrid(model))
+        self.can_shift = self.can_trim and bool(C.llama_memory_can_shift(self._memory))
         template = C.llama_model_chat_template(model, None)
         self.chat_template: str | None = template.decode() if template else None
         self.description = self._describe()
@@ -246,6 +247,11 @@ class LlamaBackend:
 
     def copy(self, source: int, target: int, start: int, end: int) -> None:
         C.llama_memory_seq_cp(self._memory, source, target, start, end)
+
+    def shift(self, seq: int, start: int, end: int) -> None:
+        if not C.llama_memory_seq_rm(self._memory, seq, start, end):
+            raise BackendError("this model's sequences cannot be shifted")
+        C.llama_memory_seq_add(self._memory, seq, end, -1, start - end)
 
     def close(self) -> None:
         if self._context:

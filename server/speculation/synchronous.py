@@ -14,7 +14,7 @@ from server.speculation.policy import Policy
 from server.speculation.speculated import Speculated
 
 SOURCE = "draft"
-PROBE_EVERY = 48  # steps
+PROBE_SHARE = 0.005  # of the time that guesses may take which do not seem to pay
 
 
 @dataclass(slots=True)
@@ -36,7 +36,9 @@ class Synchronous:
         self._policy = policy
         self._clock = clock
         self._paths: dict[int, _Path] = {}
-        self._idle = 0  # steps without a guess
+        self._saved_s = (
+            0.0  # for guesses that do not seem to pay: what they are worth would else stay unknown
+        )
 
     def draft(
         self,
@@ -55,9 +57,9 @@ class Synchronous:
                 self._paths[ask.session] = _Path(ask.limit, speculated.acceptance)
         rows, spent_s = n_rows, 0.0
         going = self._going(curve, rows, rate)
-        self._idle = 0 if going else self._idle + 1
-        if self._idle >= PROBE_EVERY:  # what it costs and is worth would else never be known better
-            going, self._idle = list(self._paths), 0
+        if not going and self._saved_s >= self.inline.td_s:
+            going, self._saved_s = list(self._paths), 0.0
+        self._saved_s += PROBE_SHARE * curve[min(n_rows, len(curve) - 1)]
         while going:
             began = self._clock()
             guesses = self.inline.guess(going)

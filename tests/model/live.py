@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -19,12 +20,13 @@ from drafters.worker import Worker
 from server.embedded import EmbeddedServer
 from server.engine.engine import Engine
 from server.engine.proposer import NoProposer, Proposer
-from server.engine.request import GenerationRequest
+from server.engine.request import Exactness, GenerationRequest
 from server.engine.scheduler import Limits
 from server.engine.thread import EngineThread
 from server.llama.backend import Backend, Batch, Logits
 from server.llama.llamacpp import LlamaBackend, LlamaOptions
 from server.speculation.bus import Listener
+from server.speculation.inline import InlineDrafter
 from server.speculation.messages import Message
 from server.speculation.policy import Policy
 from server.speculation.presence import Presence, vocabulary_card
@@ -116,9 +118,11 @@ class Padded:
         self.name, self.vocab, self.chat_template = backend.name, backend.vocab, backend.chat_template
         self.n_cells, self.n_ctx = backend.n_cells - 1, backend.n_ctx
         self.n_batch, self.n_seqs = backend.n_batch - 1, backend.n_seqs - 1
-        self.can_trim = backend.can_trim
+        self.can_trim, self.can_shift = backend.can_trim, backend.can_shift
+        self.n_trees = 0  # decodes of trees with several leaves
 
     def decode(self, batch: Batch) -> Logits:
+        self.n_trees += bool(batch.shared)
         if len(batch) > 1:
             return self._backend.decode(batch)
         batch.extend(self._spare, 0, [0], 0)
@@ -132,26 +136,44 @@ class Padded:
     def copy(self, source: int, target: int, start: int, end: int) -> None:
         self._backend.copy(source, target, start, end)
 
+    def shift(self, seq: int, start: int, end: int) -> None:
+        self._backend.shift(seq, start, end)
+
     def close(self) -> None:
         pass
+
+
+ALL = Policy(lookup=False, gate=False, waits=False)
+"""Verify whatever there is."""
+
+
+@dataclass(frozen=True, slots=True)
+class How:
+    """How a lead speculates: besides what a server's drafters guess, by a draft model or by lookup."""
+
+    draft_max: int = 8
+    policy: Policy = ALL
+    inline: InlineDrafter | None = None
+    exactness: Exactness = "default"
 
 
 class LiveLead:
     """An engine thread over a backend. Without a server it has no drafters."""
 
-    def __init__(self, backend: Backend, server: EmbeddedServer | None, *, draft_max: int) -> None:
+    def __init__(self, backend: Backend, server: EmbeddedServer | None, how: How) -> None:
         self.remote: RemoteDrafters | None = None
         self._bus: RedisBus | None = None
-        proposer: Proposer = NoProposer()
         if server is not None:
             own = Presence(
                 f"lead-{time.monotonic_ns()}", "lead", "test", "0", vocabulary_card(backend.vocab), 4
             )
             self._bus = RedisBus(server.url, "default", own)
-            self.remote = RemoteDrafters(self._bus, own, max_ahead=3 * draft_max)
-            proposer = Speculator(Policy(lookup=False, gate=False, waits=False), remote=self.remote)
+            self.remote = RemoteDrafters(self._bus, own, max_ahead=3 * how.draft_max)
             self._bus.start(self.remote)
-        limits = Limits(n_batch=backend.n_batch, draft_max=draft_max)
+        proposer: Proposer = NoProposer()
+        if self.remote or how.inline or how.policy.lookup:
+            proposer = Speculator(how.policy, remote=self.remote, inline=how.inline)
+        limits = Limits(n_batch=backend.n_batch, draft_max=how.draft_max, exactness=how.exactness)
         self.thread = EngineThread(
             lambda emit: Engine(backend, proposer, emit, limits=limits), n_ctx=backend.n_ctx
         )
@@ -188,10 +210,10 @@ class LiveLead:
 
 @asynccontextmanager
 async def lead(
-    backend: Backend, server: EmbeddedServer | None, *, draft_max: int = 8
+    backend: Backend, server: EmbeddedServer | None, how: How | None = None, *, draft_max: int = 8
 ) -> AsyncGenerator[LiveLead]:
-    """A running lead, checked clean at the end."""
-    live = LiveLead(backend, server, draft_max=draft_max)
+    """A running lead, checked clean at the end. draft_max is for the usual how."""
+    live = LiveLead(backend, server, how or How(draft_max))
     live.thread.start()
     try:
         yield live

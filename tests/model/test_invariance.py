@@ -21,12 +21,10 @@ from server.embedded import EmbeddedServer
 from server.engine.events import Committed
 from server.engine.request import GenerationRequest
 from server.llama.backend import Backend, Vocabulary
-from server.llama.llamacpp import LlamaBackend, LlamaOptions
+from server.llama.llamacpp import LlamaBackend
 from server.sampling.params import SamplingParams
-from server.speculation.messages import Commit, Draft, Message, Open
-from server.speculation.presence import Presence, vocabulary_card
-from server.speculation.streams import RedisBus
 from tests.model.live import DrafterProcess, Padded, ThreadedDrafter, lead
+from tests.model.meddler import Meddler
 from tests.support import Outcome
 
 pytestmark = [pytest.mark.model, pytest.mark.redis, pytest.mark.timeout(300)]
@@ -79,59 +77,6 @@ Alone: TypeAlias = dict[tuple[int, float], list[Observed]]
 @pytest.fixture(scope="module")
 def alone() -> Alone:
     return {}
-
-
-class Meddler:
-    """A second, hostile drafter on the same bus: lies about everything the honest ones see."""
-
-    def __init__(self, url: str, model: Path) -> None:
-        with closing(LlamaBackend(LlamaOptions(model, n_cells=256, n_seqs=1))) as backend:
-            card = vocabulary_card(backend.vocab)
-        self._id = f"meddler-{id(self)}"
-        self._n_vocab = card.size
-        self._bus = RedisBus(url, "default", Presence(self._id, "drafter", "lies", "0", card, 8))
-        self._leads: list[str] = []
-        self._epochs: dict[int, int] = {}
-        self._bus.start(self)
-
-    def peers(self, present: Sequence[Presence]) -> None:
-        self._leads = [presence.id for presence in present]
-
-    def received(self, message: Message) -> None:
-        if isinstance(message, Open):
-            self._epochs[message.session] = message.epoch
-            self._lie(message.session, len(message.tokens), message.chain)
-        elif isinstance(message, Commit):
-            self._lie(message.session, message.base + len(message.tokens), message.chain)
-
-    def _lie(self, session: int, base: int, chain: int) -> None:
-        tokens = tuple((base * 37 + i * 11) % self._n_vocab for i in range(6))
-        draft = Draft(
-            self._id,
-            session,
-            self._epochs.get(session, 0),
-            base,
-            chain,
-            1,
-            (-1, 0, 1, 2, 3, 4),
-            tokens,
-            b"\x40" * 6,
-        )
-        for lie in (
-            draft,
-            draft,
-            replace(draft, base=base + 3),
-            replace(draft, base=0),
-            replace(draft, chain=chain ^ 7),
-            replace(draft, tokens=(-5, self._n_vocab, 2**31 - 1, 0, 0, 0)),
-            replace(draft, session=session + 1),
-            replace(draft, epoch=9),
-        ):
-            for lead_id in self._leads:
-                self._bus.send(lead_id, lie)
-
-    def close(self) -> None:
-        self._bus.close()
 
 
 Director = Callable[[int], None]

@@ -1,0 +1,139 @@
+"""Beam searches in the KV cache: a sequence for every beam, whose cells are shared as far as beams agree."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from server.engine.beams import MAX_BEAMS, BeamSearch
+from server.engine.events import Committed, FinishReason
+from server.engine.proposer import NOTHING
+from server.engine.request import GenerationRequest
+from server.engine.sequences import Sequences
+from server.engine.session import Session
+from server.engine.verify import Verdict
+from server.errors import InvalidRequestError
+from server.llama.backend import Backend, Batch, Logits
+
+
+@dataclass(frozen=True, slots=True)
+class Advance:
+    """What one step of a search has decided: tokens to tell of, perhaps none, and why it ended, if it did."""
+
+    committed: Committed | None
+    reason: FinishReason | None
+
+
+@dataclass(slots=True)
+class _Search:
+    """seqs[i] holds the prompt and all but the last token of live beam i. free: sequences that hold the first
+    so many tokens of the prompt, all of them or none. further: the conversations' among all these, but for
+    the session's own."""
+
+    beams: BeamSearch
+    seqs: list[int]
+    free: dict[int, int]
+    further: list[int]
+    n_decided: int = 0
+
+
+class Searches:
+    """The beam searches under way. Session.n_kv, n_rows and n_extra follow the search once the prompt is
+    evaluated; Session.tokens are the prompt and what is decided."""
+
+    def __init__(self, backend: Backend, sequences: Sequences, n_slots: int) -> None:
+        self._backend = backend
+        self._sequences = sequences
+        self._searches: dict[int, _Search] = {}
+        most = min(MAX_BEAMS, sequences.n_main * sequences.most_leaves, backend.n_batch // n_slots)
+        self.most_beams = max(1, most) if backend.can_trim else 1
+
+    def vet(self, request: GenerationRequest) -> None:
+        """Raises InvalidRequestError when there can never be room for so many beams."""
+        if request.n_beams > self.most_beams:
+            raise InvalidRequestError(
+                f"n_beams: at most {self.most_beams} on this server, not {request.n_beams}", param="n_beams"
+            )
+        if request.n_beams > 1 and request.n_keep is not None:
+            raise InvalidRequestError("n_beams: a beam search cannot outgrow the context", param="n_beams")
+
+    def n_conversations(self, request: GenerationRequest) -> int:
+        """How many conversations' sequences the request needs, its own included."""
+        return -(-request.n_beams // self._sequences.most_leaves)
+
+    def begin(self, session: Session, further: list[int]) -> None:
+        """The session has its sequence, and for further beams these, which may hold anything."""
+        room = min(self._backend.n_ctx, self._backend.n_cells) - session.n_prompt
+        limit = max(1, min(room, (self._backend.n_cells - session.n_prompt) // session.request.n_beams))
+        if session.request.max_tokens is not None:
+            limit = min(limit, session.request.max_tokens)
+        for seq in further:
+            self._sequences.trim(seq, 0)
+        claimed = [one for seq in (session.seq, *further) for one in self._sequences.claim(seq)]
+        free = dict.fromkeys(claimed[1:], 0)
+        session.n_intact = session.n_prompt
+        self._searches[session.id] = _Search(BeamSearch(session.request, limit), [session.seq], free, further)
+
+    def add(self, batch: Batch, session: Session) -> None:
+        """Rows for what is left of the prompt, the last with logits, or for every beam's last token."""
+        search = self._searches[session.id]
+        for seq, beam in zip(search.seqs, search.beams.live, strict=True):
+            if beam.tokens:
+                position = session.n_prompt + len(beam.tokens) - 1
+                batch.extend(seq, position, beam.tokens[-1:], 1)
+            else:
+                batch.extend(seq, session.n_kv, session.tokens[session.n_kv :], 1)
+
+    def advance(self, session: Session, rows: Logits, now: float) -> Advance:
+        """Choose the beams to follow by the rows that add() asked for, and commit what they agree on."""
+        search = self._searches[session.id]
+        n_held = session.n_prompt + len(search.beams.live[0].tokens)
+        self._move(search, session.n_prompt, n_held, search.beams.advance(list(rows)))
+        decided = search.beams.decided()
+        new = decided.tokens[search.n_decided :]
+        known = min(len(new), len(session.ahead))  # decided before the session was preempted
+        told = slice(search.n_decided + known, None)
+        search.n_decided = len(decided.tokens)
+        session.ahead = session.ahead[known:]
+        session.commit(Verdict(new, ()), NOTHING, now)
+        self._count(session, search)
+        tokens = decided.tokens[told]
+        committed = Committed(tokens, (None,) * len(tokens), logprobs=decided.logprobs[told])
+        ending = "stop" if new and new[-1] in session.request.stop_tokens else "length"
+        return Advance(committed if tokens else None, ending if search.beams.done else None)
+
+    def end(self, session: Session) -> list[int]:
+        """Forget the session's search, if it has one. Returns the conversations' sequences beyond its own,
+        for the caller to trim; its own still holds the prompt, as far as that was evaluated."""
+        search = self._searches.pop(session.id, None)
+        session.n_rows, session.n_extra = 1, 0
+        return search.further if search else []
+
+    def idle(self) -> bool:
+        return not self._searches
+
+    def _move(self, search: _Search, n_prompt: int, n_held: int, parents: list[int]) -> None:
+        """Give each of the new live beams a sequence with the n_held tokens before its last."""
+        old, used = search.seqs, set[int]()
+        for i, seq in enumerate(old):
+            if i not in parents:
+                self._backend.trim(seq, n_prompt)
+                search.free[seq] = n_prompt
+        search.seqs = []
+        for parent in parents:
+            seq = old[parent]
+            if parent in used:
+                seq, start = search.free.popitem()
+                self._backend.copy(old[parent], seq, start, n_held)
+            used.add(parent)
+            search.seqs.append(seq)
+
+    def _count(self, session: Session, search: _Search) -> None:
+        """What the plan of the next step goes by. The cells are an upper bound: what beams have in common
+        beyond the decided tokens counts for each of them."""
+        session.n_kv = len(session.tokens) - 1
+        live = search.beams.live
+        if live:
+            n_before = len(live[0].tokens) - 1
+            n_common = min(search.n_decided, n_before)
+            n_cells = session.n_prompt + n_common + len(live) * (n_before - n_common)
+            session.n_rows, session.n_extra = len(live), n_cells - session.n_kv

@@ -1,0 +1,61 @@
+"""A reply that outgrows the context: tokens in its middle are dropped, and the KV cache follows.
+
+Where the backend can, the cells after the gap are moved, which costs nothing; they keep what they have seen
+of the dropped tokens. Else the remaining tokens are evaluated anew. Which of the two depends on the backend
+alone, and whatever moved cells depend on is repeated in the same order: cells that another conversation
+shares, and so cannot be moved, are evaluated again before, and a session that lost its moved cells goes back
+to its first drop (Session.rewind). So the text depends neither on drafts nor on other sessions here either.
+"""
+
+from __future__ import annotations
+
+from server.engine.sequences import Sequences
+from server.engine.session import Session
+from server.llama.backend import Backend
+from server.sampling.noise import mix
+from server.sampling.params import SamplingParams
+
+
+def shift(session: Session, sequences: Sequences, backend: Backend) -> bool:
+    """Make room in a full session with one token pending. Returns whether it has room now; if not, some of
+    its tokens are pending again, and after them it is as full as before. n_kv and n_intact follow."""
+    start, end = session.next_drop()
+    if not (backend.can_shift and backend.can_trim):
+        session.drop(start, end)
+        session.n_kv = start if backend.can_trim else 0
+        sequences.trim(session.seq, session.n_kv)
+    elif not sequences.owns(session.seq, end):
+        session.n_kv = end
+        sequences.trim(session.seq, end)
+        return False
+    else:
+        sequences.shift(session.seq, start, end)
+        session.drop(start, end)
+        session.n_kv -= end - start
+        session.n_intact = start
+    return True
+
+
+def for_drafters(sampling: SamplingParams, n_dropped: int) -> SamplingParams:
+    """Parameters whose noise at a position of the remaining tokens is that of the whole text's position:
+    drafters count the tokens they are told. Inverts how noise.py makes a key of seed and position."""
+    if not n_dropped:
+        return sampling
+    return sampling.reseeded(_unmix(mix(sampling.seed) + _GOLDEN * n_dropped))
+
+
+_GOLDEN = 0x9E3779B97F4A7C15
+_A_INVERSE = pow(0xBF58476D1CE4E5B9, -1, 1 << 64)
+_B_INVERSE = pow(0x94D049BB133111EB, -1, 1 << 64)
+
+
+def _unmix(value: int) -> int:
+    """The value that `mix` makes this of: its steps are bijections."""
+    value = _unshift(value % (1 << 64), 31) * _B_INVERSE % (1 << 64)
+    value = _unshift(value, 27) * _A_INVERSE % (1 << 64)
+    return _unshift(value, 30)
+
+
+def _unshift(value: int, n: int) -> int:
+    """The x of which value = x ^ (x >> n), for 22 <= n."""
+    return value ^ (value >> n) ^ (value >> 2 * n)

@@ -1,0 +1,106 @@
+"""Trees of guesses over the real model: the text is that without them, which branch ever is right.
+
+F32 weights and cache, and never a batch of one row, as in test_invariance.py.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from server.embedded import EmbeddedServer
+from server.engine.request import GenerationRequest
+from server.llama.llamacpp import LlamaBackend, LlamaOptions
+from server.speculation.draft_model import DraftModel
+from server.speculation.policy import Policy
+from tests.model.asking import accepted_and_drafted, asks, seen
+from tests.model.live import ALL, DrafterProcess, How, LiveLead, Padded, lead
+from tests.support import Outcome
+
+pytestmark = [pytest.mark.model, pytest.mark.redis, pytest.mark.timeout(240)]
+
+N_PROMPTS, N_TOKENS = 4, 100
+of_temperatures = pytest.mark.parametrize("temperature", [0.0, 1.0])
+
+
+class Crossing(Padded):
+    """Counts how often another branch than the main one was accepted: its cells are copied to a
+    conversation's own sequence, the first of all."""
+
+    def __init__(self, backend: LlamaBackend, n_conversations: int) -> None:
+        super().__init__(backend)
+        self.n_crossings = 0
+        self._n_conversations = n_conversations
+
+    def copy(self, source: int, target: int, start: int, end: int) -> None:
+        self.n_crossings += source >= self._n_conversations > target
+        super().copy(source, target, start, end)
+
+
+def requests_for(backend: LlamaBackend, temperature: float) -> list[GenerationRequest]:
+    return [
+        replace(one, sampling=replace(one.sampling, top_k=0, top_p=1.0, min_p=0.0))
+        for one in asks(backend.vocab, N_PROMPTS, temperature, N_TOKENS)
+    ]
+
+
+async def turns(live: LiveLead, requests: list[GenerationRequest]) -> list[Outcome]:
+    """One reply after the other, all at once as the next turns of these conversations."""
+    first = [outcome for one in requests for outcome in await live.run([one])]
+    following = [
+        replace(one, prompt=[*one.prompt, *outcome.tokens], max_tokens=30)
+        for one, outcome in zip(requests, first, strict=True)
+    ]
+    return [*first, *await live.run(following)]
+
+
+def assert_same(outcomes: list[Outcome], expected: list[Outcome]) -> None:
+    """Logprobs are close only: what else is in the cache moves their last bits."""
+    for outcome, other in zip(outcomes, expected, strict=True):
+        here, there = seen(outcome), seen(other)
+        assert here._replace(logprobs=()) == there._replace(logprobs=())
+        pairs = zip(here.logprobs, there.logprobs, strict=True)
+        assert max(abs(one.logprob - two.logprob) for one, two in pairs) < 0.01
+
+
+@of_temperatures
+async def test_trees_of_a_drafter(
+    temperature: float, f32_target: LlamaBackend, f32_pair: tuple[Path, Path], server: EmbeddedServer
+):
+    requests = requests_for(f32_target, temperature)
+    async with lead(Padded(f32_target), None) as live:
+        expected = await turns(live, requests)
+    backend = Crossing(f32_target, n_conversations=(f32_target.n_seqs - 1) // 3)
+    with closing(DrafterProcess(server.url, f32_pair[1])):
+        async with lead(backend, server) as live:
+            await live.until_drafters(1)
+            outcomes = await turns(live, requests)
+    assert_same(outcomes, expected)
+    accepted, drafted = accepted_and_drafted(outcomes)
+    assert 0 < accepted < drafted
+    assert backend.n_trees > 0
+    assert backend.n_crossings > 0
+
+
+@of_temperatures
+@pytest.mark.parametrize("policy", [ALL, Policy()], ids=["all", "default"])
+async def test_trees_of_a_draft_model_in_the_lead(
+    policy: Policy, temperature: float, f32_target: LlamaBackend, f32_pair: tuple[Path, Path]
+):
+    """By default the gate decides what of it is decoded, on a machine like this one perhaps nothing."""
+    requests = requests_for(f32_target, temperature)
+    async with lead(Padded(f32_target), None) as live:
+        expected = await turns(live, requests)
+    backend = Crossing(f32_target, n_conversations=(f32_target.n_seqs - 1) // 3)
+    with closing(LlamaBackend(LlamaOptions(f32_pair[1], n_cells=4096, n_seqs=4))) as draft:
+        async with lead(backend, None, How(policy=policy, inline=DraftModel(draft))) as live:
+            outcomes = await turns(live, requests)
+    assert_same(outcomes, expected)
+    if policy is ALL:
+        accepted, drafted = accepted_and_drafted(outcomes)
+        assert 0 < accepted < drafted
+        assert backend.n_trees > 0
+        assert backend.n_crossings > 0

@@ -1,0 +1,138 @@
+"""Width-stable replies are the same to the last bit: quantised weights, flash attention, one thread or two.
+
+Compared are tokens and logprobs, exactly, of every reply, asked for twice: the second time a lookup knows it,
+and the KV cache holds what another client said before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from typing import TypeAlias
+
+import pytest
+
+from drafters.settings import BUNDLED_MODEL as DRAFT
+from server.embedded import EmbeddedServer
+from server.engine.request import GenerationRequest, Speculation
+from server.llama.backend import Vocabulary
+from server.llama.llamacpp import LlamaBackend, LlamaOptions
+from server.settings import BUNDLED_MODEL as TARGET
+from server.speculation.draft_model import DraftModel
+from server.speculation.policy import Policy
+from tests.model.asking import Seen, accepted_and_drafted, asks, seen
+from tests.model.live import ALL, DrafterProcess, How, LiveLead, lead
+from tests.model.meddler import Meddler
+from tests.support import Outcome
+
+pytestmark = [pytest.mark.model, pytest.mark.redis, pytest.mark.timeout(300)]
+
+N_PROMPTS = 8
+N_LONG = 490  # tokens of another prompt: attention over more than 512 cells, at some step
+N_TOKENS = {1: 32, 2: 8}
+"""By threads. Two threads on two cores that are not idle can take a hundred times as long as one."""
+LOOKUP = Policy(lookup=True, gate=False, waits=False)
+
+Alone: TypeAlias = dict[float, list[Seen]]
+
+
+@pytest.fixture(scope="module", params=[1, 2], ids=["1_thread", "2_threads"])
+def n_threads(request: pytest.FixtureRequest) -> int:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def target(n_threads: int) -> Iterator[LlamaBackend]:
+    """As a lead opens it by default."""
+    with closing(LlamaBackend(LlamaOptions(TARGET, n_cells=8192, n_seqs=12, n_threads=n_threads))) as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def alone(target: LlamaBackend) -> Alone:
+    """What is said without drafts, by temperature."""
+    return {}
+
+
+def requests_for(vocabulary: Vocabulary, temperature: float, n_threads: int) -> list[GenerationRequest]:
+    requests = asks(vocabulary, N_PROMPTS, temperature, N_TOKENS[n_threads])
+    if n_threads == 1:
+        tokens = [token for request in requests for token in request.prompt] * 5
+        requests.append(replace(requests[0], prompt=tokens[-N_LONG:]))
+    return requests
+
+
+async def say(live: LiveLead, requests: list[GenerationRequest]) -> list[Outcome]:
+    """All at once, and once more; another conversation is in the cache meanwhile."""
+    first = await live.run(requests)
+    other = replace(requests[0], prompt=requests[0].prompt[3:], max_tokens=9)
+    await live.run([replace(other, speculation=Speculation(exactness="default"))])
+    return [*first, *await live.run(requests)]
+
+
+async def expected_of(target: LlamaBackend, alone: Alone, requests: list[GenerationRequest]) -> list[Seen]:
+    temperature = requests[0].sampling.temperature
+    if temperature not in alone:
+        async with lead(target, None, How(exactness="width-stable")) as live:
+            alone[temperature] = [seen(outcome) for outcome in await say(live, requests)]
+    return alone[temperature]
+
+
+Helpers: TypeAlias = Callable[[ExitStack, EmbeddedServer], How]
+
+
+def nobody(stack: ExitStack, server: EmbeddedServer) -> How:
+    return How(exactness="width-stable")
+
+
+def drafter(stack: ExitStack, server: EmbeddedServer) -> How:
+    stack.enter_context(closing(DrafterProcess(server.url, DRAFT)))
+    return How(exactness="width-stable")
+
+
+def liar(stack: ExitStack, server: EmbeddedServer) -> How:
+    stack.enter_context(closing(Meddler(server.url, DRAFT)))
+    return How(exactness="width-stable")
+
+
+def lookup(stack: ExitStack, server: EmbeddedServer) -> How:
+    return How(policy=LOOKUP, exactness="width-stable")
+
+
+def draft_model(stack: ExitStack, server: EmbeddedServer) -> How:
+    backend = stack.enter_context(closing(LlamaBackend(LlamaOptions(DRAFT, n_cells=4096, n_seqs=4))))
+    return How(policy=ALL, inline=DraftModel(backend), exactness="width-stable")
+
+
+N_DRAFTERS: dict[Helpers, int] = {drafter: 1, liar: 1}
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("helpers", [nobody, drafter, liar, lookup, draft_model])
+async def test_not_a_bit_changes(
+    helpers: Helpers,
+    temperature: float,
+    target: LlamaBackend,
+    server: EmbeddedServer,
+    alone: Alone,
+    n_threads: int,
+):
+    if n_threads == 2 and temperature == 0.0:
+        pytest.skip("slow, and the draws are the lesser part of what could differ")
+    requests = requests_for(target.vocab, temperature, n_threads)
+    expected = await expected_of(target, alone, requests)
+    n_drafters = N_DRAFTERS.get(helpers, 0)
+    with ExitStack() as stack:
+        how = helpers(stack, server)
+        async with lead(target, server if n_drafters else None, how) as live:
+            if n_drafters:
+                await live.until_drafters(n_drafters)
+            outcomes = await say(live, requests)
+    assert [seen(outcome) for outcome in outcomes] == expected
+    accepted, drafted = accepted_and_drafted(outcomes)
+    assert (drafted > 0) == (helpers is not nobody)
+    if helpers in (drafter, lookup, draft_model):
+        assert accepted > 0
+    if helpers in (drafter, liar, draft_model):
+        assert accepted < drafted
