@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from benchmarks.contest import run, standings
+from benchmarks.contest import Heat, Standing, run, standings
 from benchmarks.processes import Command, Process, duo, idle_cpu
 from benchmarks.prompts import load
 from benchmarks.report import command_line, heat_line, machine, model_line, standings_table
@@ -26,6 +26,7 @@ from server.flags import n_cores
 from server.settings import BUNDLED_MODEL
 
 IDLE_S = 3.0
+DRAFTING = "duo, drafts"
 WARM_UP_TOKENS = 8
 
 
@@ -42,7 +43,7 @@ def commands(args: argparse.Namespace) -> list[Command]:
     ]
     found += [_synchronous(args, n, p_min) for n in args.sweep for p_min in args.p_min]
     if args.sweep:
-        found.append(Command("duo, drafts", _duo(args, "up", *drafter, *args.duo_flags)))
+        found.append(Command(DRAFTING, _duo(args, "up", *drafter, *args.duo_flags)))
     return found
 
 
@@ -73,24 +74,35 @@ def _duo(args: argparse.Namespace, command: str, *flags: str) -> tuple[str, ...]
 def compare(args: argparse.Namespace) -> str:
     """Run it all; returns the result as markdown. Raises DuoError."""
     with ExitStack() as stack:
-        wanted = commands(args)
-        servers = [stack.enter_context(Process(command)) for command in wanted]
-        for server in servers:
-            server.wait_ready()
-            if server.name == "duo, drafts":
-                _await_drafts(server)
+        servers: list[Process] = []
+        for command in commands(args):  # one after the other: what a server measures at its start shall count
+            servers.append(stack.enter_context(Process(command)))
+            if command.name == DRAFTING:
+                servers[-1].wait_drafting()
+            else:
+                servers[-1].wait_ready()
         run(servers, load(1), WARM_UP_TOKENS)
         idle = idle_cpu(servers, IDLE_S)
         prompts = load(args.prompts) * args.rounds
         heats = run(servers, prompts, args.max_tokens, lambda heat: print(heat_line(heat), flush=True))
-        result = standings_table(standings([server.name for server in servers], heats), idle)
-        return "\n\n".join([result, *_python_shares(servers)])
+        table = standings([server.name for server in servers], heats)
+        parts = [standings_table(table, idle)]
+        if any(standing.name == DRAFTING for standing in table):
+            parts.append(against_best(table, heats))
+        return "\n\n".join([*parts, *_python_shares(servers)])
 
 
-def _await_drafts(server: Process) -> None:
-    """Until its drafter is there, if it is to have one of its own. Raises StartupError."""
-    if server.health().get("draft_mode") != "sync":
-        server.wait_ready(n_drafters=1)
+def against_best(table: Sequence[Standing], heats: Sequence[Heat]) -> str:
+    """duo with drafts beside the best of llama-server's settings, the one with the highest total rate."""
+    best = max((s for s in table if s.name.startswith("llama")), key=lambda s: s.total_rate or 0.0)
+    names = [standing.name for standing in table]
+    pairs = [Heat(h.prompt, [h.replies[names.index(n)] for n in (best.name, DRAFTING)]) for h in heats]
+    ours = standings([best.name, DRAFTING], pairs)[1]
+    total = (ours.total_rate or 0.0) / (best.total_rate or 1.0)
+    return (
+        f"{DRAFTING}, against {best.name}, the best of llama-server: {total:.2f} times its tokens in all per "
+        f"second in all; {ours.client_ratio or 0:.2f} times in the median of prompts."
+    )
 
 
 def _python_shares(servers: Sequence[Process]) -> list[str]:

@@ -24,7 +24,8 @@ class Heat:
 @dataclass(frozen=True, slots=True)
 class Standing:
     """One server over all heats. Rates are medians, ratios medians over heats of this server's rate to the
-    first server's; heats whose shortest reply is below SHORTEST tokens count for texts and drafts only."""
+    first server's; heats whose shortest reply is below SHORTEST tokens count for texts and drafts only.
+    total_rate: tokens of all heats by the seconds they took, the first token and its time left out."""
 
     name: str
     server_rate: float | None
@@ -36,6 +37,7 @@ class Standing:
     n_heats: int
     n_drafted: int
     n_accepted: int
+    total_rate: float | None = None
 
     @property
     def acceptance(self) -> float | None:
@@ -79,7 +81,14 @@ def _standing(name: str, heats: Sequence[Heat], i: int) -> Standing:
         n_heats=len(heats),
         n_drafted=sum(reply.n_drafted for reply in own),
         n_accepted=sum(reply.n_accepted for reply in own),
+        total_rate=_total([heat.replies[i] for heat in heats]),
     )
+
+
+def _total(replies: Sequence[Reply]) -> float | None:
+    timed = [(reply.n_tokens - 1, reply.client_rate) for reply in replies if reply.client_rate]
+    seconds = sum(n / rate for n, rate in timed)
+    return sum(n for n, _ in timed) / seconds if seconds else None
 
 
 def _ratio(mine: float | None, first: float | None) -> float | None:

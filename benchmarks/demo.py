@@ -63,12 +63,12 @@ def cache_directory() -> Path:
 
 
 def commands(model: Path, draft_max: int) -> tuple[Command, Command]:
-    """Without and with a drafter. The lead gets every core in both: the small drafter works for a few
-    milliseconds after each step of some fifty, which costs less than a core set aside for it."""
+    """Without drafts, and with the draft model where duo up puts it: in the lead on a machine with few cores,
+    in a process of its own on others. The lead gets every core in both."""
     common = ("--model", str(model), "--alias", "duo-tiny-inflated", "--note", NOTE)
     common += ("--threads", str(n_cores()))
     return (
-        Command("without drafter", duo("up", *common, "--drafters", "0")),
+        Command("without drafter", duo("up", *common, "--drafters", "0", "--draft-max", "0")),
         Command("with drafter", duo("up", *common, "--drafters", "1", "--draft-max", str(draft_max))),
     )
 
@@ -102,7 +102,7 @@ def demonstrate(args: argparse.Namespace, console: Console) -> None:
         first = stack.enter_context(Process(plain))
         second = stack.enter_context(Process(drafted, None if args.measure_only else args.port))
         first.wait_ready()
-        second.wait_ready(n_drafters=1)
+        second.wait_drafting()
         prompts = [QUESTION, *load(args.prompts - 1)]
         console.print(f"Asking {len(prompts)} prompts of both in turn (by the client's clock) …")
         heats = measure([first, second], prompts, args.max_tokens)
@@ -126,7 +126,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.demo", description="See drafting pay.")
     parser.add_argument("--prompts", type=int, default=8, help="how many prompts to ask")
     parser.add_argument("--max-tokens", type=int, default=160, help="longest reply")
-    parser.add_argument("--draft-max", type=int, default=8, help="most drafted tokens verified per step")
+    parser.add_argument("--draft-max", type=int, default=16, help="most drafted tokens verified per step")
     parser.add_argument("--port", type=int, default=5555, help="of the server that stays")
     parser.add_argument("--measure-only", action="store_true", help="measure, then stop both servers")
     args = parser.parse_args(argv)

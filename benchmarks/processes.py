@@ -74,6 +74,13 @@ class Process:
         if status is not None:
             raise StartupError(f"{self.name} ended with status {status}: {self._last_lines()}")
 
+    def wait_drafting(self) -> None:
+        """Until it is ready and has what drafts for it: a drafter, or a draft model of its own. Raises
+        StartupError."""
+        self.wait_ready()
+        if self.health().get("draft_mode") != "sync":
+            self.wait_ready(n_drafters=1)
+
     def _ready(self, n_drafters: int) -> bool:
         status, health = self._get_health()
         if not n_drafters:

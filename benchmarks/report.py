@@ -33,9 +33,9 @@ def heat_line(heat: Heat) -> str:
 def standings_table(standings: Sequence[Standing], idle: Sequence[float | None]) -> str:
     """Markdown. `idle`: each server's share of a core while nobody asked anything."""
     lines = [
-        "| server | t/s, its own report | ratio | t/s, client's clock | ratio | first text, ms |"
+        "| server | t/s, its own report | ratio | t/s, client's clock | ratio | t/s in all | first text, ms |"
         " drafts accepted | same text | idle CPU |",
-        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     for standing, share in zip(standings, idle, strict=True):
         drafts = _percent(standing.acceptance)
@@ -47,6 +47,7 @@ def standings_table(standings: Sequence[Standing], idle: Sequence[float | None])
             _number(standing.server_ratio, 2),
             _number(standing.client_rate),
             _number(standing.client_ratio, 2),
+            _number(standing.total_rate),
             _number(standing.first_ms),
             drafts,
             f"{standing.n_equal} of {standing.n_heats}",

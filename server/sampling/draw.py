@@ -21,7 +21,7 @@ Floats: TypeAlias = npt.NDArray[np.float64]
 Logits: TypeAlias = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 
 _WINDOWS = (2.0, 4.0, 7.0, 12.0, 24.0)
-_FEW = 2_048  # scored without asking first which of them are loud
+_FEW = 512  # scored without asking first which of them are loud
 
 
 class Distribution(NamedTuple):
