@@ -26,6 +26,8 @@ def up(settings: UpSettings) -> int:
         if settings.redis:
             check(url)
         sync = _drafts_synchronously(settings)
+        if settings.verify == "rejection" and not sync:
+            raise StartupError("--verify rejection is for --draft-mode sync: other drafts would bias it")
         for i in range(1, 1 + (0 if sync else settings.drafters)):
             stack.enter_context(_drafter(settings, url, f"drafter-{i}"))
         draft = (settings.draft_model or BUNDLED_DRAFT) if sync else None

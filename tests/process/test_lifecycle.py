@@ -26,10 +26,14 @@ QUESTION = "Illustrate the difference between concurrency and parallelism in Pyt
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
 
+ASYNC = ("--threads", "1", "--draft-mode", "async", "--no-gate", "--no-lookup", "--draft-max", "8")
+"""A drafter process on every machine, and all of its drafts verified though they do not pay with so small a
+model."""
+
 
 @pytest.fixture
 def up(tmp_path: Path) -> Iterator[Duo]:
-    duo = Duo(tmp_path, "up", "--threads", "1", "--print", "all")
+    duo = Duo(tmp_path, "up", *ASYNC, "--print", "all")
     try:
         duo.wait_until_ready(n_drafters=1)
         yield duo
@@ -86,12 +90,34 @@ def test_a_drafter_that_dies_is_started_again(up: Duo):
     assert up.ask(QUESTION)["timings"]["draft_n_accepted"] > 20
 
 
+def test_the_draft_model_may_run_in_the_lead(tmp_path: Path):
+    duo = Duo(tmp_path, "up", "--threads", "1", "--draft-mode", "sync", "--no-gate", "--no-lookup")
+    try:
+        duo.wait_until_ready()
+        reply = duo.ask(QUESTION)
+        assert reply["timings"]["draft_n_accepted"] > 20
+        assert set(reply["metrics"]["speculative_decoding"]["drafters"]) == {"draft"}
+        assert duo.drafters() == []
+    finally:
+        assert duo.stop() == 0
+    assert "in this process" in duo.log.read_text()
+
+
+def test_rejection_is_for_a_draft_model_in_the_lead(tmp_path: Path):
+    duo = Duo(tmp_path, "up", "--threads", "1", "--draft-mode", "sync", "--verify", "rejection", "--no-gate")
+    try:
+        duo.wait_until_ready()
+        assert duo.ask(QUESTION)["timings"]["draft_n_accepted"] > 20
+    finally:
+        assert duo.stop() == 0
+
+
 @linux_only
 def test_kill_9_takes_the_children_along(up: Duo, tmp_path: Path):
     children = up.descendants()
     up.stop(signal.SIGKILL)
     until(lambda: not any(map(alive, children)), 10, "children outlived duo")
-    again = Duo(tmp_path, "up", "--threads", "1")
+    again = Duo(tmp_path, "up", *ASYNC)
     try:
         again.wait_until_ready(n_drafters=1)
         left = [path for path in tmp_path.iterdir() if path.name.startswith("duo-redis-")]
