@@ -21,6 +21,9 @@ WIDTHS = (1, 2, 4, 8, 16, 3, 6, 12, 5, 10, 24, 7, 9, 14, 20, 32)
 CONTEXT = 64  # tokens in the cache meanwhile
 ROUNDS = 5
 BUDGET_S = 3.0
+CHECKED = 4  # rows up to which what is remembered is checked,
+CHECK_S = 0.3  # for so long at most
+DISTURBED = 0.8  # of the remembered time: if it is faster now, it was measured while the machine was busy
 
 
 def measure(backend: Backend, max_rows: int, *, budget_s: float = BUDGET_S) -> dict[int, float]:
@@ -61,10 +64,14 @@ def _decode(backend: Backend, position: int, width: int) -> float:
 
 
 def remembered(backend: Backend, max_rows: int, what: Sequence[object]) -> dict[int, float]:
-    """measure(), or what it said before on this machine; what: recollection.of_model()."""
+    """measure(), or what it said before on this machine, unless a short look says that the machine was busy
+    then; what: recollection.of_model()."""
     known: Any = recall("steps", [*what, max_rows])
     if isinstance(known, dict) and known:
-        return {int(width): float(seconds) for width, seconds in known.items()}  # pyright: ignore
+        before = {int(width): float(seconds) for width, seconds in known.items()}  # pyright: ignore
+        now = measure(backend, min(CHECKED, max_rows), budget_s=CHECK_S)
+        if all(now.get(width, seconds) > DISTURBED * seconds for width, seconds in before.items()):
+            return before
     found = measure(backend, max_rows)
     keep("steps", [*what, max_rows], {str(width): seconds for width, seconds in found.items()})
     return found

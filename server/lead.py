@@ -147,7 +147,7 @@ def _load(settings: LeadSettings, n_threads: int) -> LlamaBackend:
         LlamaOptions(
             model_path=settings.model,
             n_cells=settings.ctx_size or default_cells(settings.model, settings.parallel),
-            n_seqs=min(settings.parallel * settings.leaves, MAX_SEQS),  # see docs/adr/0003
+            n_seqs=settings.parallel * _leaves(settings),  # see docs/adr/0003
             n_threads=n_threads,
             n_gpu_layers=settings.gpu_layers,
         )
@@ -164,7 +164,7 @@ def _speculator(stack: ExitStack, settings: LeadSettings, site: Site, backend: L
         logger.info("  drafters none: no --redis was given, and no --draft-model")
     policy = Policy(
         max_rows=settings.parallel + 2 * settings.draft_max,
-        leaves=settings.leaves if backend.can_trim else 1,
+        leaves=_leaves(settings) if backend.can_trim else 1,
         lookup=settings.lookup and settings.verify == "exact",
         gate=settings.gate,
         by_rejection=settings.verify == "rejection",
@@ -176,8 +176,11 @@ def _speculator(stack: ExitStack, settings: LeadSettings, site: Site, backend: L
     return Speculator(policy, remote=remote, inline=inline, costs=StepCosts(policy.max_rows, known))
 
 
-def _draft_model(stack: ExitStack, settings: LeadSettings, path: Path, target: LlamaBackend) -> DraftModel:
-    """The model that drafts between steps. Raises StartupError if the vocabularies differ."""
+def _draft_model(
+    stack: ExitStack, settings: LeadSettings, path: Path, target: LlamaBackend
+) -> DraftModel | None:
+    """The model that drafts between steps; None if the bundled one, which nobody asked for, does not fit.
+    Raises StartupError if another one does not."""
     draft = LlamaBackend(
         LlamaOptions(
             model_path=path,
@@ -189,6 +192,9 @@ def _draft_model(stack: ExitStack, settings: LeadSettings, path: Path, target: L
     )
     stack.enter_context(closing(draft))
     if reason := misfit(vocabulary_card(target.vocab), vocabulary_card(draft.vocab)):
+        if settings.draft_model is None:
+            logger.info("  draft    none: the bundled draft model does not fit (%s)", reason)
+            return None
         raise StartupError(f"{path} cannot draft for {settings.model}: {reason}")
     logger.info("  draft    %s (%s), in this process", draft.name, draft.description)
     return DraftModel(draft, distributions=settings.verify == "rejection")
@@ -204,13 +210,18 @@ def _join_bus(stack: ExitStack, settings: LeadSettings, site: Site, backend: Lla
     return remote
 
 
+def _leaves(settings: LeadSettings) -> int:
+    """Of one session's tree, each of which needs a sequence."""
+    return max(1, min(settings.leaves, MAX_SEQS // settings.parallel))
+
+
 def _engine_maker(
     settings: LeadSettings, backend: LlamaBackend, proposer: Speculator
 ) -> Callable[[Observer], Engine]:
     limits = Limits(
         n_batch=backend.n_batch,
         draft_max=settings.draft_max,
-        leaves=settings.leaves,
+        leaves=_leaves(settings),
         stable_width=settings.stable_width,
         exactness=settings.exactness,
         by_rejection=settings.verify == "rejection",

@@ -213,7 +213,8 @@ def probe(settings: ProbeSettings) -> int:
     with closing(LlamaBackend(options)) as backend:
         result = probe_backend(backend, widths)
         title = f"{backend.description}, {n_threads} thread{'s' if n_threads > 1 else ''}"
-    keep("probe", of_model(settings.model, n_threads, settings.gpu_layers), result.as_json())
+    if settings.flash_attention and not settings.kv_f32:  # as a lead runs it, whose /health shows it
+        keep("probe", of_model(settings.model, n_threads, settings.gpu_layers), result.as_json())
     if settings.json_output:
         about = {"model": str(settings.model), "threads": n_threads, "gpu_layers": settings.gpu_layers}
         about |= {"flash_attention": settings.flash_attention, "kv_f32": settings.kv_f32}

@@ -65,6 +65,7 @@ PURE = (
     "server/engine/verify.py",
     "server/engine/scheduler.py",
     "server/engine/branches.py",
+    "server/engine/beams.py",
     "server/engine/rejection.py",
     "server/cache/prefix.py",
     "server/sampling/",

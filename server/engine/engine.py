@@ -250,7 +250,12 @@ class Engine:
         if session.request.n_beams > 1:
             return self._search(session, logits, at)
         n_pad = self._n_pad(work, len(proposal))
-        verdict = decide(session, proposal, logits[at:], by_rejection=self._limits.by_rejection)
+        end = at + 1 + len(proposal) + n_pad
+        try:
+            verdict = decide(session, proposal, logits[at:], by_rejection=self._limits.by_rejection)
+        except DuoError as error:  # a grammar beyond its limits, say
+            self._fail(session, error)
+            return end
         if len(verdict.nodes) < len(proposal) or n_pad:
             self._sequences.settle(session, tree, verdict.nodes)
         else:
@@ -263,7 +268,7 @@ class Engine:
         reason = session.end_reason()
         if reason:
             self._finish(session, reason)
-        return at + 1 + len(proposal) + n_pad
+        return end
 
     def _search(self, session: Session, logits: Logits, at: int) -> int:
         """The same for a beam search."""

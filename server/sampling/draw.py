@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from server.sampling.noise import LOUD, MAX_NOISE, gumbel, loud
+from server.sampling.noise import LOUD, MAX_NOISE, gumbel, loud, loud_among
 from server.sampling.params import SamplingParams
 
 Row: TypeAlias = npt.NDArray[np.float32]
@@ -21,6 +21,7 @@ Floats: TypeAlias = npt.NDArray[np.float64]
 Logits: TypeAlias = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 
 _WINDOWS = (2.0, 4.0, 7.0, 12.0, 24.0)
+_MANY = 16  # times k: a window with more is made narrower
 _FEW = 512  # scored without asking first which of them are loud
 
 
@@ -98,14 +99,21 @@ def _race(row: Logits, best: int, params: SamplingParams, position: int, floor: 
     temperature = params.temperature
     mark = _best_score(row, np.array([best]), params, position)[0]
     able = row >= _under(max(floor, temperature * (mark - MAX_NOISE)))
-    if np.count_nonzero(able) > _FEW:
+    n_able = int(np.count_nonzero(able))
+    if n_able <= _FEW:
+        ids = np.flatnonzero(able)
+    elif n_able < len(row) // 4:
+        among = np.flatnonzero(able)
+        ids = np.append(loud_among(params.seed, position, among), best)
+        mark = max(mark, _best_score(row, ids, params, position)[0])
+        near = row[among] >= _under(max(floor, temperature * (mark - LOUD - 1e-6)))
+        ids = np.concatenate((ids, among[near]))
+    else:
         ids = loud(params.seed, position, len(row))
         ids = np.append(ids[able[ids]], best)
         mark = max(mark, _best_score(row, ids, params, position)[0])
-        able = row >= _under(max(floor, temperature * (mark - LOUD - 1e-6)))
-        ids = np.concatenate((ids, np.flatnonzero(able)))
-    else:
-        ids = np.flatnonzero(able)
+        near = row >= _under(max(floor, temperature * (mark - LOUD - 1e-6)))
+        ids = np.concatenate((ids, np.flatnonzero(near)))
     if floor > -math.inf:
         ids = ids[row[ids].astype(np.float64) >= floor]
     return _best_score(row, ids, params, position)[1]
@@ -155,16 +163,36 @@ def _floor(row: Row, top: float, params: SamplingParams) -> float:
 
 
 def likeliest(row: Logits, top: float, k: int) -> Ids:
-    """At least the k likeliest tokens, in the order of their ids. Tries windows below the top first: a
-    partial sort of a whole vocabulary costs more than all else here."""
+    """At least the k likeliest tokens, in the order of their ids, and not many more. Looks for a window below
+    the top that has them: a partial sort of a whole vocabulary costs more than all else here."""
+    low = 0.0
     for window in _WINDOWS:
         near = row >= np.float32(top - window)
-        if np.count_nonzero(near) >= k:
-            return np.flatnonzero(near)
+        count = int(np.count_nonzero(near))
+        if count >= k:
+            return np.flatnonzero(_narrowed(row, top, k, (low, window)) if count > _MANY * k else near)
+        low = window
     possible = np.flatnonzero(row > -np.inf)
     if len(possible) <= k:
         return possible
     return np.sort(possible[np.argpartition(row[possible], len(possible) - k)[len(possible) - k :]])
+
+
+def _narrowed(row: Logits, top: float, k: int, bounds: tuple[float, float]) -> npt.NDArray[np.bool_]:
+    """What lies in a window that has at least k tokens, between one with fewer and one with many more."""
+    low, high = bounds
+    near = row >= np.float32(top - high)
+    for _ in range(8):
+        middle = (low + high) / 2
+        nearer = row >= np.float32(top - middle)
+        count = int(np.count_nonzero(nearer))
+        if count < k:
+            low = middle
+            continue
+        high, near = middle, nearer
+        if count <= _MANY * k:
+            break
+    return near
 
 
 def nucleus_floor(logits: Floats, top_p: float, mass: float | None = None) -> float:

@@ -58,6 +58,13 @@ def loud(seed: int, position: int, n_vocab: int) -> npt.NDArray[np.int64]:
     return np.concatenate(found)
 
 
+def loud_among(seed: int, position: int, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Those of these ids whose noise is at least LOUD: cheaper than `loud` where they are few."""
+    x = tokens.astype(np.uint64) * np.uint64(_GOLDEN) + np.uint64(_key(seed, position))
+    _finalise(x, np.empty_like(x))
+    return tokens[x >= np.uint64(_LOUD_FROM << 40)]
+
+
 def uniform(seed: int, position: int, purpose: int) -> float:
     """A number in [0, 1) for one position. Different purposes are independent of each other and of the
     Gumbel noise."""

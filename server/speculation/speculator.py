@@ -91,7 +91,7 @@ class Speculator:
     def propose(self, asks: Sequence[Ask], n_rows: int, n_cells: int) -> list[Proposal]:
         self.spent_s, self._guessed = 0.0, False
         curve = self.costs.curve(n_cells)
-        if self._policy.gate and not self.costs.knows(n_rows):
+        if self._policy.gate and not self.costs.knows(n_rows) and not self._is_stable(asks[0]):
             return [NOTHING] * len(asks)  # what a plain step costs has to be known first
         rate = self._rate(curve, n_rows)
         wanting = [ask for ask in asks if ask.limit > 0]
@@ -107,7 +107,7 @@ class Speculator:
         if self._remote and self._policy.waits and len(asks) == 1 and wanting and not offers[0].tokens:
             self.spent_s += self._wait(self._remote, self._sessions[asks[0].session], n_rows, curve)
             offers = [self._offer(asks[0])]
-        counts = self._choose(curve, n_rows, n_cells, offers)
+        counts = self._choose(asks, curve, n_rows, n_cells, offers)
         self._guessed = any(counts)
         return [
             offer.take(n if n >= self._sessions[ask.session].bounds.n_min else 0)
@@ -157,6 +157,11 @@ class Speculator:
 
     # -- decisions ----------------------------------------
 
+    def _is_stable(self, ask: Ask) -> bool:
+        """Whether rows without guesses would be padding, so that guesses cost nothing. Such a session runs
+        alone."""
+        return self._sessions[ask.session].bounds.exactness == "width-stable"
+
     def _rate(self, curve: list[float], n_rows: int) -> float:
         """Tokens per second: of late, and at least those without drafts, which can always be had."""
         plain_s = curve[min(n_rows, len(curve) - 1)]
@@ -170,8 +175,10 @@ class Speculator:
         wanted = Wanted(ask.limit, leaves, bounds.p_min, sources, ask.allows)
         return speculated.tree.offer(speculated.acceptance, wanted)
 
-    def _choose(self, curve: list[float], n_rows: int, n_cells: int, offers: list[Offer]) -> list[int]:
-        if not self._policy.gate:
+    def _choose(
+        self, asks: Sequence[Ask], curve: list[float], n_rows: int, n_cells: int, offers: list[Offer]
+    ) -> list[int]:
+        if not self._policy.gate or self._is_stable(asks[0]):
             return [len(offer.tokens) for offer in offers]
         counts = choose(curve, n_rows, [offer.probabilities for offer in offers], self._rate(curve, n_rows))
         n_offered = min(sum(len(offer.tokens) for offer in offers), len(curve) - 1 - n_rows)

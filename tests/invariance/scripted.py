@@ -6,6 +6,9 @@ import random
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
+
+import numpy as np
 
 from server.engine.proposer import ROOT
 from server.llama.fake import FakeModel
@@ -17,6 +20,9 @@ from server.speculation.messages import Close, Commit, Draft, Message, Open, Ref
 from server.speculation.presence import Presence, VocabularyCard
 
 N_AHEAD = 5
+TRUTH = FakeModel()  # the lead's model
+
+Shape: TypeAlias = Literal["linear", "tree"]
 
 
 @dataclass(slots=True)
@@ -27,16 +33,44 @@ class _Known:
     tokens: list[int]
 
 
+@dataclass(slots=True)
+class _Bough:
+    """A part of a tree: parallel lists as in a Draft, and where its own path leads to."""
+
+    tokens: list[int]
+    parents: list[int]
+    confidences: list[int]
+    path: list[int]
+    toy_chain: int
+
+    def add(self, parent: int, token: int, confidence: int) -> int:
+        self.tokens.append(token)
+        self.parents.append(parent)
+        self.confidences.append(confidence)
+        return len(self.tokens) - 1
+
+
 class ScriptedDrafter:
-    """Answers every Open and Commit with one Draft: N_AHEAD tokens of a toy model that errs now and then."""
+    """Answers every Open and Commit with N_AHEAD tokens of a toy model that errs now and then.
+
+    'linear': in one message. 'tree': in two, the second of which continues the first's path; where it is
+    unsure there is an alternative, at its errors the right one, so that the first branch is wrong there.
+    """
 
     def __init__(
-        self, pool: MemoryPool, vocabulary: VocabularyCard, name: str = "scripted", *, error: float = 0.25
+        self,
+        pool: MemoryPool,
+        vocabulary: VocabularyCard,
+        name: str = "scripted",
+        *,
+        error: float = 0.25,
+        shape: Shape = "linear",
     ) -> None:
         self.bus: MemoryBus = pool.bus(Presence(name, "drafter", "toy", "0", vocabulary, 8))
         self.refused: str | None = None
         self._model = FakeModel(error=error, error_seed=len(name))
         self._name = name
+        self._shape: Shape = shape
         self._known: dict[int, _Known] = {}
 
     def start(self) -> None:
@@ -67,53 +101,77 @@ class ScriptedDrafter:
 
     def answer(self, session: int) -> None:
         """Draft from what is committed."""
-        self.send(self.guess(session))
+        for draft in self.drafts(session):
+            self.send(draft)
 
-    def guess(self, session: int) -> Draft:
+    def drafts(self, session: int) -> list[Draft]:
         known = self._known[session]
-        tokens, chain = list(known.tokens), 0
-        for token in tokens:
-            chain = mix(chain + token + 1)
-        for _ in range(N_AHEAD):
-            token = draw(self._model.logits(chain), known.sampling, len(tokens))
-            tokens.append(token)
-            chain = mix(chain + token + 1)
-        ahead = tuple(tokens[len(known.tokens) :])
-        parents = tuple(range(ROOT, len(ahead) - 1))
-        base = len(known.tokens)
-        return Draft(
-            self._name,
-            session,
-            known.epoch,
-            base,
-            known.chain,
-            100,
-            parents,
-            ahead,
-            bytes([200] * len(ahead)),
-        )
+        toy_chain = 0
+        for token in known.tokens:
+            toy_chain = mix(toy_chain + token + 1)
+        n_first = N_AHEAD if self._shape == "linear" else N_AHEAD // 2
+        base, chain, drafts = len(known.tokens), known.chain, list[Draft]()
+        for n in (n_first, N_AHEAD - n_first):
+            if n:
+                bough = self._grow(toy_chain, base, n, known.sampling)
+                drafts.append(self._draft(session, base, chain, bough))
+                base += n
+                toy_chain = bough.toy_chain
+                for token in bough.path:
+                    chain = chain_next(chain, token)
+        return drafts
+
+    def _grow(self, toy_chain: int, position: int, n: int, sampling: SamplingParams) -> _Bough:
+        """n guesses in a row for what follows, with their alternatives."""
+        bough, at = _Bough([], [], [], [], toy_chain), ROOT
+        for _ in range(n):
+            row = self._model.logits(bough.toy_chain)
+            token = draw(row, sampling, position)
+            if self._shape == "linear":
+                at = bough.add(at, token, 200)
+            else:
+                right = draw(TRUTH.logits(bough.toy_chain), sampling, position)
+                unsure = right != token or mix(bough.toy_chain) % 4 == 0
+                parent, at = at, bough.add(at, token, 150 if unsure else 220)
+                if right != token:
+                    at, token = bough.add(parent, right, 100), right
+                elif unsure:
+                    row[token] = -np.inf
+                    bough.add(parent, int(row.argmax()), 100)
+            bough.path.append(token)
+            bough.toy_chain = mix(bough.toy_chain + token + 1)
+            position += 1
+        return bough
+
+    def _draft(self, session: int, base: int, chain: int, bough: _Bough) -> Draft:
+        epoch, confidences = self._known[session].epoch, bytes(bough.confidences)
+        parents, tokens = tuple(bough.parents), tuple(bough.tokens)
+        return Draft(self._name, session, epoch, base, chain, 100, parents, tokens, confidences)
 
     def send(self, draft: Draft) -> None:
         for lead in self._leads:
             self.bus.send(lead, draft)
 
 
+_NOISE = (b"", b"\x01", b"\x01\x05" + b"\xff" * 60, bytes(1_000_000))
+
+
 class LyingDrafter(ScriptedDrafter):
     """Between honest drafts, everything a hostile or broken process could say."""
 
-    def __init__(self, pool: MemoryPool, vocabulary: VocabularyCard) -> None:
-        super().__init__(pool, vocabulary, "liar")
+    def __init__(self, pool: MemoryPool, vocabulary: VocabularyCard, *, shape: Shape = "linear") -> None:
+        super().__init__(pool, vocabulary, "liar", shape=shape)
         self._pool = pool
         self._random = random.Random(3)
 
     def answer(self, session: int) -> None:
-        honest = self.guess(session)
-        for lie in self._lies(honest):
-            self.send(lie)
-        for lead in self._leads:
-            for data in (b"", b"\x01", b"\x01\x05" + b"\xff" * 60, bytes(1_000_000), encode(honest)[:-3]):
-                self._pool.inject(lead, data)
-        self.send(honest)
+        for honest in self.drafts(session):
+            for lie in self._lies(honest):
+                self.send(lie)
+            for lead in self._leads:
+                for data in (*_NOISE, encode(honest)[:-3]):
+                    self._pool.inject(lead, data)
+            self.send(honest)
 
     def _lies(self, honest: Draft) -> list[Draft]:
         n = len(honest.tokens)
@@ -140,12 +198,13 @@ class LyingDrafter(ScriptedDrafter):
 class StaleDrafter(ScriptedDrafter):
     """Right, but always three commits behind."""
 
-    def __init__(self, pool: MemoryPool, vocabulary: VocabularyCard) -> None:
-        super().__init__(pool, vocabulary, "stale", error=0.1)
-        self._late: dict[int, deque[Draft]] = {}
+    def __init__(self, pool: MemoryPool, vocabulary: VocabularyCard, *, shape: Shape = "linear") -> None:
+        super().__init__(pool, vocabulary, "stale", error=0.1, shape=shape)
+        self._late: dict[int, deque[list[Draft]]] = {}
 
     def answer(self, session: int) -> None:
         late = self._late.setdefault(session, deque())
-        late.append(self.guess(session))
+        late.append(self.drafts(session))
         if len(late) > 3:
-            self.send(late.popleft())
+            for draft in late.popleft():
+                self.send(draft)

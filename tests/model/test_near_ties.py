@@ -1,7 +1,7 @@
-"""The default tier: where a reply with drafts first differs from the one without, the two tokens are a near-tie.
+"""The default tier: where a reply with drafts first differs from the one without, two tokens nearly tie.
 
-What a near-tie is, is measured: the same replies once more without drafts, several side by side, so that only
-their places in the KV cache differ. Rounding of quantised activations turns a last bit into tenths of a logit.
+What a near-tie is, is measured: the same replies once more without drafts, several side by side, so that
+their places in the KV cache differ. Rounding of quantised activations makes tenths of a logit of a last bit.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ from tests.support import Outcome
 pytestmark = [pytest.mark.model, pytest.mark.redis, pytest.mark.timeout(240)]
 
 N_PROMPTS, N_TOKENS = 12, 120
-SLACK = 2.0  # of the largest move that was seen: it is the largest of a sample
+CLOSE = 2.0  # gaps that are looked at: far below the likeliest token everything moves more
+SLACK = 1.5  # of the largest move that was seen: it is the largest of a sample
 
 
 @pytest.fixture(scope="module")
 def target() -> Iterator[LlamaBackend]:
-    """As a lead opens it by default."""
-    with closing(LlamaBackend(LlamaOptions(TARGET, n_cells=8192, n_seqs=12))) as backend:
+    """As a lead opens it by default, with a sequence to spare for Padded."""
+    with closing(LlamaBackend(LlamaOptions(TARGET, n_cells=8192, n_seqs=13))) as backend:
         yield backend
 
 
@@ -57,17 +58,16 @@ def first_difference(one: Reply, other: Reply) -> int | None:
 
 
 def gap(at: TokenLogprobs, token: int) -> float:
-    """By how much a token is less likely than the one that was chosen; infinite beyond the top ones."""
-    return at.logprob - dict(at.top).get(token, -np.inf)
+    """By how much a token's logit is below that of the likeliest; infinite beyond the top ones."""
+    return at.top[0][1] - dict(at.top).get(token, -np.inf)
 
 
 def moves(one: Reply, other: Reply) -> list[float]:
-    """How much the margin of the two likeliest tokens differs, as long as the replies agree."""
+    """How much small gaps between the two likeliest tokens differ, as long as the replies agree."""
     end = first_difference(one, other)
-    return [
-        abs(gap(here, here.top[1][0]) - gap(there, here.top[1][0]))
-        for here, there in list(zip(one, other, strict=False))[: None if end is None else end + 1]
-    ]
+    agreed = list(zip(one, other, strict=False))[: None if end is None else end + 1]
+    gaps = [(gap(here, here.top[1][0]), gap(there, here.top[1][0])) for here, there in agreed]
+    return [abs(here - there) for here, there in gaps if here < CLOSE]
 
 
 def gaps_at_differences(plain: Sequence[Reply], drafted: Sequence[Reply]) -> list[float]:
@@ -95,13 +95,20 @@ class Measured:
 
 
 @pytest.fixture(scope="module")
-async def measured(target: LlamaBackend) -> Measured:
-    requests = requests_for(target)
-    async with lead(target, None) as live:
-        plain = [outcome for one in requests for outcome in await live.run([one])]
-    async with lead(target, None) as live:
-        side_by_side = await live.run(requests[::-1])
-    return Measured(replies(plain), replies(side_by_side[::-1]))
+def known() -> list[Measured]:
+    """What was measured, once it was."""
+    return []
+
+
+async def measure(target: LlamaBackend, known: list[Measured]) -> Measured:
+    if not known:
+        requests = requests_for(target)
+        async with lead(target, None) as live:
+            plain = [outcome for one in requests for outcome in await live.run([one])]
+        async with lead(target, None) as live:
+            side_by_side = await live.run(requests[::-1])
+        known.append(Measured(replies(plain), replies(side_by_side[::-1])))
+    return known[0]
 
 
 def assert_near_ties(measured: Measured, outcomes: Sequence[Outcome], who: str) -> None:
@@ -117,7 +124,8 @@ def assert_near_ties(measured: Measured, outcomes: Sequence[Outcome], who: str) 
     assert all(one <= measured.bound for one in gaps)
 
 
-async def test_with_a_drafter(target: LlamaBackend, measured: Measured, server: EmbeddedServer):
+async def test_with_a_drafter(target: LlamaBackend, known: list[Measured], server: EmbeddedServer):
+    measured = await measure(target, known)
     with closing(DrafterProcess(server.url, DRAFT)):
         async with lead(target, server) as live:
             await live.until_drafters(1)
@@ -125,7 +133,8 @@ async def test_with_a_drafter(target: LlamaBackend, measured: Measured, server: 
     assert_near_ties(measured, outcomes, "a drafter")
 
 
-async def test_with_a_draft_model_in_the_lead(target: LlamaBackend, measured: Measured):
+async def test_with_a_draft_model_in_the_lead(target: LlamaBackend, known: list[Measured]):
+    measured = await measure(target, known)
     with closing(LlamaBackend(LlamaOptions(DRAFT, n_cells=4096, n_seqs=4))) as draft:
         async with lead(target, None, How(inline=DraftModel(draft))) as live:
             outcomes = [outcome for one in requests_for(target) for outcome in await live.run([one])]
@@ -140,8 +149,9 @@ class Mistaken(Padded):
         return np.roll(logits, 1, axis=0)
 
 
-async def test_a_mistake_is_no_near_tie(target: LlamaBackend, measured: Measured):
+async def test_a_mistake_is_no_near_tie(target: LlamaBackend, known: list[Measured]):
     """What the measure is good for."""
+    measured = await measure(target, known)
     with closing(LlamaBackend(LlamaOptions(DRAFT, n_cells=4096, n_seqs=4))) as draft:
         async with lead(Mistaken(target), None, How(inline=DraftModel(draft))) as live:
             outcomes = await live.run(requests_for(target)[:3])

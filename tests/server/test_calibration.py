@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from server.calibration import CONTEXT, WIDTHS, measure, remembered
-from server.llama.backend import Batch, Logits
 from server.llama.fake import FakeBackend
 from server.recollection import keep, of_model, recall
 
@@ -42,16 +41,20 @@ def test_a_model_that_cannot_forget_is_not_measured():
     assert measure(FakeBackend(can_trim=False), 8) == {}
 
 
-class Failing(FakeBackend):
-    def decode(self, batch: Batch) -> Logits:
-        raise AssertionError("measured again")
-
-
 def test_what_was_measured_is_remembered(cache: Path):
     what = ("model", 1)
-    first = remembered(FakeBackend(n_batch=CONTEXT), 4, what)
-    assert remembered(Failing(n_batch=CONTEXT), 4, what) == pytest.approx(first)
+    first = remembered(FakeBackend(n_batch=CONTEXT, step_s=0.002), 8, what)
+    again = FakeBackend(n_batch=CONTEXT, step_s=0.002)
+    assert remembered(again, 8, what) == pytest.approx(first)
+    assert max(again.widths[1:]) <= 4, "a short look"
     assert len(list(cache.iterdir())) == 1
+
+
+def test_what_was_measured_on_a_busy_machine_is_measured_again():
+    what = ("model", 3)
+    slow = remembered(FakeBackend(n_batch=CONTEXT, step_s=0.02), 8, what)
+    fast = remembered(FakeBackend(n_batch=CONTEXT, step_s=0.002), 8, what)
+    assert fast[8] < 0.5 * slow[8]
 
 
 def test_a_broken_memory_is_measured_anew(cache: Path):

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
 import pytest
 
 from server.engine.events import Committed, Failed, Finished, Started
 from server.engine.request import GenerationRequest
 from server.engine.scheduler import Limits
-from server.errors import BackendError
+from server.errors import BackendError, InvalidRequestError
 from server.llama.backend import Batch, Logits
-from server.llama.fake import FakeBackend, FakeModel
+from server.llama.fake import FakeBackend, FakeModel, FakeVocabulary
 from tests.support import EOG, PROMPT, Harness, OracleProposer, request
 
 ENDLESS = FakeModel(eog_rate=0.0)
@@ -146,7 +151,7 @@ def test_cancel_frees_the_slot_at_once_and_keeps_what_it_was_told():
         pass
     harness.engine.check()
     [again] = harness.run(request(PROMPT + harness.outcomes[running].tokens))
-    assert again.started.n_cached == len(PROMPT) + 4
+    assert again.started.n_cached == len(PROMPT) + 3  # never the last one kept: who guessed it shall not show
 
 
 def test_cancelling_a_waiting_request_ends_it():
@@ -200,3 +205,35 @@ def test_a_model_that_cannot_trim_is_served_without_drafts():
     assert again.started.n_cached == len(PROMPT + expected.tokens) - 1
     [branch] = harness.run(request(PROMPT + expected.tokens[:5]))
     assert branch.started.n_cached == 0
+
+
+class Exhausted:
+    """A constraint that gives up after a few tokens."""
+
+    def __init__(self) -> None:
+        self._left = 3
+
+    def allows(self, token: int) -> bool:
+        return True
+
+    def mask(self) -> npt.NDArray[np.bool_]:
+        return np.ones(FakeVocabulary.size, np.bool_)
+
+    def accept(self, token: int) -> None:
+        self._left -= 1
+        if not self._left:
+            raise InvalidRequestError("the grammar is too ambiguous", param="grammar")
+
+    def forced(self) -> tuple[int, ...]:
+        return ()
+
+    def n_allowed(self, tokens: Sequence[int]) -> int:
+        return len(tokens)
+
+
+def test_a_grammar_that_gives_up_ends_its_own_session_only():
+    harness = Harness(FakeBackend(ENDLESS))
+    bad, good = harness.run(replace(request(), constraint=Exhausted), request((1, 2), max_tokens=20))
+    assert isinstance(bad.events[-1], Failed)
+    assert len(bad.tokens) == 2
+    assert len(good.tokens) == 20

@@ -1,0 +1,249 @@
+"""A session without a model: prepared rows of logits, guesses that are right as often as wanted, and a clock
+on which decodes take as long as a model's. What is left is the server's own work.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from server.engine.proposer import NOTHING, ROOT, Ask, NoProposer, Proposal
+from server.engine.request import Speculation
+from server.llama.backend import Batch, Logits
+from server.llama.fake import FakeVocabulary
+from server.sampling.draw import draw
+from server.sampling.noise import mix
+from server.sampling.params import SamplingParams
+from server.speculation.bus import Listener
+from server.speculation.messages import Close, Commit, Draft, Message, Open, chain_next
+from server.speculation.presence import Presence, VocabularyCard
+
+N_ROWS = 48  # different rows of a set
+N_BATCH = 64
+DEPTH, LEAVES = 8, 3  # guesses of a step, and leaves of a tree of them
+PER_MESSAGE = 2  # guesses of one Draft
+RIGHT = 0.8  # of guesses
+DECODE_S, ROW_S = 0.010, 0.00002  # of a decode, as the proposer sees it
+
+
+# -- a backend that costs nothing ----------------------------------------
+
+
+class SizedVocabulary(FakeVocabulary):
+    """The toy's, with as many ids as wanted."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+
+class Watch:
+    """A clock on which every decode takes what a model of DECODE_S and ROW_S takes; decoded_s is what all of
+    them really took."""
+
+    def __init__(self) -> None:
+        self.decoded_s = 0.0
+        self._ahead_s = 0.0
+
+    def __call__(self) -> float:
+        return time.perf_counter() + self._ahead_s
+
+    def decoded(self, spent_s: float, n_rows: int) -> None:
+        self.decoded_s += spent_s
+        self._ahead_s += DECODE_S + n_rows * ROW_S - spent_s
+
+
+class PreparedBackend:
+    """Implements Backend. What follows a token depends on its position only, in an order without a period."""
+
+    name = "prepared"
+    chat_template: str | None = None
+    can_trim = True
+    can_shift = True
+    n_seqs = LEAVES
+    n_batch = N_BATCH
+
+    def __init__(self, rows: Logits, n_ctx: int, watch: Watch) -> None:
+        self.vocab = SizedVocabulary(rows.shape[1])
+        self.n_ctx = self.n_cells = n_ctx
+        self.n_rows_last = 0
+        self._rows = rows
+        self._out = np.zeros((N_BATCH, rows.shape[1]), np.float32)
+        self._watch = watch
+
+    def decode(self, batch: Batch) -> Logits:
+        began = time.perf_counter()
+        self.n_rows_last = len(batch)
+        positions = [p for p, wanted in zip(batch.positions, batch.wanted, strict=True) if wanted]
+        out = self._out[: len(positions)]
+        for i, position in enumerate(positions):
+            out[i] = self._rows[row_after(position)]
+        self._watch.decoded(time.perf_counter() - began, len(batch))
+        return out
+
+    def trim(self, seq: int, length: int) -> None:
+        pass
+
+    def copy(self, source: int, target: int, start: int, end: int) -> None:
+        pass
+
+    def shift(self, seq: int, start: int, end: int) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def row_after(position: int) -> int:
+    """The number of the row that says what follows the token at that position: as good as at random, and
+    without a call that a profile would show."""
+    return (position * 2654435761 >> 16) % N_ROWS
+
+
+def make_rows(n_vocab: int, *, peaked: bool) -> Logits:
+    """Logits as of a language model: normally distributed, and where the model is sure five likely tokens far
+    above the rest."""
+    rng = np.random.default_rng(0)
+    rows = 2.0 * rng.standard_normal((N_ROWS, n_vocab), np.float32)
+    if peaked:
+        for row in rows:
+            row[rng.choice(n_vocab, 5, replace=False)] = (20.0, 18.5, 17.0, 16.0, 15.0)
+    return rows
+
+
+# -- guesses ----------------------------------------
+
+
+class Script:
+    """What will be drawn, and what is guessed instead where the guess is wrong. Pure."""
+
+    def __init__(self, rows: Logits, sampling: SamplingParams) -> None:
+        self._rows = rows
+        self._sampling = sampling
+        self._truths: dict[int, int] = {}
+
+    def truth(self, position: int) -> int:
+        token = self._truths.get(position)
+        if token is None:
+            row = self._rows[row_after(position - 1)]
+            token = self._truths[position] = draw(row, self._sampling, position)
+        return token
+
+    def guess(self, position: int) -> int:
+        truth = self.truth(position)
+        return truth if _right(position) else (truth + 1) % self._rows.shape[1]
+
+    def instead(self, position: int) -> int:
+        """What to guess if the guess is wrong; that is right then."""
+        truth = self.truth(position)
+        return (truth + 2) % self._rows.shape[1] if _right(position) else truth
+
+    def is_sure(self, position: int) -> bool:
+        """Of most right guesses, and of some wrong ones."""
+        return (mix(position + 2) % 4 == 0) != _right(position)
+
+
+def _right(position: int) -> bool:
+    return mix(position ^ 0x5EED) / 2**64 < RIGHT
+
+
+class ScriptedProposer(NoProposer):
+    """A chain of DEPTH guesses, or a tree of as many with two alternatives, made beforehand."""
+
+    def __init__(self, script: Script, *, leaves: int) -> None:
+        self._script = script
+        self._leaves = leaves
+        self._tokens: Sequence[int] = ()
+        self._next = NOTHING
+
+    def open(
+        self, session: int, tokens: Sequence[int], sampling: SamplingParams, bounds: Speculation
+    ) -> None:
+        self._tokens = tokens
+
+    def prepare(self) -> None:
+        """The guesses of the step to come."""
+        position, script = len(self._tokens), self._script
+        n_path = DEPTH - (self._leaves - 1)
+        path = [script.guess(position + i) for i in range(n_path)]
+        others = [script.instead(position + i) for i in range(self._leaves - 1)]
+        parents = [*range(ROOT, n_path - 1), *range(ROOT, ROOT + len(others))]
+        self._next = Proposal((*path, *others), tuple(parents), ("script",) * DEPTH)
+
+    def propose(self, asks: Sequence[Ask], n_rows: int, n_cells: int) -> list[Proposal]:
+        return [self._next for _ in asks]
+
+
+class ScriptedDrafter:
+    """Implements Bus towards one drafter, which answers when told to: DEPTH guesses ahead, and with
+    `branches` a second one wherever it is not sure. What the lead confirms is not sent again."""
+
+    def __init__(self, script: Script, n_vocab: int, *, branches: bool) -> None:
+        card = VocabularyCard(n_vocab, None, None, ())
+        self.lead = Presence("lead", "lead", "prepared", "0", card, 1, host="here")
+        self.drafter = Presence("drafter", "drafter", "script", "0", card, 1, host="elsewhere")
+        self._script = script
+        self._branches = branches
+        self._told: list[Message] = []
+        self._session = self._epoch = 0
+        self._position = 0  # how many tokens are committed
+        self._chain = 0  # after them
+        self._path: list[int] = []
+
+    def start(self, listener: Listener) -> None:
+        self._listener = listener
+        listener.peers([self.drafter])
+
+    def send(self, to: str, message: Message) -> None:
+        self._told.append(message)
+
+    def describe(self, presence: Presence) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def answer(self) -> None:
+        """Take in what the lead has told, and send what follows from it."""
+        told, self._told = self._told, []
+        for message in told:
+            self._follow(message)
+        if self._position:
+            self._publish()
+
+    def _follow(self, message: Message) -> None:
+        match message:
+            case Open():
+                self._session, self._epoch = message.session, message.epoch
+                self._position, self._chain, self._path = len(message.tokens), message.chain, []
+            case Commit():
+                n = len(message.tokens)
+                agrees = self._path[:n] == list(message.tokens)
+                self._path = self._path[n:] if agrees else []
+                self._position, self._chain = message.base + n, message.chain
+            case Close():
+                self._position = 0
+            case _:
+                raise AssertionError(f"not for a drafter: {message}")
+
+    def _publish(self) -> None:
+        chain = self._chain
+        for token in self._path:
+            chain = chain_next(chain, token)
+        while len(self._path) < DEPTH:
+            base = self._position + len(self._path)
+            n = min(PER_MESSAGE, DEPTH - len(self._path))
+            tokens = [self._script.guess(base + i) for i in range(n)]
+            sure = [self._script.is_sure(base + i) for i in range(n)]
+            self._send(base, chain, tokens, [220 if s else 150 for s in sure])
+            for i, token in enumerate(tokens):
+                if self._branches and not sure[i]:
+                    self._send(base + i, chain, [self._script.instead(base + i)], [100])
+                chain = chain_next(chain, token)
+            self._path += tokens
+
+    def _send(self, base: int, chain: int, tokens: list[int], confidences: list[int]) -> None:
+        parents = tuple(range(ROOT, ROOT + len(tokens)))
+        place = (self.drafter.id, self._session, self._epoch, base, chain)
+        self._listener.received(Draft(*place, 100, parents, tuple(tokens), bytes(confidences)))

@@ -1,0 +1,138 @@
+"""Several clients at once: the arithmetic, reciting servers, and the real processes."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import concurrent
+from benchmarks.client import Reply, ReplyError
+from benchmarks.concurrent import Told, ask_at_once, bout, figures, tell
+from benchmarks.processes import Command, Process, free_port
+from benchmarks.prompts import Prompt, load
+from server.settings import BUNDLED_MODEL
+
+STUB = (sys.executable, "-m", "tests.benchmarks.stub_server", "--port", "{port}")
+PROMPT = Prompt("p-01", [{"role": "user", "content": "?"}])
+
+
+@pytest.fixture
+def reciting_duo(monkeypatch: pytest.MonkeyPatch) -> None:
+    def reciting(*arguments: str) -> tuple[str, ...]:
+        return STUB
+
+    monkeypatch.setattr("benchmarks.concurrent.duo", reciting)
+
+
+def told(n_tokens: int, asked: float, ended: float, *, text: str = "text", pieces: int = 0) -> Told:
+    reply = Reply(text, n_tokens, 1000.0, None, None, n_drafted=10, n_accepted=6)
+    step = (ended - asked) / (pieces or 1)
+    return Told(reply, asked, tuple(asked + step * (i + 1) for i in range(pieces)), ended)
+
+
+def test_the_total_rate_is_all_tokens_by_all_the_time():
+    found = figures([[told(30, 0.0, 2.0), told(30, 2.0, 3.0)], [told(40, 0.5, 5.0)]])
+    assert found.total_rate == pytest.approx(100 / 5)
+    assert (found.n_drafted, found.n_accepted) == (30, 18)
+
+
+def test_the_slowest_client_is_told_by_the_mean_of_all():
+    clients = [[told(40, 0.0, 2.0)], [told(10, 0.0, 1.0)], [told(30, 1.0, 2.0)]]  # 20, 10 and 30 t/s
+    assert figures(clients).slowest == pytest.approx(0.5)
+    assert figures(clients[:1]).slowest == 1.0
+
+
+def test_gaps_are_between_pieces_of_one_text_only():
+    steady = told(100, 0.0, 10.0, pieces=100)
+    found = figures([[steady, told(2, 20.0, 30.0, pieces=2)]])
+    assert found.gap_p95 == pytest.approx(100.0)  # 99 gaps of 0.1 s and one of 5 s
+    assert found.gap_longest == pytest.approx(5000.0)
+    assert figures([[told(1, 0.0, 1.0, pieces=1)]]).gap_longest == 0.0
+
+
+def test_texts_are_compared_prompt_by_prompt():
+    plain = [[told(5, 0.0, 1.0, text="a"), told(5, 1.0, 2.0, text="b")], [told(5, 0.0, 1.0, text="c")]]
+    drafted = [[told(5, 0.0, 0.5, text="a"), told(5, 0.5, 1.0, text="x")], [told(5, 0.0, 0.5, text="c")]]
+    found = bout([plain, drafted])
+    assert (found.n_clients, found.n_equal, found.n_texts) == (2, 2, 3)
+    assert found.figures[1].total_rate == pytest.approx(2 * found.figures[0].total_rate)
+
+
+def test_ratios_are_medians_over_rounds_and_the_worst_client_is_of_all():
+    bouts = [
+        bout([[[told(10, 0.0, plain)]] * 2, [[told(10, 0.0, drafted)], [told(slow, 0.0, drafted)]]])
+        for plain, drafted, slow in ((1.0, 0.5, 10), (1.0, 1.0, 6), (2.0, 1.0, 10))
+    ]
+    lines = concurrent.table(["no drafts", "drafts"], [*bouts, bout([[[told(1, 0.0, 1.0)]]] * 2)])
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines.splitlines()]
+    assert [row[:2] for row in rows[2:]] == [[n, lead] for n in "12" for lead in ("no drafts", "drafts")]
+    assert rows[4][2:6] == ["20.0", "1.00", "1.00", "1.00"]
+    assert rows[5][2:6] == ["20.0", "2.00", "1.00", "0.75"]
+    assert rows[5][-2:] == ["36 of 60", "6 of 6"]
+    assert all(len(row) == len(rows[0]) for row in rows)
+
+
+def test_clients_ask_their_own_prompts_and_stamp_every_piece():
+    with Process(Command("stub", STUB)) as server:
+        server.wait_ready()
+        clients = ask_at_once(server.port, [load(2), load(1), load(1)], max_tokens=7)
+    assert [len(client) for client in clients] == [2, 1, 1]
+    for one in (one for client in clients for one in client):
+        assert one.reply.n_tokens == len(one.pieces) == 7
+        assert one.asked < one.pieces[0] <= one.pieces[-1] <= one.ended
+        assert list(one.pieces) == sorted(one.pieces)
+
+
+def test_a_server_that_does_not_answer_fails_the_round():
+    with pytest.raises(ReplyError, match="does not answer"):
+        tell(free_port(), PROMPT, 5)
+    with pytest.raises(ReplyError, match="does not answer"):
+        ask_at_once(free_port(), [[PROMPT], [PROMPT]], 5)
+
+
+@pytest.mark.usefixtures("reciting_duo")
+def test_the_program_prints_and_appends_its_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    results = tmp_path / "RESULTS.md"
+    flags = ["--model", str(BUNDLED_MODEL), "--clients", "1,3", "--rounds", "2", "--max-tokens", "20"]
+    assert concurrent.main([*flags, "--append", str(results)]) == 0
+    text = results.read_text()
+    assert text.strip() in capsys.readouterr().out
+    assert "| 1 | no drafts |" in text
+    assert "| 3 | drafts |" in text
+    assert text.count("| 84 of 120 | 12 of 12 |") == 2  # 2 rounds of 3 clients with 2 prompts each
+    assert str(tmp_path) not in text
+
+
+def test_no_prompt_is_asked_twice(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit):
+        concurrent.main(["--rounds", "50"])
+    assert "500 prompts and one to warm up" in capsys.readouterr().err
+
+
+def test_both_leads_have_the_same_slots_and_only_one_drafts():
+    flags = ["--model", "m.gguf", "--clients", "2,4,1", "--duo-flags", "--draft-mode async"]
+    plain, drafted = concurrent.leads(concurrent._flags().parse_args(flags))  # pyright: ignore[reportPrivateUsage]
+    for command in (plain, drafted):
+        line = " ".join(command.arguments)
+        assert "--model m.gguf" in line
+        assert "--parallel 4" in line
+    assert "--draft-max 0" in " ".join(plain.arguments)
+    assert drafted.arguments[2:4] == ("server", "up")
+    assert "--draft-mode async" in " ".join(drafted.arguments)
+
+
+@pytest.mark.model
+@pytest.mark.redis
+def test_the_real_leads_serve_clients_at_once(capsys: pytest.CaptureFixture[str]):
+    flags = ["--model", str(BUNDLED_MODEL), "--threads", "1", "--clients", "2", "--rounds", "1"]
+    flags += ["--requests", "1", "--max-tokens", "24", "--duo-flags", "--draft-mode async --no-gate"]
+    assert concurrent.main(flags) == 0
+    out = capsys.readouterr().out
+    rows = {line.split(" | ")[1]: line.split(" | ") for line in out.splitlines() if line.startswith("| 2 |")}
+    assert "Draft mode: async" in out
+    assert float(rows["no drafts"][2]) > 0
+    assert float(rows["drafts"][3]) > 0
+    assert rows["no drafts"][10] == "-"
+    assert " of " in rows["drafts"][10]

@@ -1,0 +1,240 @@
+"""What clients ask for and see: every kind of request, told as the API tells it, over two turns or three."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
+from itertools import count
+from typing import Any, NamedTuple, TypeAlias
+
+from server.api.translate import seed_of_choice
+from server.engine.events import Committed, Stats
+from server.engine.request import GenerationRequest
+from server.grammar.constraint import compile_gbnf
+from server.llama.fake import FakeBackend
+from server.sampling.constraint import Constraint
+from server.sampling.logprobs import TokenLogprobs
+from server.sampling.params import SamplingParams
+from server.text.reply import ReplyText
+from tests.invariance.scene import VOCABULARY, Scene
+from tests.invariance.scripted import TRUTH
+from tests.support import EOG, PROMPT, Harness, Outcome
+
+N_TOKENS, N_MORE = 72, 28  # of a first turn, and of the next
+LATE = 2  # steps from a stop string to the cancellation that it causes, as an event loop needs them
+GBNF = r"""
+root ::= item+
+item ::= [a-z ]{4,9} [.,] "\n- so "
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What differs between requests: fields of SamplingParams, how many choices, and what else is asked.
+    n_logprobs is on wherever it is not said otherwise: it only adds to what is compared."""
+
+    name: str
+    fields: tuple[tuple[str, float], ...] = ()
+    n: int = 1
+    n_logprobs: int | None = 3
+    grammar: bool = False
+    stops: bool = False
+
+    def sampling(self, temperature: float) -> SamplingParams:
+        """Unfiltered, so that temperature 1 has everything to get wrong."""
+        plain: dict[str, float] = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": 40}
+        fields: dict[str, Any] = {**plain, **dict(self.fields)}
+        return SamplingParams(temperature, **fields)
+
+
+PENALTIES = (
+    ("repeat_penalty", 1.3),
+    ("repeat_last_n", 20),
+    ("presence_penalty", 0.7),
+    ("dry_multiplier", 0.8),
+    ("dry_allowed_length", 1),
+)
+KINDS = [
+    Kind("plain", n_logprobs=None),
+    Kind("logprobs"),
+    Kind("grammar", grammar=True),
+    Kind("stop_strings", stops=True),
+    Kind("n_3", n=3),
+    Kind("penalties", PENALTIES),
+    Kind("mirostat_1", (("mirostat", 1), ("mirostat_tau", 3.0))),
+    Kind("mirostat_2", (("mirostat", 2), ("mirostat_tau", 3.0))),
+]
+PLAIN = KINDS[0]
+
+
+class Ask(NamedTuple):
+    request: GenerationRequest
+    stops: tuple[str, ...] = ()
+
+
+class Seen(NamedTuple):
+    """What a client sees of a reply."""
+
+    text: str
+    tokens: tuple[int, ...]
+    logprobs: tuple[TokenLogprobs, ...]
+    reason: str
+    n_prompt: int
+    n_cached: int
+    n_predicted: int
+
+
+@dataclass(slots=True)
+class Client:
+    """Follows one generation as the API does: a stop string ends it, `late` steps after it was seen."""
+
+    ask: Ask
+    outcome: Outcome
+    cancel: Callable[[int], None]
+    late: int
+    text: str = ""
+    reply: ReplyText = field(init=False)
+    _n_seen: int = 0
+
+    def __post_init__(self) -> None:
+        self.reply = ReplyText(VOCABULARY, self.ask.stops)
+
+    def look(self) -> None:
+        """After a step."""
+        for event in self.outcome.events[self._n_seen :]:
+            if isinstance(event, Committed) and not self.reply.stopped:
+                self.text += self.reply.feed(event)
+        self._n_seen = len(self.outcome.events)
+        if self.reply.stopped and not self.outcome.ended:
+            if self.late == 0:
+                self.cancel(self.reply.n_tokens)
+            self.late -= 1
+
+    @property
+    def stats(self) -> Stats:
+        """As the engine counted, past the stop string too."""
+        return self.outcome.finished.stats
+
+    def seen(self) -> Seen:
+        outcome, n = self.outcome, self.reply.n_tokens
+        logprobs = [one for e in outcome.events if isinstance(e, Committed) for one in e.logprobs]
+        stats = self.reply.stats(self.stats)
+        return Seen(
+            self.text + self.reply.end(),
+            outcome.tokens[:n],
+            tuple(logprobs[:n]),
+            self.reply.finish_reason(outcome.finished.reason),
+            stats.n_prompt,
+            stats.n_cached,
+            stats.n_predicted,
+        )
+
+
+Play: TypeAlias = Callable[[Sequence[Ask]], list[Client]]
+
+
+def play(
+    harness: Harness, asks: Sequence[Ask], during: Callable[[int], None] = lambda _: None, late: int = 0
+) -> list[Client]:
+    """Run these requests side by side to their ends; `during(step)` happens before each step."""
+    ids = harness.submit(*(ask.request for ask in asks))
+    clients = [
+        Client(ask, harness.outcomes[id], partial(harness.engine.cancel, id), late)
+        for id, ask in zip(ids, asks, strict=True)
+    ]
+    for step in count():
+        during(step)
+        if not harness.engine.step():
+            break
+        for client in clients:
+            client.look()
+    harness.engine.check()
+    return clients
+
+
+def in_scene(
+    scene: Scene, asks: Sequence[Ask], during: Callable[[int], None], *, late: int = LATE
+) -> list[Client]:
+    """The same in a scene, where what was sent arrives."""
+
+    def between(step: int) -> None:
+        during(step)
+        scene.deliver(step)
+
+    with scene.delivering():
+        return play(scene.harness, asks, between, late)
+
+
+def converse(asks: Sequence[Ask], run: Play, *, again: bool = False) -> list[Client]:
+    """A turn and one that continues it, then perhaps the first once more. Returns all turns' clients."""
+    first = run(asks)
+    following = [
+        ask._replace(
+            request=replace(ask.request, prompt=(*ask.request.prompt, *tokens, 10), max_tokens=N_MORE)
+        )
+        for ask, tokens in ((client.ask, client.seen().tokens) for client in first)
+    ]
+    return [*first, *run(following), *(run(asks) if again else ())]
+
+
+def without_drafts(asks: Sequence[Ask], *, again: bool = False) -> list[Seen]:
+    """What is said then."""
+    harness = Harness(FakeBackend(TRUTH))
+    clients = converse(asks, lambda turn: play(harness, turn), again=again)
+    assert not any(client.stats.n_drafted for client in clients)
+    return [client.seen() for client in clients]
+
+
+@cache
+def alone(kind: Kind, temperature: float, *, again: bool = False) -> list[Seen]:
+    """The same for a kind of request; computed once."""
+    return without_drafts(asks_of(kind, temperature), again=again)
+
+
+def assert_same(clients: Sequence[Client], expected: Sequence[Seen]) -> None:
+    """Field by field, so that a difference is readable."""
+    assert len(clients) == len(expected)
+    for i, (client, other) in enumerate(zip(clients, expected, strict=True)):
+        for name, here, there in zip(Seen._fields, client.seen(), other, strict=True):
+            assert here == there, f"{name} of reply {i} is {here}, without drafts {there}"
+
+
+def assert_right_and_wrong(clients: Sequence[Client]) -> None:
+    """That somebody's guesses were accepted, and some not. What a grammar forces is always right."""
+    counts = [count for c in clients for source, count in c.stats.drafters.items() if source != "grammar"]
+    assert sum(count.accepted for count in counts) > 0, "nothing was accepted"
+    assert sum(count.drafted - count.accepted for count in counts) > 0, "nothing was rejected"
+
+
+@cache
+def _grammar() -> Callable[[], Constraint]:
+    return compile_gbnf(VOCABULARY, GBNF)
+
+
+@cache
+def asks_of(kind: Kind, temperature: float) -> list[Ask]:
+    """The requests that one request with this many choices becomes."""
+    sampling = kind.sampling(temperature)
+    return [
+        Ask(
+            GenerationRequest(
+                PROMPT,
+                sampling.reseeded(seed_of_choice(sampling.seed, choice)),
+                N_TOKENS,
+                EOG,
+                constraint=_grammar() if kind.grammar else None,
+                n_logprobs=kind.n_logprobs,
+            ),
+            stops_in(alone(PLAIN, temperature)[0].text) if kind.stops else (),
+        )
+        for choice in range(kind.n)
+    ]
+
+
+def stops_in(text: str, at: int = 50) -> tuple[str, ...]:
+    """Three letters that stand there and nowhere before, a longer one that begins alike, and one that never
+    comes."""
+    while text.index(text[at : at + 3]) != at:
+        at += 1
+    return (text[at : at + 3], text[at : at + 3] + "!", "\0")

@@ -1,0 +1,236 @@
+"""A lead over the toy model with everything that may guess for it, and what can go wrong with drafters."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from server.engine.scheduler import Limits
+from server.llama.backend import Batch, Logits
+from server.llama.fake import FakeBackend, FakeVocabulary
+from server.speculation.inline import InlineDrafter
+from server.speculation.memory import MemoryBus, MemoryPool
+from server.speculation.policy import Policy
+from server.speculation.presence import Presence, VocabularyCard, vocabulary_card
+from server.speculation.remote import RemoteDrafters
+from server.speculation.speculator import Speculator
+from tests.invariance.scripted import TRUTH, LyingDrafter, ScriptedDrafter, Shape, StaleDrafter
+from tests.support import Harness
+
+VOCABULARY = FakeVocabulary()
+CARD: VocabularyCard = vocabulary_card(VOCABULARY)
+LEAD = Presence("lead-1", "lead", "toy", "0", CARD, 4)
+ALL = Policy(lookup=False, gate=False, waits=False)
+"""Verify whatever there is: the order of things is fixed then."""
+
+LEAVES = Limits().leaves
+LIVE_STEP_S = 0.001
+
+
+STEP_S, ROW_S, WAIT_S = 0.01, 0.0003, 0.0005
+"""By a scene's clock: what a decode takes, and each of its rows, and how long a message is awaited."""
+
+
+@dataclass(slots=True)
+class Clock:
+    """Time that passes only where it is told to."""
+
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Awaited(RemoteDrafters):
+    """Waits by a scene's clock: what is on its way arrives."""
+
+    n_waits = 0
+
+    def __init__(self, bus: MemoryBus, clock: Clock, pool: MemoryPool) -> None:
+        super().__init__(bus, LEAD, max_ahead=16, clock=clock)
+        self._time, self._pool = clock, pool
+
+    def wait(self, timeout_s: float) -> None:
+        self.n_waits += 1
+        self._time.now += min(timeout_s, WAIT_S)
+        while self._pool.pump():
+            pass
+        self.drain()
+
+
+@dataclass(slots=True)
+class Watched(FakeBackend):
+    """Counts the steps in which a tree of more than one leaf was decoded, and how often another branch of
+    it than the main one was accepted."""
+
+    n_trees: int = 0
+    n_crossings: int = 0
+    clock: Clock = field(default_factory=Clock)
+
+    def decode(self, batch: Batch) -> Logits:
+        self.clock.now += STEP_S + ROW_S * len(batch)
+        self.n_trees += bool(batch.shared)
+        return FakeBackend.decode(self, batch)
+
+    def copy(self, source: int, target: int, start: int, end: int) -> None:
+        n_conversations = self.n_seqs // LEAVES
+        self.n_crossings += source >= n_conversations > target
+        FakeBackend.copy(self, source, target, start, end)
+
+
+class Scene:
+    """A lead, a pool, and whoever is added to it, by a clock of their own. Messages are delivered before
+    every `every`-th step; live: by another thread meanwhile, by the real clock."""
+
+    def __init__(
+        self,
+        shape: Shape = "linear",
+        policy: Policy = ALL,
+        *,
+        inline: InlineDrafter | None = None,
+        every: int = 1,
+        live: bool = False,
+        limits: Limits | None = None,
+    ) -> None:
+        self.shape: Shape = shape
+        self.pool = MemoryPool()
+        self.clock = Clock()
+        self.backend = Watched(TRUTH, clock=self.clock, step_s=LIVE_STEP_S if live else 0.0)
+        bus = self.pool.bus(LEAD)
+        clock = time.perf_counter if live else self.clock
+        self.awaited = None if live else Awaited(bus, self.clock, self.pool)
+        remote = self.awaited or RemoteDrafters(bus, LEAD, max_ahead=16)
+        self.proposer = Speculator(policy, remote=remote, inline=inline, clock=clock)
+        bus.start(remote)
+        self.harness = Harness(self.backend, self.proposer, clock=clock, limits=limits)
+        self._live = live
+        self._every = every
+
+    def add(self, drafter: ScriptedDrafter) -> ScriptedDrafter:
+        drafter.start()
+        return drafter
+
+    def delivering(self) -> AbstractContextManager[None]:
+        """To be entered around the steps."""
+        return self.pool.running() if self._live else nullcontext()
+
+    def deliver(self, step: int) -> None:
+        """Before the step of this number."""
+        self.clock.now += WAIT_S
+        while not self._live and step % self._every == 0 and self.pool.pump():
+            pass
+
+
+Fault: TypeAlias = Callable[[Scene], Callable[[int], None]]
+"""Sets the drafters up; what it returns happens before the step of that number."""
+
+
+def nothing(_: int) -> None:
+    pass
+
+
+def good(scene: Scene) -> Callable[[int], None]:
+    scene.add(ScriptedDrafter(scene.pool, CARD, shape=scene.shape))
+    return nothing
+
+
+def two(scene: Scene) -> Callable[[int], None]:
+    scene.add(ScriptedDrafter(scene.pool, CARD, "one", shape=scene.shape))
+    scene.add(ScriptedDrafter(scene.pool, CARD, "another", error=0.5, shape=scene.shape))
+    return nothing
+
+
+def lying(scene: Scene) -> Callable[[int], None]:
+    scene.add(LyingDrafter(scene.pool, CARD, shape=scene.shape))
+    return nothing
+
+
+def stale(scene: Scene) -> Callable[[int], None]:
+    scene.add(StaleDrafter(scene.pool, CARD, shape=scene.shape))
+    return nothing
+
+
+def duplicated(scene: Scene) -> Callable[[int], None]:
+    scene.pool.tamper = lambda to, data: (data, data) if to == LEAD.id else (data,)
+    return good(scene)
+
+
+def lossy(scene: Scene) -> Callable[[int], None]:
+    chance = random.Random(5)
+    scene.pool.tamper = lambda to, data: () if to == LEAD.id and chance.random() < 0.4 else (data,)
+    return good(scene)
+
+
+def reordered(scene: Scene) -> Callable[[int], None]:
+    good(scene)
+    chance = random.Random(6)
+
+    def during(step: int) -> None:
+        scene.pool.release(LEAD.id, chance)
+        if step % 3:
+            scene.pool.hold(LEAD.id)
+
+    return during
+
+
+def joins_in_the_middle(scene: Scene) -> Callable[[int], None]:
+    drafter = ScriptedDrafter(scene.pool, CARD, shape=scene.shape)
+
+    def during(step: int) -> None:
+        if step == 20:
+            scene.add(drafter)
+
+    return during
+
+
+def leaves_in_the_middle(scene: Scene) -> Callable[[int], None]:
+    drafter = scene.add(ScriptedDrafter(scene.pool, CARD, shape=scene.shape))
+
+    def during(step: int) -> None:
+        if step == 15:
+            drafter.bus.close()
+
+    return during
+
+
+def stops_and_continues(scene: Scene) -> Callable[[int], None]:
+    good(scene)
+
+    def during(step: int) -> None:
+        if step == 8:
+            scene.pool.vanish("scripted")
+        if step == 20:
+            scene.pool.appear("scripted")
+
+    return during
+
+
+def server_lost_and_back(scene: Scene) -> Callable[[int], None]:
+    good(scene)
+
+    def during(step: int) -> None:
+        if step == 8:
+            scene.pool.disconnect()
+        if step == 20:
+            scene.pool.connect()
+
+    return during
+
+
+FAULTS: list[Fault] = [
+    good,
+    two,
+    lying,
+    stale,
+    duplicated,
+    lossy,
+    reordered,
+    joins_in_the_middle,
+    leaves_in_the_middle,
+    stops_and_continues,
+    server_lost_and_back,
+]

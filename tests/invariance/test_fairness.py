@@ -1,0 +1,72 @@
+"""Four conversations and one drafter: nobody starves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import count, pairwise
+
+import pytest
+
+from server.engine.scheduler import Limits
+from server.speculation.policy import Policy
+from tests.invariance.conversation import Ask
+from tests.invariance.scene import ALL, Scene, good
+from tests.support import PROMPT, Harness, request
+
+N_TOKENS = 90
+TIGHT = Limits(n_batch=12, n_chunk=4)  # rows for four sessions and two guesses each
+LONG = tuple(PROMPT * 6)
+
+
+def asks() -> list[Ask]:
+    """Replies of one length; the third's prompt takes many steps while the others decode."""
+    prompts = [(*PROMPT, 97), (*PROMPT[3:], 98), LONG, (*PROMPT[5:], 100)]
+    return [
+        Ask(request(prompt, temperature=1.0, seed=60 + i, max_tokens=N_TOKENS, stop_tokens=frozenset()))
+        for i, prompt in enumerate(prompts)
+    ]
+
+
+def progress(harness: Harness, requests: Sequence[Ask], scene: Scene | None = None) -> list[list[int]]:
+    """How many tokens each session has after each step."""
+    ids = harness.submit(*(ask.request for ask in requests))
+    counts: list[list[int]] = [[] for _ in ids]
+    for step in count():
+        if scene is not None:
+            scene.deliver(step)
+        if not harness.engine.step():
+            break
+        for id, of_one in zip(ids, counts, strict=True):
+            of_one.append(len(harness.outcomes[id].tokens))
+    harness.engine.check()
+    return counts
+
+
+def longest_pause(counts: Sequence[int]) -> int:
+    """Most steps in a row without a token, from the first token to the last one."""
+    pause = longest = 0
+    for before, now in pairwise(counts):
+        pause = pause + 1 if 0 < before == now < N_TOKENS else 0
+        longest = max(longest, pause)
+    return longest
+
+
+@pytest.mark.parametrize("limits", [Limits(n_batch=64, n_chunk=16), TIGHT], ids=["roomy", "tight"])
+@pytest.mark.parametrize("policy", [ALL, Policy()], ids=["all", "default"])
+def test_every_session_gets_a_token_in_every_step(limits: Limits, policy: Policy):
+    plain = progress(Harness(limits=limits), asks())
+    scene = Scene("tree", policy, limits=limits)
+    good(scene)
+    counts = progress(scene.harness, asks(), scene)
+    assert [longest_pause(one) for one in counts] == [0] * 4
+    assert [one[-1] for one in counts] == [N_TOKENS] * 4
+    accepted = [outcome.finished.stats.n_accepted for outcome in scene.harness.outcomes.values()]
+    assert sum(accepted) > 0
+    assert policy is not ALL or min(accepted) > 0  # the gate may find others' guesses better
+    for with_drafts, without in zip(counts, plain, strict=True):
+        assert with_drafts.index(N_TOKENS) <= without.index(N_TOKENS)
+
+
+def test_the_measure_of_pauses():
+    assert longest_pause([0, 0, 1, 1, 1, 2, 3, 3, 4]) == 2
+    assert longest_pause([0, 0, 0, 1, N_TOKENS, N_TOKENS, N_TOKENS]) == 0

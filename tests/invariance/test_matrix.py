@@ -1,0 +1,122 @@
+"""The matrix: whoever guesses, however it goes wrong, whatever is asked, a client sees the same.
+
+Compared are text, tokens, logprobs (bit by bit), finish reason and usage, of a first turn and of one that
+continues it, with those of a lead without drafts. Every case also asserts that guesses were right and wrong,
+and, where there are trees, that some with several leaves were decoded.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from server.errors import BackendError
+from server.llama.backend import Batch, Logits
+from server.llama.fake import FakeBackend, FakeModel
+from server.speculation.draft_model import DraftModel
+from server.speculation.policy import Policy
+from tests.invariance.conversation import (
+    KINDS,
+    PLAIN,
+    Kind,
+    alone,
+    asks_of,
+    assert_right_and_wrong,
+    assert_same,
+    converse,
+    in_scene,
+)
+from tests.invariance.scene import ALL, FAULTS, Fault, Scene, good, nothing, two
+from tests.invariance.scripted import Shape
+
+of_kinds = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+at_temperatures = pytest.mark.parametrize("temperature", [0.0, 1.0])
+of_shapes = pytest.mark.parametrize("shape", ["linear", "tree"])
+ERRING = FakeModel(error=0.25, error_seed=8)
+
+
+@of_kinds
+@at_temperatures
+@of_shapes
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+def test_no_drafter_changes_anything_a_client_sees(
+    fault: Fault, shape: Shape, temperature: float, kind: Kind
+):
+    scene = Scene(shape)
+    during = fault(scene)
+    clients = converse(asks_of(kind, temperature), lambda asks: in_scene(scene, asks, during))
+    assert_same(clients, alone(kind, temperature))
+    assert_right_and_wrong(clients)
+    if shape == "tree":
+        assert scene.backend.n_trees > 0
+    if shape == "tree" and fault is good:
+        assert scene.backend.n_crossings > 0
+
+
+@of_kinds
+@at_temperatures
+def test_nor_does_all_of_it_together(temperature: float, kind: Kind):
+    """As a lead runs by default: gate, lookup, and waits for messages that are late."""
+    scene = Scene("tree", Policy(), every=2)
+    during = two(scene)
+    clients = converse(asks_of(kind, temperature), lambda asks: in_scene(scene, asks, during))
+    assert_same(clients, alone(kind, temperature))
+    assert_right_and_wrong(clients)
+    if kind is PLAIN:
+        assert scene.awaited is not None
+        assert scene.awaited.n_waits > 0
+
+
+@at_temperatures
+def test_nor_do_messages_that_come_at_any_time(temperature: float):
+    """From another thread, so that no run is like the other."""
+    scene = Scene("tree", Policy(), live=True)
+    during = two(scene)
+    for _ in range(3):
+        clients = converse(asks_of(PLAIN, temperature), lambda asks: in_scene(scene, asks, during))
+        assert [client.seen().text for client in clients] == [seen.text for seen in alone(PLAIN, temperature)]
+
+
+@of_kinds
+@at_temperatures
+@of_shapes
+def test_nor_does_a_draft_model_in_the_lead(shape: Shape, temperature: float, kind: Kind):
+    leaves = 3 if shape == "tree" else 1
+    policy = Policy(leaves=leaves, lookup=False, gate=False)
+    scene = Scene(shape, policy, inline=DraftModel(FakeBackend(ERRING)))
+    clients = converse(asks_of(kind, temperature), lambda asks: in_scene(scene, asks, nothing))
+    assert_same(clients, alone(kind, temperature))
+    assert_right_and_wrong(clients)
+    assert (scene.backend.n_trees > 0) == (shape == "tree")
+
+
+class Failing(FakeBackend):
+    """A draft model that fails for good in its n-th decode."""
+
+    n_left = 40
+
+    def decode(self, batch: Batch) -> Logits:
+        self.n_left -= 1
+        if self.n_left < 0:
+            raise BackendError("out of memory")
+        return FakeBackend.decode(self, batch)
+
+
+@of_kinds
+def test_nor_does_a_draft_model_that_fails(kind: Kind):
+    backend = Failing(ERRING)
+    scene = Scene("tree", ALL, inline=DraftModel(backend))
+    clients = converse(asks_of(kind, 1.0), lambda asks: in_scene(scene, asks, nothing))
+    assert_same(clients, alone(kind, 1.0))
+    assert_right_and_wrong(clients)
+    assert backend.n_left < 0
+
+
+@of_kinds
+@at_temperatures
+def test_nor_does_what_was_said_before(temperature: float, kind: Kind):
+    """The lookup; the first turn is asked for once more, so that there is something to find."""
+    scene = Scene("tree", Policy(gate=False, waits=False))
+    clients = converse(asks_of(kind, temperature), lambda asks: in_scene(scene, asks, nothing), again=True)
+    assert_same(clients, alone(kind, temperature, again=True))
+    assert_right_and_wrong(clients)
+    assert {"lookup"} <= {source for client in clients for source in client.stats.drafters}
