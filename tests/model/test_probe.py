@@ -19,6 +19,14 @@ pytestmark = pytest.mark.model
 WIDTHS = (1, 2, 3, 8)
 
 
+@pytest.fixture(autouse=True)
+def empty_caches(q8_target: LlamaBackend, f32_target: LlamaBackend) -> None:
+    """Other tests leave conversations in these caches."""
+    for backend in (q8_target, f32_target):
+        for seq in range(backend.n_seqs):
+            backend.trim(seq, 0)
+
+
 def score(backend: LlamaBackend) -> Logits:
     """A row that depends on everything in the cache; leaves the cache empty."""
     batch = Batch()
