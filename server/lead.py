@@ -11,6 +11,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -172,7 +173,10 @@ def _speculator(stack: ExitStack, settings: LeadSettings, site: Site, backend: L
     known: dict[int, float] = {}
     if settings.draft_max:
         what = of_model(settings.model, site.n_threads, settings.gpu_layers)
-        known = remembered(backend, policy.max_rows, what)
+        # On a thread of its own, which ends: OpenMP's threads belong to the one that decodes, and as long as
+        # there are more of them than cores, those of the engine would sleep at every barrier.
+        with ThreadPoolExecutor(1) as aside:
+            known = aside.submit(remembered, backend, policy.max_rows, what).result()
     return Speculator(policy, remote=remote, inline=inline, costs=StepCosts(policy.max_rows, known))
 
 
