@@ -13,7 +13,7 @@ import numpy as np
 
 from server.errors import BackendError
 from server.llama.backend import Batch, Logits
-from server.sampling.noise import gumbel, mix
+from server.sampling.noise import mix, quiet
 
 IM_START, IM_END, END_OF_TEXT = 256, 257, 258
 _SPECIALS = {IM_START: b"<|im_start|>", IM_END: b"<|im_end|>", END_OF_TEXT: b"<|endoftext|>"}
@@ -70,7 +70,7 @@ class FakeModel:
             row[IM_END] = 30.0
         if self.error and _share(mix(key ^ mix(self.error_seed + 2))) < self.error:
             key = mix(key ^ mix(self.error_seed + 3))
-        row[_CHARACTERS] = self.sharpness * gumbel(key, 0, _CHARACTERS)
+        row[_CHARACTERS] = self.sharpness * quiet(key, 0, _CHARACTERS)
         return row
 
 

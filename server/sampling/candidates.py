@@ -18,11 +18,11 @@ from server.sampling.draw import (
     Logits,
     draw_softmax,
     head_floor,
-    likeliest,
     nucleus_floor,
     softmax,
 )
 from server.sampling.noise import gumbel
+from server.sampling.peaks import Peaks
 
 _MANY = 4_096  # more are cheaper drawn by way of a whole row
 
@@ -89,7 +89,7 @@ def top_k(c: Candidates, k: int) -> None:
     if k == 1:
         c.keep(_best(c))
     elif 0 < k < len(c):
-        near = likeliest(c.logits, float(c.logits.max()), k)
+        near = Peaks(c.logits).likeliest(k)
         logits = c.logits[near]
         c.keep(near[logits >= np.partition(logits, len(near) - k)[len(near) - k]])
 

@@ -1,7 +1,7 @@
 """One draw from one row of logits. Pure: the same row, parameters and position give the same token.
 
-Works on the few tokens that can still win; no step is a Python loop over the vocabulary, and the passes over
-all of it are an argmax, comparisons with a threshold and, where the row is flat, hashes without logarithms.
+Works on the few tokens that can still win: one pass over the vocabulary finds the peaks of the row (peaks.py)
+and another at most what else is near the top; no step is a Python loop over it.
 """
 
 from __future__ import annotations
@@ -12,17 +12,15 @@ from typing import Literal, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from server.sampling.noise import LOUD, MAX_NOISE, gumbel, loud, loud_among
+from server.sampling.noise import LOUD, gumbel, loud, quiet, quiet_of
 from server.sampling.params import SamplingParams
+from server.sampling.peaks import Ids, Logits, Peaks
 
 Row: TypeAlias = npt.NDArray[np.float32]
-Ids: TypeAlias = npt.NDArray[np.int64]
 Floats: TypeAlias = npt.NDArray[np.float64]
-Logits: TypeAlias = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 
 _WINDOWS = (2.0, 4.0, 7.0, 12.0, 24.0)
-_MANY = 16  # times k: a window with more is made narrower
-_FEW = 512  # scored without asking first which of them are loud
+_FEW = 512  # logits that are sorted without looking first where the edge is
 
 
 class Distribution(NamedTuple):
@@ -43,13 +41,12 @@ def draw(row: Row, params: SamplingParams, position: int) -> int:
     row: (vocab size,) logits. Temperature 0: the largest logit, the lowest id among equals. Otherwise the
     filters, then argmax of logit / temperature + Gumbel noise, which is an exact sample of the softmax.
     """
-    best = int(row.argmax())
     if params.temperature <= 0.0 or params.top_k == 1:
-        return best
-    top = float(row[best])
+        return int(row.argmax())
+    peaks = Peaks(row)
     if params.top_k <= 0:
-        return _race(row, best, params, position, _floor(row, top, params))
-    ids, logits = _survivors(row, top, params)
+        return _race(peaks, params, position, _floor(peaks, params))
+    ids, logits = _survivors(peaks, params)
     if len(ids) == 1:
         return int(ids[0])
     scores = logits / params.temperature + gumbel(params.seed, position, ids)
@@ -58,22 +55,20 @@ def draw(row: Row, params: SamplingParams, position: int) -> int:
 
 def draw_softmax(logits: Logits, seed: int, position: int) -> int:
     """The token for `position` from the softmax of these logits; minus infinity is never drawn."""
-    params = SamplingParams(1.0, 0, 1.0, 0.0, seed)
-    return _race(logits, int(logits.argmax()), params, position, -math.inf)
+    return _race(Peaks(logits), SamplingParams(1.0, 0, 1.0, 0.0, seed), position, -math.inf)
 
 
 def distribution(row: Row, params: SamplingParams) -> Distribution:
     """What `draw` draws from, before the noise."""
-    best = int(row.argmax())
     if params.temperature <= 0.0 or params.top_k == 1:
-        return Distribution(np.array([best], np.int64), np.ones(1))
-    top = float(row[best])
+        return Distribution(np.array([row.argmax()], np.int64), np.ones(1))
+    peaks = Peaks(row)
     if params.top_k <= 0:
-        floor = max(_floor(row, top, params), float(np.finfo(np.float32).min))
+        floor = max(_floor(peaks, params), float(np.finfo(np.float32).min))
         ids = np.flatnonzero(row.astype(np.float64) >= floor)
         logits = row[ids].astype(np.float64)
     else:
-        ids, logits = _survivors(row, top, params)
+        ids, logits = _survivors(peaks, params)
     return Distribution(ids, softmax(logits / params.temperature))
 
 
@@ -89,110 +84,55 @@ def probability(row: Row, token: int) -> float:
     return float(np.exp(np.float64(row[token]) - top) / np.exp(row - np.float32(top)).sum())
 
 
-def _race(row: Logits, best: int, params: SamplingParams, position: int, floor: float) -> int:
+def _race(peaks: Peaks, params: SamplingParams, position: int, floor: float) -> int:
     """argmax of logit / temperature + noise over the tokens with logits of at least `floor`.
 
-    Exact, though most tokens are never scored. The likeliest sets a mark. What cannot reach it with the most
-    noise there is falls out. If many are left, those that are loud (one in 1024, found by hash alone) are
-    scored and raise the mark; a token that is not loud must then have a logit within LOUD of it.
+    Exact, though most tokens are never scored. The loud tokens and the likeliest set a mark; a token that is
+    not loud must then have a logit within LOUD of it.
     """
-    temperature = params.temperature
-    mark = _best_score(row, np.array([best]), params, position)[0]
-    able = row >= _under(max(floor, temperature * (mark - MAX_NOISE)))
-    n_able = int(np.count_nonzero(able))
-    if n_able <= _FEW:
-        ids = np.flatnonzero(able)
-    elif n_able < len(row) // 4:
-        among = np.flatnonzero(able)
-        ids = np.append(loud_among(params.seed, position, among), best)
-        mark = max(mark, _best_score(row, ids, params, position)[0])
-        near = row[among] >= _under(max(floor, temperature * (mark - LOUD - 1e-6)))
-        ids = np.concatenate((ids, among[near]))
-    else:
-        ids = loud(params.seed, position, len(row))
-        ids = np.append(ids[able[ids]], best)
-        mark = max(mark, _best_score(row, ids, params, position)[0])
-        near = row >= _under(max(floor, temperature * (mark - LOUD - 1e-6)))
-        ids = np.concatenate((ids, np.flatnonzero(near)))
+    row, temperature = peaks.row, params.temperature
+    ids, noise = loud(params.seed, position, len(row))
+    logits = row[ids].astype(np.float64)
+    scores = np.where(logits >= floor, logits / temperature + noise, -math.inf)
+    mark = peaks.top / temperature + quiet_of(params.seed, position, peaks.best())
+    mark = max(mark, float(scores.max(initial=-math.inf)))
+    near = peaks.above(max(floor, temperature * (mark - LOUD - 1e-6)))
+    logits = row[near].astype(np.float64)
     if floor > -math.inf:
-        ids = ids[row[ids].astype(np.float64) >= floor]
-    return _best_score(row, ids, params, position)[1]
-
-
-def _best_score(row: Logits, ids: Ids, params: SamplingParams, position: int) -> tuple[float, int]:
-    """The highest score and its token, the lowest id among equals."""
-    scores = row[ids].astype(np.float64) / params.temperature + gumbel(params.seed, position, ids)
-    highest = scores.max()
-    return float(highest), int(ids[scores == highest].min())
-
-
-def _under(threshold: float) -> np.float32:
-    """A float32 that is surely not above the threshold."""
-    return np.nextafter(np.float32(threshold), np.float32(-np.inf))
+        near, logits = near[logits >= floor], logits[logits >= floor]
+    ids = np.concatenate((near, ids))
+    scores = np.concatenate((logits / temperature + quiet(params.seed, position, near), scores))
+    return int(ids[scores == scores.max()].min())
 
 
 def _min_p_floor(top: float, min_p: float) -> float:
     return top + math.log(min(min_p, 1.0)) if min_p > 0.0 else -math.inf
 
 
-def _survivors(row: Row, top: float, params: SamplingParams) -> tuple[Ids, Floats]:
+def _survivors(peaks: Peaks, params: SamplingParams) -> tuple[Ids, Floats]:
     """The candidates that top_k, top_p and min_p leave, with their logits. Equals at an edge all stay."""
-    k = min(params.top_k, len(row))
-    ids = likeliest(row, top, k)
-    logits = row[ids].astype(np.float64)
-    floor = nucleus_floor(np.sort(logits)[-k:], params.top_p)
-    keep = logits >= max(floor, _min_p_floor(top, params.min_p))
+    ids = peaks.likeliest(params.top_k)
+    logits = peaks.row[ids].astype(np.float64)
+    floor = nucleus_floor(np.sort(logits)[-params.top_k :], params.top_p)
+    keep = logits >= max(floor, _min_p_floor(peaks.top, params.min_p))
     return ids[keep], logits[keep]
 
 
-def _floor(row: Row, top: float, params: SamplingParams) -> float:
+def _floor(peaks: Peaks, params: SamplingParams) -> float:
     """The smallest logit that top_p and min_p leave, without top_k. Looks for the nucleus in windows below
     the top first."""
+    row, top = peaks.row, peaks.top
     floor = _min_p_floor(top, params.min_p)
     if params.top_p >= 1.0:
         return floor
     mass = float(np.exp(row - np.float32(top)).sum(dtype=np.float64))
     for window in _WINDOWS:
-        near = row >= np.float32(top - window)
-        if np.count_nonzero(near) > _FEW:
+        logits = row[peaks.above(top - window)].astype(np.float64)
+        if len(logits) > _FEW:
             break
-        logits = row[near].astype(np.float64)
         if float(np.exp(logits - top).sum()) >= params.top_p * mass:
             return max(floor, nucleus_floor(logits, params.top_p, mass))
     return max(floor, nucleus_floor(row.astype(np.float64), params.top_p, mass))
-
-
-def likeliest(row: Logits, top: float, k: int) -> Ids:
-    """At least the k likeliest tokens, in the order of their ids, and not many more. Looks for a window below
-    the top that has them: a partial sort of a whole vocabulary costs more than all else here."""
-    low = 0.0
-    for window in _WINDOWS:
-        near = row >= np.float32(top - window)
-        count = int(np.count_nonzero(near))
-        if count >= k:
-            return np.flatnonzero(_narrowed(row, top, k, (low, window)) if count > _MANY * k else near)
-        low = window
-    possible = np.flatnonzero(row > -np.inf)
-    if len(possible) <= k:
-        return possible
-    return np.sort(possible[np.argpartition(row[possible], len(possible) - k)[len(possible) - k :]])
-
-
-def _narrowed(row: Logits, top: float, k: int, bounds: tuple[float, float]) -> npt.NDArray[np.bool_]:
-    """What lies in a window that has at least k tokens, between one with fewer and one with many more."""
-    low, high = bounds
-    near = row >= np.float32(top - high)
-    for _ in range(8):
-        middle = (low + high) / 2
-        nearer = row >= np.float32(top - middle)
-        count = int(np.count_nonzero(nearer))
-        if count < k:
-            low = middle
-            continue
-        high, near = middle, nearer
-        if count <= _MANY * k:
-            break
-    return near
 
 
 def nucleus_floor(logits: Floats, top_p: float, mass: float | None = None) -> float:

@@ -8,8 +8,9 @@ import math
 import numpy as np
 
 from server.sampling.candidates import Candidates, top_k
-from server.sampling.draw import likeliest, softmax
+from server.sampling.draw import softmax
 from server.sampling.params import SamplingParams
+from server.sampling.peaks import Peaks
 
 _M = 100  # tokens the first version estimates the exponent of Zipf's law from
 
@@ -41,7 +42,7 @@ def _zipf_k(c: Candidates, mu: float, n_vocab: int) -> int:
     if len(c) < 2:
         return 1
     n = min(_M, len(c))
-    near = c.logits[likeliest(c.logits, float(c.logits.max()), n)]
+    near = c.logits[Peaks(c.logits).likeliest(n)]
     head = np.sort(near.astype(np.float64))[::-1][:n]
     ratios = np.log(np.arange(2, n + 1) / np.arange(1, n))
     s = float(ratios @ (head[:-1] - head[1:])) / float(ratios @ ratios)

@@ -3,29 +3,46 @@
 Whoever holds the seed computes the same noise, in any order, for any subset of the vocabulary: that is what
 makes a text independent of drafts, and what lets a drafter guess the lead's draw and not only its
 favourite (Daliri, Musco, Suresh, arXiv:2408.07978).
+
+One token in RARITY is loud: its noise is in the upper tail. Which ones is decided first, by gaps between them
+that are geometrically distributed, as those of independent trials are. So the loud ones of a large vocabulary
+are known without a look at the others, and a token that is not loud has less noise than LOUD.
 """
 
 from __future__ import annotations
 
+import functools
 import math
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+Ids = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
 
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 _A = 0xBF58476D1CE4E5B9
 _B = 0x94D049BB133111EB
-_UNIFORM = 1.0 / ((1 << 24) + 1)
-_CHUNK = 32_768  # two buffers of this many 64-bit words stay in a core's cache
-_PRODUCTS = np.arange(_CHUNK, dtype=np.uint64) * np.uint64(_GOLDEN)
-_LOUD_FROM = (1 << 24) - (1 << 14)
+_U64_GOLDEN, _U64_A, _U64_B = np.uint64(_GOLDEN), np.uint64(_A), np.uint64(_B)
+_U64_27, _U64_30, _U64_33 = np.uint64(27), np.uint64(30), np.uint64(33)
+_GAPS = 0x67617073  # what else than noise a position's numbers are for
+_BLOCK = 16  # positions whose loud tokens are found at once
+_CACHED = 64  # blocks
 
-MAX_NOISE = 16.64
-"""No noise exceeds this (24-bit uniforms: -log(-log(2^24 / (2^24 + 1))) = 16.6355)."""
+RARITY = 1024
+LOUD = -math.log(-math.log1p(-1.0 / RARITY))
+"""What loud tokens have at least, and all others at most (6.93)."""
 
-LOUD = -math.log(-math.log((_LOUD_FROM + 1) * _UNIFORM))
-"""What `loud` calls loud: one token in 1024 has this much noise (6.93) or more."""
+_LOG_QUIET = math.log1p(-1.0 / RARITY)
+
+
+class Loud(NamedTuple):
+    """ids ascend; noise[i] is that of ids[i]."""
+
+    ids: Ids
+    noise: Floats
 
 
 def mix(value: int) -> int:
@@ -36,33 +53,55 @@ def mix(value: int) -> int:
     return value ^ (value >> 31)
 
 
-def gumbel(seed: int, position: int, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    """Standard Gumbel noise for these token ids at one position of the sequence, in (-2.82, MAX_NOISE)."""
-    x = tokens.astype(np.uint64) * np.uint64(_GOLDEN) + np.uint64(_key(seed, position))
-    _finalise(x, np.empty_like(x))
-    uniform = ((x >> np.uint64(40)).astype(np.float64) + 1.0) * _UNIFORM
-    return -np.log(-np.log(uniform))
+def gumbel(seed: int, position: int, tokens: Ids) -> Floats:
+    """Standard Gumbel noise for these token ids at one position of the sequence."""
+    noise = quiet(seed, position, tokens)
+    ids, louder = loud(seed, position, 1 << int(tokens.max(initial=0)).bit_length())
+    if len(ids):
+        at = ids.searchsorted(tokens)
+        hits = ids.take(at, mode="clip") == tokens
+        if hits.any():
+            noise[hits] = louder[at[hits]]
+    return noise
 
 
-def loud(seed: int, position: int, n_vocab: int) -> npt.NDArray[np.int64]:
-    """The ids below n_vocab, ascending, whose noise is at least LOUD. Costs 2 ns a token: no logarithms, and
-    chunks that stay in the cache."""
-    key, floor = _key(seed, position), np.uint64(_LOUD_FROM << 40)
-    x, spare = np.empty(_CHUNK, np.uint64), np.empty(_CHUNK, np.uint64)
-    found: list[npt.NDArray[np.int64]] = []
-    for start in range(0, n_vocab, _CHUNK):
-        n = min(_CHUNK, n_vocab - start)
-        np.add(_PRODUCTS[:n], np.uint64((key + start * _GOLDEN) & _MASK), out=x[:n])
-        _finalise(x[:n], spare[:n])
-        found.append(np.flatnonzero(x[:n] >= floor) + start)
-    return np.concatenate(found)
+def quiet(seed: int, position: int, tokens: Ids) -> Floats:
+    """The noise of those of these tokens that are not loud; for a loud one less than it has."""
+    return -np.log(-_LOG_QUIET - np.log(_uniforms(np.uint64(_key(seed, position)), tokens)))
 
 
-def loud_among(seed: int, position: int, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Those of these ids whose noise is at least LOUD: cheaper than `loud` where they are few."""
-    x = tokens.astype(np.uint64) * np.uint64(_GOLDEN) + np.uint64(_key(seed, position))
-    _finalise(x, np.empty_like(x))
-    return tokens[x >= np.uint64(_LOUD_FROM << 40)]
+def quiet_of(seed: int, position: int, token: int) -> float:
+    """The same for one token, but for a rounding error."""
+    uniform = ((mix(_key(seed, position) + token * _GOLDEN) >> 33) + 0.5) * 2.0**-31
+    return -math.log(-_LOG_QUIET - math.log(uniform))
+
+
+def loud(seed: int, position: int, n_vocab: int) -> Loud:
+    """The loud tokens among the ids below n_vocab."""
+    first = position - position % _BLOCK
+    return _loud_block(seed, first, n_vocab)[position - first]
+
+
+@functools.lru_cache(_CACHED)
+def _loud_block(seed: int, first: int, n_vocab: int) -> list[Loud]:
+    """The same for _BLOCK positions from `first` on, which costs little more than for one."""
+    keys = np.array([_key(seed, first + i) for i in range(_BLOCK)], np.uint64)[:, None]
+    expected = n_vocab / RARITY
+    n = int(expected + 6.0 * math.sqrt(expected)) + 8
+    ids = _places(keys, n)
+    while ids[:, -1].min() < n_vocab:  # once in many million blocks
+        n *= 2
+        ids = _places(keys, n)
+    noise = -np.log(-np.log1p(_uniforms(keys, ids) / -RARITY))
+    ends = (ids < n_vocab).sum(axis=1)
+    return [Loud(ids[i, :end].copy(), noise[i, :end].copy()) for i, end in enumerate(ends)]
+
+
+def _places(keys: npt.NDArray[np.uint64], n: int) -> Ids:
+    """The first n loud tokens for each key: (keys, n), ascending."""
+    uniforms = _uniforms(keys ^ np.uint64(mix(_GAPS)), np.arange(n))
+    gaps = np.floor(np.log(uniforms) / _LOG_QUIET).astype(np.int64)
+    return np.cumsum(gaps + 1, axis=-1) - 1
 
 
 def uniform(seed: int, position: int, purpose: int) -> float:
@@ -75,10 +114,14 @@ def _key(seed: int, position: int) -> int:
     return mix(mix(seed) + _GOLDEN * (position + 1))
 
 
-def _finalise(x: npt.NDArray[np.uint64], spare: npt.NDArray[np.uint64]) -> None:
-    """`mix` in place, without its last step, which leaves the upper 31 bits as they are: only the upper 24
-    are used."""
-    np.bitwise_xor(x, np.right_shift(x, np.uint64(30), out=spare), out=x)
-    np.multiply(x, np.uint64(_A), out=x)
-    np.bitwise_xor(x, np.right_shift(x, np.uint64(27), out=spare), out=x)
-    np.multiply(x, np.uint64(_B), out=x)
+def _uniforms(keys: np.uint64 | npt.NDArray[np.uint64], numbers: Ids) -> Floats:
+    """Numbers in (0, 1), one for each key and number: the upper bits of `mix`, which do without its end."""
+    x = numbers.astype(np.uint64)
+    x *= _U64_GOLDEN
+    x = x + keys
+    x ^= x >> _U64_30
+    x *= _U64_A
+    x ^= x >> _U64_27
+    x *= _U64_B
+    x >>= _U64_33
+    return (x + 0.5) * 2.0**-31
