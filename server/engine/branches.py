@@ -22,25 +22,21 @@ class Branches:
 
 
 def branches(parents: Sequence[int]) -> Branches:
-    """Of a tree whose parents come before their children."""
-    n = len(parents)
-    depths = [0] * n
-    children: dict[int, list[int]] = {}
-    for i, parent in enumerate(parents):
-        depths[i] = 0 if parent == ROOT else depths[parent] + 1
-        children.setdefault(parent, []).append(i)
-    below: list[tuple[int, ...]] = [()] * n
+    """Of a tree whose parents come before their children. A first child continues its parent's way to a leaf,
+    every other one begins a new way, which all above it share."""
+    depths: list[int] = []
+    below: list[tuple[int, ...]] = []
+    has_child = {ROOT}
     n_leaves = 0
-    stack = children.get(ROOT, [])[::-1]
-    while stack:
-        node = stack.pop()
-        following = children.get(node)
-        if following:
-            stack += following[::-1]
-        else:
-            below[node] = (n_leaves,)
+    for _i, parent in enumerate(parents):
+        depths.append(0 if parent == ROOT else depths[parent] + 1)
+        if parent in has_child:
+            below.append((n_leaves,))
+            while parent != ROOT:
+                below[parent] += (n_leaves,)
+                parent = parents[parent]
             n_leaves += 1
-    for i in range(n - 1, -1, -1):
-        if i in children:
-            below[i] = tuple(leaf for child in children[i] for leaf in below[child])
+        else:
+            has_child.add(parent)
+            below.append(below[parent][:1])
     return Branches(tuple(depths), tuple(below), n_leaves)

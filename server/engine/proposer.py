@@ -33,10 +33,18 @@ class Proposal:
 
     def child(self, parent: int, token: int) -> int | None:
         """The index of the node with this token below this parent."""
-        for i, (p, t) in enumerate(zip(self.parents, self.tokens, strict=True)):
-            if p == parent and t == token:
-                return i
+        tokens, at = self.tokens, parent + 1
+        while token in tokens[at:]:
+            at = tokens.index(token, at)
+            if self.parents[at] == parent:
+                return at
+            at += 1
         return None
+
+    def tally(self, accepted: Sequence[int]) -> dict[str, tuple[int, int]]:
+        """By source: how many of its guesses are here, and how many of them are among the accepted nodes."""
+        right = [self.sources[node] for node in accepted]
+        return {source: (self.sources.count(source), right.count(source)) for source in set(self.sources)}
 
 
 NOTHING = Proposal()

@@ -69,8 +69,9 @@ class Sequences:
         for i, token in enumerate(rows):
             batch.append(seqs, session.n_kv + i, token, wanted=i == len(rows) - 1)
         base = len(session.tokens)
+        of_leaves = {below: tuple([seqs[leaf] for leaf in below]) for below in set(tree.below)}
         for token, depth, below in zip(proposal.tokens, tree.depths, tree.below, strict=True):
-            batch.append(tuple(seqs[leaf] for leaf in below), base + depth, token, wanted=True)
+            batch.append(of_leaves[below], base + depth, token, wanted=True)
         return tree
 
     def settle(self, session: Session, tree: Branches | None, nodes: Sequence[int]) -> None:

@@ -109,10 +109,9 @@ class Session:
             missing = len(verdict.nodes) + 1 - len(self.accepted_per_step)
             self.accepted_per_step += [0] * missing
             self.accepted_per_step[len(verdict.nodes)] += 1
-        for node, source in enumerate(proposal.sources):
+        for source, (drafted, accepted) in proposal.tally(verdict.nodes).items():
             count = self.drafters.get(source, DrafterCount())
-            accepted = count.accepted + (node in verdict.nodes)
-            self.drafters[source] = DrafterCount(count.drafted + 1, accepted)
+            self.drafters[source] = DrafterCount(count.drafted + drafted, count.accepted + accepted)
 
     def end_reason(self) -> FinishReason | None:
         """Why the session is over after a commit, None while it is not."""

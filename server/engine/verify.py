@@ -35,7 +35,7 @@ def verify(
     while node is not None:
         token = draw(node, len(tokens))
         tokens.append(token)
-        node = proposal.child(node, token) if len(nodes) < len(proposal) else None
+        node = proposal.child(node, token) if proposal.tokens else None
         if node is not None:
             nodes.append(node)
         if token in stop_tokens or len(tokens) >= limit:

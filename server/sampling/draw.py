@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from server.sampling.noise import LOUD, gumbel, loud, quiet, quiet_of
+from server.sampling.noise import LOUD, Noise, gumbel, loud, quiet, quiet_of
 from server.sampling.params import SamplingParams
 from server.sampling.peaks import Ids, Logits, Peaks
 
@@ -91,18 +91,24 @@ def _race(peaks: Peaks, params: SamplingParams, position: int, floor: float) -> 
     not loud must then have a logit within LOUD of it.
     """
     row, temperature = peaks.row, params.temperature
-    ids, noise = loud(params.seed, position, len(row))
-    logits = row[ids].astype(np.float64)
-    scores = np.where(logits >= floor, logits / temperature + noise, -math.inf)
     mark = peaks.top / temperature + quiet_of(params.seed, position, peaks.best())
-    mark = max(mark, float(scores.max(initial=-math.inf)))
-    near = peaks.above(max(floor, temperature * (mark - LOUD - 1e-6)))
-    logits = row[near].astype(np.float64)
+    loudest = _best(row, loud(params.seed, position, len(row)), temperature, floor)
+    mark = max(mark, loudest[0]) - LOUD - 1e-6
+    ids = peaks.above(max(floor, temperature * mark))
+    near = _best(row, Noise(ids, quiet(params.seed, position, ids)), temperature, floor)
+    return near[1] if near[0] > loudest[0] else min(near, loudest, key=lambda best: (-best[0], best[1]))[1]
+
+
+def _best(row: Logits, noise: Noise, temperature: float, floor: float) -> tuple[float, int]:
+    """The highest score and its token, the lowest id among equals; minus infinity where there is none."""
+    if not len(noise.ids):
+        return -math.inf, len(row)
+    logits = row.take(noise.ids).astype(np.float64)
+    scores = logits / temperature + noise.values
     if floor > -math.inf:
-        near, logits = near[logits >= floor], logits[logits >= floor]
-    ids = np.concatenate((near, ids))
-    scores = np.concatenate((logits / temperature + quiet(params.seed, position, near), scores))
-    return int(ids[scores == scores.max()].min())
+        scores[logits < floor] = -math.inf
+    at = int(scores.argmax())
+    return float(scores[at]), int(noise.ids[at])
 
 
 def _min_p_floor(top: float, min_p: float) -> float:

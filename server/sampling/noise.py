@@ -38,11 +38,11 @@ LOUD = -math.log(-math.log1p(-1.0 / RARITY))
 _LOG_QUIET = math.log1p(-1.0 / RARITY)
 
 
-class Loud(NamedTuple):
-    """ids ascend; noise[i] is that of ids[i]."""
+class Noise(NamedTuple):
+    """ids ascend; values[i] is the noise of ids[i]."""
 
     ids: Ids
-    noise: Floats
+    values: Floats
 
 
 def mix(value: int) -> int:
@@ -76,14 +76,14 @@ def quiet_of(seed: int, position: int, token: int) -> float:
     return -math.log(-_LOG_QUIET - math.log(uniform))
 
 
-def loud(seed: int, position: int, n_vocab: int) -> Loud:
+def loud(seed: int, position: int, n_vocab: int) -> Noise:
     """The loud tokens among the ids below n_vocab."""
     first = position - position % _BLOCK
     return _loud_block(seed, first, n_vocab)[position - first]
 
 
 @functools.lru_cache(_CACHED)
-def _loud_block(seed: int, first: int, n_vocab: int) -> list[Loud]:
+def _loud_block(seed: int, first: int, n_vocab: int) -> list[Noise]:
     """The same for _BLOCK positions from `first` on, which costs little more than for one."""
     keys = np.array([_key(seed, first + i) for i in range(_BLOCK)], np.uint64)[:, None]
     expected = n_vocab / RARITY
@@ -94,7 +94,7 @@ def _loud_block(seed: int, first: int, n_vocab: int) -> list[Loud]:
         ids = _places(keys, n)
     noise = -np.log(-np.log1p(_uniforms(keys, ids) / -RARITY))
     ends = (ids < n_vocab).sum(axis=1)
-    return [Loud(ids[i, :end].copy(), noise[i, :end].copy()) for i, end in enumerate(ends)]
+    return [Noise(ids[i, :end].copy(), noise[i, :end].copy()) for i, end in enumerate(ends)]
 
 
 def _places(keys: npt.NDArray[np.uint64], n: int) -> Ids:

@@ -31,25 +31,25 @@ class Peaks:
 
     def above(self, threshold: float) -> Ids:
         """The ids of all logits of at least this, ascending; perhaps some a rounding error below it."""
-        floor = np.nextafter(self.row.dtype.type(threshold), self.row.dtype.type(-np.inf))
-        blocks = np.flatnonzero(self._maxima >= floor)
+        floor = np.float32(threshold - 2e-7 * abs(threshold))
+        (blocks,) = (self._maxima >= floor).nonzero()
         if 4 * len(blocks) > len(self._maxima):
-            return np.flatnonzero(self.row >= floor)
+            return (self.row >= floor).nonzero()[0]
         if len(blocks) == 1:
             start = int(blocks[0]) * self._width
-            return np.flatnonzero(self.row[start : start + self._width] >= floor) + start
+            return (self.row[start : start + self._width] >= floor).nonzero()[0] + start
         return self._within(blocks, floor)
 
-    def _within(self, blocks: Ids, floor: np.floating) -> Ids:
+    def _within(self, blocks: Ids, floor: np.float32) -> Ids:
         width, n_whole = self._width, len(self.row) // self._width
         whole = self.row[: n_whole * width].reshape(n_whole, width)
         ragged = len(blocks) > 0 and blocks[-1] == n_whole
         inside = blocks[:-1] if ragged else blocks
-        at = np.flatnonzero(whole[inside] >= floor)
-        ids = inside[at // width] * width + at % width
+        (at,) = (whole.take(inside, axis=0) >= floor).ravel().nonzero()
+        ids = inside.take(at // width) * width + at % width
         if not ragged:
             return ids
-        return np.concatenate((ids, np.flatnonzero(self.row[n_whole * width :] >= floor) + n_whole * width))
+        return np.concatenate((ids, (self.row[n_whole * width :] >= floor).nonzero()[0] + n_whole * width))
 
     def likeliest(self, k: int) -> Ids:
         """At least the k likeliest tokens, ascending, and not many more; none that is impossible. The k-th

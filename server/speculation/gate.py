@@ -21,17 +21,15 @@ def choose(
     with the largest gain. len(seconds) - 1 rows at most.
     """
     counts = [0] * len(offers)
-    ranked = sorted(
-        ((-probability, i, j) for i, offer in enumerate(offers) for j, probability in enumerate(offer))
-    )
+    ranked = sorted([(-probability, i) for i, offer in enumerate(offers) for probability in offer])
     best, gained, spent = 0, 0.0, seconds[min(n_rows, len(seconds) - 1)]
     most = 0.0
-    for k, (negative, _, _) in enumerate(ranked[: max(0, len(seconds) - 1 - n_rows)], start=1):
+    for k, ((negative, _), cost) in enumerate(zip(ranked, seconds[n_rows + 1 :], strict=False), start=1):
         gained -= negative
-        gain = gained - rate * (seconds[n_rows + k] - spent)
+        gain = gained - rate * (cost - spent)
         if gain > most:
             best, most = k, gain
-    for _, i, _ in ranked[:best]:
+    for _, i in ranked[:best]:
         counts[i] += 1
     return counts
 

@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from server.speculation.acceptance import Acceptance
@@ -84,7 +84,7 @@ class RemoteDrafters:
             elif isinstance(item, Draft):
                 self._graft(item, at)
             elif isinstance(item, Want):
-                self._reopen(item)
+                self._reopen(item, at)
 
     def now(self) -> float:
         """The clock of diverged_at and heard_at."""
@@ -119,13 +119,13 @@ class RemoteDrafters:
             if not other.drafters:
                 self._assign(other, acceptance)
 
-    def count(self, sources: Iterable[str], accepted: Sequence[int]) -> None:
-        """What became of verified guesses: `accepted` are the indices of those that were right."""
-        for node, source in enumerate(sources):
+    def count(self, tally: Mapping[str, tuple[int, int]]) -> None:
+        """How many guesses were verified of each source, and how many of them were right."""
+        for source, (drafted, accepted) in tally.items():
             record = self._drafters.get(source)
             if record:
-                record.count("drafted")
-                record.count("accepted", int(node in accepted))
+                record.count("drafted", drafted)
+                record.count("accepted", accepted)
 
     def rest(self, resting: bool, acceptance: Acceptance) -> None:
         """Have the drafters on this machine pause, or go on: a session is closed there for the time being."""
@@ -232,20 +232,20 @@ class RemoteDrafters:
         )
         self._bus.send(drafter, message)
 
-    def _reopen(self, want: Want) -> None:
+    def _reopen(self, want: Want, at: float) -> None:
         speculated = self._sessions.get(want.session)
         record = self._drafters.get(want.drafter)
-        if speculated and record and want.drafter in speculated.drafters and self._within_rate(record):
+        if speculated and record and want.drafter in speculated.drafters and self._within_rate(record, at):
             self._announce(speculated, want.drafter)
 
     def _graft(self, draft: Draft, at: float) -> None:
         record = self._drafters.get(draft.drafter)
-        if record is None or record.refusal or not self._within_rate(record):
+        if record is None or record.refusal or not self._within_rate(record, at):
             return
         speculated = self._sessions.get(draft.session)
         if speculated is None or draft.epoch != speculated.epoch or draft.drafter not in speculated.drafters:
             record.count("stale")
-        elif not all(0 <= token < self._own.vocabulary.size for token in draft.tokens):
+        elif draft.tokens and not 0 <= min(draft.tokens) <= max(draft.tokens) < self._own.vocabulary.size:
             record.count("invalid")
         else:
             outcome = speculated.tree.graft(draft)
@@ -256,8 +256,8 @@ class RemoteDrafters:
                 record.lag_s += (lag - record.lag_s) * (SMOOTHING if record.lag_s else 1.0)
                 speculated.diverged_at = None
 
-    def _within_rate(self, record: DrafterRecord) -> bool:
-        window = int(self._clock())
+    def _within_rate(self, record: DrafterRecord, at: float) -> bool:
+        window = int(at)
         if window != record.window:
             record.window, record.n_window = window, 0
         record.n_window += 1

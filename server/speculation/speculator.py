@@ -124,7 +124,7 @@ class Speculator:
         speculated.index(INDEXED)
         if self._remote:
             self._remote.committed(speculated, base, tokens, grown)
-            self._remote.count(proposal.sources, accepted)
+            self._remote.count(proposal.tally(accepted))
 
     def stepped(self, n_rows: int, n_cells: int, decode_s: float, step_s: float, n_tokens: int) -> None:
         self.costs.observe(n_rows, n_cells, decode_s)

@@ -96,9 +96,9 @@ class ScoredTree:
         if place is None or place.position != draft.base:
             return "stale"
         places: list[_Node | None] = []
-        for i in range(len(draft.tokens)):
-            parent = place if draft.parents[i] == ROOT else places[draft.parents[i]]
-            places.append(self._add(parent, draft, i))
+        for token, above, confidence in zip(draft.tokens, draft.parents, draft.confidences, strict=True):
+            parent = place if above == ROOT else places[above]
+            places.append(parent and self._grow(parent, token, draft.drafter, confidence))
         return "full" if None in places else "fresh"
 
     def _graft_late(self, draft: Draft) -> Grafted:
@@ -113,11 +113,9 @@ class ScoredTree:
                 agrees = self._committed[parent - self._start] == token
                 agreed.append(parent + 1 if agrees else None)
             else:
-                agreed.append(self._add(self._root if isinstance(parent, int) else parent, draft, i))
+                above = self._root if isinstance(parent, int) else parent
+                agreed.append(above and self._grow(above, token, draft.drafter, draft.confidences[i]))
         return "late" if any(a is not None for a in agreed) else "stale"
-
-    def _add(self, parent: _Node | None, draft: Draft, i: int) -> _Node | None:
-        return parent and self._grow(parent, draft.tokens[i], draft.drafter, draft.confidences[i])
 
     def _grow(self, parent: _Node, token: int, source: str, confidence: int) -> _Node | None:
         """The child with this token, whoever guessed it before. None when the tree is full."""
@@ -190,40 +188,40 @@ class ScoredTree:
 
     def offer(self, acceptance: Acceptance, wanted: Wanted) -> Offer:
         """The most probable tree of at most `limit` guesses, in descending order of path probability."""
-        offer = Offer([], [], [], [])
-        heap: list[tuple[float, int, int, _Node]] = []
-        self._push(heap, self._root, (1.0, ROOT), acceptance, wanted)
-        branched, leaves = set[int](), 0
-        while heap and len(offer.tokens) < wanted.limit:
+        tokens, parents, sources, probabilities = list[int](), list[int](), list[str](), list[float]()
+        heap: list[_Candidate] = []
+        _push(heap, self._root, (1.0, ROOT), acceptance, wanted)
+        branched, n_leaves = set[int](), 0
+        while heap and len(tokens) < wanted.limit:
             negative, _, parent, node = heapq.heappop(heap)
-            new_leaf = parent in branched or not offer.tokens
-            if (new_leaf and leaves == wanted.leaves) or not _allowed(offer, parent, node.token, wanted):
+            new_leaf = parent in branched or not tokens
+            if new_leaf and n_leaves == wanted.leaves:
                 continue
-            leaves += new_leaf
+            if wanted.allows and not wanted.allows(_path(tokens, parents, parent, node.token)):
+                continue
+            n_leaves += new_leaf
             branched.add(parent)
-            index = len(offer.tokens)
-            offer.tokens.append(node.token)
-            offer.parents.append(parent)
-            offer.sources.append(node.first_source)
-            offer.probabilities.append(-negative)
+            tokens.append(node.token)
+            parents.append(parent)
+            sources.append(node.first_source)
+            probabilities.append(-negative)
             if node.children:
-                self._push(heap, node, (-negative, index), acceptance, wanted)
-        return offer
+                _push(heap, node, (-negative, len(tokens) - 1), acceptance, wanted)
+        return Offer(tokens, parents, sources, probabilities)
 
-    def _push(
-        self,
-        heap: list[tuple[float, int, int, _Node]],
-        node: _Node,
-        at: tuple[float, int],
-        acceptance: Acceptance,
-        wanted: Wanted,
-    ) -> None:
-        """Put the children of a node on the heap. at: the node's path probability and its index."""
-        path, index = at
-        for child in node.children.values():
-            probability = path * acceptance.probability(child.source, child.confidence)
-            if probability >= wanted.p_min and (wanted.sources is None or wanted.sources(child.source)):
-                heapq.heappush(heap, (-probability, child.chain, index, child))  # chains differ
+
+_Candidate: TypeAlias = tuple[float, int, int, _Node]  # minus its path probability, chain, parent, itself
+
+
+def _push(
+    heap: list[_Candidate], node: _Node, at: tuple[float, int], acceptance: Acceptance, wanted: Wanted
+) -> None:
+    """Put the children of a node on the heap. at: the node's path probability and its index."""
+    path, index = at
+    for child in node.children.values():
+        probability = path * acceptance.probability(child.source, child.confidence)
+        if probability >= wanted.p_min and (wanted.sources is None or wanted.sources(child.source)):
+            heapq.heappush(heap, (-probability, child.chain, index, child))  # chains differ
 
 
 def _learn(acceptance: Acceptance, guesses: Sequence[_Node], token: int) -> None:
@@ -239,11 +237,10 @@ def _learn(acceptance: Acceptance, guesses: Sequence[_Node], token: int) -> None
         acceptance.observe_best(source, guess.confidence, guess.token == token)
 
 
-def _allowed(offer: Offer, parent: int, token: int, wanted: Wanted) -> bool:
-    if wanted.allows is None:
-        return True
+def _path(tokens: list[int], parents: list[int], parent: int, token: int) -> list[int]:
+    """From the root to a token below this parent."""
     path = [token]
     while parent != ROOT:
-        path.append(offer.tokens[parent])
-        parent = offer.parents[parent]
-    return wanted.allows(path[::-1])
+        path.append(tokens[parent])
+        parent = parents[parent]
+    return path[::-1]

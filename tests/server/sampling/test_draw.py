@@ -10,7 +10,7 @@ import pytest
 
 from server.sampling import draw as draws
 from server.sampling.draw import distribution, draw, probability
-from server.sampling.noise import LOUD, RARITY, gumbel, loud, quiet, quiet_of, uniform
+from server.sampling.noise import LOUD, RARITY, Noise, gumbel, loud, quiet, quiet_of, uniform
 from server.sampling.params import SamplingParams
 from tests.server.sampling.chi_square import UNLIKELY, deviation
 
@@ -142,7 +142,7 @@ def test_equal_scores_go_to_the_lowest_id(monkeypatch: pytest.MonkeyPatch):
         return np.where(tokens % 1000 == 700, 6.5, 0.0)
 
     monkeypatch.setattr(draws, "quiet", coarse)
-    monkeypatch.setattr(draws, "loud", lambda *_: (np.array([900]), np.array([6.5])))
+    monkeypatch.setattr(draws, "loud", lambda *_: Noise(np.array([900]), np.array([6.5])))
     params = SamplingParams(1.0, 0, 1.0, 0.0, 3)
     assert draw(np.zeros(5_000, np.float32), params, 1) == 700
 
