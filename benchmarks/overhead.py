@@ -3,8 +3,9 @@
 The real engine and the real proposer for one session, over a backend without a model: its decode only copies
 prepared rows of logits, which leaves them in the processor's caches as a real decode does. What counts is a
 step's time without that of decode. The proposer's clock sees decodes as long as a model's, so that its
-decisions are those of a server. Guesses are right with probability .8, and come either from a script or, as
-Draft messages, from a drafter on a bus; what that drafter does itself happens between steps.
+decisions are those of a server. Guesses are right with probability .8, and come from a script, from a draft
+model in the lead, whose decodes do not count either, or, as Draft messages, from a drafter on a bus; what
+that drafter does itself happens between steps.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from server.engine.scheduler import Limits
 from server.llama.backend import Logits
 from server.sampling.params import SamplingParams
 from server.speculation.costs import StepCosts
+from server.speculation.draft_model import DraftModel
 from server.speculation.policy import Policy
 from server.speculation.remote import RemoteDrafters
 from server.speculation.speculator import Speculator
@@ -51,7 +53,7 @@ SHAPES = {"peaked": True, "flat": False}
 
 @dataclass(frozen=True, slots=True)
 class Guesses:
-    """kind: none, chain or tree. by: script or drafter, where there are any."""
+    """kind: none, chain or tree. by: script, drafter or lead, where there are any."""
 
     kind: str
     by: str = ""
@@ -66,6 +68,7 @@ ALL = (
     Guesses("none", lookup=True),
     Guesses("chain", "script"),
     Guesses("tree", "script"),
+    Guesses("chain", "lead"),
     Guesses("chain", "drafter"),
     Guesses("tree", "drafter"),
     Guesses("tree", "drafter", lookup=True),
@@ -91,7 +94,7 @@ class Bench:
         n_ctx = N_PROMPT + (WARM_UP + n_steps) * (DEPTH + 1) + DEPTH + 1
         self._backend = prepared.PreparedBackend(rows, n_ctx, self.watch)
         self.tokens: list[int] = []  # committed ones
-        proposer, self._between = self._proposer(guesses, prepared.Script(rows, sampling), rows.shape[1])
+        proposer, self._between = self._proposer(guesses, rows, sampling, n_ctx)
         leaves = LEAVES if guesses.kind == "tree" else 1
         limits = Limits(n_batch=N_BATCH, draft_max=DEPTH, leaves=leaves)
         self._engine = Engine(
@@ -105,9 +108,10 @@ class Bench:
             self.step()
 
     def _proposer(
-        self, guesses: Guesses, script: prepared.Script, n_vocab: int
+        self, guesses: Guesses, rows: Logits, sampling: SamplingParams, n_ctx: int
     ) -> tuple[Proposer, Callable[[], None]]:
         """And what has to happen between steps."""
+        script = prepared.Script(rows, sampling)
         leaves = LEAVES if guesses.kind == "tree" else 1
         if guesses.by == "script":
             proposer = prepared.ScriptedProposer(script, leaves=leaves)
@@ -117,7 +121,11 @@ class Bench:
         costs = StepCosts(policy.max_rows, known)
         if guesses.kind == "none":
             return Speculator(policy, costs=costs, clock=self.watch), lambda: None
-        drafter = prepared.ScriptedDrafter(script, n_vocab, branches=leaves > 1)
+        if guesses.by == "lead":
+            draft = prepared.PreparedBackend(rows, n_ctx, self.watch, drafts=True)
+            inline = DraftModel(draft, clock=self.watch)
+            return Speculator(policy, inline=inline, costs=costs, clock=self.watch), lambda: None
+        drafter = prepared.ScriptedDrafter(script, rows.shape[1], branches=leaves > 1)
         remote = RemoteDrafters(drafter, drafter.lead, max_ahead=2 * DEPTH, clock=self.watch)
         drafter.start(remote)
         return Speculator(policy, remote=remote, costs=costs, clock=self.watch), drafter.answer

@@ -26,6 +26,7 @@ DEPTH, LEAVES = 8, 3  # guesses of a step, and leaves of a tree of them
 PER_MESSAGE = 2  # guesses of one Draft
 RIGHT = 0.8  # of guesses
 DECODE_S, ROW_S = 0.010, 0.00002  # of a decode, as the proposer sees it
+DRAFT_S = 0.00005  # of a decode of a draft model
 
 
 # -- a backend that costs nothing ----------------------------------------
@@ -39,7 +40,7 @@ class SizedVocabulary(FakeVocabulary):
 
 
 class Watch:
-    """A clock on which every decode takes what a model of DECODE_S and ROW_S takes; decoded_s is what all of
+    """A clock on which every decode takes what a model takes; decoded_s is what all of
     them really took."""
 
     def __init__(self) -> None:
@@ -49,9 +50,9 @@ class Watch:
     def __call__(self) -> float:
         return time.perf_counter() + self._ahead_s
 
-    def decoded(self, spent_s: float, n_rows: int) -> None:
+    def decoded(self, spent_s: float, model_s: float) -> None:
         self.decoded_s += spent_s
-        self._ahead_s += DECODE_S + n_rows * ROW_S - spent_s
+        self._ahead_s += model_s - spent_s
 
 
 class PreparedBackend:
@@ -64,7 +65,9 @@ class PreparedBackend:
     n_seqs = LEAVES
     n_batch = N_BATCH
 
-    def __init__(self, rows: Logits, n_ctx: int, watch: Watch) -> None:
+    def __init__(self, rows: Logits, n_ctx: int, watch: Watch, *, drafts: bool = False) -> None:
+        """drafts: a draft model: where a guess shall be wrong, its rows are others than the lead's."""
+        self._drafts = drafts
         self.vocab = SizedVocabulary(rows.shape[1])
         self.n_ctx = self.n_cells = n_ctx
         self.n_rows_last = 0
@@ -78,8 +81,9 @@ class PreparedBackend:
         positions = [p for p, wanted in zip(batch.positions, batch.wanted, strict=True) if wanted]
         out = self._out[: len(positions)]
         for i, position in enumerate(positions):
-            out[i] = self._rows[row_after(position)]
-        self._watch.decoded(time.perf_counter() - began, len(batch))
+            out[i] = self._rows[row_after(position + (self._drafts and not _right(position + 1)))]
+        model_s = DRAFT_S if self._drafts else DECODE_S + len(batch) * ROW_S
+        self._watch.decoded(time.perf_counter() - began, model_s)
         return out
 
     def trim(self, seq: int, length: int) -> None:

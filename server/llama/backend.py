@@ -36,10 +36,10 @@ class Batch:
         self.seqs += [seq] * n
         self.wanted += [False] * (n - n_wanted) + [True] * n_wanted
 
-    def append(self, seqs: tuple[int, ...], position: int, token: int, *, wanted: bool) -> None:
+    def append(self, seqs: Sequence[int], position: int, token: int, *, wanted: bool) -> None:
         """Append one row of these sequences, which hold the same tokens up to it."""
         if len(seqs) > 1:
-            self.shared[len(self.tokens)] = seqs
+            self.shared[len(self.tokens)] = tuple(seqs)
         self.tokens.append(token)
         self.positions.append(position)
         self.seqs.append(seqs[0])

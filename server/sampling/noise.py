@@ -124,4 +124,4 @@ def _uniforms(keys: np.uint64 | npt.NDArray[np.uint64], numbers: Ids) -> Floats:
     x ^= x >> _U64_27
     x *= _U64_B
     x >>= _U64_33
-    return (x + 0.5) * 2.0**-31
+    return (x.astype(np.float64) + 0.5) * 2.0**-31

@@ -142,7 +142,11 @@ def test_equal_scores_go_to_the_lowest_id(monkeypatch: pytest.MonkeyPatch):
         return np.where(tokens % 1000 == 700, 6.5, 0.0)
 
     monkeypatch.setattr(draws, "quiet", coarse)
-    monkeypatch.setattr(draws, "loud", lambda *_: Noise(np.array([900]), np.array([6.5])))
+
+    def one(_seed: int, _position: int, _n_vocab: int) -> Noise:
+        return Noise(np.array([900]), np.array([6.5]))
+
+    monkeypatch.setattr(draws, "loud", one)
     params = SamplingParams(1.0, 0, 1.0, 0.0, 3)
     assert draw(np.zeros(5_000, np.float32), params, 1) == 700
 
