@@ -9,6 +9,7 @@ from __future__ import annotations
 import http.client
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,15 +36,24 @@ class Reply:
     n_accepted: int = 0
 
 
-def ask(port: int, prompt: Prompt, max_tokens: int, timeout_s: float = 300.0) -> Reply:
-    """The reply at temperature 0 of the server on that port of this machine. Raises ReplyError."""
-    body = {
+def ask(
+    port: int,
+    prompt: Prompt,
+    max_tokens: int,
+    timeout_s: float = 300.0,
+    *,
+    more: Mapping[str, Any] | None = None,
+) -> Reply:
+    """The reply at temperature 0 of the server on that port of this machine. more: other fields of the
+    request. Raises ReplyError."""
+    body: dict[str, Any] = {
         "model": "default",
         "messages": prompt.messages,
         "temperature": 0,
         "max_tokens": max_tokens,
         "stream": True,
         "stream_options": {"include_usage": True},
+        **(more or {}),
     }
     began = time.perf_counter()
     lines = _post(port, json.dumps(body).encode(), timeout_s)
