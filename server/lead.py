@@ -117,6 +117,7 @@ def run_lead(settings: LeadSettings, site: Site) -> int:
             n_ctx=backend.n_ctx,
             observers=observers,
             max_queued=settings.max_queued,
+            profile=settings.profile,
         )
         _announce(site)
         served = _served(settings, site, backend, engine, proposer)

@@ -71,6 +71,9 @@ class LeadSettings(BaseSettings):
     top_p: float = Field(0.95, gt=0, le=1, description="default top_p; 1: off")
     min_p: float = Field(0.05, ge=0, le=1, description="default min_p; 0: off")
     max_queued: int = Field(64, ge=1, description="requests held before new ones are answered 429")
+    profile: Path | None = Field(
+        None, description="write a profile of the engine's thread to this file at the end, for pstats"
+    )
     print: Literal["none", "accepted", "all"] = Field(
         "none",
         description="show replies here: accepted drafts highlighted; all: rejected ones struck out too",

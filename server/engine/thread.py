@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import cProfile
 import itertools
 import logging
 import queue
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
 from typing import TypeAlias
 
 from server.engine.engine import Engine
@@ -62,13 +64,16 @@ class EngineThread:
         n_ctx: int,
         max_queued: int = 64,
         observers: Sequence[Observer] = (),
+        profile: Path | None = None,
     ) -> None:
         """make_engine(emit) is called once, here. Observers see every event, on the event loop, and must
-        not raise. max_queued: requests in the engine, running ones included, beyond which Busy is raised."""
+        not raise. max_queued: requests in the engine, running ones included, beyond which Busy is raised.
+        profile: where to write what the thread spent its time on, for pstats, once it has ended."""
         self._engine = make_engine(self._emit)
         self._n_ctx = n_ctx
         self._max_queued = max_queued
         self._observers = observers
+        self._profile = profile
         self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         self._outbox: list[tuple[int, Event]] = []
         self._urgent = False  # whether the outbox holds more than tokens
@@ -138,6 +143,14 @@ class EngineThread:
         self._urgent = self._urgent or not isinstance(event, Committed)
 
     def _run(self) -> None:
+        if self._profile is None:
+            self._work()
+            return
+        profile = cProfile.Profile()
+        profile.runcall(self._work)
+        profile.dump_stats(self._profile)
+
+    def _work(self) -> None:
         idle = False
         while self._obey(wait=idle):
             try:
