@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from drafters.drafter import Drafter
+from drafters.expansion import MOST_BRANCHES
 from drafters.lookup import LookupDrafter
 from drafters.model import ModelDrafter
 from drafters.replay import ReplayDrafter, Script, read_texts
@@ -14,6 +15,7 @@ from drafters.settings import DrafterSettings
 from drafters.translating import TranslatingDrafter
 from server.errors import StartupError
 from server.llama.llamacpp import LlamaBackend, LlamaOptions, default_cells
+from server.llama.shapes import measure
 from server.speculation.presence import VocabularyCard, vocabulary_card
 
 MODEL_CAPACITY = 4  # full conversations the KV cache has room for when --ctx-size does not say otherwise
@@ -50,14 +52,14 @@ def _model(settings: DrafterSettings, stack: ExitStack) -> Kind:
     options = LlamaOptions(
         model_path=settings.model,
         n_cells=settings.ctx_size or default_cells(settings.model, capacity),
-        n_seqs=settings.sequences + settings.branches,
+        n_seqs=settings.sequences + settings.branches + MOST_BRANCHES,
         n_threads=settings.threads,
         n_gpu_layers=settings.gpu_layers,
     )
     backend = stack.enter_context(closing(LlamaBackend(options)))
-    drafter = ModelDrafter(
-        backend, path_min=settings.path_min, n_branches=0 if settings.translate else settings.branches
-    )
+    n_branches = 0 if settings.translate else settings.branches
+    pads = n_branches > 0 and measure(backend, range(1, MOST_BRANCHES + 2)).padding_pays
+    drafter = ModelDrafter(backend, path_min=settings.path_min, n_branches=n_branches, pads=pads)
     if settings.translate is None:
         return Kind(drafter, backend.name, vocabulary_card(backend.vocab), capacity)
     target = stack.enter_context(closing(_opened(settings.translate))).vocab

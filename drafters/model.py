@@ -8,18 +8,19 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from drafters.branch import NO_SEQ, Branch
-from drafters.expansion import BRANCH_LENGTH, Expansion
+from drafters.expansion import BRANCH_LENGTH, MOST_BRANCHES, Expansion
 from drafters.guess import guess
 from drafters.rule import Rule
 from drafters.sequences import Sequences
 from drafters.session import DraftSession
 from server.errors import BackendError
-from server.llama.backend import Backend, Batch
+from server.llama.backend import Backend, Batch, Logits
 
 PATH_MIN = 0.05  # a path less likely than this is not worth another guess
 SMOOTHING = 0.05  # of the measured time per guess
 SHARED_ROWS = 64  # most rows of a step while some session drafts: another's long prompt must not hold it up
 MARGIN = 32  # cells left free beside a branch, for the paths to grow
+PAD = 0  # the token of rows that are there for the shape only
 
 
 @dataclass(slots=True)
@@ -43,7 +44,9 @@ class ModelDrafter:
     sequence up, so that the others go on.
 
     Where sequences are left for it, what it guesses for a session is a small tree: rows go to the path, and
-    beside it to branches at its doubtful positions once these are likelier than the path's end.
+    beside it to branches at its doubtful positions once these are likelier than the path's end. Where a
+    change of shape costs more than rows do, decodes have as many rows as a path with all its branches, each
+    of another sequence.
     """
 
     def __init__(
@@ -52,12 +55,14 @@ class ModelDrafter:
         *,
         path_min: float = PATH_MIN,
         n_branches: int = 0,
+        pads: bool = False,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """n_branches: how many of the backend's sequences are for branches; 0: paths only."""
+        """n_branches: how many of the backend's sequences are for branches; 0: paths only. pads: decodes with
+        branches or without have the same shape; MOST_BRANCHES sequences are for that."""
         self._backend = backend
         self._clock = clock
-        self._sequences = Sequences(backend, n_branches)
+        self._sequences = Sequences(backend, n_branches, MOST_BRANCHES if pads else 0)
         self._held: dict[int, DraftSession] = {}  # by slot
         self._branches: dict[int, Branch] = {}  # by slot
         self._expansion = Expansion(path_min, min(backend.n_ctx, backend.n_cells), backend.vocab.eog)
@@ -91,11 +96,11 @@ class ModelDrafter:
             self._plan(step, sessions)
             if not step.batch:
                 return None
-            logits = self._backend.decode(step.batch)
+            logits = self._decode(step)
         except BackendError:
             self._drop(step.slots)
             raise
-        for (session, branch), row in zip(step.grown, logits, strict=True):
+        for (session, branch), row in zip(step.grown, logits[: len(step.grown)], strict=True):
             position = len(session.tokens) if branch is None else branch.end
             guessed = guess(
                 row,
@@ -105,10 +110,22 @@ class ModelDrafter:
                 second=self._sequences.has_branches,
             )
             (branch or session).add(guessed)
-        if len(step.batch) == len(step.grown) and step.n_paths:  # no catching up in this step
+        if not step.behind and step.n_paths:  # no catching up in this step
             spent = self._clock() - began
             self._td_s += (spent - self._td_s) * (SMOOTHING if self._td_s else 1.0)
         return [session for session, _ in step.grown]
+
+    def _decode(self, step: _Step) -> Logits:
+        """Rows of logits, first those of step.grown."""
+        scratch = self._sequences.scratch
+        n_pad = -len(step.batch) % (1 + len(scratch)) if len(step.batch) == len(step.grown) else 0
+        for seq in scratch[:n_pad]:
+            step.batch.extend(seq, 0, [PAD], 1)
+        try:
+            return self._backend.decode(step.batch)
+        finally:
+            for seq in scratch[:n_pad]:
+                self._backend.trim(seq, 0)
 
     def close(self, session: DraftSession, *, keep: bool) -> None:
         self._settle(session)
@@ -204,7 +221,8 @@ class ModelDrafter:
     def _spare(self, *, branches: bool = True) -> int:
         """Cells that neither sessions nor, if they count, branches have reserved."""
         reserved = sum(len(session.tokens) for session in self._held.values())
-        return self._backend.n_cells - reserved - branches * BRANCH_LENGTH * len(self._branches)
+        n_own = self._backend.n_cells - len(self._sequences.scratch)
+        return n_own - reserved - branches * BRANCH_LENGTH * len(self._branches)
 
     def _make_room(self, n: int) -> bool:
         """Forget closed sessions until so many cells are free. False if that is not enough."""

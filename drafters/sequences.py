@@ -10,17 +10,20 @@ from server.llama.backend import Backend
 
 class Sequences:
     """Sequences go by slots, which stay the same when two of them exchange what they hold. The first slots
-    are for conversations, idle ones kept as in PrefixCache; the last n_branches for branches."""
+    are for conversations, idle ones kept as in PrefixCache; then n_branches for branches; the last n_scratch
+    hold nothing but during a decode."""
 
-    def __init__(self, backend: Backend, n_branches: int) -> None:
+    def __init__(self, backend: Backend, n_branches: int, n_scratch: int = 0) -> None:
         """At most half of the sequences are for branches, none of a model that cannot forget."""
-        n_branches = min(n_branches, backend.n_seqs // 2) if backend.can_trim else 0
-        n_slots = backend.n_seqs - n_branches
+        n_seqs = backend.n_seqs - n_scratch
+        n_branches = min(n_branches, n_seqs // 2) if backend.can_trim else 0
+        n_slots = n_seqs - n_branches
+        self.scratch = range(n_seqs, backend.n_seqs)
         self._backend = backend
         self._cache = PrefixCache(n_slots, partial=backend.can_trim)
         self._seqs = list(range(backend.n_seqs))  # by slot
         self._lengths = [0] * backend.n_seqs  # positions held, by slot
-        self._branches = range(n_slots, backend.n_seqs)
+        self._branches = range(n_slots, n_seqs)
         self._free = list(self._branches)
 
     @property

@@ -13,11 +13,13 @@ from typing import Any
 
 from server.errors import BackendError
 from server.llama.backend import Backend, Batch
+from server.llama.shapes import measure as measure_shapes
 from server.recollection import keep, recall
 
 logger = logging.getLogger("duo.lead")
 
 WIDTHS = (1, 2, 4, 8, 16, 3, 6, 12, 5, 10, 24, 7, 9, 14, 20, 32)
+PADDED = (4, 8, 12)  # widths that steps may be padded to, beside the widest
 CONTEXT = 64  # tokens in the cache meanwhile
 ROUNDS = 5
 BUDGET_S = 3.0
@@ -61,6 +63,17 @@ def _decode(backend: Backend, position: int, width: int) -> float:
     began = time.perf_counter()
     backend.decode(batch)
     return time.perf_counter() - began
+
+
+def steady_widths(backend: Backend, one: int, most: int) -> dict[int, float]:
+    """Seconds of a decode by rows, among equals, for some widths up to `most` and for `one`, that of one
+    session with all its guesses; {} where a change of width costs nothing. Not remembered: it is quick."""
+    try:
+        shapes = measure_shapes(backend, sorted({w for w in (*PADDED, one, most) if 1 < w <= most}))
+        return shapes.steady if shapes.change_costs else {}
+    except BackendError as error:
+        logger.warning("widths could not be measured: %s", error.message)
+        return {}
 
 
 def remembered(backend: Backend, max_rows: int, what: Sequence[object]) -> dict[int, float]:

@@ -25,7 +25,7 @@ from rich.console import Console
 from server.api.served import DrafterHealth, ExactnessHealth, GateHealth, Health, ModelCard, Served
 from server.api.traffic import Traffic
 from server.app import create_app
-from server.calibration import remembered
+from server.calibration import remembered, steady_widths
 from server.console import log_to
 from server.engine.engine import Engine
 from server.engine.scheduler import Limits
@@ -45,6 +45,7 @@ from server.speculation.presence import Presence, misfit, vocabulary_card
 from server.speculation.remote import RemoteDrafters
 from server.speculation.speculator import Speculator
 from server.speculation.streams import RedisBus, check
+from server.speculation.widths import Widths
 from server.text.template import ChatTemplate
 
 logger = logging.getLogger("duo.lead")
@@ -172,13 +173,16 @@ def _speculator(stack: ExitStack, settings: LeadSettings, site: Site, backend: L
         by_rejection=settings.verify == "rejection",
     )
     known: dict[int, float] = {}
+    steady: dict[int, float] = {}
     if settings.draft_max:
         what = of_model(settings.model, site.n_threads, settings.gpu_layers)
         # On a thread of its own, which ends: OpenMP's threads belong to the one that decodes, and as long as
         # there are more of them than cores, those of the engine would sleep at every barrier.
         with ThreadPoolExecutor(1) as aside:
             known = aside.submit(remembered, backend, policy.max_rows, what).result()
-    return Speculator(policy, remote=remote, inline=inline, costs=StepCosts(policy.max_rows, known))
+            steady = aside.submit(steady_widths, backend, settings.draft_max + 1, policy.max_rows).result()
+    costs = StepCosts(policy.max_rows, known)
+    return Speculator(policy, remote=remote, inline=inline, costs=costs, widths=Widths(steady))
 
 
 def _draft_model(
@@ -276,6 +280,8 @@ def _served(
             gate=GateHealth(
                 proposer.pace.rate,
                 {rows: seconds * 1e3 for rows, seconds in proposer.costs.table().items()},
+                proposer.widths.best,
+                {rows: seconds * 1e3 for rows, seconds in proposer.widths.steady.items()},
             ),
         )
 

@@ -111,6 +111,7 @@ class OracleProposer:
         pass
 
     spent_s = 0.0
+    width = 0
 
     def open(
         self, session: int, tokens: Sequence[int], sampling: SamplingParams, bounds: Speculation

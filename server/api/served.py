@@ -53,10 +53,13 @@ class ExactnessHealth:
 @dataclass(frozen=True, slots=True)
 class GateHealth:
     """What drafts are weighed with. rate: tokens per second of late, all sessions together; step_ms: time of
-    a decode by its rows, in milliseconds."""
+    a decode by its rows, in milliseconds; width: rows that steps are padded to, 0: none; steady_ms: time of a
+    decode among equal ones."""
 
     rate: float
     step_ms: dict[int, float]
+    width: int = 0
+    steady_ms: dict[int, float] = field(default_factory=dict[int, float])
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +92,8 @@ class Health:
             "gate": {
                 "tokens_per_second": round(self.gate.rate, 1),
                 "step_ms": {str(rows): round(ms, 3) for rows, ms in self.gate.step_ms.items()},
+                "width": self.gate.width,
+                "steady_ms": {str(rows): round(ms, 3) for rows, ms in self.gate.steady_ms.items()},
             },
             "drafters": [
                 {"id": d.id, "model": d.model, "state": d.state, "reason": d.reason, "counts": d.counts}

@@ -9,14 +9,13 @@ from dataclasses import replace
 from statistics import median
 
 from server.cache.prefix import PrefixCache, Reuse, common_prefix
-from server.engine.branches import Branches
 from server.engine.decide import committed_event, decide, logprobs_of
 from server.engine.events import Event, Failed, Finished, FinishReason, Started
 from server.engine.proposer import NOTHING, Ask, Proposal, Proposer
 from server.engine.request import GenerationRequest
 from server.engine.scheduler import Limits, Work, plan
 from server.engine.search import Searches
-from server.engine.sequences import Sequences
+from server.engine.sequences import NOT_PLACED, Placed, Sequences
 from server.engine.session import NO_SEQ, Session
 from server.engine.shift import for_drafters, shift
 from server.errors import BackendError, DuoError
@@ -98,7 +97,7 @@ class Engine:
         proposing = self._clock()
         proposals = self._propose(works)
         proposed = self._clock()
-        batch, trees = self._build(works, proposals)
+        batch, placed = self._build(works, proposals)
         decoding = self._clock()
         try:
             logits = self._backend.decode(batch)
@@ -109,8 +108,8 @@ class Engine:
         decoded = self._clock()
         n_committed = sum(len(work.session.tokens) for work in works)
         at, n_cells = 0, self._n_held()
-        for work, proposal, tree in zip(works, proposals, trees, strict=True):
-            at = self._commit(work, proposal, tree, logits, at)
+        for work, proposal, place in zip(works, proposals, placed, strict=True):
+            at = self._commit(work, proposal, place, logits, at)
         if all(work.n_pending == 1 and work.session.request.n_beams == 1 for work in works):
             now = self._clock()
             n_committed = sum(len(work.session.tokens) for work in works) - n_committed
@@ -227,21 +226,26 @@ class Engine:
         by_session = {ask.session: proposal for ask, proposal in zip(asks, given, strict=True)}
         return [by_session.get(work.session.id, NOTHING) for work in works]
 
-    def _build(self, works: list[Work], proposals: list[Proposal]) -> tuple[Batch, list[Branches | None]]:
-        batch, trees = Batch(), list[Branches | None]()
+    def _build(self, works: list[Work], proposals: list[Proposal]) -> tuple[Batch, list[Placed]]:
+        batch, placed = Batch(), list[Placed]()
+        width = self._proposer.width if all(work.n_pending == 1 for work in works) else 0
+        missing = width - sum(
+            work.n_rows + len(proposal) for work, proposal in zip(works, proposals, strict=True)
+        )
         for work, proposal in zip(works, proposals, strict=True):
             if work.completes and work.session.request.n_beams > 1:
                 self._searches.add(batch, work.session)
-                trees.append(None)
+                placed.append(NOT_PLACED)
             elif work.completes:
-                n_pad = self._n_pad(work, len(proposal))
-                trees.append(self._sequences.add(batch, work.session, proposal, n_pad))
+                n_pad = self._n_pad(work, len(proposal)) or max(0, min(missing, work.n_draft - len(proposal)))
+                placed.append(self._sequences.add(batch, work.session, proposal, n_pad, wide=width > 0))
+                missing -= n_pad
             else:
                 self._sequences.add_prompt(batch, work.session, work.n_pending)
-                trees.append(None)
-        return batch, trees
+                placed.append(NOT_PLACED)
+        return batch, placed
 
-    def _commit(self, work: Work, proposal: Proposal, tree: Branches | None, logits: Logits, at: int) -> int:
+    def _commit(self, work: Work, proposal: Proposal, placed: Placed, logits: Logits, at: int) -> int:
         """Verify and commit one session's rows, the first of which is logits[at]; returns the next one's."""
         session = work.session
         if not work.completes:
@@ -249,15 +253,14 @@ class Engine:
             return at
         if session.request.n_beams > 1:
             return self._search(session, logits, at)
-        n_pad = self._n_pad(work, len(proposal))
-        end = at + 1 + len(proposal) + n_pad
+        end = at + 1 + len(proposal) + placed.n_pad
         try:
             verdict = decide(session, proposal, logits[at:], by_rejection=self._limits.by_rejection)
         except DuoError as error:  # a grammar beyond its limits, say
             self._fail(session, error)
             return end
-        if len(verdict.nodes) < len(proposal) or n_pad:
-            self._sequences.settle(session, tree, verdict.nodes)
+        if len(verdict.nodes) < len(proposal) or placed.n_pad or placed.n_shadows:
+            self._sequences.settle(session, placed, verdict.nodes)
         else:
             session.n_kv += work.n_pending + len(verdict.nodes)
         session.commit(verdict, proposal, self._clock())

@@ -70,6 +70,11 @@ class Proposer(Protocol):
         """Seconds of the last propose() that a draft model worked or the lead waited."""
         ...
 
+    @property
+    def width(self) -> int:
+        """Rows that the step after the last propose() shall have, 0: any. Fewer are to be padded."""
+        ...
+
     def drain(self) -> None:
         """Take in what arrived since the last step."""
         ...
@@ -108,6 +113,7 @@ class NoProposer:
     """A server without drafts."""
 
     spent_s = 0.0
+    width = 0
 
     def drain(self) -> None:
         pass

@@ -7,6 +7,7 @@ a step only the tail that it lacks is copied. Conversations that begin alike sha
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from server.cache.prefix import Reuse
 from server.engine.branches import MAIN, Branches, branches
@@ -15,6 +16,19 @@ from server.engine.session import Session
 from server.llama.backend import Backend, Batch
 
 PAD = 0  # the token of rows that are there for the width only
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """How one session's rows were added. tree: None if only its own sequence has any; n_shadows: how many
+    shadows have the pending tokens, too."""
+
+    tree: Branches | None
+    n_pad: int
+    n_shadows: int
+
+
+NOT_PLACED = Placed(None, 0, 0)
 
 
 class Sequences:
@@ -51,18 +65,20 @@ class Sequences:
         """Rows for the next n tokens of a prompt, without logits."""
         batch.extend(session.seq, session.n_kv, session.tokens[session.n_kv : session.n_kv + n], 0)
 
-    def add(self, batch: Batch, session: Session, proposal: Proposal, n_pad: int) -> Branches | None:
+    def add(
+        self, batch: Batch, session: Session, proposal: Proposal, n_pad: int, *, wide: bool = False
+    ) -> Placed:
         """Rows for all pending tokens, the last with logits, then for the proposal, then n_pad that nobody
-        reads. Returns the tree's shape if it has more than one leaf."""
+        reads. wide: all shadows take part, so that steps with as many rows have the same shape."""
         rows = session.tokens[session.n_kv :]
         n = len(proposal)
-        if proposal.parents == tuple(range(-1, n - 1)):
+        if proposal.parents == tuple(range(-1, n - 1)) and not (wide and self._n_shadows):
             batch.extend(session.seq, session.n_kv, [*rows, *proposal.tokens, *[PAD] * n_pad], 1 + n + n_pad)
-            return None
+            return Placed(None, n_pad, 0)
         tree = branches(proposal.parents)
         assert tree.n_leaves <= self.most_leaves, f"{tree.n_leaves} leaves"
-        assert not n_pad, "padding is for linear proposals"
-        seqs = (session.seq, *self._shadows(session.seq)[: tree.n_leaves - 1])
+        n_shadows = self._n_shadows if wide else tree.n_leaves - 1
+        seqs = (session.seq, *self._shadows(session.seq)[:n_shadows])
         for shadow in seqs[1:]:
             self._backend.copy(session.seq, shadow, self._lengths[shadow], session.n_kv)
             self._lengths[shadow] = session.n_kv
@@ -72,16 +88,19 @@ class Sequences:
         of_leaves = {below: tuple([seqs[leaf] for leaf in below]) for below in set(tree.below)}
         for token, depth, below in zip(proposal.tokens, tree.depths, tree.below, strict=True):
             batch.append(of_leaves[below], base + depth, token, wanted=True)
-        return tree
+        end = base + sum(MAIN in below for below in tree.below)
+        batch.extend(session.seq, end, [PAD] * n_pad, n_pad)
+        return Placed(tree, n_pad, n_shadows)
 
-    def settle(self, session: Session, tree: Branches | None, nodes: Sequence[int]) -> None:
+    def settle(self, session: Session, placed: Placed, nodes: Sequence[int]) -> None:
         """All pending tokens and these nodes of the proposal are in the sequence now, nothing else. To be
         called with session.n_kv as it was before the step."""
         base = len(session.tokens)
         session.n_kv = base + len(nodes)
+        tree = placed.tree
         if tree is not None:
             main = sum(MAIN in tree.below[node] for node in nodes)
-            shadows = self._shadows(session.seq)[: tree.n_leaves - 1]
+            shadows = self._shadows(session.seq)[: placed.n_shadows]
             if main < len(nodes):
                 winner = shadows[tree.below[nodes[-1]][0] - 1]
                 self._backend.trim(session.seq, base + main)

@@ -27,6 +27,7 @@ from server.speculation.speculated import Speculated
 from server.speculation.synchronous import Synchronous
 from server.speculation.tree import Offer, ScoredTree, Wanted
 from server.speculation.trial import Trial
+from server.speculation.widths import Widths
 
 GRAMMAR = "grammar"
 INDEXED = 64  # tokens that one step adds to a lookup's index at most
@@ -45,6 +46,7 @@ class Speculator:
         remote: RemoteDrafters | None = None,
         inline: InlineDrafter | None = None,
         costs: StepCosts | None = None,
+        widths: Widths | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._policy = policy
@@ -53,6 +55,8 @@ class Speculator:
         self._inline = Synchronous(inline, policy, clock) if inline else None
         self._clock = clock
         self.costs = costs or StepCosts(policy.max_rows)
+        self.widths = widths or Widths({})
+        self.width = 0  # of the step to come, 0: any
         self.pace = Pace()
         self._trial = Trial()  # of the drafters on this machine
         self._pool = LookupPool()
@@ -89,10 +93,13 @@ class Speculator:
             self._remote.open(speculated, self.acceptance)
 
     def propose(self, asks: Sequence[Ask], n_rows: int, n_cells: int) -> list[Proposal]:
-        self.spent_s, self._guessed = 0.0, False
+        self.spent_s, self._guessed, self.width = 0.0, False, 0
         curve = self.costs.curve(n_cells)
         if self._policy.gate and not self.costs.knows(n_rows) and not self._is_stable(asks[0]):
             return [NOTHING] * len(asks)  # what a plain step costs has to be known first
+        if self._may_pad(asks, n_rows):
+            self.width = self.widths.width(n_rows)
+            curve = self.widths.curve(self.width) if self.width else curve
         rate = self._rate(curve, n_rows)
         wanting = [ask for ask in asks if ask.limit > 0]
         for ask in wanting:
@@ -107,6 +114,9 @@ class Speculator:
         if self._remote and self._policy.waits and len(asks) == 1 and wanting and not offers[0].tokens:
             self.spent_s += self._wait(self._remote, self._sessions[asks[0].session], n_rows, curve)
             offers = [self._offer(asks[0])]
+        if self._may_pad(asks, n_rows):
+            merged = sorted((p for offer in offers for p in offer.probabilities), reverse=True)
+            self.widths.observe(n_rows, merged, self.costs.curve(n_cells))
         counts = self._choose(asks, curve, n_rows, n_cells, offers)
         self._guessed = any(counts)
         return [
@@ -127,7 +137,10 @@ class Speculator:
             self._remote.count(proposal.tally(accepted))
 
     def stepped(self, n_rows: int, n_cells: int, decode_s: float, step_s: float, n_tokens: int) -> None:
-        self.costs.observe(n_rows, n_cells, decode_s)
+        if n_rows == self.width:
+            self.widths.timed(n_rows, decode_s)
+        elif not self.width:
+            self.costs.observe(n_rows, n_cells, decode_s)
         self.pace.observe(n_tokens, step_s)
         self._probe_s += PROBE_SHARE * step_s
         if self._remote and self._policy.gate and self._remote.has_neighbours:
@@ -161,6 +174,17 @@ class Speculator:
         """Whether rows without guesses would be padding, so that guesses cost nothing. Such a session runs
         alone."""
         return self._sessions[ask.session].bounds.exactness == "width-stable"
+
+    def _may_pad(self, asks: Sequence[Ask], n_rows: int) -> bool:
+        """Whether the step may be made wider than it has to be: where that may pay, and nothing but these
+        sessions' next tokens is in it."""
+        return (
+            self.widths.pays
+            and self._policy.gate
+            and not self._policy.by_rejection
+            and n_rows == len(asks)
+            and not self._is_stable(asks[0])
+        )
 
     def _rate(self, curve: list[float], n_rows: int) -> float:
         """Tokens per second: of late, and at least those without drafts, which can always be had."""

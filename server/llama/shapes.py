@@ -1,0 +1,72 @@
+"""What a change of shape costs. A GPU replays a decode of the same shape as the last one from a recorded
+graph; one of another shape is built and recorded anew, which can take the CPU as long as the GPU has to do.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from server.llama.backend import Backend, Batch
+
+CONTEXT = 64  # tokens in the cache meanwhile
+SETTLE, TIMED = 4, 5  # decodes before those that are timed, and of each width
+SLOW_S = 0.1  # a decode that takes as long is not worth a look: building its graph is nothing beside it
+WORTH = 1.1  # times as long: what a change must cost at least to be worth avoiding
+
+
+@dataclass(frozen=True, slots=True)
+class Shapes:
+    """Seconds of a decode by its rows: among equal ones, and with all these widths in turn."""
+
+    steady: dict[int, float]
+    mixed: dict[int, float]
+
+    @property
+    def change_costs(self) -> bool:
+        return sum(self.mixed.values()) > WORTH * sum(self.steady.values())
+
+    @property
+    def padding_pays(self) -> bool:
+        """Whether always the widest is quicker than all of them in turn."""
+        return median(self.mixed.values()) > WORTH * self.steady[max(self.steady)] if self.steady else False
+
+
+UNKNOWN = Shapes({}, {})
+
+
+def measure(backend: Backend, widths: Sequence[int]) -> Shapes:
+    """UNKNOWN for models that cannot forget what they were given, and slow ones. The KV cache must be empty
+    and is left so. Raises BackendError."""
+    widths = [w for w in widths if w <= min(backend.n_batch, backend.n_ctx - CONTEXT)]
+    if not backend.can_trim or len(widths) < 2:
+        return UNKNOWN
+    try:
+        _decode(backend, 0, CONTEXT)
+        if min(_timed(backend, widths[:1])) > SLOW_S:
+            return UNKNOWN
+        mixed = _timed(backend, widths)
+        steady = [_timed(backend, [width])[0] for width in widths]
+        return Shapes(dict(zip(widths, steady, strict=True)), dict(zip(widths, mixed, strict=True)))
+    finally:
+        backend.trim(0, 0)
+
+
+def _timed(backend: Backend, widths: Sequence[int]) -> list[float]:
+    """Median seconds of decodes of these widths in turn."""
+    seconds: list[list[float]] = [[] for _ in widths]
+    for i in range(SETTLE + TIMED * len(widths)):
+        at = i % len(widths)
+        seconds[at].append(_decode(backend, CONTEXT, widths[at]))
+        backend.trim(0, CONTEXT)
+    return [median(s[-TIMED:]) for s in seconds]
+
+
+def _decode(backend: Backend, position: int, width: int) -> float:
+    batch = Batch()
+    batch.extend(0, position, [i % backend.vocab.size for i in range(1, width + 1)], width)
+    began = time.perf_counter()
+    backend.decode(batch)
+    return time.perf_counter() - began
