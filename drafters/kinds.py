@@ -15,7 +15,7 @@ from drafters.settings import DrafterSettings
 from drafters.translating import TranslatingDrafter
 from server.errors import StartupError
 from server.llama.llamacpp import LlamaBackend, LlamaOptions, default_cells
-from server.llama.shapes import measure
+from server.llama.shapes import UNKNOWN, measure
 from server.speculation.presence import VocabularyCard, vocabulary_card
 
 MODEL_CAPACITY = 4  # full conversations the KV cache has room for when --ctx-size does not say otherwise
@@ -58,8 +58,9 @@ def _model(settings: DrafterSettings, stack: ExitStack) -> Kind:
     )
     backend = stack.enter_context(closing(LlamaBackend(options)))
     n_branches = 0 if settings.translate else settings.branches
-    pads = n_branches > 0 and measure(backend, range(1, MOST_BRANCHES + 2)).padding_pays
-    drafter = ModelDrafter(backend, path_min=settings.path_min, n_branches=n_branches, pads=pads)
+    shapes = measure(backend, range(1, MOST_BRANCHES + 2)) if n_branches else UNKNOWN
+    steady = shapes.steady if shapes.padding_pays else None
+    drafter = ModelDrafter(backend, path_min=settings.path_min, n_branches=n_branches, steady=steady)
     if settings.translate is None:
         return Kind(drafter, backend.name, vocabulary_card(backend.vocab), capacity)
     target = stack.enter_context(closing(_opened(settings.translate))).vocab

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from drafters.branch import NO_SEQ, Branch
+from drafters.breadth import Breadth
 from drafters.expansion import BRANCH_LENGTH, MOST_BRANCHES, Expansion
 from drafters.guess import guess
 from drafters.rule import Rule
@@ -36,6 +37,16 @@ class _Step:
     behind: set[int] = field(default_factory=set[int])  # with more to evaluate than the last guess
 
 
+@dataclass(frozen=True, slots=True)
+class _Commits:
+    """What was committed to a session, and when that was seen."""
+
+    n_committed: int
+    n_right: int
+    n_wrong: int
+    at: float
+
+
 class ModelDrafter:
     """Implements Drafter. Mirrors the lead's sampling and its noise, so that it guesses the draw itself.
 
@@ -55,17 +66,20 @@ class ModelDrafter:
         *,
         path_min: float = PATH_MIN,
         n_branches: int = 0,
-        pads: bool = False,
+        steady: Mapping[int, float] | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """n_branches: how many of the backend's sequences are for branches; 0: paths only. pads: decodes with
-        branches or without have the same shape; MOST_BRANCHES sequences are for that."""
+        """n_branches: how many of the backend's sequences are for branches; 0: paths only. steady: seconds of
+        a decode by rows among equal ones, where a change of shape is to be avoided (see breadth.py);
+        MOST_BRANCHES more sequences are for that."""
         self._backend = backend
         self._clock = clock
-        self._sequences = Sequences(backend, n_branches, MOST_BRANCHES if pads else 0)
+        self._breadth = Breadth(steady or {})
+        self._sequences = Sequences(backend, n_branches, MOST_BRANCHES if steady else 0)
         self._held: dict[int, DraftSession] = {}  # by slot
         self._branches: dict[int, Branch] = {}  # by slot
         self._expansion = Expansion(path_min, min(backend.n_ctx, backend.n_cells), backend.vocab.eog)
+        self._commits: dict[int, _Commits] = {}  # by session, what was seen of them
         self._td_s = 0.0
         self.rule = Rule()
 
@@ -87,7 +101,11 @@ class ModelDrafter:
             return False
         if self._expansion.wants_path(session):
             return True
-        return self._sequences.has_branches and self._expansion.wants_branches(session)
+        return self._branches_out and self._expansion.wants_branches(session)
+
+    @property
+    def _branches_out(self) -> bool:
+        return self._sequences.has_branches and self._breadth.branches
 
     def advance(self, sessions: Sequence[DraftSession]) -> list[DraftSession] | None:
         began = self._clock()
@@ -107,7 +125,7 @@ class ModelDrafter:
                 session.sampling,
                 position,
                 likeliest=self.rule.likeliest,
-                second=self._sequences.has_branches,
+                second=self._branches_out,
             )
             (branch or session).add(guessed)
         if not step.behind and step.n_paths:  # no catching up in this step
@@ -118,7 +136,7 @@ class ModelDrafter:
     def _decode(self, step: _Step) -> Logits:
         """Rows of logits, first those of step.grown."""
         scratch = self._sequences.scratch
-        n_pad = -len(step.batch) % (1 + len(scratch)) if len(step.batch) == len(step.grown) else 0
+        n_pad = -len(step.batch) % self._breadth.rows if len(step.batch) == len(step.grown) else 0
         for seq in scratch[:n_pad]:
             step.batch.extend(seq, 0, [PAD], 1)
         try:
@@ -129,6 +147,7 @@ class ModelDrafter:
 
     def close(self, session: DraftSession, *, keep: bool) -> None:
         self._settle(session)
+        self._commits.pop(session.id, None)
         session.branches = []
         self._free_branches()
         if session.seq == NO_SEQ:
@@ -152,7 +171,7 @@ class ModelDrafter:
             if wanted and self._admit(session, step.slots) and not self._add_path(step, session):
                 break
         step.n_paths = len(step.grown)
-        if self._sequences.has_branches:
+        if self._branches_out:
             for session in sessions:
                 if session.seq not in step.behind:
                     self._add_branches(step, session)
@@ -235,9 +254,21 @@ class ModelDrafter:
         """Put a branch that came true in the path's place, and learn which guesses did."""
         for guessed, token in session.take_evidence():
             self.rule.judge(guessed, token)
+        self._learn(session)
         if session.taken is not None:
             self._sequences.exchange(session.seq, session.taken.seq)
             session.taken = None
+
+    def _learn(self, session: DraftSession) -> None:
+        """What the lead's commits say about guesses, and about its steps."""
+        last = self._commits.get(session.id)
+        if last is not None and last.n_committed == session.n_committed:
+            return
+        now = self._clock()
+        self._commits[session.id] = _Commits(session.n_committed, session.n_right, session.n_wrong, now)
+        if last is not None:
+            n_right, n_wrong = session.n_right - last.n_right, session.n_wrong - last.n_wrong
+            self._breadth.committed(n_right, n_wrong, now - last.at)
 
     def _free_branches(self) -> None:
         """Give the sequences of branches back that no session has any more."""

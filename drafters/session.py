@@ -34,6 +34,7 @@ class DraftSession:
         self.lost = False  # what was committed is not known any more: nothing is worth drafting until Open
         self.taken: Branch | None = None
         self._evidence: list[tuple[Guess, int]] = []
+        self.n_right = self.n_wrong = 0  # guesses of the path that the lead confirmed, and did not
         self._adopt(opened, [])
 
     @property
@@ -192,6 +193,8 @@ class DraftSession:
     def _follow(self, new: list[int], chain: int) -> None:
         """These tokens are committed now; chain is the hash after them."""
         agreed = common_prefix(self.tokens[self.n_committed :], new)
+        self.n_right += agreed
+        self.n_wrong += agreed < min(len(new), self.n_ahead)
         self._judge(0, new)
         if agreed < len(new) and self._take(self.n_committed + agreed, new[agreed]):
             self._judge(agreed, new)

@@ -128,10 +128,10 @@ class Worker:
                 logger.warning("no more drafts for a session of %s", session.lead)
 
     def _publish(self, *, all_of_it: bool = False) -> None:
-        """Send guesses: at once where a path begins, else what gathered in PUBLISH_S, branches after the path
+        """Send guesses: at once where a path begins, else what gathers in PUBLISH_S, branches after the path
         they leave."""
         now = self._clock()
-        due = all_of_it or now - self._published_at >= PUBLISH_S
+        due = all_of_it or now + self._drafter.td_us / 1e6 - self._published_at > PUBLISH_S
         for session in self._sessions.values():
             while session.n_unpublished and not session.lost and (due or not session.n_published_ahead):
                 self._bus.send(session.lead, session.take_draft(self._own.id, self._drafter.td_us))

@@ -116,7 +116,8 @@ class Speculator:
             offers = [self._offer(asks[0])]
         if self._may_pad(asks, n_rows):
             merged = sorted((p for offer in offers for p in offer.probabilities), reverse=True)
-            self.widths.observe(n_rows, merged, self.costs.curve(n_cells))
+            most = n_rows + sum(ask.limit for ask in asks)
+            self.widths.observe(n_rows, most, merged, self.costs.curve(n_cells))
         counts = self._choose(asks, curve, n_rows, n_cells, offers)
         self._guessed = any(counts)
         return [

@@ -41,24 +41,26 @@ class Widths:
         """Seconds for 0 … width rows of a step that is padded to it."""
         return [self.steady[width]] * (width + 1)
 
-    def observe(self, n_rows: int, probabilities: Sequence[float], curve: Sequence[float]) -> None:
-        """A step could have had these guesses beside n_rows rows: the probability that each is reached and
-        right, best first. curve: seconds of a decode by rows, whatever came before."""
+    def observe(self, n_rows: int, most: int, offered: Sequence[float], curve: Sequence[float]) -> None:
+        """A step could have had these guesses beside n_rows rows, and at most `most` rows: offered[i] is the
+        probability that a guess is reached and right, best first. curve: seconds of a decode by rows,
+        whatever came before."""
         if n_rows != self._n_rows:
             self._begin(n_rows)
         gains, total = [float(n_rows)], float(n_rows)
-        for probability in probabilities:
+        for probability in offered:
             total += probability
             gains.append(total)
-        most = min(len(gains), len(curve) - n_rows)
+        n_choices = min(len(gains), len(curve) - n_rows)
         free = max(
-            range(max(most, 1)), key=lambda k: gains[k] / max(curve[min(n_rows + k, len(curve) - 1)], 1e-9)
+            range(max(n_choices, 1)),
+            key=lambda k: gains[k] / max(curve[min(n_rows + k, len(curve) - 1)], 1e-9),
         )
         self._weight = KEEP * self._weight + 1.0
         self._seconds = KEEP * self._seconds + curve[min(n_rows + free, len(curve) - 1)]
         self._add(0, gains[free])
         for width in self.steady:
-            self._add(width, gains[min(width - n_rows, len(gains) - 1)] if width > n_rows else 0.0)
+            self._add(width, gains[min(width - n_rows, len(gains) - 1)] if n_rows < width <= most else 0.0)
         self._left -= 1
         if self._left <= 0:
             self._decide()

@@ -1,0 +1,60 @@
+"""Steps of one shape: as many rows and sequences in each, whatever is guessed, and the same text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from server.engine.proposer import Ask, Proposal, Proposer
+from server.engine.request import GenerationRequest
+from server.engine.scheduler import Limits
+from server.llama.backend import Batch, Logits
+from server.llama.fake import FakeBackend, FakeModel
+from server.sampling.params import SamplingParams
+from tests.server.engine.test_branches import TreeOracle
+from tests.support import Harness
+
+LEAVES, WIDTH = 3, 9
+
+
+class Shapes(FakeBackend):
+    """Keeps rows, outputs and sequences of every decode."""
+
+    def __init__(self) -> None:
+        super().__init__(FakeModel(sharpness=4.0, eog_rate=0.0), n_seqs=4 * LEAVES)
+        self.shapes: list[tuple[int, int, int]] = []
+
+    def decode(self, batch: Batch) -> Logits:
+        seqs = {*batch.seqs, *(seq for shared in batch.shared.values() for seq in shared)}
+        self.shapes.append((len(batch), sum(batch.wanted), len(seqs)))
+        return super().decode(batch)
+
+
+class Wide(TreeOracle):
+    """Trees for steps of one width; now and then nothing at all."""
+
+    def propose(self, asks: Sequence[Ask], n_rows: int, n_cells: int) -> list[Proposal]:
+        self.width = WIDTH * len(asks) if n_rows == len(asks) else 0
+        return super().propose(asks, n_rows, n_cells)
+
+
+def texts(backend: Shapes, proposer: Proposer | None, n: int) -> list[list[int]]:
+    harness = Harness(backend, proposer, limits=Limits(draft_max=8, leaves=LEAVES))
+    sampling = [SamplingParams(0.7, seed=i) for i in range(n)]
+    prompts = [list(f"tell me more, {i}".encode()) for i in range(n)]
+    pairs = zip(prompts, sampling, strict=True)
+    outcomes = harness.run(*(GenerationRequest(p, s, max_tokens=60) for p, s in pairs))
+    return [[*prompt, *outcome.tokens] for prompt, outcome in zip(prompts, outcomes, strict=True)]
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_steps_have_one_shape_and_the_text_is_the_same(n: int):
+    plain = texts(Shapes(), None, n)
+    backend = Shapes()
+    oracle = Wide(plain)
+    assert texts(backend, oracle, n) == plain
+    assert oracle.n_branched > 0
+    full = [shape for shape in backend.shapes if shape[0] == WIDTH * n]
+    assert len(full) > 5
+    assert set(full) == {(WIDTH * n, WIDTH * n, LEAVES * n)}
