@@ -231,8 +231,9 @@ class Speculator:
         gone_s = remote.now() - speculated.diverged_at
         lag_s, td_s = max(record.lag_s - gone_s, 0.0), record.td_s
         acceptance = speculated.acceptance.mean(record.presence.id)
-        wanted, wait_s = worth_waiting(curve, n_rows, acceptance, lag_s, td_s, self._rate(curve, n_rows))
-        if not wanted or wait_s > MOST_WAIT * curve[n_rows]:
+        rate, most_s = self._rate(curve, n_rows), MOST_WAIT * curve[n_rows]
+        wanted, wait_s = worth_waiting(curve, n_rows, acceptance, (lag_s, td_s), rate, most_s)
+        if not wanted:
             return 0.0
         began = self._clock()
         deadline = began + PATIENCE * wait_s

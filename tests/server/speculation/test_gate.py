@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import operator
 
 import pytest
@@ -78,6 +79,9 @@ def test_the_wait_is_the_best_of_all_waits(a: float, lag: float, td: float, rate
         extra = lag + (n - 1) * td + curve[1 + n] - curve[1]
         return sum(a**i for i in range(1, n + 1)) - rate * extra
 
-    n, wait_s = worth_waiting(curve, 1, a, lag, td, rate)
+    n, wait_s = worth_waiting(curve, 1, a, (lag, td), rate, math.inf)
     assert worth(n) == pytest.approx(max(worth(k) for k in range(len(curve) - 1)), abs=1e-9)
     assert wait_s == (lag + (n - 1) * td if n else 0.0)
+    bounded, wait_s = worth_waiting(curve, 1, a, (lag, td), rate, lag + 2.5 * td)
+    assert worth(bounded) == pytest.approx(max(worth(k) for k in range(min(4, len(curve) - 1))), abs=1e-9)
+    assert wait_s <= lag + 2.5 * td
