@@ -92,6 +92,12 @@ class PreparedBackend:
     def copy(self, source: int, target: int, start: int, end: int) -> None:
         pass
 
+    def save(self, seq: int) -> bytes:
+        return b""
+
+    def load(self, seq: int, data: bytes) -> None:
+        pass
+
     def shift(self, seq: int, start: int, end: int) -> None:
         pass
 

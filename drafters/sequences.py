@@ -61,11 +61,11 @@ class Sequences:
         self._cache.release(slot, tokens)
 
     def evict(self) -> bool:
-        """Forget the conversation that rests longest. False if there is none."""
-        slot = self._cache.evict()
-        if slot is None:
+        """Forget the resting conversation that is worth least. False if there is none."""
+        evicted = self._cache.evict()
+        if evicted is None:
             return False
-        self.shrink(slot, 0)
+        self.shrink(evicted.seq, 0)
         return True
 
     def fork(self, slot: int, length: int) -> int:

@@ -25,6 +25,7 @@ from rich.console import Console
 from server.api.served import DrafterHealth, ExactnessHealth, GateHealth, Health, ModelCard, Served
 from server.api.traffic import Traffic
 from server.app import create_app
+from server.cache.snapshots import Snapshots
 from server.calibration import remembered, steady_widths
 from server.console import log_to
 from server.engine.engine import Engine
@@ -47,6 +48,7 @@ from server.speculation.speculator import Speculator
 from server.speculation.streams import RedisBus, check
 from server.speculation.widths import Widths
 from server.text.template import ChatTemplate
+from server.tiers import open_snapshots
 
 logger = logging.getLogger("duo.lead")
 
@@ -111,10 +113,13 @@ def run_lead(settings: LeadSettings, site: Site) -> int:
             "  model    %s in %.1f s", _describe(backend, site.n_threads), time.perf_counter() - began
         )
         proposer = _speculator(stack, settings, site, backend)
+        snapshots = open_snapshots(settings, backend, lambda: engine.command(lambda _: None))
+        if snapshots is not None:
+            stack.callback(snapshots.close)
         traffic = Traffic()
         observers = [*_observers(settings, console, backend), traffic]
         engine = EngineThread(
-            _engine_maker(settings, backend, proposer),
+            _engine_maker(settings, backend, proposer, snapshots),
             n_ctx=backend.n_ctx,
             observers=observers,
             max_queued=settings.max_queued,
@@ -150,7 +155,7 @@ def _load(settings: LeadSettings, n_threads: int) -> LlamaBackend:
         LlamaOptions(
             model_path=settings.model,
             n_cells=settings.ctx_size or default_cells(settings.model, settings.parallel),
-            n_seqs=settings.parallel * _leaves(settings),  # see docs/adr/0003
+            n_seqs=_n_places(settings) * _leaves(settings),  # see docs/adr/0003
             n_threads=n_threads,
             n_gpu_layers=settings.gpu_layers,
         )
@@ -221,11 +226,16 @@ def _join_bus(stack: ExitStack, settings: LeadSettings, site: Site, backend: Lla
 
 def _leaves(settings: LeadSettings) -> int:
     """Of one session's tree, each of which needs a sequence."""
-    return max(1, min(settings.leaves, MAX_SEQS // settings.parallel))
+    return max(1, min(settings.leaves, MAX_SEQS // _n_places(settings)))
+
+
+def _n_places(settings: LeadSettings) -> int:
+    """Conversations in the KV cache: more than run at once, so that a side request evicts none."""
+    return settings.parallel + max(1, settings.parallel // 2)
 
 
 def _engine_maker(
-    settings: LeadSettings, backend: LlamaBackend, proposer: Speculator
+    settings: LeadSettings, backend: LlamaBackend, proposer: Speculator, snapshots: Snapshots | None
 ) -> Callable[[Observer], Engine]:
     limits = Limits(
         n_batch=backend.n_batch,
@@ -235,7 +245,14 @@ def _engine_maker(
         exactness=settings.exactness,
         by_rejection=settings.verify == "rejection",
     )
-    return lambda emit: Engine(backend, proposer, emit, n_slots=settings.parallel, limits=limits)
+
+    def make(emit: Observer) -> Engine:
+        engine = Engine(backend, proposer, emit, n_slots=settings.parallel, limits=limits)
+        if snapshots is not None:
+            engine.save_to(snapshots)
+        return engine
+
+    return make
 
 
 def _observers(settings: LeadSettings, console: Console, backend: LlamaBackend) -> list[Observer]:

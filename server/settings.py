@@ -41,6 +41,16 @@ class LeadSettings(BaseSettings):
         description="KV cells shared by all conversations; 0: the model's context, at most 8192, per slot",
     )
     parallel: int = Field(4, ge=1, le=64, description="replies generated at once")
+    cache_ram: int = Field(
+        2048,
+        ge=0,
+        description="MiB of host memory for conversations that the KV cache lacks room for; 0: none",
+    )
+    cache_dir: Path | None = Field(
+        None,
+        description="a directory where conversations are kept beyond that, and over restarts (default: none)",
+    )
+    cache_disk: int = Field(8192, ge=1, description="MiB that --cache-dir may take")
     gpu_layers: int = Field(-1, ge=-1, description="layers on the GPU; -1: all, where there is one")
     redis: str | None = Field(
         None, description="where drafters connect: redis://, rediss:// or unix:// URL (default: no drafters)"

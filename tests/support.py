@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from server.cache.snapshots import Snapshots
 from server.engine.engine import Engine
 from server.engine.events import Committed, Event, Failed, Finished, Started
 from server.engine.proposer import NOTHING, Ask, NoProposer, Proposal, Proposer
@@ -66,6 +68,7 @@ class Harness:
         *,
         n_slots: int = 4,
         limits: Limits | None = None,
+        snapshots: Snapshots | None = None,
         clock: Callable[[], float] | None = None,
     ) -> None:
         self.backend = backend or FakeBackend()
@@ -76,8 +79,10 @@ class Harness:
             lambda id, event: self.outcomes[id].events.append(event),
             n_slots=n_slots,
             limits=limits or Limits(n_batch=self.backend.n_batch, n_chunk=16),
-            **({"clock": clock} if clock else {}),
+            clock=clock or time.perf_counter,
         )
+        if snapshots is not None:
+            self.engine.save_to(snapshots)
 
     def submit(self, *requests: GenerationRequest) -> list[int]:
         ids: list[int] = []

@@ -68,6 +68,8 @@ PURE = (
     "server/engine/beams.py",
     "server/engine/rejection.py",
     "server/cache/prefix.py",
+    "server/cache/radix.py",
+    "server/cache/catalogue.py",
     "server/sampling/",
     "server/speculation/tree.py",
     "server/speculation/acceptance.py",

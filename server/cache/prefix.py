@@ -1,104 +1,217 @@
-"""Which sequence of the KV cache holds what, and which one a new prompt should continue.
+"""Which sequence of the KV cache holds what, which one a new prompt continues, and which one goes first.
 
-Pure bookkeeping over token ids: it returns what to do (Reuse, evictions), the engine does it. One
-conversation per sequence; a prompt that continues an idle one takes its sequence over, a prompt that only
-begins alike gets a copy of what they share.
+Pure bookkeeping over token ids: it returns what to do (Reuse, Evicted), the engine does it. One conversation
+per sequence; a prompt that continues an idle one takes its sequence over, a prompt that only begins like
+another, idle or busy, gets a copy of what they share.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from server.cache.radix import RadixIndex, common_prefix
+
+HALF_LIFE = 8  # uses of other conversations in which the worth of one halves
+ONE_STEP = 64  # tokens: to evaluate so few again takes about one step, so they are worth no place
+TEMPLATE = 16  # tokens at the end of a prompt that a template may write differently in the next turn
+
+
+@dataclass(frozen=True, slots=True)
+class Evicted:
+    """A conversation that loses its place: these tokens are what the sequence holds until the caller, who may
+    save it before, empties or overwrites it."""
+
+    seq: int
+    tokens: list[int]
+    salt: str
 
 
 @dataclass(frozen=True, slots=True)
 class Reuse:
     """Take this sequence, trim it to `length` tokens, and evaluate the prompt from there. If `source` is
-    another sequence, `seq` is emptied and gets its first `length` tokens copied before."""
+    another sequence, `seq` is emptied and gets its first `length` tokens copied before.
+
+    evicted: the conversation whose place it is; never the one that is continued. lost: that one, if it was
+    the cheapest place though less than half of it is kept. Who wants either again saves it first.
+    """
 
     seq: int
     length: int
     source: int
+    evicted: Evicted | None = None
+    lost: Evicted | None = None
 
 
 @dataclass(slots=True)
 class _Resident:
-    """One sequence: the tokens it holds while idle, or the length its busy session reserves."""
+    """One sequence: the tokens it holds while idle, none while busy. n_prompt: how many of them were the
+    prompt of its last session, as far as is known."""
 
-    tokens: list[int]
+    tokens: list[int] = field(default_factory=list[int])
+    salt: str = ""
     busy: bool = False
+    n_prompt: int = 0
     last_used: int = 0
 
 
 class PrefixCache:
-    """An index over the sequences of one KV cache. Idle sequences are what a new prompt may continue."""
+    """An index over the sequences of one KV cache. Idle sequences are what a new prompt may continue.
+
+    There may be more sequences than sessions at a time: the others are spare places for conversations.
+    """
 
     def __init__(self, n_seqs: int, *, partial: bool = True) -> None:
         """partial: whether a sequence may be trimmed to a shorter prefix (see Backend.can_trim)."""
-        self._residents = [_Resident([]) for _ in range(n_seqs)]
+        self._residents = [_Resident() for _ in range(n_seqs)]
         self._partial = partial
-        self._tick = 0
+        self._idle: RadixIndex[int] = RadixIndex()
+        self._prompts: RadixIndex[int] = RadixIndex()  # of busy sequences, which have them or soon will
+        self._uses = 0
+        self._last: int | None = None  # the sequence with the conversation used last
 
-    def take(self, tokens: list[int], busy: Mapping[int, list[int]] | None = None) -> Reuse | None:
+    def take(
+        self, tokens: list[int], busy: Mapping[int, list[int]] | None = None, *, salt: str = ""
+    ) -> Reuse | None:
         """Claim the best sequence for a prompt, None when all are busy. At least one prompt token is left
-        to evaluate, since its logits are needed. busy: what some busy sequences hold.
+        to evaluate, since its logits are needed. busy: what some busy sequences hold; those that were taken
+        with another salt are passed over.
 
-        The longest common prefix is reused. Its sequence is taken over if it is idle and that keeps at least
-        half of it; else the prefix goes to an empty sequence, or to the least recently used idle one.
+        The longest common prefix is reused. Its sequence is taken over if it is idle, at least half of it
+        is kept and the prompt goes on where the last one ended; else the prefix goes where least is lost.
         """
-        idle = [seq for seq, resident in enumerate(self._residents) if not resident.busy]
-        if not idle:
+        if self.n_busy == len(self._residents):
             return None
-        shared = {seq: self._common(self._residents[seq].tokens, tokens) for seq in idle}
-        if self._partial:
-            shared |= {seq: self._common(held, tokens) for seq, held in (busy or {}).items()}
-        source = max(shared, key=lambda seq: (shared[seq], self._residents[seq].last_used))
-        seq = source
-        if (
-            self._residents[source].busy
-            or shared[source] * 2 < len(self._residents[source].tokens)
-            or shared[source] == 0
-        ):
-            seq = min(idle, key=lambda s: (len(self._residents[s].tokens) > 0, self._residents[s].last_used))
+        source, length = self._longest(tokens[:-1], busy or {}, salt)
+        if source is not None and self._goes_on(source, length):
+            reuse = Reuse(source, length, source)
+        else:
+            reuse = self._place(source, length)
+            self._last = None if reuse.seq == self._last else self._last
+        self._forget(reuse.seq)
+        last_used = self._residents[reuse.seq].last_used
+        self._residents[reuse.seq] = _Resident([], salt, True, len(tokens), last_used)
+        self._prompts.insert(reuse.seq, tokens, salt)
+        return reuse
+
+    def longest(self, tokens: list[int], busy: Mapping[int, list[int]], *, salt: str) -> int:
+        """How many tokens of a prompt `take` would find."""
+        return self._longest(tokens[:-1], busy, salt)[1]
+
+    def release(self, seq: int, tokens: list[int], salt: str | None = None) -> None:
+        """The sequence is idle now and holds exactly these tokens (none: free), whatever it was before. salt:
+        who may reuse them; None: as it was taken."""
+        self._forget(seq)
+        if tokens and seq != self._last:  # however often one goes on, for the others it is one that was used
+            self._uses += 1
+            self._last = seq
         resident = self._residents[seq]
-        resident.busy, resident.tokens = True, []
-        return Reuse(seq, shared[source], source)
+        salt = resident.salt if salt is None else salt
+        n_prompt = min(resident.n_prompt, len(tokens)) if resident.busy else 0
+        self._residents[seq] = _Resident(list(tokens), salt, False, n_prompt, self._uses)
+        if tokens:
+            self._idle.insert(seq, tokens, salt)
 
-    def release(self, seq: int, tokens: list[int]) -> None:
-        """The sequence is idle again and holds exactly these tokens (none: free)."""
-        self._tick += 1
-        self._residents[seq] = _Resident(tokens, False, self._tick)
-
-    def evict(self) -> int | None:
-        """Forget the least recently used idle sequence that holds anything and return it, if any."""
-        held = [s for s, r in enumerate(self._residents) if r.tokens and not r.busy]
+    def evict(self) -> Evicted | None:
+        """Forget the idle conversation that is worth least, None if there is none."""
+        held = self._held()
         if not held:
             return None
-        seq = min(held, key=lambda s: self._residents[s].last_used)
+        seq = min(held, key=self._loss)
+        evicted = self._evicted(seq)
+        self.erase(seq)
+        return evicted
+
+    def erase(self, seq: int) -> None:
+        """Forget what an idle sequence holds. Raises ValueError if it is busy."""
+        if self._residents[seq].busy:
+            raise ValueError(f"sequence {seq} is busy")
+        self._forget(seq)
         self._residents[seq].tokens = []
-        return seq
+
+    def idle(self) -> list[Evicted]:
+        """All idle conversations, which stay; the worthiest first."""
+        return [self._evicted(seq) for seq in sorted(self._held(), key=self._loss, reverse=True)]
 
     @property
     def n_cells(self) -> int:
-        """Cells held by idle sequences."""
+        """Cells held by idle sequences, shared ones counted once for each."""
         return sum(len(r.tokens) for r in self._residents)
 
     @property
     def n_busy(self) -> int:
         return sum(r.busy for r in self._residents)
 
-    def _common(self, held: list[int], tokens: list[int]) -> int:
-        n = common_prefix(held, tokens[: len(tokens) - 1])
-        return n if self._partial or n == len(held) else 0
+    def check(self) -> None:
+        """Raises AssertionError unless the indexes hold what the sequences do."""
+        self._idle.check()
+        self._prompts.check()
+        for seq, resident in enumerate(self._residents):
+            assert (seq in self._prompts) == resident.busy, "a prompt that nobody evaluates"
+            assert (seq in self._idle) == bool(resident.tokens), "a conversation that cannot be found"
+            assert not (resident.busy and resident.tokens), "a busy sequence to reuse"
+
+    def _longest(self, tokens: list[int], busy: Mapping[int, list[int]], salt: str) -> tuple[int | None, int]:
+        """The sequence with the longest usable prefix, and its length; (None, 0) if there is none."""
+        if not self._partial:
+            length, source = self._idle.match_whole(tokens, salt)
+            return source, length
+        length, source = self._idle.match(tokens, salt)
+        if source is not None and length < len(self._residents[source].tokens):
+            n_whole, whole = self._idle.match_whole(tokens[:length], salt)
+            if n_whole == length:  # it has no more than that: to continue it costs nothing
+                source = whole
+        for seq, held in busy.items():
+            if self._residents[seq].salt == salt and (n := common_prefix(held, tokens)) > length:
+                source, length = seq, n
+        return source, length
+
+    def _place(self, source: int | None, length: int) -> Reuse:
+        """Where the prefix goes with the least loss."""
+        idle = [seq for seq, resident in enumerate(self._residents) if not resident.busy]
+        seq = min(idle, key=lambda s: self._loss(s, length if s == source else 0))
+        evicted = self._evicted(seq) if self._residents[seq].tokens else None
+        if seq == source:
+            lost = evicted if length * 2 < len(self._residents[seq].tokens) else None
+            return Reuse(seq, length, seq, lost=lost)
+        return Reuse(seq, length, seq if source is None else source, evicted)
+
+    def _goes_on(self, source: int, length: int) -> bool:
+        """Whether a prompt with so much in common continues what the sequence holds. One that leaves it
+        within its last prompt is another conversation, though it may begin with the same long text."""
+        resident = self._residents[source]
+        if resident.busy or length * 2 < len(resident.tokens):
+            return False
+        return length + TEMPLATE >= resident.n_prompt
+
+    def _loss(self, seq: int, n_kept: int = 0) -> tuple[bool, float, int, int]:
+        """What it costs to take the place of an idle sequence of which n_kept tokens stay; to be compared."""
+        resident = self._residents[seq]
+        if not resident.tokens:
+            return False, 0.0, 0, resident.last_used
+        n_shared = self._shared(seq, resident) if self._partial else 0
+        n_own = len(resident.tokens) - max(n_kept, n_shared)
+        return True, worth(n_own, self._uses - resident.last_used), n_own, resident.last_used
+
+    def _shared(self, seq: int, resident: _Resident) -> int:
+        """How much of an idle conversation is left in other sequences when it is forgotten."""
+        n_busy, _ = self._prompts.match(resident.tokens, resident.salt)
+        return max(self._idle.shared(seq), n_busy)
+
+    def _held(self) -> list[int]:
+        return [seq for seq, resident in enumerate(self._residents) if resident.tokens]
+
+    def _evicted(self, seq: int) -> Evicted:
+        resident = self._residents[seq]
+        return Evicted(seq, resident.tokens, resident.salt)
+
+    def _forget(self, seq: int) -> None:
+        for index in (self._idle, self._prompts):
+            if seq in index:
+                index.remove(seq)
 
 
-def common_prefix(a: list[int], b: list[int]) -> int:
-    """How many leading items are equal. Bisects over slices, which compare in C."""
-    low, high = 0, min(len(a), len(b))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if a[low:middle] == b[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+def worth(n_own: int, age: int) -> float:
+    """Of keeping a conversation, in tokens. n_own: how many no other sequence holds, so that they would have
+    to be evaluated again; age: how often another conversation was used since."""
+    return max(0, n_own - ONE_STEP) * 0.5 ** (age / HALF_LIFE)

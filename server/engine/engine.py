@@ -8,19 +8,22 @@ from collections.abc import Callable
 from dataclasses import replace
 from statistics import median
 
-from server.cache.prefix import PrefixCache, Reuse, common_prefix
+from server.cache.prefix import common_prefix
+from server.cache.snapshots import Snapshots
 from server.engine.decide import committed_event, decide, logprobs_of
 from server.engine.events import Event, Failed, Finished, FinishReason, Started
 from server.engine.proposer import NOTHING, Ask, Proposal, Proposer
 from server.engine.request import GenerationRequest
+from server.engine.residence import LATER, Placed, Residence
 from server.engine.scheduler import Limits, Work, plan
 from server.engine.search import Searches
-from server.engine.sequences import NOT_PLACED, Placed, Sequences
+from server.engine.sequences import NOT_PLACED, Rows, Sequences
 from server.engine.session import NO_SEQ, Session
 from server.engine.shift import for_drafters, shift
 from server.errors import BackendError, DuoError
 from server.llama.backend import Backend, Batch, Logits
 
+PREFILL = 32  # prompt rows of a step that says what evaluating a token takes
 WORTH_SHARING = 32  # prompt tokens: for fewer it is not worth waiting until another session has them
 
 
@@ -49,10 +52,15 @@ class Engine:
         self._clock = clock
         self._sequences = Sequences(backend, n_slots, limits.leaves)
         self._searches = Searches(backend, self._sequences, n_slots)
-        self._cache = PrefixCache(self._sequences.n_main, partial=backend.can_trim)
+        self._residence = Residence(backend, self._sequences, self._n_held)
+        self._cache = self._residence.cache
         self._waiting: deque[Session] = deque()
         self._active: list[Session] = []
         self._overheads: deque[float] = deque(maxlen=1024)
+
+    def save_to(self, snapshots: Snapshots) -> None:
+        """Where conversations go that the KV cache has no room for; to be said before the first request."""
+        self._residence.snapshots = snapshots
 
     # -- what callers ask for ----------------------------------------
 
@@ -106,6 +114,9 @@ class Engine:
                 self._fail(work.session, error)
             return True
         decoded = self._clock()
+        n_prompt = len(batch) - sum(batch.wanted)
+        if n_prompt >= PREFILL:
+            self._residence.pace.evaluated(n_prompt, decoded - decoding)
         n_committed = sum(len(work.session.tokens) for work in works)
         at, n_cells = 0, self._n_held()
         for work, proposal, place in zip(works, proposals, placed, strict=True):
@@ -120,12 +131,15 @@ class Engine:
         return True
 
     def _admit(self) -> None:
-        while self._waiting and len(self._active) < self._n_slots:
-            session = self._waiting[0]
+        for session in list(self._waiting):
+            if len(self._active) >= self._n_slots:
+                return
             reuse = self._place(session)
             if reuse is None:
                 return
-            self._waiting.popleft()
+            if reuse == LATER:  # those behind it may go first meanwhile
+                continue
+            self._waiting.remove(session)
             self._sequences.take(reuse)
             session.seq, session.n_kv = reuse.seq, reuse.length
             if session.request.n_beams > 1:
@@ -135,27 +149,29 @@ class Engine:
                 session.admitted_at, session.n_cached = self._clock(), reuse.length
                 self._emit(session.id, Started(session.n_prompt, session.n_cached))
 
-    def _place(self, session: Session) -> Reuse | None:
-        """Where in the KV cache the session shall go, None if it has to wait."""
+    def _place(self, session: Session) -> Placed:
+        """Where in the KV cache the session shall go, None if it has to wait for another one's end."""
         if not self._fits(session) or self._may_share_soon(session):
             return None
         if self._sequences.n_main - self._cache.n_busy < self._searches.n_conversations(session.request):
             return None
         if self._limits.is_stable(session):  # its bits shall not depend on what else is in the cache
-            while (seq := self._cache.evict()) is not None:
-                self._sequences.trim(seq, 0)
-            return self._cache.take([])
-        return self._cache.take(session.tokens, {s.seq: s.tokens[: s.n_reusable] for s in self._active})
+            return self._residence.place_alone(session.request.salt)
+        busy = {s.seq: s.tokens[: s.n_reusable] for s in self._active}
+        return self._residence.place(session.tokens, session.request.salt, busy)
 
     def _take_further(self, session: Session) -> list[int]:
         """Sequences beyond the one that a session has, for the beams that its shadows are too few for."""
-        taken = (self._cache.take([]) for _ in range(self._searches.n_conversations(session.request) - 1))
+        n = self._searches.n_conversations(session.request) - 1
+        taken = (self._residence.place_empty(session.request.salt) for _ in range(n))
         return [reuse.seq for reuse in taken if reuse is not None]
 
     def _may_share_soon(self, session: Session) -> bool:
         """Whether a running session is still evaluating a prompt that begins alike: better to copy it then
         than to evaluate it twice (the choices of one request, say)."""
         for other in self._active:
+            if other.request.salt != session.request.salt:
+                continue
             if other.n_pending > 1 and other.n_intact is None and self._backend.can_trim:
                 shared = common_prefix(other.tokens, session.tokens)
                 if min(shared, len(session.tokens) - 1) > other.n_kv + WORTH_SHARING:
@@ -188,10 +204,9 @@ class Engine:
         """KV cells for these rows: idle conversations go first, then guesses, then the youngest session,
         which is put back in the queue and evaluated again later."""
         while (missing := self._missing(works)) > 0:
-            seq = self._cache.evict()
-            if seq is not None:
-                self._sequences.trim(seq, 0)
-            elif any(work.n_draft for work in works):
+            if self._residence.evict():
+                continue
+            if any(work.n_draft for work in works):
                 for work in works:
                     work.n_draft = 0
             elif len(self._active) > 1:
@@ -226,8 +241,8 @@ class Engine:
         by_session = {ask.session: proposal for ask, proposal in zip(asks, given, strict=True)}
         return [by_session.get(work.session.id, NOTHING) for work in works]
 
-    def _build(self, works: list[Work], proposals: list[Proposal]) -> tuple[Batch, list[Placed]]:
-        batch, placed = Batch(), list[Placed]()
+    def _build(self, works: list[Work], proposals: list[Proposal]) -> tuple[Batch, list[Rows]]:
+        batch, placed = Batch(), list[Rows]()
         width = self._proposer.width if all(work.n_pending == 1 for work in works) else 0
         missing = width - sum(
             work.n_rows + len(proposal) for work, proposal in zip(works, proposals, strict=True)
@@ -245,7 +260,7 @@ class Engine:
                 placed.append(NOT_PLACED)
         return batch, placed
 
-    def _commit(self, work: Work, proposal: Proposal, placed: Placed, logits: Logits, at: int) -> int:
+    def _commit(self, work: Work, proposal: Proposal, placed: Rows, logits: Logits, at: int) -> int:
         """Verify and commit one session's rows, the first of which is logits[at]; returns the next one's."""
         session = work.session
         if not work.completes:
@@ -342,6 +357,10 @@ class Engine:
     def step_overhead_us(self) -> float:
         """Median microseconds of Python outside decode in recent one-session steps; 0 before the first."""
         return median(self._overheads) * 1e6 if self._overheads else 0.0
+
+    def rest(self, timeout_s: float) -> None:
+        """No more steps will follow: save what is worth it, at most that long."""
+        self._residence.save_all(timeout_s)
 
     def check(self) -> None:
         """Raises AssertionError unless an idle engine holds no session and every sequence is idle."""

@@ -19,7 +19,8 @@ class Speculation:
     n_max: most drafted tokens verified per step, 0 none; n_min: fewer than that are not worth verifying;
     p_min: guesses on paths less likely than this are left out; drafters: only guesses of these (ids, or
     names without the part after the host); prediction: what the client expects the reply to be.
-    exactness "width-stable": every step has one width, so that the bits do not depend on drafts.
+    exactness "width-stable": every step has one width, so that the bits do not depend on drafts. salt: that
+    of the request; lookups know texts with the same one only.
     """
 
     n_max: int | None = None
@@ -28,6 +29,7 @@ class Speculation:
     exactness: Exactness | None = None
     drafters: frozenset[str] | None = None
     prediction: tuple[int, ...] = ()
+    salt: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,8 @@ class GenerationRequest:
     constraint makes a fresh grammar state. n_logprobs: None for none, else how many of the likeliest tokens
     to report beside the chosen one (0 to 20). n_keep: a reply that reaches the end of the context goes on,
     half of the tokens after the first n_keep forgotten; None: it ends there. n_beams > 1: search for the
-    likeliest reply instead of drawing one (beams.py); not together with n_keep.
+    likeliest reply instead of drawing one (beams.py); not together with n_keep. salt: what is cached is
+    shared among requests with the same one only.
     """
 
     prompt: Sequence[int]
@@ -51,3 +54,4 @@ class GenerationRequest:
     n_logprobs: int | None = None
     n_keep: int | None = None
     n_beams: int = 1
+    salt: str = ""

@@ -32,7 +32,7 @@ class Limits:
     def bounds(self, session: Session) -> Speculation:
         """What the session's request says about drafts, with the exactness that it gets."""
         asked = session.request.speculation
-        return asked if asked.exactness else replace(asked, exactness=self.exactness)
+        return replace(asked, exactness=asked.exactness or self.exactness, salt=session.request.salt)
 
 
 @dataclass(slots=True)

@@ -19,7 +19,7 @@ PAD = 0  # the token of rows that are there for the width only
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class Rows:
     """How one session's rows were added. tree: None if only its own sequence has any; n_shadows: how many
     shadows have the pending tokens, too."""
 
@@ -28,7 +28,7 @@ class Placed:
     n_shadows: int
 
 
-NOT_PLACED = Placed(None, 0, 0)
+NOT_PLACED = Rows(None, 0, 0)
 
 
 class Sequences:
@@ -67,14 +67,14 @@ class Sequences:
 
     def add(
         self, batch: Batch, session: Session, proposal: Proposal, n_pad: int, *, wide: bool = False
-    ) -> Placed:
+    ) -> Rows:
         """Rows for all pending tokens, the last with logits, then for the proposal, then n_pad that nobody
         reads. wide: all shadows take part, so that steps with as many rows have the same shape."""
         rows = session.tokens[session.n_kv :]
         n = len(proposal)
         if proposal.parents == tuple(range(-1, n - 1)) and not (wide and self._n_shadows):
             batch.extend(session.seq, session.n_kv, [*rows, *proposal.tokens, *[PAD] * n_pad], 1 + n + n_pad)
-            return Placed(None, n_pad, 0)
+            return Rows(None, n_pad, 0)
         tree = branches(proposal.parents)
         assert tree.n_leaves <= self.most_leaves, f"{tree.n_leaves} leaves"
         n_shadows = self._n_shadows if wide else tree.n_leaves - 1
@@ -90,9 +90,9 @@ class Sequences:
             batch.append(of_leaves[below], base + depth, token, wanted=True)
         end = base + sum(MAIN in below for below in tree.below)
         batch.extend(session.seq, end, [PAD] * n_pad, n_pad)
-        return Placed(tree, n_pad, n_shadows)
+        return Rows(tree, n_pad, n_shadows)
 
-    def settle(self, session: Session, placed: Placed, nodes: Sequence[int]) -> None:
+    def settle(self, session: Session, placed: Rows, nodes: Sequence[int]) -> None:
         """All pending tokens and these nodes of the proposal are in the sequence now, nothing else. To be
         called with session.n_kv as it was before the step."""
         base = len(session.tokens)

@@ -25,6 +25,7 @@ Command: TypeAlias = Callable[[Engine], None]
 
 IDLE_S = 0.1  # how often an idle engine looks at who joined or left
 GATHER_S = 0.005  # tokens go to the event loop this often: each hand-over costs compute time
+SAVE_S = 10.0  # for conversations to reach the disk when the server ends
 STUCK_S = 60.0  # without a finished step while there is work: not healthy
 
 
@@ -162,6 +163,10 @@ class EngineThread:
             if self._urgent or now - self._flushed_at >= GATHER_S:
                 self._flush(now)
         self._flush(time.monotonic())
+        try:
+            self._engine.rest(SAVE_S)
+        except Exception:
+            logger.exception("conversations could not be saved")
 
     def _obey(self, wait: bool) -> bool:
         """Carry out what was asked; returns False when the thread shall end."""

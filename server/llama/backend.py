@@ -124,6 +124,15 @@ class Backend(Protocol):
         """Forget positions >= length of the sequence; 0 frees it."""
         ...
 
+    def save(self, seq: int) -> bytes:
+        """What the KV cache holds of a sequence. Raises BackendError."""
+        ...
+
+    def load(self, seq: int, data: bytes) -> None:
+        """Have an empty sequence hold what save() gave, of any sequence of the same model and types. Raises
+        BackendError when it cannot be used; what the sequence holds is unknown then."""
+        ...
+
     def copy(self, source: int, target: int, start: int, end: int) -> None:
         """Give the sequence `target`, which has `start` positions, those from start to end of `source`.
         Cheap: the cells are shared."""

@@ -126,6 +126,17 @@ class FakeBackend:
             raise BackendError("this model's sequences cannot be trimmed")
         del chains[length:]
 
+    def save(self, seq: int) -> bytes:
+        return b"".join(cell.chain.to_bytes(8, "little") for cell in self._chains.get(seq, []))
+
+    def load(self, seq: int, data: bytes) -> None:
+        if self._chains.get(seq) or len(data) % 8:
+            raise BackendError(f"cannot load {len(data)} bytes into sequence {seq}")
+        chains = [int.from_bytes(data[i : i + 8], "little") for i in range(0, len(data), 8)]
+        if self.n_used + len(chains) > self.n_cells:
+            raise BackendError("the KV cache is full")
+        self._chains[seq] = [_Cell(chain) for chain in chains]
+
     def copy(self, source: int, target: int, start: int, end: int) -> None:
         if not 0 <= target < self.n_seqs:
             raise BackendError(f"sequence {target} out of range")

@@ -221,6 +221,8 @@ class LlamaBackend:
         self.n_params = int(C.llama_model_n_params(model))
         self.n_bytes = int(C.llama_model_size(model))
         self.can_trim = not (C.llama_model_is_recurrent(model) or C.llama_model_is_hybrid(model))
+        kv, attention = ("f16", "f32")[options.kv_f32], ("plain", "flash")[options.flash_attention]
+        self.state_format = f"{kv}/{attention}"
         self.can_shift = self.can_trim and bool(C.llama_memory_can_shift(self._memory))
         template = C.llama_model_chat_template(model, None)
         self.chat_template: str | None = template.decode() if template else None
@@ -244,6 +246,18 @@ class LlamaBackend:
     def trim(self, seq: int, length: int) -> None:
         if not C.llama_memory_seq_rm(self._memory, seq, length, -1):
             raise BackendError("this model's sequences cannot be trimmed")
+
+    def save(self, seq: int) -> bytes:
+        size = int(C.llama_state_seq_get_size(self._context, seq))
+        buffer = (ctypes.c_uint8 * size)()
+        if not size or int(C.llama_state_seq_get_data(self._context, buffer, size, seq)) != size:
+            raise BackendError(f"the state of sequence {seq} cannot be had")
+        return bytes(buffer)
+
+    def load(self, seq: int, data: bytes) -> None:
+        buffer = (ctypes.c_uint8 * len(data)).from_buffer_copy(data)
+        if int(C.llama_state_seq_set_data(self._context, buffer, len(data), seq)) != len(data):
+            raise BackendError("it does not fit this model, or the KV cache is full")
 
     def copy(self, source: int, target: int, start: int, end: int) -> None:
         C.llama_memory_seq_cp(self._memory, source, target, start, end)

@@ -113,10 +113,10 @@ class DraftModel:
             return False
         held = sum(len(other.tokens) + 1 for other in self._paths.values())
         while held + self._cache.n_cells > self._backend.n_cells:
-            seq = self._cache.evict()
-            if seq is None:
+            evicted = self._cache.evict()
+            if evicted is None:
                 return False
-            self._backend.trim(seq, 0)
+            self._backend.trim(evicted.seq, 0)
         return True
 
     def _catch_up(self, sessions: Sequence[int]) -> bool:

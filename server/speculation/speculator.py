@@ -32,6 +32,7 @@ from server.speculation.widths import Widths
 GRAMMAR = "grammar"
 INDEXED = 64  # tokens that one step adds to a lookup's index at most
 PROBE_SHARE = 0.005  # of the time that may go into looking at widths that were not measured lately
+MAX_POOLS = 16  # salts whose texts are remembered
 PATIENCE = 1.2  # of the expected wait, before it is given up
 MOST_WAIT = 0.5  # of a step's time: no wait is longer
 
@@ -59,7 +60,7 @@ class Speculator:
         self.width = 0  # of the step to come, 0: any
         self.pace = Pace()
         self._trial = Trial()  # of the drafters on this machine
-        self._pool = LookupPool()
+        self._pools: dict[str, LookupPool] = {}  # by salt
         self._sessions: dict[int, Speculated] = {}
         self._wire_ids = itertools.count(secrets.randbits(48) << 16)
         self.spent_s = 0.0
@@ -85,7 +86,7 @@ class Speculator:
             ScoredTree(len(tokens), chain_start(tokens)),
             Acceptance(self.acceptance),
             len(tokens),
-            Lookup(pool=self._pool) if self._policy.lookup else None,
+            Lookup(pool=self._pool(bounds.salt)) if self._policy.lookup else None,
             Prediction(bounds.prediction) if bounds.prediction else None,
         )
         self._sessions[session] = speculated
@@ -154,7 +155,7 @@ class Speculator:
         if speculated is None:
             return
         if speculated.lookup is not None:
-            self._pool.add(speculated.tokens[speculated.n_prompt :])
+            self._pool(speculated.bounds.salt).add(speculated.tokens[speculated.n_prompt :])
         if self._inline:
             self._inline.inline.close(session, keep=keep)
         if self._remote:
@@ -175,6 +176,12 @@ class Speculator:
         """Whether rows without guesses would be padding, so that guesses cost nothing. Such a session runs
         alone."""
         return self._sessions[ask.session].bounds.exactness == "width-stable"
+
+    def _pool(self, salt: str) -> LookupPool:
+        """What lookups of this salt may know of other texts."""
+        if salt not in self._pools and len(self._pools) >= MAX_POOLS:
+            self._pools.clear()
+        return self._pools.setdefault(salt, LookupPool())
 
     def _may_pad(self, asks: Sequence[Ask], n_rows: int) -> bool:
         """Whether the step may be made wider than it has to be: where that may pay, and nothing but these

@@ -13,6 +13,7 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from server.errors import InvalidRequestError, StartupError
+from server.text.prefix import common_prefix
 
 CHATML = (
     "{% for message in messages %}"
@@ -20,6 +21,8 @@ CHATML = (
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
 _PREFILL_MARK = "\ue000prefill\ue001"  # private use: stands for the reply's beginning while rendering
+
+_FOLLOWING = ("\ue002", "\ue003")  # two contents of a message that follows: they begin differently
 
 Message = Mapping[str, Any]
 
@@ -63,6 +66,26 @@ class ChatTemplate:
                 return head + str(last.get("content") or "")
         return self._render(messages, add_generation_prompt=True)
 
+    def settled(self, messages: Sequence[Message], reply: Message) -> str | None:
+        """What the prompt of the next turn begins with for sure, once the reply (an assistant message) is in
+        the history, whatever the user writes then; after tool calls, whatever the tool returns. It may
+        differ from prompt and generated text: templates trim, drop thoughts, write calls their own way.
+        None if the template refuses that, or shows nothing of what follows."""
+        for follower in _followers(reply):
+            try:
+                one, other = (
+                    self._render(
+                        [*messages, reply, {**follower, "content": content}], add_generation_prompt=True
+                    )
+                    for content in _FOLLOWING
+                )
+            except InvalidRequestError:
+                continue
+            n_common = common_prefix(one, other)
+            if n_common < len(one):
+                return one[:n_common]
+        return None
+
     def _render(self, messages: Sequence[Message], *, add_generation_prompt: bool) -> str:
         try:
             return self._template.render(
@@ -75,6 +98,13 @@ class ChatTemplate:
             raise InvalidRequestError(
                 f"the model's chat template refuses these messages: {error}", param="messages"
             ) from error
+
+
+def _followers(reply: Message) -> list[Message]:
+    """What may come after a reply, likeliest first, without its content."""
+    user: Message = {"role": "user"}
+    calls = reply.get("tool_calls")
+    return [{"role": "tool", "tool_call_id": calls[0].get("id", "")}, user] if calls else [user]
 
 
 def _tojson(

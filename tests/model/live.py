@@ -136,6 +136,12 @@ class Padded:
     def copy(self, source: int, target: int, start: int, end: int) -> None:
         self._backend.copy(source, target, start, end)
 
+    def save(self, seq: int) -> bytes:
+        return self._backend.save(seq)
+
+    def load(self, seq: int, data: bytes) -> None:
+        self._backend.load(seq, data)
+
     def shift(self, seq: int, start: int, end: int) -> None:
         self._backend.shift(seq, start, end)
 

@@ -1,0 +1,81 @@
+"""A thread that does one thing after another, for a thread that must not wait."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+logger = logging.getLogger("duo.cache")
+
+
+class Background:
+    """Jobs by key, in the order they came. A job must not raise; one that does is logged, and the next one's
+    turn comes. The thread is a daemon: a disk that hangs keeps nobody from exiting."""
+
+    def __init__(self, name: str) -> None:
+        self._jobs: dict[str, Callable[[], None]] = {}
+        self._running: str | None = None
+        self._closed = False
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, key: str, job: Callable[[], None]) -> None:
+        """A job that waits under the same key gives its place to this one. Does nothing after close."""
+        with self._changed:
+            if not self._closed:
+                self._jobs[key] = job
+                self._changed.notify_all()
+
+    def cancel(self, key: str) -> bool:
+        """Whether the job was still waiting; it will not run then."""
+        with self._changed:
+            return self._jobs.pop(key, None) is not None
+
+    @property
+    def open(self) -> bool:
+        """Whether what runs should go on."""
+        return not self._closed
+
+    @property
+    def n_pending(self) -> int:
+        """Jobs that wait or run."""
+        return len(self._jobs) + (self._running is not None)
+
+    def wait(self, timeout_s: float) -> int:
+        """Until nothing is pending, or that long. Returns how many jobs are pending still."""
+        deadline = time.monotonic() + timeout_s
+        with self._changed:
+            while self.n_pending and self._thread.is_alive():
+                if not self._changed.wait(max(0.0, deadline - time.monotonic())):
+                    break
+            return self.n_pending
+
+    def close(self, timeout_s: float) -> None:
+        """Drop what waits; the job that runs is waited for, within a bound."""
+        with self._changed:
+            self._closed = True
+            self._jobs.clear()
+            self._changed.notify_all()
+        if self._thread is not threading.current_thread():
+            self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        while (job := self._next()) is not None:
+            try:
+                job()
+            except Exception:
+                logger.exception("a job of the cache failed")
+            del job  # it may hold a snapshot, and the next one may be long in coming
+
+    def _next(self) -> Callable[[], None] | None:
+        with self._changed:
+            self._running = None
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._jobs or self._closed)
+            if self._closed:
+                return None
+            self._running = next(iter(self._jobs))
+            return self._jobs.pop(self._running)

@@ -1,0 +1,157 @@
+"""What snapshots there are, in memory and on disk, which one a prompt should continue, and which goes first.
+
+Pure bookkeeping: payloads are only carried. Salts are whatever separates conversations; here, digests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from server.cache.radix import RadixIndex
+
+
+@dataclass(slots=True)
+class Entry:
+    """One snapshot. data: its payload of n_bytes, while in memory. writing: waits for the disk, or is being
+    written. leaving: in memory only until that is done. arrived: read from disk and not asked for yet.
+    replaces: whose files are superfluous once this one is written. last_used: as Catalogue.use() counts."""
+
+    n_tokens: int
+    n_bytes: int
+    data: bytes | None = None
+    on_disk: bool = False
+    writing: bool = False
+    leaving: bool = False
+    loading: bool = False
+    arrived: bool = False
+    last_used: int = 0
+    replaces: tuple[str, ...] = ()
+
+
+def worth(n_tokens: int, idle: int) -> float:
+    """What a snapshot is worth keeping: the tokens that it saves, less the more uses of others (idle) came
+    since its own."""
+    return n_tokens / (1 + idle)
+
+
+class Catalogue:
+    """Entries by key. None is a prefix of another one of its salt, if states may be trimmed (partial)."""
+
+    def __init__(self, *, partial: bool = True) -> None:
+        self.entries: dict[str, Entry] = {}
+        self.held: dict[str, Entry] = {}  # those with data
+        self._partial = partial
+        self._all: RadixIndex[str] = RadixIndex()
+        self._warm: RadixIndex[str] = (
+            RadixIndex()
+        )  # of those with data: as long a match there is a better one
+        self._tokens: dict[str, tuple[tuple[int, ...], str]] = {}
+        self._ids: dict[int, int] = {}  # so that equal ids are one object in all sequences
+        self._uses = 0
+
+    def longest(self, tokens: Sequence[int], salt: str) -> tuple[int, str | None]:
+        """How many tokens the best entry shares with these, and its key; among equals, one in memory."""
+        wanted = tuple(tokens)
+        length, key = self._match(self._all, wanted, salt)
+        warm_length, warm_key = self._match(self._warm, wanted, salt)
+        return (warm_length, warm_key) if warm_key is not None and warm_length >= length else (length, key)
+
+    def covering(self, tokens: Sequence[int], salt: str) -> str | None:
+        """An entry beside which one with these tokens would be superfluous."""
+        length, key = self._all.match(tuple(tokens), salt)
+        return key if self._partial and length == len(tokens) else None
+
+    def covered(self, tokens: Sequence[int], salt: str) -> str | None:
+        """The entry that is superfluous beside one with these tokens. There is one at most: of two prefixes
+        one would be a prefix of the other."""
+        length, key = self._all.match(tuple(tokens), salt)
+        return key if self._partial and key is not None and length == self.entries[key].n_tokens else None
+
+    def add(self, key: str, tokens: Sequence[int], salt: str, entry: Entry) -> None:
+        """An entry without data."""
+        ids = tuple(map(self._ids.setdefault, tokens, tokens))
+        self.entries[key] = entry
+        self._tokens[key] = ids, salt
+        self._all.insert(key, ids, salt)
+
+    def drop(self, key: str) -> Entry:
+        """Raises KeyError if it is not there."""
+        self.release(key)
+        self._all.remove(key)
+        del self._tokens[key]
+        return self.entries.pop(key)
+
+    def hold(self, key: str, data: bytes) -> None:
+        entry = self.entries[key]
+        entry.data, entry.loading = data, False
+        self.held[key] = entry
+        self._warm.insert(key, *self._tokens[key])
+        self.use(key)
+
+    def release(self, key: str) -> None:
+        """Let go of the payload, if it is there."""
+        entry = self.held.pop(key, None)
+        if entry is not None:
+            entry.data, entry.leaving, entry.arrived = None, False, False
+            self._warm.remove(key)
+
+    def use(self, key: str) -> None:
+        """Count a use. An entry that is used stays in memory again."""
+        entry = self.entries[key]
+        self._uses += 1
+        entry.last_used, entry.leaving = self._uses, False
+
+    def overflowing(self, budget: int) -> Iterator[str]:
+        """What should leave memory for the rest to fit into it, least worthy first. What has arrived goes
+        last, and the last arrival stays, or it would have to be read again for ever."""
+        staying = {key: entry for key, entry in self.held.items() if not entry.leaving}
+        total = sum(entry.n_bytes for entry in staying.values())
+        if total <= budget:
+            return
+        arrived = [key for key, entry in staying.items() if entry.arrived]
+        staying.pop(max(arrived, key=lambda key: staying[key].last_used, default=""), None)
+        for key in sorted(staying, key=lambda key: (staying[key].arrived, self._worth(key))):
+            if total <= budget:
+                return
+            total -= staying[key].n_bytes
+            yield key
+
+    def backlogged(self, budget: int) -> Iterator[str]:
+        """What should not wait for the disk any more, least worthy first, until the caller has let go of
+        enough: some may be past cancelling. One may always wait."""
+        leaving = [key for key, entry in self.held.items() if entry.leaving]
+        for key in sorted(leaving, key=self._worth)[:-1]:
+            if self.leaving_bytes <= budget:
+                return
+            yield key
+
+    @property
+    def held_bytes(self) -> int:
+        return sum(entry.n_bytes for entry in list(self.held.values()))
+
+    @property
+    def leaving_bytes(self) -> int:
+        return sum(entry.n_bytes for entry in list(self.held.values()) if entry.leaving)
+
+    def check(self) -> None:
+        """Raises AssertionError unless all maps agree."""
+        self._all.check()
+        self._warm.check()
+        assert self.entries.keys() == self._tokens.keys(), "an entry without tokens"
+        assert len(self._all) == len(self.entries), "an entry that is not found"
+        assert all(key in self._warm for key in self.held), "a payload that is not found"
+        assert len(self._warm) == len(self.held), "a payload that is found but gone"
+        for key, entry in self.entries.items():
+            assert (entry.data is not None) == (key in self.held), "a payload that is not counted"
+            assert entry.data is not None or not entry.leaving | entry.arrived | entry.writing, (
+                "nothing to write"
+            )
+            assert entry.data is not None or entry.on_disk or entry.loading, "an entry of nothing"
+
+    def _worth(self, key: str) -> float:
+        entry = self.entries[key]
+        return worth(entry.n_tokens, self._uses - entry.last_used)
+
+    def _match(self, index: RadixIndex[str], tokens: tuple[int, ...], salt: str) -> tuple[int, str | None]:
+        return index.match(tokens, salt) if self._partial else index.match_whole(tokens, salt)

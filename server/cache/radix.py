@@ -1,0 +1,208 @@
+"""A radix tree over token ids: which of many sequences begins most like a given one.
+
+Every edge is a tuple of tokens and every comparison one of slices, so the interpreter loops over nodes, of
+which there are fewer than twice as many as sequences, and C over tokens. Pure; not thread-safe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Generic, TypeAlias, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+S = TypeVar("S", list[int], tuple[int, ...])
+Tokens: TypeAlias = list[int] | tuple[int, ...]
+
+
+def common_prefix(a: S, b: S) -> int:
+    """How many leading items are equal. Bisects over slices, which compare in C."""
+    low, high = 0, min(len(a), len(b))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+class _Node(Generic[K]):
+    """The sequences that begin with the edges from the root to here, `depth` tokens together.
+
+    here: keys of those that end here, with the stamp of their last use. n_keys counts, and latest is the
+    highest stamp of, the keys here and below. But for a root, a node has keys here or two children.
+    """
+
+    __slots__ = ("children", "depth", "edge", "here", "latest", "n_keys", "parent")
+
+    def __init__(self, parent: _Node[K] | None, edge: tuple[int, ...]) -> None:
+        self.parent = parent
+        self.edge = edge
+        self.depth: int = len(edge) + (parent.depth if parent else 0)
+        self.children: dict[int, _Node[K]] = {}
+        self.here: dict[K, int] = {}
+        self.n_keys = 0
+        self.latest = 0
+        if parent:
+            parent.children[edge[0]] = self
+
+    def newest(self) -> int:
+        """What latest has to be."""
+        stamps = [*self.here.values(), *(child.latest for child in self.children.values())]
+        return max(stamps, default=0)
+
+
+class RadixIndex(Generic[K]):
+    """Keys and the sequence of each. Several keys may have equal sequences. Those of different salts are in
+    different trees and never match each other."""
+
+    def __init__(self) -> None:
+        self._roots: dict[str, _Node[K]] = {}  # by salt; none is empty
+        self._ends: dict[K, _Node[K]] = {}
+        self._salts: dict[K, str] = {}
+        self._keys: dict[int, K] = {}  # by stamp
+        self._stamp = 0
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def __contains__(self, key: K) -> bool:
+        return key in self._ends
+
+    def insert(self, key: K, tokens: Tokens, salt: str = "") -> None:
+        """Have the key stand for this sequence, and for no other one that it stood for before."""
+        if key in self._ends:
+            self.remove(key)
+        if salt not in self._roots:
+            self._roots[salt] = _Node(None, ())
+        sequence = tuple(tokens)
+        node, length = self._descend(self._roots[salt], sequence)
+        if length < node.depth:
+            node = _split(node, length)
+        if length < len(sequence):
+            node = _Node(node, sequence[length:])
+        self._ends[key], self._salts[key] = node, salt
+        above: _Node[K] | None = node
+        while above:
+            above.n_keys += 1
+            above = above.parent
+        self._mark(key, node)
+
+    def remove(self, key: K) -> None:
+        """Raises KeyError if the key is not there."""
+        node = self._ends.pop(key)
+        salt = self._salts.pop(key)
+        stamp = node.here.pop(key)
+        del self._keys[stamp]
+        above: _Node[K] | None = node
+        while above:
+            above.n_keys -= 1
+            above = above.parent
+        above = _prune(node)
+        while above and above.latest == stamp:
+            above.latest = above.newest()
+            above = above.parent
+        if not self._roots[salt].n_keys:
+            del self._roots[salt]
+
+    def touch(self, key: K) -> None:
+        """Count the key as the one used last. Raises KeyError if it is not there."""
+        node = self._ends[key]
+        del self._keys[node.here[key]]
+        self._mark(key, node)
+
+    def match(self, tokens: Tokens, salt: str = "") -> tuple[int, K | None]:
+        """The length of the longest prefix that a sequence of this salt has in common with these tokens, and
+        the last used key that has it; (0, None) if no sequence begins alike."""
+        root = self._roots.get(salt)
+        if root is None:
+            return 0, None
+        node, length = self._descend(root, tuple(tokens))
+        return (length, self._keys[node.latest]) if length else (0, None)
+
+    def match_whole(self, tokens: Tokens, salt: str = "") -> tuple[int, K | None]:
+        """The same among the sequences that are, from beginning to end, a prefix of these tokens."""
+        root = self._roots.get(salt)
+        if root is None:
+            return 0, None
+        node, length = self._descend(root, tuple(tokens))
+        while node.parent and (node.depth > length or not node.here):
+            node = node.parent
+        return (node.depth, self._keys[max(node.here.values())]) if node.depth else (0, None)
+
+    def shared(self, key: K) -> int:
+        """How many leading tokens of the key's sequence another one of its salt has too. Raises KeyError if
+        the key is not there."""
+        node = self._ends[key]
+        while node.parent and node.n_keys == 1:
+            node = node.parent
+        return node.depth
+
+    def check(self) -> None:
+        """Raises AssertionError unless all trees are as small as they can be and their counts are right."""
+        n_keys = 0
+        for root in self._roots.values():
+            assert root.n_keys, "an empty tree"
+            nodes = [root]
+            for node in nodes:  # which grows meanwhile
+                nodes += node.children.values()
+                below = sum(child.n_keys for child in node.children.values())
+                assert node.n_keys == len(node.here) + below, "a wrong count"
+                assert node.latest == node.newest(), "a wrong stamp"
+                assert node is root or node.here or len(node.children) > 1, "a superfluous node"
+                for first, child in node.children.items():
+                    assert child.parent is node, "a wrong parent"
+                    assert child.edge[0] == first, "a wrong edge"
+                    assert child.depth == node.depth + len(child.edge), "a wrong depth"
+                for key, stamp in node.here.items():
+                    assert self._ends[key] is node, "a key in two places"
+                    assert self._keys[stamp] == key, "a wrong stamp"
+            n_keys += root.n_keys
+        assert n_keys == len(self._ends) == len(self._salts) == len(self._keys), "a lost key"
+
+    def _descend(self, root: _Node[K], tokens: tuple[int, ...]) -> tuple[_Node[K], int]:
+        """The deepest node of which the edge agrees with the tokens, in part at least, and how many tokens
+        agree in all: fewer than its depth if only a part of its edge does."""
+        node, length = root, 0
+        while length == node.depth and length < len(tokens):
+            child = node.children.get(tokens[length])
+            if child is None:
+                break
+            ahead = tokens[length : child.depth]
+            length += len(ahead) if ahead == child.edge else common_prefix(ahead, child.edge)
+            node = child
+        return node, length
+
+    def _mark(self, key: K, node: _Node[K]) -> None:
+        self._stamp += 1
+        self._keys[self._stamp] = key
+        node.here[key] = self._stamp
+        above: _Node[K] | None = node
+        while above:
+            above.latest = self._stamp
+            above = above.parent
+
+
+def _split(node: _Node[K], depth: int) -> _Node[K]:
+    """Cut the edge of a node at this depth; returns the new node there, above it."""
+    assert node.parent, "a root has no edge"
+    n = depth - node.parent.depth
+    middle = _Node(node.parent, node.edge[:n])
+    middle.n_keys, middle.latest = node.n_keys, node.latest
+    node.parent, node.edge = middle, node.edge[n:]
+    middle.children[node.edge[0]] = node
+    return middle
+
+
+def _prune(node: _Node[K]) -> _Node[K]:
+    """Drop a node that lost a key, if nothing is left of it, and one that only leads to another one. Returns
+    the deepest node whose latest key may have been that one."""
+    if node.parent and not node.n_keys:
+        del node.parent.children[node.edge[0]]
+        node = node.parent
+    if node.parent and not node.here and len(node.children) == 1:
+        (child,) = node.children.values()
+        child.edge, child.parent = node.edge + child.edge, node.parent
+        node.parent.children[child.edge[0]] = child
+        node = node.parent
+    return node

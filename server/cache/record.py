@@ -1,0 +1,154 @@
+"""One snapshot as a file: how it is laid out, what it is called, and how it is read without being believed.
+
+    head    magic, version, number of tokens, bytes of payload, fingerprint, salt (both as digests)
+    tokens  int32
+    sum     CRC-32 of all before it: a scan can trust the tokens without reading the payload
+    payload
+    sum     CRC-32 of all before it
+
+All little-endian. The sums find damage, not forgery: who can write to the directory is trusted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import struct
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+MAGIC = b"duo-kv\r\n"  # a copy that rewrites line ends shows in the first bytes
+VERSION = 1
+HEAD = struct.Struct("<8sIIQ32s32s")
+SUM = struct.Struct("<I")
+CHUNK = 8 << 20  # how much is written before asking whether to go on
+OPEN = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+STRETCH = 1 << 10  # scrypt's cost: a few ms and 1 MiB for each guess at a weak API key
+
+
+class ForeignError(Exception):
+    """A file that is not for us to use or to remove: no snapshot, of another version, of another model."""
+
+
+class CorruptError(Exception):
+    """A snapshot of this version that is damaged."""
+
+
+class StoppedError(Exception):
+    """Writing was given up, because the process ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """All of a snapshot but its payload. salt: what salt_digest() gave."""
+
+    name: str
+    salt: str
+    tokens: tuple[int, ...]
+    n_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A snapshot ready to be written: `head` is everything before the payload."""
+
+    name: str
+    head: bytes
+    payload: bytes
+
+    @property
+    def size(self) -> int:
+        return len(self.head) + len(self.payload) + SUM.size
+
+    def write(self, file: BinaryIO, going_on: Callable[[], bool]) -> None:
+        """Raises StoppedError as soon as going_on() is false, which is asked every few MB."""
+        file.write(self.head)
+        sum, view = zlib.crc32(self.head), memoryview(self.payload)
+        for start in range(0, len(view), CHUNK):
+            if not going_on():
+                raise StoppedError
+            chunk = view[start : start + CHUNK]
+            sum = zlib.crc32(chunk, sum)
+            file.write(chunk)
+        file.write(SUM.pack(sum))
+
+
+def digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()
+
+
+@lru_cache(maxsize=4096)
+def salt_digest(salt: str, fingerprint: bytes) -> str:
+    """A salt as files name it, in hex. Slow on purpose: a salt may be an API key that somebody made up."""
+    return hashlib.scrypt(salt.encode(), salt=b"duo" + fingerprint, n=STRETCH, r=8, p=1, dklen=32).hex()
+
+
+def name_of(fingerprint: bytes, salt: str, tokens: Sequence[int]) -> str:
+    """Equal for equal conversations, whoever computes it. salt: a digest."""
+    packed = np.asarray(tokens, dtype="<i4").tobytes()
+    return hashlib.sha256(fingerprint + bytes.fromhex(salt) + packed).hexdigest()
+
+
+def record(fingerprint: bytes, salt: str, tokens: Sequence[int], payload: bytes) -> Record:
+    """salt: a digest."""
+    packed = np.asarray(tokens, dtype="<i4").tobytes()
+    head = HEAD.pack(MAGIC, VERSION, len(tokens), len(payload), fingerprint, bytes.fromhex(salt)) + packed
+    name = name_of(fingerprint, salt, tokens)
+    return Record(name, head + SUM.pack(zlib.crc32(head)), payload)
+
+
+def opened(path: Path) -> BinaryIO:
+    """Raises OSError, or ForeignError if it is no regular file: a pipe would block, a link lead elsewhere."""
+    descriptor = os.open(path, OPEN)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise ForeignError("not a regular file")
+    return os.fdopen(descriptor, "rb")
+
+
+def read_head(file: BinaryIO, fingerprint: bytes) -> Head:
+    """Read up to the payload. Raises ForeignError, CorruptError, OSError."""
+    return _read_head(file, fingerprint)[0]
+
+
+def read(file: BinaryIO, fingerprint: bytes) -> tuple[Head, bytes]:
+    """The snapshot and its payload, every byte checked. Raises ForeignError, CorruptError, OSError, and
+    MemoryError if there is no room for it."""
+    head, sum = _read_head(file, fingerprint)
+    payload = file.read(head.n_bytes)
+    if file.read(SUM.size) != SUM.pack(zlib.crc32(payload, sum)):
+        raise CorruptError("its checksum is wrong")
+    return head, payload
+
+
+def _read_head(file: BinaryIO, fingerprint: bytes) -> tuple[Head, int]:
+    """The head, and the running sum up to the payload. Damage is told from strangeness by the sum, so that a
+    flipped bit in the fingerprint does not pass for another model."""
+    size = os.fstat(file.fileno()).st_size
+    fixed = file.read(HEAD.size)
+    if not fixed.startswith(MAGIC):
+        raise ForeignError("not a snapshot")
+    if len(fixed) < HEAD.size:
+        raise CorruptError("it ends too early")
+    _, version, n_tokens, n_bytes, of, salt = HEAD.unpack(fixed)
+    if version != VERSION:
+        raise ForeignError(f"of version {version}, not {VERSION}")
+    if size != HEAD.size + 4 * n_tokens + n_bytes + 2 * SUM.size:
+        raise CorruptError("it is not as long as it says")
+    packed = file.read(4 * n_tokens)
+    sum = zlib.crc32(packed, zlib.crc32(fixed))
+    stored = file.read(SUM.size)
+    if stored != SUM.pack(sum):
+        raise CorruptError("the checksum of its head is wrong")
+    if of != fingerprint:
+        raise ForeignError("of another model or other options")
+    tokens = np.frombuffer(packed, dtype="<i4")
+    name = hashlib.sha256(of + salt + packed).hexdigest()
+    return Head(name, salt.hex(), tuple(tokens.tolist()), n_bytes), zlib.crc32(stored, sum)

@@ -1,0 +1,352 @@
+"""The tiers below the KV cache: snapshots of sequences in host memory, and behind it on disk.
+
+One thread, the engine's, calls; all decisions and all bookkeeping are its own. Two background threads write
+and read files, and leave what came of it in a queue that the next call empties. Nothing here waits for a disk
+but `flush`, and `match`, once a second, for the names in a directory and the heads of files that are new.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import Literal, TypeAlias
+
+from server.cache.background import Background
+from server.cache.catalogue import Catalogue, Entry
+from server.cache.files import DiskTier
+from server.cache.record import Head, Record, digest, name_of, record, salt_digest
+
+BACKLOG_BYTES = 512 << 20
+CLOSE_S = 5.0
+
+Tier: TypeAlias = Literal["memory", "disk", "loading"]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The snapshot that begins most like a prompt: `length` of its `n_tokens` tokens are the prompt's first.
+    n_bytes: of its payload."""
+
+    length: int
+    key: str
+    n_tokens: int
+    n_bytes: int
+    tier: Tier
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """What there is now, and what has happened since the start."""
+
+    memory_bytes: int  # with what only waits for the disk
+    memory_snapshots: int
+    waiting_bytes: int  # of those, what is beyond the budget and goes once it is written
+    disk_bytes: int  # of the directory, files of other models included
+    disk_snapshots: int  # that can be used
+    hits: int  # payloads handed out
+    loads: int  # payloads read from disk
+    failed_loads: int
+    writes: int
+    failed_writes: int
+    evicted_from_memory: int
+    evicted_from_disk: int
+    lost: int  # evicted from memory before the disk had them
+    skipped_files: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Saved:
+    key: str
+    ok: bool
+    removed: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    key: str
+    data: bytes | None
+
+
+class Snapshots:
+    """Of several snapshots of a conversation only the longest is kept. Keys are the same for equal
+    conversations in all leads and over restarts. A key may be gone at any call; all take one that is."""
+
+    def __init__(
+        self,
+        *,
+        memory_bytes: int,
+        disk: DiskTier | None = None,
+        on_ready: Callable[[], None] = lambda: None,
+        backlog_bytes: int = BACKLOG_BYTES,
+        partial: bool = True,
+    ) -> None:
+        """on_ready: called from another thread when something that was fetched is there, or is not to be had.
+
+        backlog_bytes: how much may wait for the disk beyond memory_bytes; one snapshot always may. partial:
+        whether a state may be trimmed to fewer tokens (Backend.can_trim); else only whole snapshots are
+        found, and a shorter one is not superfluous beside a longer one.
+        """
+        self._memory_bytes = memory_bytes
+        self._backlog_bytes = backlog_bytes
+        self._disk = disk
+        self._on_ready = on_ready
+        self._fingerprint = disk.fingerprint if disk else digest("")
+        self._catalogue = Catalogue(partial=partial)
+        self._results: SimpleQueue[_Saved | _Loaded] = SimpleQueue()
+        self._writer = Background("duo-cache-write") if disk else None
+        self._reader = Background("duo-cache-read") if disk else None
+        self._hits = self._loads = self._failed_loads = 0
+        self._writes = self._failed_writes = self._evicted = self._lost = 0
+        self._look()
+
+    def match(self, tokens: Sequence[int], salt: str = "") -> Found | None:
+        """The snapshot of this salt that has the longest prefix in common with these tokens; among equals one
+        in memory. Does not count as a use."""
+        self._settle()
+        self._look()
+        length, key = self._catalogue.longest(tokens, self._digest(salt))
+        if key is None:
+            return None
+        entry = self._catalogue.entries[key]
+        tier: Tier = "memory" if entry.data is not None else "loading" if entry.loading else "disk"
+        return Found(length, key, entry.n_tokens, entry.n_bytes, tier)
+
+    def put(self, tokens: Sequence[int], salt: str, data: bytes) -> None:
+        """Keep the state of these tokens. Never waits: its file is written behind."""
+        self._settle()
+        if not tokens:
+            return
+        salted = self._digest(salt)
+        key = name_of(self._fingerprint, salted, tokens)
+        entry = self._catalogue.entries.get(key)
+        if entry is None:
+            longer = self._catalogue.covering(tokens, salted)
+            if longer is not None:
+                self._catalogue.use(longer)
+                self._shrink()
+                return
+            entry = Entry(len(tokens), len(data), replaces=self._supersede(tokens, salted))
+            self._catalogue.add(key, tokens, salted, entry)
+        if entry.data is None:
+            entry.n_bytes = len(data)
+            self._catalogue.hold(key, data)
+        else:
+            self._catalogue.use(key)
+        if self._disk and not entry.on_disk and not entry.writing:
+            self._save(key, entry, record(self._fingerprint, salted, tokens, data))
+        self._shrink()
+
+    def get(self, key: str) -> bytes | None:
+        """The payload, if it is in memory. That counts as a use."""
+        self._settle()
+        entry = self._catalogue.held.get(key)
+        if entry is None:
+            return None
+        data, entry.arrived = entry.data, False
+        self._hits += 1
+        self._catalogue.use(key)
+        disk = self._disk
+        if disk and self._reader and entry.on_disk:
+            self._reader.submit("touch " + key, lambda: disk.touch(key))
+        self._shrink()
+        return data
+
+    def fetch(self, key: str) -> None:
+        """Have a snapshot on disk read into memory; one that cannot be read vanishes. Either way on_ready is
+        called. Once there it stays until it is asked for, or another one arrives and room is short."""
+        self._settle()
+        entry = self._catalogue.entries.get(key)
+        if self._reader and entry is not None and entry.data is None and not entry.loading:
+            entry.loading = True
+            self._reader.submit("load " + key, lambda: self._load(key))
+
+    def forget(self, key: str) -> None:
+        """Remove a snapshot from all tiers: one that the model refused, say."""
+        self._settle()
+        if key not in self._catalogue.entries:
+            return
+        self._cancel(key)
+        names = (key, *self._catalogue.drop(key).replaces)
+        disk = self._disk
+        if disk and self._writer:
+            self._writer.submit("remove " + key, lambda: disk.remove(names))
+
+    def flush(self, timeout_s: float) -> int:
+        """Wait until what is queued for disk is written, at most that long. Returns how many are not."""
+        if self._writer:
+            self._writer.wait(timeout_s)
+        self._settle()
+        return sum(entry.writing for entry in self._catalogue.entries.values())
+
+    def close(self) -> None:
+        """What has not been written by now will not be. May be called twice."""
+        for thread in (self._writer, self._reader):
+            if thread:
+                thread.close(CLOSE_S)
+
+    def counters(self) -> Counters:
+        """May be called from any thread; may be as old as the engine's last call."""
+        entries = list(self._catalogue.entries.values())
+        return Counters(
+            memory_bytes=self._catalogue.held_bytes,
+            memory_snapshots=len(self._catalogue.held),
+            waiting_bytes=self._catalogue.leaving_bytes,
+            disk_bytes=self._disk.n_bytes if self._disk else 0,
+            disk_snapshots=sum(entry.on_disk for entry in entries),
+            hits=self._hits,
+            loads=self._loads,
+            failed_loads=self._failed_loads,
+            writes=self._writes,
+            failed_writes=self._failed_writes,
+            evicted_from_memory=self._evicted,
+            evicted_from_disk=self._disk.n_evicted if self._disk else 0,
+            lost=self._lost,
+            skipped_files=self._disk.n_skipped if self._disk else 0,
+        )
+
+    def check(self) -> None:
+        """Raises AssertionError unless the books agree."""
+        self._settle()
+        self._catalogue.check()
+        staying = self._catalogue.held_bytes - self._catalogue.leaving_bytes
+        excess = [entry.n_bytes for entry in self._catalogue.held.values() if entry.arrived]
+        assert staying <= self._memory_bytes + max(excess, default=0), "over the budget of memory"
+
+    def _digest(self, salt: str) -> str:
+        return salt_digest(salt, self._fingerprint) if self._disk else digest(salt).hex()
+
+    def _supersede(self, tokens: Sequence[int], salted: str) -> tuple[str, ...]:
+        """Drop what a longer snapshot makes superfluous. Returns whose files are so once that is written."""
+        shorter = self._catalogue.covered(tokens, salted)
+        if shorter is None:
+            return ()
+        self._cancel(shorter)
+        return shorter, *self._catalogue.drop(shorter).replaces
+
+    def _shrink(self) -> None:
+        """Bring memory within its budget, and what waits for the disk beyond that within its own."""
+        entries = self._catalogue.entries
+        for key in self._catalogue.overflowing(self._memory_bytes):
+            self._evicted += 1
+            if entries[key].writing:
+                entries[key].leaving = True
+            else:
+                self._release(key)
+        for key in self._catalogue.backlogged(self._backlog_bytes):
+            if self._cancel(key):
+                self._release(key)
+
+    def _release(self, key: str) -> None:
+        """Out of memory; and out of the books, if it is nowhere else."""
+        self._catalogue.release(key)
+        entry = self._catalogue.entries[key]
+        if not entry.on_disk:
+            self._catalogue.drop(key)
+            if self._disk:
+                self._lost += 1
+                self._disk.reconsider(self._catalogue.entries)
+
+    def _look(self) -> None:
+        """Learn what other leads have added and removed."""
+        if self._disk:
+            scan = self._disk.scan(self._catalogue.entries)
+            self._gone(scan.gone)
+            for head in scan.found:
+                self._adopt(head)
+
+    def _adopt(self, head: Head) -> None:
+        entry = self._catalogue.entries.get(head.name)
+        if entry is not None:
+            entry.on_disk = True
+        elif self._catalogue.covering(head.tokens, head.salt) is None:
+            self._supersede(head.tokens, head.salt)  # its file is the concern of whoever wrote the longer one
+            entry = Entry(len(head.tokens), head.n_bytes, on_disk=True)
+            self._catalogue.add(head.name, head.tokens, head.salt, entry)
+
+    def _gone(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            entry = self._catalogue.entries.get(key)
+            if entry is not None:
+                entry.on_disk = False
+                if entry.data is None and not entry.loading:
+                    self._catalogue.drop(key)
+
+    def _settle(self) -> None:
+        """Enter in the books what the background threads have done."""
+        while True:
+            try:
+                result = self._results.get_nowait()
+            except Empty:
+                return
+            if isinstance(result, _Saved):
+                self._saved(result)
+            else:
+                self._loaded(result)
+
+    def _saved(self, result: _Saved) -> None:
+        self._writes += result.ok
+        self._failed_writes += not result.ok
+        self._gone(result.removed)
+        if result.removed and self._disk:
+            self._disk.reconsider(self._catalogue.entries)  # another lead may have written one again
+        entry = self._catalogue.entries.get(result.key)
+        if entry is None:
+            return
+        entry.writing = False
+        if result.ok:
+            entry.on_disk, entry.replaces = True, ()
+        if entry.leaving:
+            self._release(result.key)
+
+    def _loaded(self, result: _Loaded) -> None:
+        self._loads += result.data is not None
+        self._failed_loads += result.data is None
+        entry = self._catalogue.entries.get(result.key)
+        if entry is None or entry.data is not None:
+            return
+        if result.data is None:
+            self._catalogue.drop(result.key)
+            if self._disk:
+                self._disk.reconsider(self._catalogue.entries, bad=result.key)
+            return
+        self._catalogue.hold(result.key, result.data)
+        entry.arrived = True
+        self._shrink()
+
+    def _save(self, key: str, entry: Entry, what: Record) -> None:
+        if self._writer:
+            entry.writing, replaces = True, entry.replaces
+            self._writer.submit(key, lambda: self._write(what, replaces))
+
+    def _cancel(self, key: str) -> bool:
+        """Whether it is certain that this one is not written any more."""
+        if self._writer is None or not self._writer.cancel(key):
+            return False
+        self._catalogue.entries[key].writing = False
+        return True
+
+    def _write(self, what: Record, replaces: tuple[str, ...]) -> None:
+        """In the writer's thread."""
+        assert self._disk
+        assert self._writer
+        writer = self._writer
+        ok, removed = False, list[str]()
+        try:
+            ok, removed = self._disk.write(what, lambda: writer.open)
+            if ok:
+                self._disk.remove(replaces)
+        finally:
+            self._results.put(_Saved(what.name, ok, removed))
+
+    def _load(self, key: str) -> None:
+        """In the reader's thread."""
+        assert self._disk
+        assert self._reader
+        data: bytes | None = None
+        try:
+            data = self._disk.read(key)
+        finally:
+            self._results.put(_Loaded(key, data))
+        if self._reader.open:
+            self._on_ready()

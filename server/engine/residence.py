@@ -1,0 +1,155 @@
+"""Where conversations live: in the KV cache while there is room, then as snapshots in host memory and on
+disk.
+
+The engine asks for a place for a session and gives it back; what has to leave the KV cache on the way is
+saved, what is found in a lower tier comes back if that beats evaluating it again by what both took here.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Literal, TypeAlias
+
+from server.cache.prefix import Evicted, PrefixCache, Reuse
+from server.cache.snapshots import Found, Snapshots
+from server.engine.sequences import Sequences
+from server.errors import BackendError
+from server.llama.backend import Backend
+
+logger = logging.getLogger("duo.cache")
+
+WORTH_SAVING = 64  # tokens: fewer are evaluated in about a step
+SMOOTHING = 0.2
+LATER: Literal["later"] = "later"
+
+Placed: TypeAlias = Reuse | Literal["later"] | None
+
+
+class Pace:
+    """What evaluating a token and loading a byte take here. Pure."""
+
+    def __init__(self) -> None:
+        self.token_s = 0.001  # before anything was measured: a slow model,
+        self.byte_s = 1e-9  # and 1 GB/s
+
+    def evaluated(self, n_tokens: int, seconds: float) -> None:
+        self.token_s += SMOOTHING * (seconds / n_tokens - self.token_s)
+
+    def loaded(self, n_bytes: int, seconds: float) -> None:
+        self.byte_s += SMOOTHING * (seconds / n_bytes - self.byte_s)
+
+    def loading_pays(self, found: Found, n_resident: int) -> bool:
+        """Whether a snapshot is worth loading where so many tokens are in the KV cache already."""
+        return (found.length - n_resident) * self.token_s > found.n_bytes * self.byte_s
+
+
+class Residence:
+    """The bookkeeping of PrefixCache, carried out."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        sequences: Sequences,
+        n_held: Callable[[], int],
+    ) -> None:
+        """n_held: cells in use, by busy sequences too."""
+        self._backend = backend
+        self._n_held = n_held
+        self._sequences = sequences
+        self.snapshots: Snapshots | None = None  # the tiers below
+        self.cache = PrefixCache(sequences.n_main, partial=backend.can_trim)
+        self.pace = Pace()
+
+    def place(self, tokens: list[int], salt: str, busy: Mapping[int, list[int]]) -> Placed:
+        """A sequence that holds as much of the prompt as is to be had, claimed; LATER: it is on its way from
+        disk; None: all are busy."""
+        if self.cache.n_busy == self._sequences.n_main:
+            return None
+        found = self._found(tokens, salt, busy)
+        if found is not None and found.tier != "memory":
+            if self.snapshots is not None and found.tier == "disk":
+                self.snapshots.fetch(found.key)
+            return LATER
+        reuse = self.cache.take(tokens, busy, salt=salt)
+        if reuse is None:
+            return None
+        for leaving in (reuse.evicted, reuse.lost):
+            self._save(leaving)
+        if found is None:
+            return reuse
+        if self._load(found, reuse.seq):
+            return Reuse(reuse.seq, found.length, reuse.seq)
+        return Reuse(reuse.seq, 0, reuse.seq)
+
+    def place_alone(self, salt: str) -> Reuse | None:
+        """An empty sequence of an empty KV cache."""
+        while self.evict():
+            pass
+        return self.place_empty(salt)
+
+    def place_empty(self, salt: str) -> Reuse | None:
+        """An empty sequence, None if all are busy."""
+        reuse = self.cache.take([], salt=salt)
+        if reuse is not None:
+            self._save(reuse.evicted)
+        return reuse
+
+    def evict(self) -> bool:
+        """Make room in the KV cache at the least cost. False if nobody rests there."""
+        evicted = self.cache.evict()
+        if evicted is None:
+            return False
+        self._save(evicted)
+        self._sequences.trim(evicted.seq, 0)
+        return True
+
+    def save_all(self, timeout_s: float) -> None:
+        """Put all resting conversations into the lower tiers, and wait until the disk has them."""
+        if self.snapshots is None:
+            return
+        for resting in self.cache.idle():
+            self._save(resting)
+        unwritten = self.snapshots.flush(timeout_s)
+        if unwritten:
+            logger.warning("%d conversations were not saved within %.0f s", unwritten, timeout_s)
+
+    def _found(self, tokens: list[int], salt: str, busy: Mapping[int, list[int]]) -> Found | None:
+        """A snapshot that is worth loading."""
+        if self.snapshots is None or len(tokens) <= WORTH_SAVING:
+            return None
+        found = self.snapshots.match(tokens[:-1], salt)
+        if found is None or not found.length:
+            return None
+        n_resident = self.cache.longest(tokens, busy, salt=salt)
+        return found if self.pace.loading_pays(found, n_resident) else None
+
+    def _load(self, found: Found, seq: int) -> bool:
+        """Have the sequence hold the snapshot's part of the prompt, and nothing else."""
+        self._sequences.trim(seq, 0)
+        while self._n_held() + found.n_tokens > self._backend.n_cells:
+            if not self.evict():
+                return False
+        if self.snapshots is None or (data := self.snapshots.get(found.key)) is None:
+            return False
+        began = time.perf_counter()
+        try:
+            self._backend.load(seq, data)
+        except BackendError as error:
+            logger.warning("a saved conversation is not used: %s", error.message)
+            self._sequences.trim(seq, 0)
+            self.snapshots.forget(found.key)
+            return False
+        self.pace.loaded(len(data), time.perf_counter() - began)
+        return True
+
+    def _save(self, leaving: Evicted | None) -> None:
+        if self.snapshots is None or leaving is None or len(leaving.tokens) < WORTH_SAVING:
+            return
+        try:
+            data = self._backend.save(leaving.seq)
+        except BackendError as error:
+            logger.warning("a conversation is not saved: %s", error.message)
+            return
+        self.snapshots.put(leaving.tokens, leaving.salt, data)

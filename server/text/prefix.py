@@ -1,0 +1,19 @@
+"""How far two texts are the same."""
+
+from __future__ import annotations
+
+from typing import AnyStr
+
+
+def common_prefix(a: AnyStr, b: AnyStr) -> int:
+    """Length of the longest common prefix. Bisects over slices, which compare in C."""
+    low, high = 0, min(len(a), len(b))
+    if a[:high] == b[:high]:
+        return high
+    while low < high:
+        middle = (low + high + 1) // 2
+        if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

@@ -1,0 +1,187 @@
+"""Conversations that leave the KV cache and come back: the same text, and nothing evaluated twice."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from server.cache.files import DiskTier
+from server.cache.snapshots import Found, Snapshots
+from server.engine.request import GenerationRequest
+from server.engine.residence import Pace
+from server.engine.scheduler import Limits
+from server.llama.backend import Batch, Logits
+from server.llama.fake import FakeBackend
+from server.sampling.params import SamplingParams
+from tests.support import Harness
+
+ENOUGH = 1 << 24
+LIMITS = Limits(n_batch=64, n_chunk=16, leaves=1)
+
+
+def prompt(i: int, length: int = 100) -> list[int]:
+    return [(i * 37 + j * 11) % 200 + 1 for j in range(length)]
+
+
+def ask(tokens: list[int], salt: str = "", max_tokens: int = 8) -> GenerationRequest:
+    return GenerationRequest(tokens, SamplingParams(1.0, seed=3), max_tokens, salt=salt)
+
+
+def memory(n_bytes: int = ENOUGH) -> Snapshots:
+    return Snapshots(memory_bytes=n_bytes)
+
+
+class OnDisk:
+    """A lead's tiers with nothing but a directory, and a way to wait for it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.ready = threading.Event()
+        disk = DiskTier(directory, budget_bytes=ENOUGH, fingerprint="fake")
+        self.snapshots = Snapshots(memory_bytes=0, disk=disk, on_ready=self.ready.set)
+
+
+def harness(snapshots: Snapshots | None, n_seqs: int = 2, **options: int) -> Harness:
+    backend = FakeBackend(n_seqs=n_seqs, **options)
+    found = Harness(backend, snapshots=snapshots, n_slots=1, limits=LIMITS)
+    found.engine._residence.pace.token_s = 1.0  # pyright: ignore[reportPrivateUsage] - loading always pays
+    return found
+
+
+def texts_of(found: Harness, rounds: int, n: int) -> tuple[list[tuple[int, ...]], list[int]]:
+    """Texts and how much was cached of n conversations that take turns."""
+    histories = [prompt(i) for i in range(n)]
+    texts: list[tuple[int, ...]] = []
+    cached: list[int] = []
+    for _ in range(rounds):
+        for history in histories:
+            (outcome,) = found.run(ask(list(history)))
+            texts.append(outcome.tokens)
+            cached.append(outcome.started.n_cached)
+            history += [*outcome.tokens, 7, 8, 9]
+    return texts, cached
+
+
+def test_conversations_come_back_from_memory_with_all_that_was_evaluated():
+    plain, _ = texts_of(harness(None, n_seqs=8), 4, 6)
+    tiers = memory()
+    texts, cached = texts_of(harness(tiers, n_seqs=2), 4, 6)
+    assert texts == plain
+    assert cached[:6] == [0] * 6
+    assert cached[6:] == [107 + 11 * turn for turn in range(3) for _ in range(6)]
+    assert tiers.counters().hits > 10
+    tiers.check()
+
+
+def test_without_tiers_they_are_evaluated_again():
+    texts, cached = texts_of(harness(None, n_seqs=2), 2, 6)
+    assert texts == texts_of(harness(memory()), 2, 6)[0]
+    assert sum(cached[6:]) < 3 * 107
+
+
+def test_a_conversation_survives_a_restart_on_disk(tmp_path: Path):
+    plain, _ = texts_of(harness(None, n_seqs=8), 2, 1)
+    before = OnDisk(tmp_path)
+    first = harness(before.snapshots)
+    (outcome,) = first.run(ask(prompt(0)))
+    assert outcome.tokens == plain[0]
+    first.engine.rest(10.0)
+    before.snapshots.close()
+
+    after = OnDisk(tmp_path)
+    second = harness(after.snapshots)
+    (id,) = second.submit(ask([*prompt(0), *outcome.tokens, 7, 8, 9]))
+    while not second.outcomes[id].ended:
+        if not second.engine.step():
+            assert after.ready.wait(10.0)
+    assert second.outcomes[id].started.n_cached == 107
+    assert second.outcomes[id].tokens == plain[1]
+    after.snapshots.close()
+
+
+def test_others_go_on_while_a_conversation_is_read_from_disk(tmp_path: Path):
+    before = OnDisk(tmp_path)
+    first = harness(before.snapshots)
+    (outcome,) = first.run(ask(prompt(0)))
+    first.engine.rest(10.0)
+    before.snapshots.close()
+    after = OnDisk(tmp_path)
+    second = harness(after.snapshots)
+    back, other = second.submit(ask([*prompt(0), *outcome.tokens, 7]), ask(prompt(5)))
+    second.engine.step()
+    assert not second.outcomes[back].events  # on its way
+    assert second.outcomes[other].events
+    while not second.outcomes[back].ended:
+        if not second.engine.step():
+            assert after.ready.wait(10.0)
+    assert second.outcomes[back].started.n_cached == 107
+    after.snapshots.close()
+
+
+def test_salts_do_not_share_anything():
+    for tiers in (None, memory()):
+        found = harness(tiers, n_seqs=2)
+        cached: list[int] = []
+        for salt in ("a", "b", "a", "c", "b"):
+            (outcome,) = found.run(ask(prompt(1), salt))
+            cached.append(outcome.started.n_cached)
+        assert cached[:2] == [0, 0]
+        assert cached[3] == 0
+        assert cached[2] == 99
+
+
+class Refusing(FakeBackend):
+    """States that cannot be loaded."""
+
+    def load(self, seq: int, data: bytes) -> None:
+        super().load(seq, data[:80])
+        super().load(seq, data)  # raises: it is not empty any more
+
+
+def test_a_state_that_does_not_fit_is_evaluated_instead_and_forgotten():
+    tiers = memory()
+    backend = Refusing(n_seqs=2)
+    found = Harness(backend, snapshots=tiers, n_slots=1, limits=LIMITS)
+    found.engine._residence.pace.token_s = 1.0  # pyright: ignore[reportPrivateUsage]
+    plain = texts_of(harness(None, n_seqs=8), 2, 4)[0]
+    assert texts_of(found, 2, 4)[0] == plain
+    tiers.check()
+
+
+def test_what_is_loaded_finds_room():
+    """A KV cache for two and a half conversations, of which three take turns."""
+    plain = texts_of(harness(None, n_seqs=8), 3, 3)[0]
+    tiers = memory()
+    texts, cached = texts_of(harness(tiers, n_seqs=4, n_cells=300), 3, 3)
+    assert texts == plain
+    assert min(cached[3:]) >= 107
+
+
+class Counting(FakeBackend):
+    """How many rows were decoded."""
+
+    n_rows = 0
+
+    def decode(self, batch: Batch) -> Logits:
+        self.n_rows += len(batch)
+        return super().decode(batch)
+
+
+def test_a_side_request_evicts_no_live_conversation():
+    backend = Counting(n_seqs=2)
+    found = Harness(backend, n_slots=1, limits=LIMITS)
+    history = prompt(3, 400)
+    for turn in range(5):
+        (outcome,) = found.run(ask(list(history)))
+        assert outcome.started.n_cached == (len(history) - 4 if turn else 0)
+        history += [*outcome.tokens, 7, 8, 9]
+        found.run(ask([9, 8, 7, turn + 1] * 5))  # a title
+
+
+def test_loading_pays_if_it_is_quicker_than_evaluating():
+    pace = Pace()
+    for _ in range(60):
+        pace.evaluated(100, 0.1)  # 1 ms a token
+        pace.loaded(10**9, 1.0)  # 1 ns a byte
+    assert pace.loading_pays(Found(1000, "", 1000, 10**8, "memory"), 0)
+    assert not pace.loading_pays(Found(1000, "", 1000, 10**8, "memory"), 950)
+    assert not pace.loading_pays(Found(10, "", 10, 10**8, "memory"), 0)

@@ -1,0 +1,71 @@
+"""What a history will begin with for sure, once the reply is part of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from server.text.template import CHATML, ChatTemplate, Message
+from tests.templates import LLAMA3, THINKING, TRIMMING
+
+HELLO: list[Message] = [{"role": "system", "content": "s"}, {"role": "user", "content": "hi"}]
+REPLY: Message = {"role": "assistant", "content": " <think>hm</think>\n\nyes \n"}
+CALLING: Message = {
+    "role": "assistant",
+    "content": "",
+    "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}],
+}
+CONTENTS = ("", "x", " x\n", "<|im_end|>", "\ue002")
+
+
+@pytest.mark.parametrize("source", [CHATML, LLAMA3, THINKING, TRIMMING])
+@pytest.mark.parametrize("content", CONTENTS)
+def test_the_next_prompt_begins_with_it(source: str, content: str):
+    template = ChatTemplate(source, bos="<s>")
+    settled = template.settled(HELLO, REPLY)
+    assert settled is not None
+    following = template.render([*HELLO, REPLY, {"role": "user", "content": content}])
+    assert following.startswith(settled)
+    assert "yes" in settled
+
+
+def test_of_chatml_it_is_prompt_and_reply_and_what_begins_the_next_message():
+    template = ChatTemplate(CHATML)
+    expected = template.render(HELLO) + str(REPLY["content"]) + "<|im_end|>\n<|im_start|>user\n"
+    assert template.settled(HELLO, REPLY) == expected
+
+
+def test_what_the_template_changes_is_changed():
+    assert str(ChatTemplate(TRIMMING).settled(HELLO, REPLY)).endswith(
+        "assistant\n<think>hm</think>\n\nyes<|im_end|>\n<|im_start|>user\n"
+    )
+    assert str(ChatTemplate(THINKING).settled(HELLO, REPLY)).endswith(
+        "assistant\nyes \n<|im_end|>\n<|im_start|>user\n"
+    )
+
+
+@pytest.mark.parametrize("content", CONTENTS)
+def test_after_tool_calls_a_result_follows(content: str):
+    template = ChatTemplate(THINKING)
+    settled = template.settled(HELLO, CALLING)
+    assert settled is not None
+    assert settled.endswith("<tool_response>\n")
+    result: Message = {"role": "tool", "tool_call_id": "1", "content": content}
+    assert template.render([*HELLO, CALLING, result]).startswith(settled)
+
+
+def test_after_tool_calls_a_user_follows_where_the_template_knows_no_results():
+    settled = ChatTemplate(TRIMMING).settled(HELLO, CALLING)
+    assert settled is not None
+    assert settled.endswith("<|im_start|>user\n")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% if messages | length > 2 %}{{ raise_exception('one turn only') }}{% endif %}x",
+        "{{ messages[0].content }}",
+        "{{ messages[3].nothing.there }}",
+    ],
+)
+def test_a_template_that_refuses_or_hides_what_follows_settles_nothing(source: str):
+    assert ChatTemplate(source).settled(HELLO, REPLY) is None

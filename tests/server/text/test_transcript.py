@@ -1,0 +1,396 @@
+"""Prompts that begin with the exact tokens of past replies, and what else they are: the tokenizer's."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from server.llama.backend import Vocabulary
+from server.llama.fake import IM_END, FakeVocabulary
+from server.settings import BUNDLED_MODEL
+from server.text.template import ChatTemplate, Message
+from server.text.transcript import Transcript
+from tests.server.text.vocabularies import Segmenter, ToyBpe, loaded, write_sentencepiece
+from tests.templates import LLAMA3, THINKING, TRIMMING
+
+TOY = ToyBpe()
+END = TOY.control("<|im_end|>")
+CHATML = ChatTemplate(None)
+PHI = ChatTemplate(
+    "{% for m in messages %}{{ '<|' + m.role + '|>\n' + m.content + '<|end|>\n' }}{% endfor %}"
+    "{{ '<|assistant|>\n' }}"
+)
+SYLLABLES = [
+    "hello",
+    " world",
+    "the",
+    " the",
+    "aa",
+    "a",
+    " ",
+    "\n",
+    ".",
+    "?!",
+    "é",
+    "ü",
+    "😀",
+    "1",
+    "<|im_end|>",
+]
+
+texts = st.lists(st.sampled_from(SYLLABLES), max_size=12).map("".join)
+turns = st.lists(st.tuples(texts, texts), min_size=10, max_size=10)
+seeds = st.integers(0, 2**32)
+
+
+def spelled(vocabulary: Vocabulary, tokens: list[int]) -> bytes:
+    return b"".join(vocabulary.piece(token, special=True) for token in tokens)
+
+
+class Conversation:
+    """A client that sends its history back as text, and what the server does with it."""
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        template: ChatTemplate = CHATML,
+        end: int = END,
+        transcript: Transcript | None = None,
+    ) -> None:
+        self.vocabulary, self.template, self.end = vocabulary, template, end
+        self.transcript = transcript or Transcript(vocabulary)
+        self.messages: list[Message] = []
+        self.text = ""  # the last prompt's
+        self.prompt: list[int] = []
+        self.held: list[int] = []  # all tokens of the last turn, as the KV cache has them
+
+    def ask(self, content: str, role: str = "user") -> list[int]:
+        """The tokens of the next prompt."""
+        self.messages.append({"role": role, "content": content})
+        self.text = self.template.render(self.messages)
+        self.prompt = self.transcript.tokens_for(self.text, "salt")
+        return self.prompt
+
+    def reply(self, tokens: list[int], message: Message | None = None, *, ended: bool = True) -> None:
+        """The model has generated these tokens; the client makes this message of them."""
+        generated = [*tokens, *[self.end] * ended]
+        self.transcript.remember(self.text, self.prompt, generated, "salt")
+        self.held = [*self.prompt, *generated]
+        content = b"".join(self.vocabulary.piece(token) for token in tokens).decode(errors="replace")
+        self.messages.append(message or {"role": "assistant", "content": content})
+
+    @property
+    def n_reused(self) -> int:
+        """Leading tokens of the last prompt that the turn before it left."""
+        pairs = zip(self.held, self.prompt, strict=False)
+        return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(self.held), len(self.prompt)))
+
+
+def converse(conversation: Conversation, said: list[tuple[str, str]], seed: int) -> None:
+    """Every turn must begin with all tokens of the turns before, and go on as the tokenizer would."""
+    randomness, segmenter = random.Random(seed), Segmenter(conversation.vocabulary)
+    for asked, answered in said:
+        held = conversation.held
+        prompt = conversation.ask(asked)
+        n_known = len(spelled(conversation.vocabulary, held))
+        rest = conversation.text.encode()[n_known:].decode()
+        assert prompt == held + conversation.vocabulary.tokenize(rest, special=True)
+        assert spelled(conversation.vocabulary, prompt) == conversation.text.encode()
+        conversation.reply(segmenter.cut(answered, randomness))
+    conversation.transcript.check()
+    assert len(conversation.transcript) == 1
+
+
+@given(turns, seeds)
+@settings(max_examples=40)
+def test_ten_turns_of_chatml_reuse_everything(said: list[tuple[str, str]], seed: int):
+    converse(Conversation(TOY), said, seed)
+
+
+@given(turns, seeds)
+@settings(max_examples=40)
+def test_ten_turns_of_llama_3_reuse_everything(said: list[tuple[str, str]], seed: int):
+    template = ChatTemplate(LLAMA3, bos="<|begin_of_text|>")
+    said = [(asked, answered.strip()) for asked, answered in said]
+    converse(Conversation(TOY, template, TOY.control("<|eot_id|>")), said, seed)
+
+
+@given(turns, seeds)
+@settings(max_examples=10)
+def test_ten_turns_of_a_byte_vocabulary_reuse_everything(said: list[tuple[str, str]], seed: int):
+    converse(Conversation(FakeVocabulary(), end=IM_END), said, seed)
+
+
+@given(st.lists(st.tuples(texts, texts), max_size=6), texts, texts, seeds)
+def test_the_tokens_stand_for_the_text_and_meet_where_the_tokenizer_has_a_boundary(
+    replies: list[tuple[str, str]], asked: str, answered: str, seed: int
+):
+    """Whatever is remembered, and whatever the prompt is."""
+    transcript, segmenter, randomness = Transcript(TOY), Segmenter(TOY), random.Random(seed)
+    kept = [
+        (TOY.tokenize(prompt, special=True), segmenter.cut(reply, randomness)) for prompt, reply in replies
+    ]
+    for (prompt, _), (tokens, reply) in zip(replies, kept, strict=True):
+        transcript.remember(prompt, tokens, reply, "")
+    transcript.check()
+    for text in (asked, *(prompt + reply[:-1] + answered for prompt, reply in replies)):
+        tokens = transcript.tokens_for(text, "")
+        assert spelled(TOY, tokens) == text.encode()
+        canonical = TOY.tokenize(text, special=True)
+        assert any(is_spliced(tokens, prompt + reply, canonical) for prompt, reply in [([], []), *kept])
+
+
+def is_spliced(tokens: list[int], kept: list[int], canonical: list[int]) -> bool:
+    """Whether they are the beginning of kept tokens and, behind a boundary, the end of the tokenizer's."""
+    boundaries = {len(spelled(TOY, canonical[:n])): n for n in range(len(canonical) + 1)}
+    for n in range(min(len(kept), len(tokens)) + 1):
+        skipped = boundaries.get(len(spelled(TOY, kept[:n])))
+        if skipped is not None and tokens == kept[:n] + canonical[skipped:]:
+            return True
+    return False
+
+
+@given(st.lists(texts, max_size=6), texts)
+@example(["\n\naa"], "")  # two tokens before a word, one at the end
+def test_prompts_alone_change_no_tokens(prompts: list[str], asked: str):
+    """Only what a model has generated may differ from what the tokenizer makes of a text."""
+    transcript = Transcript(TOY)
+    for text in (*prompts, asked, *(prompt[:-2] + asked for prompt in prompts)):
+        tokens = transcript.tokens_for(text, "")
+        assert tokens == TOY.tokenize(text, special=True)
+        transcript.remember(text, tokens, (), "")
+
+
+def test_what_is_known_is_not_tokenised_again():
+    vocabulary = ToyBpe()
+    conversation = Conversation(vocabulary)
+    conversation.ask("hello the world " * 2000)
+    conversation.reply(list(b"well, "))
+    before = vocabulary.n_tokenized
+    conversation.ask("and now?")
+    assert vocabulary.n_tokenized - before < 100
+    assert conversation.n_reused == len(conversation.held)
+
+
+def test_a_reply_whose_end_is_trimmed_is_kept_up_to_there():
+    conversation = Conversation(TOY, ChatTemplate(TRIMMING))
+    prompt = conversation.ask("hello")
+    hel, lo, world = (TOY.pieces.index(piece) for piece in (b"hel", b"lo", b" world"))
+    conversation.reply([hel, lo, world, *b" \n"])
+    conversation.ask("and?")
+    assert conversation.n_reused == len(prompt) + 3
+
+
+def test_a_trimmed_reply_is_left_where_both_have_a_boundary():
+    conversation = Conversation(TOY, ChatTemplate(TRIMMING))
+    prompt = conversation.ask("hello")
+    conversation.reply([*(TOY.pieces.index(piece) for piece in (b"hel", b"lo", b".\n"))])
+    again = conversation.ask("and?")
+    assert conversation.n_reused == len(prompt) + 2
+    assert again[len(prompt) + 2 :][:2] == [ord("."), END]
+
+
+def test_no_merge_is_lost_where_kept_tokens_end():
+    """The client has gone on with the last word of the reply."""
+    conversation = Conversation(TOY)
+    prompt = conversation.ask("hello")
+    conversation.reply([*b"h", TOY.pieces.index(b"ll"), *b"o t"])
+    conversation.messages[-1] = {"role": "assistant", "content": "hllo the"}
+    again = conversation.ask("and?")
+    assert conversation.n_reused == len(prompt) + 3, "h, ll, o; the space is part of the next word"
+    assert again[len(prompt) + 3 :][:2] == [TOY.pieces.index(b" the"), END]
+
+
+def test_thoughts_are_rolled_back_to_where_they_began_and_the_rest_is_settled():
+    template = ChatTemplate(THINKING)
+    conversation = Conversation(TOY, template)
+    prompt = conversation.ask("hello")
+    messages = list(conversation.messages)
+    segmenter, randomness = Segmenter(TOY), random.Random(1)
+    conversation.reply(segmenter.cut("<think>\nthe world?\n</think>\n\nhello the world", randomness))
+    settled = template.settled(messages, conversation.messages[-1])
+    assert settled is not None
+    assert settled.endswith("assistant\nhello the world<|im_end|>\n<|im_start|>user\n")
+    warm = conversation.transcript.tokens_for(settled, "salt")
+    assert warm[: len(prompt)] == prompt
+    again = conversation.ask("and then?")
+    assert conversation.n_reused == len(prompt)
+    assert again[: len(warm)] == warm, "evaluated ahead, only the new message is left"
+
+
+def test_tool_calls_are_settled_as_the_template_writes_them():
+    template = ChatTemplate(THINKING)
+    conversation = Conversation(TOY, template)
+    prompt = conversation.ask("hello")
+    messages = list(conversation.messages)
+    call = {"id": "1", "type": "function", "function": {"name": "the", "arguments": '{"a":1}'}}
+    reply: Message = {"role": "assistant", "content": "<think>\nhm\n</think>", "tool_calls": [call]}
+    written = '<think>\nhm\n</think>\n<tool_call>\n{"name":"the", "arguments":{"a":1}}\n</tool_call>'
+    conversation.reply(Segmenter(TOY).cut(written, random.Random(2)), reply)
+    settled = template.settled(messages, reply)
+    assert settled is not None
+    warm = conversation.transcript.tokens_for(settled, "salt")
+    again = conversation.ask("42", role="tool")
+    assert conversation.n_reused > len(prompt) + 10, "thoughts are kept as long as tools are called"
+    assert again[: len(warm)] == warm
+    conversation.reply([*b"42"])
+    conversation.ask("and?")
+    assert spelled(TOY, conversation.prompt) == conversation.text.encode()
+
+
+def test_a_character_in_several_tokens_is_kept():
+    conversation = Conversation(TOY)
+    conversation.ask("hello")
+    conversation.reply([*"é😀".encode(), TOY.pieces.index("é".encode())])
+    conversation.ask("and?")
+    assert conversation.n_reused == len(conversation.held)
+
+
+def test_a_reply_that_breaks_off_within_a_character_is_kept_up_to_it():
+    conversation = Conversation(TOY)
+    prompt = conversation.ask("hello")
+    conversation.reply([*b"aa", *"😀".encode()[:2]])
+    conversation.ask("and?")
+    assert "\ufffd" in conversation.text
+    assert conversation.n_reused == len(prompt) + 2
+    assert spelled(TOY, conversation.prompt) == conversation.text.encode()
+
+
+def test_a_reply_cut_by_its_length_is_kept():
+    conversation = Conversation(TOY)
+    conversation.ask("hello")
+    conversation.reply([*b"the wor"], ended=False)
+    conversation.ask("go on")
+    assert conversation.n_reused == len(conversation.held)
+
+
+def test_each_of_two_replies_to_one_prompt_is_found():
+    conversation = Conversation(TOY)
+    conversation.ask("hello")
+    before = list(conversation.messages)
+    histories: list[tuple[list[int], list[Message]]] = []
+    for reply in (b"hello", b"hello the"):
+        conversation.reply(list(reply))
+        histories.append((conversation.held, [*before, conversation.messages[-1]]))
+    for held, messages in histories:
+        conversation.messages = messages
+        assert conversation.ask("and?")[: len(held)] == held
+
+
+def test_salts_never_meet():
+    transcript = Transcript(TOY)
+    prompt = TOY.tokenize("aaaa", special=True)
+    transcript.remember("aaaa", prompt, list(b"aa"), "one")
+    assert transcript.tokens_for("aaaaaa<|im_end|>", "one") == [*prompt, *b"aa", END]
+    assert transcript.tokens_for("aaaaaa<|im_end|>", "two") == TOY.tokenize("aaaaaa<|im_end|>", special=True)
+
+
+def test_the_least_recently_used_is_forgotten():
+    transcript = Transcript(TOY, most_tokens=100, most_conversations=3)
+    for name in ("x", "y", "z"):
+        transcript.remember(name, list(name.encode()), list(b"aa"), "")
+    assert transcript.tokens_for("xaa<|im_end|>", "") == [*b"xaa", END]
+    transcript.remember("w", list(b"w"), list(b"aa"), "")
+    transcript.check()
+    found = {
+        name
+        for name in "wxyz"
+        if transcript.tokens_for(f"{name}aa<|im_end|>", "")[:-1] == [*f"{name}aa".encode()]
+    }
+    assert found == {"w", "x", "z"}
+
+
+@given(st.lists(st.tuples(st.booleans(), texts, texts, st.sampled_from("ab")), max_size=40))
+def test_bounds_hold(steps: list[tuple[bool, str, str, str]]):
+    transcript = Transcript(TOY, most_tokens=60, most_conversations=4)
+    for remembers, text, reply, salt in steps:
+        tokens = transcript.tokens_for(text, salt)
+        if remembers:
+            transcript.remember(text, tokens, list(reply.encode()), salt)
+        transcript.check()
+
+
+def test_one_that_is_too_long_displaces_nothing():
+    transcript = Transcript(TOY, most_tokens=10)
+    transcript.remember("x", list(b"x"), list(b"aa"), "")
+    transcript.remember("y", list(b"y"), list(b"a" * 10), "")
+    assert (len(transcript), transcript.n_tokens) == (1, 3)
+
+
+@pytest.fixture(scope="module")
+def sentencepiece(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Vocabulary]:
+    path = tmp_path_factory.mktemp("vocabulary") / "phi-3.gguf"
+    write_sentencepiece(path)
+    with loaded(path) as vocabulary:
+        yield vocabulary
+
+
+def test_no_space_comes_between_where_the_tokenizer_adds_one(sentencepiece: Vocabulary):
+    """And no line break, where the end of a turn swallows it. The BOS is not written out."""
+    assert sentencepiece.add_bos
+    assert sentencepiece.bos is not None
+    (end,) = sentencepiece.tokenize("<|end|>", special=True)
+    conversation = Conversation(sentencepiece, PHI, end)
+    randomness, segmenter = random.Random(5), Segmenter(sentencepiece)
+    held: list[int] = []
+    for _ in range(10):
+        prompt = conversation.ask("hello world")
+        new = "<|end|>\n<|user|>\nhello world<|end|>\n<|assistant|>\n"
+        rest = sentencepiece.tokenize(new, special=True)[1:]
+        if held:
+            assert prompt == held + rest
+        conversation.prompt = [sentencepiece.bos, *prompt]  # as the server puts it in front
+        conversation.reply(segmenter.cut(" hello this world", randomness))
+        held = conversation.held[1:]
+
+
+@given(
+    st.lists(st.lists(st.sampled_from(["<|end|>", "\n", " ", "hello", " wor", "ld", "<s>", "x"]), max_size=9))
+)
+def test_prompts_alone_change_no_tokens_of_sentencepiece(sentencepiece: Vocabulary, parts: list[list[str]]):
+    transcript = Transcript(sentencepiece)
+    texts = ["".join(words) for words in parts]
+    begun = ["".join(words[: len(words) // 2 + 1]) + "hello" for words in parts]
+    for text in (*texts, *begun, *(text + " x" for text in texts)):
+        tokens = transcript.tokens_for(text, "")
+        assert tokens == sentencepiece.tokenize(text, special=True)
+        transcript.remember(text, tokens, (), "")
+
+
+class Lossy(ToyBpe):
+    """A tokenizer that drops what it does not know."""
+
+    def tokenize(self, text: str, *, special: bool) -> list[int]:
+        return super().tokenize(text.replace("é", ""), special=special)
+
+
+def test_what_cannot_be_placed_in_its_text_is_not_kept():
+    conversation = Conversation(Lossy())
+    conversation.ask("hello")
+    conversation.reply([*b"a a"])
+    held = conversation.held
+    conversation.ask("é")
+    conversation.reply([*b"b b"])
+    conversation.ask("and?")
+    assert conversation.prompt[: len(held)] == held
+    assert conversation.prompt == [
+        *held,
+        *conversation.vocabulary.tokenize(conversation.text.partition("a a<|im_end|>")[2], special=True),
+    ]
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("seed", range(5))
+def test_ten_turns_of_the_bundled_vocabulary_reuse_everything(seed: int):
+    with loaded(Path(BUNDLED_MODEL)) as vocabulary:
+        assert vocabulary.eos is not None
+        randomness = random.Random(seed)
+        said = [
+            (" ".join(randomness.choices(SYLLABLES, k=20)), "".join(randomness.choices(SYLLABLES, k=30)))
+        ] * 10
+        converse(Conversation(vocabulary, end=vocabulary.eos), said, seed)

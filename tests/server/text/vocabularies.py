@@ -1,0 +1,146 @@
+"""Vocabularies in which a text has many segmentations, and real ones without their weights."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Generator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+
+import gguf
+
+from server.llama.backend import Vocabulary
+from server.llama.llamacpp import C, LlamaVocabulary
+
+_CONTROLS = (
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|start_header_id|>",
+    "<|end_header_id|>",
+    "<|eot_id|>",
+    "<|begin_of_text|>",
+)
+_MERGED = (
+    "th he in er an re on at en nd the and ing ion \n\n ␣a ␣t ␣th ␣the ␣s ␣w ll lo hel hello wor "
+    "world ␣world as assistant us user sy sys system ␣␣ ␣␣␣ aa aaa aaaa ab ba aba abab .\n ?! é ü 😀"
+)
+
+
+class ToyBpe:
+    """Implements Vocabulary: bytes, merges by rank within pre-tokens, control tokens cut out before."""
+
+    def __init__(self) -> None:
+        words = [word.replace("␣", " ") for word in _MERGED.split(" ")]
+        merged = sorted({word.encode() for word in words}, key=lambda piece: (len(piece), piece))
+        self.pieces = [*(bytes([byte]) for byte in range(256)), *merged]
+        self._ranks = {piece: rank for rank, piece in enumerate(self.pieces)}
+        self._controls = {text: len(self.pieces) + i for i, text in enumerate(_CONTROLS)}
+        self._written = {token: text.encode() for text, token in self._controls.items()}
+        self._cut = re.compile("(" + "|".join(map(re.escape, _CONTROLS)) + ")")
+        self.size = len(self.pieces) + len(_CONTROLS)
+        self.bos: int | None = None
+        self.eos: int | None = self._controls["<|im_end|>"]
+        self.eog = frozenset({self.eos, self._controls["<|eot_id|>"]})
+        self.add_bos = False
+        self.n_tokenized = 0  # characters so far
+
+    def control(self, text: str) -> int:
+        return self._controls[text]
+
+    def tokenize(self, text: str, *, special: bool) -> list[int]:
+        self.n_tokenized += len(text)
+        tokens: list[int] = []
+        for part in self._cut.split(text) if special else [text]:
+            if special and part in self._controls:
+                tokens.append(self._controls[part])
+            else:
+                for word in re.findall(r" ?\w+|\s+(?!\S)|\s+| ?[^\w\s]+", part):
+                    tokens += self._merge(word.encode())
+        return tokens
+
+    def piece(self, token: int, *, special: bool = False) -> bytes:
+        if token < len(self.pieces):
+            return self.pieces[token]
+        return self._written[token] if special else b""
+
+    def _merge(self, word: bytes) -> list[int]:
+        """The lowest rank first, as byte pair encoding does."""
+        parts = [bytes([byte]) for byte in word]
+        while True:
+            ranks = [self._ranks.get(a + b, self.size) for a, b in pairwise(parts)]
+            if not ranks or (best := min(ranks)) == self.size:
+                return [self._ranks[part] for part in parts]
+            at = ranks.index(best)
+            parts[at : at + 2] = [parts[at] + parts[at + 1]]
+
+
+class Segmenter:
+    """Cuts texts as a model may: any token that the text goes on with, control tokens excepted."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._tokens: dict[bytes, int] = {}
+        for token in range(vocabulary.size):
+            if piece := vocabulary.piece(token):
+                self._tokens.setdefault(piece, token)
+        self._longest = min(16, max(map(len, self._tokens)))
+
+    def cut(self, text: str, randomness: random.Random) -> list[int]:
+        data, tokens = text.encode(), list[int]()
+        at = 0
+        while at < len(data):
+            ends = range(at + 1, min(at + self._longest, len(data)) + 1)
+            fitting = [end for end in ends if data[at:end] in self._tokens]
+            end = randomness.choice(fitting)
+            tokens.append(self._tokens[data[at:end]])
+            at = end
+        return tokens
+
+
+@contextmanager
+def loaded(path: Path) -> Generator[LlamaVocabulary]:
+    """The vocabulary of a GGUF file, by llama.cpp."""
+    C.llama_backend_init()
+    params = C.llama_model_default_params()
+    params.vocab_only = True
+    model = C.llama_model_load_from_file(str(path).encode(), params)
+    assert model
+    try:
+        yield LlamaVocabulary(model)
+    finally:
+        C.llama_model_free(model)
+
+
+def write_sentencepiece(path: Path) -> None:
+    """A SentencePiece vocabulary that adds a space in front, as Llama 2's does. Its control tokens swallow
+    the white space after them, which llama.cpp does for models that are named as Phi-3 is."""
+    words = "▁ ▁▁ h e l o w r d s t i n ▁h ▁w he ll lo hello ▁hello wor ld world ▁world ▁hel th is this ▁this"
+    texts = ["<unk>", "<s>", "</s>", "<|user|>", "<|assistant|>", "<|end|>", "<|endoftext|>"]
+    kind = gguf.TokenType
+    kinds = [kind.UNKNOWN, *[kind.CONTROL] * 6]
+    texts += [f"<0x{byte:02X}>" for byte in range(256)]
+    kinds += [kind.BYTE] * 256
+    texts += words.split(" ")
+    kinds += [kind.NORMAL] * len(words.split(" "))
+    writer = gguf.GGUFWriter(path, "phi3")
+    writer.add_name("Phi-3 toy")
+    writer.add_context_length(64)
+    writer.add_embedding_length(8)
+    writer.add_block_count(1)
+    writer.add_feed_forward_length(8)
+    writer.add_head_count(1)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_dimension_count(8)
+    writer.add_tokenizer_model("llama")
+    writer.add_tokenizer_pre("default")
+    writer.add_token_list(texts)
+    writer.add_token_scores([float(len(text)) for text in texts])
+    writer.add_token_types(kinds)
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_add_bos_token(True)
+    writer.add_add_space_prefix(True)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
