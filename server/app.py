@@ -16,7 +16,7 @@ from starlette.responses import FileResponse
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from server.api import chat, health, metrics, models, problem
+from server.api import chat, health, metrics, models, precompute, problem, slots
 from server.api.middleware import DefectNet, RequestFrame
 from server.api.served import Served
 from server.errors import DuoError
@@ -36,7 +36,10 @@ def create_app(served: Served) -> Starlette:
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncGenerator[State]:
-        yield {"served": served}
+        try:
+            yield {"served": served}
+        finally:
+            await served.history.close()
 
     return Starlette(
         routes=routes(),
@@ -63,6 +66,7 @@ def routes() -> list[BaseRoute]:
     """Every route; those of OpenAI's API with and without /v1."""
     api = [
         Route("/chat/completions", chat.create, methods=["POST"]),
+        Route("/precompute", precompute.create, methods=["POST"]),
         Route("/models", models.list_models, methods=["GET"]),
         Route("/models/{id:path}", models.get_model, methods=["GET"]),
     ]
@@ -71,6 +75,8 @@ def routes() -> list[BaseRoute]:
         *api,
         Route("/health", health.health, methods=["GET"]),
         Route("/metrics", metrics.metrics, methods=["GET"]),
+        Route("/slots", slots.list_slots, methods=["GET"]),
+        Route("/slots/{id}", slots.act, methods=["POST"]),
         Route("/openapi.yaml", _contract, methods=["GET"]),
         Route("/", _page, methods=["GET"]),
         Mount("/web", StaticFiles(directory=WEB)),

@@ -25,6 +25,7 @@ from rich.console import Console
 from server.api.served import DrafterHealth, ExactnessHealth, GateHealth, Health, ModelCard, Served
 from server.api.traffic import Traffic
 from server.app import create_app
+from server.cache.named import NamedFiles
 from server.cache.snapshots import Snapshots
 from server.calibration import remembered, steady_widths
 from server.console import log_to
@@ -48,13 +49,14 @@ from server.speculation.speculator import Speculator
 from server.speculation.streams import RedisBus, check
 from server.speculation.widths import Widths
 from server.text.template import ChatTemplate
-from server.tiers import open_snapshots
+from server.tiers import MIB, fingerprint, open_snapshots
 
 logger = logging.getLogger("duo.lead")
 
 MAX_SEQS = 256  # of llama.cpp
 AHEAD = 2  # drafters draft up to this many times draft_max past the committed tokens
 GIL_SWITCH_S = 0.0005  # how long the HTTP loop may keep the engine thread waiting after a decode
+RECALLED = 64  # conversations on disk whose exact tokens are known from the start
 GRACE_S = 5  # for running replies when the server is asked to stop
 
 
@@ -126,8 +128,10 @@ def run_lead(settings: LeadSettings, site: Site) -> int:
             profile=settings.profile,
         )
         _announce(site)
-        served = _served(settings, site, backend, engine, proposer)
-        uvloop.run(_serve_http(engine, replace(served, traffic=traffic), site.listener))
+        served = replace(_served(settings, site, backend, engine, proposer), traffic=traffic)
+        if snapshots is not None:
+            served.history.recall(snapshots.conversations(most=RECALLED))
+        uvloop.run(_serve_http(engine, served, site.listener))
     logger.info("duo has ended")
     return 0
 
@@ -311,6 +315,18 @@ def _served(
         health,
         f"duo-{version('duo')}",
         grammars=partial(_compile_gbnf, vocabulary),
+        command=engine.command,
+        slot_files=_slot_files(settings, backend),
+    )
+
+
+def _slot_files(settings: LeadSettings, backend: LlamaBackend) -> NamedFiles | None:
+    if settings.cache_dir is None:
+        return None
+    return NamedFiles(
+        settings.cache_dir / "slots",
+        budget_bytes=settings.cache_disk << MIB,
+        fingerprint=fingerprint(settings.model, backend.state_format),
     )
 
 

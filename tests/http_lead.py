@@ -26,8 +26,9 @@ from tests.support import OracleProposer
 class Lead:
     """What a test may look at besides HTTP."""
 
-    def __init__(self, url: str, thread: EngineThread, backend: FakeBackend) -> None:
+    def __init__(self, url: str, thread: EngineThread, backend: FakeBackend, served: Served) -> None:
         self.url = url
+        self.served = served
         self.thread = thread
         self.backend = backend
 
@@ -40,17 +41,19 @@ class Lead:
 
     def until_idle(self) -> None:
         """Wait until nothing runs, and check that nothing is left over."""
-        self.until(lambda engine: not engine.n_active and not engine.n_waiting)
+        self.until(lambda engine: self.served.history.idle and not engine.n_active and not engine.n_waiting)
         self.thread.engine.check()
 
 
 @contextmanager
-def serving(backend: FakeBackend, *, max_queued: int = 64, n_slots: int = 4) -> Generator[Lead]:
+def serving(
+    backend: FakeBackend, *, max_queued: int = 64, n_slots: int = 4, template: str | None = None
+) -> Generator[Lead]:
     """Serve on a free port, in a thread with an event loop of its own."""
     listener = socket.create_server(("127.0.0.1", 0))
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     ready = threading.Event()
-    held: list[tuple[uvicorn.Server, EngineThread]] = []
+    held: list[tuple[uvicorn.Server, EngineThread, Served]] = []
 
     async def serve() -> None:
         limits = Limits(n_batch=backend.n_batch, n_chunk=16)
@@ -71,7 +74,7 @@ def serving(backend: FakeBackend, *, max_queued: int = 64, n_slots: int = 4) -> 
         served = Served(
             thread,
             backend.vocab,
-            ChatTemplate(None),
+            ChatTemplate(template),
             ModelCard("toy", 1, backend.n_ctx, 1000, "a toy"),
             SamplingParams(0.0),
             health,
@@ -81,7 +84,7 @@ def serving(backend: FakeBackend, *, max_queued: int = 64, n_slots: int = 4) -> 
         config = uvicorn.Config(create_app(served), log_config=None, timeout_graceful_shutdown=1)
         server = uvicorn.Server(config)
         thread.start()
-        held.append((server, thread))
+        held.append((server, thread, served))
         ready.set()
         await server.serve(sockets=[listener])
         await thread.stop()
@@ -89,9 +92,9 @@ def serving(backend: FakeBackend, *, max_queued: int = 64, n_slots: int = 4) -> 
     runner = threading.Thread(target=asyncio.run, args=(serve(),))
     runner.start()
     ready.wait()
-    server, thread = held[0]
+    server, thread, served = held[0]
     try:
-        yield Lead(url, thread, backend)
+        yield Lead(url, thread, backend, served)
     finally:
         server.should_exit = True
         runner.join()

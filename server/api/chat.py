@@ -37,15 +37,14 @@ class ClientGone(Exception):  # noqa: N818 - not an error
 async def create(request: Request) -> Response:
     """Answer with a completion, or open a stream of chunks once the request is admitted."""
     served: Served = request.state.served
-    body = await _parse(request)
-    _check_model(served, body.model)
+    body = await parse(request, served)
     # on another thread: a long prompt takes a while, and streams shall not stutter meanwhile
     asked = await asyncio.to_thread(generation_requests, served, body)
-    reply = Reply(served, body, submit(served, body, asked))
+    reply = Reply(served, body, asked, submit(served, body, asked.requests))
     try:
         if not body.stream:
-            return Response(await _unless_gone(request, reply.whole()), media_type="application/json")
-        await _unless_gone(request, reply.begin())
+            return Response(await unless_gone(request, reply.whole()), media_type="application/json")
+        await unless_gone(request, reply.begin())
     except ClientGone:
         reply.cancel()
         return CLOSED
@@ -76,7 +75,8 @@ class _Stream(EventSourceResponse):
             self._reply.cancel()
 
 
-async def _parse(request: Request) -> ChatRequest:
+async def parse(request: Request, served: Served) -> ChatRequest:
+    """The body, validated. Raises InvalidRequestError and NotFoundError."""
     try:
         data = orjson.loads(await request.body())
     except orjson.JSONDecodeError as error:
@@ -94,6 +94,7 @@ async def _parse(request: Request) -> ChatRequest:
     if (found := contradiction(body)) is not None:
         param, why = found
         raise InvalidRequestError(f"{param}: {why}", param=param)
+    _check_model(served, body.model)
     return body
 
 
@@ -106,7 +107,7 @@ def _check_model(served: Served, model: str | None) -> None:
         )
 
 
-async def _unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
+async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
     """The work's result. Raises ClientGone, the work cancelled, if the client goes away before."""
     task = asyncio.ensure_future(work)
     watch = asyncio.ensure_future(_disconnected(request))

@@ -43,6 +43,7 @@ class Choice:
         aligned = self._with_logprobs or self._with_tokens
         self._text = ReplyText(vocabulary, body.stops, aligned=aligned)
         self._untold: list[str] = []
+        self._told: list[str] = []
         self._tokens: list[int] = []
         self._logprobs: list[TokenLogprobs] = []
         self._started = Started(0, 0)
@@ -74,8 +75,7 @@ class Choice:
             self._first_at = self._last_at
         if self._text.stopped:
             return
-        if self._with_tokens:
-            self._tokens += event.tokens
+        self._tokens += event.tokens
         self._logprobs += event.logprobs
         self._untold.append(self._text.feed(event))
         if self._text.stopped:
@@ -86,6 +86,7 @@ class Choice:
         unless the reply has ended."""
         text = "".join(self._untold)
         self._untold.clear()
+        self._told.append(text)
         if not (self._with_logprobs or self._with_tokens) or not (text or self.reason):
             return Portion(text)
         told = self._text.completed()
@@ -111,6 +112,11 @@ class Choice:
             n_drafted=text.n_drafted,
             n_accepted=text.n_accepted,
         )
+
+    @property
+    def said(self) -> tuple[str, list[int]]:
+        """The reply so far: its text, and its tokens, a stop token included."""
+        return "".join(self._told + self._untold), self._tokens[: self._text.n_tokens]
 
     @property
     def mean_logprob(self) -> float:

@@ -9,9 +9,11 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from server.api import problem
 from server.api.choices import Choice, Portion, interleaved, likeliest
 from server.api.chunks import DONE, ChunkWriter, Envelope, completion, event
+from server.api.history import Said
 from server.api.schema import ChatRequest
 from server.api.served import Served
 from server.api.statistics import combined, measured, timings, usage
+from server.api.translate import Asked
 from server.engine.events import Committed
 from server.errors import DuoError
 
@@ -19,8 +21,10 @@ from server.errors import DuoError
 class Reply:
     """Begin it, then take it whole or in chunks. Cancel it when nobody will read the rest."""
 
-    def __init__(self, served: Served, body: ChatRequest, choices: Sequence[Choice]) -> None:
+    def __init__(self, served: Served, body: ChatRequest, asked: Asked, choices: Sequence[Choice]) -> None:
         self._body = body
+        self._asked = asked
+        self._history = served.history
         self._choices = choices
         self._with_usage = bool(body.stream_options and body.stream_options.include_usage)
         self._id = f"chatcmpl-{secrets.token_hex(12)}"
@@ -40,6 +44,7 @@ class Reply:
         await self.begin()
         async for choice, one in interleaved(self._choices):
             choice.see(one)
+        self._remember()
         stats = combined([choice.stats() for choice in self._choices])
         extra = {"usage": usage(stats), **measured(stats, len(self._choices))}
         return completion(self._envelope, likeliest(self._choices, self._body.n), extra)
@@ -61,6 +66,7 @@ class Reply:
                     continue  # to be told together with what is here already
                 for chunk in self._news(writer, choice):
                     yield chunk
+            self._remember()
             if self._with_usage:
                 yield writer.usage(combined([choice.stats() for choice in self._choices]))
             yield DONE
@@ -68,6 +74,15 @@ class Reply:
             yield event(problem.body(error))
         except Exception as error:
             yield event(problem.body(problem.defect(f"the stream {self._id}", error)))
+
+    def _remember(self) -> None:
+        """All replies have ended: the next turn is likely to continue one of them."""
+        for choice, request in zip(self._choices, self._asked.requests, strict=True):
+            if not choice.stats().truncated:
+                said = Said(
+                    self._asked.text, self._asked.messages, request.prompt, *choice.said, request.salt
+                )
+                self._history.ended(said, settle=len(self._choices) == 1)
 
     def _news(self, writer: ChunkWriter, choice: Choice) -> Iterator[bytes]:
         """What a choice has to tell now; at its end, why it ended, and with the last one all figures."""

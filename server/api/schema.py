@@ -12,6 +12,7 @@ from server.engine.beams import MAX_BEAMS
 from server.engine.request import Exactness
 
 MAX_STOPS = 32
+MAX_SALT = 256
 MAX_CHOICES = 8
 """Most replies to one request, those included that best_of throws away."""
 MAX_TOP_LOGPROBS = 20
@@ -114,6 +115,12 @@ class ChatRequest(SamplingFields):
     context_shift: bool = False
     n_keep: LastTokens = 0
     n_beams: Annotated[int, Field(ge=0, le=MAX_BEAMS)] = 1
+    cache_salt: Annotated[str, Field(max_length=MAX_SALT)] | None = None
+
+    @property
+    def salt(self) -> str:
+        """Who may share what is cached of this request."""
+        return self.cache_salt or ""
 
     @property
     def stops(self) -> tuple[str, ...]:

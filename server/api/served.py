@@ -6,8 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from server.api.history import History
 from server.api.traffic import Traffic
+from server.cache.named import NamedFiles
 from server.engine.generate import Generator
+from server.engine.thread import Command
 from server.llama.backend import Vocabulary
 from server.sampling.constraint import Constraint
 from server.sampling.params import SamplingParams
@@ -106,7 +109,8 @@ class Health:
 class Served:
     """Everything a route may need. fingerprint: OpenAI's system_fingerprint. grammars compiles a GBNF text
     into a maker of fresh grammar states, raising InvalidRequestError that names the place; None: there are
-    no grammars. traffic must observe the generator's events for /metrics to count."""
+    no grammars. traffic must observe the generator's events for /metrics to count. command has the engine's
+    thread do something; None: there are no slots to see. slot_files: where they are saved, None: nowhere."""
 
     generator: Generator
     vocabulary: Vocabulary
@@ -117,3 +121,10 @@ class Served:
     fingerprint: str
     grammars: Callable[[str], Callable[[], Constraint]] | None = None
     traffic: Traffic = field(default_factory=Traffic)
+    command: Callable[[Command], None] | None = None
+    slot_files: NamedFiles | None = None
+    history: History = field(init=False)
+
+    def __post_init__(self) -> None:
+        history = History(self.vocabulary, self.template, self.generator)
+        object.__setattr__(self, "history", history)  # derived; frozen for everybody else

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 from server.api.sampling_fields import sampling_params
 from server.api.schema import ChatRequest, Speculative, joined
@@ -15,10 +16,21 @@ from server.sampling.constraint import Constraint
 from server.sampling.noise import mix
 
 
-def generation_requests(served: Served, body: ChatRequest) -> list[GenerationRequest]:
-    """One request for each reply to generate; they differ in their seeds only. Raises InvalidRequestError.
-    Slow for long prompts and grammars: not for the event loop."""
-    prompt = _prompt(served, body)
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a body asks for: the prompt's messages and text, and a request for each reply to generate."""
+
+    messages: list[dict[str, Any]]
+    text: str
+    requests: list[GenerationRequest]
+
+
+def generation_requests(served: Served, body: ChatRequest) -> Asked:
+    """Requests differ in their seeds only. Raises InvalidRequestError. Slow for long prompts and grammars:
+    not for the event loop."""
+    messages = [message.for_template() for message in body.messages]
+    text = served.template.render(messages)
+    prompt = served.history.tokens_of(text, body.salt)
     first = GenerationRequest(
         prompt=prompt,
         sampling=sampling_params(body, served.defaults, served.vocabulary),
@@ -29,28 +41,21 @@ def generation_requests(served: Served, body: ChatRequest) -> list[GenerationReq
         n_logprobs=body.n_logprobs,
         n_keep=_n_keep(body, len(prompt), served.vocabulary) if body.context_shift else None,
         n_beams=max(1, body.n_beams),
+        salt=body.salt,
     )
     if body.n_generated > body.n and first.n_logprobs is None:
         first = replace(first, n_logprobs=0)  # which are best is told by their logprobs
     sampling = first.sampling
-    return [
+    requests = [
         replace(first, sampling=sampling.reseeded(seed_of_choice(sampling.seed, c)))
         for c in range(body.n_generated)
     ]
+    return Asked(messages, text, requests)
 
 
 def seed_of_choice(seed: int, choice: int) -> int:
     """The first choice is what the request would get with n = 1."""
     return mix(seed ^ mix(choice)) if choice else seed
-
-
-def _prompt(served: Served, body: ChatRequest) -> list[int]:
-    vocabulary = served.vocabulary
-    text = served.template.render([message.for_template() for message in body.messages])
-    prompt = vocabulary.tokenize(text, special=True)
-    if vocabulary.add_bos and vocabulary.bos is not None and prompt[:1] != [vocabulary.bos]:
-        prompt.insert(0, vocabulary.bos)
-    return prompt
 
 
 def _speculation(body: ChatRequest, vocabulary: Vocabulary) -> Speculation:

@@ -75,6 +75,12 @@ class Catalogue:
         self._tokens[key] = ids, salt
         self._all.insert(key, ids, salt)
 
+    def conversations(self, salt: str, most: int) -> list[tuple[int, ...]]:
+        """The tokens of the entries of a salt, the most recently used ones."""
+        keys = [key for key, (_, salted) in self._tokens.items() if salted == salt]
+        keys.sort(key=lambda key: self.entries[key].last_used, reverse=True)
+        return [self._tokens[key][0] for key in keys[:most]]
+
     def drop(self, key: str) -> Entry:
         """Raises KeyError if it is not there."""
         self.release(key)

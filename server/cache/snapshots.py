@@ -112,6 +112,11 @@ class Snapshots:
         tier: Tier = "memory" if entry.data is not None else "loading" if entry.loading else "disk"
         return Found(length, key, entry.n_tokens, entry.n_bytes, tier)
 
+    def conversations(self, salt: str = "", *, most: int) -> list[tuple[int, ...]]:
+        """The tokens of the snapshots of this salt, most recently used first."""
+        self._settle()
+        return self._catalogue.conversations(self._digest(salt), most)
+
     def put(self, tokens: Sequence[int], salt: str, data: bytes) -> None:
         """Keep the state of these tokens. Never waits: its file is written behind."""
         self._settle()

@@ -20,6 +20,7 @@ from server.engine.search import Searches
 from server.engine.sequences import NOT_PLACED, Rows, Sequences
 from server.engine.session import NO_SEQ, Session
 from server.engine.shift import for_drafters, shift
+from server.engine.slots import Slots
 from server.errors import BackendError, DuoError
 from server.llama.backend import Backend, Batch, Logits
 
@@ -57,6 +58,7 @@ class Engine:
         self._waiting: deque[Session] = deque()
         self._active: list[Session] = []
         self._overheads: deque[float] = deque(maxlen=1024)
+        self.slots = Slots(self._residence, self._active, self._limits, self._may_draft)
 
     def save_to(self, snapshots: Snapshots) -> None:
         """Where conversations go that the KV cache has no room for; to be said before the first request."""
@@ -96,11 +98,12 @@ class Engine:
         Returns whether there was anything to do. Raises only what is a defect of the server."""
         began = self._clock()
         self._proposer.drain()
+        self._step_aside()
         self._admit()
         self._shift()
         works = plan(self._active, self._limits)
         if not works:
-            return False
+            return bool(self._active)
         works = self._make_room(works)
         proposing = self._clock()
         proposals = self._propose(works)
@@ -130,10 +133,20 @@ class Engine:
                 self._overheads.append(proposing - began + own_s + decoding - proposed + now - decoded)
         return True
 
+    def _step_aside(self) -> None:
+        """Sessions that only precompute end when they are done, or when somebody has better to do."""
+        asked = any(not session.request.precompute for session in (*self._active, *self._waiting))
+        for session in list(self._active):
+            if session.request.precompute and (asked or session.n_pending <= 1):
+                reason = "stop" if session.n_pending <= 1 else "cancelled"
+                self._end(session, Finished(reason, session.stats(self._clock())), len(session.tokens))
+
     def _admit(self) -> None:
         for session in list(self._waiting):
             if len(self._active) >= self._n_slots:
                 return
+            if session.request.precompute and self._active:
+                continue
             reuse = self._place(session)
             if reuse is None:
                 return
@@ -340,7 +353,7 @@ class Engine:
     def _may_draft(self, session: Session) -> bool:
         if self._limits.by_rejection and session.request.sampling.mirostat:
             return False  # it learns from its own draws only
-        if session.request.n_beams > 1:
+        if session.request.n_beams > 1 or session.request.precompute:
             return False
         return self._limits.draft_max > 0 and session.request.speculation.n_max != 0
 

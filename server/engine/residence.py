@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Literal, TypeAlias
 
 from server.cache.prefix import Evicted, PrefixCache, Reuse
@@ -104,6 +105,54 @@ class Residence:
         self._save(evicted)
         self._sequences.trim(evicted.seq, 0)
         return True
+
+    def resting(self) -> dict[int, Evicted]:
+        """What every sequence that is not busy holds, no tokens if it is free."""
+        held = {one.seq: one for one in self.cache.idle()}
+        for seq in range(self.n_places):
+            if seq not in held:
+                with suppress(ValueError):  # it is busy
+                    self.cache.erase(seq)  # it is free: there is nothing to forget
+                    held[seq] = Evicted(seq, [], "")
+        return held
+
+    def state(self, seq: int) -> bytes:
+        """What the KV cache holds of an idle sequence. Raises BackendError."""
+        return self._backend.save(seq)
+
+    def erase(self, seq: int) -> None:
+        """Empty an idle sequence, for good. Raises ValueError if it is busy."""
+        self.cache.erase(seq)
+        self._sequences.trim(seq, 0)
+
+    def fits(self, n_tokens: int) -> bool:
+        """Whether a conversation of so many tokens may rest beside the busy sequences."""
+        n_busy = self._n_held() - self.cache.n_cells
+        return n_busy + n_tokens <= self._backend.n_cells
+
+    def restore(self, seq: int, tokens: list[int], data: bytes, salt: str) -> None:
+        """Have an idle sequence hold this conversation, which must fit. What it held goes to the lower tiers,
+        like whatever is in the way. Raises ValueError if it is busy, BackendError if the state cannot be
+        used; the sequence is free then."""
+        self._save(self.resting().get(seq))
+        self.erase(seq)
+        while self._n_held() + len(tokens) > self._backend.n_cells and self.evict():
+            pass
+        try:
+            self._backend.load(seq, data)
+        except BackendError:
+            self._sequences.trim(seq, 0)
+            raise
+        self.cache.release(seq, tokens, salt)
+
+    @property
+    def n_places(self) -> int:
+        """Sequences for conversations, busy or not."""
+        return self._sequences.n_main
+
+    @property
+    def n_ctx(self) -> int:
+        return self._backend.n_ctx
 
     def save_all(self, timeout_s: float) -> None:
         """Put all resting conversations into the lower tiers, and wait until the disk has them."""

@@ -57,12 +57,13 @@ class Work:
 def plan(sessions: Sequence[Session], limits: Limits) -> list[Work]:
     """Every decoding session first, one row each; then prompts in order of admission as far as rows last;
     then guesses in what is left, evenly."""
-    works = [Work(s, 1) for s in sessions if s.n_pending == 1]
+    works = [Work(s, 1) for s in sessions if s.n_pending == 1 and not s.request.precompute]
     left = limits.n_batch - sum(work.session.n_rows for work in works)
-    prompt_rows = min(left, limits.n_chunk) if works else left
+    alone = not works and not any(session.request.precompute for session in sessions)
+    prompt_rows = left if alone else min(left, limits.n_chunk)
     for session in sessions:
         if session.n_pending > 1 and prompt_rows > 0:
-            n = min(session.n_due, prompt_rows)
+            n = min(session.n_due - session.request.precompute, prompt_rows)
             works.append(Work(session, n))
             prompt_rows -= n
             left -= n

@@ -66,6 +66,17 @@ class ChatTemplate:
                 return head + str(last.get("content") or "")
         return self._render(messages, add_generation_prompt=True)
 
+    def begun(self, messages: Sequence[Message]) -> str:
+        """What the prompt begins with, whatever is still added to the last message. Raises
+        InvalidRequestError."""
+        *before, last = messages
+        begun = str(last.get("content") or "")
+        one, other = (
+            self._render([*before, {**last, "content": begun + more}], add_generation_prompt=True)
+            for more in _FOLLOWING
+        )
+        return one[: common_prefix(one, other)]
+
     def settled(self, messages: Sequence[Message], reply: Message) -> str | None:
         """What the prompt of the next turn begins with for sure, once the reply (an assistant message) is in
         the history, whatever the user writes then; after tool calls, whatever the tool returns. It may

@@ -98,6 +98,11 @@ class Transcript:
             with self._lock:
                 self._insert(conversation)
 
+    def recall(self, tokens: Sequence[int], salt: str) -> None:
+        """Keep a conversation of which only the tokens are known, as far as they spell text."""
+        text = self._offsets.spelled(tokens).decode(errors="ignore")
+        self.remember(text, tokens, (), salt)
+
     def check(self) -> None:
         """Assert the invariants; for tests."""
         kept = [conversation for held in self._by_salt.values() for conversation in held]

@@ -4,6 +4,8 @@ const $ = (id) => document.getElementById(id);
 const log = $("log");
 let messages = [];
 let running = null; // the AbortController of the reply being streamed
+let typing = null; // that of the request that has what is typed evaluated beforehand
+let pause = 0; // the timer that waits for a pause in typing
 
 function element(tag, className, text = "") {
   const node = document.createElement(tag);
@@ -100,6 +102,24 @@ async function ask(text) {
   busy(false);
 }
 
+function precompute() {
+  typing?.abort();
+  const text = $("text").value.trim();
+  if (running || !text) return;
+  typing = new AbortController();
+  fetch("/v1/precompute", {
+    method: "POST",
+    headers: { "Content-Type": "application/json" },
+    body: JSON.stringify({ messages: [...messages, { role: "user", content: text }] }),
+    signal: typing.signal,
+  }).catch(() => {}); // it only makes the reply come sooner
+}
+
+function quiet() {
+  clearTimeout(pause);
+  typing?.abort();
+}
+
 function busy(is) {
   $("send").hidden = is;
   $("stop").hidden = !is;
@@ -136,6 +156,7 @@ $("form").addEventListener("submit", (event) => {
   event.preventDefault();
   const text = $("text").value.trim();
   if (!text || running) return;
+  quiet();
   $("text").value = "";
   ask(text);
 });
@@ -145,9 +166,14 @@ $("text").addEventListener("keydown", (event) => {
     $("form").requestSubmit();
   }
 });
+$("text").addEventListener("input", () => {
+  clearTimeout(pause);
+  pause = setTimeout(precompute, 250);
+});
 $("stop").addEventListener("click", () => running?.abort());
 $("new").addEventListener("click", () => {
   running?.abort();
+  quiet();
   messages = [];
   log.replaceChildren();
   $("text").focus();

@@ -65,6 +65,18 @@ def test_a_reply_can_be_stopped(page: Page, slow_lead: Lead):
     slow_lead.until_idle()
 
 
+def test_what_is_typed_is_evaluated_before_it_is_sent(page: Page, lead: Lead):
+    page.goto(lead.url)
+    with page.expect_response("**/v1/precompute") as typed:
+        page.get_by_label("Message").press_sequentially("a long question that takes a while to type")
+    assert typed.value.json()["completed"]
+    page.get_by_label("Message").press("Enter")
+    expect(page.locator(".cost")).to_contain_text("prompt tokens reused", timeout=20_000)
+    reused = int(page.locator(".cost").inner_text().split(" of ")[0].split(" ")[-1])
+    assert reused > len("a long question that takes a while to type")
+    lead.until_idle()
+
+
 def test_an_error_is_told(page: Page, lead: Lead):
     page.goto(lead.url)
     ask(page, "x" * 5000)

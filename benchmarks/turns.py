@@ -1,0 +1,288 @@
+"""How soon a turn of a conversation begins: `python -m benchmarks.turns --llama-server PATH`.
+
+duo beside llama-server: same GGUF file, same threads, same conversations, request by request in turn, in one
+run. For each history: a new conversation, its next turn, a title asked for in between, conversations that
+share a system prompt and take turns in rotation, the first conversation again, and once more after both
+servers were stopped and started. llama-server's slot is saved before that and restored after, which counts as
+part of its turn; duo does the same unasked. Each server is sent its own replies.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks import live, report
+from benchmarks.conversations import Author, Conversation, Message, Turn, ask, call, object_of, pieces_of
+from benchmarks.processes import Command, Process, duo, idle_cpu
+from benchmarks.turn_table import (
+    AFTER,
+    ALONE,
+    BACK,
+    COLD,
+    DISK,
+    FIRST,
+    SECOND,
+    TITLE,
+    WARM,
+    Sample,
+    line,
+    summarize,
+    table,
+    verdict,
+)
+from server.errors import DuoError, StartupError
+from server.flags import n_cores
+
+QUESTION = "Could you say that once more, in one sentence?"
+TITLE_OF = "Write a title of at most five words for a conversation that begins with: "
+TITLE_CHARS = 200
+SHORT_TOKENS = 16
+SETTLE_S = 3.0
+POLL_S = 0.05
+SLOT_FILE = "turns.bin"
+
+
+class Server:
+    """A server that can be stopped and started again, on another port. It saves conversations by itself."""
+
+    def __init__(self, command: Command) -> None:
+        """Raises StartupError."""
+        self._command = command
+        self.process = Process(command)
+
+    @property
+    def port(self) -> int:
+        return self.process.port
+
+    def wait_ready(self) -> None:
+        """Raises StartupError."""
+        self.process.wait_ready()
+
+    def stop(self) -> None:
+        """Harmless when it is stopped."""
+        self.process.stop()
+
+    def restart(self) -> None:
+        """Raises StartupError."""
+        self.process.stop()
+        self.process = Process(self._command)
+        self.process.wait_ready()
+
+    def save(self) -> None:
+        """Before a restart. Raises ReplyError."""
+
+    def restore(self) -> float:
+        """After it; returns how many milliseconds that took. Raises ReplyError."""
+        return 0.0
+
+
+class LlamaServer(Server):
+    """llama-server, which has to be asked to save a conversation: the one that its latest task was about."""
+
+    def save(self) -> None:
+        slots: list[dict[str, Any]] = object_of(call(self.port, "/slots"))
+        latest = max(slots, key=lambda slot: int(slot.get("id_task", -1)))
+        call(self.port, f"/slots/{latest['id']}?action=save", {"filename": SLOT_FILE})
+
+    def restore(self) -> float:
+        began = time.perf_counter()
+        call(self.port, "/slots/0?action=restore", {"filename": SLOT_FILE})
+        return 1000 * (time.perf_counter() - began)
+
+
+def settle(processes: Sequence[Process]) -> None:
+    """Until they take no CPU, or for SETTLE_S: what one saves after a reply must not slow the other down."""
+    deadline = time.monotonic() + SETTLE_S
+    while any(idle_cpu(processes, POLL_S)) and time.monotonic() < deadline:
+        pass
+
+
+class Contest:
+    """The servers, duo first, and what was measured. Who is asked first changes from request to request."""
+
+    def __init__(self, servers: Sequence[Server], author: Author, args: argparse.Namespace) -> None:
+        self.samples: list[Sample] = []
+        self._servers = servers
+        self._author = author
+        self._max_tokens: int = args.max_tokens
+        self._n_sharing: int = args.conversations
+        self._n_system: int = args.system
+        self._n_asked = 0
+        self._n_template = 0  # tokens that it adds to one message
+
+    def warm_up(self) -> None:
+        """Raises ReplyError."""
+        short = self._ask(self._converse(self._author.opening(SHORT_TOKENS)))
+        self._n_template = short[0].n_prompt - SHORT_TOKENS
+
+    def round(self, history: int) -> None:
+        """Every scenario once. Raises ReplyError, StartupError."""
+        conversation = self._converse(self._author.opening(history))
+        self._note(COLD, history, self._ask(conversation))
+        warm = self._note(WARM, history, self._go_on(conversation))
+        opening = "".join(message["content"] for message in conversation.opening)[:TITLE_CHARS]
+        title = self._converse([{"role": "user", "content": TITLE_OF + opening}])
+        self._note(TITLE, history, self._ask(title))
+        self._note(AFTER, history, self._go_on(conversation))
+        alone = self._author.opening(max(1, warm[0].n_prompt - warm[0].n_cached - self._n_template))
+        self._note(ALONE, history, self._ask(self._converse(alone)))
+        self._rotate(history)
+        self._note(BACK, history, self._go_on(conversation))
+        self._restart(history, conversation)
+
+    def _rotate(self, history: int) -> None:
+        """Conversations that share a system prompt. The first one's first turn is not noted: it is cold."""
+        n_system = min(self._n_system, history)
+        system = self._author.system(n_system)
+        n_own = max(SHORT_TOKENS, history - n_system)
+        sharing = [self._converse([system, *self._author.opening(n_own)]) for _ in range(self._n_sharing)]
+        self._ask(sharing[0])
+        for conversation in sharing[1:]:
+            self._note(FIRST, history, self._ask(conversation))
+        for conversation in sharing:
+            self._note(SECOND, history, self._go_on(conversation))
+
+    def _restart(self, history: int, conversation: Conversation) -> None:
+        """What a server's restoring took is added to its turn."""
+        spent: list[float] = []
+        for server in self._servers:
+            server.save()
+            server.restart()
+            spent.append(server.restore())
+        turns = zip(self._go_on(conversation), spent, strict=True)
+        self._note(DISK, history, [replace(t, first_ms=t.first_ms + ms, restore_ms=ms) for t, ms in turns])
+
+    def _converse(self, opening: Sequence[Message]) -> Conversation:
+        return Conversation(opening, len(self._servers))
+
+    def _go_on(self, conversation: Conversation) -> list[Turn]:
+        conversation.say(QUESTION)
+        return self._ask(conversation)
+
+    def _ask(self, conversation: Conversation) -> list[Turn]:
+        """Each server's turn, in the servers' order; their replies join the conversation."""
+        n = len(self._servers)
+        turns: dict[int, Turn] = {}
+        for i in ((self._n_asked + j) % n for j in range(n)):
+            settle([server.process for server in self._servers])
+            turns[i] = ask(self._servers[i].port, conversation.messages(i), self._max_tokens)
+            conversation.hear(i, turns[i].text)
+        self._n_asked += 1
+        return [turns[i] for i in range(n)]
+
+    def _note(self, scenario: str, history: int, turns: Sequence[Turn]) -> Sequence[Turn]:
+        self.samples.append(Sample(scenario, history, tuple(turns)))
+        print(line(self.samples[-1]), flush=True)
+        return turns
+
+
+def commands(args: argparse.Namespace, directory: Path) -> tuple[Command, Command]:
+    """duo and llama-server, with directories of their own in this one."""
+    size = (
+        "--ctx-size",
+        str(args.ctx_size),
+        "--parallel",
+        str(args.parallel),
+        "--threads",
+        str(args.threads),
+    )
+    cache = ("--cache-ram", str(args.cache_ram))
+    ours = ("--cache-dir", str(directory / "duo"), "--cache-disk", str(args.cache_disk), "--draft-max", "0")
+    theirs = ("--slots", "--slot-save-path", f"{directory / 'llama'}/", "--cache-reuse", "256", "--offline")
+    theirs += ("--host", "127.0.0.1", "--port", "{port}")
+    model = ("--model", str(args.model))
+    return (
+        Command("duo", duo("serve", *model, *size, *cache, *ours, *args.duo_flags)),
+        Command("llama-server", (str(args.llama_server), *model, *size, *cache, *theirs, *args.llama_flags)),
+    )
+
+
+def measure(args: argparse.Namespace) -> list[Sample]:
+    """Run it all. Raises DuoError."""
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="duo-turns-")))
+        for name in ("duo", "llama"):
+            (directory / name).mkdir()
+        servers: list[Server] = []
+        for kind, command in zip((Server, LlamaServer), commands(args, directory), strict=True):
+            servers.append(
+                kind(command)
+            )  # one after the other: what a server measures at its start shall count
+            stack.callback(servers[-1].stop)
+            servers[-1].wait_ready()
+        author = Author(lambda text: pieces_of(servers[1].port, text))
+        contest = Contest(servers, author, args)
+        contest.warm_up()
+        for _ in range(args.rounds):
+            for history in args.histories:
+                contest.round(history)
+        return contest.samples
+
+
+def _flags() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.turns", description="Time to first token.")
+    parser.add_argument("--llama-server", type=Path, required=True, help="the llama-server binary")
+    parser.add_argument("--model", type=Path, help="GGUF file (default: bundled, inflated to 400M)")
+    parser.add_argument("--threads", type=int, default=n_cores(), help="of each server's model")
+    parser.add_argument("--ctx-size", type=int, default=16384, help="KV cells of each server, all slots")
+    parser.add_argument("--parallel", type=int, default=4, help="slots of each server")
+    parser.add_argument("--cache-ram", type=int, default=4096, help="MiB of memory for evicted conversations")
+    parser.add_argument("--cache-disk", type=int, default=8192, help="MiB of disk, likewise")
+    parser.add_argument("--histories", type=_numbers, default=[1000, 2000, 3500], help="in tokens")
+    parser.add_argument("--system", type=int, default=1000, help="tokens of the shared system prompt")
+    parser.add_argument("--conversations", type=int, default=8, help="how many share it")
+    parser.add_argument("--rounds", type=int, default=3, help="how often everything is measured")
+    parser.add_argument("--max-tokens", type=int, default=16, help="longest reply")
+    parser.add_argument("--duo-flags", type=str.split, default=[], help="more flags for duo serve")
+    parser.add_argument("--llama-flags", type=str.split, default=[], help="more flags for llama-server")
+    parser.add_argument("--append", type=Path, help="append the result to this markdown file")
+    return parser
+
+
+def _describe(args: argparse.Namespace) -> str:
+    return (
+        f"{report.model_line(args.model)}; {args.threads} threads; {args.ctx_size} KV cells and "
+        f"{args.parallel} slots each. Time to first text, streaming, temperature 0; medians over "
+        f"{args.rounds} rounds; {args.conversations} conversations share a system prompt of at most "
+        f"{args.system} tokens. The ratio is duo's time to llama-server's."
+    )
+
+
+def _leave(*_: object) -> None:
+    raise SystemExit(0)  # through the with blocks, which end the servers and remove what they saved
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = sys.argv[1:] if argv is None else argv
+    args = _flags().parse_args(arguments)
+    signal.signal(signal.SIGTERM, _leave)
+    try:
+        if not os.access(args.llama_server, os.X_OK):
+            raise StartupError(f"{args.llama_server} cannot be executed: --llama-server takes the binary")
+        args.llama_server = args.llama_server.resolve()
+        args.model = args.model or live.inflated_model()
+        rows = summarize(measure(args))
+        parts = [_describe(args), table(rows), verdict(rows)]
+        report.publish(report.section("turns", "benchmarks.turns", arguments, parts), args.append)
+    except DuoError as error:
+        print(f"turns: {error.message}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(part) for part in text.split(",") if part]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,58 @@
+"""POST /v1/precompute: have a conversation that is being typed evaluated, as far as it goes, in idle time."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from server.api.chat import CLOSED, ClientGone, parse, unless_gone
+from server.api.schema import ChatRequest
+from server.api.served import Served
+from server.engine.events import Failed, Finished, Started
+from server.engine.generate import Generation
+from server.engine.request import GenerationRequest
+
+
+async def create(request: Request) -> Response:
+    """Answers when that is done, or when somebody had better to do. A client that goes away ends it."""
+    served: Served = request.state.served
+    body = await parse(request, served)
+    prompt = await asyncio.to_thread(_prompt, served, body)
+    generation = served.generator.submit(GenerationRequest(prompt, salt=body.salt, precompute=True))
+    try:
+        return JSONResponse(await unless_gone(request, _outcome(generation)))
+    except ClientGone:
+        return CLOSED
+    finally:
+        generation.cancel()
+
+
+def _prompt(served: Served, body: ChatRequest) -> list[int]:
+    """But for the last token, which what is typed next may be part of."""
+    text = served.template.begun([message.for_template() for message in body.messages])
+    tokens = served.history.tokens_of(text, body.salt)
+    return tokens[:-1] if len(tokens) > 1 else tokens
+
+
+async def _outcome(generation: Generation) -> dict[str, Any]:
+    n_prompt = n_cached = 0
+    completed = False
+    async for event in generation:
+        match event:
+            case Started():
+                n_prompt, n_cached = event.n_prompt, event.n_cached
+            case Failed():
+                raise event.error
+            case Finished():
+                completed = event.reason == "stop"
+            case _:
+                pass
+    return {
+        "object": "precompute",
+        "completed": completed,
+        "prompt_tokens": n_prompt,
+        "cached_tokens": n_cached,
+    }

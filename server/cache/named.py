@@ -1,0 +1,125 @@
+"""Snapshots under names that clients choose: the files of /slots, in a directory of their own.
+
+A client names a file, never a place: a name that could mean anything but one file of this directory is
+refused. Files are those of record.py, so one of another model, or a damaged one, is never loaded. Safe from
+any thread; several leads may share the directory.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import secrets
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from server.cache.files import STALE_NS
+from server.cache.record import ForeignError, digest, opened, read, record, salt_digest
+
+MOST_BYTES = 128  # of a name
+ASIDE = re.compile(r"\.[0-9a-f]{16}\.tmp")  # no client can choose such a name: it begins with a dot
+
+
+class FullError(Exception):
+    """The directory's budget does not allow it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What a file holds: the tokens, their state as the backend gave it, and how many bytes were read."""
+
+    tokens: list[int]
+    data: bytes
+    n_read: int
+
+
+def fault(name: str) -> str | None:
+    """Why this cannot be the name of a file, None if it can."""
+    if not name:
+        return "is empty"
+    if any(character in name for character in "/\\:"):  # with a colon Windows names a drive, or a stream
+        return "must name a file, not a path: '/', '\\' and ':' are not allowed"
+    if name.startswith(".") or ".." in name:
+        return "may not begin with a dot, nor contain '..'"
+    if not name.isprintable():
+        return "may contain printable characters only"
+    if len(name.encode()) > MOST_BYTES:
+        return f"is longer than {MOST_BYTES} bytes"
+    return None
+
+
+class NamedFiles:
+    """The directory. All methods raise ValueError for a name with a fault()."""
+
+    def __init__(self, directory: Path, *, budget_bytes: int, fingerprint: str) -> None:
+        """budget_bytes: what all files may take together; they are never removed to make room. fingerprint:
+        whatever a state depends on. The directory is made by the first write."""
+        self._directory = directory
+        self._budget_bytes = budget_bytes
+        self._fingerprint = digest(fingerprint)
+
+    def write(self, name: str, tokens: Sequence[int], data: bytes, salt: str = "") -> int:
+        """Write a file, in place of one that has this name; on disk, whole, when it returns. Returns its
+        size. Raises FullError and OSError, and leaves what was there as it was then."""
+        target = self._path(name)
+        one = record(self._fingerprint, salt_digest(salt, self._fingerprint), tokens, data)
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        aside = self._directory / f".{secrets.token_hex(8)}.tmp"
+        try:
+            with open(aside, "xb", opener=_private) as file:
+                file.truncate(one.size)  # so that others who write now count it too
+                if self._n_bytes(target) > self._budget_bytes:
+                    raise FullError(
+                        f"all files of {self._directory.name}/ may take {self._budget_bytes} bytes"
+                    )
+                one.write(file, lambda: True)
+                file.flush()
+                os.fsync(file.fileno())  # unlike what is only cached, it was promised
+            os.replace(aside, target)
+        except BaseException:
+            aside.unlink(missing_ok=True)
+            raise
+        return one.size
+
+    def read(self, name: str, salt: str = "") -> Stored:
+        """What was written under this name, every byte checked. Raises FileNotFoundError, OSError,
+        CorruptError, and ForeignError for what was written by something else, for another model, or with
+        another salt."""
+        try:
+            with opened(self._path(name)) as file:
+                head, data = read(file, self._fingerprint)
+                n_read = os.fstat(file.fileno()).st_size
+        except OSError as error:
+            if error.errno == errno.ELOOP:  # a link would lead out of the directory
+                raise ForeignError("not a regular file") from error
+            raise
+        if head.salt != salt_digest(salt, self._fingerprint):
+            raise ForeignError("saved with another salt")
+        return Stored(list(head.tokens), data, n_read)
+
+    def _n_bytes(self, replaced: Path) -> int:
+        """Of all files but the one to be replaced. Removes on the way what a crash left half-written."""
+        total = 0
+        with os.scandir(self._directory) as entries:
+            for entry in entries:
+                try:
+                    status = entry.stat(follow_symlinks=False)
+                except FileNotFoundError:
+                    continue  # it went meanwhile
+                if ASIDE.fullmatch(entry.name) and time.time_ns() - status.st_mtime_ns > STALE_NS:
+                    Path(entry.path).unlink(missing_ok=True)
+                elif entry.name != replaced.name:
+                    total += status.st_size
+        return total
+
+    def _path(self, name: str) -> Path:
+        if (why := fault(name)) is not None:
+            raise ValueError(why)
+        return self._directory / name
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)

@@ -1,0 +1,91 @@
+"""Conversations over a restart, as a user has them: a directory, SIGTERM, and the next turn is warm."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from tests.process.duo import Duo
+
+pytestmark = [pytest.mark.model, pytest.mark.timeout(180)]
+
+QUESTION = "Illustrate the difference between concurrency and parallelism in Python."
+
+
+def say(duo: Duo, history: list[Any], **more: Any) -> tuple[str, int, int]:
+    """The reply, its prompt's tokens, and how many of them were cached."""
+    with openai.OpenAI(base_url=f"{duo.url}/v1", api_key="none") as client:
+        reply = client.chat.completions.create(
+            model="default", messages=history, temperature=0, max_tokens=120, extra_body=more
+        )
+    assert reply.usage
+    assert reply.usage.prompt_tokens_details
+    content = reply.choices[0].message.content or ""
+    return content, reply.usage.prompt_tokens, reply.usage.prompt_tokens_details.cached_tokens or 0
+
+
+def serving(folder: Path, *flags: str) -> Duo:
+    duo = Duo(folder, "serve", "--threads", "2", "--parallel", "2", *flags)
+    duo.wait_until_ready()
+    return duo
+
+
+def test_the_next_turn_after_a_restart_is_warm(tmp_path: Path):
+    history: list[Any] = [{"role": "user", "content": QUESTION}]
+    flags = ("--cache-dir", str(tmp_path / "kept"), "--draft-max", "0")
+    first = serving(tmp_path, *flags)
+    try:
+        content, n_prompt, n_cached = say(first, history)
+        assert n_cached == 0
+    finally:
+        assert first.stop() == 0
+    history += [{"role": "assistant", "content": content}, {"role": "user", "content": "And in C?"}]
+    second = serving(tmp_path, *flags)
+    try:
+        again, n_again, n_cached = say(second, history)
+        assert n_cached > n_prompt + 40
+        assert n_again - n_cached < 30
+        cold, _, n_cold = say(second, history, cache_salt="somebody else")
+        assert n_cold == 0
+        assert again == cold
+    finally:
+        assert second.stop() == 0
+    files = list((tmp_path / "kept").glob("*.duo"))
+    assert files
+    files[0].write_bytes(files[0].read_bytes()[:-10])  # damaged: served without
+    third = serving(tmp_path, *flags)
+    try:
+        assert say(third, history)[0] == again
+    finally:
+        assert third.stop() == 0
+
+
+def test_a_directory_that_cannot_be_used_is_told(tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    duo = Duo(tmp_path, "serve", "--cache-dir", str(tmp_path / "file"))
+    assert duo.process.wait(60) == 1
+    assert "--cache-dir" in duo.log.read_text()
+
+
+def test_conversations_that_do_not_fit_come_back_from_memory(tmp_path: Path):
+    duo = serving(tmp_path, "--ctx-size", "2048", "--draft-max", "0")
+    try:
+        histories: list[list[Any]] = [
+            [{"role": "user", "content": f"{QUESTION} Example {i}. " + "Be thorough. " * 60}]
+            for i in range(8)
+        ]
+        cached: list[int] = []
+        for _ in range(2):
+            for history in histories:
+                content, n_prompt, n_cached = say(duo, history)
+                cached.append(n_prompt - n_cached)
+                history += [{"role": "assistant", "content": content}, {"role": "user", "content": "Go on."}]
+        assert max(cached[8:]) < 40
+        metrics = httpx.get(f"{duo.url}/metrics").text
+        assert "duo:" in metrics
+    finally:
+        assert duo.stop() == 0
