@@ -179,6 +179,7 @@ def _speculator(stack: ExitStack, settings: LeadSettings, site: Site, backend: L
         leaves=_leaves(settings) if backend.can_trim else 1,
         lookup=settings.lookup and settings.verify == "exact",
         gate=settings.gate,
+        waits=settings.wait,
         by_rejection=settings.verify == "rejection",
     )
     known: dict[int, float] = {}

@@ -40,8 +40,8 @@ class OnDisk:
         self.snapshots = Snapshots(memory_bytes=0, disk=disk, on_ready=self.ready.set)
 
 
-def harness(snapshots: Snapshots | None, n_seqs: int = 2, **options: int) -> Harness:
-    backend = FakeBackend(n_seqs=n_seqs, **options)
+def harness(snapshots: Snapshots | None, n_seqs: int = 2, n_cells: int = 4096) -> Harness:
+    backend = FakeBackend(n_seqs=n_seqs, n_cells=n_cells)
     found = Harness(backend, snapshots=snapshots, n_slots=1, limits=LIMITS)
     found.engine._residence.pace.token_s = 1.0  # pyright: ignore[reportPrivateUsage] - loading always pays
     return found
