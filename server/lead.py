@@ -130,6 +130,7 @@ def run_lead(settings: LeadSettings, site: Site) -> int:
         _announce(site)
         served = replace(_served(settings, site, backend, engine, proposer), traffic=traffic)
         if snapshots is not None:
+            served = replace(served, cached=snapshots.counters)
             served.history.recall(snapshots.conversations(most=RECALLED))
         uvloop.run(_serve_http(engine, served, site.listener))
     logger.info("duo has ended")

@@ -12,25 +12,29 @@ from starlette.responses import Response
 
 from server.api.served import TOKEN_COUNTS, DrafterHealth, Health, Served
 from server.api.traffic import Traffic
+from server.cache.snapshots import Counters
 
 
 async def metrics(request: Request) -> Response:
     """Counters since the start, and gauges of this moment."""
     served: Served = request.state.served
     encode, content_type = choose_encoder(request.headers.get("accept", ""))
-    return Response(encode(_Snapshot(served.traffic, served.health())), media_type=content_type)
+    snapshot = _Snapshot(served.traffic, served.health(), served.cached())
+    return Response(encode(snapshot), media_type=content_type)
 
 
 class _Snapshot(Collector):
-    def __init__(self, traffic: Traffic, health: Health) -> None:
+    def __init__(self, traffic: Traffic, health: Health, cached: Counters) -> None:
         self._traffic = traffic
         self._health = health
+        self._cached = cached
 
     def collect(self) -> Iterator[Metric]:
         yield from _tokens(self._traffic)
         yield from _drafts(self._traffic)
         yield from _messages(self._health.drafters)
         yield from _load(self._health)
+        yield from _cache(self._cached)
 
 
 def _tokens(traffic: Traffic) -> Iterator[Metric]:
@@ -97,6 +101,22 @@ def _load(health: Health) -> Iterator[Metric]:
         health.step_python_us / 1e6,
     )
     yield _gauge("healthy", "1 unless the server is loading or stuck.", float(health.status == "ok"))
+
+
+def _cache(cached: Counters) -> Iterator[Metric]:
+    held = {
+        "bytes": ("Bytes of saved conversations.", cached.memory_bytes, cached.disk_bytes),
+        "conversations": ("Saved conversations.", cached.memory_snapshots, cached.disk_snapshots),
+    }
+    for name, (what, in_memory, on_disk) in held.items():
+        family = GaugeMetricFamily(f"duo:cache_{name}", what, labels=["tier"])
+        family.add_metric(["memory"], in_memory)
+        family.add_metric(["disk"], on_disk)
+        yield family
+    yield _counter("cache_loads", "Conversations that came back into the KV cache.", cached.hits)
+    yield _counter("cache_lost", "Conversations that no tier had room for.", cached.lost)
+    skipped = cached.skipped_files + cached.failed_loads
+    yield _counter("cache_files_skipped", "Files that could not be used.", skipped)
 
 
 def _counter(name: str, what: str, value: float) -> Metric:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from server.api.history import History
 from server.api.traffic import Traffic
 from server.cache.named import NamedFiles
+from server.cache.snapshots import NOTHING, Counters
 from server.engine.generate import Generator
 from server.engine.thread import Command
 from server.llama.backend import Vocabulary
@@ -109,7 +110,8 @@ class Health:
 class Served:
     """Everything a route may need. fingerprint: OpenAI's system_fingerprint. grammars compiles a GBNF text
     into a maker of fresh grammar states, raising InvalidRequestError that names the place; None: there are
-    no grammars. traffic must observe the generator's events for /metrics to count. command has the engine's
+    no grammars. traffic must observe the generator's events for /metrics to count. cached:
+    what the tiers below the KV cache hold. command has the engine's
     thread do something; None: there are no slots to see. slot_files: where they are saved, None: nowhere."""
 
     generator: Generator
@@ -123,6 +125,7 @@ class Served:
     traffic: Traffic = field(default_factory=Traffic)
     command: Callable[[Command], None] | None = None
     slot_files: NamedFiles | None = None
+    cached: Callable[[], Counters] = lambda: NOTHING
     history: History = field(init=False)
 
     def __post_init__(self) -> None:

@@ -55,6 +55,9 @@ class Counters:
     skipped_files: int
 
 
+NOTHING = Counters(**dict.fromkeys(Counters.__dataclass_fields__, 0))
+
+
 @dataclass(frozen=True, slots=True)
 class _Saved:
     key: str

@@ -10,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from server.api.served import DrafterHealth, Health
 from server.api.traffic import MAX_SOURCES, Traffic
+from server.cache.snapshots import NOTHING, Counters
 from server.engine.events import Committed, DrafterCount, Event, Failed, Finished, Started, Stats
 from server.errors import BackendError
 from tests.http_lead import Lead
@@ -30,9 +31,11 @@ def told(traffic: Traffic, *events: Event, id: int = 1) -> Traffic:
     return traffic
 
 
-async def scraped(traffic: Traffic, health: Health) -> dict[tuple[str, ...], float]:
+async def scraped(
+    traffic: Traffic, health: Health, cached: Counters = NOTHING
+) -> dict[tuple[str, ...], float]:
     """Every sample, by its name and the values of its labels."""
-    state = replace(served(Script(), health=health), traffic=traffic)
+    state = replace(served(Script(), health=health), traffic=traffic, cached=lambda: cached)
     one = Call(state, "/metrics", method="GET")
     await one.run()
     assert one.status == 200
@@ -69,8 +72,24 @@ async def test_a_reply_is_counted():
         ("slots",): 4.0,
         ("step_python_seconds",): 0.000125,
         ("healthy",): 1.0,
+        ("cache_bytes", "memory"): 0.0,
+        ("cache_bytes", "disk"): 0.0,
+        ("cache_conversations", "memory"): 0.0,
+        ("cache_conversations", "disk"): 0.0,
+        ("cache_loads_total",): 0.0,
+        ("cache_lost_total",): 0.0,
+        ("cache_files_skipped_total",): 0.0,
     }
     assert samples == expected
+
+
+async def test_what_is_kept_below_the_kv_cache_is_told():
+    cached = replace(NOTHING, memory_bytes=7, disk_snapshots=2, hits=3, skipped_files=1, failed_loads=1)
+    samples = await scraped(Traffic(), Health("ok", 4, 1, 2, 125.0), cached)
+    assert samples["cache_bytes", "memory"] == 7.0
+    assert samples["cache_conversations", "disk"] == 2.0
+    assert samples[("cache_loads_total",)] == 3.0
+    assert samples[("cache_files_skipped_total",)] == 2.0
 
 
 async def test_messages_of_drafters_by_what_became_of_them():

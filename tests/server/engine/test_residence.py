@@ -156,6 +156,28 @@ def test_what_is_loaded_finds_room():
     assert min(cached[3:]) >= 107
 
 
+def test_a_thousand_conversations_through_eight_slots(tmp_path: Path):
+    """No error, every conversation answered, both tiers within their budgets."""
+    n_bytes = 40_000
+    disk = DiskTier(tmp_path, budget_bytes=100_000, fingerprint="fake")
+    ready = threading.Event()
+    tiers = Snapshots(memory_bytes=n_bytes, disk=disk, backlog_bytes=n_bytes, on_ready=ready.set)
+    found = Harness(FakeBackend(n_seqs=12), snapshots=tiers, n_slots=8, limits=LIMITS)
+    for first in range(0, 1000, 50):
+        ids = found.submit(*(ask(prompt(first + i, 70), max_tokens=2) for i in range(50)))
+        while not all(found.outcomes[id].ended for id in ids):
+            if not found.engine.step():
+                assert ready.wait(10.0)
+        assert all(len(found.outcomes[id].tokens) == 2 for id in ids)
+        counted = tiers.counters()
+        assert counted.memory_bytes <= 2 * n_bytes
+        assert counted.disk_bytes <= 100_000
+    tiers.flush(10.0)
+    tiers.check()
+    assert sum(file.stat().st_size for file in tmp_path.iterdir()) <= 100_000
+    tiers.close()
+
+
 class Counting(FakeBackend):
     """How many rows were decoded."""
 
