@@ -15,6 +15,8 @@ pytestmark = [pytest.mark.model, pytest.mark.timeout(180)]
 
 QUESTION = "Illustrate the difference between concurrency and parallelism in Python."
 
+LONG = "Every word of this has to be read. " * 60
+
 
 def say(duo: Duo, history: list[Any], **more: Any) -> tuple[str, int, int]:
     """The reply, its prompt's tokens, and how many of them were cached."""
@@ -26,6 +28,13 @@ def say(duo: Duo, history: list[Any], **more: Any) -> tuple[str, int, int]:
     assert reply.usage.prompt_tokens_details
     content = reply.choices[0].message.content or ""
     return content, reply.usage.prompt_tokens, reply.usage.prompt_tokens_details.cached_tokens or 0
+
+
+def took(duo: Duo, salt: str) -> float:
+    """Milliseconds until the first token of a long prompt, which this salt has asked before if it has."""
+    if salt == "somebody else":
+        duo.ask(LONG, max_tokens=1, cache_salt=salt)
+    return duo.ask(LONG, max_tokens=1, cache_salt=salt)["timings"]["prompt_ms"]
 
 
 def serving(folder: Path, *flags: str) -> Duo:
@@ -52,6 +61,7 @@ def test_the_next_turn_after_a_restart_is_warm(tmp_path: Path):
         cold, _, n_cold = say(second, history, cache_salt="somebody else")
         assert n_cold == 0
         assert again == cold
+        assert took(second, "somebody else") < took(second, "a third one") / 2  # what a salt is there to hide
     finally:
         assert second.stop() == 0
     files = list((tmp_path / "kept").glob("*.duo"))
