@@ -61,7 +61,7 @@ SENTENCE = 'root ::= [A-Z] [a-z]{0,8} (" " word){2,5} [.!?]\nword ::= [a-z]{1,9}
 def test_what_the_model_says_is_in_the_language(backend: LlamaBackend, grammar: str):
     rules = parse(grammar, backend.vocab)
     start = compile_gbnf(backend.vocab, grammar)
-    said = [generate(backend, start(), seed, 40) for seed in range(6)]
+    said = [generate(backend, start(), seed, 60) for seed in range(16)]
     ended = [text for text, finished in said if finished]
     assert ended, said
     for text in ended:
