@@ -103,6 +103,11 @@ class Snapshots:
         self._writes = self._failed_writes = self._evicted = self._lost = 0
         self._look()
 
+    @property
+    def has_memory(self) -> bool:
+        """Whether what is put here can come back without a disk."""
+        return self._memory_bytes > 0
+
     def match(self, tokens: Sequence[int], salt: str = "") -> Found | None:
         """The snapshot of this salt that has the longest prefix in common with these tokens; among equals one
         in memory. Does not count as a use."""

@@ -119,7 +119,7 @@ class Engine:
         decoded = self._clock()
         n_prompt = len(batch) - sum(batch.wanted)
         if n_prompt >= PREFILL:
-            self._residence.pace.evaluated(n_prompt, decoded - decoding)
+            self._residence.pace.evaluated(n_prompt, decoded - decoding, self._n_held())
         n_committed = sum(len(work.session.tokens) for work in works)
         at, n_cells = 0, self._n_held()
         for work, proposal, place in zip(works, proposals, placed, strict=True):
@@ -155,6 +155,7 @@ class Engine:
             self._waiting.remove(session)
             self._sequences.take(reuse)
             session.seq, session.n_kv = reuse.seq, reuse.length
+            self._residence.make_way(session.n_pending)
             if session.request.n_beams > 1:
                 self._searches.begin(session, self._take_further(session))
             self._active.append(session)

@@ -255,8 +255,8 @@ class LlamaBackend:
         return bytes(buffer)
 
     def load(self, seq: int, data: bytes) -> None:
-        buffer = (ctypes.c_uint8 * len(data)).from_buffer_copy(data)
-        if int(C.llama_state_seq_set_data(self._context, buffer, len(data), seq)) != len(data):
+        start = ctypes.cast(ctypes.c_char_p(data), ctypes.POINTER(ctypes.c_uint8))  # only read
+        if int(C.llama_state_seq_set_data(self._context, start, len(data), seq)) != len(data):
             raise BackendError("it does not fit this model, or the KV cache is full")
 
     def copy(self, source: int, target: int, start: int, end: int) -> None:

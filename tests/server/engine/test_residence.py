@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
+import pytest
+
 from server.cache.files import DiskTier
 from server.cache.snapshots import Found, Snapshots
 from server.engine.request import GenerationRequest
@@ -199,10 +201,43 @@ def test_a_side_request_evicts_no_live_conversation():
         found.run(ask([9, 8, 7, turn + 1] * 5))  # a title
 
 
+def test_leaving_pays_if_cells_in_use_cost_more_than_they_take_to_move():
+    pace = Pace()
+    assert not pace.leaving_pays(10_000)  # nothing is known
+    pace.saved(10_000, 10)  # 1,000 bytes a cell: 2 µs to save and to load
+    for i in range(60):
+        pace.evaluated(100, 0.1 + 0.01 * (i % 3), 1000 * (i % 3))  # 100 ns a token and cell
+    assert pace.cell_s == pytest.approx(1e-7, rel=0.01)
+    assert pace.leaving_pays(30)
+    assert not pace.leaving_pays(10)
+    level = Pace()
+    level.saved(10_000, 10)
+    for i in range(60):
+        level.evaluated(100, 0.1, 1000 * (i % 3))
+    assert not level.leaving_pays(10**6)
+
+
+def test_those_who_rest_leave_before_a_long_prompt_and_come_back():
+    tiers = memory()
+    found = harness(tiers, n_seqs=6)
+    pace = found.engine._residence.pace  # pyright: ignore[reportPrivateUsage]
+    for i in range(3):
+        found.run(ask(prompt(i)))
+    assert found.engine._cache.n_cells > 300  # pyright: ignore[reportPrivateUsage]
+    assert not tiers.counters().memory_snapshots
+    pace.evaluated = lambda n_tokens, seconds, n_cells: None
+    pace._moments = [2.0, 100.0, 2.0, 10_000.0, 150.0]  # pyright: ignore[reportPrivateUsage] - 0.01 s a cell
+    found.run(ask(prompt(9, 700)))
+    assert tiers.counters().memory_snapshots == 3
+    (again,) = found.run(ask([*prompt(1), 3]))
+    assert again.started.n_cached >= 100
+    assert tiers.counters().hits == 1
+
+
 def test_loading_pays_if_it_is_quicker_than_evaluating():
     pace = Pace()
     for _ in range(60):
-        pace.evaluated(100, 0.1)  # 1 ms a token
+        pace.evaluated(100, 0.1, 0)  # 1 ms a token
         pace.loaded(10**9, 1.0)  # 1 ns a byte
     assert pace.loading_pays(Found(1000, "", 1000, 10**8, "memory"), 0)
     assert not pace.loading_pays(Found(1000, "", 1000, 10**8, "memory"), 950)
