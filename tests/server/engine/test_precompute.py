@@ -1,0 +1,84 @@
+"""Prompts that are evaluated beforehand: in idle time only, and never twice."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from server.engine.events import Finished
+from server.engine.request import GenerationRequest
+from server.engine.scheduler import Limits
+from server.llama.fake import FakeBackend
+from server.sampling.params import SamplingParams
+from tests.support import Harness, OracleProposer
+
+LIMITS = Limits(n_batch=64, n_chunk=16, leaves=1)
+PROMPT = [(7 * i) % 200 + 1 for i in range(200)]
+
+
+def harness(n_slots: int = 2) -> Harness:
+    return Harness(FakeBackend(n_seqs=4), OracleProposer([]), n_slots=n_slots, limits=LIMITS)
+
+
+def ask(tokens: list[int], *, precompute: bool = False) -> GenerationRequest:
+    request = GenerationRequest(tokens, SamplingParams(0.0), 5, precompute=precompute)
+    return replace(request, max_tokens=None) if precompute else request
+
+
+def ending(found: Harness, id: int) -> str | None:
+    last = found.outcomes[id].events[-1] if found.outcomes[id].events else None
+    return last.reason if isinstance(last, Finished) else None
+
+
+def test_what_was_precomputed_is_not_evaluated_again():
+    found = harness()
+    plain = harness().run(ask([*PROMPT, 9]))[0].tokens
+    (before,) = found.run(ask(PROMPT, precompute=True))
+    assert before.tokens == ()
+    assert before.finished.reason == "stop"
+    (outcome,) = found.run(ask([*PROMPT, 9]))
+    assert outcome.started.n_cached == len(PROMPT) - 1
+    assert outcome.tokens == plain
+
+
+def test_it_steps_aside_for_whoever_asks_and_what_it_did_stays():
+    found = harness(n_slots=1)
+    (id,) = found.submit(ask(PROMPT, precompute=True))
+    for _ in range(4):
+        found.engine.step()
+    (outcome,) = found.run(ask([*PROMPT, 9]))
+    assert ending(found, id) == "cancelled"
+    assert 32 <= outcome.started.n_cached < len(PROMPT) - 1
+
+
+def test_it_waits_while_anybody_is_answered():
+    found = harness()
+    (busy,) = found.submit(ask([5, 6, 7]))
+    found.engine.step()
+    (idle,) = found.submit(ask(PROMPT, precompute=True))
+    while not found.outcomes[busy].ended:
+        assert not found.outcomes[idle].events
+        found.engine.step()
+    while found.engine.step():
+        pass
+    assert ending(found, idle) == "stop"
+    found.engine.check()
+
+
+def test_what_is_cached_already_ends_at_once():
+    found = harness()
+    found.run(ask(PROMPT, precompute=True))
+    (again,) = found.run(ask(PROMPT, precompute=True))
+    assert again.started.n_cached == len(PROMPT) - 1
+    assert again.finished.reason == "stop"
+
+
+def test_it_can_be_cancelled_while_it_waits_and_while_it_works():
+    found = harness()
+    ids = found.submit(ask(PROMPT, precompute=True), ask(PROMPT[::-1], precompute=True))
+    found.engine.step()
+    for id in ids:
+        found.engine.cancel(id)
+        assert ending(found, id) == "cancelled"
+    while found.engine.step():
+        pass
+    found.engine.check()
