@@ -127,6 +127,7 @@ class Engine:
         if all(work.n_pending == 1 and work.session.request.n_beams == 1 for work in works):
             now = self._clock()
             n_committed = sum(len(work.session.tokens) for work in works) - n_committed
+            self._residence.pace.stepped(decoded - decoding, n_cells)
             self._proposer.stepped(len(batch), n_cells, decoded - decoding, now - began, n_committed)
             if len(works) == 1:
                 own_s = proposed - proposing - self._proposer.spent_s

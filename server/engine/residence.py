@@ -24,11 +24,29 @@ logger = logging.getLogger("duo.cache")
 WORTH_SAVING = 64  # tokens: fewer are evaluated in about a step
 SMOOTHING = 0.2
 KEEP = 0.98  # of what the past weighs, per measured step
-REPLY = 64  # tokens that a reply is taken to have
+REPLY = 64  # steps that a reply is taken to have
 LONG = 512  # new tokens: for fewer nobody has to leave before it is known what leaving costs
 LATER: Literal["later"] = "later"
 
 Placed: TypeAlias = Reuse | Literal["later"] | None
+
+
+class Slope:
+    """How much y grows with x, by least squares over what was seen of late. Pure."""
+
+    def __init__(self) -> None:
+        self._moments = [0.0] * 5  # weight, sums, products
+
+    def observe(self, x: float, y: float) -> None:
+        news = (1.0, x, y, x * x, x * y)
+        self._moments = [KEEP * old + new for old, new in zip(self._moments, news, strict=True)]
+
+    @property
+    def value(self) -> float:
+        """0 where it falls, or where x was nearly always the same."""
+        weight, x, y, xx, xy = self._moments
+        spread = weight * xx - x * x
+        return max(0.0, (weight * xy - x * y) / spread) if spread > 1e-6 * weight * weight else 0.0
 
 
 class Pace:
@@ -38,14 +56,18 @@ class Pace:
         self.token_s = 0.001  # before anything was measured: a slow model,
         self.byte_s = 1e-9  # 1 GB/s,
         self.cell_bytes = 0.0  # and nothing that would have to move
-        self._moments = [0.0] * 5  # of (cells, seconds a token): weight, sums, products
+        self._token = Slope()  # seconds of a prompt's token, by cells in use
+        self._step = Slope()  # of a step without a prompt
 
     def evaluated(self, n_tokens: int, seconds: float, n_cells: int) -> None:
         """A step of prompt rows, with so many cells in use."""
         token_s = seconds / n_tokens
         self.token_s += SMOOTHING * (token_s - self.token_s)
-        news = (1.0, n_cells, token_s, n_cells * n_cells, n_cells * token_s)
-        self._moments = [KEEP * old + new for old, new in zip(self._moments, news, strict=True)]
+        self._token.observe(n_cells, token_s)
+
+    def stepped(self, seconds: float, n_cells: int) -> None:
+        """A step of a reply, likewise."""
+        self._step.observe(n_cells, seconds)
 
     def loaded(self, n_bytes: int, seconds: float) -> None:
         self.byte_s += SMOOTHING * (seconds / n_bytes - self.byte_s)
@@ -53,21 +75,15 @@ class Pace:
     def saved(self, n_bytes: int, n_tokens: int) -> None:
         self.cell_bytes = n_bytes / n_tokens
 
-    @property
-    def cell_s(self) -> float:
-        """How much longer a token takes for each cell in use: the slope of all that was measured."""
-        weight, x, y, xx, xy = self._moments
-        spread = weight * xx - x * x
-        return max(0.0, (weight * xy - x * y) / spread) if spread > 1e-6 * weight * weight else 0.0
-
     def loading_pays(self, found: Found, n_resident: int) -> bool:
         """Whether a snapshot is worth loading where so many tokens are in the KV cache already."""
         return (found.length - n_resident) * self.token_s > found.n_bytes * self.byte_s
 
     def leaving_pays(self, n_tokens: int) -> bool:
-        """Whether whoever rests in the KV cache should leave it while so many tokens are evaluated: each of
-        their cells slows each token down, and takes a while to be saved and loaded."""
-        return self.cell_s * n_tokens > 2.0 * self.cell_bytes * self.byte_s
+        """Whether whoever rests in the KV cache should leave it while so many tokens are evaluated and a
+        reply is made: each of their cells slows that down, and takes a while to be saved and loaded."""
+        slower_s = self._token.value * n_tokens + self._step.value * REPLY
+        return slower_s > 2.0 * self.cell_bytes * self.byte_s
 
 
 class Residence:
@@ -112,8 +128,7 @@ class Residence:
         """So many tokens are to be evaluated now: have those who rest leave for host memory, if that pays."""
         if self.snapshots is None or not self.snapshots.has_memory:
             return
-        n_all = n_tokens + REPLY
-        while self.pace.leaving_pays(n_all) and (self.pace.cell_bytes or n_tokens > LONG) and self.evict():
+        while self.pace.leaving_pays(n_tokens) and (self.pace.cell_bytes or n_tokens > LONG) and self.evict():
             pass
 
     def place_alone(self, salt: str) -> Reuse | None:
@@ -229,8 +244,10 @@ class Residence:
         if self.snapshots is None or leaving is None or len(leaving.tokens) < WORTH_SAVING:
             return
         try:
+            began = time.perf_counter()
             data = self._backend.save(leaving.seq)
             self.pace.saved(len(data), len(leaving.tokens))
+            self.pace.loaded(len(data), time.perf_counter() - began)  # as quick, as far as is known
         except BackendError as error:
             logger.warning("a conversation is not saved: %s", error.message)
             return

@@ -10,7 +10,7 @@ import pytest
 from server.cache.files import DiskTier
 from server.cache.snapshots import Found, Snapshots
 from server.engine.request import GenerationRequest
-from server.engine.residence import Pace
+from server.engine.residence import Pace, Slope
 from server.engine.scheduler import Limits
 from server.llama.backend import Batch, Logits
 from server.llama.fake import FakeBackend
@@ -207,7 +207,6 @@ def test_leaving_pays_if_cells_in_use_cost_more_than_they_take_to_move():
     pace.saved(10_000, 10)  # 1,000 bytes a cell: 2 µs to save and to load
     for i in range(60):
         pace.evaluated(100, 0.1 + 0.01 * (i % 3), 1000 * (i % 3))  # 100 ns a token and cell
-    assert pace.cell_s == pytest.approx(1e-7, rel=0.01)
     assert pace.leaving_pays(30)
     assert not pace.leaving_pays(10)
     level = Pace()
@@ -215,6 +214,22 @@ def test_leaving_pays_if_cells_in_use_cost_more_than_they_take_to_move():
     for i in range(60):
         level.evaluated(100, 0.1, 1000 * (i % 3))
     assert not level.leaving_pays(10**6)
+    for i in range(60):
+        level.stepped(0.02 + 0.001 * (i % 3), 1000 * (i % 3))  # 1 µs a step and cell
+    assert level.leaving_pays(1)
+
+
+def test_the_slope_of_what_was_seen():
+    slope = Slope()
+    assert slope.value == 0.0
+    slope.observe(5.0, 2.0)
+    assert slope.value == 0.0
+    for x in range(20):
+        slope.observe(x, 3.0 + 0.5 * x)
+    assert slope.value == pytest.approx(0.5, abs=0.05)
+    for x in range(400):
+        slope.observe(x % 7, 9.0 - x % 7)
+    assert slope.value == 0.0
 
 
 def test_those_who_rest_leave_before_a_long_prompt_and_come_back():
@@ -225,8 +240,8 @@ def test_those_who_rest_leave_before_a_long_prompt_and_come_back():
         found.run(ask(prompt(i)))
     assert found.engine._cache.n_cells > 300  # pyright: ignore[reportPrivateUsage]
     assert not tiers.counters().memory_snapshots
-    pace.evaluated = lambda n_tokens, seconds, n_cells: None
-    pace._moments = [2.0, 100.0, 2.0, 10_000.0, 150.0]  # pyright: ignore[reportPrivateUsage] - 0.01 s a cell
+    for i in range(500):
+        pace.stepped(0.01 * (i % 2), i % 2)  # 10 ms a cell
     found.run(ask(prompt(9, 700)))
     assert tiers.counters().memory_snapshots == 3
     (again,) = found.run(ask([*prompt(1), 3]))
