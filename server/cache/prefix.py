@@ -133,6 +133,9 @@ class PrefixCache:
         """All idle conversations, which stay; the worthiest first."""
         return [self._evicted(seq) for seq in sorted(self._held(), key=self._loss, reverse=True)]
 
+    def is_busy(self, seq: int) -> bool:
+        return self._residents[seq].busy
+
     @property
     def n_cells(self) -> int:
         """Cells held by idle sequences, shared ones counted once for each."""

@@ -258,7 +258,8 @@ class Engine:
 
     def _build(self, works: list[Work], proposals: list[Proposal]) -> tuple[Batch, list[Rows]]:
         batch, placed = Batch(), list[Rows]()
-        width = self._proposer.width if all(work.n_pending == 1 for work in works) else 0
+        guessing = any(work.completes and self._may_draft(work.session) for work in works)  # it was asked now
+        width = self._proposer.width if guessing and all(work.n_pending == 1 for work in works) else 0
         missing = width - sum(
             work.n_rows + len(proposal) for work, proposal in zip(works, proposals, strict=True)
         )

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import Literal, TypeAlias
 
 from server.cache.prefix import Evicted, PrefixCache, Reuse
@@ -155,13 +154,8 @@ class Residence:
 
     def resting(self) -> dict[int, Evicted]:
         """What every sequence that is not busy holds, no tokens if it is free."""
-        held = {one.seq: one for one in self.cache.idle()}
-        for seq in range(self.n_places):
-            if seq not in held:
-                with suppress(ValueError):  # it is busy
-                    self.cache.erase(seq)  # it is free: there is nothing to forget
-                    held[seq] = Evicted(seq, [], "")
-        return held
+        free = {seq: Evicted(seq, [], "") for seq in range(self.n_places) if not self.cache.is_busy(seq)}
+        return free | {one.seq: one for one in self.cache.idle()}
 
     def state(self, seq: int) -> bytes:
         """What the KV cache holds of an idle sequence. Raises BackendError."""

@@ -143,6 +143,7 @@ class Speculator:
             self.widths.timed(n_rows, decode_s)
         elif not self.width:
             self.costs.observe(n_rows, n_cells, decode_s)
+        self.width = 0  # a step that asks for nothing has any
         self.pace.observe(n_tokens, step_s)
         self._probe_s += PROBE_SHARE * step_s
         if self._remote and self._policy.gate and self._remote.has_neighbours:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from server.engine.proposer import Ask, Proposal, Proposer
-from server.engine.request import GenerationRequest
+from server.engine.request import GenerationRequest, Speculation
 from server.engine.scheduler import Limits
 from server.llama.backend import Batch, Logits
 from server.llama.fake import FakeBackend, FakeModel
@@ -46,6 +46,19 @@ def texts(backend: Shapes, proposer: Proposer | None, n: int) -> list[list[int]]
     pairs = zip(prompts, sampling, strict=True)
     outcomes = harness.run(*(GenerationRequest(p, s, max_tokens=60) for p, s in pairs))
     return [[*prompt, *outcome.tokens] for prompt, outcome in zip(prompts, outcomes, strict=True)]
+
+
+def test_who_wants_no_drafts_gets_steps_of_his_own_width():
+    """Nobody is asked for guesses then: the width of an earlier step says nothing."""
+    backend = Shapes()
+    oracle = Wide([])
+    harness = Harness(backend, oracle, limits=Limits(draft_max=8, leaves=LEAVES))
+    harness.run(GenerationRequest(list(b"with drafts"), SamplingParams(0.0), max_tokens=5))
+    assert oracle.width == WIDTH
+    n_before = len(backend.shapes)
+    none = Speculation(n_max=0)
+    harness.run(GenerationRequest(list(b"without"), SamplingParams(0.0), max_tokens=5, speculation=none))
+    assert set(backend.shapes[n_before + 1 :]) == {(1, 1, 1)}
 
 
 @pytest.mark.parametrize("n", [1, 3])
