@@ -8,9 +8,10 @@ from server.children import Child
 from server.embedded import EmbeddedServer
 from server.errors import StartupError
 from server.flags import n_cores
-from server.lead import Site, open_socket, run_lead
+from server.lead import run_lead
 from server.llama.llamacpp import has_gpu
 from server.settings import BUNDLED_DRAFT, UpSettings
+from server.site import Site, open_socket
 from server.speculation.streams import check
 
 FEW_CORES = 4

@@ -8,7 +8,8 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from server.api.chat import CLOSED, ClientGone, parse, unless_gone
+from server.api.chat import parse
+from server.api.delivery import CLOSED, ClientGone, unless_gone
 from server.api.schema import ChatRequest
 from server.api.served import Served
 from server.engine.events import Failed, Finished, Started
