@@ -28,7 +28,7 @@ bench: $(VENV)/.dev  ## beside llama-server: make bench ARGS="--llama-server PAT
 lock: | $(VENV)/bin/python  ## renew the locked requirements
 	$(PIP) uv
 	$(BIN)/uv pip compile --quiet --universal --no-header --no-annotate --no-emit-index-url pyproject.toml -o requirements.lock
-	$(BIN)/uv pip compile --quiet --universal --no-header --no-annotate --no-emit-index-url --extra dev -c requirements.lock pyproject.toml -o requirements-dev.lock
+	$(BIN)/uv pip compile --quiet --universal --no-header --no-annotate --no-emit-index-url --extra dev --extra clients -c requirements.lock pyproject.toml -o requirements-dev.lock
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis

@@ -84,11 +84,15 @@ def compare(args: argparse.Namespace) -> str:
         run(servers, load(1), WARM_UP_TOKENS)
         idle = idle_cpu(servers, IDLE_S)
         prompts = load(args.prompts) * args.rounds
-        heats = run(servers, prompts, args.max_tokens, lambda heat: print(heat_line(heat), flush=True))
+        failed: list[str] = []
+        heats = run(
+            servers, prompts, args.max_tokens, lambda heat: print(heat_line(heat), flush=True), failed
+        )
         table = standings([server.name for server in servers], heats)
         parts = [standings_table(table, idle)]
         if any(standing.name == DRAFTING for standing in table):
             parts.append(against_best(table, heats))
+        parts += [f"Prompt left out: {failure}." for failure in failed]
         return "\n\n".join([*parts, *_python_shares(servers)])
 
 

@@ -24,7 +24,7 @@ from server.errors import DuoError
 from server.flags import n_cores
 from server.settings import BUNDLED_MODEL
 
-STEP = ("engine.py", "_build")  # once in every step that decodes
+STEP = ("building.py", "build")  # once in every step that decodes
 WAITING = ("get", "get_nowait", "wait", "acquire")  # for requests, not of a step
 
 Function = tuple[str, int, str]  # file, line, name

@@ -59,6 +59,11 @@ class Guesses:
     by: str = ""
     lookup: bool = False
 
+    @property
+    def bound_us(self) -> float:
+        """What a step may take."""
+        return DRAFTED_US if self.by or self.lookup else PLAIN_US
+
     def __str__(self) -> str:
         return self.kind + (f" by {self.by}" if self.by else "") + (", lookup" if self.lookup else "")
 
@@ -244,10 +249,9 @@ def table(costs: dict[Case, Cost]) -> str:
     ]
     for guesses, way in dict.fromkeys((case.guesses, case.way) for case in costs):
         row = {c.rows: cost for c, cost in costs.items() if (c.guesses, c.way) == (guesses, way)}
-        bound = PLAIN_US if guesses.kind == "none" else DRAFTED_US
         drafted = statistics.mean(cost.n_drafted for cost in row.values())
         committed = statistics.mean(cost.n_committed for cost in row.values())
-        cells = [_cell(row[column], bound) if column in row else "-" for column in columns]
+        cells = [_cell(row[column], guesses.bound_us) if column in row else "-" for column in columns]
         lines.append(f"| {guesses} | {way} | {drafted:.1f} | {committed:.1f} | {' | '.join(cells)} |")
     return "\n".join(lines)
 

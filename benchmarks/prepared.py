@@ -92,6 +92,9 @@ class PreparedBackend:
     def copy(self, source: int, target: int, start: int, end: int) -> None:
         pass
 
+    def intact(self, seq: int, length: int) -> bool:
+        return True
+
     def save(self, seq: int) -> bytes:
         return b""
 

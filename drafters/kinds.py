@@ -14,7 +14,10 @@ from drafters.replay import ReplayDrafter, Script, read_texts
 from drafters.settings import DrafterSettings
 from drafters.translating import TranslatingDrafter
 from server.errors import StartupError
-from server.llama.llamacpp import LlamaBackend, LlamaOptions, default_cells
+from server.llama.library import default_cells
+from server.llama.llamacpp import LlamaBackend
+from server.llama.options import LlamaOptions, Weights
+from server.llama.settings import downloaded
 from server.llama.shapes import UNKNOWN, measure
 from server.speculation.presence import VocabularyCard, vocabulary_card
 
@@ -49,12 +52,12 @@ def assemble(settings: DrafterSettings, stack: ExitStack) -> Kind:
 
 def _model(settings: DrafterSettings, stack: ExitStack) -> Kind:
     capacity = min(settings.capacity or MODEL_CAPACITY, settings.sequences)
-    options = LlamaOptions(
-        model_path=settings.model,
-        n_cells=settings.ctx_size or default_cells(settings.model, capacity),
+    path = downloaded(settings).model
+    options = settings.options(
+        path,
+        n_cells=settings.ctx_size or default_cells(path, capacity, settings.weights, settings.rope),
         n_seqs=settings.sequences + settings.branches + MOST_BRANCHES,
         n_threads=settings.threads,
-        n_gpu_layers=settings.gpu_layers,
     )
     backend = stack.enter_context(closing(LlamaBackend(options)))
     n_branches = 0 if settings.translate else settings.branches
@@ -77,5 +80,7 @@ def _card(path: Path) -> VocabularyCard:
 def _opened(path: Path) -> LlamaBackend:
     """A model for its vocabulary only."""
     return LlamaBackend(
-        LlamaOptions(path, n_cells=_FEWEST_CELLS, n_seqs=1, n_batch=_FEWEST_CELLS, n_gpu_layers=0)
+        LlamaOptions(
+            path, n_cells=_FEWEST_CELLS, n_seqs=1, n_batch=_FEWEST_CELLS, weights=Weights(n_gpu_layers=0)
+        )
     )

@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
-from pydantic_settings import BaseSettings, CliSuppress, SettingsConfigDict
+from pydantic_settings import CliSuppress, SettingsConfigDict
+
+from server.llama.settings import ModelSettings
 
 BUNDLED_MODEL = Path(__file__).parent / "models" / "duo-tiny-draft-q8_0.gguf"
 
 
-class DrafterSettings(BaseSettings):
+class DrafterSettings(ModelSettings):
     """Speculate for the leads of a pool, with a small model or without one. Each flag can also be given in
     the environment, as DUO_DRAFTER_MODEL and so on; the URL of Redis also as DUO_REDIS."""
 
@@ -24,7 +26,7 @@ class DrafterSettings(BaseSettings):
         cli_implicit_flags=True,
         cli_hide_none_type=True,
         cli_avoid_json=True,
-        cli_shortcuts={"model": "m", "ctx-size": "c", "threads": "t"},
+        cli_shortcuts={"model": "m", "ctx-size": "c", "threads": "t", "batch-size": "b"},
     )
 
     redis: str | None = Field(None, description="the leads' Redis: redis://, rediss:// or unix:// URL")
@@ -50,7 +52,6 @@ class DrafterSettings(BaseSettings):
     branches: int = Field(
         8, ge=0, le=64, description="alternatives drafted at once beside the likeliest guesses; 0: none"
     )
-    gpu_layers: int = Field(-1, ge=-1, description="layers on the GPU; -1: all, where there is one")
     path_min: float = Field(0.05, ge=0, le=1, description="stop where the guessed path is less likely")
     vocab_from: Path = Field(
         BUNDLED_MODEL, description="lookup, replay: a GGUF file with the leads' vocabulary"

@@ -31,20 +31,23 @@ DISTURBED = 0.8  # of the remembered time: if it is faster now, it was measured 
 def measure(backend: Backend, max_rows: int, *, budget_s: float = BUDGET_S) -> dict[int, float]:
     """Seconds of a decode by its rows, for as many of WIDTHS as time allows, the important ones first: the
     least of several, since whatever disturbs a measurement makes it longer.
-    The KV cache must be empty and is left so. {} for models that cannot forget what they were given."""
+    The KV cache must be empty and is left so. {} for models that can neither forget what they were given nor,
+    for want of a second sequence, go back to what they were before."""
     widths = [width for width in WIDTHS if width <= min(max_rows, backend.n_batch, backend.n_ctx - CONTEXT)]
-    if not backend.can_trim or not widths:
+    if not widths or not (backend.can_trim or backend.n_seqs > 1):
         return {}
     deadline = time.perf_counter() + budget_s
     seen: dict[int, list[float]] = {}
     try:
         _decode(backend, 0, CONTEXT)
+        if not backend.can_trim:
+            backend.copy(0, 1, 0, 0)
         for attempt in range(ROUNDS + 1):
             for width in widths:
                 if seen and time.perf_counter() > deadline:
                     break
                 seconds = _decode(backend, CONTEXT, width)
-                backend.trim(0, CONTEXT)
+                _forget(backend)
                 if attempt:  # the first time round is to warm up, if there is time for a second one
                     seen[width] = [*seen.get(width, []), seconds]
                 else:
@@ -53,8 +56,16 @@ def measure(backend: Backend, max_rows: int, *, budget_s: float = BUDGET_S) -> d
                 seen.clear()
     except BackendError as error:
         logger.warning("steps could not be measured: %s", error.message)
-    backend.trim(0, 0)
+    for seq in range(min(2, backend.n_seqs)):
+        backend.trim(seq, 0)
     return {width: min(times) for width, times in sorted(seen.items())}
+
+
+def _forget(backend: Backend) -> None:
+    """What came after the first CONTEXT tokens."""
+    if not backend.can_trim:
+        backend.copy(1, 0, CONTEXT, CONTEXT)  # the state there, kept in the second sequence
+    backend.trim(0, CONTEXT)
 
 
 def _decode(backend: Backend, position: int, width: int) -> float:

@@ -39,11 +39,11 @@ class ContextOverflowError(InvalidRequestError):
 
     code = "context_length_exceeded"
 
-    def __init__(self, n_prompt: int, n_ctx: int) -> None:
+    def __init__(self, n_prompt: int, n_ctx: int, *, param: str = "messages") -> None:
         super().__init__(
-            f"This model's maximum context length is {n_ctx} tokens. However, your messages resulted in "
-            f"{n_prompt} tokens. Please reduce the length of the messages.",
-            param="messages",
+            f"This model's maximum context length is {n_ctx} tokens. However, your {param} resulted in "
+            f"{n_prompt} tokens. Please reduce the length of the {param}.",
+            param=param,
         )
 
 
@@ -51,6 +51,32 @@ class NotFoundError(InvalidRequestError):
     """Unknown route or model (404)."""
 
     status = 404
+
+
+class AccessError(InvalidRequestError):
+    """No API key, or one that this server does not know (401, `invalid_api_key`)."""
+
+    status = 401
+    code = "invalid_api_key"
+
+
+class NotSupportedError(DuoError):
+    """Not with the options that this server was started with (501)."""
+
+    status = 501
+    type = "not_supported_error"
+
+
+class TimeLimitError(DuoError):
+    """It has taken longer than this server lets a request take (504). Asked again, it would again."""
+
+    status = 504
+    code = "request_timeout"
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(
+            f"the request has taken longer than {seconds:g} s, which is all that it may take here"
+        )
 
 
 class BusyError(DuoError):

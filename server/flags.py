@@ -11,7 +11,31 @@ from pydantic_settings import BaseSettings
 
 from server.errors import StartupError
 
-_LONG_SHORTCUTS = {"-np": "--parallel", "-ngl": "--gpu-layers"}  # llama.cpp's, which argparse cannot spell
+_SYNONYMS = {  # llama.cpp's spellings of the same flags, most of which argparse cannot take
+    "-np": "--parallel",
+    "-ngl": "--gpu-layers",
+    "--n-gpu-layers": "--gpu-layers",
+    "-ngld": "--gpu-layers-draft",
+    "-hf": "--hf-repo",
+    "-hfr": "--hf-repo",
+    "-hff": "--hf-file",
+    "-hfd": "--hf-repo-draft",
+    "-hfrd": "--hf-repo-draft",
+    "-md": "--draft-model",
+    "--model-draft": "--draft-model",
+    "-td": "--draft-threads",
+    "--threads-draft": "--draft-threads",
+    "-sm": "--split-mode",
+    "-ts": "--tensor-split",
+    "-mg": "--main-gpu",
+    "-ctk": "--cache-type-k",
+    "-ctv": "--cache-type-v",
+    "-fa": "--flash-attn",
+    "-tb": "--threads-batch",
+    "-ub": "--ubatch-size",
+    "--n-predict": "--predict",
+    "--embedding": "--embeddings",
+}
 
 S = TypeVar("S", bound=BaseSettings)
 
@@ -19,11 +43,17 @@ S = TypeVar("S", bound=BaseSettings)
 def read(cls: type[S], argv: Sequence[str]) -> S:
     """Settings from flags and environment. Raises StartupError in one line; prints help by itself."""
     try:
-        return cls(_cli_parse_args=[_LONG_SHORTCUTS.get(arg, arg) for arg in argv])  # pyright: ignore[reportCallIssue]
+        return cls(_cli_parse_args=[_spelled(arg) for arg in argv])  # pyright: ignore[reportCallIssue]
     except ValidationError as error:
         first = error.errors()[0]
         flag = "--" + str(first["loc"][0]).replace("_", "-") if first["loc"] else "settings"
-        raise StartupError(f"{flag}: {first['msg']}, not {first.get('input')!r}") from error
+        reason = first["msg"].removeprefix("Value error, ")
+        raise StartupError(f"{flag}: {reason}, not {first.get('input')!r}") from error
+
+
+def _spelled(argument: str) -> str:
+    flag, equals, value = argument.partition("=")
+    return _SYNONYMS.get(flag, flag) + equals + value
 
 
 def n_cores() -> int:

@@ -16,26 +16,26 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 from importlib.metadata import version
 
-import uvicorn
 import uvloop
 from rich.console import Console
 
-from server.api.served import Served
+from server.api.served import Health, Served
 from server.api.traffic import Traffic
-from server.app import create_app
+from server.app import create_app, create_waiting_app
 from server.cache.snapshots import Snapshots
 from server.calibration import remembered, steady_widths
 from server.console import log_to
 from server.engine.engine import Engine
 from server.engine.scheduler import Limits
-from server.engine.thread import EngineThread, Observer
+from server.engine.thread import Bounds, EngineThread, Observer
 from server.errors import StartupError
 from server.flags import n_cores
+from server.listening import Door, DrainingServer, answering, configured, door_of
 from server.llama.llamacpp import LlamaBackend
-from server.loading import describe, leaves_of, load_draft, load_target
+from server.loading import describe, leaves_of, load_draft, load_embedder, load_target, prepared
 from server.recollection import of_model
 from server.reply_printer import ReplyPrinter
-from server.serving import served_by
+from server.serving import embedding_by, served_by
 from server.settings import LeadSettings
 from server.site import Site, open_socket
 from server.speculation.costs import StepCosts
@@ -52,7 +52,6 @@ logger = logging.getLogger("duo.lead")
 AHEAD = 2  # drafters draft up to this many times draft_max past the committed tokens
 GIL_SWITCH_S = 0.0005  # how long the HTTP loop may keep the engine thread waiting after a decode
 RECALLED = 64  # conversations on disk whose exact tokens are known from the start
-GRACE_S = 5  # for running replies when the server is asked to stop
 
 
 def serve(settings: LeadSettings) -> int:
@@ -60,6 +59,7 @@ def serve(settings: LeadSettings) -> int:
     with closing(open_socket(settings.host, settings.port)) as listener:
         if settings.redis:
             check(settings.redis)
+        settings = prepared(settings)
         sync = settings.draft_mode == "sync" or (settings.draft_mode == "auto" and not settings.redis)
         draft = settings.draft_model if sync else None
         if settings.draft_mode == "sync" and draft is None:
@@ -72,15 +72,22 @@ def serve(settings: LeadSettings) -> int:
 def run_lead(settings: LeadSettings, site: Site) -> int:
     """Load the model, serve until stopped, and leave nothing behind. Returns the exit status."""
     console = Console(highlight=False)
-    log_to(console)
+    log_to(console, settings.log_format)
+    if settings.log_format == "json" and settings.print != "none":
+        raise StartupError("--print is for people: give it with --log-format text only")
+    door = door_of(settings)
     sys.setswitchinterval(GIL_SWITCH_S)
     signal.signal(signal.SIGTERM, _leave)
     with ExitStack() as stack:
         logger.info("duo %s: loading %s", version("duo"), settings.model)
         began = time.perf_counter()
-        backend = stack.enter_context(closing(load_target(settings, site.n_threads)))
-        logger.info("  model    %s in %.1f s", describe(backend, site.n_threads), time.perf_counter() - began)
-        proposer = _speculator(stack, settings, site, backend)
+        loading = Health("loading", settings.parallel, 0, 0, 0.0)
+        with answering(site.listener, create_waiting_app(loading, door.edge), door.tls):
+            backend = stack.enter_context(closing(load_target(settings, site.n_threads)))
+            seconds = time.perf_counter() - began
+            logger.info("  model    %s in %.1f s", describe(backend, site.n_threads), seconds)
+            proposer = _speculator(stack, settings, site, backend)
+            embedder = load_embedder(stack, settings, backend)
         snapshots = open_snapshots(settings, backend, lambda: engine.command(lambda _: None))
         if snapshots is not None:
             stack.callback(snapshots.close)
@@ -91,28 +98,25 @@ def run_lead(settings: LeadSettings, site: Site) -> int:
             n_ctx=backend.n_ctx,
             observers=observers,
             max_queued=settings.max_queued,
+            bounds=Bounds(settings.max_tokens or None, settings.request_timeout or None),
             profile=settings.profile,
         )
-        _announce(site)
+        _announce(site, door)
         served = replace(served_by(settings, site, backend, engine, proposer), traffic=traffic)
+        if embedder is not None:
+            served = replace(served, embedding=embedding_by(stack, embedder, served.model))
         if snapshots is not None:
             served = replace(served, cached=snapshots.counters)
-            served.history.recall(snapshots.conversations(most=RECALLED))
-        uvloop.run(_serve_http(engine, served, site.listener))
+            for salt in (caller.salt() for caller in door.edge.access.callers):
+                served.history.recall(snapshots.conversations(salt, most=RECALLED), salt)
+        uvloop.run(_serve_http(engine, served, site.listener, door))
     logger.info("duo has ended")
     return 0
 
 
-async def _serve_http(engine: EngineThread, served: Served, listener: socket.socket) -> None:
-    server = uvicorn.Server(
-        uvicorn.Config(
-            create_app(served),
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            timeout_graceful_shutdown=GRACE_S,
-        )
-    )
+async def _serve_http(engine: EngineThread, served: Served, listener: socket.socket, door: Door) -> None:
+    app = create_app(served, door.edge)
+    server = DrainingServer(configured(app, door.tls), engine, grace_s=door.grace_s)
     engine.start()
     try:
         await server.serve(sockets=[listener])
@@ -135,11 +139,12 @@ def _speculator(stack: ExitStack, settings: LeadSettings, site: Site, backend: L
         gate=settings.gate,
         waits=settings.wait,
         by_rejection=settings.verify == "rejection",
+        again=not backend.can_trim,
     )
     known: dict[int, float] = {}
     steady: dict[int, float] = {}
     if settings.draft_max:
-        what = of_model(settings.model, site.n_threads, settings.gpu_layers)
+        what = of_model(backend.options)
         # On a thread of its own, which ends: OpenMP's threads belong to the one that decodes, and as long as
         # there are more of them than cores, those of the engine would sleep at every barrier.
         with ThreadPoolExecutor(1) as aside:
@@ -186,9 +191,10 @@ def _observers(settings: LeadSettings, console: Console, backend: LlamaBackend) 
     return [ReplyPrinter(console, backend.vocab, show_rejected=settings.print == "all")]
 
 
-def _announce(site: Site) -> None:
+def _announce(site: Site, door: Door) -> None:
     host, port = site.listener.getsockname()[:2]
-    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    scheme = "http" if door.tls is None else "https"
+    url = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
     logger.info("  page     %s", url)
     logger.info("  API      %s/v1", url)
 

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import logging
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from server.errors import StartupError
 from server.flags import n_cores
-from server.llama.llamacpp import LlamaBackend, LlamaOptions, default_cells
+from server.llama.embedder import MOST_TOKENS, LlamaEmbedder
+from server.llama.hub import fetch, source
+from server.llama.library import default_cells
+from server.llama.llamacpp import LlamaBackend
+from server.llama.options import LlamaOptions
+from server.llama.settings import downloaded
 from server.settings import LeadSettings
 from server.speculation.draft_model import DraftModel
 from server.speculation.presence import misfit, vocabulary_card
@@ -18,15 +25,43 @@ logger = logging.getLogger("duo.lead")
 MAX_SEQS = 256  # of llama.cpp
 
 
+S = TypeVar("S", bound=LeadSettings)
+
+
+def prepared(settings: S) -> S:
+    """The same settings with files of models instead of repositories, and the text of a chat template instead
+    of its file. Raises StartupError."""
+    settings = downloaded(settings)
+    changes: dict[str, object] = {}
+    if settings.hf_repo_draft is not None:
+        if settings.draft_model is not None:
+            raise StartupError("--draft-model and --hf-repo-draft both name a model: give one of them")
+        path = fetch(source(settings.hf_repo_draft, flag="--hf-repo-draft"))
+        changes |= {"draft_model": path, "hf_repo_draft": None}
+    if settings.chat_template_file is not None:
+        if settings.chat_template is not None:
+            raise StartupError("--chat-template and --chat-template-file both name one: give one of them")
+        text = _read(settings.chat_template_file)
+        changes |= {"chat_template": text, "chat_template_file": None}
+    return settings.model_copy(update=changes)
+
+
+def _read(template: Path) -> str:
+    try:
+        return template.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise StartupError(f"--chat-template-file: {template} cannot be read as text ({error})") from error
+
+
 def load_target(settings: LeadSettings, n_threads: int) -> LlamaBackend:
     """The target model with room for all slots. Raises StartupError."""
+    path, most = settings.model, settings.parallel
     return LlamaBackend(
-        LlamaOptions(
-            model_path=settings.model,
-            n_cells=settings.ctx_size or default_cells(settings.model, settings.parallel),
+        settings.options(
+            path,
+            n_cells=settings.ctx_size or default_cells(path, most, settings.weights, settings.rope),
             n_seqs=n_places(settings) * leaves_of(settings),  # see docs/adr/0003
             n_threads=n_threads,
-            n_gpu_layers=settings.gpu_layers,
         )
     )
 
@@ -42,7 +77,7 @@ def load_draft(
             n_cells=default_cells(path, settings.parallel),
             n_seqs=settings.parallel,
             n_threads=settings.draft_threads or n_cores(),
-            n_gpu_layers=settings.gpu_layers,
+            weights=settings.draft_weights,
         )
     )
     stack.enter_context(closing(draft))
@@ -53,6 +88,31 @@ def load_draft(
         raise StartupError(f"{path} cannot draft for {settings.model}: {reason}")
     logger.info("  draft    %s (%s), in this process", draft.name, draft.description)
     return DraftModel(draft, distributions=settings.verify == "rejection")
+
+
+def load_embedder(stack: ExitStack, settings: LeadSettings, target: LlamaBackend) -> LlamaEmbedder | None:
+    """What embeds, if anything shall: the target's weights in a context of their own, or another model. It
+    takes half the threads, so that replies go on. Raises StartupError."""
+    if not settings.embeddings and settings.embedding_model is None:
+        return None
+    n_threads = max(1, target.options.n_threads // 2)
+    if settings.embedding_model is None:
+        options = replace(target.options, n_cells=MOST_TOKENS, n_threads=n_threads)
+        embedder = LlamaEmbedder(options, pooling=settings.pooling, model=target.model)
+    else:
+        options = LlamaOptions(
+            settings.embedding_model,
+            n_cells=MOST_TOKENS,
+            n_seqs=1,
+            n_threads=n_threads,
+            weights=settings.draft_weights,
+        )
+        embedder = LlamaEmbedder(options, pooling=settings.pooling)
+    stack.enter_context(closing(embedder))
+    logger.info(
+        "  embeds   %s, %d dimensions, up to %d tokens", embedder.name, embedder.n_embd, embedder.n_ctx
+    )
+    return embedder
 
 
 def leaves_of(settings: LeadSettings) -> int:

@@ -18,13 +18,14 @@ from typing import Any
 
 import numpy as np
 from pydantic import Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import SettingsConfigDict
 from rich.console import Console
 from rich.table import Table
 
 from server.flags import n_cores
 from server.llama.backend import Backend, Batch, Logits, Vocabulary
-from server.llama.llamacpp import LlamaBackend, LlamaOptions
+from server.llama.llamacpp import LlamaBackend
+from server.llama.settings import ModelSettings, downloaded
 from server.recollection import keep, of_model
 from server.settings import BUNDLED_MODEL
 
@@ -37,7 +38,7 @@ checks all of it at once and keeps what it would have said anyway. A good guess 
 little, and nobody has to wait for anybody. In the end the text is the same as if the lead had been alone. """
 
 
-class ProbeSettings(BaseSettings):
+class ProbeSettings(ModelSettings):
     """Score the same tokens in batches of different widths and compare the bits."""
 
     model_config = SettingsConfigDict(
@@ -51,9 +52,6 @@ class ProbeSettings(BaseSettings):
 
     model: Path = Field(BUNDLED_MODEL, description="the GGUF file of the model")
     threads: int = Field(0, ge=0, description="CPU threads of the model; 0 chooses")
-    gpu_layers: int = Field(-1, ge=-1, description="layers on the GPU; -1: all, where there is one")
-    flash_attention: bool = Field(True, description="as duo serve has it; off to see what it changes")
-    kv_f32: bool = Field(False, description="keep keys and values in F32 instead of F16")
     max_width: int = Field(16, ge=2, le=64, description="widths from 1 to this are compared")
     json_output: bool = Field(False, alias="json", description="print JSON")
 
@@ -200,24 +198,17 @@ def _smallest_margin(rows: Logits) -> float:
 def probe(settings: ProbeSettings) -> int:
     """The command: print a table or JSON. Raises StartupError when the model cannot be loaded."""
     n_threads = settings.threads or n_cores()
-    options = LlamaOptions(
-        model_path=settings.model,
-        n_cells=N_CELLS,
-        n_seqs=2,
-        n_threads=n_threads,
-        n_gpu_layers=settings.gpu_layers,
-        kv_f32=settings.kv_f32,
-        flash_attention=settings.flash_attention,
-    )
+    settings = downloaded(settings)
+    options = settings.options(settings.model, n_cells=N_CELLS, n_seqs=2, n_threads=n_threads)
     widths = range(1, settings.max_width + 1)
     with closing(LlamaBackend(options)) as backend:
         result = probe_backend(backend, widths)
         title = f"{backend.description}, {n_threads} thread{'s' if n_threads > 1 else ''}"
-    if settings.flash_attention and not settings.kv_f32:  # as a lead runs it, whose /health shows it
-        keep("probe", of_model(settings.model, n_threads, settings.gpu_layers), result.as_json())
+    keep("probe", of_model(options), result.as_json())  # for the /health of a lead with these options
     if settings.json_output:
         about = {"model": str(settings.model), "threads": n_threads, "gpu_layers": settings.gpu_layers}
-        about |= {"flash_attention": settings.flash_attention, "kv_f32": settings.kv_f32}
+        about |= {"flash_attn": settings.flash_attn}
+        about |= {"cache_type_k": settings.cache_type_k, "cache_type_v": settings.cache_type_v}
         print(json.dumps({**about, **result.as_json()}, indent=2))
     else:
         console = Console()

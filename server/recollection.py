@@ -13,6 +13,8 @@ from typing import Any
 
 import orjson
 
+from server.llama.options import LlamaOptions
+
 logger = logging.getLogger("duo")
 
 
@@ -36,11 +38,11 @@ def keep(kind: str, what: Sequence[object], value: Any) -> None:
         logger.info("%s are not remembered: %s", kind, error)
 
 
-def of_model(model: Path, n_threads: int, gpu_layers: int) -> tuple[object, ...]:
-    """What measurements of a model depend on, beside the machine."""
-    status = model.stat()
-    about = model.name, status.st_size, int(status.st_mtime)
-    return *about, n_threads, gpu_layers, version("llama-cpp-python")
+def of_model(options: LlamaOptions) -> tuple[object, ...]:
+    """What measurements of a model depend on, beside the machine. Raises StartupError."""
+    statuses = [(path.name, path.stat()) for path in options.files]
+    files = [(name, status.st_size, int(status.st_mtime)) for name, status in statuses]
+    return *files, options.costs, version("llama-cpp-python")
 
 
 def _path(kind: str, what: Sequence[object]) -> Path:

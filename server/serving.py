@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from functools import partial
+from contextlib import ExitStack, closing
+from dataclasses import replace
 from importlib.metadata import version
+from pathlib import Path
 
-from server.api.served import DrafterHealth, ExactnessHealth, GateHealth, Health, ModelCard, Served
+from server.api.served import (
+    DrafterHealth,
+    Embedding,
+    ExactnessHealth,
+    GateHealth,
+    Health,
+    ModelCard,
+    Served,
+)
 from server.cache.named import NamedFiles
+from server.embedding import EmbeddingWorker
 from server.engine.thread import EngineThread
+from server.grammar.compiler import Compiler
 from server.llama.backend import Vocabulary
+from server.llama.embedder import LlamaEmbedder
+from server.llama.library import LoadedModel
 from server.llama.llamacpp import LlamaBackend
 from server.recollection import of_model, recall
-from server.sampling.constraint import Constraint
 from server.settings import LeadSettings
 from server.site import Site
 from server.speculation.speculator import Speculator
@@ -26,20 +38,18 @@ def served_by(
 ) -> Served:
     vocabulary = backend.vocab
     template = ChatTemplate(
-        backend.chat_template,
+        settings.chat_template or backend.chat_template,
         bos=_special(vocabulary, vocabulary.bos),
         eos=_special(vocabulary, vocabulary.eos),
     )
-    card = ModelCard(
-        settings.name, int(time.time()), backend.n_ctx, backend.n_params, backend.description, settings.note
-    )
-
-    probed = recall("probe", of_model(settings.model, site.n_threads, settings.gpu_layers))
+    card = _card(settings.name, settings.model, backend.model, backend.n_ctx)
+    card = replace(card, note=settings.note, aliases=settings.names[1:])
+    probed = recall("probe", of_model(backend.options))
     exactness = ExactnessHealth(settings.exactness, settings.stable_width, probed)
 
     def health() -> Health:
         return Health(
-            status="stuck" if engine.stuck() else "ok",
+            status="stuck" if engine.stuck() else "draining" if engine.draining else "ok",
             slots_total=settings.parallel,
             slots_busy=engine.engine.n_active,
             queued=engine.engine.n_waiting,
@@ -63,9 +73,33 @@ def served_by(
         settings.sampling,
         health,
         f"duo-{version('duo')}",
-        grammars=partial(_compile_gbnf, vocabulary),
-        command=engine.command,
+        grammars=Compiler(vocabulary),
+        ask=engine.ask,
         slot_files=_slot_files(settings, backend),
+        seed=None if settings.seed < 0 else settings.seed,
+        max_tokens=settings.predict if settings.predict > 0 else None,
+    )
+
+
+def embedding_by(stack: ExitStack, embedder: LlamaEmbedder, lead: ModelCard) -> Embedding:
+    """The stack ends its thread. lead: the card of the model that generates."""
+    worker = stack.enter_context(closing(EmbeddingWorker(embedder)))
+    if embedder.path.name == lead.file:
+        return Embedding(worker, lead)
+    return Embedding(worker, _card(embedder.name, embedder.path, embedder.model, embedder.n_ctx))
+
+
+def _card(id: str, path: Path, model: LoadedModel, n_ctx: int) -> ModelCard:
+    return ModelCard(
+        id,
+        int(time.time()),
+        n_ctx,
+        model.n_params,
+        model.description,
+        file=path.name,
+        n_vocab=model.n_vocab,
+        n_bytes=model.n_bytes,
+        quantization=model.quantization,
     )
 
 
@@ -75,14 +109,8 @@ def _slot_files(settings: LeadSettings, backend: LlamaBackend) -> NamedFiles | N
     return NamedFiles(
         settings.cache_dir / "slots",
         budget_bytes=settings.cache_disk << MIB,
-        fingerprint=fingerprint(settings.model, backend.state_format),
+        fingerprint=fingerprint(backend.options),
     )
-
-
-def _compile_gbnf(vocabulary: Vocabulary, text: str) -> Callable[[], Constraint]:
-    from server.grammar.constraint import compile_gbnf  # llguidance loads when somebody needs it
-
-    return compile_gbnf(vocabulary, text)
 
 
 def _drafters(proposer: Speculator) -> list[DrafterHealth]:

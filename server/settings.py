@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from server.door import DoorSettings
+from server.llama.options import Weights
+from server.llama.parts import model_name
+from server.llama.settings import ModelSettings, Texts
 from server.sampling.params import SamplingParams
 
 BUNDLED_MODEL = Path(__file__).parent / "models" / "duo-tiny-q8_0.gguf"
 BUNDLED_DRAFT = Path(__file__).parent.parent / "drafters" / "models" / "duo-tiny-draft-q8_0.gguf"
 
 
-class LeadSettings(BaseSettings):
+def _is_template(text: str | None) -> str | None:
+    if text is not None and "{{" not in text and "{%" not in text:
+        raise ValueError(
+            "this is no Jinja template: give its text here, or its file with --chat-template-file"
+        )
+    return text
+
+
+class LeadSettings(ModelSettings, DoorSettings):
     """Serve a model over the OpenAI API. Flags are named as llama-server names them where they mean the same;
     each can also be given in the environment as DUO_NAME."""
 
@@ -26,11 +39,27 @@ class LeadSettings(BaseSettings):
         cli_implicit_flags=True,
         cli_hide_none_type=True,
         cli_avoid_json=True,
-        cli_shortcuts={"model": "m", "ctx-size": "c", "threads": "t", "alias": "a"},
+        cli_shortcuts={
+            "model": "m",
+            "ctx-size": "c",
+            "threads": "t",
+            "alias": "a",
+            "batch-size": "b",
+            "predict": "n",
+            "seed": "s",
+        },
     )
 
-    model: Path = Field(BUNDLED_MODEL, description="the GGUF file of the target model")
-    alias: str | None = Field(None, description="the model's name in the API (default: from the file)")
+    model: Path = Field(BUNDLED_MODEL, description="the GGUF file of the target model; of several parts, any")
+    alias: Texts = Field(
+        (),
+        description="the model's names in the API, with commas between; it tells the first (default: the "
+        "file's)",
+    )
+    chat_template: Annotated[str | None, AfterValidator(_is_template)] = Field(
+        None, description="the text of a Jinja template instead of the model's"
+    )
+    chat_template_file: Path | None = Field(None, description="the same from a file")
     note: str | None = Field(None, description="a remark about the model that the chat page shows")
     host: str = Field("127.0.0.1", description="the address to listen on")
     port: int = Field(5555, ge=0, le=65535, description="the port to listen on; 0 takes a free one")
@@ -51,7 +80,6 @@ class LeadSettings(BaseSettings):
         description="a directory where conversations are kept beyond that, and over restarts (default: none)",
     )
     cache_disk: int = Field(8192, ge=1, description="MiB that --cache-dir may take")
-    gpu_layers: int = Field(-1, ge=-1, description="layers on the GPU; -1: all, where there is one")
     redis: str | None = Field(
         None, description="where drafters connect: redis://, rediss:// or unix:// URL (default: no drafters)"
     )
@@ -62,7 +90,20 @@ class LeadSettings(BaseSettings):
         "drafts in this process, between steps, for machines with one device; auto: what suits the machine",
     )
     draft_model: Path | None = Field(None, description="the GGUF file of the draft model (duo up: bundled)")
+    hf_repo_draft: str | None = Field(
+        None, description="USER/MODEL[:QUANT] on Hugging Face instead of --draft-model (-hfd)"
+    )
     draft_threads: int = Field(0, ge=0, description="CPU threads of each draft model; 0 chooses")
+    gpu_layers_draft: int | None = Field(
+        None, ge=-1, description="layers of the draft model on the GPU (-ngld; default: --gpu-layers)"
+    )
+    embeddings: bool = Field(
+        False, description="answer /v1/embeddings, with this model unless another is given"
+    )
+    embedding_model: Path | None = Field(None, description="the GGUF file of a model for embeddings")
+    pooling: Literal["mean", "cls", "last"] | None = Field(
+        None, description="how an embedding is made of those of its tokens (default: the model's, else mean)"
+    )
     draft_max: int = Field(16, ge=0, le=64, description="most drafted tokens verified per step; 0: none")
     leaves: int = Field(3, ge=1, le=16, description="most leaves of a tree of drafted tokens; 1: chains only")
     lookup: bool = Field(True, description="also draft from what was said before")
@@ -83,7 +124,11 @@ class LeadSettings(BaseSettings):
     top_k: int = Field(40, ge=0, description="default top_k; 0: off")
     top_p: float = Field(0.95, gt=0, le=1, description="default top_p; 1: off")
     min_p: float = Field(0.05, ge=0, le=1, description="default min_p; 0: off")
-    max_queued: int = Field(64, ge=1, description="requests held before new ones are answered 429")
+    seed: int = Field(-1, ge=-1, lt=1 << 64, description="default seed; -1: another one for each request")
+    predict: int = Field(-1, ge=-1, description="default max_tokens; -1: until the context ends")
+    max_queued: int = Field(
+        64, ge=1, description="requests held, running ones included, before new ones are answered 429"
+    )
     profile: Path | None = Field(
         None, description="write a profile of the engine's thread to this file at the end, for pstats"
     )
@@ -98,8 +143,19 @@ class LeadSettings(BaseSettings):
         return SamplingParams(self.temp, self.top_k, self.top_p, self.min_p)
 
     @property
+    def draft_weights(self) -> Weights:
+        """The draft model lies where the target does, but for its layers on the GPU."""
+        n_gpu_layers = self.gpu_layers if self.gpu_layers_draft is None else self.gpu_layers_draft
+        return replace(self.weights, n_gpu_layers=n_gpu_layers, overrides=(), adapters=())
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What the API calls the model; it tells the first."""
+        return self.alias or (model_name(self.model),)
+
+    @property
     def name(self) -> str:
-        return self.alias or self.model.stem
+        return self.names[0]
 
 
 class UpSettings(LeadSettings):

@@ -12,6 +12,7 @@ from server.cache.files import DiskTier
 from server.cache.snapshots import Snapshots
 from server.errors import StartupError
 from server.llama.llamacpp import LlamaBackend
+from server.llama.options import LlamaOptions
 from server.settings import LeadSettings
 
 logger = logging.getLogger("duo.cache")
@@ -32,7 +33,7 @@ def open_snapshots(
             disk = DiskTier(
                 settings.cache_dir,
                 budget_bytes=settings.cache_disk << MIB,
-                fingerprint=fingerprint(settings.model, backend.state_format),
+                fingerprint=fingerprint(backend.options),
             )
         except OSError as error:
             raise StartupError(
@@ -47,13 +48,17 @@ def open_snapshots(
     return snapshots
 
 
-def fingerprint(model: Path, state_format: str) -> str:
-    """What a saved state depends on: the model, by the size and both ends of its file, how llama.cpp lays the
-    state out, and its version."""
-    with model.open("rb") as file:
+def fingerprint(options: LlamaOptions) -> str:
+    """What a saved state depends on: the model and its adapters, by size and both ends of their files, every
+    option that its numbers depend on, and llama.cpp's version. Raises StartupError."""
+    files = "/".join(_digest(path) for path in options.files)
+    return f"{files}/{options.numerics}/{version('llama-cpp-python')}"
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
         size = file.seek(0, 2)
         file.seek(0)
         head = file.read(PART)
         file.seek(max(0, size - PART))
-        ends = hashlib.sha256(head + file.read(PART)).hexdigest()
-    return f"{size}/{ends}/{state_format}/{version('llama-cpp-python')}"
+        return f"{size}-{hashlib.sha256(head + file.read(PART)).hexdigest()}"

@@ -9,7 +9,8 @@ from server.embedded import EmbeddedServer
 from server.errors import StartupError
 from server.flags import n_cores
 from server.lead import run_lead
-from server.llama.llamacpp import has_gpu
+from server.llama.library import has_gpu
+from server.loading import prepared
 from server.settings import BUNDLED_DRAFT, UpSettings
 from server.site import Site, open_socket
 from server.speculation.streams import check
@@ -19,6 +20,7 @@ FEW_CORES = 4
 
 def up(settings: UpSettings) -> int:
     """Run until stopped; returns the exit status. Raises StartupError."""
+    settings = prepared(settings)
     if settings.draft_model and not settings.draft_model.is_file():
         raise StartupError(f"no model file at {settings.draft_model}: give a GGUF file with --draft-model")
     with ExitStack() as stack:
@@ -49,5 +51,7 @@ def _drafter(settings: UpSettings, url: str, name: str) -> Child:
     flags += ["--threads", str(settings.draft_threads or 1)]
     if settings.draft_model:
         flags += ["--model", str(settings.draft_model)]
+    if settings.gpu_layers_draft is not None:
+        flags += ["--gpu-layers", str(settings.gpu_layers_draft)]
     devices = settings.draft_devices
     return Child(name, flags, {} if devices is None else {"CUDA_VISIBLE_DEVICES": devices})

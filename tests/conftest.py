@@ -9,6 +9,7 @@ import pytest
 from hypothesis import settings
 
 from server.llama.fake import FakeBackend, FakeModel
+from tests.contract import witness
 from tests.http_lead import Lead, serving
 
 settings.register_profile("duo", deadline=None)  # tests are not timed: machines are shared
@@ -26,6 +27,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _slowness(item: pytest.Item) -> int:
     marks = [mark.name for mark in item.iter_markers()]
     return max((SLOWER.index(name) + 1 for name in marks if name in SLOWER), default=0)
+
+
+@pytest.fixture(autouse=True)
+def _replies_fit_the_contract() -> Iterator[None]:  # pyright: ignore[reportUnusedFunction]
+    """Fails the test that makes a server answer anything else than openapi.yaml says."""
+    yield
+    faults, witness.faults[:] = list(witness.faults), []
+    assert not faults, "not in openapi.yaml:\n" + "\n".join(faults)
 
 
 @pytest.fixture(scope="module")

@@ -8,29 +8,34 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from typing import Any
 
-import uvicorn
-
+from server.api.middleware import Edge
 from server.api.served import DrafterHealth, Health, ModelCard, Served
 from server.api.traffic import Traffic
 from server.app import create_app
 from server.engine.engine import Engine
 from server.engine.scheduler import Limits
-from server.engine.thread import EngineThread
+from server.engine.thread import Bounds, EngineThread
+from server.grammar.compiler import Compiler
+from server.listening import Door, DrainingServer, configured
 from server.llama.fake import FakeBackend
 from server.sampling.params import SamplingParams
 from server.text.template import ChatTemplate
+from tests.contract.witness import witnessed
 from tests.support import OracleProposer
 
 
 class Lead:
     """What a test may look at besides HTTP."""
 
-    def __init__(self, url: str, thread: EngineThread, backend: FakeBackend, served: Served) -> None:
+    backend: FakeBackend
+
+    def __init__(self, url: str, server: DrainingServer, thread: EngineThread, served: Served) -> None:
         self.url = url
+        self.server = server
         self.served = served
         self.thread = thread
-        self.backend = backend
 
     def until(self, condition: Callable[[Engine], bool]) -> None:
         """Wait for the engine to be in some state."""
@@ -47,13 +52,21 @@ class Lead:
 
 @contextmanager
 def serving(
-    backend: FakeBackend, *, max_queued: int = 64, n_slots: int = 4, template: str | None = None
+    backend: FakeBackend,
+    *,
+    max_queued: int = 64,
+    n_slots: int = 4,
+    template: str | None = None,
+    door: Door | None = None,
+    bounds: Bounds | None = None,
+    **more: Any,
 ) -> Generator[Lead]:
-    """Serve on a free port, in a thread with an event loop of its own."""
+    """Serve on a free port, in a thread with an event loop of its own. more: further fields of what is served."""
+    door = door or Door(Edge(), None, grace_s=0)
     listener = socket.create_server(("127.0.0.1", 0))
-    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    url = f"{'https' if door.tls else 'http'}://127.0.0.1:{listener.getsockname()[1]}"
     ready = threading.Event()
-    held: list[tuple[uvicorn.Server, EngineThread, Served]] = []
+    held: list[Lead] = []
 
     async def serve() -> None:
         limits = Limits(n_batch=backend.n_batch, n_chunk=16)
@@ -62,14 +75,14 @@ def serving(
             lambda emit: Engine(backend, OracleProposer([]), emit, n_slots=n_slots, limits=limits),
             n_ctx=backend.n_ctx,
             max_queued=max_queued,
+            bounds=bounds,
             observers=[traffic],
         )
 
         def health() -> Health:
             drafters = (DrafterHealth("d", "toy", "refused", "vocabulary sizes differ", {"stale": 2}),)
-            return Health(
-                "stuck" if thread.stuck() else "ok", n_slots, thread.engine.n_active, 0, 1.5, drafters
-            )
+            status = "stuck" if thread.stuck() else "draining" if thread.draining else "ok"
+            return Health(status, n_slots, thread.engine.n_active, 0, 1.5, drafters)
 
         served = Served(
             thread,
@@ -79,12 +92,17 @@ def serving(
             SamplingParams(0.0),
             health,
             "fp",
+            grammars=Compiler(backend.vocab),
             traffic=traffic,
+            ask=thread.ask,
+            **more,
         )
-        config = uvicorn.Config(create_app(served), log_config=None, timeout_graceful_shutdown=1)
-        server = uvicorn.Server(config)
+        config = configured(witnessed(create_app(served, door.edge)), door.tls)
+        server = DrainingServer(config, thread, grace_s=door.grace_s)
         thread.start()
-        held.append((server, thread, served))
+        lead = Lead(url, server, thread, served)
+        lead.backend = backend
+        held.append(lead)
         ready.set()
         await server.serve(sockets=[listener])
         await thread.stop()
@@ -92,9 +110,8 @@ def serving(
     runner = threading.Thread(target=asyncio.run, args=(serve(),))
     runner.start()
     ready.wait()
-    server, thread, served = held[0]
     try:
-        yield Lead(url, thread, backend, served)
+        yield held[0]
     finally:
-        server.should_exit = True
+        held[0].server.should_exit = True
         runner.join()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -23,13 +24,17 @@ async def create(request: Request) -> Response:
     body = await parse(request, served)
     # on another thread: a long prompt takes a while, and streams shall not stutter meanwhile
     asked = await asyncio.to_thread(generation_requests, served, body)
-    reply = Reply(served, body, asked, submit(served, body, asked.requests))
+    reply = Reply(served, body, asked, submit(served, body, asked.requests, asked.form))
     return await deliver(request, reply, stream=body.stream)
 
 
 async def parse(request: Request, served: Served) -> ChatRequest:
     """The body, validated. Raises InvalidRequestError and NotFoundError."""
-    data = await read_object(request)
+    return checked(served, await read_object(request))
+
+
+def checked(served: Served, data: dict[str, Any]) -> ChatRequest:
+    """The same of a body that was read already."""
     body = validated(ChatRequest, data)
     if (name := refused(data)) is not None:
         raise InvalidRequestError(

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from server.api.generation_fields import GenerationFields
 from server.api.logprobs import logprobs_json
-from server.api.schema import ChatRequest
 from server.api.served import Served
 from server.engine.events import Committed, Event, Failed, Finished, Started, Stats
 from server.engine.generate import Generation
@@ -17,22 +17,40 @@ from server.engine.request import GenerationRequest
 from server.errors import BusyError
 from server.llama.backend import Vocabulary
 from server.sampling.logprobs import TokenLogprobs
+from server.text.detokenize import control_tokens
+from server.text.form import PLAIN, Form
+from server.text.message import Content, Message, Piece, coalesced, folded
+from server.text.reading import MessageReader
 from server.text.reply import ReplyText
 
 
 @dataclass(frozen=True, slots=True)
 class Portion:
-    """Text of a reply, and what goes with it: logprobs in OpenAI's shape and token ids, where asked for."""
+    """More of a reply, neighbouring pieces of one kind joined, and what goes with it, where asked for:
+    logprobs of the content in OpenAI's shape, and all token ids."""
 
-    text: str
+    pieces: Sequence[Piece] = ()
     logprobs: dict[str, Any] | None = None
     tokens: list[int] | None = None
+
+    @property
+    def text(self) -> str:
+        """Its content."""
+        return "".join(piece.text for piece in self.pieces if isinstance(piece, Content))
 
 
 class Choice:
     """One reply. See every event of its generation, in order; take portions whenever it suits."""
 
-    def __init__(self, index: int, generation: Generation, vocabulary: Vocabulary, body: ChatRequest) -> None:
+    def __init__(
+        self,
+        index: int,
+        generation: Generation,
+        vocabulary: Vocabulary,
+        body: GenerationFields,
+        form: Form = PLAIN,
+    ) -> None:
+        """form: how its text is to be read."""
         self.index = index
         self.generation = generation
         self.events = aiter(generation)
@@ -40,10 +58,14 @@ class Choice:
         self._vocabulary = vocabulary
         self._with_logprobs = body.n_logprobs is not None
         self._with_tokens = body.return_tokens
-        aligned = self._with_logprobs or self._with_tokens
-        self._text = ReplyText(vocabulary, body.stops, aligned=aligned)
-        self._untold: list[str] = []
-        self._told: list[str] = []
+        aligned = self._with_logprobs or self._with_tokens or form.tags is not None
+        shown = control_tokens(vocabulary, form.marks)
+        self._text = ReplyText(vocabulary, body.stops, aligned=aligned, shown=shown)
+        self._reader = MessageReader(form)
+        self._aligned = aligned
+        self._untold: list[Piece] = []
+        self._told: list[Piece] = []
+        self._n_reasoning = 0
         self._tokens: list[int] = []
         self._logprobs: list[TokenLogprobs] = []
         self._started = Started(0, 0)
@@ -64,8 +86,10 @@ class Choice:
             case Finished():
                 if event.reason == "cancelled" and not self._text.stopped:
                     raise BusyError("the server is shutting down", draining=True)
-                self._untold.append(self._text.end())
+                self._untold += self._reader.feed(self._text.end()) + self._reader.end()
                 self.reason = self._text.finish_reason(event.reason)
+                if self.reason == "stop" and self.message.calls:
+                    self.reason = "tool_calls"
                 self._stats = self._text.stats(event.stats)
 
     def _commit(self, event: Committed) -> None:
@@ -77,25 +101,32 @@ class Choice:
             return
         self._tokens += event.tokens
         self._logprobs += event.logprobs
-        self._untold.append(self._text.feed(event))
+        self._untold += self._reader.feed(self._text.feed(event))
         if self._text.stopped:
             self.generation.cancel(keep=self._text.n_tokens)
 
     def portion(self) -> Portion:
-        """What has not been told yet. While the text is empty, tokens wait for the text they are part of,
+        """What has not been told yet. While there is nothing, tokens wait for the text they are part of,
         unless the reply has ended."""
-        text = "".join(self._untold)
+        pieces = coalesced(self._untold)
         self._untold.clear()
-        self._told.append(text)
-        if not (self._with_logprobs or self._with_tokens) or not (text or self.reason):
-            return Portion(text)
-        told = self._text.completed()
+        self._told += pieces
+        if not self._aligned or not (pieces or self.reason):
+            return Portion(pieces)
+        told = self._text.completed(self._reader.n_settled)
+        self._n_reasoning += sum(one.start < self._reader.n_thought for one in told)
         logprobs = tokens = None
         if self._with_logprobs:
-            logprobs = logprobs_json(self._vocabulary, [self._logprobs[i] for i in told])
+            content = [self._logprobs[o.position] for o in told if self._reader.is_content(o.start, o.end)]
+            logprobs = logprobs_json(self._vocabulary, content)
         if self._with_tokens:
-            tokens = [self._tokens[i] for i in told]
-        return Portion(text, logprobs, tokens)
+            tokens = [self._tokens[one.position] for one in told]
+        return Portion(pieces, logprobs, tokens)
+
+    @property
+    def n_reasoning(self) -> int:
+        """Tokens of thoughts and their marks, among those told."""
+        return self._n_reasoning
 
     def stats(self) -> Stats:
         """What the reply has cost; while it goes on, so far, by the clock of who tells it."""
@@ -114,9 +145,14 @@ class Choice:
         )
 
     @property
-    def said(self) -> tuple[str, list[int]]:
-        """The reply so far: its text, and its tokens, a stop token included."""
-        return "".join(self._told + self._untold), self._tokens[: self._text.n_tokens]
+    def message(self) -> Message:
+        """The reply so far."""
+        return folded(self._told + self._untold)
+
+    @property
+    def said(self) -> tuple[Message, list[int]]:
+        """The reply so far, and its tokens, a stop token included."""
+        return self.message, self._tokens[: self._text.n_tokens]
 
     @property
     def mean_logprob(self) -> float:
@@ -125,8 +161,10 @@ class Choice:
         return sum(one.logprob for one in counted) / len(counted)
 
 
-def submit(served: Served, body: ChatRequest, requests: Sequence[GenerationRequest]) -> list[Choice]:
-    """All of them, or none: raises what the generator raises."""
+def submit(
+    served: Served, body: GenerationFields, requests: Sequence[GenerationRequest], form: Form = PLAIN
+) -> list[Choice]:
+    """All of them, or none: raises what the generator raises. form: how their texts are to be read."""
     generations: list[Generation] = []
     try:
         for request in requests:
@@ -135,7 +173,7 @@ def submit(served: Served, body: ChatRequest, requests: Sequence[GenerationReque
         for generation in generations:
             generation.cancel()
         raise
-    return [Choice(i, generation, served.vocabulary, body) for i, generation in enumerate(generations)]
+    return [Choice(i, generation, served.vocabulary, body, form) for i, generation in enumerate(generations)]
 
 
 async def interleaved(choices: Sequence[Choice]) -> AsyncIterator[tuple[Choice, Event]]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import orjson
 
 from server.api.choices import Choice, Portion
-from server.api.statistics import usage
-from server.engine.events import Stats
+from server.text.message import Arguments, CallBegun, Content, Message, Piece, Reasoning, folded
 
 DONE = b"data: [DONE]\n\n"
 
@@ -29,14 +28,33 @@ class Envelope:
         return {"object": object, **self._about, "choices": choices, **extra}
 
 
-def completion(envelope: Envelope, choices: Iterable[Choice], extra: dict[str, Any]) -> bytes:
-    """A whole reply. The choices are told in this order and numbered anew."""
-    told: list[dict[str, Any]] = []
-    for index, choice in enumerate(choices):
-        portion = choice.portion()
-        message = {"role": "assistant", "content": portion.text, "refusal": None}
-        told.append({"index": index, "message": message, **_beside(portion), "finish_reason": choice.reason})
+def completion(envelope: Envelope, choices: Iterable[tuple[Choice, Portion]], extra: dict[str, Any]) -> bytes:
+    """A whole reply. The choices, each with all that it has to tell, come in this order and are numbered
+    anew."""
+    told = [
+        {
+            "index": index,
+            "message": _message(folded(portion.pieces)),
+            **_beside(portion),
+            "finish_reason": choice.reason,
+        }
+        for index, (choice, portion) in enumerate(choices)
+    ]
     return orjson.dumps(envelope("chat.completion", told, **extra))
+
+
+def _message(reply: Message) -> dict[str, Any]:
+    """content is null in a reply that does nothing but call tools."""
+    content = None if reply.calls and not reply.content else reply.content
+    message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+    if reply.reasoning:
+        message["reasoning_content"] = reply.reasoning
+    if reply.calls:
+        message["tool_calls"] = [
+            {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": c.arguments}}
+            for c in reply.calls
+        ]
+    return message
 
 
 class ChunkWriter:
@@ -49,28 +67,53 @@ class ChunkWriter:
         self._frames = [self._frame(index) for index in range(n_choices)]
 
     def role(self, index: int) -> bytes:
-        return self._chunk(_choice(index, {"role": "assistant", "content": None}, Portion(""), None))
+        return self._chunk(_choice(index, {"role": "assistant", "content": None}, Portion(), None))
 
-    def text(self, index: int, portion: Portion, timings: dict[str, Any] | None = None) -> bytes:
-        if portion.logprobs is None and portion.tokens is None and timings is None:
+    def pieces(self, index: int, portion: Portion, timings: dict[str, Any] | None = None) -> Iterator[bytes]:
+        """A chunk for each piece. The last has tokens and timings; logprobs are with the content."""
+        *before, last = portion.pieces
+        bearer = next((piece for piece in reversed(portion.pieces) if isinstance(piece, Content)), last)
+        for piece in before:
+            yield self._piece(index, piece, Portion(logprobs=portion.logprobs if piece is bearer else None))
+        logprobs = portion.logprobs if last is bearer else None
+        yield self._piece(index, last, Portion((), logprobs, portion.tokens), timings)
+
+    def _piece(
+        self, index: int, piece: Piece, beside: Portion, timings: dict[str, Any] | None = None
+    ) -> bytes:
+        plain = beside.logprobs is None and beside.tokens is None and timings is None
+        if plain and isinstance(piece, Content):
             head, tail = self._frames[index]
-            return head + orjson.dumps(portion.text) + tail
+            return head + orjson.dumps(piece.text) + tail
         extra = {} if timings is None else {"timings": timings}
-        return self._chunk(_choice(index, {"content": portion.text}, portion, None), **extra)
+        return self._chunk(_choice(index, _delta(piece), beside, None), **extra)
 
     def finish(self, choice: Choice, rest: Portion, extra: dict[str, Any]) -> bytes:
         """rest: tokens that are no part of any text."""
         return self._chunk(_choice(choice.index, {}, rest, choice.reason), **extra)
 
-    def usage(self, stats: Stats) -> bytes:
-        return event(self._envelope("chat.completion.chunk", [], usage=usage(stats)))
+    def usage(self, usage: dict[str, Any]) -> bytes:
+        return event(self._envelope("chat.completion.chunk", [], usage=usage))
 
     def _chunk(self, choice: dict[str, Any], **extra: Any) -> bytes:
         return event(self._envelope("chat.completion.chunk", [choice], **self._extra, **extra))
 
     def _frame(self, index: int) -> tuple[bytes, bytes]:
-        head, tail = self._chunk(_choice(index, {"content": "\x00"}, Portion(""), None)).split(b'"\\u0000"')
+        head, tail = self._chunk(_choice(index, {"content": "\x00"}, Portion(), None)).split(b'"\\u0000"')
         return head, tail
+
+
+def _delta(piece: Piece) -> dict[str, Any]:
+    match piece:
+        case Content(text):
+            return {"content": text}
+        case Reasoning(text):
+            return {"reasoning_content": text}
+        case CallBegun(index, id, name):
+            function = {"name": name, "arguments": ""}
+            return {"tool_calls": [{"index": index, "id": id, "type": "function", "function": function}]}
+        case Arguments(index, text):
+            return {"tool_calls": [{"index": index, "function": {"arguments": text}}]}
 
 
 def _choice(index: int, delta: dict[str, Any], portion: Portion, reason: str | None) -> dict[str, Any]:

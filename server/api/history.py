@@ -10,15 +10,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextvars import Context
 from dataclasses import dataclass
+from typing import Any
 
 from server.cache.prefix import common_prefix
 from server.engine.generate import Generator
 from server.engine.request import GenerationRequest
 from server.errors import DuoError
 from server.llama.backend import Vocabulary
-from server.text.template import ChatTemplate, Message
+from server.text.message import Message
+from server.text.template import BARE, ChatTemplate, Setting, begun_by
 from server.text.transcript import Transcript
 
 logger = logging.getLogger("duo.api")
@@ -28,15 +31,29 @@ WORTH_SETTLING = 16  # tokens that the next turn would have to evaluate
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """One turn: the prompt as text, as messages and as tokens, the reply as text and as tokens, the one that
-    ended it included. salt: who may know of it."""
+    """One turn: the prompt as text, as messages and as tokens, the reply as a message and as tokens, the one
+    that ended it included. salt: who may know of it; setting: what the prompt was rendered with."""
 
     text: str
-    messages: Sequence[Message]
+    messages: Sequence[Mapping[str, Any]]
     prompt: Sequence[int]
-    reply: str
+    reply: Message
     tokens: Sequence[int]
     salt: str
+    setting: Setting = BARE
+
+    @property
+    def as_message(self) -> dict[str, Any]:
+        """The reply as the client will send it back."""
+        message: dict[str, Any] = {"role": "assistant", "content": self.reply.content}
+        if self.reply.reasoning:
+            message["reasoning_content"] = self.reply.reasoning
+        if self.reply.calls:
+            message["tool_calls"] = [
+                {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": c.arguments}}
+                for c in self.reply.calls
+            ]
+        return message
 
 
 class History:
@@ -57,14 +74,15 @@ class History:
             tokens.insert(0, vocabulary.bos)
         return tokens
 
-    def recall(self, conversations: Iterable[Sequence[int]]) -> None:
-        """Know these, of no salt, as if they had been said since the start."""
+    def recall(self, conversations: Iterable[Sequence[int]], salt: str = "") -> None:
+        """Know these, all of one salt, as if they had been said since the start."""
         for tokens in conversations:
-            self._transcript.recall(tokens, "")
+            self._transcript.recall(tokens, salt)
 
     def ended(self, said: Said, *, settle: bool) -> None:
         """A reply has ended. settle: evaluate what the next turn will begin with."""
-        task = asyncio.create_task(self._keep(said, settle))
+        # in a context of its own: it is none of the costs of the request that has ended
+        task = asyncio.create_task(self._keep(said, settle), context=Context())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -97,10 +115,10 @@ class History:
         self._transcript.remember(said.text, said.prompt, said.tokens, said.salt)
         if not settle:
             return []
-        messages, reply = said.messages, said.reply
-        if messages[-1]["role"] == "assistant":  # whose message the reply went on with
-            messages, reply = messages[:-1], str(messages[-1].get("content") or "") + reply
-        text = self._template.settled(messages, {"role": "assistant", "content": reply})
+        messages, reply = said.messages, said.as_message
+        if (begun := begun_by(messages)) is not None:  # the reply went on with that message
+            messages, reply = messages[:-1], {**reply, "content": begun + reply["content"]}
+        text = self._template.settled(messages, reply, said.setting)
         if text is None:
             return []
         tokens = self.tokens_of(text, said.salt)

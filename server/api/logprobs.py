@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Iterable
 from typing import Any
 
@@ -31,3 +32,42 @@ def _entry(vocabulary: Vocabulary, token: int, logprob: float) -> dict[str, Any]
         "logprob": logprob,
         "bytes": list(added) if added else None,
     }
+
+
+class LegacyLogprobs:
+    """Logprobs of one reply in the shape of OpenAI's legacy completions, a portion at a time."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._offset = 0
+
+    def told(self, logprobs: dict[str, Any]) -> dict[str, Any]:
+        """logprobs: those of logprobs_json, of the tokens after those told before. text_offset is the
+        character of the reply's text that a token begins in or with. top_logprobs has the token itself
+        besides the likeliest ones; of tokens that are written alike only the likeliest."""
+        tokens: list[str] = []
+        tops: list[dict[str, float]] = []
+        offsets: list[int] = []
+        for entry in logprobs["content"]:
+            offsets.append(self._offset)
+            tokens.append(_written(entry))
+            top: dict[str, float] = {}
+            for one in (*entry["top_logprobs"], entry):
+                top.setdefault(_written(one), one["logprob"])
+            tops.append(top)
+            self._offset += len(self._decoder.decode(bytes(entry["bytes"] or ())))
+        return {
+            "tokens": tokens,
+            "token_logprobs": [entry["logprob"] for entry in logprobs["content"]],
+            "top_logprobs": tops,
+            "text_offset": offsets,
+        }
+
+
+def _written(entry: dict[str, Any]) -> str:
+    """As OpenAI writes a token that is part of a character: bytes:\\xf0\\x9f."""
+    data = bytes(entry["bytes"] or ())
+    try:
+        return data.decode() or entry["token"]
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)

@@ -1,56 +1,122 @@
-"""What every request passes: an id, a clock, a bound on its body, a net. Pure ASGI shows disconnects."""
+"""What every request passes: an id, a clock, bounds on its body, a net. Pure ASGI shows disconnects."""
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import time
+from dataclasses import dataclass, field
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.api import problem
+from server.api.access import NOBODY, Access
+from server.api.request_log import MAX_TOLD, Line, RequestLog
+from server.engine.account import CURRENT, Account
 from server.errors import InvalidRequestError
 
 MAX_BODY = 32 << 20  # bytes
+BODY_S = 600.0
 
 
 class BodyTooLargeError(InvalidRequestError):
     status = 413
 
 
-class RequestFrame:
-    """Adds x-request-id (the client's, if it sent one) and openai-processing-ms; refuses large bodies."""
+class BodyTooSlowError(InvalidRequestError):
+    status = 408
 
-    def __init__(self, app: ASGIApp, *, max_body: int = MAX_BODY) -> None:
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """How the server meets its clients. cors_origins: whose pages may use it, "*" is every page; max_body in
+    bytes; body_s: how long a body may take to arrive."""
+
+    access: Access = field(default_factory=Access)
+    cors_origins: tuple[str, ...] = ("*",)
+    max_body: int = MAX_BODY
+    body_s: float = BODY_S
+    log: RequestLog = field(default_factory=RequestLog)
+
+
+class RequestFrame:
+    """Adds x-request-id (the client's, if it sent one) and openai-processing-ms; refuses bodies that are
+    large or slow; opens the account that the request's generations are put on, and tells the log."""
+
+    def __init__(self, app: ASGIApp, *, edge: Edge) -> None:
         self._app = app
-        self._max_body = max_body
+        self._edge = edge
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         began = time.perf_counter()
-        asked = Headers(scope=scope).get("x-request-id", "")
-        id = asked if asked.isascii() and asked.isprintable() and 0 < len(asked) <= 128 else ""
-        id = id or f"req_{secrets.token_hex(12)}"
-        n_received = 0
-
-        async def bounded_receive() -> Message:
-            nonlocal n_received
-            message = await receive()
-            n_received += len(message.get("body", b""))
-            if n_received > self._max_body:
-                raise BodyTooLargeError(f"the body is larger than {self._max_body} bytes")
-            return message
+        account = Account(_id(scope))
+        body = _Body(scope, receive, self._edge)
+        line = Line(scope["method"], scope["path"], account)
 
         async def framed_send(message: Message) -> None:
             if message["type"] == "http.response.start":
+                line.status = message["status"]
+                line.first_ms = (time.perf_counter() - began) * 1e3
                 headers = MutableHeaders(scope=message)
-                headers["x-request-id"] = id
-                headers["openai-processing-ms"] = str(round((time.perf_counter() - began) * 1e3))
+                headers["x-request-id"] = account.id
+                headers["openai-processing-ms"] = str(round(line.first_ms))
             await send(message)
 
-        await self._app(scope, bounded_receive, framed_send)
+        token = CURRENT.set(account)
+        try:
+            await self._app(scope, body.receive, framed_send)
+        finally:
+            CURRENT.reset(token)
+            if self._edge.log.requests:
+                line.ms = (time.perf_counter() - began) * 1e3
+                line.key = scope.get("state", {}).get("caller", NOBODY).name
+                line.body = bytes(body.kept)
+                line.tell()
+
+
+def _id(scope: Scope) -> str:
+    asked = Headers(scope=scope).get("x-request-id", "")
+    fits = asked.isascii() and asked.isprintable() and 0 < len(asked) <= 128
+    return asked if fits else f"req_{secrets.token_hex(12)}"
+
+
+class _Body:
+    """The body of one request, as it arrives. kept: its beginning, if that is to be logged."""
+
+    def __init__(self, scope: Scope, receive: Receive, edge: Edge) -> None:
+        self.kept = bytearray()
+        self._receive = receive
+        self._edge = edge
+        announced = Headers(scope=scope).get("content-length", "0")[:18]  # no integer of any length
+        self._n_announced = int(announced) if announced.isascii() and announced.isdigit() else 0
+        self._n_received = 0
+        self._complete = False
+        self._deadline = asyncio.get_running_loop().time() + edge.body_s
+
+    async def receive(self) -> Message:
+        """As ASGI's receive(). Raises BodyTooLargeError and BodyTooSlowError."""
+        if self._complete:  # what may still come is that the client goes away
+            return await self._receive()
+        edge = self._edge
+        if self._n_announced > edge.max_body:
+            raise BodyTooLargeError(f"the body is larger than {edge.max_body} bytes")
+        try:
+            async with asyncio.timeout_at(self._deadline):
+                message = await self._receive()
+        except TimeoutError as error:
+            raise BodyTooSlowError(f"the body has not arrived within {edge.body_s:g} s") from error
+        chunk = message.get("body", b"")
+        self._n_received += len(chunk)
+        if self._n_received > edge.max_body:
+            raise BodyTooLargeError(f"the body is larger than {edge.max_body} bytes")
+        if edge.log.prompts and len(self.kept) < MAX_TOLD:
+            self.kept += chunk
+        self._complete = not message.get("more_body", False)
+        return message
 
 
 class DefectNet:

@@ -14,19 +14,21 @@ from server.errors import NotFoundError
 
 async def list_models(request: Request) -> Response:
     served: Served = request.state.served
-    body = {"object": "list", "data": [_card(served.model)]}
+    body = {"object": "list", "data": [_card(model, served) for model in served.models]}
     return Response(orjson.dumps(body), media_type="application/json")
 
 
 async def get_model(request: Request) -> Response:
+    """By any name that requests may call it."""
     served: Served = request.state.served
     id = request.path_params["id"]
-    if id not in (served.model.id, "default"):
-        raise NotFoundError(f"The model `{id}` does not exist", param="model", code="model_not_found")
-    return Response(orjson.dumps(_card(served.model)), media_type="application/json")
+    for model in served.models:
+        if model.is_called(id):
+            return Response(orjson.dumps(_card(model, served)), media_type="application/json")
+    raise NotFoundError(f"The model `{id}` does not exist", param="model", code="model_not_found")
 
 
-def _card(model: ModelCard) -> dict[str, Any]:
+def _card(model: ModelCard, served: Served) -> dict[str, Any]:
     return {
         "id": model.id,
         "object": "model",
@@ -34,8 +36,20 @@ def _card(model: ModelCard) -> dict[str, Any]:
         "owned_by": "duo",
         "meta": {
             "n_ctx": model.n_ctx,
+            "n_vocab": model.n_vocab,
             "n_params": model.n_params,
+            "size": model.n_bytes,
+            "quantization": model.quantization,
             "description": model.description,
             "note": model.note,
+            "aliases": list(model.aliases),
+            "draft": _drafts(served) if model is served.model else None,
         },
     }
+
+
+def _drafts(served: Served) -> dict[str, Any]:
+    """Who drafts for the model at this moment."""
+    health = served.health()
+    accepted = [drafter for drafter in health.drafters if drafter.state == "accepted"]
+    return {"mode": health.draft_mode, "drafters": len(accepted)}

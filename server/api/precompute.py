@@ -10,6 +10,7 @@ from starlette.responses import JSONResponse, Response
 
 from server.api.chat import parse
 from server.api.delivery import CLOSED, ClientGone, unless_gone
+from server.api.form_of_reply import setting_of
 from server.api.schema import ChatRequest
 from server.api.served import Served
 from server.engine.events import Failed, Finished, Started
@@ -33,7 +34,9 @@ async def create(request: Request) -> Response:
 
 def _prompt(served: Served, body: ChatRequest) -> list[int]:
     """But for the last token, which what is typed next may be part of."""
-    text = served.template.begun([message.for_template() for message in body.messages])
+    text = served.template.begun(
+        [message.for_template() for message in body.messages], setting_of(served, body)
+    )
     tokens = served.history.tokens_of(text, body.salt)
     return tokens[:-1] if len(tokens) > 1 else tokens
 

@@ -12,7 +12,14 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from server.errors import BusyError, DuoError, InvalidRequestError
+from server.errors import (
+    AccessError,
+    BusyError,
+    DuoError,
+    InvalidRequestError,
+    NotSupportedError,
+    TimeLimitError,
+)
 
 logger = logging.getLogger("duo.api")
 
@@ -23,8 +30,19 @@ def body(error: DuoError) -> dict[str, Any]:
 
 
 def respond(error: DuoError) -> Response:
-    headers = {"Retry-After": str(error.retry_after_s)} if isinstance(error, BusyError) else None
-    return Response(orjson.dumps(body(error)), error.status, headers, "application/json")
+    return Response(orjson.dumps(body(error)), error.status, _headers(error), "application/json")
+
+
+def _headers(error: DuoError) -> dict[str, str]:
+    match error:
+        case BusyError():
+            return {"Retry-After": str(error.retry_after_s)}
+        case AccessError():
+            return {"WWW-Authenticate": "Bearer"}
+        case TimeLimitError() | NotSupportedError():
+            return {"x-should-retry": "false"}  # which OpenAI's clients heed
+        case _:
+            return {}
 
 
 def invalid(error: ValidationError, data: object) -> InvalidRequestError:

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, TypeVar
 
 from server.api.history import History
+from server.api.response_store import ResponseStore
+from server.api.rpc_handles import Handles
 from server.api.traffic import Traffic
 from server.cache.named import NamedFiles
 from server.cache.snapshots import NOTHING, Counters
+from server.embedding import EmbeddingWorker
+from server.engine.engine import Engine
 from server.engine.generate import Generator
-from server.engine.thread import Command
+from server.grammar.compiler import Compiler
 from server.llama.backend import Vocabulary
-from server.sampling.constraint import Constraint
 from server.sampling.params import SamplingParams
 from server.text.template import ChatTemplate
+
+T = TypeVar("T")
 
 TOKEN_COUNTS = ("drafted", "accepted")
 """What DrafterHealth.counts has in tokens; all others are messages, by what became of them."""
@@ -23,7 +28,8 @@ TOKEN_COUNTS = ("drafted", "accepted")
 
 @dataclass(frozen=True, slots=True)
 class ModelCard:
-    """The model as /v1/models and the page show it. created: Unix seconds. note: a remark for the page."""
+    """A model as /v1/models, /props and the page show it. created: Unix seconds. note: a remark for the page.
+    aliases: what it is called beside its id. file: the name of its file. n_bytes: of its weights."""
 
     id: str
     created: int
@@ -31,6 +37,27 @@ class ModelCard:
     n_params: int
     description: str
     note: str | None = None
+    aliases: Sequence[str] = ()
+    file: str = ""
+    n_vocab: int = 0
+    n_bytes: int = 0
+    quantization: str | None = None
+
+    def is_called(self, name: str) -> bool:
+        """Whether a client that asks for this name means this model."""
+        return name in (self.id, "default", *self.aliases)
+
+
+@dataclass(frozen=True, slots=True)
+class Embedding:
+    """What embeds; card: of the model that does, which may be the one that generates."""
+
+    worker: EmbeddingWorker
+    card: ModelCard
+
+    @property
+    def id(self) -> str:
+        return self.card.id
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +95,10 @@ class GateHealth:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """'stuck': there is work and no progress. step_python_us: Python's median share of a one-session step."""
+    """'stuck': there is work and no progress; 'draining': what runs may end, nothing new is taken.
+    step_python_us: Python's median share of a one-session step."""
 
-    status: Literal["ok", "loading", "stuck"]
+    status: Literal["ok", "loading", "draining", "stuck"]
     slots_total: int
     slots_busy: int
     queued: int
@@ -106,13 +134,19 @@ class Health:
         }
 
 
+class Ask(Protocol):
+    """How to have the engine's thread answer a question, see EngineThread.ask."""
+
+    async def __call__(self, question: Callable[[Engine], T]) -> T: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Served:
-    """Everything a route may need. fingerprint: OpenAI's system_fingerprint. grammars compiles a GBNF text
-    into a maker of fresh grammar states, raising InvalidRequestError that names the place; None: there are
-    no grammars. traffic must observe the generator's events for /metrics to count. cached:
-    what the tiers below the KV cache hold. command has the engine's
-    thread do something; None: there are no slots to see. slot_files: where they are saved, None: nowhere."""
+    """Everything a route may need. fingerprint: OpenAI's system_fingerprint. grammars: None where
+    replies cannot be given a form. traffic must observe the generator's events for /metrics to count. ask:
+    None where there are no slots to see. slot_files: where they are saved, None: nowhere. cached: what the
+    tiers below the KV cache hold. embedding: None where there are no embeddings. seed, max_tokens: of
+    requests that do not say; None: a random one, until the context ends."""
 
     generator: Generator
     vocabulary: Vocabulary
@@ -121,13 +155,24 @@ class Served:
     defaults: SamplingParams
     health: Callable[[], Health]
     fingerprint: str
-    grammars: Callable[[str], Callable[[], Constraint]] | None = None
+    grammars: Compiler | None = None
     traffic: Traffic = field(default_factory=Traffic)
-    command: Callable[[Command], None] | None = None
+    ask: Ask | None = None
     slot_files: NamedFiles | None = None
     cached: Callable[[], Counters] = lambda: NOTHING
+    embedding: Embedding | None = None
+    seed: int | None = None
+    max_tokens: int | None = None
+    responses: ResponseStore = field(default_factory=ResponseStore)
+    handles: Handles = field(default_factory=Handles)
     history: History = field(init=False)
 
     def __post_init__(self) -> None:
         history = History(self.vocabulary, self.template, self.generator)
         object.__setattr__(self, "history", history)  # derived; frozen for everybody else
+
+    @property
+    def models(self) -> list[ModelCard]:
+        """The one that generates, and the one that embeds, if that is another."""
+        other = self.embedding is not None and self.embedding.id != self.model.id
+        return [self.model, self.embedding.card] if self.embedding and other else [self.model]

@@ -7,35 +7,21 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
-from concurrent.futures import Future
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import orjson
-from pydantic import Field, ValidationError
+from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from server.api import problem
 from server.api.body import Body
-from server.api.schema import MAX_SALT
-from server.api.served import Served
+from server.api.generation_fields import MAX_SALT
+from server.api.incoming import read_object, validated
+from server.api.served import Ask, Served
 from server.cache.named import FullError, NamedFiles, Stored, fault
 from server.cache.record import CorruptError, ForeignError
-from server.engine.engine import Engine
 from server.engine.slots import Slot
-from server.errors import BusyError, DuoError, InvalidRequestError, NotFoundError
-
-T = TypeVar("T")
-
-ANSWER_S = 60.0  # the engine answers between two steps
-
-
-class NotSupportedError(DuoError):
-    """Not with the options that this server was started with (501)."""
-
-    status = 501
-    type = "not_supported_error"
+from server.errors import DuoError, InvalidRequestError, NotFoundError, NotSupportedError
 
 
 class NoSpaceError(DuoError):
@@ -55,7 +41,7 @@ class FileBody(Body):
 async def list_slots(request: Request) -> Response:
     """Every place for a conversation in the KV cache. Tells counts, never what was said."""
     served: Served = request.state.served
-    slots = await _ask(served, lambda engine: engine.slots.list())
+    slots = await _asking(served)(lambda engine: engine.slots.list())
     return _json([_listed(slot, served.model.n_ctx) for slot in slots])
 
 
@@ -67,7 +53,7 @@ async def act(request: Request) -> Response:
         raise InvalidRequestError("action: must be save, restore or erase", param="action")
     id = _id(request.path_params["id"])
     if action == "erase":
-        n_erased = await _ask(served, lambda engine: engine.slots.erase(id))
+        n_erased = await _asking(served)(lambda engine: engine.slots.erase(id))
         return _json({"id_slot": id, "n_erased": n_erased})
     if served.slot_files is None:
         raise NotSupportedError("this server keeps no files: start it with --cache-dir to save slots")
@@ -77,7 +63,7 @@ async def act(request: Request) -> Response:
 
 async def _save(served: Served, files: NamedFiles, id: int, body: FileBody) -> dict[str, Any]:
     began = time.perf_counter()
-    tokens, data = await _ask(served, lambda engine: engine.slots.save(id, body.cache_salt))
+    tokens, data = await _asking(served)(lambda engine: engine.slots.save(id, body.cache_salt))
     n_written = await asyncio.to_thread(_write, files, body, tokens, data)
     return {
         "id_slot": id,
@@ -92,7 +78,7 @@ async def _restore(served: Served, files: NamedFiles, id: int, body: FileBody) -
     began = time.perf_counter()
     stored = await asyncio.to_thread(_read, files, body)
     salt = body.cache_salt
-    await _ask(served, lambda engine: engine.slots.restore(id, stored.tokens, stored.data, salt))
+    await _asking(served)(lambda engine: engine.slots.restore(id, stored.tokens, stored.data, salt))
     return {
         "id_slot": id,
         "filename": body.filename,
@@ -102,36 +88,14 @@ async def _restore(served: Served, files: NamedFiles, id: int, body: FileBody) -
     }
 
 
-async def _ask(served: Served, question: Callable[[Engine], T]) -> T:
-    """What the engine's thread says to this, and raises. One that has not been asked in time never is."""
-    if served.command is None:
+def _asking(served: Served) -> Ask:
+    if served.ask is None:
         raise NotSupportedError("this server has no slots")
-    answer: Future[T] = Future()
-
-    def command(engine: Engine) -> None:
-        if not answer.set_running_or_notify_cancel():
-            return
-        try:
-            answer.set_result(question(engine))
-        except Exception as error:  # nothing may end the engine's thread
-            answer.set_exception(error)
-
-    served.command(command)
-    try:
-        return await asyncio.wait_for(asyncio.wrap_future(answer), ANSWER_S)
-    except TimeoutError as error:
-        raise BusyError("the engine does not answer: try again later", draining=True) from error
+    return served.ask
 
 
 async def _parse(request: Request) -> FileBody:
-    try:
-        data = orjson.loads(await request.body())
-    except orjson.JSONDecodeError as error:
-        raise InvalidRequestError(f"the body is not valid JSON: {error}") from error
-    try:
-        body = FileBody.model_validate(data)
-    except ValidationError as error:
-        raise problem.invalid(error, data) from error
+    body = validated(FileBody, await read_object(request))
     if (why := fault(body.filename)) is not None:
         raise InvalidRequestError(f"filename: {why}", param="filename")
     return body

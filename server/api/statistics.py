@@ -34,15 +34,26 @@ def combined(all_stats: Sequence[Stats]) -> Stats:
     )
 
 
-def usage(stats: Stats) -> dict[str, Any]:
-    """OpenAI's usage object."""
+def summed(all_stats: Sequence[Stats]) -> Stats:
+    """The stats of replies to several prompts as those of one request: like combined, but every prompt
+    counts."""
+    return replace(
+        combined(all_stats),
+        n_prompt=sum(stats.n_prompt for stats in all_stats),
+        n_cached=sum(stats.n_cached for stats in all_stats),
+        prompt_ms=max(stats.prompt_ms for stats in all_stats),
+    )
+
+
+def usage(stats: Stats, n_reasoning: int = 0) -> dict[str, Any]:
+    """OpenAI's usage object. n_reasoning: how many of the tokens are thoughts."""
     return {
         "prompt_tokens": stats.n_prompt,
         "completion_tokens": stats.n_predicted,
         "total_tokens": stats.n_prompt + stats.n_predicted,
         "prompt_tokens_details": {"cached_tokens": stats.n_cached},
         "completion_tokens_details": {
-            "reasoning_tokens": 0,
+            "reasoning_tokens": n_reasoning,
             "accepted_prediction_tokens": stats.n_accepted,
             "rejected_prediction_tokens": stats.n_drafted - stats.n_accepted,
         },
@@ -74,14 +85,15 @@ def _speculative(stats: Stats) -> dict[str, Any]:
     n_drafts = sum(stats.accepted_per_step)
     return {
         "num_drafts": n_drafts,
-        **_shares(DrafterCount(stats.n_drafted, stats.n_accepted)),
+        **shares(DrafterCount(stats.n_drafted, stats.n_accepted)),
         "mean_acceptance_length": 1.0 + stats.n_accepted / n_drafts if n_drafts else 1.0,
         "acceptance_histogram": list(stats.accepted_per_step),
-        "drafters": {name: _shares(count) for name, count in stats.drafters.items()},
+        "drafters": {name: shares(count) for name, count in stats.drafters.items()},
     }
 
 
-def _shares(count: DrafterCount) -> dict[str, Any]:
+def shares(count: DrafterCount) -> dict[str, Any]:
+    """As vLLM names them."""
     return {
         "num_draft_tokens": count.drafted,
         "num_accepted_draft_tokens": count.accepted,

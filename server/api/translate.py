@@ -2,42 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from server.api.content import joined
+from server.api.form_of_reply import call_constraint, form_of, read_as, setting_of
+from server.api.generation_fields import GenerationFields, Speculative
 from server.api.sampling_fields import sampling_params
-from server.api.schema import ChatRequest, Speculative, joined
+from server.api.schema import ChatRequest
 from server.api.served import Served
+from server.api.structured import constraint
 from server.engine.request import GenerationRequest, Speculation
-from server.errors import InvalidRequestError
+from server.grammar.compiler import Start
 from server.llama.backend import Vocabulary
-from server.sampling.constraint import Constraint
 from server.sampling.noise import mix
+from server.sampling.params import SamplingParams
+from server.text.form import PLAIN, Form
+from server.text.template import BARE, Setting, begun_by
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a body asks for: the prompt's messages and text, and a request for each reply to generate."""
+    """What a body asks for: the prompt's messages and text, and a request for each reply to generate.
+    setting: what the text was rendered with; form: how replies are to be read."""
 
     messages: list[dict[str, Any]]
     text: str
     requests: list[GenerationRequest]
+    setting: Setting = BARE
+    form: Form = PLAIN
 
 
 def generation_requests(served: Served, body: ChatRequest) -> Asked:
     """Requests differ in their seeds only. Raises InvalidRequestError. Slow for long prompts and grammars:
     not for the event loop."""
     messages = [message.for_template() for message in body.messages]
-    text = served.template.render(messages)
+    setting = setting_of(served, body)
+    text = served.template.render(messages, setting)
+    form = form_of(body, served.template.style).after(text, begun_by(messages) or "")
     prompt = served.history.tokens_of(text, body.salt)
+    requests = requests_for(served, body, prompt, call_constraint(served, body, form))
+    return Asked(messages, text, requests, setting, read_as(body, form))
+
+
+def requests_for(
+    served: Served, body: GenerationFields, prompt: list[int], calls: Start | None = None
+) -> list[GenerationRequest]:
+    """One for each reply to this prompt. calls: has the reply call tools, instead of the form that the body
+    asks for. Raises InvalidRequestError."""
     first = GenerationRequest(
         prompt=prompt,
-        sampling=sampling_params(body, served.defaults, served.vocabulary),
-        max_tokens=body.max_new_tokens,
+        sampling=_sampling(served, body),
+        max_tokens=body.max_new_tokens or served.max_tokens,
         stop_tokens=served.vocabulary.eog,
         speculation=_speculation(body, served.vocabulary),
-        constraint=_constraint(served, body),
+        constraint=calls or constraint(served, body),
         n_logprobs=body.n_logprobs,
         n_keep=_n_keep(body, len(prompt), served.vocabulary) if body.context_shift else None,
         n_beams=max(1, body.n_beams),
@@ -46,11 +65,15 @@ def generation_requests(served: Served, body: ChatRequest) -> Asked:
     if body.n_generated > body.n and first.n_logprobs is None:
         first = replace(first, n_logprobs=0)  # which are best is told by their logprobs
     sampling = first.sampling
-    requests = [
+    return [
         replace(first, sampling=sampling.reseeded(seed_of_choice(sampling.seed, c)))
         for c in range(body.n_generated)
     ]
-    return Asked(messages, text, requests)
+
+
+def _sampling(served: Served, body: GenerationFields) -> SamplingParams:
+    params = sampling_params(body, served.defaults, served.vocabulary)
+    return params if served.seed is None or body.seed is not None else params.reseeded(served.seed)
 
 
 def seed_of_choice(seed: int, choice: int) -> int:
@@ -58,7 +81,7 @@ def seed_of_choice(seed: int, choice: int) -> int:
     return mix(seed ^ mix(choice)) if choice else seed
 
 
-def _speculation(body: ChatRequest, vocabulary: Vocabulary) -> Speculation:
+def _speculation(body: GenerationFields, vocabulary: Vocabulary) -> Speculation:
     asked = body.speculative
     prediction: tuple[int, ...] = ()
     if body.prediction is not None:
@@ -75,16 +98,6 @@ def _speculation(body: ChatRequest, vocabulary: Vocabulary) -> Speculation:
     )
 
 
-def _n_keep(body: ChatRequest, n_prompt: int, vocabulary: Vocabulary) -> int:
+def _n_keep(body: GenerationFields, n_prompt: int, vocabulary: Vocabulary) -> int:
     """As in llama-server: -1 is the whole prompt, and a BOS does not count."""
     return n_prompt if body.n_keep < 0 else body.n_keep + vocabulary.add_bos
-
-
-def _constraint(served: Served, body: ChatRequest) -> Callable[[], Constraint] | None:
-    if not body.grammar:
-        return None
-    if served.grammars is None:
-        raise InvalidRequestError(
-            "grammar: not supported by this server", param="grammar", code="unsupported_parameter"
-        )
-    return served.grammars(body.grammar)

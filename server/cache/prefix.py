@@ -62,10 +62,12 @@ class PrefixCache:
     """
 
     def __init__(self, n_seqs: int, *, partial: bool = True) -> None:
-        """partial: whether a sequence may be trimmed to a shorter prefix (see Backend.can_trim)."""
+        """partial: whether a sequence may be trimmed to a shorter prefix (see Backend.can_trim); else only to
+        its mark, if it has one."""
         self._residents = [_Resident() for _ in range(n_seqs)]
         self._partial = partial
         self._idle: RadixIndex[int] = RadixIndex()
+        self._marks: RadixIndex[int] = RadixIndex()  # what idle sequences held at their marks
         self._prompts: RadixIndex[int] = RadixIndex()  # of busy sequences, which have them or soon will
         self._uses = 0
         self._last: int | None = None  # the sequence with the conversation used last
@@ -98,9 +100,10 @@ class PrefixCache:
         """How many tokens of a prompt `take` would find."""
         return self._longest(tokens[:-1], busy, salt)[1]
 
-    def release(self, seq: int, tokens: list[int], salt: str | None = None) -> None:
+    def release(self, seq: int, tokens: list[int], salt: str | None = None, *, mark: int = 0) -> None:
         """The sequence is idle now and holds exactly these tokens (none: free), whatever it was before. salt:
-        who may reuse them; None: as it was taken."""
+        who may reuse them; None: as it was taken. mark: how many of them it can be trimmed to, if not to any
+        number."""
         self._forget(seq)
         if tokens and seq != self._last:  # however often one goes on, for the others it is one that was used
             self._uses += 1
@@ -111,6 +114,8 @@ class PrefixCache:
         self._residents[seq] = _Resident(list(tokens), salt, False, n_prompt, self._uses)
         if tokens:
             self._idle.insert(seq, tokens, salt)
+        if mark:
+            self._marks.insert(seq, tokens[:mark], salt)
 
     def evict(self) -> Evicted | None:
         """Forget the idle conversation that is worth least, None if there is none."""
@@ -148,17 +153,21 @@ class PrefixCache:
     def check(self) -> None:
         """Raises AssertionError unless the indexes hold what the sequences do."""
         self._idle.check()
+        self._marks.check()
         self._prompts.check()
         for seq, resident in enumerate(self._residents):
             assert (seq in self._prompts) == resident.busy, "a prompt that nobody evaluates"
+            assert seq not in self._marks or seq in self._idle, "a mark in a sequence that is not idle"
             assert (seq in self._idle) == bool(resident.tokens), "a conversation that cannot be found"
             assert not (resident.busy and resident.tokens), "a busy sequence to reuse"
 
     def _longest(self, tokens: list[int], busy: Mapping[int, list[int]], salt: str) -> tuple[int | None, int]:
         """The sequence with the longest usable prefix, and its length; (None, 0) if there is none."""
         if not self._partial:
-            length, source = self._idle.match_whole(tokens, salt)
-            return source, length
+            (length, source), marked = (
+                index.match_whole(tokens, salt) for index in (self._idle, self._marks)
+            )
+            return (source, length) if length >= marked[0] else (marked[1], marked[0])
         length, source = self._idle.match(tokens, salt)
         if source is not None and length < len(self._residents[source].tokens):
             n_whole, whole = self._idle.match_whole(tokens[:length], salt)
@@ -209,7 +218,7 @@ class PrefixCache:
         return Evicted(seq, resident.tokens, resident.salt)
 
     def _forget(self, seq: int) -> None:
-        for index in (self._idle, self._prompts):
+        for index in (self._idle, self._marks, self._prompts):
             if seq in index:
                 index.remove(seq)
 

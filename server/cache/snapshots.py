@@ -108,6 +108,11 @@ class Snapshots:
         """Whether what is put here can come back without a disk."""
         return self._memory_bytes > 0
 
+    @property
+    def free_bytes(self) -> int:
+        """Host memory left of the budget."""
+        return max(0, self._memory_bytes - self._catalogue.held_bytes)
+
     def match(self, tokens: Sequence[int], salt: str = "") -> Found | None:
         """The snapshot of this salt that has the longest prefix in common with these tokens; among equals one
         in memory. Does not count as a use."""

@@ -10,6 +10,7 @@ from statistics import median
 
 from server.cache.prefix import common_prefix
 from server.cache.snapshots import Snapshots
+from server.engine.building import Builder
 from server.engine.decide import committed_event, decide, logprobs_of
 from server.engine.events import Event, Failed, Finished, FinishReason, Started
 from server.engine.proposer import NOTHING, Ask, Proposal, Proposer
@@ -17,12 +18,12 @@ from server.engine.request import GenerationRequest
 from server.engine.residence import LATER, Placed, Residence
 from server.engine.scheduler import Limits, Work, plan
 from server.engine.search import Searches
-from server.engine.sequences import NOT_PLACED, Rows, Sequences
+from server.engine.sequences import Rows, Sequences
 from server.engine.session import NO_SEQ, Session
 from server.engine.shift import for_drafters, shift
 from server.engine.slots import Slots
 from server.errors import BackendError, DuoError
-from server.llama.backend import Backend, Batch, Logits
+from server.llama.backend import Backend, Logits
 
 PREFILL = 32  # prompt rows of a step that says what evaluating a token takes
 WORTH_SHARING = 32  # prompt tokens: for fewer it is not worth waiting until another session has them
@@ -49,10 +50,14 @@ class Engine:
         self._emit = emit
         self._n_slots = n_slots
         limits = limits or Limits(n_batch=backend.n_batch)
-        self._limits = limits if backend.can_trim else replace(limits, draft_max=0)
         self._clock = clock
         self._sequences = Sequences(backend, n_slots, limits.leaves)
+        if not backend.can_trim:
+            draft_max = limits.draft_max if self._sequences.checkpoints.can_guess else 0
+            limits = replace(limits, draft_max=draft_max, leaves=1, stable_width=1, again=True)
+        self._limits = limits
         self._searches = Searches(backend, self._sequences, n_slots)
+        self._builder = Builder(backend.n_ctx, limits, self._sequences, self._searches)
         self._residence = Residence(backend, self._sequences, self._n_held)
         self._cache = self._residence.cache
         self._waiting: deque[Session] = deque()
@@ -108,7 +113,8 @@ class Engine:
         proposing = self._clock()
         proposals = self._propose(works)
         proposed = self._clock()
-        batch, placed = self._build(works, proposals)
+        batch, placed = self._builder.build(works, proposals, self._width(works))
+        plain = all(work.session.decodes and work.session.request.n_beams == 1 for work in works)
         decoding = self._clock()
         try:
             logits = self._backend.decode(batch)
@@ -118,13 +124,13 @@ class Engine:
             return True
         decoded = self._clock()
         n_prompt = len(batch) - sum(batch.wanted)
-        if n_prompt >= PREFILL:
+        if n_prompt >= PREFILL and not plain:
             self._residence.pace.evaluated(n_prompt, decoded - decoding, self._n_held())
         n_committed = sum(len(work.session.tokens) for work in works)
         at, n_cells = 0, self._n_held()
         for work, proposal, place in zip(works, proposals, placed, strict=True):
             at = self._commit(work, proposal, place, logits, at)
-        if all(work.n_pending == 1 and work.session.request.n_beams == 1 for work in works):
+        if plain:
             now = self._clock()
             n_committed = sum(len(work.session.tokens) for work in works) - n_committed
             self._residence.pace.stepped(decoded - decoding, n_cells)
@@ -154,14 +160,14 @@ class Engine:
             if reuse == LATER:  # those behind it may go first meanwhile
                 continue
             self._waiting.remove(session)
-            self._sequences.take(reuse)
-            session.seq, session.n_kv = reuse.seq, reuse.length
+            session.seq, session.n_kv = reuse.seq, self._sequences.take(reuse)
+            session.mark_at = self._mark_at(session)
             self._residence.make_way(session.n_pending)
             if session.request.n_beams > 1:
                 self._searches.begin(session, self._take_further(session))
             self._active.append(session)
             if session.admitted_at is None:
-                session.admitted_at, session.n_cached = self._clock(), reuse.length
+                session.admitted_at, session.n_cached = self._clock(), session.n_kv
                 self._emit(session.id, Started(session.n_prompt, session.n_cached))
 
     def _place(self, session: Session) -> Placed:
@@ -196,7 +202,7 @@ class Engine:
     def _shift(self) -> None:
         """Make room for the sessions whose context is full. Whoever guesses is told the tokens anew."""
         for session in self._active:
-            if not session.is_full or session.n_pending > 1:
+            if not session.is_full or not session.decodes:
                 continue
             reopen = self._may_draft(session) and not session.is_rewound
             if shift(session, self._sequences, self._backend) and reopen:
@@ -232,19 +238,11 @@ class Engine:
         return works
 
     def _missing(self, works: list[Work]) -> int:
-        rows = sum(work.n_rows + max(work.n_draft, self._n_pad(work, 0)) for work in works)
+        rows = sum(work.n_rows + max(work.n_draft, self._builder.n_pad(work, 0)) for work in works)
         return self._n_held() + rows - self._backend.n_cells
 
     def _n_held(self) -> int:
         return self._cache.n_cells + sum(session.n_kv + session.n_extra for session in self._active)
-
-    def _n_pad(self, work: Work, n_draft: int) -> int:
-        """Rows to add so that a step of a stable session has its one width, as far as the context goes."""
-        session = work.session
-        if session.n_pending > 1 or session.request.n_beams > 1 or not self._limits.is_stable(session):
-            return 0
-        room = self._backend.n_ctx - len(session.tokens)
-        return min(self._limits.stable_width - 1, room) - n_draft
 
     def _propose(self, works: list[Work]) -> list[Proposal]:
         """Guesses for the sessions that draw a token in this step, NOTHING for the others."""
@@ -256,31 +254,18 @@ class Engine:
         by_session = {ask.session: proposal for ask, proposal in zip(asks, given, strict=True)}
         return [by_session.get(work.session.id, NOTHING) for work in works]
 
-    def _build(self, works: list[Work], proposals: list[Proposal]) -> tuple[Batch, list[Rows]]:
-        batch, placed = Batch(), list[Rows]()
-        guessing = any(work.completes and self._may_draft(work.session) for work in works)  # it was asked now
-        width = self._proposer.width if guessing and all(work.n_pending == 1 for work in works) else 0
-        missing = width - sum(
-            work.n_rows + len(proposal) for work, proposal in zip(works, proposals, strict=True)
-        )
-        for work, proposal in zip(works, proposals, strict=True):
-            if work.completes and work.session.request.n_beams > 1:
-                self._searches.add(batch, work.session)
-                placed.append(NOT_PLACED)
-            elif work.completes:
-                n_pad = self._n_pad(work, len(proposal)) or max(0, min(missing, work.n_draft - len(proposal)))
-                placed.append(self._sequences.add(batch, work.session, proposal, n_pad, wide=width > 0))
-                missing -= n_pad
-            else:
-                self._sequences.add_prompt(batch, work.session, work.n_pending)
-                placed.append(NOT_PLACED)
-        return batch, placed
+    def _width(self, works: list[Work]) -> int:
+        """Of the step, if it shall have one: the proposer was asked for this step only if somebody drafts."""
+        guessing = any(work.completes and self._may_draft(work.session) for work in works)
+        return self._proposer.width if guessing and all(work.n_pending == 1 for work in works) else 0
 
     def _commit(self, work: Work, proposal: Proposal, placed: Rows, logits: Logits, at: int) -> int:
         """Verify and commit one session's rows, the first of which is logits[at]; returns the next one's."""
         session = work.session
         if not work.completes:
-            session.n_kv += work.n_pending
+            session.evaluated(work.n_pending)
+            if session.n_kv == session.mark_at:
+                self._sequences.checkpoints.mark(session.seq, session.n_kv)
             return at
         if session.request.n_beams > 1:
             return self._search(session, logits, at)
@@ -293,7 +278,7 @@ class Engine:
         if len(verdict.nodes) < len(proposal) or placed.n_pad or placed.n_shadows:
             self._sequences.settle(session, placed, verdict.nodes)
         else:
-            session.n_kv += work.n_pending + len(verdict.nodes)
+            session.evaluated(work.n_pending + len(verdict.nodes))
         session.commit(verdict, proposal, self._clock())
         if self._may_draft(session):
             self._proposer.committed(session.id, len(verdict.tokens), proposal, verdict.nodes)
@@ -344,14 +329,21 @@ class Engine:
     def _release(self, session: Session, length: int) -> None:
         if session.seq == NO_SEQ:
             return
-        if length < session.n_kv:
-            length = length if self._backend.can_trim else 0
+        checkpoints = self._sequences.checkpoints
+        if length < session.n_kv and not self._backend.can_trim:
+            length = checkpoints.marked(session.seq) if length >= checkpoints.marked(session.seq) else 0
         self._sequences.trim(session.seq, length)
-        self._cache.release(session.seq, session.tokens[:length])
+        mark = checkpoints.marked(session.seq)
+        self._cache.release(session.seq, session.tokens[:length], mark=mark)
         for seq in self._searches.end(session):
             self._sequences.trim(seq, 0)
             self._cache.release(seq, [])
         session.seq, session.n_kv = NO_SEQ, 0
+
+    def _mark_at(self, session: Session) -> int:
+        if session.request.precompute:
+            return 0
+        return self._sequences.checkpoints.mark_at(session.seq, session.n_kv, len(session.tokens))
 
     def _may_draft(self, session: Session) -> bool:
         if self._limits.by_rejection and session.request.sampling.mirostat:
@@ -374,6 +366,10 @@ class Engine:
         """Median microseconds of Python outside decode in recent one-session steps; 0 before the first."""
         return median(self._overheads) * 1e6 if self._overheads else 0.0
 
+    def tidy(self) -> None:
+        """There has been nothing to do for a moment: prepare for what may come."""
+        self._residence.copy_ahead()
+
     def rest(self, timeout_s: float) -> None:
         """No more steps will follow: save what is worth it, at most that long."""
         self._residence.save_all(timeout_s)
@@ -390,10 +386,11 @@ class Engine:
 def _ask(work: Work) -> Ask:
     constraint = work.session.constraint
     if constraint is None:
-        return Ask(work.session.id, work.n_draft)
+        return Ask(work.session.id, work.n_draft, n_pending=work.n_pending)
     return Ask(
         work.session.id,
         work.n_draft,
         constraint.forced() if work.n_draft > 0 else (),
         lambda tokens: constraint.n_allowed(tokens) == len(tokens),
+        work.n_pending,
     )

@@ -53,12 +53,14 @@ NOTHING = Proposal()
 @dataclass(frozen=True, slots=True)
 class Ask:
     """Guesses wanted for a session in the step to come: at most `limit`. forced: tokens that must follow, by
-    the session's grammar; allows: whether a path of guesses may follow, None if anything may."""
+    the session's grammar; allows: whether a path of guesses may follow, None if anything may. n_pending: rows
+    of the session that are decoded anyway, before the guesses."""
 
     session: int
     limit: int
     forced: tuple[int, ...] = ()
     allows: Callable[[Sequence[int]], bool] | None = None
+    n_pending: int = 1
 
 
 class Proposer(Protocol):

@@ -14,6 +14,7 @@ from typing import Literal, TypeAlias
 
 from server.cache.prefix import Evicted, PrefixCache, Reuse
 from server.cache.snapshots import Found, Snapshots
+from server.engine.copies import Copies
 from server.engine.sequences import Sequences
 from server.errors import BackendError
 from server.llama.backend import Backend
@@ -78,11 +79,12 @@ class Pace:
         """Whether a snapshot is worth loading where so many tokens are in the KV cache already."""
         return (found.length - n_resident) * self.token_s > found.n_bytes * self.byte_s
 
-    def leaving_pays(self, n_tokens: int) -> bool:
+    def leaving_pays(self, n_tokens: int, n_moves: int) -> bool:
         """Whether whoever rests in the KV cache should leave it while so many tokens are evaluated and a
-        reply is made: each of their cells slows that down, and takes a while to be saved and loaded."""
+        reply is made: each of their cells slows that down, and takes a while to move. n_moves: 2, to be saved
+        and to be loaded again; 1 where the former is done."""
         slower_s = self._token.value * n_tokens + self._step.value * REPLY
-        return slower_s > 2.0 * self.cell_bytes * self.byte_s
+        return slower_s > n_moves * self.cell_bytes * self.byte_s
 
 
 class Residence:
@@ -99,6 +101,7 @@ class Residence:
         self._n_held = n_held
         self._sequences = sequences
         self.snapshots: Snapshots | None = None  # the tiers below
+        self._copies = Copies()
         self.cache = PrefixCache(sequences.n_main, partial=backend.can_trim)
         self.pace = Pace()
 
@@ -127,8 +130,26 @@ class Residence:
         """So many tokens are to be evaluated now: have those who rest leave for host memory, if that pays."""
         if self.snapshots is None or not self.snapshots.has_memory:
             return
-        while self.pace.leaving_pays(n_tokens) and (self.pace.cell_bytes or n_tokens > LONG) and self.evict():
+        if not self.pace.cell_bytes and n_tokens <= LONG:
+            return
+        n_moves = 1 if all(self._copied(one) for one in self._worth_saving()) else 2
+        while self.pace.leaving_pays(n_tokens, n_moves) and self.evict():
             pass
+
+    def copy_ahead(self) -> None:
+        """There is nothing else to do: copy the state of one conversation that rests in the KV cache, so that
+        it can leave at once. Only where host memory has room for it without anybody leaving that."""
+        if self.snapshots is None or not self.snapshots.has_memory:
+            return
+        for resting in self._worth_saving():
+            if self._copied(resting):
+                continue
+            self._copies.drop(resting.seq)
+            room = self.snapshots.free_bytes - self._copies.n_bytes
+            if self.pace.cell_bytes * len(resting.tokens) <= room and (data := self._saved(resting)):
+                self._copies.put(resting.seq, resting.tokens, data)
+                self._copies.shrink(self.snapshots.free_bytes)
+                return
 
     def place_alone(self, salt: str) -> Reuse | None:
         """An empty sequence of an empty KV cache."""
@@ -237,12 +258,25 @@ class Residence:
     def _save(self, leaving: Evicted | None) -> None:
         if self.snapshots is None or leaving is None or len(leaving.tokens) < WORTH_SAVING:
             return
+        data = self._copies.get(leaving.seq, leaving.tokens) or self._saved(leaving)
+        self._copies.drop(leaving.seq)
+        if data is not None:
+            self.snapshots.put(leaving.tokens, leaving.salt, data)
+            self._copies.shrink(self.snapshots.free_bytes)
+
+    def _saved(self, resting: Evicted) -> bytes | None:
+        began = time.perf_counter()
         try:
-            began = time.perf_counter()
-            data = self._backend.save(leaving.seq)
-            self.pace.saved(len(data), len(leaving.tokens))
-            self.pace.loaded(len(data), time.perf_counter() - began)  # as quick, as far as is known
+            data = self._backend.save(resting.seq)
         except BackendError as error:
             logger.warning("a conversation is not saved: %s", error.message)
-            return
-        self.snapshots.put(leaving.tokens, leaving.salt, data)
+            return None
+        self.pace.saved(len(data), len(resting.tokens))
+        self.pace.loaded(len(data), time.perf_counter() - began)  # as quick, as far as is known
+        return data
+
+    def _worth_saving(self) -> list[Evicted]:
+        return [one for one in self.cache.idle() if len(one.tokens) >= WORTH_SAVING]
+
+    def _copied(self, resting: Evicted) -> bool:
+        return self._copies.get(resting.seq, resting.tokens) is not None

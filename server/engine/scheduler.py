@@ -15,7 +15,8 @@ class Limits:
     that a long prompt does not stall the others. draft_max: most drafted tokens per session and step.
     leaves: most of one session's tree of guesses, each of which needs a sequence of the KV cache.
     stable_width: rows of every step of a session whose bits shall not depend on drafts. exactness: of
-    requests that do not say. by_rejection: the classical rule decides, see rejection.py."""
+    requests that do not say. by_rejection: the classical rule decides, see rejection.py. again: all rows of a
+    session are to be evaluated again if one of its guesses is wrong (checkpoints.py)."""
 
     n_batch: int = 512
     n_chunk: int = 64
@@ -24,6 +25,7 @@ class Limits:
     stable_width: int = 8
     exactness: Exactness = "default"
     by_rejection: bool = False
+    again: bool = False
 
     def is_stable(self, session: Session) -> bool:
         """Whether the session's bits shall not depend on drafts, nor on other sessions: it runs alone."""
@@ -55,15 +57,21 @@ class Work:
 
 
 def plan(sessions: Sequence[Session], limits: Limits) -> list[Work]:
-    """Every decoding session first, one row each; then prompts in order of admission as far as rows last;
-    then guesses in what is left, evenly."""
-    works = [Work(s, 1) for s in sessions if s.n_pending == 1 and not s.request.precompute]
-    left = limits.n_batch - sum(work.session.n_rows for work in works)
+    """Every decoding session first, one row each, with what it has to evaluate again; then prompts in order
+    of admission as far as rows last; then guesses in what is left, evenly."""
+    works, left = list[Work](), limits.n_batch
+    decoding = [session for session in sessions if session.decodes and not session.request.precompute]
+    for i, session in enumerate(decoding):
+        n = min(session.n_pending, max(1, left // (len(decoding) - i)))
+        works.append(Work(session, n))
+        left -= works[-1].n_rows
     alone = not works and not any(session.request.precompute for session in sessions)
     prompt_rows = left if alone else min(left, limits.n_chunk)
     for session in sessions:
-        if session.n_pending > 1 and prompt_rows > 0:
+        if session.n_pending > 1 and not session.decodes and prompt_rows > 0:
             n = min(session.n_due - session.request.precompute, prompt_rows)
+            if session.n_kv < session.mark_at:
+                n = min(n, session.mark_at - session.n_kv)
             works.append(Work(session, n))
             prompt_rows -= n
             left -= n
@@ -75,7 +83,10 @@ def plan(sessions: Sequence[Session], limits: Limits) -> list[Work]:
 
 
 def _draft_max(session: Session, limits: Limits) -> int:
-    """A guess beyond the last token that may be committed is wasted: one row chooses one token."""
+    """A guess beyond the last token that may be committed is wasted: one row chooses one token. None where a
+    wrong one would have many rows evaluated again."""
+    if limits.again and session.n_pending > 1 + limits.draft_max:
+        return 0
     if limits.is_stable(session):
         most = limits.stable_width - 1 if session.n_pending == 1 else 0
         return min(most, _wanted(session, limits), session.n_left - 1)

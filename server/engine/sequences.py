@@ -1,4 +1,5 @@
-"""Sessions' rows in the KV cache: one sequence each, and for trees a shadow per further leaf.
+"""Sessions' rows in the KV cache: one sequence each, and for trees a shadow per further leaf; or checkpoints,
+where sequences cannot be trimmed.
 
 A shadow holds the same cells as its session's sequence as far as both go, so it costs none of its own; before
 a step only the tail that it lacks is copied. Conversations that begin alike share cells too.
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 
 from server.cache.prefix import Reuse
 from server.engine.branches import MAIN, Branches, branches
+from server.engine.checkpoints import Checkpoints
 from server.engine.proposer import Proposal
 from server.engine.session import Session
 from server.llama.backend import Backend, Batch
@@ -32,14 +34,18 @@ NOT_PLACED = Rows(None, 0, 0)
 
 
 class Sequences:
-    """The first n_main sequences of the backend are the conversations', those beyond are shadows."""
+    """The first n_main sequences of the backend are the conversations', those beyond are shadows, or spare
+    ones for checkpoints."""
 
     def __init__(self, backend: Backend, n_slots: int, leaves: int) -> None:
-        """Trees of several leaves need a backend with `leaves` sequences for each slot at least."""
+        """Trees of several leaves need a backend with `leaves` sequences for each slot at least, chains two
+        if it cannot trim, and marks three."""
         self._backend = backend
         branching = backend.can_trim and backend.n_seqs >= n_slots * leaves
         self._n_shadows = leaves - 1 if branching else 0
-        self.n_main = backend.n_seqs // (1 + self._n_shadows)
+        n_spare = 0 if backend.can_trim else max(0, min(2, backend.n_seqs // n_slots - 1))
+        self.n_main = backend.n_seqs // (1 + self._n_shadows + n_spare)
+        self.checkpoints = Checkpoints(backend, self.n_main, n_spare)
         self._lengths = [0] * backend.n_seqs  # of shadows
         self._shared = [0] * self.n_main  # beyond it a conversation's cells are its own
         for seq in range(backend.n_seqs):
@@ -50,16 +56,19 @@ class Sequences:
         """Of one session's tree."""
         return 1 + self._n_shadows
 
-    def take(self, reuse: Reuse) -> None:
-        """Have the sequence hold what is reused, and nothing else."""
+    def take(self, reuse: Reuse) -> int:
+        """Have the sequence hold what is reused, and nothing else. Returns its length: 0 if what comes next
+        would need more than is left of it (Backend.intact)."""
+        length = reuse.length if self._backend.intact(reuse.source, reuse.length) else 0
         if reuse.source == reuse.seq:
-            self.trim(reuse.seq, reuse.length)
-            return
+            self.trim(reuse.seq, length)
+            return length
         self.trim(reuse.seq, 0)
-        if reuse.length:
-            self._backend.copy(reuse.source, reuse.seq, 0, reuse.length)
-            self._shared[reuse.seq] = reuse.length
-            self._shared[reuse.source] = max(self._shared[reuse.source], reuse.length)
+        if length:
+            self.checkpoints.copy(reuse.source, reuse.seq, length)
+            self._shared[reuse.seq] = length
+            self._shared[reuse.source] = max(self._shared[reuse.source], length)
+        return length
 
     def add_prompt(self, batch: Batch, session: Session, n: int) -> None:
         """Rows for the next n tokens of a prompt, without logits."""
@@ -72,6 +81,8 @@ class Sequences:
         reads. wide: all shadows take part, so that steps with as many rows have the same shape."""
         rows = session.tokens[session.n_kv :]
         n = len(proposal)
+        if n and not self._backend.can_trim:
+            self.checkpoints.before_guesses(session.seq)
         if proposal.parents == tuple(range(-1, n - 1)) and not (wide and self._n_shadows):
             batch.extend(session.seq, session.n_kv, [*rows, *proposal.tokens, *[PAD] * n_pad], 1 + n + n_pad)
             return Rows(None, n_pad, 0)
@@ -93,8 +104,13 @@ class Sequences:
         return Rows(tree, n_pad, n_shadows)
 
     def settle(self, session: Session, placed: Rows, nodes: Sequence[int]) -> None:
-        """All pending tokens and these nodes of the proposal are in the sequence now, nothing else. To be
-        called with session.n_kv as it was before the step."""
+        """All pending tokens and these nodes of the proposal are in the sequence now, nothing else; or, where
+        it cannot be trimmed, none of them: they are to be evaluated again. To be called with session.n_kv as
+        it was before the step."""
+        if not self._backend.can_trim:
+            self.checkpoints.back(session.seq, session.n_kv)
+            session.n_again = session.n_pending + len(nodes)
+            return
         base = len(session.tokens)
         session.n_kv = base + len(nodes)
         tree = placed.tree
@@ -111,8 +127,9 @@ class Sequences:
         self._backend.trim(session.seq, session.n_kv)
 
     def trim(self, seq: int, length: int) -> None:
-        """Forget positions >= length of a session's sequence, and all of its shadows."""
-        self._backend.trim(seq, length)
+        """Forget positions >= length of a session's sequence, and all of its shadows. Where it cannot be
+        trimmed: to nothing, its mark, or all that it holds."""
+        self.checkpoints.trim(seq, length)
         self._shared[seq] = min(self._shared[seq], length)
         self._free_shadows(seq)
 

@@ -18,7 +18,9 @@ NO_SEQ = -1
 class Session:
     """tokens: the prompt and all committed ones. The first n_kv of them are in the KV sequence `seq`.
 
-    A session that decodes has exactly one token pending (the last committed one); one in prefill has more.
+    A session that decodes has one token pending (the last committed one), and before it perhaps n_again that
+    were evaluated and lost with wrong guesses behind them (checkpoints.py); one in prefill has more. mark_at:
+    after which token of the prompt its state shall be kept, 0 if nowhere.
     Tokens that the context had no room for are in `drops`: (where they were, the tokens), in order. ahead:
     committed tokens that come after `tokens` but are not evaluated again yet (see rewind). n_intact: how many
     leading cells are surely those that evaluating `tokens` would give, None for all. n_rows: rows of a step
@@ -34,6 +36,8 @@ class Session:
     sampler: Sampler = field(init=False)
     seq: int = NO_SEQ
     n_kv: int = 0
+    n_again: int = 0
+    mark_at: int = 0
     n_intact: int | None = None
     n_rows: int = 1
     n_extra: int = 0
@@ -59,6 +63,16 @@ class Session:
     @property
     def n_pending(self) -> int:
         return len(self.tokens) - self.n_kv
+
+    @property
+    def decodes(self) -> bool:
+        """Whether nothing of a prompt is pending."""
+        return self.n_pending == 1 + self.n_again
+
+    def evaluated(self, n: int) -> None:
+        """The next n tokens are in the KV cache now."""
+        self.n_kv += n
+        self.n_again = max(0, self.n_again - n)
 
     @property
     def n_due(self) -> int:
@@ -128,6 +142,7 @@ class Session:
 
     def drop(self, start: int, end: int) -> None:
         """Take these out of `tokens`, which becomes another list."""
+        self.n_again = self.mark_at = 0
         self.drops.append((start, self.tokens[start:end]))
         rest = self.tokens[:start] + self.tokens[end:]
         room = self.n_ctx - len(rest)
@@ -155,6 +170,7 @@ class Session:
         elif self.n_intact is not None:
             self.rewind()
         self.n_intact = None
+        self.n_again = 0
 
     @property
     def is_rewound(self) -> bool:

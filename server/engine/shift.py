@@ -22,11 +22,11 @@ def shift(session: Session, sequences: Sequences, backend: Backend) -> bool:
     start, end = session.next_drop()
     if not (backend.can_shift and backend.can_trim):
         session.drop(start, end)
-        session.n_kv = start if backend.can_trim else 0
+        session.n_kv = start if backend.can_trim and backend.intact(session.seq, start) else 0
         sequences.trim(session.seq, session.n_kv)
     elif not sequences.owns(session.seq, end):
-        session.n_kv = end
-        sequences.trim(session.seq, end)
+        session.n_kv = end if backend.intact(session.seq, end) else 0
+        sequences.trim(session.seq, session.n_kv)
         return False
     else:
         sequences.shift(session.seq, start, end)

@@ -10,32 +10,57 @@ import queue
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
+from server.engine.account import CURRENT
 from server.engine.engine import Engine
 from server.engine.events import Committed, Event, Failed, Finished
 from server.engine.request import GenerationRequest
-from server.errors import BackendError, BusyError, ContextOverflowError, InvalidRequestError
+from server.errors import (
+    BackendError,
+    BusyError,
+    ContextOverflowError,
+    InvalidRequestError,
+    TimeLimitError,
+)
 
 logger = logging.getLogger("duo.engine")
 
 Observer: TypeAlias = Callable[[int, Event], None]
 Command: TypeAlias = Callable[[Engine], None]
+T = TypeVar("T")
 
 IDLE_S = 0.1  # how often an idle engine looks at who joined or left
+PAUSE_S = 0.02  # after the last reply, until an idle engine prepares for what may come
 GATHER_S = 0.005  # tokens go to the event loop this often: each hand-over costs compute time
 SAVE_S = 10.0  # for conversations to reach the disk when the server ends
 STUCK_S = 60.0  # without a finished step while there is work: not healthy
+ANSWER_S = 60.0  # a question is answered between two steps
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What no generation exceeds. max_tokens: one that asks for more, or for no number, gets these. time_s:
+    from its submission to its end, waiting included; then it fails. None: no bound."""
+
+    max_tokens: int | None = None
+    time_s: float | None = None
 
 
 class LiveGeneration:
     """Implements Generation for one submitted request."""
 
-    def __init__(self, id: int, engine: EngineThread) -> None:
+    def __init__(self, id: int, engine: EngineThread, *, precompute: bool) -> None:
         self.id = id
+        self.precompute = precompute
+        self.account = CURRENT.get()
         self._engine = engine
         self._events: asyncio.Queue[Event] = asyncio.Queue()
+        self._ended = False
+        self._timer: asyncio.TimerHandle | None = None
 
     async def __aiter__(self) -> AsyncIterator[Event]:
         while True:
@@ -51,8 +76,27 @@ class LiveGeneration:
     def cancel(self, keep: int | None = None) -> None:
         self._engine.command(lambda engine: engine.cancel(self.id, keep))
 
+    def expire_in(self, seconds: float) -> None:
+        """Fail then, unless it has ended: at once, even if the engine does not answer any more."""
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._expire, seconds)
+
     def deliver(self, event: Event) -> None:
+        """Nothing follows the event that ends it."""
+        if self._ended:
+            return
+        self._ended = isinstance(event, Finished | Failed)
+        if self._ended and self._timer is not None:
+            self._timer.cancel()
+        if self.account is not None:
+            self.account.see(event)
+            if isinstance(event, Failed) and event.error.status >= 500:
+                fields = {"request_id": self.account.id}
+                logger.error("%s failed: %s", self.account.id, event.error, extra={"fields": fields})
         self._events.put_nowait(event)
+
+    def _expire(self, seconds: float) -> None:
+        self.deliver(Failed(TimeLimitError(seconds)))
+        self.cancel()
 
 
 class EngineThread:
@@ -64,6 +108,7 @@ class EngineThread:
         *,
         n_ctx: int,
         max_queued: int = 64,
+        bounds: Bounds | None = None,
         observers: Sequence[Observer] = (),
         profile: Path | None = None,
     ) -> None:
@@ -73,6 +118,7 @@ class EngineThread:
         self._engine = make_engine(self._emit)
         self._n_ctx = n_ctx
         self._max_queued = max_queued
+        self._bounds = bounds or Bounds()
         self._observers = observers
         self._profile = profile
         self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
@@ -80,6 +126,7 @@ class EngineThread:
         self._urgent = False  # whether the outbox holds more than tokens
         self._flushed_at = 0.0
         self._generations: dict[int, LiveGeneration] = {}
+        self._draining = False
         self._ids = itertools.count(1)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._run, name="duo-engine", daemon=True)
@@ -94,8 +141,8 @@ class EngineThread:
 
     async def stop(self) -> None:
         """Cancel what runs and end the thread. Idempotent."""
-        for generation in list(self._generations.values()):
-            generation.cancel()
+        self.drain()
+        self.cancel_all()
         self._commands.put(None)
         await asyncio.to_thread(self._thread.join)
         await asyncio.sleep(0)  # let the last events be delivered
@@ -106,16 +153,66 @@ class EngineThread:
         if len(request.prompt) >= self._n_ctx:
             raise ContextOverflowError(len(request.prompt), self._n_ctx)
         self._engine.vet(request)
-        if len(self._generations) >= self._max_queued:
+        if self._draining:
+            raise BusyError("the server is shutting down", draining=True)
+        if (len(self._generations) if request.precompute else self.n_live) >= self._max_queued:
             raise BusyError("the server is busy: too many requests are waiting")
-        generation = LiveGeneration(next(self._ids), self)
+        bounded = self._bounded(request)
+        generation = LiveGeneration(next(self._ids), self, precompute=request.precompute)
         self._generations[generation.id] = generation
-        self.command(lambda engine: engine.submit(generation.id, request))
+        if self._bounds.time_s is not None and not request.precompute:
+            generation.expire_in(self._bounds.time_s)
+        self.command(lambda engine: engine.submit(generation.id, bounded))
         return generation
+
+    def _bounded(self, request: GenerationRequest) -> GenerationRequest:
+        most = self._bounds.max_tokens
+        if most is None or (request.max_tokens is not None and request.max_tokens <= most):
+            return request
+        return replace(request, max_tokens=most)
 
     def command(self, command: Command) -> None:
         """Have the engine thread do this before its next step."""
         self._commands.put(command)
+
+    async def ask(self, question: Callable[[Engine], T]) -> T:
+        """What the engine's thread answers between two steps, or raises. Raises BusyError if it does not in
+        time; then it never is asked, unless it is being asked just now."""
+        answer: Future[T] = Future()
+
+        def command(engine: Engine) -> None:
+            if not answer.set_running_or_notify_cancel():
+                return
+            try:
+                answer.set_result(question(engine))
+            except Exception as error:  # nothing may end the engine's thread
+                answer.set_exception(error)
+
+        self.command(command)
+        try:
+            return await asyncio.wait_for(asyncio.wrap_future(answer), ANSWER_S)
+        except TimeoutError as error:
+            raise BusyError("the engine does not answer: try again later", draining=True) from error
+
+    def drain(self) -> None:
+        """Refuse whatever is submitted from now on, and leave what nobody waits for. Idempotent."""
+        self._draining = True
+        for generation in self._generations.values():
+            if generation.precompute:
+                generation.cancel()
+
+    def cancel_all(self) -> None:
+        for generation in self._generations.values():
+            generation.cancel()
+
+    @property
+    def draining(self) -> bool:
+        return self._draining
+
+    @property
+    def n_live(self) -> int:
+        """Generations that have not ended, but for those that only evaluate a prompt beforehand."""
+        return sum(not generation.precompute for generation in self._generations.values())
 
     @property
     def engine(self) -> Engine:
@@ -152,12 +249,15 @@ class EngineThread:
         profile.dump_stats(self._profile)
 
     def _work(self) -> None:
-        idle = False
-        while self._obey(wait=idle):
+        idle, wait_s = False, 0.0
+        while self._obey(wait_s):
             try:
-                idle = not self._engine.step()
+                was_idle, idle = idle, not self._engine.step()
+                if idle and was_idle:
+                    self._engine.tidy()
+                wait_s = (IDLE_S if was_idle else PAUSE_S) if idle else 0.0
             except Exception:
-                logger.exception("a step of the engine failed")
+                logger.exception("a step of the engine failed; it ends %s", self._requests() or "no request")
                 self._engine.fail_all(BackendError("the server failed while generating"))
             self._progress_at = now = time.monotonic()
             if self._urgent or now - self._flushed_at >= GATHER_S:
@@ -168,10 +268,16 @@ class EngineThread:
         except Exception:
             logger.exception("conversations could not be saved")
 
-    def _obey(self, wait: bool) -> bool:
-        """Carry out what was asked; returns False when the thread shall end."""
+    def _requests(self) -> str:
+        """The ids of the requests whose generations have not ended."""
+        accounts = [generation.account for generation in list(self._generations.values())]
+        return ", ".join(sorted({account.id for account in accounts if account is not None}))
+
+    def _obey(self, wait_s: float) -> bool:
+        """Carry out what was asked, waiting that long for something; returns False when the thread shall
+        end."""
         try:
-            command = self._commands.get(timeout=IDLE_S) if wait else self._commands.get_nowait()
+            command = self._commands.get(timeout=wait_s) if wait_s else self._commands.get_nowait()
             while command is not None:
                 command(self._engine)
                 command = self._commands.get_nowait()

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import functools
-import json
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+import re
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -14,15 +13,31 @@ from llguidance import TokenizerWrapper as Wrapper
 
 from server.errors import InvalidRequestError
 from server.grammar.gbnf import parse
-from server.grammar.lark import schema_to_lark, to_lark
+from server.grammar.lark import as_written, schema_to_lark, to_lark
 from server.grammar.lexing import lex
+from server.grammar.schema import Schema, blame, misfit, written
 from server.grammar.syntax import Budget
 from server.llama.backend import Vocabulary
 from server.sampling.constraint import Constraint
 
-MAX_SCHEMA_CHARACTERS = 1 << 16
+MAX_REASON = 300  # characters of what llguidance says
 KEPT_VOCABULARIES = 4
 _NO_WAY_ON = "NoExtension"  # not a failure of llguidance: no token of the vocabulary spells what must come
+_BETTER = (
+    ("Unimplemented keys", "this keyword is not supported"),
+    (
+        "oneOf constraints are not supported",
+        "the options of oneOf must exclude each other in a way that shows, by their types or by different "
+        "constants in a required property; or use anyOf",
+    ),
+    ("Unable to determine if regex is empty", "too many patterns have to hold at once"),
+    (
+        "Parser Error: Current row has",
+        "more than 1000 ways to go on at one place: fewer optional properties or alternatives will do",
+    ),
+)
+"""What llguidance says, by its beginning, and how it is told to clients."""
+_PREAMBLE = re.compile(r"^at \d+\(\d+\): (failed to compile JSON schema: )?")
 LIMITS = LLParserLimits(
     max_items_in_row=1_000,
     initial_lexer_fuel=1_000_000,
@@ -45,15 +60,22 @@ def compile_gbnf(vocabulary: Vocabulary, text: str) -> Callable[[], Constraint]:
     return _compile(vocabulary, to_lark(lexed, rules), "grammar")
 
 
-def compile_json_schema(vocabulary: Vocabulary, schema: Mapping[str, Any]) -> Callable[[], Constraint]:
-    """JSON texts that the schema describes. Raises InvalidRequestError, naming what is not supported."""
-    text = json.dumps(schema)
-    if len(text) > MAX_SCHEMA_CHARACTERS:
-        raise InvalidRequestError(
-            f"a schema may have at most {MAX_SCHEMA_CHARACTERS} characters, not {len(text)}",
-            param="json_schema",
-        )
-    return _compile(vocabulary, schema_to_lark(text), "json_schema")
+def compile_json_schema(
+    vocabulary: Vocabulary, schema: Schema, param: str = "json_schema"
+) -> Callable[[], Constraint]:
+    """JSON texts that the schema describes. Raises InvalidRequestError that names the place within it.
+    param: the field of the request that it is."""
+    written(schema, param)
+    if _fault(schema) is not None:
+        place, why = blame(schema, _fault)
+        raise misfit(param, place, _better(why))
+    return _compile(vocabulary, schema_to_lark(schema), param)
+
+
+def compile_lark(vocabulary: Vocabulary, text: str, param: str) -> Callable[[], Constraint]:
+    """Rules in llguidance's dialect of Lark, without its options; they begin with `start`. Raises
+    InvalidRequestError with this param."""
+    return _compile(vocabulary, as_written(text), param)
 
 
 def prepare(vocabulary: Vocabulary) -> None:
@@ -68,17 +90,45 @@ def _compile(vocabulary: Vocabulary, lark: str, param: str) -> Callable[[], Cons
     first = matcher.deep_copy()
     first.compute_bitmask()
     _check(first, param)
+    _look_ahead(matcher.deep_copy(), param)
     if first.is_error():
         raise InvalidRequestError(f"no token of this model can begin what the {param} wants", param=param)
     return lambda: GrammarConstraint(matcher.deep_copy(), vocabulary, param)
+
+
+def _look_ahead(matcher: LLMatcher, param: str) -> None:
+    """What every text begins with shall not be what fails: many grammars that are too large only show it
+    after the first brace."""
+    matcher.compute_ff_bytes()
+    tokens = matcher.compute_ff_tokens()
+    matcher.consume_tokens(tokens[: matcher.validate_tokens(tokens)])
+    matcher.compute_bitmask()
+    _check(matcher, param)
 
 
 def _check(matcher: LLMatcher, param: str) -> None:
     """Raises InvalidRequestError when llguidance gave up: a syntax it does not know, or a limit."""
     reason = matcher.get_error().strip() if matcher.is_error() else ""
     if reason and not reason.startswith(_NO_WAY_ON):
-        reason = reason.splitlines()[0]
-        raise InvalidRequestError(f"the {param} cannot be used: {reason}", param=param)
+        raise InvalidRequestError(f"the {param} cannot be used: {_better(_sentence(reason))}", param=param)
+
+
+def _fault(schema: Schema) -> str | None:
+    """What llguidance says against a schema, if anything."""
+    reason = LLMatcher.validate_grammar(schema_to_lark(schema), None, limits=LIMITS)
+    return _sentence(reason) if reason else None
+
+
+def _better(why: str) -> str:
+    return next((better for start, better in _BETTER if why.startswith(start)), why)
+
+
+def _sentence(reason: str) -> str:
+    """Without where in our Lark it was found. Of a regular expression: the end, which says what is wrong."""
+    lines = reason.strip().splitlines()
+    text = _PREAMBLE.sub("", lines[0])
+    said = next((line for line in lines if line.startswith("error: ")), None)
+    return (f"{text} {said.removeprefix('error: ')}" if said else text)[:MAX_REASON]
 
 
 class _Pieces:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from typing import Any
+
 from server.grammar.cut import Cut, CutChoice, CutRepeat, CutSeries, Lexeme
 from server.grammar.lexing import Lexed
 from server.grammar.syntax import ROOT, Chars, Choice, Node, Ref, Repeat, Rules, Series, Token
@@ -9,12 +13,20 @@ from server.grammar.syntax import ROOT, Chars, Choice, Node, Ref, Repeat, Rules,
 # What may come next does not depend on how a tokeniser would split text that is forced: a mask then allows
 # the same tokens as a look at one of them, whichever is asked.
 _HEADER = '%llguidance {"no_forcing": true}'
+# White space as llama.cpp has it, about: a blank, or a new line and its indentation. Without a bound, a weak
+# model's favourite way to fill an object is white space without end. Overrides what a schema says of it.
+_JSON = {"x-guidance": {"whitespace_pattern": r"[ ]|\n{1,2}[ \t]{0,40}"}}
 _NOT_EMPTY = "/(?s:.+)/"  # the lexer knows no empty lexeme: those that may be empty become optional
 
 
-def schema_to_lark(schema: str) -> str:
-    """A JSON schema, as JSON."""
-    return f"{_HEADER}\nstart: %json {schema}\n"
+def as_written(lark: str) -> str:
+    """Rules that are in this notation already."""
+    return f"{_HEADER}\n{lark}\n"
+
+
+def schema_to_lark(schema: Mapping[str, Any]) -> str:
+    """A JSON schema."""
+    return as_written(f"start: %json {json.dumps({**schema, **_JSON})}")
 
 
 def to_lark(lexed: Lexed, rules: Rules) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -46,6 +46,14 @@ class Batch:
         self.wanted.append(wanted)
 
 
+class FillInMiddle(NamedTuple):
+    """Control tokens that stand before the text's beginning, before its end, and before what is wanted."""
+
+    prefix: int
+    suffix: int
+    middle: int
+
+
 class Vocabulary(Protocol):
     """Token ids to text and back. Read-only: safe from any thread."""
 
@@ -63,6 +71,11 @@ class Vocabulary(Protocol):
     @property
     def add_bos(self) -> bool:
         """Whether a prompt must begin with `bos`."""
+        ...
+
+    @property
+    def fim(self) -> FillInMiddle | None:
+        """None if the model was not trained to fill in the middle of a text."""
         ...
 
     def tokenize(self, text: str, *, special: bool) -> list[int]:
@@ -105,8 +118,8 @@ class Backend(Protocol):
 
     @property
     def can_trim(self) -> bool:
-        """Whether the end of a sequence can be forgotten. False for recurrent models: neither drafts nor
-        partial reuse are possible then."""
+        """Whether the end of a sequence can be forgotten. False for recurrent and hybrid models: a sequence
+        has a state then, beside its cells or instead of them, that is as long as itself."""
         ...
 
     @property
@@ -121,7 +134,13 @@ class Backend(Protocol):
         ...
 
     def trim(self, seq: int, length: int) -> None:
-        """Forget positions >= length of the sequence; 0 frees it."""
+        """Forget positions >= length of the sequence; 0 frees it. Raises BackendError if its state, where it
+        has one, is longer than that, and does nothing."""
+        ...
+
+    def intact(self, seq: int, length: int) -> bool:
+        """Whether all that the token after the first `length` attends to is there. Where attention has a
+        sliding window, cells that the sequence's end has passed may be given to others."""
         ...
 
     def save(self, seq: int) -> bytes:
@@ -135,7 +154,7 @@ class Backend(Protocol):
 
     def copy(self, source: int, target: int, start: int, end: int) -> None:
         """Give the sequence `target`, which has `start` positions, those from start to end of `source`.
-        Cheap: the cells are shared."""
+        Cheap: the cells are shared. A state goes along whatever the positions; it alone if start == end."""
         ...
 
     def shift(self, seq: int, start: int, end: int) -> None:

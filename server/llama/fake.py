@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
 from server.errors import BackendError
-from server.llama.backend import Batch, Logits
+from server.llama.backend import Batch, FillInMiddle, Logits
 from server.sampling.noise import mix, quiet
 
 IM_START, IM_END, END_OF_TEXT = 256, 257, 258
@@ -28,6 +29,7 @@ class FakeVocabulary:
     eos = IM_END
     eog = frozenset({IM_END, END_OF_TEXT})
     add_bos = False
+    fim: FillInMiddle | None = None
 
     def tokenize(self, text: str, *, special: bool) -> list[int]:
         data, tokens = text.encode(), list[int]()
@@ -85,9 +87,22 @@ class _Cell:
     chain: int
 
 
+class _State(NamedTuple):
+    """After so many tokens, with this chain."""
+
+    length: int
+    chain: int
+
+
+NO_STATE = _State(0, 0)
+
+
 @dataclass(slots=True)
 class FakeBackend:
-    """Implements Backend. step_s and row_s are slept per decode and per row, to give a run its pace."""
+    """Implements Backend. step_s and row_s are slept per decode and per row, to give a run its pace.
+
+    Without can_trim it is a hybrid model: a sequence has a state beside its cells, from which its text goes
+    on, and which has to be of the same tokens."""
 
     model: FakeModel = field(default_factory=FakeModel)
     n_cells: int = 4096
@@ -104,6 +119,7 @@ class FakeBackend:
     widths: list[int] = field(default_factory=list[int])
     closed: bool = False
     _chains: dict[int, list[_Cell]] = field(default_factory=dict[int, "list[_Cell]"])
+    _states: dict[int, _State] = field(default_factory=dict[int, "_State"])
 
     def decode(self, batch: Batch) -> Logits:
         if not 0 < len(batch) <= self.n_batch:
@@ -122,11 +138,18 @@ class FakeBackend:
 
     def trim(self, seq: int, length: int) -> None:
         chains = self._chains.get(seq, [])
-        if not self.can_trim and 0 < length < len(chains):
+        if 0 < length < self._states.get(seq, NO_STATE).length:
             raise BackendError("this model's sequences cannot be trimmed")
+        if not length:
+            self._states.pop(seq, None)
         del chains[length:]
 
+    def intact(self, seq: int, length: int) -> bool:
+        return length <= self.length(seq)
+
     def save(self, seq: int) -> bytes:
+        if not self.can_trim:
+            self._check_state(seq)
         return b"".join(cell.chain.to_bytes(8, "little") for cell in self._chains.get(seq, []))
 
     def load(self, seq: int, data: bytes) -> None:
@@ -136,10 +159,16 @@ class FakeBackend:
         if self.n_used + len(chains) > self.n_cells:
             raise BackendError("the KV cache is full")
         self._chains[seq] = [_Cell(chain) for chain in chains]
+        if not self.can_trim:
+            self._states[seq] = _State(len(chains), chains[-1])
 
     def copy(self, source: int, target: int, start: int, end: int) -> None:
         if not 0 <= target < self.n_seqs:
             raise BackendError(f"sequence {target} out of range")
+        if not self.can_trim:
+            self._states[target] = self._states.get(source, NO_STATE)
+            if start == end:
+                return
         cells, own = self._chains.get(source, []), self._chains.setdefault(target, [])
         if len(own) != start or len(cells) < end or own != cells[:start]:
             raise BackendError(f"cannot copy {start} to {end} of sequence {source} to {target}")
@@ -175,6 +204,10 @@ class FakeBackend:
         if not all(0 <= seq < self.n_seqs for seq in seqs) or not 0 <= token < self.vocab.size:
             raise BackendError(f"sequences {seqs} or token {token} out of range")
         held = [self._chains.setdefault(seq, []) for seq in seqs]
+        if not self.can_trim:
+            self._check_state(seqs[0])
+            if seqs[1:]:
+                raise BackendError("a row of several sequences, which have a state each")
         before = held[0][-1].chain if held[0] else 0
         if position != len(held[0]) or any(cells != held[0] for cells in held[1:]) or position >= self.n_ctx:
             raise BackendError(f"position {position} in sequences {seqs} of {[len(c) for c in held]}")
@@ -183,4 +216,12 @@ class FakeBackend:
         cell = _Cell(mix(before + token + 1))
         for cells in held:
             cells.append(cell)
+        if not self.can_trim:
+            self._states[seqs[0]] = _State(position + 1, cell.chain)
         return cell.chain
+
+    def _check_state(self, seq: int) -> None:
+        """A sequence that goes on, or is saved, has the state that belongs to its last cell."""
+        cells = self._chains.get(seq, [])
+        if self._states.get(seq, NO_STATE) != _State(len(cells), cells[-1].chain if cells else 0):
+            raise BackendError(f"sequence {seq} has cells and a state of different tokens")

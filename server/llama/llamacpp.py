@@ -1,4 +1,4 @@
-"""The real model, over llama-cpp-python's low-level API. The only file that imports llama_cpp.
+"""The real model, over llama-cpp-python's low-level API.
 
 Every C handle has one owner here that frees it. The C structures are those of the pinned release.
 """
@@ -6,96 +6,16 @@ Every C handle has one owner here that frees it. The C structures are those of t
 from __future__ import annotations
 
 import ctypes
-import functools
-import logging
-import os
-from dataclasses import dataclass
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import llama_cpp.llama_cpp as _untyped
 import numpy as np
 
 from server.errors import BackendError, StartupError
-from server.llama.backend import Batch, Logits
-
-C: Any = _untyped  # ctypes bindings: their types are in the C header, not in Python
-logger = logging.getLogger("duo.llama")
-
-MOST_CTX = 8192
-ALL_LAYERS = -1
-"""n_gpu_layers: offload every layer where there is a GPU."""
-
-
-@dataclass(frozen=True, slots=True)
-class LlamaOptions:
-    """n_cells: KV cells shared by all sequences; llama.cpp rounds them up. kv_f32 without flash_attention is
-    slower and closest to exact arithmetic; flash_attention is used where the backend has it."""
-
-    model_path: Path
-    n_cells: int
-    n_seqs: int
-    n_batch: int = 512
-    n_threads: int = 1
-    n_gpu_layers: int = ALL_LAYERS
-    kv_f32: bool = False
-    flash_attention: bool = True
-
-
-@functools.cache
-def _start_library() -> None:
-    """Initialise llama.cpp once and send its log to logging."""
-    C.llama_log_set(_log, None)
-    C.llama_backend_init()
-
-
-_last_error = ""
-_LEVELS = {1: logging.DEBUG, 2: logging.DEBUG, 3: logging.INFO, 4: logging.WARNING}
-
-
-@C.llama_log_callback
-def _log(level: int, text: bytes, _: object) -> None:
-    global _last_error
-    line = text.decode(errors="replace").strip()
-    if level == 4 and line:
-        _last_error = line
-    logger.log(min(_LEVELS.get(level, logging.DEBUG), logging.INFO), line)
-
-
-def default_cells(path: Path, n_sessions: int) -> int:
-    """KV cells for that many full conversations of MOST_CTX tokens, or of the context the model was trained
-    with if that is shorter. Does not load the weights. Raises StartupError."""
-    params = C.llama_model_default_params()
-    params.vocab_only = True
-    model = _load(path, params)
-    try:
-        return min(int(C.llama_model_n_ctx_train(model)), MOST_CTX) * n_sessions
-    finally:
-        C.llama_model_free(model)
-
-
-def has_gpu() -> bool:
-    """Whether this build of llama.cpp can put layers on a GPU that is there."""
-    _start_library()
-    return bool(C.llama_supports_gpu_offload())
-
-
-def _load(path: Path, params: Any) -> Any:
-    _start_library()
-    if not path.is_file():
-        raise StartupError(f"no model file at {path}: give the path of a GGUF file with --model")
-    with path.open("rb") as file:
-        if file.read(4) != b"GGUF":
-            raise StartupError(f"{path} is not a GGUF file: give the path of a GGUF model with --model")
-    global _last_error
-    _last_error = ""
-    model = C.llama_model_load_from_file(os.fsencode(path), params)
-    if not model:
-        reason = f" ({_last_error})" if _last_error else ""
-        raise StartupError(
-            f"llama.cpp cannot load {path}{reason}: is the file complete, and its architecture known?"
-        )
-    return model
+from server.llama.backend import Batch, FillInMiddle, Logits
+from server.llama.library import C, LoadedModel, complaint, context_params, forget_errors
+from server.llama.options import LlamaOptions
+from server.llama.parts import model_name
 
 
 class LlamaVocabulary:
@@ -108,7 +28,16 @@ class LlamaVocabulary:
         self.eos = _token_or_none(C.llama_vocab_eos(self._vocab))
         self.eog = frozenset(t for t in range(self.size) if C.llama_vocab_is_eog(self._vocab, t))
         self.add_bos = bool(C.llama_vocab_get_add_bos(self._vocab))
+        self.fim = self._fill_in_middle()
         self._pieces: dict[tuple[int, bool], bytes] = {}
+
+    def _fill_in_middle(self) -> FillInMiddle | None:
+        tokens = FillInMiddle(
+            C.llama_vocab_fim_pre(self._vocab),
+            C.llama_vocab_fim_suf(self._vocab),
+            C.llama_vocab_fim_mid(self._vocab),
+        )
+        return tokens if min(tokens) >= 0 else None
 
     def tokenize(self, text: str, *, special: bool) -> list[int]:
         data = text.encode()
@@ -139,7 +68,7 @@ def _token_or_none(token: int) -> int | None:
     return int(token) if token >= 0 else None
 
 
-class _Rows:
+class Rows:
     """The C arrays of one llama_batch, filled from a Batch without a Python loop."""
 
     def __init__(self, capacity: int) -> None:
@@ -190,9 +119,9 @@ class LlamaBackend:
     """Implements Backend. Raises StartupError when the model cannot be loaded or its context not created."""
 
     def __init__(self, options: LlamaOptions) -> None:
-        params = C.llama_model_default_params()
-        params.n_gpu_layers = options.n_gpu_layers
-        self._model = _load(options.model_path, params)
+        self.options = options
+        self.model = LoadedModel(options.model_path, options.weights)
+        self._model = self.model.handle
         self._context: Any = None
         try:
             self._open(options)
@@ -202,32 +131,49 @@ class LlamaBackend:
 
     def _open(self, options: LlamaOptions) -> None:
         model = self._model
-        self.name = options.model_path.stem
+        self.name = model_name(options.model_path)
         if C.llama_model_has_encoder(model) or not C.llama_model_has_decoder(model):
             raise StartupError(
                 f"{options.model_path} is not a decoder-only model: duo cannot generate with it"
             )
+        forget_errors()
         self._context = C.llama_init_from_model(model, _context_params(options))
         if not self._context:
             raise StartupError(
-                f"no memory for a context of {options.n_cells} tokens: try a smaller --ctx-size"
+                f"llama.cpp makes no context of {options.n_cells} tokens{complaint()}: perhaps a smaller "
+                "--ctx-size fits, or another --cache-type-v or --flash-attn"
             )
+        self.model.adapt(self._context)
         self._memory = C.llama_get_memory(self._context)
         self.vocab = LlamaVocabulary(model)
         self.n_cells = int(C.llama_n_ctx(self._context))
-        self.n_ctx = min(int(C.llama_model_n_ctx_train(model)), self.n_cells)
+        self.n_ctx = min(self.model.longest(options.rope), self.n_cells)
         self.n_seqs = options.n_seqs
         self.n_batch = int(C.llama_n_batch(self._context))
-        self.n_params = int(C.llama_model_n_params(model))
-        self.n_bytes = int(C.llama_model_size(model))
-        self.can_trim = not (C.llama_model_is_recurrent(model) or C.llama_model_is_hybrid(model))
-        kv, attention = ("f16", "f32")[options.kv_f32], ("plain", "flash")[options.flash_attention]
-        self.state_format = f"{kv}/{attention}"
-        self.can_shift = self.can_trim and bool(C.llama_memory_can_shift(self._memory))
+        self.n_params, self.n_bytes = self.model.n_params, self.model.n_bytes
         template = C.llama_model_chat_template(model, None)
         self.chat_template: str | None = template.decode() if template else None
-        self.description = self._describe()
-        self._rows = _Rows(self.n_batch)
+        self.description = self.model.description
+        self._rows = Rows(self.n_batch)
+        with ThreadPoolExecutor(1) as aside:  # which ends, and with it the threads of OpenMP that are its own
+            self.can_trim = aside.submit(self._forgets).result()
+        self.can_shift = self.can_trim and bool(C.llama_memory_can_shift(self._memory))
+
+    def _forgets(self) -> bool:
+        """Whether a sequence can be trimmed: tried, since that depends on the memory that llama.cpp chose.
+        The KV cache is left empty. Raises StartupError."""
+        for position in range(2):
+            batch = Batch()
+            batch.extend(0, position, [self.vocab.bos or 0], 0)
+            try:
+                self.decode(batch)
+            except BackendError as error:
+                raise StartupError(
+                    f"{self.name} cannot be evaluated: {error.message}{complaint()}"
+                ) from error
+        forgotten = bool(C.llama_memory_seq_rm(self._memory, 0, 1, -1))
+        C.llama_memory_clear(self._memory, True)
+        return forgotten
 
     def decode(self, batch: Batch) -> Logits:
         self._rows.fill(batch)
@@ -247,12 +193,21 @@ class LlamaBackend:
         if not C.llama_memory_seq_rm(self._memory, seq, length, -1):
             raise BackendError("this model's sequences cannot be trimmed")
 
+    def intact(self, seq: int, length: int) -> bool:
+        """llama.cpp reuses cells that the window has passed even with swa_full, and tells where the others
+        begin."""
+        window = int(C.llama_model_n_swa(self._model))
+        if not window or C.llama_memory_seq_pos_max(self._memory, seq) < length:
+            return True
+        return C.llama_memory_seq_pos_min(self._memory, seq) <= max(0, length + 1 - window)
+
     def save(self, seq: int) -> bytes:
         size = int(C.llama_state_seq_get_size(self._context, seq))
-        buffer = (ctypes.c_uint8 * size)()
-        if not size or int(C.llama_state_seq_get_data(self._context, buffer, size, seq)) != size:
+        data = _uninitialised(None, size)  # clearing and copying it would take longer than filling it
+        start = ctypes.cast(ctypes.c_char_p(data), ctypes.POINTER(ctypes.c_uint8))
+        if not size or int(C.llama_state_seq_get_data(self._context, start, size, seq)) != size:
             raise BackendError(f"the state of sequence {seq} cannot be had")
-        return bytes(buffer)
+        return data
 
     def load(self, seq: int, data: bytes) -> None:
         start = ctypes.cast(ctypes.c_char_p(data), ctypes.POINTER(ctypes.c_uint8))  # only read
@@ -271,28 +226,16 @@ class LlamaBackend:
         if self._context:
             C.llama_free(self._context)
             self._context = None
-        if self._model:
-            C.llama_model_free(self._model)
-            self._model = None
+        self.model.close()
 
-    def _describe(self) -> str:
-        buffer = ctypes.create_string_buffer(256)
-        C.llama_model_desc(self._model, buffer, 256)
-        return buffer.value.decode(errors="replace").replace(" ?B", "")  # a size it has no name for
+
+_uninitialised = ctypes.pythonapi.PyBytes_FromStringAndSize  # to be filled before anybody sees it
+_uninitialised.restype = ctypes.py_object
+_uninitialised.argtypes = (ctypes.c_void_p, ctypes.c_ssize_t)
 
 
 def _context_params(options: LlamaOptions) -> Any:
-    params = C.llama_context_default_params()
-    params.n_ctx = options.n_cells
-    params.n_batch = options.n_batch
-    params.n_ubatch = options.n_batch
-    params.n_seq_max = options.n_seqs
+    params = context_params(options)
     params.kv_unified = True
-    params.swa_full = True  # a rejected draft must be forgettable
-    if options.kv_f32:
-        params.type_k = params.type_v = C.GGML_TYPE_F32
-    if not options.flash_attention:
-        params.flash_attn_type = C.LLAMA_FLASH_ATTN_TYPE_DISABLED
-    params.n_threads = options.n_threads
-    params.n_threads_batch = options.n_threads
+    params.swa_full = True  # what a sliding window has passed is needed again when a sequence is trimmed
     return params

@@ -12,14 +12,16 @@ from typing import Literal, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from server.sampling.noise import LOUD, Noise, gumbel, loud, quiet, quiet_of
+from server.sampling.noise import gumbel
 from server.sampling.params import SamplingParams
 from server.sampling.peaks import Ids, Logits, Peaks
+from server.sampling.race import Floats, race
 
 Row: TypeAlias = npt.NDArray[np.float32]
-Floats: TypeAlias = npt.NDArray[np.float64]
 
 _WINDOWS = (2.0, 4.0, 7.0, 12.0, 24.0)
+_SURE = 8  # logits that may be enough to know what filters leave
+_ROUNDING = 1e-9  # more than sums of weights are wrong by
 _FEW = 512  # logits that are sorted without looking first where the edge is
 
 
@@ -43,19 +45,24 @@ def draw(row: Row, params: SamplingParams, position: int) -> int:
     """
     if params.temperature <= 0.0 or params.top_k == 1:
         return int(row.argmax())
-    peaks = Peaks(row)
+    return draw_from(Peaks(row), params, position)
+
+
+def draw_from(peaks: Peaks, params: SamplingParams, position: int) -> int:
+    """The same at a temperature above 0, for a row whose peaks are known."""
+    temperature, seed = params.temperature, params.seed
     if params.top_k <= 0:
-        return _race(peaks, params, position, _floor(peaks, params))
+        return race(peaks, temperature, seed, position, _floor(peaks, params))
     ids, logits = _survivors(peaks, params)
     if len(ids) == 1:
         return int(ids[0])
-    scores = logits / params.temperature + gumbel(params.seed, position, ids)
-    return int(ids[int(scores.argmax())])
+    scores = logits / temperature + gumbel(seed, position, ids, len(peaks.row))
+    return int(ids[scores.argmax()])
 
 
 def draw_softmax(logits: Logits, seed: int, position: int) -> int:
     """The token for `position` from the softmax of these logits; minus infinity is never drawn."""
-    return _race(Peaks(logits), SamplingParams(1.0, 0, 1.0, 0.0, seed), position, -math.inf)
+    return race(Peaks(logits), 1.0, seed, position, -math.inf)
 
 
 def distribution(row: Row, params: SamplingParams) -> Distribution:
@@ -84,44 +91,56 @@ def probability(row: Row, token: int) -> float:
     return float(np.exp(np.float64(row[token]) - top) / np.exp(row - np.float32(top)).sum())
 
 
-def _race(peaks: Peaks, params: SamplingParams, position: int, floor: float) -> int:
-    """argmax of logit / temperature + noise over the tokens with logits of at least `floor`.
-
-    Exact, though most tokens are never scored. The loud tokens and the likeliest set a mark; a token that is
-    not loud must then have a logit within LOUD of it.
-    """
-    row, temperature = peaks.row, params.temperature
-    mark = peaks.top / temperature + quiet_of(params.seed, position, peaks.best())
-    loudest = _best(row, loud(params.seed, position, len(row)), temperature, floor)
-    mark = max(mark, loudest[0]) - LOUD - 1e-6
-    ids = peaks.above(max(floor, temperature * mark))
-    near = _best(row, Noise(ids, quiet(params.seed, position, ids)), temperature, floor)
-    return near[1] if near[0] > loudest[0] else min(near, loudest, key=lambda best: (-best[0], best[1]))[1]
-
-
-def _best(row: Logits, noise: Noise, temperature: float, floor: float) -> tuple[float, int]:
-    """The highest score and its token, the lowest id among equals; minus infinity where there is none."""
-    if not len(noise.ids):
-        return -math.inf, len(row)
-    logits = row.take(noise.ids).astype(np.float64)
-    scores = logits / temperature + noise.values
-    if floor > -math.inf:
-        scores[logits < floor] = -math.inf
-    at = int(scores.argmax())
-    return float(scores[at]), int(noise.ids[at])
-
-
 def _min_p_floor(top: float, min_p: float) -> float:
     return top + math.log(min(min_p, 1.0)) if min_p > 0.0 else -math.inf
 
 
 def _survivors(peaks: Peaks, params: SamplingParams) -> tuple[Ids, Floats]:
     """The candidates that top_k, top_p and min_p leave, with their logits. Equals at an edge all stay."""
+    floor = _min_p_floor(peaks.top, params.min_p)
+    near = peaks.few_above(floor, min(_SURE, params.top_k)) if floor > -math.inf else None
+    if near is not None:
+        logits = peaks.row.take(near).astype(np.float64)
+        edge = _sure_edge(sorted(logits.tolist(), reverse=True), floor, params)
+        if edge is not None:
+            return _from(near, logits, edge)
     ids = peaks.likeliest(params.top_k)
-    logits = peaks.row[ids].astype(np.float64)
-    floor = nucleus_floor(np.sort(logits)[-params.top_k :], params.top_p)
-    keep = logits >= max(floor, _min_p_floor(peaks.top, params.min_p))
-    return ids[keep], logits[keep]
+    logits = peaks.row.take(ids).astype(np.float64)
+    return _from(ids, logits, max(floor, _edge(np.sort(logits)[-params.top_k :], params.top_p)))
+
+
+def _from(ids: Ids, logits: Floats, floor: float) -> tuple[Ids, Floats]:
+    """Those with logits of at least this."""
+    (kept,) = (logits >= floor).nonzero()
+    return (ids, logits) if len(kept) == len(ids) else (ids.take(kept), logits.take(kept))
+
+
+def _sure_edge(near: list[float], floor: float, params: SamplingParams) -> float | None:
+    """The smallest logit that top_k, top_p and min_p leave, where all that min_p leaves, largest first, says
+    it: the other likeliest can be nothing at all, or each as likely as min_p forbids."""
+    near = [logit for logit in near if logit >= floor]
+    if not 0 < len(near) <= params.top_k:
+        return None
+    weights = [math.exp(logit - near[0]) for logit in near]
+    least = sum(weights)
+    most = least + (params.top_k - len(near)) * params.min_p
+    before, edge = 0.0, near[0]
+    for logit, weight in zip(near, weights, strict=True):
+        if before >= params.top_p * most + _ROUNDING:
+            return edge
+        if before > 0.0 and before >= params.top_p * least - _ROUNDING:
+            return None
+        before, edge = before + weight, logit
+    return edge
+
+
+def _edge(ascending: Floats, top_p: float) -> float:
+    """nucleus_floor of a few logits that are sorted."""
+    if top_p >= 1.0 or len(ascending) > _FEW:
+        return nucleus_floor(ascending, top_p)
+    weights = np.exp(ascending - ascending[-1])
+    n = int(weights[::-1].cumsum().searchsorted(top_p * float(weights.sum())))
+    return float(ascending[-1 - min(n, len(ascending) - 1)])
 
 
 def _floor(peaks: Peaks, params: SamplingParams) -> float:

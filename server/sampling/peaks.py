@@ -1,8 +1,13 @@
-"""Where a row of logits is high: one pass over the vocabulary, then looks at a few blocks of it. Pure."""
+"""Where a row of logits is high: one pass over the vocabulary, then looks at a few columns of it. Pure.
+
+A long row is folded into lines of equal length, one below the other, because the largest logit of each
+column is found at the speed of memory. The few logits after the last whole line are a column of their own.
+"""
 
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,60 +16,122 @@ Logits = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 Ids = npt.NDArray[np.int64]
 
 _IMPOSSIBLE = -1e38  # and less: no model says that of a token that it can say
+_SHORT = 40_000  # logits: in a row that is not longer every one is a column
+_ENOUGH = 2_048  # logits that tell how likely the likeliest is
+_SPREAD = 8  # logits for each of the likeliest that are looked for
 
 
 class Peaks:
-    """The largest logit of every block of a row, which tells in which blocks something can be found."""
+    """The largest logit of every column of a row, which tells in which columns something can be found."""
+
+    maxima: npt.NDArray[Any]
+
+    __slots__ = ("_highest", "_length", "_lines", "maxima", "row", "top")
 
     def __init__(self, row: Logits) -> None:
-        """row: (vocab size,), at least one logit; not written to."""
+        """row: (vocab size,), at least one logit; not written to. maxima: (columns,), of each the largest
+        logit; top: the largest of all."""
         self.row = row
-        self._width = _width(len(row))
-        self._maxima = np.maximum.reduceat(row, _starts(len(row), self._width))
-        self._highest = int(self._maxima.argmax())
-        self.top = float(self._maxima[self._highest])
+        n = len(row)
+        n_lines = 1 if n <= _SHORT else (1 << n.bit_length() // 2) >> 3  # an eighth of the square root
+        self._lines, rest = _folded(row, n_lines)
+        self._length = length = n // n_lines
+        if n_lines == 1:
+            self.maxima = row
+        elif not len(rest):
+            self.maxima = self._lines.max(0)
+        else:
+            self.maxima = np.empty(length + 1, row.dtype)
+            self._lines.max(0, out=self.maxima[:length])
+            self.maxima[length] = rest.max()
+        self._highest = int(self.maxima.argmax())
+        self.top = float(self.maxima[self._highest])
 
     def best(self) -> int:
-        """The id of the largest logit, the lowest among equals."""
-        start = self._highest * self._width
-        return start + int(self.row[start : start + self._width].argmax())
+        """The id of the largest logit, one of them among equals."""
+        return self._best_of(self._highest)
+
+    def lowest_best(self) -> int:
+        """The lowest id of those."""
+        if self.maxima is self.row:
+            return self._highest
+        (columns,) = (self.maxima == self.maxima[self._highest]).nonzero()
+        return min(map(self._best_of, columns.tolist()), default=self.best())
+
+    def runner_up(self, token: int) -> int:
+        """The id of the largest logit apart from this token and what else is in its column."""
+        others = self.maxima.copy()
+        others[token % self._length if token < self._lines.size else self._length] = -np.inf
+        return self._best_of(int(others.argmax()))
+
+    def mass(self) -> float:
+        """The sum of exp(logit - top), as if there were only the largest of each of a few thousand columns:
+        too little where the row is flat, else nearly right for a fraction of the cost."""
+        values, n_lines = self.maxima, len(self.maxima) // _ENOUGH
+        if n_lines > 1:
+            values, rest = _folded(values, n_lines)
+            values = np.append(values.max(0), rest)
+        return float(np.exp(values - np.float32(self.top)).sum())
 
     def above(self, threshold: float) -> Ids:
         """The ids of all logits of at least this, ascending; perhaps some a rounding error below it."""
-        floor = np.float32(threshold - 2e-7 * abs(threshold))
-        (blocks,) = (self._maxima >= floor).nonzero()
-        if 4 * len(blocks) > len(self._maxima):
+        floor = _below(threshold)
+        (columns,) = (self.maxima >= floor).nonzero()
+        if self.maxima is not self.row and 4 * len(columns) > len(self.maxima):
             return (self.row >= floor).nonzero()[0]
-        if len(blocks) == 1:
-            start = int(blocks[0]) * self._width
-            return (self.row[start : start + self._width] >= floor).nonzero()[0] + start
-        return self._within(blocks, floor)
+        return self._within(columns, floor)
 
-    def _within(self, blocks: Ids, floor: np.float32) -> Ids:
-        width, n_whole = self._width, len(self.row) // self._width
-        whole = self.row[: n_whole * width].reshape(n_whole, width)
-        ragged = len(blocks) > 0 and blocks[-1] == n_whole
-        inside = blocks[:-1] if ragged else blocks
-        (at,) = (whole.take(inside, axis=0) >= floor).ravel().nonzero()
-        ids = inside.take(at // width) * width + at % width
-        if not ragged:
-            return ids
-        return np.concatenate((ids, (self.row[n_whole * width :] >= floor).nonzero()[0] + n_whole * width))
+    def few_above(self, threshold: float, most: int) -> Ids | None:
+        """The same, None where they are in more than so many columns."""
+        floor = _below(threshold)
+        (columns,) = (self.maxima >= floor).nonzero()
+        return self._within(columns, floor) if len(columns) <= most else None
 
     def likeliest(self, k: int) -> Ids:
         """At least the k likeliest tokens, ascending, and not many more; none that is impossible. The k-th
-        largest of the blocks' maxima has k logits of at least its size."""
-        values = self._maxima if 3 * k <= 2 * len(self._maxima) else self.row
+        largest of any k logits or more says what k logits are at least as large as."""
+        values: Logits = self.maxima if 3 * k <= 2 * len(self.maxima) else self.row
+        n_lines = len(values) // (_SPREAD * k)
+        if n_lines > 1:
+            values = _folded(values, n_lines)[0].max(0)
         k = min(k, len(values))
         threshold = float(np.partition(values, len(values) - k)[len(values) - k])
         return self.above(max(threshold, _IMPOSSIBLE))
 
+    def _within(self, columns: Ids, floor: np.float32) -> Ids:
+        """What is at least the floor in these columns, which are all that have such a logit."""
+        if self.maxima is self.row:
+            return columns
+        ragged = len(columns) > 0 and columns[-1] == self._length
+        inside = columns[:-1] if ragged else columns
+        (at,) = (self._lines.take(inside, 1) >= floor).ravel().nonzero()
+        ids = (_starts(*self._lines.shape) + inside).take(at)
+        if not ragged:
+            return ids
+        n_folded = self._lines.size
+        return np.concatenate((ids, (self.row[n_folded:] >= floor).nonzero()[0] + n_folded))
 
-def _width(n: int) -> int:
-    """Of a block: near the square root, so that there are about as many blocks as a block has logits."""
-    return 1 << n.bit_length() // 2
+    def _best_of(self, column: int) -> int:
+        """The id of the largest logit of a column, one of them among equals."""
+        if self.maxima is self.row:
+            return column
+        if column < self._length:
+            return int(self._lines[:, column].argmax()) * self._length + column
+        return self._lines.size + int(self.row[self._lines.size :].argmax())
+
+
+def _below(threshold: float) -> np.float32:
+    """A little, so that rounding leaves nothing out."""
+    return np.float32(threshold - 2e-7 * abs(threshold))
+
+
+def _folded(row: npt.NDArray[Any], n_lines: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Views: the lines, and the logits after them, fewer than there are lines."""
+    n = len(row) // n_lines * n_lines
+    return row[:n].reshape(n_lines, -1), row[n:]
 
 
 @functools.lru_cache(64)
-def _starts(n: int, width: int) -> Ids:
-    return np.arange(0, n, width)
+def _starts(n_lines: int, length: int) -> Ids:
+    """Of the lines, as a column."""
+    return np.arange(0, n_lines * length, length)[:, None]

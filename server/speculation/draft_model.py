@@ -9,14 +9,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-import numpy as np
-
 from server.cache.prefix import PrefixCache, common_prefix
 from server.errors import BackendError
 from server.llama.backend import Backend, Batch, Logits
-from server.sampling.draw import distribution, draw
+from server.sampling.draw import distribution
+from server.sampling.guess import Guess, guess
 from server.sampling.params import SamplingParams
-from server.speculation.inline import Guess
 
 logger = logging.getLogger("duo.drafters")
 
@@ -67,14 +65,15 @@ class DraftModel:
         path.n_committed = len(tokens)
         self._trim(path, min(agreed, len(tokens) - 1))
 
-    def guess(self, sessions: Sequence[int]) -> list[Guess | None]:
+    def guess(self, sessions: Sequence[int], *, second: bool) -> list[Guess | None]:
+        if self._failed:
+            return [None] * len(sessions)
         began = self._clock()
-        guesses: dict[int, Guess] = {}
-        ready = [s for s in sessions if s in self._paths and not self._failed and self._has_room(s)]
+        paths = [self._ready(session) for session in sessions]
+        ready = [path for path in paths if path is not None]
         try:
             caught_up = self._catch_up(ready)
-            if ready:
-                guesses = dict(zip(ready, self._extend(ready), strict=True))
+            guesses = self._extend(ready, second) if ready else []
         except BackendError as error:
             logger.warning("the draft model failed and is not used any more: %s", error.message)
             self._failed = True
@@ -82,7 +81,8 @@ class DraftModel:
         if ready and not caught_up:
             self._times.append(self._clock() - began)
             self.td_s = median(self._times)
-        return [guesses.get(session) for session in sessions]
+        made = iter(guesses)
+        return [path and next(made) for path in paths]
 
     def close(self, session: int, *, keep: bool) -> None:
         path = self._paths.pop(session, None)
@@ -106,23 +106,24 @@ class DraftModel:
         path.n_kv = min(path.n_kv, length)
         self._backend.trim(path.seq, path.n_kv)
 
-    def _has_room(self, session: int) -> bool:
-        """Whether one more guess fits the context and the cells; forgets idle conversations for it."""
-        path = self._paths[session]
-        if len(path.tokens) >= self._backend.n_ctx:
-            return False
-        held = sum(len(other.tokens) + 1 for other in self._paths.values())
+    def _ready(self, session: int) -> _Path | None:
+        """The session's path, if one more guess fits the context and the cells; forgets idle conversations
+        for it."""
+        path = self._paths.get(session)
+        if path is None or len(path.tokens) >= self._backend.n_ctx:
+            return None
+        held = sum([len(other.tokens) + 1 for other in self._paths.values()])
         while held + self._cache.n_cells > self._backend.n_cells:
             evicted = self._cache.evict()
             if evicted is None:
-                return False
+                return None
             self._backend.trim(evicted.seq, 0)
-        return True
+        return path
 
-    def _catch_up(self, sessions: Sequence[int]) -> bool:
+    def _catch_up(self, paths: Sequence[_Path]) -> bool:
         """Evaluate all but the last token of each path. Returns whether that was more than a few."""
         worked = False
-        for path in (self._paths[session] for session in sessions):
+        for path in paths:
             while (n := len(path.tokens) - 1 - path.n_kv) > 1:
                 worked = True
                 batch = Batch()
@@ -132,21 +133,15 @@ class DraftModel:
                 path.n_kv += len(rows)
         return worked
 
-    def _extend(self, sessions: Sequence[int]) -> list[Guess]:
+    def _extend(self, paths: Sequence[_Path], second: bool) -> list[Guess]:
         batch = Batch()
-        for session in sessions:
-            path = self._paths[session]
+        for path in paths:
             batch.extend(path.seq, path.n_kv, path.tokens[path.n_kv :], 1)
             path.n_kv = len(path.tokens)
         logits = self._backend.decode(batch)
-        return [self._take(self._paths[session], row) for session, row in zip(sessions, logits, strict=True)]
+        return [self._take(path, row, second) for path, row in zip(paths, logits, strict=True)]
 
-    def _take(self, path: _Path, row: Logits) -> Guess:
-        token = draw(row, path.sampling, len(path.tokens))
-        path.tokens.append(token)
-        weights = np.exp(row - row.max())
-        total, sure = float(weights.sum()), float(weights[token])
-        weights[token] = 0.0
-        second = int(weights.argmax())
-        drafted = distribution(row, path.sampling) if self._distributions else None
-        return Guess(token, sure / total, second, float(weights[second]) / total, drafted)
+    def _take(self, path: _Path, row: Logits, second: bool) -> Guess:
+        guessed = guess(row, path.sampling, len(path.tokens), second=second)
+        path.tokens.append(guessed.token)
+        return guessed._replace(drafted=distribution(row, path.sampling)) if self._distributions else guessed

@@ -3,23 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
-from server.sampling.draw import Distribution
+from server.sampling.guess import Guess
 from server.sampling.params import SamplingParams
-
-
-@dataclass(frozen=True, slots=True)
-class Guess:
-    """The draft model's next token, and its runner-up; confidences are probabilities. drafted: what the token
-    is a sample of."""
-
-    token: int
-    confidence: float
-    runner_up: int
-    runner_up_confidence: float
-    drafted: Distribution | None = None
 
 
 class InlineDrafter(Protocol):
@@ -34,8 +21,9 @@ class InlineDrafter(Protocol):
         """Begin a path after these committed tokens; what it had guessed and they confirm stays evaluated."""
         ...
 
-    def guess(self, sessions: Sequence[int]) -> list[Guess | None]:
-        """One more guess for each path, appended to it. None where the model cannot go on."""
+    def guess(self, sessions: Sequence[int], *, second: bool) -> list[Guess | None]:
+        """One more guess for each path, appended to it. None where the model cannot go on. second: also say
+        what to guess if it is wrong."""
         ...
 
     def close(self, session: int, *, keep: bool) -> None:

@@ -10,7 +10,8 @@ class Policy:
     """max_rows: of one decode beside prompts; leaves: of one tree; lookup: guess from what was said before;
     gate: verify what pays only, else all that the limits allow; waits: wait for a guess where that pays;
     by_rejection: the draft model's chains only, and all that was drafted, since a rule that drops a guess for
-    what it is would bias what replaces it."""
+    what it is would bias what replaces it. again: a wrong guess has all rows of its session evaluated again
+    (server/engine/checkpoints.py)."""
 
     max_rows: int = 64
     leaves: int = 3
@@ -18,3 +19,4 @@ class Policy:
     gate: bool = True
     waits: bool = True
     by_rejection: bool = False
+    again: bool = False

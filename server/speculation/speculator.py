@@ -16,7 +16,7 @@ from server.engine.request import Speculation
 from server.sampling.params import SamplingParams
 from server.speculation.acceptance import Acceptance
 from server.speculation.costs import StepCosts
-from server.speculation.gate import choose, worth_waiting
+from server.speculation.gate import choose, with_losses, worth_waiting
 from server.speculation.inline import InlineDrafter
 from server.speculation.lookup import Lookup, LookupPool, Prediction
 from server.speculation.messages import chain_start
@@ -24,7 +24,7 @@ from server.speculation.pace import Pace
 from server.speculation.policy import Policy
 from server.speculation.remote import DrafterRecord, RemoteDrafters
 from server.speculation.speculated import Speculated
-from server.speculation.synchronous import Synchronous
+from server.speculation.synchronous import SOURCE, Synchronous
 from server.speculation.tree import Offer, ScoredTree, Wanted
 from server.speculation.trial import Trial
 from server.speculation.widths import Widths
@@ -98,17 +98,23 @@ class Speculator:
         curve = self.costs.curve(n_cells)
         if self._policy.gate and not self.costs.knows(n_rows) and not self._is_stable(asks[0]):
             return [NOTHING] * len(asks)  # what a plain step costs has to be known first
+        if self._trial.muted and not self._is_stable(asks[0]):
+            return [NOTHING] * len(asks)
         if self._may_pad(asks, n_rows):
             self.width = self.widths.width(n_rows)
             curve = self.widths.curve(self.width) if self.width else curve
-        rate = self._rate(curve, n_rows)
+        rate = self._rate(curve, len(asks) if self._policy.again else n_rows)
         wanting = [ask for ask in asks if ask.limit > 0]
         for ask in wanting:
             speculated = self._sessions[ask.session]
             speculated.look_up(ask.limit)
             speculated.tree.guess(GRAMMAR, ask.forced, [255] * len(ask.forced))
         if self._inline and wanting:
-            self.spent_s = self._inline.draft(wanting, self._sessions, n_rows, curve, rate)
+            reach = curve
+            if self._policy.again:
+                rates = [self._sessions[ask.session].acceptance.mean(SOURCE) for ask in wanting]
+                reach = with_losses(curve, n_rows, len(asks), sum(rates) / len(rates))
+            self.spent_s = self._inline.draft(wanting, self._sessions, n_rows, reach, rate)
             if self._policy.by_rejection:
                 return [self._inline.chain(ask.session) for ask in asks]
         offers = [self._offer(ask) for ask in asks]
@@ -213,7 +219,9 @@ class Speculator:
     ) -> list[int]:
         if not self._policy.gate or self._is_stable(asks[0]):
             return [len(offer.tokens) for offer in offers]
-        counts = choose(curve, n_rows, [offer.probabilities for offer in offers], self._rate(curve, n_rows))
+        again = [ask.n_pending for ask in asks] if self._policy.again else []
+        rate = self._rate(curve, len(asks) if again else n_rows)
+        counts = choose(curve, n_rows, [offer.probabilities for offer in offers], rate, again)
         n_offered = min(sum(len(offer.tokens) for offer in offers), len(curve) - 1 - n_rows)
         if sum(counts) < n_offered and self._may_probe(
             curve, n_rows + sum(counts), n_rows + n_offered, n_cells
@@ -239,7 +247,8 @@ class Speculator:
         gone_s = remote.now() - speculated.diverged_at
         lag_s, td_s = max(record.lag_s - gone_s, 0.0), record.td_s
         acceptance = speculated.acceptance.mean(record.presence.id)
-        rate, most_s = self._rate(curve, n_rows), MOST_WAIT * curve[n_rows]
+        rate, most_s = self._rate(curve, 1 if self._policy.again else n_rows), MOST_WAIT * curve[n_rows]
+        curve = with_losses(curve, n_rows, 1, acceptance) if self._policy.again else curve
         wanted, wait_s = worth_waiting(curve, n_rows, acceptance, (lag_s, td_s), rate, most_s)
         if not wanted:
             return 0.0

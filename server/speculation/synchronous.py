@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 
 from server.engine.proposer import NOTHING, Ask, Proposal
 from server.sampling.draw import Distribution
+from server.sampling.guess import Guess
 from server.speculation.acceptance import Acceptance
 from server.speculation.gate import worth_drafting
-from server.speculation.inline import Guess, InlineDrafter
+from server.speculation.inline import InlineDrafter
 from server.speculation.policy import Policy
 from server.speculation.speculated import Speculated
 
@@ -62,7 +63,7 @@ class Synchronous:
         self._saved_s += PROBE_SHARE * curve[min(n_rows, len(curve) - 1)]
         while going:
             began = self._clock()
-            guesses = self.inline.guess(going)
+            guesses = self.inline.guess(going, second=self._policy.leaves > 1)
             spent_s += self._clock() - began
             for session, guess in zip(going, guesses, strict=True):
                 self._graft(session, guess, sessions[session])
@@ -101,7 +102,7 @@ class Synchronous:
             return
         confidence = int(255 * guess.confidence)
         speculated.tree.branch(path.tokens, SOURCE, guess.token, confidence)
-        if self._policy.leaves > 1:
+        if guess.runner_up is not None:
             second = int(255 * guess.runner_up_confidence)
             speculated.tree.branch(path.tokens, SOURCE, guess.runner_up, second)
         path.tokens.append(guess.token)

@@ -1,13 +1,16 @@
 """Does a drafter on this machine help more than it hurts? Tried out now and then. Pure.
 
 A drafter that shares cores or memory bandwidth with the lead makes every step slower, used or not, which no
-count of accepted tokens shows. So now and then it rests for a few steps. What these take without any guess is
-what the server could do without it; if that beats what it did with it, the drafter goes on resting.
+count of accepted tokens shows. So now and then it rests for a few steps. If what these take without any guess
+beats what the server did before, either the drafter slows it, or its guesses were poor for a while, which is
+the gate's affair. To tell which, as many steps do without guesses beside a drafter that drafts: only if they
+take longer than those while it rested, it goes on resting.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from enum import Enum, auto
 from statistics import median
 
 WARM_UP = 64  # steps before the first trial
@@ -18,43 +21,72 @@ MARGIN = 1.03  # the rate without must be this much better
 HOLD, MOST_HOLD = 256, 8192  # steps until the next trial, doubled whenever the answer is the same
 
 
+class _Phase(Enum):
+    HELD = auto()  # the last decision stands
+    RESTING = auto()  # tried without drafters
+    RESUMED = auto()  # tried with them
+    BESIDE = auto()  # they draft, and nobody uses it
+
+
 class Trial:
     """Tells after each step whether drafters on this machine shall go on."""
 
     def __init__(self) -> None:
         self.on = True
+        self._phase = _Phase.HELD
+        self._settled = True  # what was decided last
         self._with: deque[tuple[int, float]] = deque(maxlen=WINDOW)  # tokens, seconds
         self._plain: deque[float] = deque(maxlen=2 * TRIAL)  # tokens per second of plain steps at rest
+        self._beside: deque[float] = deque(maxlen=TRIAL)  # the same beside drafters, the latest
         self._left = WARM_UP
         self._hold = HOLD
-        self._trying = False
+
+    @property
+    def muted(self) -> bool:
+        """Whether the next step shall do without guesses, whatever there are."""
+        return self._phase is _Phase.BESIDE
 
     def step(self, tokens: int, seconds: float, *, plain: bool) -> bool:
         """One step committed so many tokens in so many seconds, `plain`ly if without guesses. Returns whether
         drafters shall be on from now."""
-        if self.on:
+        if not self.muted and self.on:
             self._with.append((tokens, seconds))
         elif plain and seconds > 0.0:
-            self._plain.append(tokens / seconds)
+            (self._beside if self.muted else self._plain).append(tokens / seconds)
         self._left -= 1
         if self._left <= 0:
             self._turn()
         return self.on
 
     def _turn(self) -> None:
-        if not self._trying:
-            self.on = not self.on
-            self._trying = True
-            self._left = WINDOW if self.on else TRIAL
-            (self._with if self.on else self._plain).clear()
-            return
-        before = not self.on
-        self.on = not self._is_better_without()
-        self._hold = min(2 * self._hold, MOST_HOLD) if self.on == before else HOLD
-        self._trying, self._left = False, self._hold
+        if self._phase is _Phase.HELD:
+            if self.on:
+                self._plain.clear()
+                self._begin(_Phase.RESTING, TRIAL, on=False)
+            else:
+                self._with.clear()
+                self._begin(_Phase.RESUMED, WINDOW, on=True)
+        elif self._phase is _Phase.RESTING and self._is_better_without():
+            self._beside.clear()
+            self._begin(_Phase.BESIDE, 2 * TRIAL, on=True)  # the first half to get going
+        elif self._phase is _Phase.BESIDE:
+            self._decide(on=not self._slows())
+        else:  # one that was found to slow steps does so still
+            self._decide(on=not self._is_better_without())
+
+    def _begin(self, phase: _Phase, n_steps: int, *, on: bool) -> None:
+        self._phase, self._left, self.on = phase, n_steps, on
+
+    def _decide(self, *, on: bool) -> None:
+        self._hold = min(2 * self._hold, MOST_HOLD) if on == self._settled else HOLD
+        self._settled = on
+        self._begin(_Phase.HELD, self._hold, on=on)
 
     def _is_better_without(self) -> bool:
         seconds = sum(s for _, s in self._with)
         if len(self._plain) < ENOUGH or seconds <= 0.0:
             return False  # guesses of another source fill the steps: nothing is known, nothing is lost
         return median(self._plain) > MARGIN * sum(t for t, _ in self._with) / seconds
+
+    def _slows(self) -> bool:
+        return bool(self._beside) and median(self._plain) > MARGIN * median(self._beside)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class _Span:
+class Span:
     """A token's characters: those it contributes to, an unfinished one at either end included."""
 
     position: int
@@ -23,25 +23,25 @@ class Alignment:
     """
 
     def __init__(self) -> None:
-        self._held: deque[_Span] = deque()
+        self._held: deque[Span] = deque()
         self._n_made = 0
 
     def add(self, position: int, text: str, *, unfinished: bool) -> None:
         """The token completed this text; unfinished: its last bytes begin a character not yet in it."""
         start = self._n_made
         self._n_made += len(text)
-        self._held.append(_Span(position, start, self._n_made + unfinished))
+        self._held.append(Span(position, start, self._n_made + unfinished))
 
-    def released(self, n_sent: int) -> list[int]:
+    def released(self, n_sent: int) -> list[Span]:
         """The tokens not released before that are complete in the first n_sent characters."""
-        positions: list[int] = []
+        spans: list[Span] = []
         while self._held and self._held[0].end <= n_sent:
-            positions.append(self._held.popleft().position)
-        return positions
+            spans.append(self._held.popleft())
+        return spans
 
-    def cut(self, n_sent: int) -> list[int]:
+    def cut(self, n_sent: int) -> list[Span]:
         """The tokens not released before that have a part in the first n_sent characters, where the text
         has been cut off. Those wholly beyond are dropped."""
-        positions = [span.position for span in self._held if span.start < n_sent]
+        spans = [span for span in self._held if span.start < n_sent]
         self._held.clear()
-        return positions
+        return spans

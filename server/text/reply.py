@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import replace
 
 from server.engine.events import Committed, DrafterCount, FinishReason, Stats
 from server.llama.backend import Vocabulary
-from server.text.alignment import Alignment
+from server.text.alignment import Alignment, Span
 from server.text.detokenize import Detokenizer
 from server.text.stops import StopStrings
 
@@ -17,14 +17,21 @@ class ReplyText:
     middle of a step: n_tokens committed tokens, how many of them were guessed by whom, and the tokens
     drafted for the n_steps steps up to there."""
 
-    def __init__(self, vocabulary: Vocabulary, stops: Sequence[str], *, aligned: bool = False) -> None:
-        """aligned: completed() will be asked for."""
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        stops: Sequence[str],
+        *,
+        aligned: bool = False,
+        shown: Set[int] = frozenset(),
+    ) -> None:
+        """aligned: completed() will be asked for. shown: control tokens that are part of the text."""
         self.n_tokens = 0
         self.n_steps = 0
         self.n_drafted = 0
         self.stopped = False
         self._silent = vocabulary.eog  # not text, even if their pieces are printable
-        self._detokenizer = Detokenizer(vocabulary)
+        self._detokenizer = Detokenizer(vocabulary, shown)
         self._stops = StopStrings(stops)
         self._accepted: dict[str, int] = {}
         self._accepted_per_step: list[int] = []
@@ -78,14 +85,14 @@ class ReplyText:
             text += held
         return text
 
-    def completed(self) -> list[int]:
-        """The tokens, as positions in the reply, that the text returned so far is made of, each once.
-        Tokens that a stop string is wholly made of are none of them, nor is a stop token."""
+    def completed(self, n_characters: int) -> list[Span]:
+        """The tokens that so much of the text returned is made of, each once. Tokens that a stop string is
+        wholly made of are none of them, nor is a stop token."""
         if self._alignment is None:
             return []
-        if self.stopped:
-            return self._alignment.released(self._n_sent) + self._alignment.cut(self._n_sent)
-        return self._alignment.released(self._n_sent)
+        if self.stopped and n_characters == self._n_sent:
+            return self._alignment.released(n_characters) + self._alignment.cut(n_characters)
+        return self._alignment.released(n_characters)
 
     def finish_reason(self, reason: FinishReason) -> str:
         """OpenAI's word for the end: stop or length."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 from typing import Any, NoReturn
 
 from jinja2 import TemplateError, nodes
@@ -13,6 +15,8 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from server.errors import InvalidRequestError, StartupError
+from server.text.adapting import Message, Tool, Wants, adapted
+from server.text.form import style_of
 from server.text.prefix import common_prefix
 
 CHATML = (
@@ -24,7 +28,19 @@ _PREFILL_MARK = "\ue000prefill\ue001"  # private use: stands for the reply's beg
 
 _FOLLOWING = ("\ue002", "\ue003")  # two contents of a message that follows: they begin differently
 
-Message = Mapping[str, Any]
+_PROBE_ARGUMENTS = '{"a":"b"}'  # written as no renderer of objects would write it
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a prompt is rendered with besides its messages: the tools, as requests bring them, and what only
+    the template knows the meaning of (enable_thinking, say)."""
+
+    tools: Sequence[Tool] = ()
+    variables: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+BARE = Setting()
 
 
 class _Generation(Extension):
@@ -49,35 +65,47 @@ class ChatTemplate:
         offered: dict[str, Any] = environment.globals
         offered |= {"raise_exception": _refuse, "strftime_now": _strftime_now}
         offered |= {"bos_token": bos, "eos_token": eos}
+        self.source = source = source or CHATML
+        self.style = style_of(source)
         try:
-            self._template = environment.from_string(source or CHATML)
+            self._template = environment.from_string(source)
         except TemplateError as error:
             raise StartupError(f"the model's chat template cannot be read: {error}") from error
 
-    def render(self, messages: Sequence[Message]) -> str:
-        """The prompt for the next reply. If the last message is the assistant's, the reply continues it.
-        Raises InvalidRequestError when the template refuses the messages."""
-        if messages and messages[-1]["role"] == "assistant":
+    @cached_property
+    def wants(self) -> Wants:
+        """What it can do, found out by trying."""
+        return Wants(
+            tools=self.style.tools,
+            calls=self.style.calls,
+            objects=self.style.calls and not self._takes_text_arguments(),
+            short_ids=self.style.short_ids,
+            system=self._takes_system(),
+        )
+
+    def render(self, messages: Sequence[Message], setting: Setting = BARE) -> str:
+        """The prompt for the next reply. If the last message is the assistant's and calls no tools, the reply
+        continues it. Raises InvalidRequestError when the template refuses the messages."""
+        if begun_by(messages) is not None:
             *before, last = messages
             marked = {**last, "content": _PREFILL_MARK}
-            rendered = self._render([*before, marked], add_generation_prompt=False)
+            rendered = self._render([*before, marked], setting, add_generation_prompt=False)
             head, mark, _ = rendered.rpartition(_PREFILL_MARK)
             if mark:
                 return head + str(last.get("content") or "")
-        return self._render(messages, add_generation_prompt=True)
+        return self._render(messages, setting)
 
-    def begun(self, messages: Sequence[Message]) -> str:
+    def begun(self, messages: Sequence[Message], setting: Setting = BARE) -> str:
         """What the prompt begins with, whatever is still added to the last message. Raises
         InvalidRequestError."""
         *before, last = messages
         begun = str(last.get("content") or "")
         one, other = (
-            self._render([*before, {**last, "content": begun + more}], add_generation_prompt=True)
-            for more in _FOLLOWING
+            self._render([*before, {**last, "content": begun + more}], setting) for more in _FOLLOWING
         )
         return one[: common_prefix(one, other)]
 
-    def settled(self, messages: Sequence[Message], reply: Message) -> str | None:
+    def settled(self, messages: Sequence[Message], reply: Message, setting: Setting = BARE) -> str | None:
         """What the prompt of the next turn begins with for sure, once the reply (an assistant message) is in
         the history, whatever the user writes then; after tool calls, whatever the tool returns. It may
         differ from prompt and generated text: templates trim, drop thoughts, write calls their own way.
@@ -85,9 +113,7 @@ class ChatTemplate:
         for follower in _followers(reply):
             try:
                 one, other = (
-                    self._render(
-                        [*messages, reply, {**follower, "content": content}], add_generation_prompt=True
-                    )
+                    self._render([*messages, reply, {**follower, "content": content}], setting)
                     for content in _FOLLOWING
                 )
             except InvalidRequestError:
@@ -97,18 +123,50 @@ class ChatTemplate:
                 return one[:n_common]
         return None
 
-    def _render(self, messages: Sequence[Message], *, add_generation_prompt: bool) -> str:
+    def _render(
+        self, messages: Sequence[Message], setting: Setting, *, add_generation_prompt: bool = True
+    ) -> str:
+        told = adapted(messages, setting.tools, self.wants)
         try:
-            return self._template.render(
-                messages=messages,
-                add_generation_prompt=add_generation_prompt,
-                tools=None,  # templates that ask `tools is not none` expect them to be there
-                documents=None,
-            )
+            return self._raw(told, setting, add_generation_prompt=add_generation_prompt)
         except Exception as error:  # a template is foreign code: it may raise anything
             raise InvalidRequestError(
                 f"the model's chat template refuses these messages: {error}", param="messages"
             ) from error
+
+    def _raw(self, messages: Sequence[Message], setting: Setting, *, add_generation_prompt: bool) -> str:
+        known = {"documents": None, **setting.variables, "messages": messages}
+        # templates that ask `tools is not none` expect them to be there
+        tools = list(setting.tools) or None
+        return self._template.render(
+            {**known, "tools": tools, "add_generation_prompt": add_generation_prompt}
+        )
+
+    def _takes_text_arguments(self) -> bool:
+        function = {"name": "f", "arguments": _PROBE_ARGUMENTS}
+        call = {"id": "a12345678", "type": "function", "function": function}
+        messages: list[Message] = [
+            {"role": "user", "content": "?"},
+            {"role": "assistant", "content": "", "tool_calls": [call]},
+        ]
+        try:
+            return _PROBE_ARGUMENTS in self._raw(messages, BARE, add_generation_prompt=False)
+        except Exception:
+            return False
+
+    def _takes_system(self) -> bool:
+        messages = [{"role": "system", "content": _PREFILL_MARK}, {"role": "user", "content": "?"}]
+        try:
+            return _PREFILL_MARK in self._raw(messages, BARE, add_generation_prompt=False)
+        except Exception:
+            return False
+
+
+def begun_by(messages: Sequence[Message]) -> str | None:
+    """How much of the reply the client has written itself; None if it has not begun it."""
+    if not messages or messages[-1]["role"] != "assistant" or messages[-1].get("tool_calls"):
+        return None
+    return str(messages[-1].get("content") or "")
 
 
 def _followers(reply: Message) -> list[Message]:

@@ -6,12 +6,40 @@ let messages = [];
 let running = null; // the AbortController of the reply being streamed
 let typing = null; // that of the request that has what is typed evaluated beforehand
 let pause = 0; // the timer that waits for a pause in typing
+let known = false; // whether the server has said which model it serves
+let refused = null; // the key that it did not take
 
 function element(tag, className, text = "") {
   const node = document.createElement(tag);
   if (className) node.className = className;
   node.textContent = text;
   return node;
+}
+
+// The key stays in this browser. Where storage is switched off it lasts as long as the page.
+function storedKey() {
+  try { return localStorage.getItem("duo-api-key") ?? ""; } catch { return ""; }
+}
+
+function storeKey(key) {
+  try { localStorage.setItem("duo-api-key", key); } catch { /* it stays in the field */ }
+}
+
+function headers() {
+  const key = $("key").value.trim();
+  return key ? { Authorization: `Bearer ${key}` } : {};
+}
+
+function post(path, body, signal) {
+  const sent = { "Content-Type": "application/json", ...headers() };
+  return fetch(path, { method: "POST", headers: sent, body: JSON.stringify(body), signal });
+}
+
+function askForKey() {
+  refused = $("key").value.trim();
+  $("settings").open = true;
+  $("key").setAttribute("aria-invalid", "true");
+  return "this server wants an API key: give one that it knows under Settings";
 }
 
 // Markdown of the plainest kind: fenced code, `code` and **bold**. Everything else stays text.
@@ -73,21 +101,27 @@ async function ask(text) {
   follow(() => log.append(element("div", "turn user", text), reply));
   running = new AbortController();
   busy(true);
+  const thoughts = element("details", "thoughts");
+  const thought = element("p");
+  thoughts.append(element("summary", "", "Thoughts"), thought);
+  thoughts.open = true;
   let content = "";
   let timings = null;
   try {
-    const response = await fetch("/v1/chat/completions", {
-      method: "POST",
-      headers: { "Content-Type": "application/json" },
-      body: JSON.stringify({ messages: conversation, stream: true }),
-      signal: running.signal,
-    });
+    const response = await post("/v1/chat/completions", { messages: conversation, stream: true }, running.signal);
+    if (response.status === 401) throw new Error(askForKey());
     if (!response.ok) throw new Error((await response.json()).error.message);
     for await (const chunk of events(response.body)) {
       if (chunk.error) throw new Error(chunk.error.message);
-      content += chunk.choices[0]?.delta.content ?? "";
+      const delta = chunk.choices[0]?.delta ?? {};
+      if (delta.content && !content) thoughts.open = false; // the answer begins
+      content += delta.content ?? "";
+      thought.textContent += delta.reasoning_content ?? "";
       timings = chunk.timings ?? timings;
-      follow(() => render(reply, content));
+      follow(() => {
+        render(reply, content);
+        if (thought.textContent) reply.prepend(thoughts);
+      });
     }
   } catch (error) {
     if (error.name !== "AbortError") {
@@ -107,12 +141,8 @@ function precompute() {
   const text = $("text").value.trim();
   if (running || !text) return;
   typing = new AbortController();
-  fetch("/v1/precompute", {
-    method: "POST",
-    headers: { "Content-Type": "application/json" },
-    body: JSON.stringify({ messages: [...messages, { role: "user", content: text }] }),
-    signal: typing.signal,
-  }).catch(() => {}); // it only makes the reply come sooner
+  const asked = { messages: [...messages, { role: "user", content: text }] };
+  post("/v1/precompute", asked, typing.signal).catch(() => {}); // it only makes the reply come sooner
 }
 
 function quiet() {
@@ -139,17 +169,27 @@ async function status() {
     let line = drafting.length ? `drafters: ${drafting.map((d) => d.model).join(", ")}` : "no drafters";
     if (refused.length) line += ` · refused: ${refused.map((d) => `${d.id} (${d.reason})`).join(", ")}`;
     if (health.status !== "ok") line = `the server is ${health.status} · ${line}`;
+    if (!known && health.status !== "loading") line = (await model()) ?? line;
     say(line);
   } catch {
     say("the server does not answer");
   }
 }
 
+// What there is to complain of, if the server does not tell.
 async function model() {
-  const card = (await (await fetch("/v1/models")).json()).data[0];
+  if (refused === $("key").value.trim()) return askForKey();
+  const response = await fetch("/v1/models", { headers: headers() });
+  if (response.status === 401) return askForKey();
+  if (!response.ok) return null;
+  const card = (await response.json()).data[0];
+  known = true;
+  refused = null;
+  $("key").removeAttribute("aria-invalid");
   $("model").textContent = `${card.id} · ${card.meta.description} · context ${card.meta.n_ctx}`;
   $("note").textContent = card.meta.note ?? "";
   $("note").hidden = !card.meta.note;
+  return null;
 }
 
 $("form").addEventListener("submit", (event) => {
@@ -180,6 +220,12 @@ $("new").addEventListener("click", () => {
 });
 document.querySelector(".example").addEventListener("click", (event) => ask(event.target.textContent));
 
-model();
+$("key").value = storedKey();
+$("key").addEventListener("change", () => {
+  storeKey($("key").value.trim());
+  known = false;
+  status();
+});
+
 status();
 setInterval(status, 1000);

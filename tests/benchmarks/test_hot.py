@@ -19,7 +19,7 @@ from server.llama.fake import FakeBackend
 
 def test_the_hottest_functions_of_a_step():
     stats: dict[Function, Entry] = {
-        ("a/engine.py", 7, "_build"): (4, 4, 0.002, 1.0, {}),
+        ("a/building.py", 7, "build"): (4, 4, 0.002, 1.0, {}),
         ("b/draw.py", 9, "draw"): (8, 8, 0.004, 0.004, {}),
         ("~", 0, "<method 'get' of '_queue.SimpleQueue' objects>"): (9, 9, 5.0, 5.0, {}),
         ("c/other.py", 1, "rest"): (1, 1, 0.002, 0.1, {}),
@@ -28,7 +28,7 @@ def test_the_hottest_functions_of_a_step():
     assert n_steps == 4
     assert [(x.function, x.own_us, x.calls, x.share) for x in lines] == [
         ("b/draw.py:9 draw", pytest.approx(1000.0), 2.0, pytest.approx(0.5)),
-        ("a/engine.py:7 _build", pytest.approx(500.0), 1.0, pytest.approx(0.25)),
+        ("a/building.py:7 build", pytest.approx(500.0), 1.0, pytest.approx(0.25)),
     ]
     assert "| `b/draw.py:9 draw` | 1000.0 | 2.0 | 50.0 % |" in hot.table(n_steps, lines)
 

@@ -74,12 +74,14 @@ def test_the_table_marks_what_is_over_its_bound():
         Case(Guesses("none"), "defaults", rows): Cost(PLAIN_US + 1, 1.0, 0.0, 1.0),
         Case(Guesses("tree", "script"), "defaults", rows): Cost(PLAIN_US + 1, 1.0, 8.0, 4.0),
         Case(Guesses("tree", "script"), "temperature 1", rows): Cost(DRAFTED_US + 1, 1.0, 8.0, 4.0),
+        Case(Guesses("none", lookup=True), "defaults", rows): Cost(PLAIN_US + 1, 1.0, 2.0, 2.0),
     }
     lines = overhead.table(costs).splitlines()
     assert lines[0].endswith("| 4k peaked |")
     assert lines[2] == "| none | defaults | 0.0 | 1.0 | **151** |"
     assert lines[3] == "| tree by script | defaults | 8.0 | 4.0 | 151 |"
     assert lines[4].endswith("| **401** |")
+    assert lines[5].endswith("| 151 |")
 
 
 def test_cases_are_chosen_by_name():

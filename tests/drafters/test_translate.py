@@ -31,6 +31,7 @@ class Pieces:
     eos = END
     eog = frozenset({END})
     add_bos = False
+    fim = None
 
     def __init__(self, words: Sequence[bytes] = (), *, space_first: bool = False) -> None:
         """space_first: a space is put before every text."""

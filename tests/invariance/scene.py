@@ -6,7 +6,7 @@ import random
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from server.engine.scheduler import Limits
@@ -64,9 +64,10 @@ class Awaited(RemoteDrafters):
 
 @dataclass(slots=True)
 class Watched(FakeBackend):
-    """Counts the steps in which a tree of more than one leaf was decoded, and how often another branch of
-    it than the main one was accepted."""
+    """Counts the steps in which a tree of more than one leaf was decoded, how often another branch of it than
+    the main one was accepted, and how often a sequence went back to a state that it had."""
 
+    n_returns: int = 0
     n_trees: int = 0
     n_crossings: int = 0
     clock: Clock = field(default_factory=Clock)
@@ -79,12 +80,15 @@ class Watched(FakeBackend):
     def copy(self, source: int, target: int, start: int, end: int) -> None:
         n_conversations = self.n_seqs // LEAVES
         self.n_crossings += source >= n_conversations > target
+        self.n_returns += 0 < start == end
         FakeBackend.copy(self, source, target, start, end)
 
 
 class Scene:
     """A lead, a pool, and whoever is added to it, by a clock of their own. Messages are delivered before
     every `every`-th step; live: by another thread meanwhile, by the real clock."""
+
+    can_trim = True
 
     def __init__(
         self,
@@ -99,7 +103,10 @@ class Scene:
         self.shape: Shape = shape
         self.pool = MemoryPool()
         self.clock = Clock()
-        self.backend = Watched(TRUTH, clock=self.clock, step_s=LIVE_STEP_S if live else 0.0)
+        step_s = LIVE_STEP_S if live else 0.0
+        self.backend = Watched(TRUTH, clock=self.clock, step_s=step_s, can_trim=self.can_trim)
+        if not self.can_trim:
+            policy = replace(policy, leaves=1, again=True)
         bus = self.pool.bus(LEAD)
         clock = time.perf_counter if live else self.clock
         self.awaited = None if live else Awaited(bus, self.clock, self.pool)
@@ -123,6 +130,12 @@ class Scene:
         self.clock.now += WAIT_S
         while not self._live and step % self._every == 0 and self.pool.pump():
             pass
+
+
+class RecurrentScene(Scene):
+    """The same with a model whose sequences cannot be trimmed."""
+
+    can_trim = False
 
 
 Fault: TypeAlias = Callable[[Scene], Callable[[int], None]]

@@ -44,7 +44,15 @@ def q8_target() -> Iterator[LlamaBackend]:
 
 
 def open_exact(path: Path) -> LlamaBackend:
-    options = LlamaOptions(path, n_cells=4096, n_seqs=16, n_threads=1, kv_f32=True, flash_attention=False)
+    options = LlamaOptions(
+        path,
+        n_cells=4096,
+        n_seqs=16,
+        n_threads=1,
+        cache_type_k="f32",
+        cache_type_v="f32",
+        flash_attention="off",
+    )
     return LlamaBackend(options)
 
 

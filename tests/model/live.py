@@ -136,6 +136,9 @@ class Padded:
     def copy(self, source: int, target: int, start: int, end: int) -> None:
         self._backend.copy(source, target, start, end)
 
+    def intact(self, seq: int, length: int) -> bool:
+        return self._backend.intact(seq, length)
+
     def save(self, seq: int) -> bytes:
         return self._backend.save(seq)
 

@@ -8,6 +8,7 @@ import pytest
 
 from server.calibration import CONTEXT, WIDTHS, measure, remembered
 from server.llama.fake import FakeBackend
+from server.llama.options import LlamaOptions
 from server.recollection import keep, of_model, recall
 
 
@@ -37,8 +38,15 @@ def test_a_slow_model_is_measured_once_where_it_matters_most():
     assert 1 in found
 
 
-def test_a_model_that_cannot_forget_is_not_measured():
-    assert measure(FakeBackend(can_trim=False), 8) == {}
+def test_a_model_that_cannot_forget_goes_back_to_what_it_was():
+    backend = FakeBackend(n_batch=CONTEXT, can_trim=False, step_s=0.001, row_s=0.001)
+    found = measure(backend, 8)
+    assert found[8] > 2 * found[1]
+    assert backend.n_used == 0
+
+
+def test_one_that_has_no_sequence_for_that_is_not_measured():
+    assert measure(FakeBackend(can_trim=False, n_seqs=1), 8) == {}
 
 
 def test_what_was_measured_is_remembered(cache: Path):
@@ -75,6 +83,7 @@ def test_a_directory_that_cannot_be_written_is_no_failure(cache: Path):
 def test_another_model_file_is_another_memory(tmp_path: Path):
     model = tmp_path / "m.gguf"
     model.write_bytes(b"GGUF")
-    before = of_model(model, 2, -1)
+    options = LlamaOptions(model, 64, 1, n_threads=2)
+    before = of_model(options)
     model.write_bytes(b"GGUF!")
-    assert of_model(model, 2, -1) != before
+    assert of_model(options) != before

@@ -162,7 +162,6 @@ def test_the_result_is_json():
 
 def test_flags(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("DUO_THREADS", "3")
-    settings = read(ProbeSettings, ["--json", "--max-width", "4", "--no-flash-attention"])
+    settings = read(ProbeSettings, ["--json", "--max-width", "4", "--flash-attn", "off"])
     assert (settings.json_output, settings.max_width, settings.threads) == (True, 4, 3)
-    assert not settings.flash_attention
-    assert not settings.kv_f32
+    assert (settings.flash_attn, settings.cache_type_k) == ("off", "f16")

@@ -8,7 +8,11 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from tests.http_lead import Lead
+from server.api.access import Access
+from server.api.middleware import Edge
+from server.listening import Door
+from server.llama.fake import FakeBackend, FakeModel
+from tests.http_lead import Lead, serving
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
@@ -81,3 +85,24 @@ def test_an_error_is_told(page: Page, lead: Lead):
     page.goto(lead.url)
     ask(page, "x" * 5000)
     expect(page.locator(".turn.error")).to_contain_text("maximum context length")
+
+
+def test_a_server_that_wants_a_key_gets_it(page: Page):
+    door = Door(Edge(access=Access(["sk-right"])), None, 0)
+    with serving(FakeBackend(FakeModel(seed=3)), door=door) as lead:
+        page.goto(lead.url)
+        expect(page.locator("#status")).to_contain_text("wants an API key")
+        expect(page.get_by_label("API key")).to_be_visible()
+        page.get_by_label("API key").fill("sk-wrong")
+        ask(page, "hello")
+        expect(page.locator(".turn.error")).to_contain_text("wants an API key")
+        page.get_by_label("API key").fill("sk-right")
+        page.get_by_label("API key").press("Enter")
+        expect(page.locator("#model")).to_contain_text("toy")
+        expect(page.locator("#status")).to_contain_text("refused: d")
+        ask(page, "hello again")
+        expect(page.locator(".cost")).to_contain_text("prompt tokens reused", timeout=20_000)
+        page.reload()
+        expect(page.locator("#model")).to_contain_text("toy")
+        expect(page.get_by_label("API key")).to_have_value("sk-right")
+        lead.until_idle()

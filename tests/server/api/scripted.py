@@ -16,6 +16,7 @@ from server.engine.request import GenerationRequest
 from server.llama.fake import FakeVocabulary
 from server.sampling.params import SamplingParams
 from server.text.template import ChatTemplate
+from tests.contract.witness import witnessed
 
 CANCELLED_STATS = Stats(n_prompt=5, n_cached=2, n_predicted=50, n_steps=25, prompt_ms=1.0, predicted_ms=2.0)
 
@@ -113,7 +114,7 @@ class Call:
             "headers": [(k.lower().encode(), v.encode()) for k, v in self.headers.items()],
             "state": {"served": self.state},
         }
-        await create_app(self.state)(scope, self._receive, self._send)
+        await witnessed(create_app(self.state))(scope, self._receive, self._send)
 
     async def until_sent(self, part: bytes) -> None:
         """Wait until the body holds this."""

@@ -26,6 +26,7 @@ from server.engine.thread import EngineThread, Observer
 from server.llama.fake import FakeBackend, FakeModel
 from server.sampling.params import SamplingParams
 from tests.contract.contract import validate
+from tests.contract.witness import witnessed
 from tests.server.api.scripted import served
 from tests.support import OracleProposer
 
@@ -37,7 +38,7 @@ REPLIES = {"save": "SlotSaved", "restore": "SlotRestored", "erase": "SlotErased"
 
 def app_of(state: Served) -> ASGIApp:
     """The app as it is once its lifespan has begun."""
-    app = create_app(state)
+    app = witnessed(create_app(state))
 
     async def with_state(scope: Scope, receive: Receive, send: Send) -> None:
         await app({**scope, "state": {"served": state}}, receive, send)
@@ -138,7 +139,7 @@ async def serving(
 
     thread = EngineThread(make, n_ctx=backend.n_ctx)
     named = NamedFiles(directory / "slots", budget_bytes=ENOUGH, fingerprint=model) if files else None
-    state = replace(served(thread), defaults=SamplingParams(0.0), command=thread.command, slot_files=named)
+    state = replace(served(thread), defaults=SamplingParams(0.0), ask=thread.ask, slot_files=named)
     thread.start()
     transport = httpx.ASGITransport(app=app_of(state))
     try:

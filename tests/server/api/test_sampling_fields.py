@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -12,9 +11,8 @@ import pytest
 
 from server.engine.events import Finished, Started, Stats
 from server.engine.request import GenerationRequest, Speculation
-from server.errors import InvalidRequestError
+from server.grammar.compiler import Compiler
 from server.llama.fake import FakeVocabulary
-from server.sampling.constraint import Constraint
 from server.sampling.params import ORDER, SamplingParams
 from tests.contract.contract import validate
 from tests.server.api.scripted import Call, Script, served
@@ -170,27 +168,21 @@ async def test_a_prediction_is_tokens_and_never_control_tokens(content: Any):
 
 
 async def test_a_grammar_is_compiled_and_a_wrong_one_refused():
-    def states() -> Constraint:
-        raise AssertionError("the engine begins texts, not the API")
-
-    def grammars(text: str) -> Callable[[], Constraint]:
-        if text != 'root ::= "a"':
-            raise InvalidRequestError("line 1, column 2: no rule", param="grammar")
-        return states
-
     async def post(grammar: str) -> tuple[Call, Script]:
         script = Script(Started(5, 2), Finished("stop", STATS))
-        state = replace(served(script), grammars=grammars)
+        state = replace(served(script), grammars=Compiler(FakeVocabulary()))
         one = Call(state, body={"messages": [{"role": "user", "content": "hi"}], "grammar": grammar})
         await asyncio.wait_for(one.run(), 10)
         return one, script
 
     _, script = await post('root ::= "a"')
-    assert script.requests[0].constraint is states
+    start = script.requests[0].constraint
+    assert start is not None
+    assert start().forced() == (ord("a"),)
     _, script = await post("")
     assert script.requests[0].constraint is None
-    one, script = await post("root")
+    one, script = await post("root ::= x")
     assert not script.requests
     assert one.status == 400
     assert one.json["error"]["param"] == "grammar"
-    assert "line 1, column 2" in one.json["error"]["message"]
+    assert "line 1, column 10" in one.json["error"]["message"]

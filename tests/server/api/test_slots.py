@@ -11,9 +11,9 @@ from typing import Any
 import httpx
 import pytest
 
-from server.api import slots
 from server.cache.named import NamedFiles
 from server.cache.snapshots import Snapshots
+from server.engine import thread
 from server.engine.generate import Generation
 from server.engine.request import Exactness, GenerationRequest, Speculation
 from server.errors import BackendError
@@ -336,7 +336,7 @@ async def test_what_was_given_up_is_never_done(tmp_path: Path, monkeypatch: pyte
         await server.chat()
         id = await server.occupied()
         with monkeypatch.context() as patch:
-            patch.setattr(slots, "ANSWER_S", 0.01)
+            patch.setattr(thread, "ANSWER_S", 0.01)
             server.hold(held)
             await server.refused(id, "erase", 503)
         held.set()

@@ -194,13 +194,11 @@ def test_a_failing_decode_ends_its_sessions_and_not_the_engine(monkeypatch: pyte
     assert after.started.n_cached == 0
 
 
-def test_a_model_that_cannot_trim_is_served_without_drafts():
+def test_a_model_that_cannot_trim_goes_on_where_a_conversation_ended():
     [expected] = Harness().run(request())
-    oracle = OracleProposer([PROMPT + expected.tokens])
-    harness = Harness(FakeBackend(can_trim=False), oracle)
+    harness = Harness(FakeBackend(can_trim=False))
     [outcome] = harness.run(request())
     assert outcome.tokens == expected.tokens
-    assert oracle.proposed == 0
     [again] = harness.run(request(PROMPT + expected.tokens + (1,)))
     assert again.started.n_cached == len(PROMPT + expected.tokens) - 1
     [branch] = harness.run(request(PROMPT + expected.tokens[:5]))

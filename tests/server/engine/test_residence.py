@@ -203,20 +203,83 @@ def test_a_side_request_evicts_no_live_conversation():
 
 def test_leaving_pays_if_cells_in_use_cost_more_than_they_take_to_move():
     pace = Pace()
-    assert not pace.leaving_pays(10_000)  # nothing is known
+    assert not pace.leaving_pays(10_000, 2)  # nothing is known
     pace.saved(10_000, 10)  # 1,000 bytes a cell: 2 µs to save and to load
     for i in range(60):
         pace.evaluated(100, 0.1 + 0.01 * (i % 3), 1000 * (i % 3))  # 100 ns a token and cell
-    assert pace.leaving_pays(30)
-    assert not pace.leaving_pays(10)
+    assert pace.leaving_pays(30, 2)
+    assert not pace.leaving_pays(15, 2)
+    assert pace.leaving_pays(15, 1)  # it is saved already
+    assert not pace.leaving_pays(5, 1)
     level = Pace()
     level.saved(10_000, 10)
     for i in range(60):
         level.evaluated(100, 0.1, 1000 * (i % 3))
-    assert not level.leaving_pays(10**6)
+    assert not level.leaving_pays(10**6, 1)
     for i in range(60):
         level.stepped(0.02 + 0.001 * (i % 3), 1000 * (i % 3))  # 1 µs a step and cell
-    assert level.leaving_pays(1)
+    assert level.leaving_pays(1, 2)
+
+
+class Watched(FakeBackend):
+    """Counts the states that are asked for."""
+
+    n_saved = 0
+
+    def save(self, seq: int) -> bytes:
+        self.n_saved += 1
+        return super().save(seq)
+
+
+def resting(n_bytes: int, n: int = 3) -> tuple[Harness, Watched, Snapshots]:
+    """So many conversations in a KV cache, nothing to do, and that much host memory."""
+    backend, tiers = Watched(n_seqs=4, n_cells=4096), memory(n_bytes)
+    found = Harness(backend, snapshots=tiers, n_slots=1, limits=LIMITS)
+    for i in range(n):
+        found.run(ask(prompt(i)))
+    backend.n_saved = 0
+    return found, backend, tiers
+
+
+def test_conversations_that_were_copied_in_idle_time_leave_without_being_saved_again():
+    found, backend, tiers = resting(ENOUGH)
+    for _ in range(5):
+        found.engine.tidy()
+    assert backend.n_saved == 3
+    assert tiers.counters().memory_snapshots == 0  # they are in the KV cache, and go nowhere
+    found.engine.rest(1.0)
+    assert backend.n_saved == 3
+    assert tiers.counters().memory_snapshots == 3
+    texts, cached = texts_of(found, 2, 3)
+    assert cached == [99] * 3 + [107 + 11 * 0] * 3
+    assert texts == texts_of(harness(None, n_seqs=8), 2, 3)[0]
+
+
+def test_a_conversation_that_went_on_is_copied_anew():
+    found, backend, tiers = resting(ENOUGH, 1)
+    found.engine.tidy()
+    (outcome,) = found.run(ask([*prompt(0), *range(1, 30)]))
+    assert outcome.started.n_cached >= 99
+    found.engine.rest(1.0)
+    assert backend.n_saved == 2
+    ((tokens),) = tiers.conversations(most=9)
+    assert tokens[:129] == (*prompt(0), *range(1, 30))
+
+
+def test_copies_take_no_memory_that_snapshots_need():
+    found, backend, tiers = resting(ENOUGH)
+    found.engine.rest(1.0)
+    size = tiers.counters().memory_bytes // 3
+    found, backend, tiers = resting(2 * size + size // 2)
+    for _ in range(5):
+        found.engine.tidy()
+    assert backend.n_saved in (2, 3)  # the third is too much
+    found.engine.rest(1.0)
+    assert tiers.counters().memory_snapshots == 2
+    assert tiers.counters().memory_bytes <= 2 * size + size // 2
+    found, backend, tiers = resting(0)
+    found.engine.tidy()
+    assert backend.n_saved == 0
 
 
 def test_the_slope_of_what_was_seen():

@@ -268,20 +268,6 @@ def test_a_json_schema_describes_what_is_drawn():
     assert not accepts(start(), '{"name": "Ada"}')
 
 
-@pytest.mark.parametrize(
-    ("schema", "reason"),
-    [
-        ({"type": "object", "propertyNames": {"pattern": "a"}}, "propertyNames"),
-        ({"type": "nonsense"}, "nonsense"),
-        ({"enum": ["x" * 70_000]}, "at most 65536 characters"),
-    ],
-)
-def test_an_unsupported_schema_is_refused_by_name(schema: dict[str, Any], reason: str):
-    error = refusal(lambda: compile_json_schema(VOCABULARY, schema))
-    assert reason in error.message
-    assert error.param == "json_schema"
-
-
 def test_a_vocabulary_is_prepared_once():
     class Counted(FakeVocabulary):
         n_pieces = 0

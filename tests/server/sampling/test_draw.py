@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from server.sampling import draw as draws
+from server.sampling import race
 from server.sampling.draw import distribution, draw, probability
-from server.sampling.noise import LOUD, RARITY, Noise, gumbel, loud, quiet, quiet_of, uniform
+from server.sampling.noise import LOUD, RARITY, Noise, gumbel, loud, quiet, quiet_few, uniform
 from server.sampling.params import SamplingParams
 from tests.server.sampling.chi_square import UNLIKELY, deviation
 
@@ -141,12 +141,12 @@ def test_equal_scores_go_to_the_lowest_id(monkeypatch: pytest.MonkeyPatch):
     def coarse(_seed: int, _position: int, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         return np.where(tokens % 1000 == 700, 6.5, 0.0)
 
-    monkeypatch.setattr(draws, "quiet", coarse)
+    monkeypatch.setattr(race, "quiet", coarse)
 
     def one(_seed: int, _position: int, _n_vocab: int) -> Noise:
         return Noise(np.array([900]), np.array([6.5]))
 
-    monkeypatch.setattr(draws, "loud", one)
+    monkeypatch.setattr(race, "loud", one)
     params = SamplingParams(1.0, 0, 1.0, 0.0, 3)
     assert draw(np.zeros(5_000, np.float32), params, 1) == 700
 
@@ -161,7 +161,7 @@ def test_loud_tokens_are_those_with_much_noise():
     assert quiet(5, 9, rest).tolist() == noise[rest].tolist()
     assert quiet(5, 9, every).max() <= LOUD < louder.min()
     assert loud(5, 9, 1_000).ids.tolist() == [i for i in ids.tolist() if i < 1_000]
-    assert quiet_of(5, 9, 77) == pytest.approx(float(quiet(5, 9, every)[77]), abs=1e-9)
+    assert quiet_few(5, 9, [77, 3]) == pytest.approx(quiet(5, 9, every)[[77, 3]].tolist(), abs=1e-9)
 
 
 def test_loud_tokens_are_independent_of_each_other_and_of_the_position():
@@ -204,6 +204,16 @@ def test_the_distribution_is_the_filtered_softmax(params: SamplingParams, n_voca
     np.testing.assert_allclose(left.probabilities, expected[left.ids], rtol=1e-6)
     assert left.of(int(left.ids[0])) == left.probabilities[0]
     assert left.of(int(np.argmin(row))) == (0.0 if len(left.ids) < n_vocab else left.probabilities.min())
+
+
+@pytest.mark.parametrize("top_p", [0.0, 0.5, 0.9, 0.95, 1.0])
+@pytest.mark.parametrize("min_p", [0.01, 0.05, 0.3])
+def test_filters_that_a_few_logits_decide_leave_what_all_logits_say(top_p: float, min_p: float):
+    for seed in range(80):
+        params = SamplingParams(0.8, 1 + seed % 12, top_p, min_p)
+        row = row_of(seed, 700, 1.0 + seed / 10)
+        expected = np.flatnonzero(reference(row, params))
+        assert distribution(row, params).ids.tolist() == expected.tolist()
 
 
 def test_the_distribution_at_temperature_0_is_one_token():

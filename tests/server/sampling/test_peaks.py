@@ -6,11 +6,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from server.sampling.draw import probability
 from server.sampling.peaks import Peaks
 
 Row = npt.NDArray[np.float32]
 
-SIZES = [1, 2, 7, 64, 100, 4_096, 5_003, 150_000]
+SIZES = [1, 2, 7, 64, 100, 5_003, 40_001, 65_536, 150_000]  # the larger ones are folded
 
 
 def row_of(n: int, scale: float) -> Row:
@@ -25,7 +26,8 @@ def row_of(n: int, scale: float) -> Row:
 def test_the_largest_logit_and_all_above_a_threshold(n: int, scale: float):
     row = row_of(n, scale)
     peaks = Peaks(row)
-    assert (peaks.best(), peaks.top) == (int(row.argmax()), float(row.max()))
+    assert (peaks.lowest_best(), peaks.top) == (int(row.argmax()), float(row.max()))
+    assert row[peaks.best()] == row.max()
     for threshold in [*row[:20:3].tolist(), float(row.max()), 0.0, 2.5, 6.0, 1e9, -1e9, float("-inf")]:
         assert peaks.above(threshold).tolist() == np.flatnonzero(row >= np.float32(threshold)).tolist() or (
             set(np.flatnonzero(row >= np.float32(threshold)))
@@ -46,6 +48,29 @@ def test_the_likeliest_are_all_there_and_nothing_impossible(n: int, k: int):
     assert (np.diff(found) > 0).all()
 
 
-def test_a_row_of_equals():
-    peaks = Peaks(np.zeros(5_000, np.float32))
-    assert (peaks.best(), peaks.top, len(peaks.above(0.0)), len(peaks.above(0.1))) == (0, 0.0, 5_000, 0)
+@pytest.mark.parametrize("n", SIZES[2:])
+def test_the_runner_up_and_how_likely_the_likeliest_is(n: int):
+    row = row_of(n, 0.1)
+    row[[0, -1]] = 0.0
+    first, second = n // 2, n - 1
+    row[first], row[second] = 30.0, 29.0
+    peaks = Peaks(row)
+    assert (peaks.best(), peaks.runner_up(first), peaks.runner_up(second)) == (first, second, first)
+    assert 1.0 / peaks.mass() == pytest.approx(probability(row, first), abs=1e-4)
+
+
+@pytest.mark.parametrize("n", [5_003, 150_000])
+def test_a_few_above_a_threshold_or_none(n: int):
+    row = np.zeros(n, np.float32)
+    row[[3, n // 3, n - 1]] = 5.0
+    peaks = Peaks(row)
+    found = peaks.few_above(4.0, 3)
+    assert found is not None
+    assert found.tolist() == [3, n // 3, n - 1]
+    assert peaks.few_above(4.0, 2) is None
+
+
+@pytest.mark.parametrize("n", [5_000, 50_000])
+def test_a_row_of_equals(n: int):
+    peaks = Peaks(np.zeros(n, np.float32))
+    assert (peaks.lowest_best(), peaks.top, len(peaks.above(0.0)), len(peaks.above(0.1))) == (0, 0.0, n, 0)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.speculation.gate import choose, worth_drafting, worth_waiting
+from server.speculation.gate import choose, with_losses, worth_drafting, worth_waiting
 
 
 def _curve(deltas: list[float]) -> list[float]:
@@ -39,6 +39,57 @@ def test_the_choice_is_the_best_of_all_choices(curve: list[float], offers: list[
     possible = [list(one) for one in every if n_rows + sum(one) < len(curve)]
     best = max(gain(curve, n_rows, offers, one, rate) for one in possible)
     assert gain(curve, n_rows, offers, counts, rate) == pytest.approx(best, abs=1e-9)
+
+
+def lost(offer: list[float], n: int, pending: int) -> float:
+    """Rows to be evaluated again after n guesses, by how many of them may come true."""
+    reached = [1.0, *offer[:n], 0.0]
+    return sum((reached[i] - reached[i + 1]) * (pending + i) for i in range(n))
+
+
+@given(
+    CURVE,
+    st.lists(st.tuples(OFFER, st.integers(1, 5)), min_size=1, max_size=3),
+    st.floats(0.0, 4.0),
+)
+def test_rows_that_a_wrong_guess_has_evaluated_again_count(
+    curve: list[float], sessions: list[tuple[list[float], int]], rate: float
+):
+    """Against all numbers of the most probable guesses, where a row more always costs the same."""
+    row_s = 0.25
+    offers, pending = [offer for offer, _ in sessions], [n for _, n in sessions]
+    n_rows = sum(pending)
+    straight = [row_s * rows for rows in range(n_rows + len(curve))]
+    counts = choose(straight, n_rows, offers, rate, pending)
+
+    def value(counts: list[int]) -> float:
+        again = sum(map(lost, offers, counts, pending))
+        return gain(straight, n_rows, offers, counts, rate) - rate * row_s * again
+
+    ranked = sorted((-p, i) for i, offer in enumerate(offers) for p in offer)[: len(straight) - 1 - n_rows]
+    every = [[sum(i == j for _, i in ranked[:k]) for j in range(len(offers))] for k in range(len(ranked) + 1)]
+    assert value(counts) == pytest.approx(max(map(value, every)), abs=1e-9)
+
+
+def test_a_session_with_much_to_lose_guesses_only_what_is_sure():
+    straight = [0.5 + 0.1 * rows for rows in range(40)]
+    assert choose(straight, 12, [[0.7]], 1.0) == [1]
+    assert choose(straight, 12, [[0.7]], 1.0, [1]) == [1]
+    assert choose(straight, 12, [[0.7]], 1.0, [12]) == [1]
+    assert choose(straight, 12, [[0.5]], 1.0, [12]) == [0]
+    assert choose(straight, 12, [[0.5]], 1.0) == [1]
+
+
+@given(CURVE, st.floats(0.05, 0.97))
+def test_a_curve_with_losses_is_the_one_that_choices_are_made_by(curve: list[float], a: float):
+    offer = [a ** (i + 1) for i in range(len(curve) - 2)]
+    with_them = with_losses(curve, 1, 1, a)
+    for n in range(1, len(offer) + 1):
+        again = with_them[1 + n] - curve[1 + n]
+        rows = lost(offer, n, 1)
+        assert again >= -1e-9
+        if 1 + rows <= len(curve) - 1:
+            assert again <= curve[min(len(curve) - 1, math.ceil(1 + rows))] - curve[1] + 1e-9
 
 
 def test_widths_snap_to_the_steps_of_the_machine():

@@ -28,6 +28,7 @@ class Pieces:
     changed: dict[int, bytes] = field(default_factory=dict[int, bytes])
     eog: frozenset[int] = frozenset({2})
     add_bos: bool = True
+    fim: None = None
 
     def tokenize(self, text: str, *, special: bool) -> list[int]:
         raise NotImplementedError("a card does not tokenize")

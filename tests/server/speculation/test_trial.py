@@ -14,7 +14,7 @@ def run(trial: Trial, rate_on: float, rate_off: float, steps: int) -> tuple[floa
         rate = rate_on if trial.on else rate_off
         n_on += trial.on
         seconds += 1 / rate
-        trial.step(1, 1 / rate, plain=not trial.on)
+        trial.step(1, 1 / rate, plain=trial.muted or not trial.on)
     return steps / seconds, n_on
 
 
@@ -57,3 +57,22 @@ def test_where_other_guesses_fill_the_steps_nothing_is_decided():
         n_on += trial.on
         trial.step(4, 1.0 if trial.on else 0.5, plain=False)
     assert n_on > 1900
+
+
+def mixed(trial: Trial, beside_s: float, n: int) -> int:
+    """Steps of one token that take 4 s with guesses, 3 s without while drafters rest, beside_s beside them;
+    how many of n had drafters that were of use."""
+    n_on = 0
+    for _ in range(n):
+        used = trial.on and not trial.muted
+        n_on += used
+        trial.step(1, 4.0 if used else beside_s if trial.on else 3.0, plain=not used)
+    return n_on
+
+
+def test_poor_guesses_are_no_reason_to_pause_a_drafter_that_slows_nothing():
+    assert mixed(Trial(), beside_s=3.0, n=5000) > 4700
+
+
+def test_poor_guesses_that_slow_steps_are_one():
+    assert mixed(Trial(), beside_s=3.5, n=5000) < WARM_UP + 500

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from server.text.template import CHATML, ChatTemplate, Message
-from tests.templates import LLAMA3, THINKING, TRIMMING
+from server.text.template import CHATML, ChatTemplate, Message, Setting
+from tests.templates import LLAMA3, LLAMA3_TOOLS, MISTRAL, REASONING, THINKING, TRIMMING
 
 HELLO: list[Message] = [{"role": "system", "content": "s"}, {"role": "user", "content": "hi"}]
 REPLY: Message = {"role": "assistant", "content": " <think>hm</think>\n\nyes \n"}
@@ -53,10 +53,13 @@ def test_after_tool_calls_a_result_follows(content: str):
     assert template.render([*HELLO, CALLING, result]).startswith(settled)
 
 
-def test_after_tool_calls_a_user_follows_where_the_template_knows_no_results():
-    settled = ChatTemplate(TRIMMING).settled(HELLO, CALLING)
+def test_after_tool_calls_a_result_follows_in_words_where_the_template_knows_none():
+    template = ChatTemplate(TRIMMING)
+    settled = template.settled(HELLO, CALLING)
     assert settled is not None
-    assert settled.endswith("<|im_start|>user\n")
+    assert settled.endswith("</tool_call><|im_end|>\n<|im_start|>user\n<tool_response>\n")
+    result: Message = {"role": "tool", "tool_call_id": "1", "content": "21 degrees"}
+    assert template.render([*HELLO, CALLING, result]).startswith(settled)
 
 
 @pytest.mark.parametrize(
@@ -69,3 +72,24 @@ def test_after_tool_calls_a_user_follows_where_the_template_knows_no_results():
 )
 def test_a_template_that_refuses_or_hides_what_follows_settles_nothing(source: str):
     assert ChatTemplate(source).settled(HELLO, REPLY) is None
+
+
+@pytest.mark.parametrize("source", [REASONING, THINKING, MISTRAL, LLAMA3_TOOLS, CHATML])
+def test_what_is_settled_is_what_the_next_turn_begins_with(source: str):
+    """Thoughts, calls, ids and tools included."""
+    template = ChatTemplate(source)
+    function = {"name": "f", "arguments": '{"a": 1}'}
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+    setting = Setting([tool], {"enable_thinking": True})
+    reply: Message = {
+        "role": "assistant",
+        "content": "",
+        "reasoning_content": "Hm.",
+        "tool_calls": [{"id": "call_1", "type": "function", "function": function}],
+    }
+    settled = template.settled(HELLO, reply, setting)
+    assert settled is not None
+    result: Message = {"role": "tool", "tool_call_id": "call_1", "content": "21 degrees"}
+    assert template.render([*HELLO, reply, result], setting).startswith(settled)
+    assert template.render(HELLO, setting) == settled[: len(template.render(HELLO, setting))]
+    assert '"a": 1' in settled

@@ -12,6 +12,7 @@ from pathlib import Path
 import gguf
 
 from server.llama.backend import Vocabulary
+from server.llama.fake import FakeVocabulary
 from server.llama.llamacpp import C, LlamaVocabulary
 
 _CONTROLS = (
@@ -44,6 +45,7 @@ class ToyBpe:
         self.eos: int | None = self._controls["<|im_end|>"]
         self.eog = frozenset({self.eos, self._controls["<|eot_id|>"]})
         self.add_bos = False
+        self.fim = None
         self.n_tokenized = 0  # characters so far
 
     def control(self, text: str) -> int:
@@ -144,3 +146,27 @@ def write_sentencepiece(path: Path) -> None:
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.close()
+
+
+class MarkedVocabulary(FakeVocabulary):
+    """The toy's, where what begins and ends thoughts and calls are control tokens."""
+
+    MARKS = ("<tool_call>", "</tool_call>", "<think>", "</think>", "[TOOL_CALLS]", "[ARGS]", "<|python_tag|>")
+    size = FakeVocabulary.size + len(MARKS)
+
+    def tokenize(self, text: str, *, special: bool) -> list[int]:
+        marks = "|".join(map(re.escape, self.MARKS))
+        parts = re.split(f"({marks})", text) if special else [text]
+        tokens: list[int] = []
+        for part in parts:
+            marked = special and part in self.MARKS
+            tokens += [self.token(part)] if marked else super().tokenize(part, special=special)
+        return tokens
+
+    def piece(self, token: int, *, special: bool = False) -> bytes:
+        if token < FakeVocabulary.size:
+            return super().piece(token, special=special)
+        return self.MARKS[token - FakeVocabulary.size].encode() if special else b""
+
+    def token(self, mark: str) -> int:
+        return FakeVocabulary.size + self.MARKS.index(mark)

@@ -1,0 +1,296 @@
+"""What a streamed token costs between the engine and the socket: many streams at once, over a toy model.
+
+A lead in a process of its own generates for all of them at once; this process reads what arrives and looks at
+it afterwards. Counted is the CPU time of the thread of the lead's event loop while all streams run: the engine's
+own work and that of other processes is not part of it, and what the kernel takes to send is told apart.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any, cast
+
+import orjson
+import uvloop
+
+from benchmarks.client import ReplyError
+from benchmarks.http_lead import Lead, Told, lead
+from benchmarks.report import publish, section
+from server.errors import DuoError
+
+END = b"0\r\n\r\n"  # of a body in chunks
+ROUND_S = 120.0
+BOUND_US = 60.0  # for a token
+MESSAGES = [{"role": "user", "content": "Say something."}]
+SCHEMA = {
+    "type": "object",
+    "properties": {"text": {"type": "string"}},
+    "required": ["text"],
+    "additionalProperties": False,
+}
+TOOL = {"type": "function", "function": {"name": "say", "parameters": SCHEMA}}
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """A kind of stream. text: what of the reply's text one event has; in the toy, a token is a character."""
+
+    name: str
+    path: str
+    body: dict[str, Any]
+    text: Callable[[dict[str, Any]], str]
+
+
+def _content(event: dict[str, Any]) -> str:
+    return "".join(choice["delta"].get("content") or "" for choice in event["choices"])
+
+
+def _arguments(event: dict[str, Any]) -> str:
+    calls = [call for choice in event["choices"] for call in choice["delta"].get("tool_calls", ())]
+    return "".join(call["function"]["arguments"] for call in calls)
+
+
+def _completed(event: dict[str, Any]) -> str:
+    return "".join(choice["text"] for choice in event["choices"])
+
+
+def _delta(event: dict[str, Any]) -> str:
+    return event["delta"] if event["type"] == "response.output_text.delta" else ""
+
+
+CHAT = "/v1/chat/completions"
+MODES = (
+    Mode("chat", CHAT, {"messages": MESSAGES}, _content),
+    Mode("logprobs", CHAT, {"messages": MESSAGES, "logprobs": True, "top_logprobs": 5}, _content),
+    Mode("tools", CHAT, {"messages": MESSAGES, "tools": [TOOL], "tool_choice": "required"}, _arguments),
+    Mode("responses", "/v1/responses", {"input": "Say something.", "store": False}, _delta),
+    Mode("completions", "/v1/completions", {"prompt": "Say something."}, _completed),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What one round of streams came to. cost_us: CPU time of the event loop's thread for a token, the kernel's
+    for it aside; kernel_us: that; per_chunk: tokens in a chunk with text; latencies: seconds from the engine to
+    the client, of each token."""
+
+    rate: float
+    cost_us: float
+    kernel_us: float
+    per_chunk: float
+    latencies: Sequence[float]
+
+
+# -- one round ----------------------------------------
+
+
+class Stream(asyncio.Protocol):
+    """One request, and what has been received of the reply, stamped."""
+
+    def __init__(self, request: bytes) -> None:
+        self.received: list[tuple[float, bytes]] = []
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._request = request
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's are none by their class
+        self._transport.write(self._request)
+
+    def data_received(self, data: bytes) -> None:
+        self.received.append((time.monotonic(), data))
+        if data.endswith(END):
+            self._transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+
+async def streams(mode: Mode, port: int, n: int, n_tokens: int) -> dict[str, list[tuple[float, bytes]]]:
+    """What n clients of this mode received, by the id of their request."""
+    loop = asyncio.get_running_loop()
+    body = json.dumps({"model": "toy", "stream": True, **mode.body, _limit(mode): n_tokens}).encode()
+    opened: dict[str, Stream] = {}
+    for i in range(n):
+        id = f"stream-{i}"
+        head = f"POST {mode.path} HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\n"
+        head += f"x-request-id: {id}\r\nContent-Length: {len(body)}\r\n\r\n"
+        opened[id] = Stream(head.encode() + body)
+    await asyncio.gather(
+        *(loop.create_connection(lambda one=one: one, "127.0.0.1", port) for one in opened.values())
+    )
+    async with asyncio.timeout(ROUND_S):
+        await asyncio.gather(*(one.ended for one in opened.values()))
+    return {id: one.received for id, one in opened.items()}
+
+
+def _limit(mode: Mode) -> str:
+    return "max_output_tokens" if mode.path == "/v1/responses" else "max_tokens"
+
+
+def events(received: Sequence[tuple[float, bytes]]) -> list[tuple[float, dict[str, Any]]]:
+    """The server-sent events of a reply, each with when all of it was here. Raises ReplyError."""
+    whole = b"".join(data for _, data in received)
+    head, _, _ = whole.partition(b"\r\n\r\n")
+    if not head.startswith(b"HTTP/1.1 200"):
+        raise ReplyError(f"the lead refused: {whole[:500].decode(errors='replace')}")
+    if not whole.endswith(END):
+        raise ReplyError("a reply was cut short")
+    arrivals, n_received = list[tuple[int, float]](), 0
+    for at, data in received:
+        n_received += len(data)
+        arrivals.append((n_received, at))
+    told: list[tuple[float, dict[str, Any]]] = []
+    at, arrival, text = len(head) + 4, 0, b""
+    while (size := int(whole[at : (end := whole.index(b"\r\n", at))], 16)) > 0:
+        text += whole[end + 2 : end + 2 + size]
+        at = end + 2 + size + 2
+        while arrivals[arrival][0] < at:
+            arrival += 1
+        *complete, text = text.split(b"\n\n")
+        told += [(arrivals[arrival][1], parsed) for one in complete if (parsed := _parsed(one))]
+    return told
+
+
+def _parsed(event: bytes) -> dict[str, Any] | None:
+    data = next((line[6:] for line in event.splitlines() if line.startswith(b"data: ")), b"[DONE]")
+    return None if data == b"[DONE]" else orjson.loads(data)
+
+
+def result(mode: Mode, told: Told, replies: dict[str, list[tuple[float, bytes]]]) -> Round:
+    """Raises ReplyError unless there was a time when all streams ran."""
+    window = told.window
+    if window is None:
+        raise ReplyError("the streams did not all run at once: ask for more tokens")
+    latencies: list[float] = []
+    n_chunks = 0
+    for id, received in replies.items():
+        emitted = told.emitted[id]
+        texts = [(at, text) for at, event in events(received) if (text := mode.text(event))]
+        token = len(emitted) - sum(len(text) for _, text in texts)  # others come before all text
+        for at, text in texts:
+            times = [t for t in emitted[token : token + len(text)] if window.began < t <= window.ended]
+            token += len(text)
+            latencies += [at - t for t in times]
+            n_chunks += bool(times)
+    return Round(
+        rate=window.n_tokens / (window.ended - window.began),
+        cost_us=1e6 * (window.cpu_s - window.kernel_s) / window.n_tokens,
+        kernel_us=1e6 * window.kernel_s / window.n_tokens,
+        per_chunk=len(latencies) / max(1, n_chunks),
+        latencies=latencies,
+    )
+
+
+def measure(mode: Mode, lead: Lead, n_streams: int, n_tokens: int) -> Round:
+    """One round. Raises ReplyError."""
+    replies = uvloop.run(streams(mode, lead.port, n_streams, n_tokens))
+    return result(mode, lead.told(), replies)
+
+
+# -- the program ----------------------------------------
+
+
+def table(rounds: dict[str, list[Round]]) -> str:
+    """Markdown: medians over the rounds; the latencies are those of all of them."""
+    lines = [
+        "| stream | Python, µs a token | kernel, µs a token | tokens/s | tokens in a chunk | p50, ms | p99, ms |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for name, some in rounds.items():
+        latencies = sorted(1e3 * latency for one in some for latency in one.latencies)
+        cost = median(one.cost_us for one in some)
+        cells = [
+            name,
+            f"**{cost:.1f}**" if cost > BOUND_US else f"{cost:.1f}",
+            f"{median(one.kernel_us for one in some):.1f}",
+            f"{median(one.rate for one in some):,.0f}",
+            f"{median(one.per_chunk for one in some):.2f}",
+            *(f"{quantile(latencies, share):.1f}" for share in (0.5, 0.99)),
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def quantile(ordered: Sequence[float], share: float) -> float:
+    """Of at least one number, in ascending order."""
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def _flags() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("benchmarks.http", description=__doc__)
+    parser.add_argument("--streams", type=int, default=64, help="at once (default: %(default)s)")
+    parser.add_argument("--max-tokens", type=int, default=200, help="of a stream (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=5, help="of each mode, in turn (default: %(default)s)")
+    parser.add_argument(
+        "--step-ms",
+        type=float,
+        default=15.0,
+        help="what a decode takes besides the toy's work; 0: as fast as can be: tokens that wait go out "
+        "together (default: %(default)s)",
+    )
+    names = [mode.name for mode in MODES]
+    parser.add_argument("--modes", nargs="+", choices=names, default=names, help="default: all")
+    parser.add_argument(
+        "--beside", type=Path, help="another checkout of duo, whose rounds are in turn with ours"
+    )
+    parser.add_argument("--append", type=Path, help="append the result to this markdown file")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = sys.argv[1:] if argv is None else argv
+    args = _flags().parse_args(arguments)
+    try:
+        rounds = compared(args)
+    except DuoError as error:
+        print(f"http: {error}", file=sys.stderr)
+        return 1
+    what = (
+        f"{args.streams} streams of {args.max_tokens} tokens at once, {args.rounds} rounds of each kind in turn, "
+        f"{args.step_ms:g} ms and more for a decode. CPU time of the event loop's thread while all streams run; "
+        f"*kernel* is mostly sending. Latency from the engine's event to the client. Medians over rounds; "
+        f"bold: more than {BOUND_US:.0f} µs of Python."
+    )
+    text = section(
+        "what a streamed token costs over HTTP", "benchmarks.http", arguments, [what, table(rounds)]
+    )
+    publish(text, args.append)
+    return 0
+
+
+def compared(args: argparse.Namespace) -> dict[str, list[Round]]:
+    """Rounds by their rows' names. Raises DuoError."""
+    modes = [mode for mode in MODES if mode.name in args.modes]
+    checkouts: dict[str, Path | None] = {"": None}
+    if args.beside:
+        checkouts = {", beside": args.beside, **checkouts}
+    rounds: dict[str, list[Round]] = {mode.name + suffix: [] for mode in modes for suffix in checkouts}
+    with ExitStack() as stack:
+        leads = {
+            suffix: stack.enter_context(lead(args.streams, args.step_ms / 1e3, checkout))
+            for suffix, checkout in checkouts.items()
+        }
+        for number in range(args.rounds):
+            for mode in modes:
+                for suffix, one in leads.items():
+                    measured = measure(mode, one, args.streams, args.max_tokens)
+                    rounds[mode.name + suffix].append(measured)
+                    print(
+                        f"{number + 1}: {mode.name}{suffix}: {measured.cost_us:.1f} + {measured.kernel_us:.1f} µs",
+                        flush=True,
+                    )
+    return rounds
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,232 @@
+"""A lead over the toy model in a process of its own, which tells what its streams cost it.
+
+The toy's replies never end by themselves: they are as long as is asked for. A step takes as long as its
+decode and the engine's own work; the tokens of one step, one of each stream, are handed to the event
+loop together.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import astuple, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+import uvloop
+
+from server.api.middleware import Edge
+from server.api.served import Health, ModelCard, Served
+from server.api.traffic import Traffic
+from server.app import create_app
+from server.engine.account import CURRENT
+from server.engine.engine import Engine
+from server.engine.events import Committed, Event, Finished
+from server.engine.proposer import NoProposer
+from server.engine.request import GenerationRequest
+from server.engine.scheduler import Limits
+from server.engine.thread import EngineThread, LiveGeneration, Observer
+from server.errors import StartupError
+from server.grammar.compiler import Compiler
+from server.lead import GIL_SWITCH_S
+from server.listening import Door, DrainingServer, configured
+from server.llama.fake import FakeBackend, FakeModel
+from server.sampling.params import SamplingParams
+from server.text.template import ChatTemplate
+
+WARM = 8  # tokens of a stream before it counts as running
+N_CTX = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """From when all streams of a round were running until the first one ended, on time.monotonic()'s clock:
+    their tokens by then, the CPU time of the event loop's thread, and what of it was in the kernel."""
+
+    began: float
+    ended: float
+    n_tokens: int
+    cpu_s: float
+    kernel_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What the lead knows of a round. emitted: when the engine had each token, by the id of its request."""
+
+    window: Window | None
+    emitted: dict[str, list[float]]
+
+
+class LoopThread:
+    """The thread that makes it, as other threads can see what it costs."""
+
+    def __init__(self) -> None:
+        self._clock = time.pthread_getcpuclockid(threading.get_ident())
+        self._stat = Path(f"/proc/self/task/{threading.get_native_id()}/stat")
+
+    def cpu_s(self) -> float:
+        return time.clock_gettime(self._clock)
+
+    def kernel_s(self) -> float:
+        """To a hundredth of a second, sampled: field 15, in ticks."""
+        return int(self._stat.read_text().rpartition(")")[2].split()[12]) / os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(slots=True)
+class Recorder:
+    """Sees events on the engine's thread, so that the event loop does nothing but its work."""
+
+    n_streams: int
+    loop: LoopThread
+    names: dict[int, str] = field(default_factory=dict[int, str])
+    emitted: dict[int, list[float]] = field(default_factory=dict[int, list[float]])
+    n_running: int = 0
+    n_tokens: int = 0
+    at_begin: tuple[float, int, float, float] | None = None
+    window: Window | None = None
+
+    def __call__(self, id: int, event: Event) -> None:
+        if isinstance(event, Committed):
+            times = self.emitted.setdefault(id, [])
+            times += [time.monotonic()] * len(event.tokens)
+            self.n_tokens += len(event.tokens)
+            if len(times) == WARM:
+                self.n_running += 1
+                if self.n_running == self.n_streams:
+                    self.at_begin = self._now()
+        elif isinstance(event, Finished) and self.at_begin and not self.window:
+            began, *before = self.at_begin
+            ended, *after = self._now()
+            n_tokens, cpu_s, kernel_s = (new - old for new, old in zip(after, before, strict=True))
+            self.window = Window(began, ended, int(n_tokens), cpu_s, kernel_s)
+
+    def _now(self) -> tuple[float, int, float, float]:
+        return time.monotonic(), self.n_tokens, self.loop.cpu_s(), self.loop.kernel_s()
+
+    def take(self) -> Told:
+        """All of the round that has ended, and forget it."""
+        told = Told(self.window, {self.names[id]: times for id, times in self.emitted.items()})
+        self.names, self.emitted = {}, {}
+        self.n_running, self.at_begin, self.window = 0, None, None
+        return told
+
+
+class NamingThread(EngineThread):
+    """Remembers which request a generation is of."""
+
+    names: dict[int, str]
+
+    def submit(self, request: GenerationRequest) -> LiveGeneration:
+        generation = super().submit(request)
+        account = CURRENT.get()
+        self.names[generation.id] = account.id if account else ""
+        return generation
+
+
+class Lead:
+    """The process, as seen from the one that measures. port: where it listens."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        """Wait until it listens. Raises StartupError if it ends before that."""
+        self._process = process
+        self.port: int = self._said()
+
+    def told(self) -> Told:
+        """Of the streams since the last time, all of which have ended."""
+        assert self._process.stdin
+        self._process.stdin.write(b"take\n")
+        self._process.stdin.flush()
+        window, emitted = self._said()
+        return Told(Window(*window) if window else None, emitted)
+
+    def _said(self) -> Any:
+        assert self._process.stdout
+        line = self._process.stdout.readline()
+        if not line:
+            raise StartupError("the lead has ended: its last words are above")
+        return orjson.loads(line)
+
+
+@contextmanager
+def lead(n_streams: int, step_s: float, checkout: Path | None = None) -> Generator[Lead]:
+    """Start it for rounds of so many streams; step_s: what a decode takes besides the toy's own work.
+    checkout: another one of duo, whose server it shall be. Raises StartupError."""
+    command = [sys.executable, "-m", "benchmarks.http_lead", str(n_streams), str(step_s)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, cwd=checkout) as process:
+        yield Lead(process)  # and close its standard input, which ends it
+
+
+# -- in the process ----------------------------------------
+
+
+async def _serve(n_streams: int, step_s: float) -> None:
+    recorder = Recorder(n_streams, LoopThread())
+    backend = FakeBackend(
+        FakeModel(eog_rate=0.0),
+        n_cells=N_CTX * (n_streams + 1),
+        n_ctx=N_CTX,
+        n_seqs=2 * n_streams + 2,
+        n_batch=max(64, 2 * n_streams),
+        step_s=step_s,
+    )
+    traffic = Traffic()
+
+    def engine(emit: Observer) -> Engine:
+        def recorded(id: int, event: Event) -> None:
+            recorder(id, event)
+            emit(id, event)
+
+        limits = Limits(n_batch=backend.n_batch, draft_max=0)
+        return Engine(backend, NoProposer(), recorded, n_slots=n_streams, limits=limits)
+
+    thread = NamingThread(engine, n_ctx=N_CTX, max_queued=2 * n_streams, observers=[traffic])
+    thread.names = recorder.names
+    served = Served(
+        thread,
+        backend.vocab,
+        ChatTemplate(None),
+        ModelCard("toy", 1, N_CTX, 1000, "a toy"),
+        SamplingParams(0.0),
+        lambda: Health("ok", n_streams, thread.engine.n_active, 0, 0.0),
+        "fp",
+        grammars=Compiler(backend.vocab),
+        traffic=traffic,
+        ask=thread.ask,
+    )
+    listener = socket.create_server(("127.0.0.1", 0), backlog=4 * n_streams)
+    door = Door(Edge(), None, grace_s=0)
+    server = DrainingServer(configured(create_app(served, door.edge), None), thread, grace_s=0)
+    thread.start()
+    port: int = listener.getsockname()[1]
+    threading.Thread(target=_answer, args=(port, recorder, thread, server), daemon=True).start()
+    await server.serve(sockets=[listener])
+    await thread.stop()
+
+
+def _answer(port: int, recorder: Recorder, thread: NamingThread, server: DrainingServer) -> None:
+    """Tell whoever measures, until there is nobody any more."""
+    _say(port)
+    for _ in sys.stdin:
+        told = recorder.take()
+        thread.names = recorder.names
+        _say([astuple(told.window) if told.window else None, told.emitted])
+    server.should_exit = True
+
+
+def _say(what: Any) -> None:
+    sys.stdout.buffer.write(orjson.dumps(what) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    sys.setswitchinterval(GIL_SWITCH_S)
+    uvloop.run(_serve(int(sys.argv[1]), float(sys.argv[2])))

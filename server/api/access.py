@@ -1,0 +1,116 @@
+"""Who may use the server, and who shares what is cached.
+
+Without keys everybody may, and shares everything but for the `cache_salt` that a request gives. With keys,
+what is cached for one key is never used for another: the time to the first token, or a count of cached
+tokens, would tell what others have asked.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from server.api import problem
+from server.errors import AccessError
+
+PUBLIC = frozenset({"/", "/health", "/ready", "/openapi.yaml"})
+PUBLIC_BELOW = "/web/"
+DOMAIN = b"duo prompt cache"  # fixed, so that salts on disk are the same after a restart
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks. secret: what this caller's salts are made with, empty where there are no keys; the key cannot
+    be told from it. name: for logs, empty likewise."""
+
+    secret: bytes = b""
+    name: str = ""
+
+    def salt(self, cache_salt: str = "") -> str:
+        """What a cache_salt of this caller becomes: that of no other caller."""
+        if not self.secret:
+            return cache_salt
+        return hmac.new(self.secret, cache_salt.encode(), sha256).hexdigest()
+
+
+NOBODY = Caller()
+
+
+class Access:
+    """The keys that are accepted; none: everybody is."""
+
+    def __init__(self, keys: Iterable[str] = ()) -> None:
+        self._known = [(sha256(key.encode()).digest(), _caller(key.encode())) for key in dict.fromkeys(keys)]
+
+    @property
+    def callers(self) -> list[Caller]:
+        """Everybody whom this can tell from others."""
+        return [caller for _, caller in self._known] or [NOBODY]
+
+    def admit(self, offered: Sequence[bytes]) -> Caller:
+        """Whose keys these are. Raises AccessError. Takes as long for any key."""
+        if not self._known:
+            return NOBODY
+        found = None
+        for key in offered:
+            digest = sha256(key).digest()
+            for known, caller in self._known:
+                if hmac.compare_digest(known, digest):
+                    found = caller
+        if found is not None:
+            return found
+        if not offered:
+            raise AccessError(
+                "You did not provide an API key: send it as `Authorization: Bearer KEY`, or as `x-api-key`"
+            )
+        raise AccessError("Incorrect API key provided: this server does not know it")
+
+
+def _caller(key: bytes) -> Caller:
+    secret = hmac.new(DOMAIN, key, sha256).digest()
+    return Caller(secret, hmac.new(secret, b"name", sha256).hexdigest()[:8])
+
+
+class AccessGate:
+    """Lets those pass who may; request.state.caller tells the routes who it is."""
+
+    def __init__(self, app: ASGIApp, *, access: Access) -> None:
+        self._app = app
+        self._access = access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        caller = NOBODY
+        if not (scope["path"] in PUBLIC or scope["path"].startswith(PUBLIC_BELOW)):
+            try:
+                caller = self._access.admit(_offered(Headers(scope=scope)))
+            except AccessError as error:
+                await problem.respond(error)(scope, receive, send)
+                return
+        scope.setdefault("state", {})["caller"] = caller
+        await self._app(scope, receive, send)
+
+
+def _offered(headers: Headers) -> list[bytes]:
+    """The keys that a request brings."""
+    keys: list[str] = []
+    scheme, _, credentials = headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer":
+        keys.append(credentials)
+    keys.append(headers.get("x-api-key", ""))
+    return [key.strip().encode("latin-1") for key in keys if key.strip()]
+
+
+def salt_of(request: Request, cache_salt: str | None) -> str:
+    """Who shares what is cached for this request, which gives this cache_salt: the salt that engine, history
+    and files are given."""
+    caller: Caller = request.state.caller
+    return caller.salt(cache_salt or "")

@@ -1,0 +1,93 @@
+"""Prompts of legacy completions as tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from server.api.completion_schema import CompletionRequest, Pieces
+from server.api.served import Served
+from server.api.translate import requests_for
+from server.engine.request import GenerationRequest
+from server.errors import ContextOverflowError, InvalidRequestError
+from server.llama.backend import Vocabulary
+
+
+@dataclass(frozen=True, slots=True)
+class Prompted:
+    """One prompt: as text, a request for each reply to it, and whether its tokens are all that this text
+    says: later prompts that begin with the same text may begin with the same tokens then."""
+
+    text: str
+    requests: list[GenerationRequest]
+    plain: bool
+
+
+def prompted(served: Served, body: CompletionRequest) -> list[Prompted]:
+    """In the order of the body's prompts. Raises InvalidRequestError. Slow for long prompts and grammars: not
+    for the event loop."""
+    found: list[Prompted] = []
+    for pieces in body.prompts:
+        tokens = _tokens(served, body, pieces)
+        if not tokens:
+            raise InvalidRequestError("prompt: is empty, and this model has no beginning", param="prompt")
+        if len(tokens) >= served.model.n_ctx:
+            raise ContextOverflowError(len(tokens), served.model.n_ctx, param="prompt")
+        plain = not body.suffix and isinstance(pieces[0], str) and len(pieces) == 1
+        found.append(Prompted(_text(pieces, served.vocabulary), requests_for(served, body, tokens), plain))
+    return found
+
+
+def _tokens(served: Served, body: CompletionRequest, pieces: Pieces) -> list[int]:
+    """A prompt that begins with an id is taken as it comes, any other gets the BOS that the model wants. One
+    that says nothing is the beginning of a text."""
+    vocabulary = served.vocabulary
+    if body.suffix:
+        return _around(vocabulary, pieces, body.suffix)
+    if pieces == [""]:
+        return [] if vocabulary.bos is None else [vocabulary.bos]
+    if len(pieces) == 1 and isinstance(pieces[0], str):
+        return served.history.tokens_of(pieces[0], body.salt)
+    tokens = _joined(vocabulary, pieces, special=True)
+    return _after_bos(vocabulary, tokens) if isinstance(pieces[0], str) else tokens
+
+
+def _around(vocabulary: Vocabulary, pieces: Pieces, suffix: str) -> list[int]:
+    """For what stands between the two: prefix, suffix, middle, as llama-server orders them."""
+    if vocabulary.fim is None:
+        raise InvalidRequestError(
+            "suffix: this model was not trained to fill in the middle of a text",
+            param="suffix",
+            code="unsupported_parameter",
+        )
+    before = _joined(vocabulary, pieces, special=False)
+    after = vocabulary.tokenize(suffix, special=False)
+    fim = vocabulary.fim
+    return _after_bos(vocabulary, [fim.prefix, *before, fim.suffix, *after, fim.middle])
+
+
+def _joined(vocabulary: Vocabulary, pieces: Pieces, *, special: bool) -> list[int]:
+    tokens: list[int] = []
+    for piece in pieces:
+        if isinstance(piece, str):
+            tokens += vocabulary.tokenize(piece, special=special)
+        elif 0 <= piece < vocabulary.size:
+            tokens.append(piece)
+        else:
+            raise InvalidRequestError(
+                f"prompt: there is no token {piece}: the vocabulary has {vocabulary.size}", param="prompt"
+            )
+    return tokens
+
+
+def _after_bos(vocabulary: Vocabulary, tokens: list[int]) -> list[int]:
+    wanted = vocabulary.add_bos and vocabulary.bos is not None and tokens[:1] != [vocabulary.bos]
+    return [vocabulary.bos, *tokens] if wanted and vocabulary.bos is not None else tokens
+
+
+def _text(pieces: Pieces, vocabulary: Vocabulary) -> str:
+    """What echo says of the prompt, control tokens written out."""
+    spelled = b"".join(
+        piece.encode() if isinstance(piece, str) else vocabulary.piece(piece, special=True)
+        for piece in pieces
+    )
+    return spelled.decode(errors="replace")

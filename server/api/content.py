@@ -1,0 +1,19 @@
+"""What a message says."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from server.api.body import Body
+
+
+class TextPart(Body):
+    type: Literal["text"]
+    text: str
+
+
+Content: TypeAlias = str | list[TextPart]
+
+
+def joined(content: Content) -> str:
+    return content if isinstance(content, str) else "".join(part.text for part in content)

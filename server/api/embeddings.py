@@ -1,0 +1,123 @@
+"""POST /v1/embeddings: vectors of texts, as OpenAI has them."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from typing import Annotated, Any, Literal, TypeAlias
+
+import orjson
+from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from server.api.body import Body
+from server.api.delivery import CLOSED, ClientGone, unless_gone
+from server.api.incoming import read_object, validated
+from server.api.served import Embedding, Served
+from server.errors import ContextOverflowError, InvalidRequestError, NotFoundError, NotSupportedError
+from server.llama.embedding import Embedder, Vectors, normalised
+
+MAX_INPUTS = 2048
+
+TokenId: TypeAlias = Annotated[int, Field(ge=0, le=1 << 31)]
+Ids: TypeAlias = Annotated[list[TokenId], Field(min_length=1)]
+Text: TypeAlias = Annotated[str, Field(min_length=1)]
+
+
+class EmbeddingRequest(Body):
+    """Names and meanings are OpenAI's."""
+
+    input: (
+        Text
+        | Ids
+        | Annotated[list[Text], Field(min_length=1, max_length=MAX_INPUTS)]
+        | Annotated[list[Ids], Field(min_length=1, max_length=MAX_INPUTS)]
+    )
+    model: str | None = None
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: Annotated[int, Field(ge=1, le=1 << 31)] | None = None
+
+    @property
+    def inputs(self) -> list[str] | list[list[int]]:
+        """One for each vector."""
+        match self.input:
+            case str() as text:
+                return [text]
+            case [int(), *_]:
+                return [self.input]  # pyright: ignore[reportReturnType] - ids of one input
+            case _:
+                return self.input  # pyright: ignore[reportReturnType] - texts, or ids of several
+
+
+async def create(request: Request) -> Response:
+    """Answers with as many vectors as there are inputs, of length 1 each."""
+    served: Served = request.state.served
+    if served.embedding is None:
+        raise NotSupportedError(
+            "this server does not embed: start it with --embeddings, or with --embedding-model FILE"
+        )
+    body = validated(EmbeddingRequest, await read_object(request))
+    _check(served, served.embedding, body)
+    embedder = served.embedding.worker.embedder
+    ids = await asyncio.to_thread(_ids, embedder, body)
+    try:
+        vectors = await unless_gone(request, served.embedding.worker.embed(ids))
+    except ClientGone:
+        return CLOSED
+    return Response(
+        await asyncio.to_thread(_json, served.embedding.id, body, ids, vectors), media_type="application/json"
+    )
+
+
+def _check(served: Served, embedding: Embedding, body: EmbeddingRequest) -> None:
+    """Raises NotFoundError for another model, InvalidRequestError for more dimensions than there are."""
+    if body.model and body.model != embedding.id and not served.model.is_called(body.model):
+        raise NotFoundError(
+            f"The model `{body.model}` does not exist: this server embeds with `{embedding.id}`",
+            param="model",
+            code="model_not_found",
+        )
+    n_embd = embedding.worker.embedder.n_embd
+    if body.dimensions is not None and body.dimensions > n_embd:
+        raise InvalidRequestError(
+            f"dimensions: this model's vectors have {n_embd}, which is the most", param="dimensions"
+        )
+
+
+def _ids(embedder: Embedder, body: EmbeddingRequest) -> list[list[int]]:
+    """Raises InvalidRequestError for an input that is too long, or a token that there is not."""
+    all_ids: list[list[int]] = []
+    for one in body.inputs:
+        ids = embedder.tokenize(one) if isinstance(one, str) else one
+        if len(ids) > embedder.n_ctx:
+            raise ContextOverflowError(len(ids), embedder.n_ctx, param="input")
+        if not ids or max(ids) >= embedder.n_vocab:
+            raise InvalidRequestError(
+                f"input: no tokens, or one that there is not (of {embedder.n_vocab})", param="input"
+            )
+        all_ids.append(ids)
+    return all_ids
+
+
+def _json(id: str, body: EmbeddingRequest, ids: list[list[int]], vectors: Vectors) -> bytes:
+    if body.dimensions is not None:
+        vectors = normalised(vectors[:, : body.dimensions])
+    n_tokens = sum(map(len, ids))
+    reply = {
+        "object": "list",
+        "data": [
+            {"object": "embedding", "index": i, "embedding": _encoded(row, body.encoding_format)}
+            for i, row in enumerate(vectors)
+        ],
+        "model": id,
+        "usage": {"prompt_tokens": n_tokens, "total_tokens": n_tokens},
+    }
+    return orjson.dumps(reply, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def _encoded(vector: Vectors, form: Literal["float", "base64"]) -> Any:
+    """Numbers, or the bytes of little-endian F32."""
+    if form == "float":
+        return vector
+    return base64.b64encode(vector.astype("<f4").tobytes()).decode()

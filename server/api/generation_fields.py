@@ -1,0 +1,128 @@
+"""What every request that has text generated may say: the fields that all of these routes share."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import ConfigDict, Field
+
+from server.api.body import Body, Count, LastTokens, Share
+from server.api.content import Content
+from server.api.sampling_fields import SamplingFields, not_for_beams
+from server.api.structured import StructuredFields, incoherent
+from server.engine.beams import MAX_BEAMS
+from server.engine.request import Exactness
+
+MAX_STOPS = 32
+MAX_SALT = 256
+MAX_CHOICES = 8
+"""Most replies to one prompt, those included that best_of throws away."""
+MAX_TOP_LOGPROBS = 20
+
+
+class StreamOptions(Body):
+    include_usage: bool = False
+
+
+class Speculative(Body):
+    """What one request says about drafts; the server's --draft-max bounds n_max. See engine/request.py."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    n_max: Count | None = None
+    n_min: Count = 0
+    p_min: Share = 0.0
+    exactness: Exactness | None = None
+    drafters: Annotated[list[str], Field(max_length=64)] | None = None
+
+
+class Prediction(Body):
+    """OpenAI's: what the client expects much of the reply to be."""
+
+    type: Literal["content"]
+    content: Content
+
+
+Stop: TypeAlias = str | Annotated[list[str], Field(max_length=MAX_STOPS)]
+Choices: TypeAlias = Annotated[int, Field(ge=1, le=MAX_CHOICES)]
+TopLogprobs: TypeAlias = Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)]
+
+
+class GenerationFields(SamplingFields, StructuredFields):
+    """Names and meanings are OpenAI's where OpenAI has the field, llama-server's where that has it;
+    speculative is duo's."""
+
+    model: str | None = None
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    stop: Stop | None = None
+    n: Choices = 1
+    best_of: Choices | None = None
+    n_probs: TopLogprobs | None = None
+    return_tokens: bool = False
+    timings_per_token: bool = False
+    prediction: Prediction | None = None
+    speculative: bool | Speculative | None = None
+    context_shift: bool = False
+    n_keep: LastTokens = 0
+    n_beams: Annotated[int, Field(ge=0, le=MAX_BEAMS)] = 1
+    cache_salt: Annotated[str, Field(max_length=MAX_SALT)] | None = None
+
+    @property
+    def salt(self) -> str:
+        """Who may share what is cached of this request."""
+        return self.cache_salt or ""
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        if self.stop is None:
+            return ()
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+
+    @property
+    def n_generated(self) -> int:
+        """How many replies to a prompt are generated, n of which are returned."""
+        return self.best_of or self.n
+
+    @property
+    def n_logprobs(self) -> int | None:
+        """How many likeliest tokens the reply tells beside each token; None: no logprobs at all."""
+        return self.n_probs or None
+
+    @property
+    def max_new_tokens(self) -> int | None:
+        """None: until the context ends."""
+        return self.max_tokens
+
+    @property
+    def with_usage(self) -> bool:
+        """Whether a stream ends with a chunk that tells the usage."""
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+
+def disagreement(body: GenerationFields) -> tuple[str, str] | None:
+    """The first field that does not fit the others, and why. Each by itself is valid."""
+    if body.best_of is not None and body.best_of < body.n:
+        return "best_of", f"must be at least n, which is {body.n}"
+    if body.stream and body.n_generated > body.n:
+        return "best_of", "the best replies are known at the end: they cannot be streamed"
+    if body.max_new_tokens is not None and (body.min_tokens or 0) > body.max_new_tokens:
+        return "min_tokens", f"must be at most max_tokens, which is {body.max_new_tokens}"
+    if body.n_beams > 1 and (found := _not_with_beams(body)) is not None:
+        return "n_beams", found
+    if (found := incoherent(body)) is not None:
+        return found
+    asked = body.speculative
+    if isinstance(asked, Speculative) and asked.n_max is not None and asked.n_min > asked.n_max:
+        return "speculative.n_min", f"must be at most n_max, which is {asked.n_max}"
+    return None
+
+
+def _not_with_beams(body: GenerationFields) -> str | None:
+    if body.n_generated > 1:
+        return "a beam search has one result: n and best_of must be 1"
+    if body.context_shift:
+        return "a beam search cannot outgrow the context: context_shift must be false"
+    name = not_for_beams(body)
+    return f"{name} has no meaning in a beam search" if name else None

@@ -1,0 +1,82 @@
+"""One line of the log for each request: what it was, how it ended, what it cost. No word of what was said,
+unless that was asked for."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from server.engine.account import Account
+
+logger = logging.getLogger("duo.requests")
+
+PROBES = frozenset({"/health", "/ready", "/metrics"})
+"""Asked every few seconds by whoever watches the server: told only when they fail."""
+MAX_TOLD = 1 << 16  # bytes of a body
+
+
+@dataclass(frozen=True, slots=True)
+class RequestLog:
+    """What is told. prompts: the bodies of requests, too."""
+
+    requests: bool = False
+    prompts: bool = False
+
+
+@dataclass(slots=True)
+class Line:
+    """What is known of one request. status: None until the reply has begun; ms: times since it came."""
+
+    method: str
+    path: str
+    account: Account
+    status: int | None = None
+    first_ms: float = 0.0
+    ms: float = 0.0
+    key: str = ""
+    body: bytes = b""
+
+    def fields(self) -> dict[str, Any]:
+        """For programs. key: which of several, by a name that does not give it away."""
+        account = self.account
+        fields: dict[str, Any] = {
+            "request_id": account.id,
+            "method": self.method,
+            "path": quote(self.path),
+            "status": 499 if self.status is None else self.status,
+            "first_ms": round(self.first_ms, 1),
+            "ms": round(self.ms, 1),
+        }
+        if self.key:
+            fields["key"] = self.key
+        if account.n_generations:
+            fields |= {
+                "prompt_tokens": account.n_prompt,
+                "cached_tokens": account.n_cached,
+                "completion_tokens": account.n_predicted,
+                "drafted_tokens": account.n_drafted,
+                "accepted_tokens": account.n_accepted,
+            }
+        if self.body:
+            fields["body"] = self.body[:MAX_TOLD].decode(errors="replace")
+        return fields
+
+    def tell(self) -> None:
+        if self.path in PROBES and self.status == 200:
+            return
+        fields = self.fields()
+        logger.info(_text(fields), extra={"fields": fields})
+
+
+def _text(fields: dict[str, Any]) -> str:
+    text = f"{fields['method']} {fields['path']} {fields['status']} in {fields['ms']:.0f} ms"
+    if "prompt_tokens" in fields:
+        text += (
+            f", prompt {fields['prompt_tokens']} ({fields['cached_tokens']} cached), "
+            f"reply {fields['completion_tokens']} "
+            f"({fields['accepted_tokens']} of {fields['drafted_tokens']} drafts)"
+        )
+    text += f", {fields['request_id']}"
+    return f"{text}, {fields['body']!r}" if "body" in fields else text

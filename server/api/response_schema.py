@@ -1,0 +1,154 @@
+"""The body of a request to OpenAI's Responses API: what of it is honoured, and what is refused by name."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeAlias, cast
+
+from pydantic import Discriminator, Field, Tag
+
+from server.api.body import Body, LastTokens
+from server.api.generation_fields import MAX_SALT, Prediction, Speculative, TopLogprobs
+from server.api.sampling_fields import SamplingFields
+
+MAX_METADATA = 16
+
+Included: TypeAlias = Literal["message.output_text.logprobs", "reasoning.encrypted_content"]
+"""The latter changes nothing: thoughts are told, and taken back, as they are."""
+
+
+class Part(Body):
+    """Of a message, or of what a tool has returned."""
+
+    type: Literal["input_text", "output_text", "text"]
+    text: str
+
+
+class ThoughtPart(Body):
+    type: Literal["reasoning_text", "summary_text"]
+    text: str
+
+
+Texts: TypeAlias = str | list[Part]
+
+
+class MessageItem(Body):
+    type: Literal["message"] = "message"
+    role: Literal["user", "assistant", "system", "developer"]
+    content: Texts
+
+
+class CallItem(Body):
+    """A call that the model made."""
+
+    type: Literal["function_call"]
+    call_id: str
+    name: str
+    arguments: str
+
+
+class CallOutputItem(Body):
+    type: Literal["function_call_output"]
+    call_id: str
+    output: Texts
+
+
+class ReasoningItem(Body):
+    type: Literal["reasoning"]
+    content: list[ThoughtPart] = Field(default_factory=list[ThoughtPart])
+    summary: list[ThoughtPart] = Field(default_factory=list[ThoughtPart])
+
+
+def _type_of(item: Any) -> str:
+    """OpenAI's messages need not say that they are messages."""
+    given = cast(dict[str, Any], item).get("type") if isinstance(item, dict) else None
+    return given if isinstance(given, str) else "message"
+
+
+Item: TypeAlias = Annotated[
+    Annotated[MessageItem, Tag("message")]
+    | Annotated[CallItem, Tag("function_call")]
+    | Annotated[CallOutputItem, Tag("function_call_output")]
+    | Annotated[ReasoningItem, Tag("reasoning")],
+    Discriminator(
+        _type_of,
+        custom_error_type="item_type",
+        custom_error_message="must be a message, function_call, function_call_output or reasoning",
+    ),
+]
+
+
+class FunctionTool(Body):
+    type: Literal["function"]
+    name: Annotated[str, Field(min_length=1)]
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class NamedFunction(Body):
+    type: Literal["function"]
+    name: Annotated[str, Field(min_length=1)]
+
+
+class AllowedFunctions(Body):
+    type: Literal["allowed_tools"]
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[NamedFunction], Field(min_length=1)]
+
+
+class TextFormat(Body):
+    type: Literal["text", "json_object", "json_schema"] = "text"
+    name: str | None = None
+    description: str | None = None
+    definition: dict[str, Any] | None = Field(None, alias="schema")
+    strict: bool | None = None
+
+
+class TextOptions(Body):
+    format: TextFormat = Field(default_factory=lambda: TextFormat.model_validate({}))
+
+
+class ReasoningOptions(Body):
+    effort: str | None = None
+
+
+class ResponseRequest(SamplingFields):
+    """POST /v1/responses. Sampling fields beyond temperature and top_p, n_keep, speculative, prediction and
+    cache_salt are those of a chat completion."""
+
+    input: str | Annotated[list[Item], Field(min_length=1)]
+    model: str | None = None
+    instructions: str | None = None
+    previous_response_id: str | None = None
+    store: bool = True
+    stream: bool = False
+    max_output_tokens: Annotated[int, Field(ge=1)] | None = None
+    tools: list[FunctionTool] = Field(default_factory=list[FunctionTool])
+    tool_choice: Literal["none", "auto", "required"] | NamedFunction | AllowedFunctions = "auto"
+    parallel_tool_calls: bool = True
+    text: TextOptions = Field(default_factory=TextOptions)
+    reasoning: ReasoningOptions | None = None
+    include: list[Included] = Field(default_factory=list[Included])
+    top_logprobs: TopLogprobs | None = None
+    truncation: Literal["auto", "disabled"] = "disabled"
+    metadata: Annotated[dict[str, str], Field(max_length=MAX_METADATA)] = Field(
+        default_factory=dict[str, str]
+    )
+    n_keep: LastTokens = 0
+    prediction: Prediction | None = None
+    speculative: bool | Speculative | None = None
+    cache_salt: Annotated[str, Field(max_length=MAX_SALT)] | None = None
+
+    @property
+    def with_logprobs(self) -> bool:
+        return "message.output_text.logprobs" in self.include or bool(self.top_logprobs)
+
+
+REFUSED: dict[str, tuple[Any, ...]] = {
+    "background": (False,),
+    "context_management": ([],),
+    "conversation": (),
+    "moderation": (),
+    "prompt": (),
+}
+"""Known fields that are not honoured, and the values at which ignoring them changes nothing."""

@@ -1,0 +1,96 @@
+"""POST /tokenize, /detokenize and /apply-template, as llama-server has them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any, TypeAlias
+
+import orjson
+from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from server.api.body import Body
+from server.api.chat import parse
+from server.api.incoming import read_object, validated
+from server.api.served import Served
+from server.api.translate import generation_requests
+from server.errors import InvalidRequestError
+from server.llama.backend import Vocabulary
+
+TokenId: TypeAlias = Annotated[int, Field(ge=0, le=1 << 31)]
+
+
+class TokenizeRequest(Body):
+    """content: a text, or a list of texts and tokens. add_special: begin with the BOS that the model wants;
+    parse_special: control tokens written in the text are such; with_pieces: tell each token's text, too."""
+
+    content: str | list[str | TokenId]
+    add_special: bool = False
+    parse_special: bool = True
+    with_pieces: bool = False
+
+
+class DetokenizeRequest(Body):
+    tokens: list[TokenId]
+
+
+async def tokenize(request: Request) -> Response:
+    """The tokens of a text."""
+    served: Served = request.state.served
+    body = validated(TokenizeRequest, await read_object(request))
+    return Response(
+        await asyncio.to_thread(_tokenized, served.vocabulary, body), media_type="application/json"
+    )
+
+
+async def detokenize(request: Request) -> Response:
+    """The text of tokens, control tokens written out; U+FFFD where they are no text."""
+    served: Served = request.state.served
+    body = validated(DetokenizeRequest, await read_object(request))
+    return Response(
+        await asyncio.to_thread(_detokenized, served.vocabulary, body), media_type="application/json"
+    )
+
+
+async def apply_template(request: Request) -> Response:
+    """The prompt that a chat completion with this body has; nothing is generated."""
+    served: Served = request.state.served
+    asked = await asyncio.to_thread(generation_requests, served, await parse(request, served))
+    return Response(orjson.dumps({"prompt": asked.text}), media_type="application/json")
+
+
+def _tokenized(vocabulary: Vocabulary, body: TokenizeRequest) -> bytes:
+    tokens: list[int] = []
+    if body.add_special and vocabulary.add_bos and vocabulary.bos is not None:
+        tokens.append(vocabulary.bos)
+    for part in [body.content] if isinstance(body.content, str) else body.content:
+        if isinstance(part, int):
+            _check(vocabulary, part, "content")
+            tokens.append(part)
+        else:
+            tokens += vocabulary.tokenize(part, special=body.parse_special)
+    if not body.with_pieces:
+        return orjson.dumps({"tokens": tokens})
+    return orjson.dumps({"tokens": [{"id": token, "piece": _piece(vocabulary, token)} for token in tokens]})
+
+
+def _piece(vocabulary: Vocabulary, token: int) -> Any:
+    """A text, or its bytes where these are none."""
+    data = vocabulary.piece(token, special=True)
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return list(data)
+
+
+def _detokenized(vocabulary: Vocabulary, body: DetokenizeRequest) -> bytes:
+    for token in body.tokens:
+        _check(vocabulary, token, "tokens")
+    data = b"".join(vocabulary.piece(token, special=True) for token in body.tokens)
+    return orjson.dumps({"content": data.decode(errors="replace")})
+
+
+def _check(vocabulary: Vocabulary, token: int, param: str) -> None:
+    if token >= vocabulary.size:
+        raise InvalidRequestError(f"{param}: there is no token {token} (of {vocabulary.size})", param=param)

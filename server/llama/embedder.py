@@ -1,0 +1,107 @@
+"""Embeddings over llama.cpp: a context of its own, over the weights of the lead's model or of another one."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from server.errors import BackendError, StartupError
+from server.llama.backend import Batch
+from server.llama.embedding import Pooling, Vectors, normalised
+from server.llama.library import C, LoadedModel, complaint, context_params, forget_errors
+from server.llama.llamacpp import Rows
+from server.llama.options import LlamaOptions
+from server.llama.parts import model_name
+
+MOST_TOKENS = 2048  # of an input: attention is computed over all of it at once
+N_SEQS = 16
+_RANK = 4
+_POOLINGS: dict[Pooling, int] = {"mean": 1, "cls": 2, "last": 3}
+
+
+class LlamaEmbedder:
+    """Implements Embedder. Raises StartupError when the model, or a context of it, cannot be had."""
+
+    def __init__(
+        self, options: LlamaOptions, *, pooling: Pooling | None = None, model: LoadedModel | None = None
+    ) -> None:
+        """model: one that is loaded already, of the same options, which stays its owner's. pooling: by
+        default as the model's file says, else the mean. n_cells of the options bounds an input."""
+        self._owned = model is None
+        self.model = self._model = model or LoadedModel(options.model_path, options.weights)
+        self.path = options.model_path
+        self._context: Any = None
+        self.name = model_name(options.model_path)
+        try:
+            self._open(options, pooling)
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, options: LlamaOptions, pooling: Pooling | None) -> None:
+        handle = self._model.handle
+        if C.llama_model_has_encoder(handle) and C.llama_model_has_decoder(handle):
+            raise StartupError(f"{options.model_path} is an encoder with a decoder: duo cannot embed with it")
+        self.n_ctx = min(options.n_cells, self._model.longest(options.rope), MOST_TOKENS)
+        self.n_seqs = N_SEQS
+        params = context_params(
+            replace(options, n_cells=self.n_ctx, n_seqs=N_SEQS, n_batch=self.n_ctx, n_ubatch=0)
+        )
+        params.kv_unified = True
+        params.embeddings = True
+        params.pooling_type = self._pooling(pooling)
+        forget_errors()
+        self._context = C.llama_init_from_model(handle, params)
+        if not self._context:
+            raise StartupError(f"llama.cpp makes no context for embeddings of {self.name}{complaint()}")
+        self._model.adapt(self._context)
+        self._memory = C.llama_get_memory(self._context)  # none, if the model only encodes
+        self._vocab = C.llama_model_get_vocab(handle)
+        self.n_vocab = self._model.n_vocab
+        self.n_embd = int(C.llama_model_n_embd_out(handle))
+        self._rows = Rows(self.n_ctx)
+
+    def _pooling(self, wanted: Pooling | None) -> int:
+        architecture = self._model.metadata("general.architecture")
+        own = int(self._model.metadata(f"{architecture}.pooling_type") or 0)
+        if wanted is None and own == _RANK:
+            raise StartupError(f"{self.name} ranks texts instead of embedding them: give another model")
+        return _POOLINGS[wanted] if wanted else own or _POOLINGS["mean"]
+
+    def tokenize(self, text: str) -> list[int]:
+        data = text.encode()
+        room = len(data) + 8
+        buffer = (ctypes.c_int32 * room)()
+        n = C.llama_tokenize(self._vocab, data, len(data), buffer, room, True, True)
+        if n < 0:
+            buffer = (ctypes.c_int32 * -n)()
+            n = C.llama_tokenize(self._vocab, data, len(data), buffer, -n, True, True)
+        return list(buffer[:n])
+
+    def embed(self, inputs: Sequence[Sequence[int]]) -> Vectors:
+        if self._memory:
+            C.llama_memory_clear(self._memory, True)
+        batch = Batch()
+        for seq, tokens in enumerate(inputs):
+            batch.extend(seq, 0, tokens, len(tokens))
+        self._rows.fill(batch)
+        if status := C.llama_decode(self._context, self._rows.batch):
+            raise BackendError(f"llama_decode returned {status} ({len(batch)} rows to embed)")
+        return normalised(np.stack([self._vector(seq) for seq in range(len(inputs))]))
+
+    def close(self) -> None:
+        if self._context:
+            C.llama_free(self._context)
+            self._context = None
+        if self._owned:
+            self._model.close()
+
+    def _vector(self, seq: int) -> Vectors:
+        pointer = C.llama_get_embeddings_seq(self._context, seq)
+        if not pointer:
+            raise BackendError("llama.cpp has no embedding for this input")
+        return np.ctypeslib.as_array(pointer, shape=(self.n_embd,)).copy()

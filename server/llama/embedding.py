@@ -1,0 +1,51 @@
+"""What turns tokens into vectors, as the API sees it. `embedder.py` is real, `fake_embedder.py` a toy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Vectors: TypeAlias = npt.NDArray[np.float32]
+Pooling: TypeAlias = Literal["mean", "cls", "last"]
+
+
+class Embedder(Protocol):
+    """A loaded model that embeds. embed() and close() are used by one thread only."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def n_vocab(self) -> int: ...
+    @property
+    def n_ctx(self) -> int:
+        """Most tokens of an input, and of all that are embedded at once."""
+        ...
+
+    @property
+    def n_seqs(self) -> int:
+        """Most inputs that are embedded at once."""
+        ...
+
+    @property
+    def n_embd(self) -> int:
+        """Length of a vector."""
+        ...
+
+    def tokenize(self, text: str) -> list[int]:
+        """Ids of a text, with what the model wants before and after it. Safe from any thread."""
+        ...
+
+    def embed(self, inputs: Sequence[Sequence[int]]) -> Vectors:
+        """(number of inputs, n_embd), of length 1 each. No input is empty. Raises BackendError."""
+        ...
+
+    def close(self) -> None: ...
+
+
+def normalised(vectors: Vectors) -> Vectors:
+    """Each row with Euclidean length 1; a row of zeros stays one."""
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return (vectors / np.where(lengths > 0, lengths, 1)).astype(np.float32)

@@ -1,0 +1,130 @@
+"""Models from Hugging Face: which file of a repository, downloaded once into Hugging Face's own cache."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from server.errors import StartupError
+from server.llama.parts import siblings
+
+PREFERRED = "Q4_K_M"
+_NOT_MODELS = ("mmproj", "imatrix")
+_REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
+ANSWER_S = 20.0  # until Hugging Face counts as out of reach
+_FEW = 12  # names that an error lists
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A model on Hugging Face. quant: such as Q8_0, told by file names; file: a name instead of that."""
+
+    repository: str
+    quant: str | None = None
+    file: str | None = None
+
+
+def source(repository: str, file: str | None = None, *, flag: str = "--hf-repo") -> Source:
+    """From what the flags say: USER/MODEL[:QUANT]. Raises StartupError."""
+    name, _, quant = repository.partition(":")
+    if not _REPOSITORY.fullmatch(name):
+        raise StartupError(f"{flag} is USER/MODEL or USER/MODEL:QUANT, not {repository}")
+    return Source(name, quant or None, file)
+
+
+def choose(names: Sequence[str], wanted: Source) -> list[str]:
+    """The files of the wanted model, its parts in order, of those in the repository. Raises StartupError."""
+    if wanted.file is not None:
+        found = siblings(wanted.file)
+        if missing := [name for name in found if name not in names]:
+            raise StartupError(f"{wanted.repository} has no {missing[0]}: {_offer(names)}")
+        return found
+    models = sorted(name for name in names if _is_model(name))
+    if wanted.quant:
+        fitting = [name for name in models if _is_of(name, wanted.quant)]
+        if not fitting:
+            raise StartupError(f"{wanted.repository} has no file in {wanted.quant}: {_offer(names)}")
+    else:
+        fitting = [name for name in models if _is_of(name, PREFERRED)] or models
+    if not fitting:
+        raise StartupError(f"{wanted.repository} has no GGUF file: choose a repository that has one")
+    return choose(names, Source(wanted.repository, file=fitting[0]))
+
+
+def fetch(wanted: Source) -> Path:
+    """Where the model's first file is, after a download if need be, with a progress bar. Without a
+    connection, what was downloaded before is used. A token is taken from HF_TOKEN or Hugging Face's login.
+    Raises StartupError."""
+    try:
+        import huggingface_hub as hub
+        from huggingface_hub import errors
+    except ImportError as error:
+        raise StartupError(
+            "--hf-repo needs huggingface_hub: pip install 'duo[hf]', or give a file with --model"
+        ) from error
+    try:
+        return _fetch(hub, wanted)
+    except (errors.GatedRepoError, errors.RepositoryNotFoundError) as error:
+        raise StartupError(
+            f"{wanted.repository} is not on Hugging Face, or not for everybody: check its name, accept its "
+            "terms there, and set HF_TOKEN to a token that may read it"
+        ) from error
+    except errors.HFValidationError as error:
+        raise StartupError(f"--hf-repo: {_first_line(error)}") from error
+    except StartupError:
+        raise
+    except Exception as error:  # of whatever library it asks with
+        raise StartupError(
+            f"{wanted.repository} cannot be downloaded ({_first_line(error)}): check the connection, or "
+            "download the GGUF file elsewhere and give it with --model"
+        ) from error
+
+
+def _fetch(hub: Any, wanted: Source) -> Path:
+    names, offline = _names(hub, wanted)
+    chosen = choose(names, wanted)
+    paths = [
+        hub.hf_hub_download(wanted.repository, name, local_files_only=offline) for name in chosen
+    ]  # in order: the first is what llama.cpp is given
+    return Path(paths[0])
+
+
+def _names(hub: Any, wanted: Source) -> tuple[list[str], bool]:
+    """The repository's files, and whether these are only those of the local cache."""
+    try:
+        about = hub.HfApi().model_info(wanted.repository, timeout=ANSWER_S)
+        return [file.rfilename for file in about.siblings or ()], False
+    except (hub.errors.HfHubHTTPError, hub.errors.HFValidationError) as error:
+        if getattr(error, "response", None) is None or error.response.status_code < 500:
+            raise
+        why: Exception = error
+    except Exception as error:  # of whatever library it asks with: no connection, or none wanted
+        why = error
+    try:
+        folder = Path(hub.snapshot_download(wanted.repository, local_files_only=True))
+    except Exception as error:
+        raise why from error
+    return [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()], True
+
+
+def _is_model(name: str) -> bool:
+    base = name.rsplit("/", 1)[-1].lower()
+    return base.endswith(".gguf") and not any(other in base for other in _NOT_MODELS)
+
+
+def _is_of(name: str, quant: str) -> bool:
+    """Whether a file's name, or its folder's, says that it is in this quantisation."""
+    return re.search(rf"(?:^|[-._/]){re.escape(quant)}(?=[-./])", name, re.IGNORECASE) is not None
+
+
+def _offer(names: Sequence[str]) -> str:
+    models = sorted(name for name in names if _is_model(name))
+    more = f" and {len(models) - _FEW} more" if len(models) > _FEW else ""
+    return f"it has {', '.join(models[:_FEW])}{more}" if models else "it has no GGUF file"
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n", 1)[0] or type(error).__name__

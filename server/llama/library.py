@@ -1,0 +1,273 @@
+"""llama.cpp itself: started once, its log, and a model as it is loaded from files."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import logging
+import os
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import llama_cpp.llama_cpp as _untyped
+
+from server.errors import StartupError
+from server.llama.options import LlamaOptions, Override, Rope, Weights
+from server.llama.parts import parts
+
+C: Any = _untyped  # ctypes bindings: their types are in the C header, not in Python
+logger = logging.getLogger("duo.llama")
+
+MOST_CTX = 8192
+_SPLIT_MODES = {"none": 0, "layer": 1, "row": 2, "tensor": 3}
+_LOAD_MODES = {(False, False): 0, (True, False): 1, (False, True): 2, (True, True): 3}  # by mmap, mlock
+_FILE_TYPE = "LLAMA_FTYPE_"
+
+
+@functools.cache
+def start_library() -> None:
+    """Initialise llama.cpp once and send its log to logging."""
+    C.llama_log_set(_log, None)
+    C.llama_backend_init()
+
+
+_last_error = ""
+_LEVELS = {1: logging.DEBUG, 2: logging.DEBUG, 3: logging.INFO, 4: logging.WARNING}
+
+
+@C.llama_log_callback
+def _log(level: int, text: bytes, _: object) -> None:
+    global _last_error
+    line = text.decode(errors="replace").strip()
+    if level == 4 and line:
+        _last_error = line
+    logger.log(min(_LEVELS.get(level, logging.DEBUG), logging.INFO), line)
+
+
+def forget_errors() -> None:
+    global _last_error
+    _last_error = ""
+
+
+def complaint() -> str:
+    """What llama.cpp said last of what failed since forget_errors(), in brackets; perhaps nothing."""
+    return f" ({_last_error})" if _last_error else ""
+
+
+def has_gpu() -> bool:
+    """Whether this build of llama.cpp can put layers on a GPU that is there."""
+    start_library()
+    return bool(C.llama_supports_gpu_offload())
+
+
+def default_cells(
+    path: Path, n_sessions: int, weights: Weights | None = None, rope: Rope | None = None
+) -> int:
+    """KV cells for that many full conversations of MOST_CTX tokens, or of the context the model was trained
+    with if that is shorter. Does not load the weights. Raises StartupError."""
+    overrides = weights.overrides if weights else ()
+    model = LoadedModel(path, Weights(overrides=overrides), vocab_only=True)
+    try:
+        return min(model.longest(rope or Rope()), MOST_CTX) * n_sessions
+    finally:
+        model.close()
+
+
+class LoadedModel:
+    """A model's weights and adapters, which any number of contexts may share. Owns them until close()."""
+
+    def __init__(self, path: Path, weights: Weights, *, vocab_only: bool = False) -> None:
+        """Raises StartupError."""
+        start_library()
+        first = parts(path)[0]
+        if weights.rpc:
+            _add_servers(weights.rpc)
+        self._held: list[object] = []  # what the C structure points at
+        self._overrides = weights.overrides
+        forget_errors()
+        self.handle: Any = C.llama_model_load_from_file(os.fsencode(first), self._params(weights, vocab_only))
+        if not self.handle:
+            raise StartupError(
+                f"llama.cpp cannot load {path}{complaint()}: is it complete, and its architecture known?"
+            )
+        self._trained = int(C.llama_model_n_ctx_train(self.handle))  # contexts with other positions change it
+        self._adapters: list[Any] = []
+        self._scales = [adapter.scale for adapter in weights.adapters]
+        try:
+            for adapter in weights.adapters:
+                self._adapters.append(self._adapter(adapter.path))
+        except BaseException:
+            self.close()
+            raise
+
+    def longest(self, rope: Rope) -> int:
+        """Most positions of a sequence."""
+        return int((self._trained or self._told_context()) * rope.stretch)
+
+    def _told_context(self) -> int:
+        """Where only the vocabulary was loaded, llama.cpp itself does not know it."""
+        key = f"{self.metadata('general.architecture')}.context_length"
+        instead = {override.key: override.value for override in self._overrides}
+        return int(instead.get(key) or self.metadata(key) or 0)
+
+    def metadata(self, key: str) -> str | None:
+        """A value of the model's metadata as text."""
+        buffer = ctypes.create_string_buffer(1024)
+        n = C.llama_model_meta_val_str(self.handle, key.encode(), buffer, len(buffer))
+        return buffer.value.decode(errors="replace") if n >= 0 else None
+
+    @property
+    def n_params(self) -> int:
+        return int(C.llama_model_n_params(self.handle))
+
+    @property
+    def n_bytes(self) -> int:
+        """Of the weights."""
+        return int(C.llama_model_size(self.handle))
+
+    @property
+    def n_vocab(self) -> int:
+        return int(C.llama_vocab_n_tokens(C.llama_model_get_vocab(self.handle)))
+
+    @property
+    def quantization(self) -> str | None:
+        """What most of the weights are kept in, as llama.cpp names it, such as Q4_K_M."""
+        kind = self.metadata("general.file_type")
+        return _file_types().get(int(kind)) if kind and kind.isdigit() else None
+
+    @property
+    def description(self) -> str:
+        buffer = ctypes.create_string_buffer(256)
+        C.llama_model_desc(self.handle, buffer, 256)
+        return buffer.value.decode(errors="replace").replace(" ?B", "")  # a size it has no name for
+
+    def adapt(self, context: Any) -> None:
+        """Have a context of this model count the adapters. Raises StartupError."""
+        n = len(self._adapters)
+        if not n:
+            return
+        handles = (C.llama_adapter_lora_p_ctypes * n)(*self._adapters)
+        if C.llama_set_adapters_lora(context, handles, n, (ctypes.c_float * n)(*self._scales)):
+            raise StartupError(f"llama.cpp cannot use the LoRA adapters{complaint()}")
+
+    def close(self) -> None:
+        if self.handle:
+            C.llama_model_free(self.handle)  # and its adapters
+            self.handle = None
+
+    def _adapter(self, path: Path) -> Any:
+        if not path.is_file():
+            raise StartupError(f"no LoRA adapter at {path}: give the path of a GGUF file with --lora")
+        forget_errors()
+        adapter = C.llama_adapter_lora_init(self.handle, os.fsencode(path))
+        if not adapter:
+            raise StartupError(
+                f"llama.cpp cannot load the LoRA adapter {path}{complaint()}: is it one for this model?"
+            )
+        return adapter
+
+    def _params(self, weights: Weights, vocab_only: bool) -> Any:
+        params = C.llama_model_default_params()
+        params.vocab_only = vocab_only
+        params.n_gpu_layers = weights.n_gpu_layers
+        params.split_mode = _SPLIT_MODES[weights.split_mode]
+        params.main_gpu = weights.main_gpu
+        params.load_mode = _LOAD_MODES[weights.mmap, weights.mlock]
+        if weights.tensor_split:
+            params.tensor_split = self._shares(weights.tensor_split)
+        if weights.overrides:
+            params.kv_overrides = self._hold(_c_overrides(weights.overrides))
+        return params
+
+    def _shares(self, shares: Sequence[float]) -> Any:
+        most = int(C.llama_max_devices())
+        if len(shares) > most:
+            raise StartupError(f"--tensor-split: {len(shares)} shares, but at most {most} devices")
+        return self._hold((ctypes.c_float * most)(*shares))
+
+    def _hold(self, array: Any) -> Any:
+        self._held.append(array)
+        return array
+
+
+def context_params(options: LlamaOptions) -> Any:
+    """Of a context as the options describe it."""
+    params = C.llama_context_default_params()
+    params.n_ctx = options.n_cells
+    params.n_batch = options.n_batch
+    params.n_ubatch = min(options.n_ubatch or options.n_batch, options.n_batch)
+    params.n_seq_max = options.n_seqs
+    params.n_threads = options.n_threads
+    params.n_threads_batch = options.n_threads_batch or options.n_threads
+    params.type_k = _cache_types()[options.cache_type_k]
+    params.type_v = _cache_types()[options.cache_type_v]
+    params.flash_attn_type = {"auto": -1, "off": 0, "on": 1}[options.flash_attention]
+    rope = options.rope
+    if rope.scaling is not None:
+        params.rope_scaling_type = {"none": 0, "linear": 1, "yarn": 2}[rope.scaling]
+    params.rope_freq_base, params.rope_freq_scale = rope.freq_base, rope.freq_scale
+    params.yarn_orig_ctx = rope.yarn_orig_ctx
+    params.yarn_ext_factor, params.yarn_attn_factor = rope.yarn_ext_factor, rope.yarn_attn_factor
+    params.yarn_beta_slow, params.yarn_beta_fast = rope.yarn_beta_slow, rope.yarn_beta_fast
+    return params
+
+
+@functools.cache
+def _cache_types() -> dict[str, int]:
+    names = ("f32", "f16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
+    return {name: int(getattr(C, f"GGML_TYPE_{name.upper()}")) for name in names} | {"bf16": 30}
+
+
+@functools.cache
+def _file_types() -> dict[int, str]:
+    names = [name for name in dir(_untyped) if name.startswith(_FILE_TYPE)]
+    return {
+        int(getattr(C, n)): n.removeprefix(_FILE_TYPE).split("_", 1)[1] for n in names if n.count("_") > 2
+    }
+
+
+def _c_overrides(overrides: Sequence[Override]) -> Any:
+    """As a C array, which an empty key ends."""
+    array = (C.llama_model_kv_override * (len(overrides) + 1))()
+    for entry, override in zip(array, overrides, strict=False):
+        entry.key = override.key.encode()
+        match override.value:
+            case bool() as value:
+                entry.tag, entry.value.val_bool = C.LLAMA_KV_OVERRIDE_TYPE_BOOL, value
+            case int() as value:
+                entry.tag, entry.value.val_i64 = C.LLAMA_KV_OVERRIDE_TYPE_INT, value
+            case float() as value:
+                entry.tag, entry.value.val_f64 = C.LLAMA_KV_OVERRIDE_TYPE_FLOAT, value
+            case str() as value:
+                entry.tag, entry.value.val_str = C.LLAMA_KV_OVERRIDE_TYPE_STR, value.encode()
+    return array
+
+
+_servers: set[str] = set()  # those that are devices already, for good
+
+
+def _add_servers(servers: Sequence[str]) -> None:
+    """Make the devices of RPC servers known to llama.cpp, as its command line does. Raises StartupError."""
+    if not C.llama_supports_rpc():
+        raise StartupError(
+            "--rpc: this build of llama.cpp has no RPC backend: build it with CMAKE_ARGS=-DGGML_RPC=on pip "
+            f"install --force-reinstall --no-cache-dir llama-cpp-python=={version('llama-cpp-python')}"
+        )
+    from llama_cpp._ggml import libggml  # pyright: ignore[reportMissingTypeStubs]
+
+    library: Any = libggml
+    library.ggml_backend_reg_by_name.restype = ctypes.c_void_p
+    library.ggml_backend_reg_get_proc_address.restype = ctypes.c_void_p
+    registry = ctypes.c_void_p(library.ggml_backend_reg_by_name(b"RPC"))
+    address = library.ggml_backend_reg_get_proc_address(registry, b"ggml_backend_rpc_add_server")
+    add_server = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_char_p)(address)
+    for server in servers:
+        if server in _servers:
+            continue
+        added = add_server(server.encode())
+        if not added:
+            raise StartupError(f"--rpc: nobody answers at {server}: is llama.cpp's rpc-server running?")
+        library.ggml_backend_register(ctypes.c_void_p(added))
+        _servers.add(server)

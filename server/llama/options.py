@@ -1,0 +1,147 @@
+"""What llama.cpp is told: where weights lie and what is added to them, and how a context is made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal, TypeAlias, get_args
+
+from server.llama.parts import parts
+
+SplitMode: TypeAlias = Literal["none", "layer", "row", "tensor"]
+CacheType: TypeAlias = Literal["f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1"]
+FlashAttention: TypeAlias = Literal["on", "off", "auto"]
+RopeScaling: TypeAlias = Literal["none", "linear", "yarn"]
+
+ALL_LAYERS = -1
+"""n_gpu_layers: offload every layer where there is a GPU."""
+_TRUE = {"true": True, "false": False}
+_LONGEST = 127  # bytes of a key or a text in llama.cpp's structure
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    """A value of the model's metadata that shall count instead of its own."""
+
+    key: str
+    value: int | float | bool | str
+
+    @classmethod
+    def parse(cls, text: str) -> Override:
+        """KEY=TYPE:VALUE, as llama.cpp writes it. Raises ValueError."""
+        key, _, typed = text.partition("=")
+        kind, colon, value = typed.partition(":")
+        if not (key and colon) or max(len(key.encode()), len(value.encode())) > _LONGEST:
+            raise ValueError(f"{text} is not KEY=TYPE:VALUE, short enough, with TYPE int, float, bool or str")
+        match kind:
+            case "int":
+                return cls(key, int(value))
+            case "float":
+                return cls(key, float(value))
+            case "bool" if value in _TRUE:
+                return cls(key, _TRUE[value])
+            case "str":
+                return cls(key, value)
+            case _:
+                raise ValueError(f"{text}: TYPE is int, float, bool (true or false) or str")
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """A LoRA adapter, and by how much it counts."""
+
+    path: Path
+    scale: float = 1.0
+
+    @classmethod
+    def parse(cls, text: str) -> Adapter:
+        """FNAME:SCALE. Raises ValueError."""
+        name, colon, scale = text.rpartition(":")
+        if not (name and colon):
+            raise ValueError(f"{text} is not FNAME:SCALE")
+        return cls(Path(name), float(scale))
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Where the weights lie, and what is changed of the model. tensor_split: shares of the GPUs, as equal as
+    memory allows if there are none; rpc: host:port of llama.cpp's RPC servers."""
+
+    n_gpu_layers: int = ALL_LAYERS
+    split_mode: SplitMode = "layer"
+    tensor_split: tuple[float, ...] = ()
+    main_gpu: int = 0
+    rpc: tuple[str, ...] = ()
+    mmap: bool = True
+    mlock: bool = False
+    overrides: tuple[Override, ...] = ()
+    adapters: tuple[Adapter, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Rope:
+    """How positions are scaled, for contexts longer than the model was trained with. None, 0 and -1: as the
+    model says, by llama.cpp's conventions."""
+
+    scaling: RopeScaling | None = None
+    freq_base: float = 0.0
+    freq_scale: float = 0.0
+    yarn_orig_ctx: int = 0
+    yarn_ext_factor: float = -1.0
+    yarn_attn_factor: float = -1.0
+    yarn_beta_slow: float = -1.0
+    yarn_beta_fast: float = -1.0
+
+    @property
+    def stretch(self) -> float:
+        """How many times longer the context may become."""
+        return 1 / self.freq_scale if 0 < self.freq_scale < 1 else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class LlamaOptions:
+    """model_path: the first part, if there are several. n_cells: KV cells shared by all sequences; llama.cpp
+    rounds them up. n_threads_batch, n_ubatch: 0 is the same as n_threads, n_batch. F32 caches without flash
+    attention are slower and closest to exact arithmetic; 'auto': where the device has it."""
+
+    model_path: Path
+    n_cells: int
+    n_seqs: int
+    n_batch: int = 512
+    n_threads: int = 1
+    n_threads_batch: int = 0
+    n_ubatch: int = 0
+    cache_type_k: CacheType = "f16"
+    cache_type_v: CacheType = "f16"
+    flash_attention: FlashAttention = "auto"
+    weights: Weights = Weights()
+    rope: Rope = Rope()
+
+    @property
+    def files(self) -> list[Path]:
+        """Whose contents the logits depend on. Raises StartupError when some are missing."""
+        return [*parts(self.model_path), *(adapter.path for adapter in self.weights.adapters)]
+
+    @property
+    def numerics(self) -> str:
+        """What else they depend on, bits included; who may use a saved state has the same."""
+        weights = self.weights
+        devices = (
+            weights.n_gpu_layers,
+            weights.split_mode,
+            weights.tensor_split,
+            weights.main_gpu,
+            weights.rpc,
+        )
+        scales = tuple(adapter.scale for adapter in weights.adapters)
+        attention = self.cache_type_k, self.cache_type_v, self.flash_attention
+        return repr((devices, weights.overrides, scales, attention, self.rope))
+
+    @property
+    def costs(self) -> str:
+        """What beside the files the time of a step depends on, and its bits."""
+        weights = replace(self.weights, adapters=())
+        return repr((replace(self, model_path=Path(), n_cells=0, n_seqs=0, weights=weights), self.numerics))
+
+
+CACHE_TYPES: tuple[str, ...] = get_args(CacheType)

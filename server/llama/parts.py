@@ -1,0 +1,49 @@
+"""The files of one model: a GGUF file, or the parts that llama.cpp's gguf-split makes of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from server.errors import StartupError
+
+_PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<total>\d{5})\.gguf", re.IGNORECASE)
+_MAGIC = b"GGUF"
+
+
+def siblings(name: str) -> list[str]:
+    """The names of all parts of the model that the file of this name is a part of; of a whole, its own."""
+    found = _PART.fullmatch(name)
+    if found is None:
+        return [name]
+    total, ending = found["total"], name[-len(".gguf") :]
+    return [f"{found['stem']}-{number:05d}-of-{total}{ending}" for number in range(1, int(total) + 1)]
+
+
+def parts(path: Path) -> list[Path]:
+    """Every file of a model, given any; the first is what llama.cpp is given. Raises StartupError when one is
+    missing, or is no GGUF file."""
+    paths = [path.with_name(name) for name in siblings(path.name)]
+    missing = [one for one in paths if not one.is_file()]
+    if missing and (len(paths) == 1 or not path.is_file()):
+        raise StartupError(f"no model file at {path}: give the path of a GGUF file")
+    if missing:
+        raise StartupError(f"{path} is a part of {len(paths)}, of which are missing: {_listed(missing)}")
+    for one in paths:
+        with one.open("rb") as file:
+            if file.read(len(_MAGIC)) != _MAGIC:
+                raise StartupError(f"{one} is not a GGUF file: give the path of a GGUF model")
+    return paths
+
+
+def model_name(path: Path) -> str:
+    """What the file is called, without its ending and the number of the part."""
+    found = _PART.fullmatch(path.name)
+    return found["stem"] if found else path.stem
+
+
+def _listed(paths: Sequence[Path], most: int = 3) -> str:
+    names = [path.name for path in paths[:most]]
+    more = f" and {len(paths) - most} more" if len(paths) > most else ""
+    return ", ".join(names) + more

@@ -1,0 +1,95 @@
+"""What a reply's text turns into, piece by piece: content, reasoning and calls of tools. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """More of what the user reads; never empty."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reasoning:
+    """More of what the model thinks before it answers; never empty."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallBegun:
+    """A tool call begins. index counts the calls of one reply from 0; its arguments follow, and those of no
+    other call before the next one begins."""
+
+    index: int
+    id: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """More of the JSON text of a call's arguments; never empty. All pieces of a call that was not broken off
+    are one JSON object."""
+
+    index: int
+    text: str
+
+
+Piece: TypeAlias = Content | Reasoning | CallBegun | Arguments
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A whole call. arguments: JSON text."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A whole reply."""
+
+    content: str = ""
+    reasoning: str = ""
+    calls: tuple[ToolCall, ...] = ()
+
+
+def coalesced(pieces: Iterable[Piece]) -> list[Piece]:
+    """The same with neighbours of one kind joined."""
+    joined: list[Piece] = []
+    for piece in pieces:
+        last = joined[-1] if joined else None
+        match last, piece:
+            case (Content(), Content()) | (Reasoning(), Reasoning()) | (Arguments(), Arguments()):
+                joined[-1] = replace(last, text=last.text + piece.text)
+            case _:
+                joined.append(piece)
+    return joined
+
+
+def folded(pieces: Iterable[Piece]) -> Message:
+    """All pieces of a reply as one message."""
+    content: list[str] = []
+    reasoning: list[str] = []
+    begun: list[CallBegun] = []
+    arguments: list[list[str]] = []
+    for piece in pieces:
+        match piece:
+            case Content(text):
+                content.append(text)
+            case Reasoning(text):
+                reasoning.append(text)
+            case CallBegun():
+                begun.append(piece)
+                arguments.append([])
+            case Arguments(index, text):
+                arguments[index].append(text)
+    calls = (ToolCall(b.id, b.name, "".join(a)) for b, a in zip(begun, arguments, strict=True))
+    return Message("".join(content), "".join(reasoning), tuple(calls))

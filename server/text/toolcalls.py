@@ -1,0 +1,209 @@
+"""Calls of tools, read from a reply's text as it grows. Pure.
+
+Nothing is told before the name is known, and it may turn out that there is no call: who asks keeps the text.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from enum import Enum, auto
+
+from server.text.jsonscan import ValueScanner
+from server.text.message import Arguments, CallBegun, Piece
+
+_BLANK = re.compile(r"\s*")
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_NAME_END = re.compile(r"\[ARGS\]|\[CALL_ID\]|\{")
+_KNOWN_KEYS = frozenset({"name", "arguments", "parameters", "type", "id", "function"})
+
+
+class State(Enum):
+    MORE = auto()  # what comes next decides
+    DONE = auto()  # the call has ended at the place returned
+    FAILED = auto()  # this is no call
+
+
+class CallReader:
+    """One call: an object with name and arguments, or the arguments behind a name. What it has found is in
+    `pieces`, for the caller to take."""
+
+    def __init__(self, names: frozenset[str], begin: Callable[[str], CallBegun], *, strict: bool) -> None:
+        """begin: numbers a call. strict: only these names, and only keys that calls have, make a call."""
+        self.pieces: list[Piece] = []
+        self.state = State.MORE
+        self._names = names
+        self._begin = begin
+        self._strict = strict
+        self._call: CallBegun | None = None
+        self._nesting = 0
+        self._value: ValueScanner | None = None
+        self._value_from = 0
+        self._streams = False  # the value is told as it grows
+        self._key: str | None = None
+        self._early = ""  # arguments that came before the name
+        self._n_told = 0
+        self._step = self._open
+
+    @property
+    def begun(self) -> bool:
+        return self._call is not None
+
+    def read(self, text: str, at: int) -> int:
+        """Go on from `at`, where the last call of this ended. Returns how far the text was understood. The
+        text may only have grown since."""
+        while self.state is State.MORE:
+            found = self._step(text, at)
+            if found is None:
+                break
+            at = found
+        return at
+
+    def named(self, name: str) -> None:
+        """The text tells the name elsewhere: what comes is the arguments."""
+        self._announce(name)
+        self._key = "arguments"
+        self._step = self._begin_value
+
+    def _open(self, text: str, at: int) -> int | None:
+        at = _skip(text, at)
+        if at == len(text):
+            return None
+        if text[at] != "{":
+            self.state = State.FAILED
+            return None
+        self._nesting = 1
+        self._step = self._member
+        return at + 1
+
+    def _member(self, text: str, at: int) -> int | None:
+        """A key with its colon, a comma, or the object's end."""
+        at = _skip(text, at)
+        if at == len(text):
+            return None
+        if text[at] == "}":
+            self._nesting -= 1
+            if not self._nesting:
+                self._end()
+            return at + 1
+        if text[at] == ",":
+            return at + 1
+        key = _STRING.match(text, at)
+        if key is None:
+            return self._fail_unless(text[at] == '"')
+        colon = _skip(text, key.end())
+        if colon == len(text):
+            return None
+        self._key = _decoded(key[0])
+        if text[colon] != ":" or (self._strict and self._key not in _KNOWN_KEYS):
+            return self._fail_unless(False)
+        self._step = self._begin_value
+        return colon + 1
+
+    def _begin_value(self, text: str, at: int) -> int | None:
+        at = _skip(text, at)
+        if at == len(text):
+            return None
+        if self._key == "function" and text[at] == "{":
+            self._nesting += 1
+            self._step = self._member
+            return at + 1
+        self._value, self._value_from = ValueScanner(), at
+        self._streams = self._is_arguments and self.begun and text[at] == "{"
+        self._step = self._go_on
+        return at
+
+    def _go_on(self, text: str, at: int) -> int | None:
+        """More of a value. Arguments are told as they grow, if they are an object and the name is known."""
+        assert self._value is not None
+        end = self._value.scan(text, at)
+        if self._streams and end > at:
+            self._tell_arguments(text[at:end])
+        if not self._value.done:
+            return end if end > at else None
+        if not self._streams:
+            self._whole_value(text[self._value_from : end])
+        self._value, self._key = None, None
+        self._step = self._member
+        if not self._nesting and self.state is State.MORE:  # a value without an object around it
+            self._end()
+        return end
+
+    @property
+    def _is_arguments(self) -> bool:
+        return self._key in ("arguments", "parameters")
+
+    def _whole_value(self, value: str) -> None:
+        if self._is_arguments:
+            arguments = _as_object(value)
+            if self.begun:
+                self._tell_arguments(arguments)
+            else:
+                self._early = arguments
+        elif self._key in ("name", "function") and not self.begun:
+            self._announce(_decoded(value) if value.startswith('"') else "")
+
+    def _announce(self, name: str) -> None:
+        if not name or (self._strict and name not in self._names):
+            self.state = State.FAILED
+            return
+        self._call = self._begin(name)
+        self.pieces.append(self._call)
+        if self._early:
+            self._tell_arguments(self._early)
+
+    def _tell_arguments(self, text: str) -> None:
+        assert self._call is not None
+        self._n_told += len(text)
+        self.pieces.append(Arguments(self._call.index, text))
+
+    def _end(self) -> None:
+        if not self.begun:
+            self.state = State.FAILED
+            return
+        if not self._n_told:
+            self._tell_arguments("{}")
+        self.state = State.DONE
+
+    def _fail_unless(self, unfinished: bool) -> None:
+        """What is there is no key; unless it may become one, this is no call, or a broken one ends."""
+        if not unfinished:
+            self._end()
+
+
+def name_before_arguments(text: str, at: int) -> tuple[str, int] | None:
+    """A name in front of [ARGS], or of the arguments, and where they begin. None: more is needed."""
+    end = _NAME_END.search(text, at)
+    if end is None:
+        return None
+    name = text[at : end.start()].strip()
+    if end[0] == "{":
+        return name, end.start()
+    if end[0] == "[ARGS]":
+        return name, end.end()
+    begin = text.find("[ARGS]", end.end())
+    if begin >= 0:
+        return name, begin + len("[ARGS]")
+    brace = text.find("{", end.end())
+    return (name, brace) if brace >= 0 else None
+
+
+def _skip(text: str, at: int) -> int:
+    blank = _BLANK.match(text, at)
+    return blank.end() if blank else at
+
+
+def _decoded(string: str) -> str:
+    try:
+        value = json.loads(string, strict=False)
+    except ValueError:
+        return string[1:-1]
+    return value if isinstance(value, str) else ""
+
+
+def _as_object(value: str) -> str:
+    """Arguments as JSON text: some models write that text as a string, or null for none."""
+    if value.startswith('"'):
+        return _decoded(value)
+    return "{}" if value == "null" else value

@@ -1,0 +1,111 @@
+"""openapi.yaml by request: which operation a method and a path are, and what it may answer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import orjson
+from jsonschema_rs import Draft202012Validator
+
+from tests.contract.contract import CONTRACT
+
+ANSWERED_WITH_ERRORS = frozenset({401, 404, 405, 503})
+"""What requests that are no operation of the contract may be answered with."""
+DONE = b"[DONE]"
+
+
+class ContractError(AssertionError):
+    """An answer that the contract does not know."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """A method and a path of the contract, and what it says about them."""
+
+    name: str
+    path: str
+    item: dict[str, Any]
+
+    def answer(self, status: int) -> dict[str, Any]:
+        """What is said about a status, references followed. Raises ContractError if it is not listed."""
+        try:
+            return resolved(self.item["responses"][str(status)])
+        except KeyError:
+            raise ContractError(f"{self.name} does not list {status}") from None
+
+
+def resolved(part: dict[str, Any]) -> dict[str, Any]:
+    """What a reference stands for."""
+    while "$ref" in part:
+        found: Any = CONTRACT
+        for name in part["$ref"].removeprefix("#/").split("/"):
+            found = found[name]
+        part = found
+    return part
+
+
+def operations() -> Iterator[Operation]:
+    """All of them."""
+    for path, item in CONTRACT["paths"].items():
+        for method, operation in item.items():
+            yield Operation(f"{method.upper()} {path}", path, operation)
+
+
+@cache
+def _patterns() -> list[tuple[str, re.Pattern[str], Operation]]:
+    found: list[tuple[str, re.Pattern[str], Operation]] = []
+    for operation in operations():
+        method, path = operation.name.split(" ")
+        place = ".+" if path == "/v1/models/{id}" else "[^/]+"  # names of models may have slashes
+        pattern = re.sub(r"\{\w+\}", place, re.sub(r"^/v1/", "/(?:v1/)?", path))
+        found.append((method, re.compile(pattern), operation))
+    return found
+
+
+def operation_of(method: str, path: str) -> Operation | None:
+    """None: the contract knows no such method of such a path. A HEAD is the GET without its body."""
+    wanted = "GET" if method == "HEAD" else method
+    for known, pattern, operation in _patterns():
+        if known == wanted and pattern.fullmatch(path):
+            return operation
+    return None
+
+
+@cache
+def _validator(schema: bytes) -> Draft202012Validator:
+    return Draft202012Validator({**orjson.loads(schema), "components": CONTRACT["components"]})
+
+
+def check_value(schema: dict[str, Any], data: bytes, what: str) -> None:
+    """Raises ContractError unless these bytes are JSON that fits."""
+    try:
+        value = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise ContractError(f"{what} is no JSON: {data[:200]!r}") from error
+    error = next(iter(_validator(orjson.dumps(schema)).iter_errors(value)), None)
+    if error is not None:
+        place = "/".join(map(str, error.instance_path))
+        raise ContractError(f"{what}, at /{place}: {error.message[:500]}")
+
+
+def check_event(schema: dict[str, Any], event: bytes, what: str) -> None:
+    """One event of a stream, without its blank line: a comment, [DONE], a chunk that fits, or an Error.
+    Raises ContractError."""
+    for line in event.split(b"\n"):
+        name, _, value = line.partition(b": ")
+        if name == b"data" and value != DONE:
+            failed = value.startswith(b'{"error":')
+            check_value({"$ref": "#/components/schemas/Error"} if failed else schema, value, what)
+        elif name not in (b"data", b"event", b""):
+            raise ContractError(f"{what} has a line {line[:200]!r}")
+
+
+def check_headers(answer: dict[str, Any], present: Iterable[str], what: str) -> None:
+    """Raises ContractError for a header that is told of and not there."""
+    for name in answer.get("headers", {}):
+        if name.lower() not in present:
+            raise ContractError(f"{what} has no {name}")

@@ -1,0 +1,147 @@
+"""Bodies of requests have the same fields, bounds and values in contract and code, all the way down."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from server.api import completion_schema, embeddings, response_schema, rpc_schema, slots, tokens
+from server.api.body import Body
+from server.api.schema import NEUTRAL, ChatRequest
+from tests.contract.contract import CONTRACT
+
+Schema = Mapping[str, Any]
+
+SCHEMAS: Schema = CONTRACT["components"]["schemas"]
+FORMS: dict[str, tuple[type[Body], Mapping[str, object]]] = {
+    "ChatRequest": (ChatRequest, NEUTRAL),
+    "CompletionRequest": (completion_schema.CompletionRequest, completion_schema.REFUSED),
+    "ResponseRequest": (response_schema.ResponseRequest, response_schema.REFUSED),
+    "EmbeddingRequest": (embeddings.EmbeddingRequest, {}),
+    "TokenizeRequest": (tokens.TokenizeRequest, {}),
+    "DetokenizeRequest": (tokens.DetokenizeRequest, {}),
+    "SlotFile": (slots.FileBody, {}),
+    "RpcInitParams": (rpc_schema.InitParams, {}),
+    "RpcTokenizeParams": (rpc_schema.TokenizeParams, {}),
+    "RpcHandleParams": (rpc_schema.HandleParams, {}),
+    "RpcCompletionParams": (rpc_schema.CompletionParams, rpc_schema.ALONE),
+}
+"""Where the contract has them, and the fields that are known and refused."""
+
+BY_HAND = ("seed", "logit_bias", "prompt", "filename", "tfs_z")
+"""Fields that a validator checks, not the form: their tests are those of their routes."""
+
+BOUNDS = (
+    "minimum",
+    "maximum",
+    "exclusiveMinimum",
+    "exclusiveMaximum",
+    "minItems",
+    "maxItems",
+    "minLength",
+    "maxLength",
+    "maxProperties",
+    "pattern",
+)
+
+
+def forms(schema: Schema, root: Schema) -> Iterator[Schema]:
+    """A schema and its alternatives, references followed."""
+    while "$ref" in schema:
+        found: Any = root
+        for part in schema["$ref"].removeprefix("#/").split("/"):
+            found = found[part]
+        schema = found
+    yield schema
+    for key in ("anyOf", "oneOf"):
+        for alternative in schema.get(key, ()):
+            yield from forms(alternative, root)
+
+
+def fields(schemas: Sequence[Schema], root: Schema) -> dict[str, list[Schema]]:
+    """By name what any alternative says of a field; [] are the items of a list."""
+    found: dict[str, list[Schema]] = {}
+    for form in (form for schema in schemas for form in forms(schema, root)):
+        for name, field in form.get("properties", {}).items():
+            found.setdefault(name, []).append(field)
+        if isinstance(form.get("items"), dict):
+            found.setdefault("[]", []).append(form["items"])
+    return found
+
+
+def bounds(schemas: Sequence[Schema], root: Schema) -> set[tuple[str, Any]]:
+    """Every bound on a field's values, whichever of its forms it belongs to."""
+    all_forms = [form for schema in schemas for form in forms(schema, root)]
+    return {(name, form[name]) for form in all_forms for name in BOUNDS if name in form}
+
+
+def values(schemas: Sequence[Schema], root: Schema) -> set[Any]:
+    """Where only some are allowed, those; null is always allowed where a field may be absent."""
+    all_forms = [form for schema in schemas for form in forms(schema, root)]
+    listed = {value for form in all_forms for value in form.get("enum", ())}
+    return (listed | {form["const"] for form in all_forms if "const" in form}) - {None}
+
+
+def required(schemas: Sequence[Schema], root: Schema) -> set[str]:
+    return {name for schema in schemas for form in forms(schema, root) for name in form.get("required", ())}
+
+
+def same(place: str, listed: Sequence[Schema], kept: Sequence[Schema], root: Schema) -> None:
+    """Raises AssertionError unless both say the same of this place and all below it."""
+    assert bounds(listed, CONTRACT) == bounds(kept, root), place
+    assert values(listed, CONTRACT) == values(kept, root), place
+    assert required(listed, CONTRACT) == required(kept, root), place
+    told, read = fields(listed, CONTRACT), fields(kept, root)
+    assert set(told) == set(read), place
+    for name in told:
+        same(f"{place}.{name}", told[name], read[name], root)
+
+
+@pytest.mark.parametrize("name", sorted(FORMS))
+def test_the_contract_lists_exactly_the_fields_that_are_read(name: str):
+    form, refused = FORMS[name]
+    listed = SCHEMAS[name]
+    assert set(listed["properties"]) == set(form.model_fields) - set(refused)
+    for field in refused:
+        assert field in listed["description"], field
+
+
+@pytest.mark.parametrize("name", sorted(FORMS))
+def test_the_same_fields_are_required(name: str):
+    kept = {field for field, info in FORMS[name][0].model_fields.items() if info.is_required()}
+    if name == "RpcCompletionParams":
+        kept |= {"prompt"}  # which the form of a legacy completion does not require
+    assert set(SCHEMAS[name].get("required", ())) == kept
+
+
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [
+        (name, field)
+        for name in sorted(FORMS)
+        for field in sorted(SCHEMAS[name]["properties"])
+        if field not in BY_HAND
+    ],
+)
+def test_a_field_has_the_same_form_in_the_contract_and_the_code(name: str, field: str):
+    root = FORMS[name][0].model_json_schema(by_alias=True)
+    same(f"{name}.{field}", [SCHEMAS[name]["properties"][field]], [root["properties"][field]], root)
+
+
+def test_a_seed_has_64_bits():
+    seed = SCHEMAS["ChatRequest"]["properties"]["seed"]
+    assert (seed["minimum"], seed["maximum"]) == (-(1 << 63), (1 << 64) - 1)
+
+
+def test_every_body_is_compared():
+    """A new route cannot bring a form that nobody looks at."""
+    bodies = {
+        content["schema"]["$ref"].rpartition("/")[2]
+        for item in CONTRACT["paths"].values()
+        for operation in item.values()
+        for content in operation.get("requestBody", {}).get("content", {}).values()
+        if "$ref" in content["schema"]
+    }
+    assert bodies <= set(FORMS)

@@ -1,0 +1,118 @@
+"""A model whose sequences cannot be trimmed: whoever guesses, a client sees what it sees without drafts.
+
+How many tokens were cached is left out: a conversation that ends on wrong guesses lacks what it would have
+evaluated again. test_matrix.py has what all this is for other models.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from server.llama.fake import FakeBackend, FakeModel
+from server.speculation.draft_model import DraftModel
+from server.speculation.policy import Policy
+from tests.invariance.conversation import (
+    KINDS,
+    PLAIN,
+    Ask,
+    Client,
+    Kind,
+    alone,
+    asks_of,
+    assert_right_and_wrong,
+    assert_same,
+    converse,
+    in_scene,
+    play,
+    stops_in,
+    without_drafts,
+)
+from tests.invariance.scene import (
+    Fault,
+    RecurrentScene,
+    Scene,
+    good,
+    lying,
+    nothing,
+    reordered,
+    stops_and_continues,
+    two,
+)
+from tests.invariance.scripted import TRUTH
+from tests.support import PROMPT, Harness, request
+
+of_kinds = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+at_temperatures = pytest.mark.parametrize("temperature", [0.0, 1.0])
+as_without = partial(assert_same, but="n_cached")
+ERRING = FakeModel(error=0.25, error_seed=8)
+
+
+@of_kinds
+@at_temperatures
+@pytest.mark.parametrize("fault", [good, lying, reordered, stops_and_continues], ids=lambda f: f.__name__)
+def test_no_drafter_changes_anything_a_client_sees(fault: Fault, temperature: float, kind: Kind):
+    scene = RecurrentScene()
+    during = fault(scene)
+    clients = converse(asks_of(kind, temperature), lambda asks: in_scene(scene, asks, during))
+    as_without(clients, alone(kind, temperature))
+    assert_right_and_wrong(clients)
+    assert scene.backend.n_returns > 0
+
+
+@of_kinds
+@at_temperatures
+def test_nor_do_gate_lookup_and_waits(temperature: float, kind: Kind):
+    scene = RecurrentScene(policy=Policy(), every=2)
+    during = two(scene)
+    clients = converse(asks_of(kind, temperature), lambda asks: in_scene(scene, asks, during), again=True)
+    as_without(clients, alone(kind, temperature, again=True))
+    assert_right_and_wrong(clients)
+    assert scene.backend.n_returns > 0
+
+
+@of_kinds
+@at_temperatures
+def test_nor_does_a_draft_model_in_the_lead(temperature: float, kind: Kind):
+    policy = Policy(lookup=False, gate=False)
+    scene = RecurrentScene(policy=policy, inline=DraftModel(FakeBackend(ERRING)))
+    clients = converse(asks_of(kind, temperature), lambda asks: in_scene(scene, asks, nothing))
+    as_without(clients, alone(kind, temperature))
+    assert_right_and_wrong(clients)
+    assert scene.backend.n_returns > 0
+
+
+@at_temperatures
+def test_nor_any_of_four_conversations(temperature: float):
+    asks = [
+        Ask(request((*PROMPT * 3, 97 + i), temperature=temperature, seed=40 + i, max_tokens=100))
+        for i in range(4)
+    ]
+
+    def turns(harness: Harness, scene: Scene | None = None) -> list[Client]:
+        during = good(scene) if scene else nothing
+        return converse(asks, lambda turn: in_scene(scene, turn, during) if scene else play(harness, turn))
+
+    expected = [client.seen() for client in turns(Harness(FakeBackend(TRUTH)))]
+    scene = RecurrentScene()
+    clients = turns(scene.harness, scene)
+    as_without(clients, expected)
+    assert_right_and_wrong(clients)
+
+
+@at_temperatures
+def test_a_stop_string_inside_an_accepted_run_ends_the_reply_there(temperature: float):
+    """What comes after it cannot be trimmed away: the next turn begins before."""
+    text = alone(PLAIN, temperature)[0].text
+    [plain] = asks_of(PLAIN, temperature)
+    overrun = 0
+    for at in range(20, 68, 8):
+        asks = [plain._replace(stops=stops_in(text, at))]
+        scene = RecurrentScene()
+        during = good(scene)
+        clients = converse(asks, lambda turn: in_scene(scene, turn, during, late=0))  # noqa: B023 - used now
+        as_without(clients, without_drafts(asks))
+        assert clients[0].reply.stopped
+        overrun += clients[0].stats.n_predicted > clients[0].reply.n_tokens
+    assert overrun > 0

@@ -1,0 +1,233 @@
+"""Models from several files, with adapters, other caches, and as embedders: what llama.cpp makes of flags."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+
+from server.embedding import EmbeddingWorker
+from server.errors import StartupError
+from server.flags import read
+from server.llama.backend import Batch
+from server.llama.embedder import LlamaEmbedder
+from server.llama.library import default_cells
+from server.llama.llamacpp import LlamaBackend
+from server.llama.options import LlamaOptions, Override, Rope, Weights
+from server.settings import BUNDLED_MODEL, LeadSettings
+from server.tiers import fingerprint
+
+pytestmark = pytest.mark.model
+PROMPT = "def fibonacci(n):"
+N_TOKENS = 12
+
+
+def opened(path: Path = BUNDLED_MODEL, *flags: str) -> LlamaBackend:
+    settings = read(LeadSettings, flags)
+    return LlamaBackend(settings.options(path, n_cells=256, n_seqs=1, n_threads=1))
+
+
+def reply(backend: LlamaBackend) -> list[int]:
+    """The likeliest tokens after the prompt."""
+    tokens = backend.vocab.tokenize(PROMPT, special=False)
+    n_prompt, n_past = len(tokens), 0
+    for _ in range(N_TOKENS):
+        batch = Batch()
+        batch.extend(0, n_past, tokens[n_past:], 1)
+        n_past = len(tokens)
+        tokens.append(int(backend.decode(batch)[-1].argmax()))
+    backend.trim(0, 0)
+    return tokens[n_prompt:]
+
+
+def reply_of(path: Path = BUNDLED_MODEL, *flags: str) -> list[int]:
+    with closing(opened(path, *flags)) as backend:
+        return reply(backend)
+
+
+@pytest.fixture(scope="module")
+def plain() -> list[int]:
+    return reply_of()
+
+
+@pytest.fixture(scope="module")
+def in_parts(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The bundled model as llama.cpp's gguf-split would leave it."""
+    folder = tmp_path_factory.mktemp("parts")
+    source = gguf.GGUFReader(BUNDLED_MODEL)
+    writer = gguf.GGUFWriter(folder / "m.gguf", "llama", split_max_tensors=20)
+    for key, field in source.fields.items():
+        if not key.startswith("GGUF.") and key != gguf.Keys.General.ARCHITECTURE:
+            inner = field.types[-1] if field.types[0] == gguf.GGUFValueType.ARRAY else None
+            writer.add_key_value(key, field.contents(), field.types[0], sub_type=inner)
+    for tensor in source.tensors:
+        writer.add_tensor(tensor.name, np.asarray(tensor.data), raw_dtype=tensor.tensor_type)
+    with closing(writer):
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+    paths = sorted(folder.iterdir())
+    assert len(paths) > 2
+    return paths
+
+
+def test_a_model_in_parts_is_the_same_model_whichever_part_is_given(in_parts: list[Path], plain: list[int]):
+    assert reply_of(in_parts[0]) == plain
+    with closing(opened(in_parts[-1])) as backend:
+        assert backend.name == "m"
+        assert reply(backend) == plain
+    assert default_cells(in_parts[1], 2) == default_cells(BUNDLED_MODEL, 2)
+
+
+def test_a_missing_part_is_named(in_parts: list[Path], tmp_path: Path):
+    shutil.copy(in_parts[0], tmp_path)
+    with pytest.raises(StartupError, match=in_parts[1].name):
+        opened(tmp_path / in_parts[0].name)
+
+
+def test_every_part_counts_in_what_saved_states_are_known_by(in_parts: list[Path], tmp_path: Path):
+    for path in in_parts:
+        shutil.copy(path, tmp_path)
+    first = tmp_path / in_parts[0].name
+    before = fingerprint(LlamaOptions(first, 256, 1))
+    with (tmp_path / in_parts[-1].name).open("ab") as file:
+        file.write(b"something else")
+    assert fingerprint(LlamaOptions(first, 256, 1)) != before
+
+
+@pytest.fixture(scope="module")
+def adapter(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A LoRA adapter of rank 2 that means nothing, large enough to change what the model says."""
+    path = tmp_path_factory.mktemp("lora") / "adapter.gguf"
+    noise = np.random.default_rng(5)
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_type("adapter")
+    writer.add_string("adapter.type", "lora")
+    writer.add_float32("adapter.lora.alpha", 2.0)
+    for tensor in gguf.GGUFReader(BUNDLED_MODEL).tensors:
+        if tensor.name.endswith(("attn_q.weight", "ffn_up.weight")):
+            n_in, n_out = (int(n) for n in tensor.shape)
+            for part, shape in (("lora_a", (2, n_in)), ("lora_b", (n_out, 2))):
+                writer.add_tensor(f"{tensor.name}.{part}", noise.normal(0, 0.3, shape).astype(np.float32))
+    with closing(writer):
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+    return path
+
+
+def test_an_adapter_counts_as_much_as_it_is_scaled(adapter: Path, plain: list[int]):
+    with_it = reply_of(BUNDLED_MODEL, "--lora", str(adapter))
+    assert with_it != plain
+    assert reply_of(BUNDLED_MODEL, "--lora-scaled", f"{adapter}:0") == plain
+    assert reply_of(BUNDLED_MODEL, "--lora-scaled", f"{adapter}:1") == with_it
+
+
+def test_what_is_no_adapter_of_this_model_is_refused(tmp_path: Path):
+    with pytest.raises(StartupError, match="no LoRA adapter at"):
+        opened(BUNDLED_MODEL, "--lora", str(tmp_path / "absent.gguf"))
+    with pytest.raises(StartupError, match="cannot load the LoRA adapter"):
+        opened(BUNDLED_MODEL, "--lora", str(BUNDLED_MODEL))
+
+
+@pytest.mark.parametrize("kind", ["f32", "bf16", "q8_0", "q4_0"])
+def test_every_type_of_cache_gives_a_text(kind: str, plain: list[int]):
+    text = reply_of(BUNDLED_MODEL, "-ctk", kind, "-ctv", kind)
+    assert len(text) == N_TOKENS
+    if kind == "f32":
+        assert text == plain
+
+
+def test_a_cache_that_cannot_be_is_refused_with_llama_cpps_reason():
+    with pytest.raises(StartupError, match=r"flash_attn.*--flash-attn") as raised:
+        opened(BUNDLED_MODEL, "-ctv", "q8_0", "-fa", "off")
+    assert "\n" not in raised.value.message
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--no-mmap"],
+        ["-fa", "off"],
+        ["-fa", "on"],
+        ["-tb", "2"],
+        ["-b", "32", "-ub", "8"],
+        ["--override-kv", "general.name=str:another"],
+        ["--rope-freq-base", "10000"],
+        ["-ngl", "0", "--split-mode", "none", "--tensor-split", "1"],
+    ],
+    ids=" ".join,
+)
+def test_what_does_not_change_the_model_does_not_change_the_text(flags: Sequence[str], plain: list[int]):
+    assert reply_of(BUNDLED_MODEL, *flags) == plain
+
+
+def test_overrides_and_scaled_positions_are_honoured():
+    with closing(opened(BUNDLED_MODEL, "--override-kv", "llama.context_length=int:128")) as backend:
+        assert backend.n_ctx == 128
+    options = LlamaOptions(BUNDLED_MODEL, 16384, 1, rope=Rope(scaling="yarn", freq_scale=0.5))
+    with (
+        closing(LlamaBackend(LlamaOptions(BUNDLED_MODEL, 16384, 1))) as one,
+        closing(LlamaBackend(options)) as two,
+    ):
+        assert two.n_ctx == 2 * one.n_ctx
+    shorter = Weights(overrides=(Override("llama.context_length", 128),))
+    assert default_cells(BUNDLED_MODEL, 3, shorter) == 3 * 128
+
+
+def test_rpc_servers_need_a_build_with_that_backend():
+    with pytest.raises(StartupError, match=r"--rpc: this build.*GGML_RPC=on"):
+        opened(BUNDLED_MODEL, "--rpc", "127.0.0.1:1")
+
+
+@pytest.fixture
+def embedding() -> Callable[..., LlamaEmbedder]:
+    def make(**options: object) -> LlamaEmbedder:
+        exact = LlamaOptions(
+            BUNDLED_MODEL, 2048, 1, cache_type_k="f32", cache_type_v="f32", flash_attention="off"
+        )
+        return LlamaEmbedder(exact, **options)  # pyright: ignore[reportArgumentType]
+
+    return make
+
+
+@pytest.mark.parametrize("pooling", [None, "mean", "cls", "last"])
+async def test_embeddings_do_not_depend_on_what_is_embedded_beside(
+    pooling: str | None, embedding: Callable[..., LlamaEmbedder]
+):
+    with closing(embedding(pooling=pooling)) as embedder, closing(EmbeddingWorker(embedder)) as worker:
+        texts = [
+            f"a function that {verb} a list {'again ' * n}" for n, verb in enumerate(["sorts", "sums"] * 9)
+        ]
+        ids = [embedder.tokenize(text) for text in texts]
+        together = await worker.embed(ids)
+        assert together.shape == (len(texts), embedder.n_embd)
+        assert np.allclose(np.linalg.norm(together, axis=1), 1, atol=1e-5)
+        for one, vector in zip(ids[:3], together, strict=False):
+            assert np.allclose(embedder.embed([one])[0], vector, atol=1e-5)
+
+
+async def test_what_means_the_same_is_nearer(embedding: Callable[..., LlamaEmbedder]):
+    with closing(embedding()) as embedder:
+        texts = [
+            "How do I sort a list in Python?",
+            "How can I sort a Python list?",
+            "Paris, early autumn rain",
+        ]
+        one, same, other = embedder.embed([embedder.tokenize(text) for text in texts])
+        assert float(one @ same) > float(one @ other)
+
+
+def test_two_contexts_share_the_weights_and_end_in_any_order():
+    with closing(opened()) as backend:
+        embedder = LlamaEmbedder(backend.options, model=backend.model)
+        vector = embedder.embed([embedder.tokenize("hello")])[0]
+        before = reply(backend)
+        assert np.allclose(embedder.embed([embedder.tokenize("hello")])[0], vector)
+        embedder.close()
+        assert reply(backend) == before

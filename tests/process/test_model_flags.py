@@ -1,0 +1,99 @@
+"""What a lead's flags about its model come to, over HTTP: names, defaults, a template, embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from tests.contract.contract import validate
+from tests.process.duo import Duo, run
+
+pytestmark = [pytest.mark.model, pytest.mark.timeout(180)]
+
+TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
+HELLO: list[Any] = [{"role": "user", "content": "What is a list?"}]
+
+
+@pytest.fixture(scope="module")
+def duo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Duo]:
+    folder = tmp_path_factory.mktemp("duo")
+    template = folder / "template.jinja"
+    template.write_text(TEMPLATE)
+    names = ("--alias", "one,two", "--chat-template-file", str(template))
+    defaults = ("--seed", "7", "-n", "6", "--temp", "1", "--draft-max", "0")
+    kinds = ("-ctk", "q8_0", "-ctv", "q8_0", "--embeddings")
+    one = Duo(folder, "serve", "--threads", "2", *names, *defaults, *kinds)
+    try:
+        one.wait_until_ready()
+        yield one
+    finally:
+        one.stop()
+
+
+@pytest.fixture
+def client(duo: Duo) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{duo.url}/v1", api_key="none") as one:
+        yield one
+
+
+def test_names(client: openai.OpenAI):
+    assert [model.id for model in client.models.list()] == ["one"]
+    assert client.models.retrieve("two").id == "one"
+    reply = client.chat.completions.create(model="two", messages=HELLO)
+    assert reply.model == "one"
+
+
+def test_seed_and_length_of_requests_that_do_not_say(client: openai.OpenAI):
+    first, second = (client.chat.completions.create(model="one", messages=HELLO) for _ in range(2))
+    other = client.chat.completions.create(model="one", messages=HELLO, seed=8, max_tokens=20)
+    assert first.choices[0].message.content == second.choices[0].message.content
+    assert first.usage is not None
+    assert first.usage.completion_tokens <= 6
+    assert other.choices[0].message.content != first.choices[0].message.content
+
+
+def test_the_template_of_the_file(duo: Duo):
+    prompt = httpx.post(f"{duo.url}/apply-template", json={"messages": HELLO}).json()["prompt"]
+    assert prompt == "user: What is a list?\nassistant:"
+    props = httpx.get(f"{duo.url}/props").json()
+    validate("Props", props)
+    assert props["chat_template"] == TEMPLATE
+    assert props["model_path"] == "duo-tiny-q8_0.gguf"
+
+
+def test_the_model_tells_what_it_is(duo: Duo):
+    [model] = httpx.get(f"{duo.url}/v1/models").json()["data"]
+    validate("Model", model)
+    assert model["meta"]["quantization"] == "Q8_0"
+    assert model["meta"]["n_vocab"] == 8192
+    assert model["meta"]["aliases"] == ["two"]
+
+
+def test_embeddings_of_the_same_weights(client: openai.OpenAI):
+    texts = ["How do I sort a list in Python?", "How can I sort a Python list?", "Paris, early autumn rain"]
+    reply = client.embeddings.create(model="one", input=texts)
+    one, same, other = (item.embedding for item in reply.data)
+    assert sum(x * y for x, y in zip(one, one, strict=True)) == pytest.approx(1, abs=1e-4)
+    assert sum(x * y for x, y in zip(one, same, strict=True)) > sum(
+        x * y for x, y in zip(one, other, strict=True)
+    )
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--chat-template-file", "absent.jinja"], "--chat-template-file: absent.jinja cannot be read"),
+        (["--hf-repo", "model"], "--hf-repo is USER/MODEL"),
+        (["--rpc", "127.0.0.1:1"], "this build of llama.cpp has no RPC backend"),
+        (["--lora", "absent.gguf"], "no LoRA adapter at absent.gguf"),
+    ],
+)
+def test_what_cannot_be_is_told_in_one_line(flags: list[str], said: str):
+    ended = run("serve", "--port", "0", *flags)
+    assert ended.returncode == 1
+    assert said in ended.stderr
+    assert ended.stderr.count("\n") == 1

@@ -1,0 +1,93 @@
+"""duo serve as its clients meet it: while it loads, with keys, with a log for programs, and when it ends."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.contract.contract import validate
+from tests.process.duo import Duo, until
+
+pytestmark = [pytest.mark.model, pytest.mark.timeout(180)]
+
+KEY = {"Authorization": "Bearer sk-right"}
+SECRET = "a word that no log may tell"
+BODY = {"messages": [{"role": "user", "content": SECRET}], "ignore_eos": True, "temperature": 0}
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Path:
+    file = tmp_path / "keys"
+    file.write_text("# for the tests\nsk-right\n")
+    return file
+
+
+def first_answer(duo: Duo, path: str) -> httpx.Response:
+    """What the socket says as soon as there is one."""
+    answers: list[httpx.Response] = []
+
+    def answered() -> bool:
+        try:
+            answers.append(httpx.get(duo.url + path, timeout=30))
+        except httpx.ConnectError:
+            assert duo.process.poll() is None, duo.log.read_text()
+        return bool(answers)
+
+    until(answered, 60, "it never listened")
+    return answers[0]
+
+
+def test_from_the_first_answer_to_the_last(keys: Path, tmp_path: Path):
+    flags = ("--threads", "1", "--log-format", "json", "--log-requests", "--grace", "60")
+    duo = Duo(tmp_path, "serve", *flags, "--api-key-file", str(keys))
+    try:
+        health = first_answer(duo, "/health")
+        assert (health.status_code, health.json()["status"]) == (503, "loading")
+        validate("Health", health.json())
+        duo.wait_until_ready()
+        assert httpx.get(f"{duo.url}/ready").status_code == 200
+        url = f"{duo.url}/v1/chat/completions"
+        assert httpx.post(url, json=BODY).status_code == 401
+        with httpx.stream(
+            "POST", url, json={**BODY, "max_tokens": 600, "stream": True}, headers=KEY, timeout=60
+        ) as running:
+            arriving = running.iter_text()
+            text = next(arriving)
+            duo.process.send_signal(signal.SIGTERM)
+            until(lambda: httpx.get(f"{duo.url}/ready").status_code == 503, 20, "it never drained")
+            refused = httpx.post(url, json=BODY, headers=KEY, timeout=20)
+            assert refused.status_code == 503
+            assert refused.headers["retry-after"]
+            text += "".join(arriving)
+        assert text.endswith("data: [DONE]\n\n")
+        assert duo.process.wait(20) == 0
+    finally:
+        duo.stop(signal.SIGKILL)
+    log = duo.log.read_text()
+    lines = [json.loads(line) for line in log.splitlines()]
+    assert SECRET not in log
+    assert "sk-right" not in log
+    told = [line for line in lines if line["logger"] == "duo.requests"]
+    by_status = {line["status"]: line for line in told if line["path"] == "/v1/chat/completions"}
+    assert set(by_status) == {200, 401, 503}
+    assert by_status[200]["completion_tokens"] == 600
+    assert by_status[200]["key"]
+
+
+def test_what_cannot_be_served_is_one_line(tmp_path: Path):
+    for flags, says in (
+        (
+            ["--ssl-key-file", str(tmp_path / "none"), "--ssl-cert-file", str(tmp_path / "none")],
+            "--ssl-key-file",
+        ),
+        (["--api-key-file", str(tmp_path / "none")], "cannot read the API keys"),
+        (["--log-format", "json", "--print", "all"], "--print"),
+    ):
+        duo = Duo(tmp_path, "serve", *flags)
+        assert duo.process.wait(30) == 1
+        assert says in duo.log.read_text()
+        assert duo.log.read_text().count("\n") == 1

@@ -1,0 +1,199 @@
+"""What a request may take of the server, and what becomes of requests when it ends."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from server.api.middleware import Edge
+from server.engine.engine import Engine
+from server.engine.events import Finished
+from server.engine.proposer import NoProposer
+from server.engine.request import GenerationRequest
+from server.engine.scheduler import Limits
+from server.engine.thread import Bounds, EngineThread
+from server.errors import BusyError
+from server.listening import Door
+from server.llama.fake import FakeBackend, FakeModel
+from tests.contract.contract import validate
+from tests.http_lead import Lead, serving
+
+HELLO = [{"role": "user", "content": "hello"}]
+
+
+@contextmanager
+def bounded(
+    bounds: Bounds | None = None, *, grace_s: float = 0, n_slots: int = 1, **edge: Any
+) -> Generator[Lead]:
+    """A lead whose replies never end by themselves, 5 ms a token."""
+    backend = FakeBackend(FakeModel(eog_rate=0.0), n_ctx=100_000, n_cells=100_000, step_s=0.005)
+    door = Door(Edge(**edge), None, grace_s)
+    with serving(backend, n_slots=n_slots, door=door, bounds=bounds) as lead:
+        yield lead
+
+
+def post(lead: Lead, **body: Any) -> httpx.Response:
+    return httpx.post(f"{lead.url}/v1/chat/completions", json={"messages": HELLO, **body}, timeout=20)
+
+
+def error_of(response: httpx.Response) -> dict[str, Any]:
+    validate("Error", response.json())
+    return response.json()["error"]
+
+
+def chunks_of(response: httpx.Response) -> list[Any]:
+    payloads = [line.removeprefix("data: ") for line in response.text.splitlines() if line.startswith("data")]
+    return [payload if payload == "[DONE]" else json.loads(payload) for payload in payloads]
+
+
+def test_a_reply_is_cut_at_the_servers_number_of_tokens():
+    with bounded(Bounds(max_tokens=5)) as lead:
+        for asked, given in (({}, 5), ({"max_tokens": 9}, 5), ({"max_tokens": 3}, 3)):
+            body = post(lead, **asked).json()
+            assert body["usage"]["completion_tokens"] == given
+            assert body["choices"][0]["finish_reason"] == "length"
+
+
+def test_a_reply_that_takes_too_long_is_a_504_that_is_not_to_be_retried():
+    with bounded(Bounds(time_s=0.1)) as lead:
+        response = post(lead)
+        assert response.status_code == 504
+        assert error_of(response)["code"] == "request_timeout"
+        assert response.headers["x-should-retry"] == "false"
+        lead.until_idle()
+
+
+def test_a_stream_that_takes_too_long_ends_with_an_error():
+    with bounded(Bounds(time_s=0.3)) as lead:
+        response = post(lead, stream=True)
+        assert response.status_code == 200
+        *chunks, last = chunks_of(response)
+        validate("Error", last)
+        assert last["error"]["code"] == "request_timeout"
+        assert any(chunk["choices"][0]["delta"].get("content") for chunk in chunks)
+        lead.until_idle()
+
+
+def test_waiting_for_a_slot_counts():
+    with bounded(Bounds(time_s=0.3)) as lead:
+        replies: list[httpx.Response] = []
+        threads = [threading.Thread(target=lambda: replies.append(post(lead))) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert [reply.status_code for reply in replies] == [504, 504]
+        lead.until_idle()
+
+
+def test_the_time_limit_does_not_need_the_engine():
+    held = threading.Event()
+    with bounded(Bounds(time_s=0.1)) as lead:
+
+        def hold(_: Engine) -> None:
+            held.wait(20)
+
+        lead.thread.command(hold)
+        try:
+            assert post(lead).status_code == 504
+        finally:
+            held.set()
+        lead.until_idle()
+
+
+def test_a_body_larger_than_allowed_is_a_413():
+    with bounded(max_body=1000) as lead:
+        assert post(lead, max_tokens=1).status_code == 200
+        response = post(lead, max_tokens=1, user="x" * 1000)
+        assert response.status_code == 413
+        assert "1000 bytes" in error_of(response)["message"]
+
+        def pieces() -> Iterator[bytes]:
+            yield from [b"x" * 100] * 11
+
+        chunked = httpx.post(f"{lead.url}/v1/chat/completions", content=pieces(), timeout=20)
+        assert chunked.status_code == 413
+
+
+def test_a_body_that_does_not_arrive_is_a_408():
+    with bounded(body_s=0.1) as lead:
+        parts = urlsplit(lead.url)
+        with socket.create_connection((parts.hostname, parts.port), timeout=20) as link:
+            link.sendall(b'POST /v1/chat/completions HTTP/1.1\r\nHost: duo\r\nContent-Length: 50\r\n\r\n{"me')
+            answer = link.recv(100_000)
+        assert answer.startswith(b"HTTP/1.1 408 ")
+        with httpx.Client() as client:  # a body that is there is not hurried
+            assert client.post(f"{lead.url}/v1/chat/completions", json={}).status_code == 400
+
+
+def test_only_listed_origins_are_let_in():
+    with bounded(cors_origins=("http://mine",)) as lead:
+        mine = httpx.get(f"{lead.url}/health", headers={"Origin": "http://mine"})
+        assert mine.headers["access-control-allow-origin"] == "http://mine"
+        other = httpx.get(f"{lead.url}/health", headers={"Origin": "http://other"})
+        assert "access-control-allow-origin" not in other.headers
+
+
+async def test_what_is_evaluated_beforehand_takes_no_place_in_the_queue():
+    backend = FakeBackend(FakeModel())
+    thread = EngineThread(
+        lambda emit: Engine(backend, NoProposer(), emit, n_slots=1, limits=Limits(n_batch=backend.n_batch)),
+        n_ctx=backend.n_ctx,
+        max_queued=1,
+    )
+    thread.start()
+    try:
+        thread.submit(GenerationRequest((1, 2), precompute=True))
+        asked = thread.submit(GenerationRequest((1, 2), max_tokens=3))
+        for precompute in (False, True):
+            with pytest.raises(BusyError) as raised:
+                thread.submit(GenerationRequest((1, 2), precompute=precompute))
+            assert raised.value.status == 429
+        assert isinstance([event async for event in asked][-1], Finished)
+    finally:
+        await thread.stop()
+
+
+def test_a_server_that_ends_lets_replies_finish_and_refuses_new_ones():
+    with bounded(grace_s=20) as lead:
+        body = {"messages": HELLO, "stream": True, "max_tokens": 60}
+        with httpx.stream("POST", f"{lead.url}/v1/chat/completions", json=body) as running:
+            arriving = running.iter_raw()
+            text = next(arriving)
+            assert httpx.get(f"{lead.url}/ready").json() == {"status": "ok"}
+            lead.server.should_exit = True
+            lead.until(lambda _: lead.thread.draining)
+            ready = httpx.get(f"{lead.url}/ready")
+            assert ready.status_code == 503
+            assert ready.json() == {"status": "draining"}
+            validate("Ready", ready.json())
+            assert int(ready.headers["retry-after"]) >= 1
+            health = httpx.get(f"{lead.url}/health")
+            assert (health.status_code, health.json()["status"]) == (200, "draining")
+            refused = post(lead)
+            assert refused.status_code == 503
+            assert int(refused.headers["retry-after"]) >= 1
+            assert "shutting down" in error_of(refused)["message"]
+            text += b"".join(arriving)
+        assert text.endswith(b"data: [DONE]\n\n")
+
+
+def test_what_has_not_ended_within_the_grace_time_is_told_so():
+    with bounded(grace_s=0.2) as lead:
+        body = {"messages": HELLO, "stream": True}
+        with httpx.stream("POST", f"{lead.url}/v1/chat/completions", json=body) as running:
+            arriving = running.iter_text()
+            text = next(arriving)
+            lead.server.should_exit = True
+            text += "".join(arriving)
+        last = json.loads(text.strip().split("\n\n")[-1].removeprefix("data: "))
+        validate("Error", last)
+        assert "shutting down" in last["error"]["message"]

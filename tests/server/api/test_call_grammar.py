@@ -1,0 +1,157 @@
+"""Grammars of replies that call tools: they let through what models of a family write, and nothing else."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from server.api.call_grammar import Function, calls_in_text, calls_or_answer, no_calls, required_calls
+from server.grammar.compiler import Compiler
+from server.llama.fake import IM_END, FakeVocabulary
+from server.text.form import (
+    FUNCTIONARY,
+    HERMES,
+    LLAMA3,
+    MISTRAL,
+    MISTRAL_ARGS,
+    THINKING,
+    CallSyntax,
+    Form,
+)
+from server.text.message import folded
+from server.text.reading import MessageReader
+from tests.server.text.vocabularies import MarkedVocabulary
+
+NUMBER = {
+    "type": "object",
+    "properties": {"a": {"type": "integer"}},
+    "required": ["a"],
+    "additionalProperties": False,
+}
+FUNCTIONS = [Function("f", NUMBER), Function("g", {"type": "object"})]
+ARGUMENTS = '{"a": 1}'
+CALLS: dict[CallSyntax, tuple[str, str]] = {
+    HERMES: (
+        '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>',
+        '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>\n'
+        '<tool_call>\n{"name": "g", "arguments": {"a": 1}}\n</tool_call>',
+    ),
+    LLAMA3: (
+        '{"name": "f", "parameters": {"a": 1}}',
+        '{"name": "f", "parameters": {"a": 1}}; {"name": "g", "parameters": {"a": 1}}',
+    ),
+    MISTRAL: (
+        '[TOOL_CALLS] [{"name": "f", "arguments": {"a": 1}}]',
+        '[TOOL_CALLS][{"name": "f", "arguments": {"a": 1}}, {"name": "g", "arguments": {"a": 1}}]',
+    ),
+    MISTRAL_ARGS: ('[TOOL_CALLS]f[ARGS]{"a": 1}', '[TOOL_CALLS]f[ARGS]{"a": 1}[TOOL_CALLS]g[ARGS]{"a": 1}'),
+    FUNCTIONARY: (
+        '<function=f>{"a": 1}</function>',
+        '<function=f>{"a": 1}</function><function=g>{"a": 1}</function>',
+    ),
+}
+"""Of each family a call, and two."""
+THOUGHTS = {"no": ("", None, False), "some": ("<think>\nhm\n</think>\n\n", THINKING[0], False)}
+THOUGHTS["begun"] = ("hm\n</think>\n", THINKING[0], True)
+VOCABULARIES = {"bytes": FakeVocabulary(), "marks": MarkedVocabulary()}
+
+every = pytest.mark.parametrize(
+    ("syntax", "thoughts", "vocabulary"),
+    list(itertools.product(CALLS, THOUGHTS, VOCABULARIES)),
+    ids=lambda value: value.family if isinstance(value, CallSyntax) else value,
+)
+
+
+class Scene:
+    """One family, vocabulary and way to think."""
+
+    def __init__(self, syntax: CallSyntax, thoughts: str, vocabulary: str) -> None:
+        self.before, tags, thinking = THOUGHTS[thoughts]
+        self.vocabulary = VOCABULARIES[vocabulary]
+        self.form = Form(tags, thinking, syntax, frozenset({"f", "g"}))
+        self.single = Form(tags, thinking, syntax, frozenset({"f", "g"}), 1)
+        self.one, self.two = CALLS[syntax]
+
+    def lets(self, lark: str, text: str) -> bool:
+        """Whether a reply may be this, thoughts before it."""
+        state = Compiler(self.vocabulary).lark(lark, "tools")()
+        for token in [*self.vocabulary.tokenize(self.before + text, special=True), IM_END]:
+            if not state.allows(token):
+                return False
+            state.accept(token)
+        return True
+
+
+@every
+def test_a_call_is_required(syntax: CallSyntax, thoughts: str, vocabulary: str):
+    scene = Scene(syntax, thoughts, vocabulary)
+    lark = required_calls(scene.vocabulary, scene.form, FUNCTIONS)
+    assert scene.lets(lark, scene.one)
+    assert scene.lets(lark, scene.two)
+    assert not scene.lets(lark, "")
+    assert not scene.lets(lark, "Hello")
+    assert not scene.lets(lark, scene.one + " Hello")
+    assert not scene.lets(lark, scene.one.replace("1", "true"))
+    assert not scene.lets(lark, scene.one.replace("f", "h"))
+    assert not scene.lets(required_calls(scene.vocabulary, scene.single, FUNCTIONS), scene.two)
+    assert scene.lets(required_calls(scene.vocabulary, scene.single, FUNCTIONS), scene.one)
+
+
+@every
+def test_calls_in_text_are_made_to_fit(syntax: CallSyntax, thoughts: str, vocabulary: str):
+    scene = Scene(syntax, thoughts, vocabulary)
+    lark = calls_in_text(scene.vocabulary, scene.form, FUNCTIONS)
+    if syntax.bare:
+        assert lark is None
+        return
+    assert lark is not None
+    for text in ("", "Hello <b> [T {", scene.one, scene.two, "Hello " + scene.two, scene.one + "\nHello"):
+        assert scene.lets(lark, text), text
+    for text in (scene.one.replace("1", "true"), "Hello " + scene.one.replace('"a"', '"b"')):
+        assert not scene.lets(lark, text), text
+    single = calls_in_text(scene.vocabulary, scene.single, FUNCTIONS)
+    assert single
+    assert scene.lets(single, "Hello" + scene.one)
+    assert not scene.lets(single, scene.two)
+
+
+@every
+def test_calls_or_an_answer_in_a_form(syntax: CallSyntax, thoughts: str, vocabulary: str):
+    scene = Scene(syntax, thoughts, vocabulary)
+    answer = {"type": "object", "properties": {"b": {"type": "boolean"}}, "additionalProperties": False}
+    lark = calls_or_answer(scene.vocabulary, scene.form, FUNCTIONS, answer)
+    assert scene.lets(lark, scene.two)
+    assert scene.lets(lark, '{"b": true}')
+    assert not scene.lets(lark, '{"b": 1}')
+    assert not scene.lets(lark, "Hello")
+
+
+@every
+def test_what_is_let_through_is_read(syntax: CallSyntax, thoughts: str, vocabulary: str):
+    scene = Scene(syntax, thoughts, vocabulary)
+    reader = MessageReader(scene.form)
+    message = folded(reader.feed(scene.before + scene.two) + reader.end())
+    assert [(call.name, call.arguments) for call in message.calls] == [("f", ARGUMENTS), ("g", ARGUMENTS)]
+    assert not message.content
+    assert message.reasoning == ("hm" if thoughts != "no" else "")
+
+
+def test_what_must_follow_is_known_in_advance():
+    vocabulary = MarkedVocabulary()
+    form = Form(syntax=HERMES, names=frozenset({"f"}), most_calls=1)
+    state = Compiler(vocabulary).lark(required_calls(vocabulary, form, FUNCTIONS[:1]), "tools")()
+    text = b"".join(vocabulary.piece(token, special=True) for token in state.forced())
+    assert text.startswith(b'<tool_call>\n{"name": "f", "arguments": {"a": ')
+
+
+@every
+def test_no_call_begins(syntax: CallSyntax, thoughts: str, vocabulary: str):
+    scene = Scene(syntax, thoughts, vocabulary)
+    lark = no_calls(scene.vocabulary, scene.form)
+    assert (lark is None) == syntax.bare
+    if lark is not None:
+        assert scene.lets(lark, "")
+        assert scene.lets(lark, "Hello <b> [T {")
+        assert not scene.lets(lark, scene.one)
+        assert not scene.lets(lark, "Hello " + scene.two)

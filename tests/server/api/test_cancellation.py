@@ -1,0 +1,139 @@
+"""A client that goes away, in each of the moments it may: its slot is free after the step that runs."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from server.engine.thread import Command
+from server.llama.backend import Batch, Logits
+from server.llama.fake import FakeBackend, FakeModel
+from tests.contract.contract import validate
+from tests.http_lead import Lead, serving
+
+ENOUGH = 1 << 16  # steps
+
+
+@dataclass(slots=True)
+class Gated(FakeBackend):
+    """Decodes one batch for each permit."""
+
+    permits: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    n_begun: int = 0
+
+    def decode(self, batch: Batch) -> Logits:
+        self.n_begun += 1
+        assert self.permits.acquire(timeout=30)
+        return FakeBackend.decode(self, batch)
+
+
+@dataclass(slots=True)
+class Scene:
+    """A lead whose steps the test allows one by one."""
+
+    lead: Lead
+    backend: Gated
+
+    def allow(self, n: int) -> None:
+        for _ in range(n):
+            self.backend.permits.release()
+
+    def until_step(self, n: int) -> None:
+        """Wait until the engine is in its n-th step, which it may not finish."""
+        deadline = time.monotonic() + 10
+        while self.backend.n_begun < n:
+            assert time.monotonic() < deadline, f"step {n} never began"
+            time.sleep(0.002)
+
+    def ask(self, *, stream: bool) -> socket.socket:
+        """A request of 5 prompt chunks whose reply never ends."""
+        content = "a prompt that takes five steps. " * 2
+        body = {"messages": [{"role": "user", "content": content}], "stream": stream}
+        data = json.dumps(body).encode()
+        parts = urlsplit(self.lead.url)
+        link = socket.create_connection((parts.hostname, parts.port))
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: duo\r\nContent-Length: {len(data)}\r\n\r\n"
+        link.sendall(head.encode() + data)
+        return link
+
+    def leave(self, link: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Close the connection, and wait until the server has noticed: it tells the engine."""
+        noticed = threading.Event()
+        command = self.lead.thread.command
+
+        def watched(one: Command) -> None:
+            command(one)
+            noticed.set()
+
+        with monkeypatch.context() as patch:
+            patch.setattr(self.lead.thread, "command", watched)
+            link.close()
+            assert noticed.wait(10), "the server never noticed"
+
+    def n_busy(self) -> int:
+        """Slots that are busy, as GET /slots says."""
+        slots = httpx.get(f"{self.lead.url}/slots").json()
+        validate("Slots", slots)
+        return sum(slot["is_processing"] for slot in slots)
+
+
+@pytest.fixture
+def scene() -> Iterator[Scene]:
+    backend = Gated(FakeModel(eog_rate=0.0), n_ctx=4000, n_cells=4000)
+    with serving(backend, n_slots=1) as lead:
+        try:
+            yield Scene(lead, backend)
+        finally:
+            backend.permits.release(ENOUGH)
+
+
+MOMENTS = {"before the first byte": 1, "prefill": 3, "decode": 10}
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
+@pytest.mark.parametrize("step", MOMENTS.values(), ids=MOMENTS)
+def test_the_slot_is_free_after_the_step_that_runs(
+    scene: Scene, step: int, stream: bool, monkeypatch: pytest.MonkeyPatch
+):
+    link = scene.ask(stream=stream)
+    scene.allow(step - 1)
+    scene.until_step(step)
+    assert scene.lead.thread.engine.n_active == 1
+    if step == 1:
+        link.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            link.recv(1)
+    scene.leave(link, monkeypatch)
+    scene.allow(1)
+    scene.lead.until(lambda engine: not engine.n_active)
+    assert scene.n_busy() == 0
+    assert scene.backend.n_begun == step
+    scene.lead.until_idle()
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
+def test_one_that_waits_is_forgotten_after_the_step_that_runs(
+    scene: Scene, stream: bool, monkeypatch: pytest.MonkeyPatch
+):
+    running = scene.ask(stream=True)
+    scene.allow(1)
+    scene.until_step(2)
+    waiting = scene.ask(stream=stream)
+    scene.lead.until(lambda _: scene.lead.thread.n_live == 2)
+    scene.leave(waiting, monkeypatch)
+    scene.allow(1)
+    scene.until_step(3)
+    assert scene.lead.thread.engine.n_waiting == 0
+    scene.allow(ENOUGH)
+    assert scene.n_busy() == 1
+    running.close()
+    scene.lead.until_idle()
+    assert scene.n_busy() == 0

@@ -1,0 +1,58 @@
+"""What the Responses API cannot honour, each field by its own name there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.contract.contract import validate
+from tests.http_lead import Lead
+from tests.server.api.test_responses import WEATHER, post
+
+UNHONOURABLE: list[tuple[dict[str, Any], str]] = [
+    ({"input": None}, "input"),
+    ({"input": []}, "input"),
+    ({"input": 1}, "input"),
+    ({"input": [{"type": "web_search_call", "id": "1"}]}, "input.0"),
+    ({"input": [{"role": "user"}]}, "input.0.content"),
+    ({"input": [{"role": "nobody", "content": "x"}]}, "input.0.role"),
+    ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input.0.content.0.type"),
+    ({"input": [{"type": "function_call_output", "output": "x"}]}, "input.0.call_id"),
+    ({"tools": [{"type": "web_search"}]}, "tools.0.type"),
+    ({"tools": [{"type": "function", "name": "a b"}]}, "tools.0.name"),
+    ({"tools": [WEATHER, WEATHER]}, "tools.1.name"),
+    ({"tools": [WEATHER], "tool_choice": {"type": "function", "name": "f"}}, "tool_choice"),
+    ({"tool_choice": "required"}, "tool_choice"),
+    ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.schema"),
+    ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
+    (
+        {"text": {"format": {"type": "json_schema", "schema": {"type": "nothing"}}}},
+        "text.format.schema.type",
+    ),
+    ({"reasoning": {"effort": "huge"}}, "reasoning.effort"),
+    ({"include": ["file_search_call.results"]}, "include.0"),
+    ({"background": True}, "background"),
+    ({"conversation": "conv_1"}, "conversation"),
+    ({"prompt": {"id": "pmpt_1"}}, "prompt"),
+    ({"truncation": "middle"}, "truncation"),
+    ({"max_output_tokens": 0}, "max_output_tokens"),
+    ({"max_output_tokens": 3, "min_tokens": 4}, "min_tokens"),
+    ({"top_logprobs": 21}, "top_logprobs"),
+    ({"temperature": 101}, "temperature"),
+    ({"metadata": {"a": 1}}, "metadata.a"),
+    ({"store": "yes"}, "store"),
+    ({"input": "x" * 5000}, "input"),
+    ({"speculative": {"n_max": 1, "n_min": 2}}, "speculative.n_min"),
+]
+
+
+@pytest.mark.parametrize(("body", "param"), UNHONOURABLE, ids=lambda value: str(value)[:60])
+def test_what_cannot_be_honoured_is_a_400_that_names_the_field(lead: Lead, body: dict[str, Any], param: str):
+    response = post(lead, **body)
+    assert response.status_code == 400
+    validate("Error", response.json())
+    error = response.json()["error"]
+    assert error["param"] == param
+    assert "messages" not in error["message"]
+    lead.until_idle()

@@ -1,0 +1,113 @@
+"""Conversations over many turns with calls of tools in between, through the OpenAI SDK, over a toy that
+grammars make call them: nothing is evaluated twice."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import pytest
+from openai.types.chat import ChatCompletion
+
+from server.text.template import CHATML
+from tests.http_lead import Lead, serving
+from tests.server.api.test_conversations import SLACK, n_new, toy
+from tests.templates import LLAMA3_TOOLS, MISTRAL, REASONING, THINKING
+
+TEMPLATES = {
+    "chatml": CHATML,
+    "llama 3": LLAMA3_TOOLS,
+    "thinking": THINKING,
+    "mistral": MISTRAL,
+    "reasoning": REASONING,
+}
+SCHEMA = {
+    "type": "object",
+    "properties": {"b": {"type": "string", "maxLength": 20}, "a": {"enum": [1, 2, 345]}},
+    "required": ["b", "a"],
+    "additionalProperties": False,
+}
+TOOLS: list[Any] = [{"type": "function", "function": {"name": "look_up", "parameters": SCHEMA}}]
+
+
+@pytest.fixture
+def lead(request: pytest.FixtureRequest) -> Iterator[Lead]:
+    with serving(toy(), template=request.param) as one:
+        yield one
+
+
+def say(lead: Lead, client: openai.OpenAI, history: list[Any], choice: Any, **more: Any) -> ChatCompletion:
+    reply = client.chat.completions.create(
+        model="default",
+        messages=history,
+        tools=TOOLS,
+        tool_choice=choice,
+        temperature=1,
+        seed=len(history),
+        max_tokens=200,
+        extra_body=more,
+    )
+    lead.until_idle()
+    return reply
+
+
+def around(lead: Lead, message: dict[str, Any]) -> int:
+    """Bytes, which are the toy's tokens, that the template puts around a message."""
+    before: list[dict[str, Any]] = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
+    call = {"id": "call_0", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    if message["role"] == "tool":
+        before[1] |= {"tool_calls": [call]}
+    render = lead.served.template.render
+    return len(render([*before, {**message, "content": ""}])) - len(render([*before])) + SLACK
+
+
+@pytest.mark.parametrize("lead", TEMPLATES.values(), ids=TEMPLATES, indirect=True)
+def test_ten_turns_with_calls_evaluate_only_what_is_new(lead: Lead):
+    history: list[dict[str, Any]] = [{"role": "system", "content": "Answer as you like. " * 10}]
+    marked = not lead.served.template.style.syntax.bare
+    more: dict[str, Any] = {
+        "chat_template_kwargs": {"enable_thinking": False},
+        "logit_bias": {"h": -100},  # the toy would never find its way out of <think>
+        "parallel_tool_calls": False,
+    }
+    with openai.OpenAI(base_url=f"{lead.url}/v1", api_key="none") as client:
+        for turn in range(10):
+            history.append({"role": "user", "content": f"question number {turn}, and a little more"})
+            for choice in ("required", "none" if marked else "auto"):
+                reply = say(lead, client, history, choice, **more)
+                if len(history) > 2:
+                    assert n_new(reply) <= len(history[-1]["content"]) + around(lead, history[-1])
+                message = reply.choices[0].message
+                history.append(message.model_dump(exclude_none=True))
+                if choice == "required":
+                    assert reply.choices[0].finish_reason == "tool_calls"
+                    assert message.tool_calls
+                    call = message.tool_calls[0]
+                    assert call.type == "function"
+                    assert set(json.loads(call.function.arguments)) == {"a", "b"}
+                    result = f"the answer of turn {turn} is 42"
+                    history.append({"role": "tool", "tool_call_id": call.id, "content": result})
+
+
+@pytest.mark.parametrize("lead", [CHATML], indirect=True)
+def test_the_sdk_s_stream_puts_calls_together(lead: Lead):
+    history: list[Any] = [{"role": "user", "content": "look it up, twice"}]
+    with (
+        openai.OpenAI(base_url=f"{lead.url}/v1", api_key="none") as client,
+        client.chat.completions.stream(
+            model="default", messages=history, tools=TOOLS, tool_choice="required", temperature=1, seed=4
+        ) as stream,
+    ):
+        arguments: dict[int, str] = {}
+        for event in stream:
+            if event.type == "tool_calls.function.arguments.delta":
+                assert event.name == "look_up"
+                arguments[event.index] = arguments.get(event.index, "") + event.arguments_delta
+        choice = stream.get_final_completion().choices[0]
+    assert choice.finish_reason == "tool_calls"
+    assert choice.message.tool_calls
+    told = [call.function.arguments for call in choice.message.tool_calls]
+    assert told == [arguments[i] for i in range(len(told))]
+    assert all(set(json.loads(one)) == {"a", "b"} for one in told)

@@ -1,0 +1,295 @@
+"""Drafts and turns of a model whose sequences cannot be trimmed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from server.engine.checkpoints import MARGIN, WORTH, Checkpoints
+from server.engine.proposer import Ask, Proposal
+from server.engine.request import GenerationRequest
+from server.engine.scheduler import Limits
+from server.errors import BackendError
+from server.llama.backend import Batch
+from server.llama.fake import FakeBackend, FakeModel
+from server.speculation.draft_model import DraftModel
+from server.speculation.policy import Policy
+from server.speculation.speculator import Speculator
+from tests.server.speculation.test_speculator import Clock, TimedBackend
+from tests.support import PROMPT, Harness, OracleProposer, request
+
+ENDLESS = FakeModel(eog_rate=0.0)
+LONG = PROMPT * 4
+DRAFT_MAX = 8
+
+
+def recurrent(*, n_cells: int = 4096, n_seqs: int = 16, n_batch: int = 64) -> FakeBackend:
+    return FakeBackend(ENDLESS, n_cells, n_seqs=n_seqs, n_batch=n_batch, can_trim=False)
+
+
+def plain(*asks: GenerationRequest) -> list[tuple[int, ...]]:
+    return [outcome.tokens for outcome in Harness(FakeBackend(ENDLESS)).run(*asks)]
+
+
+# -- the toy ----------------------------------------
+
+
+def evaluate(backend: FakeBackend, seq: int, position: int, tokens: Sequence[int]) -> list[float]:
+    batch = Batch()
+    batch.extend(seq, position, tokens, 1)
+    return [float(value) for value in backend.decode(batch)[0]]
+
+
+def test_the_toy_fails_where_a_state_is_longer_than_its_sequence_shall_be():
+    backend = recurrent()
+    evaluate(backend, 0, 0, [1, 2, 3])
+    with pytest.raises(BackendError, match="cannot be trimmed"):
+        backend.trim(0, 2)
+    backend.trim(0, 3)
+    backend.copy(0, 1, 0, 2)  # two cells, and the state after three
+    with pytest.raises(BackendError, match="different tokens"):
+        evaluate(backend, 1, 2, [9])
+
+
+def test_the_toy_fails_on_a_state_of_other_tokens():
+    backend = recurrent()
+    evaluate(backend, 0, 0, [1, 2, 3])
+    evaluate(backend, 1, 0, [1, 5, 3])
+    backend.copy(1, 0, 3, 3)
+    with pytest.raises(BackendError, match="different tokens"):
+        evaluate(backend, 0, 3, [9])
+
+
+def test_going_back_is_as_if_nothing_had_followed():
+    backend = recurrent()
+    evaluate(backend, 0, 0, [1, 2, 3])
+    checkpoints = Checkpoints(backend, 2, 2)
+    checkpoints.before_guesses(0)
+    right = evaluate(backend, 0, 3, [4, 5])
+    checkpoints.back(0, 3)
+    assert evaluate(backend, 0, 3, [6, 5]) != right
+    checkpoints.back(0, 3)
+    assert evaluate(backend, 0, 3, [4, 5]) == right
+    checkpoints.trim(0, 0)
+    assert backend.n_used == 0
+
+
+# -- drafts ----------------------------------------
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("wrong_every", [0, 3, 7])
+def test_what_is_evaluated_again_goes_along_with_the_next_step(temperature: float, wrong_every: int):
+    ask = request(temperature=temperature)
+    [expected] = plain(ask)
+    backend, oracle = recurrent(), OracleProposer([PROMPT + expected], wrong_every=wrong_every)
+    [outcome] = Harness(backend, oracle).run(ask)
+    assert outcome.tokens == expected
+    assert oracle.accepted > 60
+    assert len(backend.widths) == outcome.finished.stats.n_steps
+    assert outcome.finished.stats.n_steps <= (60 if wrong_every == 3 else 30)
+
+
+def test_many_conversations_at_once():
+    asks = [request((*PROMPT, i), seed=i, temperature=1.0, max_tokens=80) for i in range(4)]
+    expected = plain(*asks)
+    texts = [(*ask.prompt, *text) for ask, text in zip(asks, expected, strict=True)]
+    oracle = OracleProposer(texts, wrong_every=5)
+    outcomes = Harness(recurrent(), oracle).run(*asks)
+    assert [outcome.tokens for outcome in outcomes] == expected
+    assert 0 < oracle.accepted < oracle.proposed
+
+
+def test_guesses_that_are_never_right_do_not_pile_up_rows():
+    [expected] = plain(request())
+    backend = recurrent()
+    oracle = OracleProposer([PROMPT + expected], wrong_every=1)
+    limits = Limits(n_batch=64, draft_max=DRAFT_MAX)
+    [outcome] = Harness(backend, oracle, limits=limits).run(request())
+    assert outcome.tokens == expected
+    assert outcome.finished.stats.n_drafted > 0
+    assert outcome.finished.stats.n_accepted == 0
+    assert max(backend.widths[2:]) <= 1 + 2 * DRAFT_MAX
+
+
+def test_rows_to_evaluate_again_that_do_not_fit_are_divided():
+    asks = [request((*PROMPT, i), seed=i, max_tokens=60) for i in range(3)]
+    expected = plain(*asks)
+    texts = [(*ask.prompt, *text) for ask, text in zip(asks, expected, strict=True)]
+    backend = recurrent(n_batch=12)
+    harness = Harness(backend, OracleProposer(texts, wrong_every=4), n_slots=3)
+    assert [outcome.tokens for outcome in harness.run(*asks)] == expected
+    assert max(backend.widths) == 12
+
+
+def test_a_stable_reply_has_no_drafts_and_every_step_one_row():
+    oracle = OracleProposer([PROMPT + plain(request())[0]])
+    backend = recurrent()
+    limits = Limits(n_batch=64, exactness="width-stable")
+    [outcome] = Harness(backend, oracle, limits=limits).run(request())
+    assert outcome.tokens == plain(request())[0]
+    assert set(backend.widths[2:]) == {1}
+
+
+def test_without_a_sequence_to_spare_there_are_no_drafts():
+    oracle = OracleProposer([PROMPT + plain(request())[0]])
+    harness = Harness(recurrent(n_seqs=4), oracle)
+    [outcome] = harness.run(request())
+    assert outcome.tokens == plain(request())[0]
+    assert oracle.proposed == 0
+
+
+@pytest.mark.parametrize("wrong_every", [0, 4])
+def test_a_session_that_was_put_back_goes_on_with_the_same_text(wrong_every: int):
+    """Three conversations in a cache that is too small for them."""
+    asks = [request((*PROMPT, i), seed=i, max_tokens=100) for i in range(3)]
+    expected = plain(*asks)
+    texts = [(*ask.prompt, *text) for ask, text in zip(asks, expected, strict=True)]
+    harness = Harness(recurrent(n_cells=300), OracleProposer(texts, wrong_every=wrong_every))
+    assert [outcome.tokens for outcome in harness.run(*asks)] == expected
+
+
+# -- what drafts cost ----------------------------------------
+
+
+def rate(error: float | None, row_s: float) -> float:
+    """Tokens per second of a long reply, by a clock on which a step of one row takes a second. error: how
+    often the draft model is wrong, None for no drafts."""
+    clock = Clock()
+    target = TimedBackend(clock, ENDLESS, 1.0 - row_s, row_s)
+    target.can_trim = False
+    drafts = TimedBackend(clock, FakeModel(error=error or 0.0, error_seed=9, eog_rate=0.0), 0.05, 0.0)
+    policy = Policy(lookup=False, leaves=1, again=True)
+    inline = DraftModel(drafts, clock=clock)
+    harness = Harness(
+        target,
+        Speculator(policy, inline=inline, clock=clock),
+        limits=Limits(n_batch=64, n_chunk=16, draft_max=DRAFT_MAX),
+        clock=clock,
+    )
+    harness.run(request(max_tokens=300))  # to learn
+    began = clock.now
+    [outcome] = harness.run(request((*PROMPT, 5), max_tokens=400, draft_max=0 if error is None else None))
+    return len(outcome.tokens) / (clock.now - began)
+
+
+@pytest.mark.parametrize("error", [0.1, 0.3, 0.5, 0.8, 1.0])
+@pytest.mark.parametrize("row_s", [0.02, 0.1, 0.2, 0.4, 0.8])
+def test_drafts_never_slow_it_down(error: float, row_s: float):
+    assert rate(error, row_s) > 0.975 * rate(None, row_s)
+
+
+def test_drafts_make_it_faster():
+    assert rate(0.1, 0.02) > 2.5 * rate(None, 0.02)
+
+
+# -- turns ----------------------------------------
+
+
+def test_the_next_turn_goes_on_where_the_last_one_ended():
+    harness = Harness(recurrent())
+    [first] = harness.run(request(LONG))
+    [second] = harness.run(request((*LONG, *first.tokens, 1)))
+    assert second.started.n_cached == len(LONG) + len(first.tokens) - 1
+    assert second.tokens == plain(request((*LONG, *first.tokens, 1)))[0]
+
+
+def test_with_drafts_it_may_lack_the_last_tokens_only():
+    [expected] = plain(request(LONG))
+    harness = Harness(recurrent(), OracleProposer([LONG + expected], wrong_every=3))
+    [first] = harness.run(request(LONG))
+    [second] = harness.run(request((*LONG, *first.tokens, 1)))
+    assert second.started.n_cached >= len(LONG) + len(first.tokens) - 2 - 2 * Limits().draft_max
+    assert second.tokens == plain(request((*LONG, *first.tokens, 1)))[0]
+
+
+def test_another_reply_to_a_long_prompt_begins_at_the_mark_near_its_end():
+    harness = Harness(recurrent())
+    [first] = harness.run(request(LONG))
+    [again] = harness.run(request(LONG))
+    assert again.tokens == first.tokens
+    assert again.started.n_cached == len(LONG) - MARGIN
+    # a template that shows the last reply otherwise, twice
+    for ending in ((1, 2, 3), (4, 5, 6)):
+        turn = request((*LONG, *ending))
+        [outcome] = harness.run(turn)
+        assert outcome.started.n_cached == len(LONG) - MARGIN
+        assert outcome.tokens == plain(turn)[0]
+
+
+def test_a_reply_that_was_cut_off_leaves_the_mark():
+    harness = Harness(recurrent())
+    [id] = harness.submit(request(LONG))
+    while len(harness.outcomes[id].tokens) < 30:
+        harness.engine.step()
+    harness.engine.cancel(id, keep=7)
+    harness.engine.check()
+    tokens = harness.outcomes[id].tokens[:7]
+    [after] = harness.run(request((*LONG, *tokens, 1)))
+    assert after.started.n_cached == len(LONG) - MARGIN
+    assert after.tokens == plain(request((*LONG, *tokens, 1)))[0]
+
+
+def test_a_conversation_that_begins_alike_gets_a_copy_from_the_mark():
+    system = PROMPT * 6
+    harness = Harness(recurrent())
+    [first] = harness.run(request(system))
+    [other] = harness.run(request((*system, 7, 7, 7)))
+    assert other.started.n_cached == len(system) - MARGIN
+    [first_goes_on] = harness.run(request((*system, *first.tokens, 1)))
+    assert first_goes_on.tokens == plain(request((*system, *first.tokens, 1)))[0]
+
+
+def test_a_prompt_that_is_evaluated_at_once_gets_no_step_for_a_mark():
+    backend = recurrent()
+    short = PROMPT[: WORTH - 10]
+    Harness(backend).run(request(short, max_tokens=5))
+    assert backend.widths[0] == len(short)
+
+
+def test_nothing_is_left_when_conversations_are_gone():
+    backend = recurrent()
+    harness = Harness(backend)
+    harness.run(*(request((i, *LONG), max_tokens=20) for i in range(4)))
+    while harness.engine.slots.list():
+        held = [slot.id for slot in harness.engine.slots.list() if slot.n_past]
+        if not held:
+            break
+        harness.engine.slots.erase(held[0])
+    assert backend.n_used == 0
+
+
+class Windowed(FakeBackend):
+    """Has lost what the window had passed."""
+
+    def intact(self, seq: int, length: int) -> bool:
+        return length >= self.length(seq) - 20
+
+
+def test_what_has_lost_its_beginning_is_evaluated_anew():
+    harness = Harness(Windowed(ENDLESS))
+    [first] = harness.run(request(LONG))
+    [near] = harness.run(request((*LONG, *first.tokens[:-10], 1)))
+    assert near.started.n_cached == len(LONG) + len(first.tokens) - 10
+    for turn in (request((*LONG, *first.tokens[:30], 1)), request((*LONG[:90], 1, 2))):
+        [outcome] = harness.run(turn)
+        assert outcome.started.n_cached == 0
+        assert outcome.tokens == plain(turn)[0]
+
+
+def test_what_a_proposer_is_told_of_rows():
+    """So that a gate can say what they would cost again."""
+    asked: list[int] = []
+
+    class Watching(OracleProposer):
+        def propose(self, asks: Sequence[Ask], n_rows: int, n_cells: int) -> list[Proposal]:
+            proposals = super().propose(asks, n_rows, n_cells)
+            asked.append(asks[0].n_pending + len(proposals[0]))
+            return proposals
+
+    [expected] = plain(request())
+    backend = recurrent()
+    [outcome] = Harness(backend, Watching([PROMPT + expected], wrong_every=4)).run(request())
+    assert outcome.tokens == expected
+    assert asked == backend.widths

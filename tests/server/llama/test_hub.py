@@ -1,0 +1,169 @@
+"""Which file of a repository, and its download from a server that plays Hugging Face."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from drafters.settings import DrafterSettings
+from server.errors import StartupError
+from server.flags import read
+from server.llama.hub import Source, choose, fetch, source
+from server.llama.settings import downloaded
+from server.loading import prepared
+from server.settings import LeadSettings
+from tests.server.llama.hugging_face import hugging_face
+
+NAMES = [
+    "README.md",
+    "mmproj-Q4_K_M.gguf",
+    "model-F16.gguf",
+    "model-Q8_0.gguf",
+    "model-q4_k_m.gguf",
+    "model-IQ4_XS.gguf",
+    "Q6_K/model-Q6_K-00001-of-00002.gguf",
+    "Q6_K/model-Q6_K-00002-of-00002.gguf",
+]
+FILES = {name: b"GGUF " + name.encode() for name in NAMES}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "chosen"),
+    [
+        (Source("a/b"), ["model-q4_k_m.gguf"]),
+        (Source("a/b", quant="q8_0"), ["model-Q8_0.gguf"]),
+        (Source("a/b", quant="Q6_K"), NAMES[-2:]),
+        (Source("a/b", file="model-F16.gguf"), ["model-F16.gguf"]),
+        (Source("a/b", file=NAMES[-1]), NAMES[-2:]),
+    ],
+)
+def test_which_file(wanted: Source, chosen: list[str]):
+    assert choose(NAMES, wanted) == chosen
+
+
+def test_without_the_usual_quantisation_the_first_file_is_taken():
+    assert choose(["z.gguf", "imatrix.gguf", "b-Q8_0.gguf"], Source("a/b")) == ["b-Q8_0.gguf"]
+
+
+@pytest.mark.parametrize(
+    ("names", "wanted", "said"),
+    [
+        (NAMES, Source("a/b", quant="Q4_0"), "has no file in Q4_0: it has Q6_K/model.*model-F16.gguf"),
+        (NAMES, Source("a/b", quant="Q4_K"), "has no file in Q4_K:"),
+        (NAMES, Source("a/b", file="model.gguf"), r"has no model\.gguf: it has"),
+        (["README.md"], Source("a/b"), "has no GGUF file"),
+        (["README.md"], Source("a/b", file="m.gguf"), "it has no GGUF file"),
+        (NAMES[:-1], Source("a/b", quant="Q6_K"), "has no Q6_K/model-Q6_K-00002-of-00002.gguf"),
+    ],
+)
+def test_what_there_is_not_is_answered_with_what_there_is(names: list[str], wanted: Source, said: str):
+    with pytest.raises(StartupError, match=said):
+        choose(names, wanted)
+
+
+def test_how_a_repository_is_written():
+    assert source("some.body/model-1_x:Q8_0") == Source("some.body/model-1_x", quant="Q8_0")
+    assert source("a/b", "c.gguf") == Source("a/b", file="c.gguf")
+    for text in ("model", "a/b/c", "/b", "a/", "https://there/a/b"):
+        with pytest.raises(StartupError, match="USER/MODEL"):
+            source(text)
+
+
+@pytest.fixture
+def use(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], None]:
+    """Have huggingface_hub talk to this address, with a cache of the test's own."""
+    pytest.importorskip("huggingface_hub")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
+    monkeypatch.setenv("HF_TOKEN_PATH", str(tmp_path / "no-token"))
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+
+    def use(url: str) -> None:
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", url)
+        monkeypatch.setattr(
+            "huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE",
+            url + "/{repo_id}/resolve/{revision}/{filename}",
+        )
+
+    return use
+
+
+def test_a_file_is_downloaded_once(use: Callable[[str], None]):
+    with hugging_face(FILES) as hub:
+        use(hub.url)
+        path = fetch(source("somebody/model"))
+        assert path.read_bytes() == FILES["model-q4_k_m.gguf"]
+        assert fetch(source("somebody/model")) == path
+        assert hub.downloads == ["model-q4_k_m.gguf"]
+
+
+def test_all_parts_are_downloaded_and_the_first_is_given(use: Callable[[str], None]):
+    with hugging_face(FILES) as hub:
+        use(hub.url)
+        path = fetch(source("somebody/model:Q6_K"))
+        assert path.name == "model-Q6_K-00001-of-00002.gguf"
+        assert path.with_name("model-Q6_K-00002-of-00002.gguf").read_bytes() == FILES[NAMES[-1]]
+        assert hub.downloads == NAMES[-2:]
+
+
+def test_leads_and_drafters_have_it_in_their_settings(use: Callable[[str], None]):
+    with hugging_face(FILES) as hub:
+        use(hub.url)
+        flags = ["-hf", "somebody/model:Q8_0", "--hf-repo-draft", "somebody/model:IQ4_XS"]
+        settings = prepared(read(LeadSettings, flags))
+        assert settings.model.read_bytes() == FILES["model-Q8_0.gguf"]
+        assert settings.draft_model is not None
+        assert settings.draft_model.read_bytes() == FILES["model-IQ4_XS.gguf"]
+        assert settings.name == "model-Q8_0"
+        drafter = read(DrafterSettings, ["--hf-repo", "somebody/model", "--hf-file", "model-F16.gguf"])
+        assert downloaded(drafter).model.read_bytes() == FILES["model-F16.gguf"]
+
+
+def test_without_a_connection_what_was_downloaded_is_used(use: Callable[[str], None]):
+    with hugging_face(FILES) as hub:
+        use(hub.url)
+        path = fetch(source("somebody/model:Q8_0"))
+    assert fetch(source("somebody/model:Q8_0")) == path
+    assert fetch(source("somebody/model", "model-Q8_0.gguf")) == path
+
+
+def test_without_a_connection_the_error_says_what_to_do(use: Callable[[str], None]):
+    with hugging_face(FILES) as hub:
+        use(hub.url)
+    for wanted in (source("somebody/model"), source("somebody/model", "model-F16.gguf")):
+        with pytest.raises(StartupError, match=r"check the connection, or download.*--model") as raised:
+            fetch(wanted)
+        assert "\n" not in raised.value.message
+
+
+def test_offline_by_choice(use: Callable[[str], None], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with hugging_face(FILES) as hub:
+        use(hub.url)
+        with pytest.raises(StartupError, match="HF_HUB_OFFLINE"):
+            fetch(source("somebody/model"))
+
+
+def test_a_repository_for_some_needs_a_token(use: Callable[[str], None], monkeypatch: pytest.MonkeyPatch):
+    with hugging_face(FILES, token="hf_secret") as hub:
+        use(hub.url)
+        with pytest.raises(StartupError, match=r"not for everybody.*HF_TOKEN"):
+            fetch(source("somebody/model"))
+        monkeypatch.setenv("HF_TOKEN", "hf_secret")
+        assert fetch(source("somebody/model")).read_bytes() == FILES["model-q4_k_m.gguf"]
+
+
+def test_a_repository_that_there_is_not(use: Callable[[str], None]):
+    with hugging_face(FILES) as hub:
+        use(hub.url)
+        with pytest.raises(StartupError, match="nobody/model is not on Hugging Face"):
+            fetch(source("nobody/model"))
+
+
+def test_without_huggingface_hub_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(StartupError, match=r"pip install 'duo\[hf\]'"):
+        fetch(source("somebody/model"))

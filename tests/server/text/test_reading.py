@@ -1,0 +1,261 @@
+"""Replies read as messages: however the text is cut, what it says is the same."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from server.text.form import (
+    FUNCTIONARY,
+    HERMES,
+    LLAMA3,
+    MISTRAL,
+    MISTRAL_ARGS,
+    PLAIN,
+    THINKING,
+    CallSyntax,
+    Form,
+)
+from server.text.message import Arguments, CallBegun, Message, Piece, ToolCall, coalesced, folded
+from server.text.reading import MessageReader
+
+NAMES = frozenset({"f", "get_weather"})
+THINK = THINKING[0]
+CITY = '{"city": "Par\\"is}"}'
+
+
+def form(syntax: CallSyntax | None = None, *, thinks: bool = False, opened: bool = False) -> Form:
+    return Form(THINK if thinks else None, opened, syntax, NAMES)
+
+
+def pieces_of(texts: Sequence[str], form: Form) -> list[Piece]:
+    reader = MessageReader(form, lambda index: f"call_{index}")
+    pieces: list[Piece] = []
+    for text in texts:
+        pieces += reader.feed(text)
+    pieces += reader.end()
+    assert reader.n_settled == len("".join(texts))
+    return coalesced(pieces)
+
+
+def read(text: str, form: Form) -> Message:
+    return folded(pieces_of([text], form))
+
+
+def call(name: str = "get_weather", arguments: str = CITY, index: int = 0) -> ToolCall:
+    return ToolCall(f"call_{index}", name, arguments)
+
+
+def objects(key: str, *names: str) -> list[str]:
+    return [f'{{"name": "{name}", "{key}": {CITY}}}' for name in names]
+
+
+HERMES_CALL = f"<tool_call>\n{objects('arguments', 'get_weather')[0]}\n</tool_call>"
+HERMES_F = f"<tool_call>\n{objects('arguments', 'f')[0]}\n</tool_call>"
+EXAMPLES: dict[str, tuple[str, Form, Message]] = {
+    "plain": ("<think> [TOOL_CALLS] {", PLAIN, Message("<think> [TOOL_CALLS] {")),
+    "hermes": (HERMES_CALL, form(HERMES), Message(calls=(call(),))),
+    "hermes twice": (
+        f"Let me see.\n\n{HERMES_CALL}\n{HERMES_F}\n",
+        form(HERMES),
+        Message("Let me see.", calls=(call(), call("f", index=1))),
+    ),
+    "hermes, text after it": (HERMES_CALL + "\n\nDone.", form(HERMES), Message("Done.", calls=(call(),))),
+    "hermes, no function": (
+        "<tool_call>\n[1, 2]</tool_call> x",
+        form(HERMES),
+        Message("<tool_call>\n[1, 2]</tool_call> x"),
+    ),
+    "hermes, no name": (
+        '<tool_call>{"arguments": {}}</tool_call>',
+        form(HERMES),
+        Message('<tool_call>{"arguments": {}}</tool_call>'),
+    ),
+    "hermes, arguments first": (
+        f'<tool_call>{{"arguments": {CITY}, "name": "f"}}</tool_call>',
+        form(HERMES),
+        Message(calls=(call("f"),)),
+    ),
+    "hermes, no arguments": (
+        '<tool_call>{"name": "f"}</tool_call>',
+        form(HERMES),
+        Message(calls=(call("f", "{}"),)),
+    ),
+    "hermes, arguments as text": (
+        f'<tool_call>{{"name": "f", "arguments": {json.dumps(CITY)}}}</tool_call>',
+        form(HERMES),
+        Message(calls=(call("f"),)),
+    ),
+    "hermes, null": (
+        '<tool_call>{"name": "f", "arguments": null}</tool_call>',
+        form(HERMES),
+        Message(calls=(call("f", "{}"),)),
+    ),
+    "hermes, as OpenAI has it": (
+        f'<tool_call>{{"type": "function", "function": {{"name": "f", "arguments": {CITY}}}}}</tool_call>',
+        form(HERMES),
+        Message(calls=(call("f"),)),
+    ),
+    "hermes, a brace short": (
+        f'<tool_call>{{"name": "f", "arguments": {CITY}\n</tool_call>\n{HERMES_CALL}',
+        form(HERMES),
+        Message(calls=(call("f"), call(index=1))),
+    ),
+    "hermes, broken off": (
+        '<tool_call>{"name": "f", "arguments": {"a": "b',
+        form(HERMES),
+        Message(calls=(call("f", '{"a": "b'),)),
+    ),
+    "hermes, broken off in the name": (
+        '<tool_call>{"name": "f',
+        form(HERMES),
+        Message('<tool_call>{"name": "f'),
+    ),
+    "hermes, broken off in the mark": ("So <tool_c", form(HERMES), Message("So <tool_c")),
+    "hermes, one is enough": (
+        f"{HERMES_CALL}\n{HERMES_F} and",
+        replace(form(HERMES), most_calls=1),
+        Message(calls=(call(),)),
+    ),
+    "white space alone": (" \n ", form(HERMES), Message(" \n ")),
+    "llama 3": (objects("parameters", "f")[0], form(LLAMA3), Message(calls=(call("f"),))),
+    "llama 3, several": (
+        "; ".join(objects("parameters", "f", "get_weather")),
+        form(LLAMA3),
+        Message(calls=(call("f"), call(index=1))),
+    ),
+    "llama 3, marked": (
+        "\n<|python_tag|>" + objects("parameters", "f")[0],
+        form(LLAMA3),
+        Message(calls=(call("f"),)),
+    ),
+    "llama 3, code": (
+        "<|python_tag|>print(1)",
+        form(LLAMA3),
+        Message("<|python_tag|>print(1)"),
+    ),
+    "llama 3, other JSON": ('{"a": {"name": "f"}}', form(LLAMA3), Message('{"a": {"name": "f"}}')),
+    "llama 3, of another function": (
+        '{"name": "g", "parameters": {}}',
+        form(LLAMA3),
+        Message('{"name": "g", "parameters": {}}'),
+    ),
+    "llama 3, text": ('I say {"name": "f"}', form(LLAMA3), Message('I say {"name": "f"}')),
+    "mistral": (
+        f"[TOOL_CALLS] [{', '.join(objects('arguments', 'f', 'get_weather'))}]",
+        form(MISTRAL),
+        Message(calls=(call("f"), call(index=1))),
+    ),
+    "mistral, newer": (
+        f"Well.[TOOL_CALLS]f[ARGS]{CITY}[TOOL_CALLS]get_weather[ARGS]{CITY}",
+        form(MISTRAL_ARGS),
+        Message("Well.", calls=(call("f"), call(index=1))),
+    ),
+    "mistral, newer with ids": (
+        f"[TOOL_CALLS]f[CALL_ID]123456789[ARGS]{CITY}",
+        form(MISTRAL_ARGS),
+        Message(calls=(call("f"),)),
+    ),
+    "mistral, without a mark before arguments": (
+        f"[TOOL_CALLS]f{CITY}",
+        form(MISTRAL_ARGS),
+        Message(calls=(call("f"),)),
+    ),
+    "mistral, broken off": ("[TOOL_CALLS]get_wea", form(MISTRAL_ARGS), Message("[TOOL_CALLS]get_wea")),
+    "functionary": (
+        f"<function=f>{CITY}</function><function=get_weather>{CITY}</function>",
+        form(FUNCTIONARY),
+        Message(calls=(call("f"), call(index=1))),
+    ),
+    "thoughts": (
+        "<think>\nHm, <tool_call>?\n</think>\n\nYes.",
+        form(HERMES, thinks=True),
+        Message("Yes.", "Hm, <tool_call>?"),
+    ),
+    "thoughts, opened by the prompt": (
+        "\nHm.\n\n</think> Yes.",
+        form(thinks=True, opened=True),
+        Message("Yes.", "Hm."),
+    ),
+    "thoughts, and a call": (
+        f" <think>Hm.</think>\n{HERMES_CALL}",
+        form(HERMES, thinks=True),
+        Message("", "Hm.", (call(),)),
+    ),
+    "thoughts, and a bare call": (
+        f"<think>Hm.</think>\n{objects('parameters', 'f')[0]}",
+        form(LLAMA3, thinks=True),
+        Message("", "Hm.", (call("f"),)),
+    ),
+    "thoughts, none": ("<think>\n\n</think>\n\nYes.", form(thinks=True), Message("Yes.")),
+    "thoughts, unfinished": ("<think>Hm. </thi", form(thinks=True), Message("", "Hm. </thi")),
+    "thoughts, not at the beginning": ("So <think>", form(thinks=True), Message("So <think>")),
+    "thoughts, not even": ("<thin", form(thinks=True), Message("<thin")),
+}
+
+
+@pytest.mark.parametrize(("text", "form", "message"), EXAMPLES.values(), ids=EXAMPLES)
+def test_what_a_text_says(text: str, form: Form, message: Message):
+    assert read(text, form) == message
+
+
+@pytest.mark.parametrize(("text", "form", "message"), EXAMPLES.values(), ids=EXAMPLES)
+def test_character_by_character(text: str, form: Form, message: Message):
+    assert folded(pieces_of(text, form)) == message
+    assert pieces_of(text, form) == pieces_of([text], form)
+
+
+WORDS = [
+    "<think>", "</think>", "<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]",
+    "<|python_tag|>", "<function=f>", "</function>", "{", "}", "[", "]", '"name"', '"arguments"',
+    '"parameters"', ":", ",", ";", '"f"', '"x', "\\", '"', " ", "\n",
+    "f", "12", "null", "<", "é", CITY, *objects("arguments", "f"),
+]  # fmt: skip
+FORMS = [
+    replace(form(syntax, thinks=thinks, opened=opened), most_calls=most)
+    for syntax in (None, HERMES, LLAMA3, MISTRAL, MISTRAL_ARGS, FUNCTIONARY)
+    for thinks, opened in ((False, False), (True, False), (True, True))
+    for most in (None, 1)
+]
+
+
+@given(st.lists(st.sampled_from(WORDS), max_size=14), st.sampled_from(FORMS), st.data())
+def test_any_text_cut_anywhere(words: list[str], form: Form, data: st.DataObject):
+    text = "".join(words)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
+    parts = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+    pieces = pieces_of(parts, form)
+    assert pieces == pieces_of([text], form) == pieces_of(text, form)
+    begun = [piece for piece in pieces if isinstance(piece, CallBegun)]
+    assert [piece.index for piece in begun] == list(range(len(begun)))
+    assert len(begun) <= (form.most_calls or len(begun))
+    assert all(piece.name for piece in begun)
+    current = -1
+    for piece in pieces:
+        current = piece.index if isinstance(piece, CallBegun) else current
+        if isinstance(piece, Arguments):
+            assert piece.index == current
+            assert piece.text
+
+
+@given(st.lists(st.sampled_from(WORDS), max_size=14), st.sampled_from(FORMS))
+def test_what_is_content_is_told_by_its_place_too(words: list[str], form: Form):
+    text = "".join(words)
+    reader = MessageReader(form)
+    pieces = reader.feed(text) + reader.end()
+    content = "".join(character for i, character in enumerate(text) if reader.is_content(i, i + 1))
+    assert content == folded(pieces).content
+    assert not any(reader.is_content(i, i + 1) for i in range(reader.n_thought))
+
+
+def test_arguments_are_told_as_they_grow():
+    reader = MessageReader(form(HERMES))
+    assert reader.feed('<tool_call>{"name": "f", "arg') != []
+    assert reader.feed('uments": {"a": "1') == [Arguments(0, '{"a": "1')]
+    assert reader.feed('2"') == [Arguments(0, '2"')]
+    assert reader.feed("}") == [Arguments(0, "}")]
