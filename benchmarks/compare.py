@@ -3,7 +3,8 @@
 Same GGUF files, same threads, same prompts, request by request in turn, one run. All servers run from
 beginning to end; that the idle ones take no CPU is measured and shown. With --sweep both also run with the
 draft model: llama-server synchronously, once for each number of drafted tokens and each --p-min; duo once, in
-the mode and the widths that it chooses by itself.
+the mode and the widths that it chooses by itself. With --faults leads with bad drafters join in, as in
+benchmarks.worst.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from benchmarks import faults
 from benchmarks.contest import Heat, Standing, run, standings
 from benchmarks.processes import Command, Process, duo, idle_cpu
 from benchmarks.prompts import load
@@ -81,7 +83,11 @@ def compare(args: argparse.Namespace) -> str:
                 servers[-1].wait_drafting()
             else:
                 servers[-1].wait_ready()
+        scene = faults.Scene(args.model, args.draft_model, args.threads, args.faults)
+        bad, join = faults.enter(stack, scene, load(args.prompts), args.max_tokens)
+        servers += bad
         run(servers, load(1), WARM_UP_TOKENS)
+        join()
         idle = idle_cpu(servers, IDLE_S)
         prompts = load(args.prompts) * args.rounds
         failed: list[str] = []
@@ -155,6 +161,9 @@ def _flags() -> argparse.ArgumentParser:
     parser.add_argument("--draft-device", type=int, help="likewise, of each server's draft model")
     parser.add_argument("--ctx-size", type=int, default=4096, help="context of each server")
     parser.add_argument("--sweep", type=_numbers, default=[], help="with drafts, llama-server this many: 3,7")
+    parser.add_argument(
+        "--faults", type=lambda text: text.split(","), default=[], help="of drafters: dead,lying"
+    )
     parser.add_argument("--prompts", type=int, default=12, help="how many different prompts")
     parser.add_argument("--rounds", type=int, default=1, help="how often each prompt is asked")
     parser.add_argument("--max-tokens", type=int, default=128, help="longest reply")

@@ -32,7 +32,7 @@ from server.errors import StartupError
 from server.flags import n_cores
 from server.listening import Door, DrainingServer, answering, configured, door_of
 from server.llama.llamacpp import LlamaBackend
-from server.loading import describe, leaves_of, load_draft, load_embedder, load_target, prepared
+from server.loading import describe, leaves_of, load_draft, load_embedder, load_target, prepared, warm_up
 from server.recollection import of_model
 from server.reply_printer import ReplyPrinter
 from server.serving import embedding_by, served_by
@@ -101,6 +101,7 @@ def run_lead(settings: LeadSettings, site: Site) -> int:
             bounds=Bounds(settings.max_tokens or None, settings.request_timeout or None),
             profile=settings.profile,
         )
+        engine.command(lambda _: warm_up(backend))
         _announce(site, door)
         served = replace(served_by(settings, site, backend, engine, proposer), traffic=traffic)
         if embedder is not None:

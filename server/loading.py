@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from server.errors import StartupError
 from server.flags import n_cores
+from server.llama.backend import Batch
 from server.llama.embedder import MOST_TOKENS, LlamaEmbedder
 from server.llama.hub import fetch, source
 from server.llama.library import default_cells
@@ -23,6 +24,7 @@ from server.speculation.presence import misfit, vocabulary_card
 logger = logging.getLogger("duo.lead")
 
 MAX_SEQS = 256  # of llama.cpp
+WARM_UP_ROWS = 32
 
 
 S = TypeVar("S", bound=LeadSettings)
@@ -130,3 +132,13 @@ def describe(backend: LlamaBackend, n_threads: int) -> str:
         f"{backend.name} ({backend.description}, {backend.n_params / 1e6:.1f}M parameters, "
         f"context {backend.n_ctx}, {n_threads} threads)"
     )
+
+
+def warm_up(backend: LlamaBackend) -> None:
+    """Decode something and forget it, on the thread that will decode: what its first decodes take longer
+    shall not be somebody's wait."""
+    for n_rows in (min(WARM_UP_ROWS, backend.n_batch), 1):
+        rows = Batch()
+        rows.extend(0, 0, [0] * n_rows, 1)
+        backend.decode(rows)
+        backend.trim(0, 0)

@@ -37,24 +37,23 @@ class Answer(ABC):
         return self._all()
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """The stream. A failure in its middle is its last event."""
+        """The stream, as many events at a time as there are. A failure in its middle is its last event."""
         try:
-            for chunk in self._opening():
-                yield chunk
+            if opening := b"".join(self._opening()):
+                yield opening
             async for choice, one in interleaved(self._choices):
                 try:
                     choice.see(one)
                 except DuoError:  # it comes after what has been generated
-                    for chunk in self._news(choice):
-                        yield chunk
+                    if news := b"".join(self._news(choice)):
+                        yield news
                     raise
                 if isinstance(one, Committed) and choice.generation.more:
                     continue  # to be told together with what is here already
-                for chunk in self._news(choice):
-                    yield chunk
+                if news := b"".join(self._news(choice)):
+                    yield news
             self._remember()
-            for chunk in self._closing():
-                yield chunk
+            yield b"".join(self._closing())
         except DuoError as error:
             yield self._failure(error)
         except Exception as error:

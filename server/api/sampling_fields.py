@@ -10,7 +10,7 @@ from typing import Annotated, Any, cast
 
 from pydantic import Field, field_validator
 
-from server.api.body import Body, Count, Finite, LastTokens, NotNegative, Positive, Share
+from server.api.body import Body, Count, Finite, LastTokens, NotNegative, Share
 from server.errors import InvalidRequestError
 from server.llama.backend import Vocabulary
 from server.sampling.params import ORDER, SamplingParams
@@ -21,6 +21,8 @@ BREAKERS = ("\n", ":", '"', "*")
 
 Breaker = Annotated[str, Field(min_length=1, max_length=40)]
 Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
+RepeatPenalty = Annotated[float, Field(ge=1e-3, le=1e3, allow_inf_nan=False)]
+"""Far beyond what is of use; logits that are divided by it stay finite."""
 
 _OTHER_NAMES = {
     "top-k": "top_k",
@@ -52,7 +54,7 @@ class SamplingFields(Body):
     dynatemp_exponent: NotNegative | None = None
     xtc_probability: Share | None = None
     xtc_threshold: Share | None = None
-    repeat_penalty: Positive | None = None
+    repeat_penalty: RepeatPenalty | None = None
     repeat_last_n: LastTokens | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None

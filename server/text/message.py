@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -61,8 +61,10 @@ class Message:
     calls: tuple[ToolCall, ...] = ()
 
 
-def coalesced(pieces: Iterable[Piece]) -> list[Piece]:
+def coalesced(pieces: Sequence[Piece]) -> list[Piece]:
     """The same with neighbours of one kind joined."""
+    if len(pieces) < 2:  # as with most tokens
+        return list(pieces)
     joined: list[Piece] = []
     for piece in pieces:
         last = joined[-1] if joined else None

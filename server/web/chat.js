@@ -166,7 +166,8 @@ async function status() {
     const health = await (await fetch("/health")).json();
     const drafting = health.drafters.filter((d) => d.state === "accepted");
     const refused = health.drafters.filter((d) => d.state === "refused");
-    let line = drafting.length ? `drafters: ${drafting.map((d) => d.model).join(", ")}` : "no drafters";
+    const inside = health.draft_mode === "sync" ? "drafts with a model of its own" : "no drafters";
+    let line = drafting.length ? `drafters: ${drafting.map((d) => d.model).join(", ")}` : inside;
     if (refused.length) line += ` · refused: ${refused.map((d) => `${d.id} (${d.reason})`).join(", ")}`;
     if (health.status !== "ok") line = `the server is ${health.status} · ${line}`;
     if (!known && health.status !== "loading") line = (await model()) ?? line;

@@ -7,8 +7,8 @@ import logging
 from typing import Any
 
 import pytest
-from sse_starlette.sse import AppStatus
 
+from server.api import delivery
 from server.api.served import DrafterHealth, Health
 from server.engine.events import Committed, DrafterCount, Failed, Finished, Started, Stats
 from server.errors import BackendError, BusyError
@@ -224,17 +224,19 @@ async def test_a_client_gone_before_the_first_byte_cancels(stream: bool):
     assert script.cancels
 
 
-async def test_a_running_stream_outlives_the_request_to_stop(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(AppStatus, "should_exit", True)  # what SIGTERM sets
+async def test_a_silent_stream_is_kept_alive(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(delivery, "KEEP_ALIVE_S", 0.001)
     script = Script(STARTED, step("ab"))
     one = call(script, stream=True)
     running = asyncio.ensure_future(one.run())
     await one.until_sent(b'"ab"')
+    await one.until_sent(b": keep-alive\n\n: keep-alive\n\n")
     script.tell(step("c"))
-    await one.until_sent(b'"c"')
     script.tell(Finished("stop", STATS))
     await asyncio.wait_for(running, 10)
-    assert one.events[-1] == "[DONE]"
+    told = one.content.replace(b": keep-alive\n\n", b"").split(b"\n\n")
+    assert all(event.startswith(b"data: ") for event in told[:-1])
+    assert told[-2:] == [b"data: [DONE]", b""]
 
 
 async def test_a_request_cancelled_by_its_server_cancels():

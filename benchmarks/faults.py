@@ -1,0 +1,87 @@
+"""Leads whose drafters are as bad as they can be: dead, lying, lagging or flapping."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks import texts
+from benchmarks.crashes import Crash, Crew
+from benchmarks.processes import Command, Process, duo
+from benchmarks.prompts import Prompt
+from server.embedded import EmbeddedServer
+from server.llama.llamacpp import LlamaBackend, LlamaOptions
+
+FLAPS = tuple(Crash(3.0 * i + 1.0, 1.0) for i in range(400))
+FAULTS = ("dead", "lying", "lagging", "flapping")
+CTX_SIZE = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """The models' files, threads of the leads' models, and the faults to show."""
+
+    model: Path
+    draft_model: Path
+    threads: int
+    faults: Sequence[str]
+
+
+def enter(
+    stack: ExitStack, scene: Scene, prompts: Sequence[Prompt], max_tokens: int
+) -> tuple[list[Process], Callable[[], None]]:
+    """One lead for each fault, ready, in a pool of its own, and a function that has their drafters join.
+    Records first what the model says to the prompts, for the one that lies. Raises DuoError."""
+    if not scene.faults:
+        return [], lambda: None
+    known = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="duo-texts-"))) / "texts.jsonl"
+    if "lying" in scene.faults:
+        with closing(
+            LlamaBackend(LlamaOptions(scene.model, CTX_SIZE, 1, n_threads=scene.threads))
+        ) as backend:
+            texts.save(texts.record(backend, prompts, max_tokens), known)
+    redis = stack.enter_context(EmbeddedServer())
+    leads = [stack.enter_context(Process(_lead(scene, fault, redis.url))) for fault in scene.faults]
+    for lead in leads:
+        lead.wait_ready()
+
+    def join() -> None:
+        for fault, lead in zip(scene.faults, leads, strict=True):
+            _join(stack, fault, lead, _drafter(scene, fault, redis.url, known))
+
+    return leads, join
+
+
+def _lead(scene: Scene, fault: str, redis_url: str) -> Command:
+    common = ("--model", str(scene.model), "--threads", str(scene.threads), "--parallel", "1")
+    common += ("--ctx-size", str(CTX_SIZE))
+    return Command(f"duo, {fault} drafter", duo("serve", *common, "--redis", redis_url, "--pool", fault))
+
+
+def _drafter(scene: Scene, fault: str, redis_url: str, known: Path) -> Command:
+    flags = ("--redis", redis_url, "--pool", fault, "--name", fault)
+    if fault == "lying":
+        flags += ("--kind", "replay", "--texts", str(known), "--accept", "0", "--td-ms", "1")
+        flags += ("--vocab-from", str(scene.model))
+    else:
+        flags += ("--model", str(scene.draft_model))
+    if fault == "lagging":
+        flags += ("--latency-ms", "300")
+    return Command(f"drafter {fault}", (sys.executable, "-m", "drafters", *flags))
+
+
+def _join(stack: ExitStack, fault: str, lead: Process, drafter: Command) -> None:
+    if fault == "dead":
+        process = stack.enter_context(Process(drafter))
+        lead.wait_ready(n_drafters=1)
+        os.kill(process.pid, signal.SIGSTOP)  # present for a while, and silent
+        stack.callback(os.kill, process.pid, signal.SIGCONT)
+    else:
+        crashes = FLAPS if fault == "flapping" else ()
+        stack.enter_context(Crew([drafter], crashes, lambda: len(lead.health().get("drafters", []))))
