@@ -229,7 +229,7 @@ class ModelDrafter:
         if session.seq == NO_SEQ:
             evaluated = [other for slot, other in self._held.items() if slot not in planned]
             busy = {other.seq: other.tokens[: other.n_kv] for other in evaluated}
-            taken = self._sequences.take(session.tokens, busy)
+            taken = self._sequences.take(session.tokens, busy, session.salt)
             if taken is None:
                 return False
             session.seq, session.n_kv = taken

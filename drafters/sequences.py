@@ -44,10 +44,10 @@ class Sequences:
         """The sequence of a slot, for a batch."""
         return self._seqs[slot]
 
-    def take(self, tokens: list[int], busy: Mapping[int, list[int]]) -> tuple[int, int] | None:
+    def take(self, tokens: list[int], busy: Mapping[int, list[int]], salt: str) -> tuple[int, int] | None:
         """A slot for a conversation, and how many of its first tokens are there already; None if all are
-        busy. busy: what those hold, by slot, since they may begin alike."""
-        reuse = self._cache.take(tokens, busy)
+        busy. busy: what those hold, by slot, since they may begin alike, where the salt is the same."""
+        reuse = self._cache.take(tokens, busy, salt=salt)
         if reuse is None:
             return None
         if reuse.source == reuse.seq:

@@ -27,6 +27,7 @@ class DraftSession:
     def __init__(self, opened: Open) -> None:
         self.lead = opened.lead
         self.id = opened.session
+        self.salt = opened.salt
         self.n_prompt = len(opened.tokens)  # committed when it was first opened
         self.n_opened = 0  # how often the lead told everything, which may be anything
         self.seq = NO_SEQ

@@ -93,7 +93,7 @@ class TranslatingDrafter:
 
     def _opening(self, session: DraftSession, epoch: int, tokens: tuple[int, ...]) -> Open:
         chain = chain_start(tokens)
-        return Open(session.lead, session.id, epoch, chain, session.max_ahead, GREEDY, tokens)
+        return Open(session.lead, session.id, epoch, chain, session.max_ahead, GREEDY, tokens, session.salt)
 
     def _lengthen(self, session: DraftSession, twin: _Twin) -> int:
         """Add to the path what the own path says beyond it; nothing where the two disagree. Returns how many

@@ -103,7 +103,8 @@ REASONING = r"""
     {%- endif -%}
     {{- m.content -}}
     {%- for call in m.tool_calls or [] -%}
-        {{- '<tool_call>\n{"name": "' + call.function.name + '", "arguments": ' + call.function.arguments + '}' -}}
+        {{- '<tool_call>\n{"name": "' + call.function.name -}}
+        {{- '", "arguments": ' + call.function.arguments + '}' -}}
         {{- '\n</tool_call>' -}}
     {%- endfor -%}
     {{- '<|im_end|>\n' -}}

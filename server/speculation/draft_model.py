@@ -52,10 +52,10 @@ class DraftModel:
         self._times: deque[float] = deque(maxlen=RECENT)
         self.td_s = 0.0
 
-    def follow(self, session: int, tokens: Sequence[int], sampling: SamplingParams) -> None:
+    def follow(self, session: int, tokens: Sequence[int], sampling: SamplingParams, salt: str) -> None:
         path = self._paths.get(session)
         if path is None:
-            self._begin(session, list(tokens), sampling)
+            self._begin(session, list(tokens), sampling, salt)
             return
         start = path.n_committed
         new = list(tokens[start:])
@@ -90,8 +90,8 @@ class DraftModel:
             self._trim(path, min(path.n_kv, path.n_committed) if keep and not self._failed else 0)
             self._cache.release(path.seq, path.tokens[: path.n_kv])
 
-    def _begin(self, session: int, tokens: list[int], sampling: SamplingParams) -> None:
-        reuse = self._cache.take(tokens)
+    def _begin(self, session: int, tokens: list[int], sampling: SamplingParams, salt: str) -> None:
+        reuse = self._cache.take(tokens, salt=salt)
         if reuse is None:
             return
         path = _Path(reuse.seq, tokens, len(tokens), reuse.length, sampling)

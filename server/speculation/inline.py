@@ -17,7 +17,7 @@ class InlineDrafter(Protocol):
         """Seconds per guess, of one session or several at once; 0 before the first."""
         ...
 
-    def follow(self, session: int, tokens: Sequence[int], sampling: SamplingParams) -> None:
+    def follow(self, session: int, tokens: Sequence[int], sampling: SamplingParams, salt: str) -> None:
         """Begin a path after these committed tokens; what it had guessed and they confirm stays evaluated."""
         ...
 

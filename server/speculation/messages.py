@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 from server.sampling.params import SamplingParams
 
-VERSION = 1
+VERSION = 2
 MAX_TOKENS = 1 << 20  # tokens of one Open or Commit
 MAX_NODES = 256  # nodes of one Draft
 MAX_TEXT = 4096  # bytes of one string
@@ -34,7 +34,8 @@ class WireError(ValueError):
 class Open:
     """lead → drafter: a session begins, or is told anew; tokens are all committed so far, chain is the chain
     hash after them. sampling is what the drafter may mirror, its seed that of the shared Gumbel noise;
-    max_ahead bounds how far past the committed tokens to draft.
+    max_ahead bounds how far past the committed tokens to draft. Sessions of another salt must not share what
+    the drafter keeps of this one: else its pace would tell what others said.
     """
 
     lead: str
@@ -44,6 +45,7 @@ class Open:
     max_ahead: int
     sampling: SamplingParams
     tokens: tuple[int, ...]
+    salt: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,12 +212,13 @@ def _ints(values: Sequence[int]) -> bytes:
 def _encode_open(m: Open) -> tuple[int, bytes]:
     s = m.sampling
     fields = (m.session, m.epoch, m.chain, m.max_ahead, s.temperature, s.top_k, s.top_p, s.min_p, s.seed)
-    return 1, _OPEN.pack(*fields) + _text(m.lead) + _ints(m.tokens)
+    return 1, _OPEN.pack(*fields) + _text(m.lead) + _ints(m.tokens) + _text(m.salt)
 
 
 def _decode_open(r: _Reader) -> Open:
     session, epoch, chain, max_ahead, *sampling = r.unpack(_OPEN)
-    return Open(r.text(), session, epoch, chain, max_ahead, SamplingParams(*sampling), r.ints(MAX_TOKENS))
+    lead, tokens = r.text(), r.ints(MAX_TOKENS)
+    return Open(lead, session, epoch, chain, max_ahead, SamplingParams(*sampling), tokens, r.text())
 
 
 def _encode_commit(m: Commit) -> tuple[int, bytes]:

@@ -6,6 +6,7 @@ Nothing a drafter sends reaches the engine unchecked: ids in range, base and cha
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import threading
 import time
@@ -229,6 +230,7 @@ class RemoteDrafters:
             self._max_ahead,
             speculated.sampling,
             tuple(speculated.tokens),
+            _told(speculated.bounds.salt),
         )
         self._bus.send(drafter, message)
 
@@ -264,3 +266,8 @@ class RemoteDrafters:
         if record.n_window == MAX_RATE:
             logger.warning("drafter %s sends too much: ignored for a moment", record.presence.id)
         return record.n_window < MAX_RATE
+
+
+def _told(salt: str) -> str:
+    """A salt as drafters may know it: it may be a secret."""
+    return hashlib.blake2b(salt.encode(), digest_size=16).hexdigest() if salt else ""

@@ -54,7 +54,8 @@ class Synchronous:
         for ask in asks:
             speculated = sessions[ask.session]
             if speculated.allows(SOURCE):
-                self.inline.follow(ask.session, speculated.tokens, speculated.sampling)
+                salt = speculated.bounds.salt
+                self.inline.follow(ask.session, speculated.tokens, speculated.sampling, salt)
                 self._paths[ask.session] = _Path(ask.limit, speculated.acceptance)
         rows, spent_s = n_rows, 0.0
         going = self._going(curve, rows, rate)

@@ -90,8 +90,10 @@ def open_(
     max_ahead: int = 6,
     epoch: int = 0,
     sampling: SamplingParams = GREEDY,
+    *,
+    salt: str = "",
 ) -> Open:
-    return Open("lead", session, epoch, chain_start(tokens), max_ahead, sampling, tuple(tokens))
+    return Open("lead", session, epoch, chain_start(tokens), max_ahead, sampling, tuple(tokens), salt)
 
 
 def commit(*tokens: int, session: int = 1, epoch: int = 0, prompt: Sequence[int] = PROMPT) -> Commit:

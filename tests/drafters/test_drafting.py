@@ -53,6 +53,19 @@ def test_a_lead_that_is_ahead_is_caught_up_with_in_one_decode():
     assert scene.backend.widths[before] == 1 + len(b"and more")  # its own last guess was not evaluated
 
 
+@pytest.mark.parametrize("busy", [False, True])
+def test_nothing_is_shared_with_another_salt(busy: bool):
+    scene = Scene()
+    scene.send(open_(salt="one"))
+    if not busy:
+        scene.send(Close(1, 0, True))
+    for session, salt, n_evaluated in ((2, "another", len(PROMPT)), (3, "one", 1)):
+        before = len(scene.backend.widths)
+        scene.send(open_(session=session, salt=salt))
+        assert scene.backend.widths[before] == n_evaluated
+        assert scene.drafted(session) == told(6)
+
+
 def test_the_cache_is_kept_across_turns():
     scene = Scene()
     scene.send(open_())

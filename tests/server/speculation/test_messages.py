@@ -15,6 +15,7 @@ from server.speculation.messages import (
     MAX_TEXT,
     MAX_TOKENS,
     ROOT,
+    VERSION,
     Close,
     Commit,
     Draft,
@@ -29,25 +30,28 @@ from server.speculation.messages import (
     encode,
 )
 
+SAMPLING = SamplingParams(0.5, 40, 0.95, 0.05, 9)
 GOLDEN: list[tuple[Message, str]] = [
     (
-        Open("lead-1", 7, 2, 0x1122334455667788, 16, SamplingParams(0.5, 40, 0.95, 0.05, 9), (1, 258, -1)),
-        "01 01  0700000000000000 02000000 8877665544332211 10000000"
+        Open(
+            "lead-1", 7, 2, 0x1122334455667788, 16, SamplingParams(0.5, 40, 0.95, 0.05, 9), (1, 258, -1), "s"
+        ),
+        "02 01  0700000000000000 02000000 8877665544332211 10000000"
         "000000000000e03f 28000000 666666666666ee3f 9a9999999999a93f 0900000000000000"
-        "06000000 6c6561642d31  03000000 01000000 02010000 ffffffff",
+        "06000000 6c6561642d31  03000000 01000000 02010000 ffffffff  01000000 73",
     ),
     (
         Commit(7, 2, 3, 0xFFFFFFFFFFFFFFFF, (5, 6)),
-        "01 02  0700000000000000 02000000 03000000 ffffffffffffffff  02000000 05000000 06000000",
+        "02 02  0700000000000000 02000000 03000000 ffffffffffffffff  02000000 05000000 06000000",
     ),
-    (Close(7, 2, keep=True), "01 03  0700000000000000 02000000 01"),
-    (Refuse("lead-1", "größer"), "01 04  06000000 6c6561642d31  08000000 6772c3b6c39f6572"),
+    (Close(7, 2, keep=True), "02 03  0700000000000000 02000000 01"),
+    (Refuse("lead-1", "größer"), "02 04  06000000 6c6561642d31  08000000 6772c3b6c39f6572"),
     (
         Draft("d", 7, 2, 5, 6, 1500, (ROOT, 0, 0), (10, 11, 12), b"\xff\x80\x00"),
-        "01 05  0700000000000000 02000000 05000000 0600000000000000 dc050000  01000000 64"
+        "02 05  0700000000000000 02000000 05000000 0600000000000000 dc050000  01000000 64"
         "03000000 ffffffff 00000000 00000000  03000000 0a000000 0b000000 0c000000  03000000 ff8000",
     ),
-    (Want("d", 7, 2), "01 06  0700000000000000 02000000  01000000 64"),
+    (Want("d", 7, 2), "02 06  0700000000000000 02000000  01000000 64"),
 ]
 EACH = pytest.mark.parametrize(("message", "golden"), GOLDEN, ids=[type(m).__name__ for m, _ in GOLDEN])
 
@@ -79,7 +83,7 @@ def test_trailing_bytes(message: Message, golden: str) -> None:
 @EACH
 def test_other_versions(message: Message, golden: str) -> None:
     data = encode(message)
-    for version in (0, 2, 255):
+    for version in (0, 1, 255):
         with pytest.raises(WireError, match=f"wire version {version}"):
             decode(bytes([version]) + data[1:])
 
@@ -87,7 +91,7 @@ def test_other_versions(message: Message, golden: str) -> None:
 @pytest.mark.parametrize("tag", [0, 7, 255])
 def test_unknown_tags(tag: int) -> None:
     with pytest.raises(WireError, match="unknown message tag"):
-        decode(bytes([1, tag]) + bytes(64))
+        decode(bytes([VERSION, tag]) + bytes(64))
 
 
 def test_lists_beyond_their_bounds() -> None:
@@ -138,7 +142,7 @@ def test_text_that_is_not_utf8() -> None:
 
 @given(st.binary(max_size=200), st.integers(0, 7))
 def test_any_other_bytes_are_a_message_or_a_wire_error(body: bytes, tag: int) -> None:
-    for data in (body, bytes([1, tag]) + body):
+    for data in (body, bytes([VERSION, tag]) + body):
         try:
             message = decode(data)
         except WireError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -36,9 +37,11 @@ class TimedBackend(FakeBackend):
     def __init__(self, clock: Clock, model: FakeModel, step_s: float, row_s: float) -> None:
         super().__init__(model)
         self.clock, self.timing = clock, (step_s, row_s)
+        self.n_rows = 0
         self.confused = 0.0  # share of rows in which the likeliest token and its runner-up are swapped
 
     def decode(self, batch: Batch) -> Logits:
+        self.n_rows += len(batch)
         self.clock.now += self.timing[0] + self.timing[1] * len(batch)
         logits = super().decode(batch)
         for row in logits:
@@ -89,6 +92,17 @@ def test_a_draft_model_beside_changes_the_speed_and_not_the_text(temperature: fl
     assert {"draft"} == {name for o in outcomes for name in o.finished.stats.drafters}
     again = [request((*ask.prompt, *text), max_tokens=10) for ask, text in zip(asks, expected, strict=True)]
     assert texts(scene.harness.run(*again)) == texts(Harness(FakeBackend(MODEL)).run(*again))
+
+
+def test_the_draft_model_shares_nothing_between_salts():
+    scene = Scene(error=0.0)
+    n_rows: list[int] = []
+    for salt in ("one", "another", "one"):
+        before = scene.drafts.n_rows
+        scene.harness.run(replace(request(tuple(range(1, 200)), max_tokens=12), salt=salt))
+        n_rows.append(scene.drafts.n_rows - before)
+    assert min(n_rows[:2]) > 190
+    assert n_rows[2] < 40
 
 
 def test_it_drafts_deeper_when_the_draft_model_is_good_and_not_at_all_when_it_is_bad():

@@ -1,0 +1,87 @@
+"""A live server whose model's replies are written beforehand: what a client makes of them, and sends back."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+import uvicorn
+
+from server.api.served import Embedding, Served
+from server.app import create_app
+from server.engine.events import Committed, Event, Failed, Finished, Started, Stats
+from server.engine.request import GenerationRequest
+from server.errors import DuoError
+from server.listening import configured
+from server.llama.fake import IM_END, FakeVocabulary
+from server.text.template import ChatTemplate
+from tests.contract.witness import witnessed
+from tests.server.api.scripted import Script, served
+from tests.templates import THINKING
+
+VOCABULARY = FakeVocabulary()
+TOKENS_A_STEP = 5
+
+
+@dataclass(slots=True)
+class Written:
+    """Implements Generator: these replies one after the other, and then no more. An error instead of a
+    reply is raised by the server, one after a text in the middle of it."""
+
+    replies: Sequence[str | DuoError | tuple[str, DuoError]]
+    url: str = ""
+    requests: list[GenerationRequest] = field(default_factory=list[GenerationRequest])
+
+    def submit(self, request: GenerationRequest) -> Script:
+        if request.precompute:  # what is settled after a reply, which is nobody's request
+            return Script(*_events("")).submit(request)
+        reply = self.replies[len(self.requests)]
+        self.requests.append(request)
+        return Script(Started(len(request.prompt), 0), *_events(reply)).submit(request)
+
+    @property
+    def prompts(self) -> list[str]:
+        """What the model was given, as its template writes it."""
+        return [
+            b"".join(VOCABULARY.piece(token, special=True) for token in request.prompt).decode()
+            for request in self.requests
+        ]
+
+
+def _events(reply: str | DuoError | tuple[str, DuoError]) -> list[Event]:
+    text, error = ("", reply) if isinstance(reply, DuoError) else (reply, None)
+    text, error = text if isinstance(text, tuple) else (text, error)
+    tokens = [*VOCABULARY.tokenize(text, special=True), *(() if error else (IM_END,))]
+    parts = [tuple(tokens[i : i + TOKENS_A_STEP]) for i in range(0, len(tokens), TOKENS_A_STEP)]
+    steps = [Committed(part, (None,) * len(part)) for part in parts]
+    if error:
+        return [*steps, Failed(error)]
+    return [*steps, Finished("stop", Stats(1, 0, len(tokens), len(steps), 1.0, 2.0))]
+
+
+@contextmanager
+def writing(
+    *replies: str | DuoError | tuple[str, DuoError], embedding: Embedding | None = None
+) -> Generator[Written]:
+    """Serve them on a free port, to a template that knows thoughts and tools."""
+    written = Written(replies)
+    state = replace(served(written), template=ChatTemplate(THINKING), embedding=embedding)
+    with _live(state) as written.url:
+        yield written
+
+
+@contextmanager
+def _live(state: Served) -> Generator[str]:
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(configured(witnessed(create_app(state)), None))
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])))
+    thread.start()  # whoever connects before it serves waits in the socket's queue
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()
