@@ -1,8 +1,8 @@
 """What a streamed token costs between the engine and the socket: many streams at once, over a toy model.
 
 A lead in a process of its own generates for all of them at once; this process reads what arrives and looks at
-it afterwards. Counted is the CPU time of the thread of the lead's event loop while all streams run: the engine's
-own work and that of other processes is not part of it, and what the kernel takes to send is told apart.
+it afterwards. Counted is the CPU time of the thread of the lead's event loop while all streams run: the
+engine's own work and that of other processes is not part of it, what the kernel takes to send is told apart.
 """
 
 from __future__ import annotations
@@ -79,9 +79,9 @@ MODES = (
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What one round of streams came to. cost_us: CPU time of the event loop's thread for a token, the kernel's
-    for it aside; kernel_us: that; per_chunk: tokens in a chunk with text; latencies: seconds from the engine to
-    the client, of each token."""
+    """What one round of streams came to. cost_us: CPU time of the event loop's thread for a token, the
+    kernel's for it aside; kernel_us: that; per_chunk: tokens in a chunk with text; latencies: seconds from
+    the engine to the client, of each token."""
 
     rate: float
     cost_us: float
@@ -203,7 +203,7 @@ def measure(mode: Mode, lead: Lead, n_streams: int, n_tokens: int) -> Round:
 def table(rounds: dict[str, list[Round]]) -> str:
     """Markdown: medians over the rounds; the latencies are those of all of them."""
     lines = [
-        "| stream | Python, µs a token | kernel, µs a token | tokens/s | tokens in a chunk | p50, ms | p99, ms |",
+        "| stream | Python, µs a token | kernel, µs | tokens/s | tokens in a chunk | p50, ms | p99, ms |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     for name, some in rounds.items():
@@ -256,10 +256,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"http: {error}", file=sys.stderr)
         return 1
     what = (
-        f"{args.streams} streams of {args.max_tokens} tokens at once, {args.rounds} rounds of each kind in turn, "
-        f"{args.step_ms:g} ms and more for a decode. CPU time of the event loop's thread while all streams run; "
-        f"*kernel* is mostly sending. Latency from the engine's event to the client. Medians over rounds; "
-        f"bold: more than {BOUND_US:.0f} µs of Python."
+        f"{args.streams} streams of {args.max_tokens} tokens at once, {args.rounds} rounds of each kind in "
+        f"turn, {args.step_ms:g} ms and more for a decode. CPU time of the event loop's thread while all "
+        "streams run; *kernel* is mostly sending. Latency from the engine's event to the client. Medians "
+        f"over rounds; bold: more than {BOUND_US:.0f} µs of Python."
     )
     text = section(
         "what a streamed token costs over HTTP", "benchmarks.http", arguments, [what, table(rounds)]
@@ -285,10 +285,8 @@ def compared(args: argparse.Namespace) -> dict[str, list[Round]]:
                 for suffix, one in leads.items():
                     measured = measure(mode, one, args.streams, args.max_tokens)
                     rounds[mode.name + suffix].append(measured)
-                    print(
-                        f"{number + 1}: {mode.name}{suffix}: {measured.cost_us:.1f} + {measured.kernel_us:.1f} µs",
-                        flush=True,
-                    )
+                    cost = f"{measured.cost_us:.1f} + {measured.kernel_us:.1f} µs"
+                    print(f"{number + 1}: {mode.name}{suffix}: {cost}", flush=True)
     return rounds
 
 

@@ -11,6 +11,7 @@ from server.api.choices import Choice, Portion
 from server.text.message import Arguments, CallBegun, Content, Message, Piece, Reasoning, folded
 
 DONE = b"data: [DONE]\n\n"
+NO_LOGPROBS = b'"logprobs":null'
 
 
 def event(payload: Any) -> bytes:
@@ -81,9 +82,11 @@ class ChunkWriter:
     def _piece(
         self, index: int, piece: Piece, beside: Portion, timings: dict[str, Any] | None = None
     ) -> bytes:
-        plain = beside.logprobs is None and beside.tokens is None and timings is None
+        plain = beside.tokens is None and timings is None
         if plain and isinstance(piece, Content):
             head, tail = self._frames[index]
+            if beside.logprobs is not None:
+                tail = tail.replace(NO_LOGPROBS, NO_LOGPROBS[:-4] + orjson.dumps(beside.logprobs), 1)
             return head + orjson.dumps(piece.text) + tail
         extra = {} if timings is None else {"timings": timings}
         return self._chunk(_choice(index, _delta(piece), beside, None), **extra)

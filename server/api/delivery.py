@@ -36,7 +36,7 @@ class Deliverable(Protocol):
         ...
 
     def chunks(self) -> AsyncIterator[bytes]:
-        """Server-sent events, each complete with its blank line."""
+        """Server-sent events, one or more at a time, each complete with its blank line."""
         ...
 
     def cancel(self) -> None:

@@ -12,13 +12,11 @@ from server.sampling.logprobs import TokenLogprobs
 
 def logprobs_json(vocabulary: Vocabulary, tokens: Iterable[TokenLogprobs]) -> dict[str, Any]:
     """The `logprobs` of a choice or a chunk."""
-    content = [
-        {
-            **_entry(vocabulary, one.token, one.logprob),
-            "top_logprobs": [_entry(vocabulary, token, logprob) for token, logprob in one.top],
-        }
-        for one in tokens
-    ]
+    content: list[dict[str, Any]] = []
+    for one in tokens:
+        entry = _entry(vocabulary, one.token, one.logprob)
+        entry["top_logprobs"] = [_entry(vocabulary, token, logprob) for token, logprob in one.top]
+        content.append(entry)
     return {"content": content, "refusal": None}
 
 
@@ -28,9 +26,9 @@ def _entry(vocabulary: Vocabulary, token: int, logprob: float) -> dict[str, Any]
     added = vocabulary.piece(token)
     written = added or vocabulary.piece(token, special=True)
     return {
-        "token": written.decode(errors="replace"),
+        "token": written.decode("utf-8", "replace"),
         "logprob": logprob,
-        "bytes": list(added) if added else None,
+        "bytes": [*added] if added else None,
     }
 
 

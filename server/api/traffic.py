@@ -38,7 +38,7 @@ class Traffic:
                 self.n_steps += 1
                 self.n_predicted += len(event.tokens)
                 self.n_drafted += event.n_drafted
-                self.n_accepted += sum(source is not None for source in event.sources)
+                self.n_accepted += len(event.sources) - event.sources.count(None)
             case Finished():
                 self._unprompted.pop(id, None)
                 self.endings[event.reason] += 1

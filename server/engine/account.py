@@ -33,7 +33,7 @@ class Account:
             case Committed():
                 self.n_predicted += len(event.tokens)
                 self.n_drafted += event.n_drafted
-                self.n_accepted += sum(source is not None for source in event.sources)
+                self.n_accepted += len(event.sources) - event.sources.count(None)
             case _:
                 pass
 

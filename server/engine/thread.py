@@ -9,6 +9,7 @@ import logging
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -39,6 +40,7 @@ GATHER_S = 0.005  # tokens go to the event loop this often: each hand-over costs
 SAVE_S = 10.0  # for conversations to reach the disk when the server ends
 STUCK_S = 60.0  # without a finished step while there is work: not healthy
 ANSWER_S = 60.0  # a question is answered between two steps
+ENDS = (Finished, Failed)  # events that nothing follows
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,20 +60,26 @@ class LiveGeneration:
         self.precompute = precompute
         self.account = CURRENT.get()
         self._engine = engine
-        self._events: asyncio.Queue[Event] = asyncio.Queue()
+        self._events: deque[Event] = deque()
+        self._waiting: asyncio.Future[None] | None = None
         self._ended = False
         self._timer: asyncio.TimerHandle | None = None
 
-    async def __aiter__(self) -> AsyncIterator[Event]:
-        while True:
-            event = await self._events.get()
-            yield event
-            if isinstance(event, Finished | Failed):
-                return
+    def __aiter__(self) -> AsyncIterator[Event]:
+        return self
+
+    async def __anext__(self) -> Event:
+        """asyncio.Queue would do, at twice the cost of a token."""
+        while not self._events:
+            if self._ended:
+                raise StopAsyncIteration
+            self._waiting = asyncio.get_running_loop().create_future()
+            await self._waiting
+        return self._events.popleft()
 
     @property
     def more(self) -> bool:
-        return not self._events.empty()
+        return bool(self._events)
 
     def cancel(self, keep: int | None = None) -> None:
         self._engine.command(lambda engine: engine.cancel(self.id, keep))
@@ -84,7 +92,7 @@ class LiveGeneration:
         """Nothing follows the event that ends it."""
         if self._ended:
             return
-        self._ended = isinstance(event, Finished | Failed)
+        self._ended = isinstance(event, ENDS)
         if self._ended and self._timer is not None:
             self._timer.cancel()
         if self.account is not None:
@@ -92,7 +100,9 @@ class LiveGeneration:
             if isinstance(event, Failed) and event.error.status >= 500:
                 fields = {"request_id": self.account.id}
                 logger.error("%s failed: %s", self.account.id, event.error, extra={"fields": fields})
-        self._events.put_nowait(event)
+        self._events.append(event)
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
 
     def _expire(self, seconds: float) -> None:
         self.deliver(Failed(TimeLimitError(seconds)))
@@ -229,7 +239,7 @@ class EngineThread:
         for id, event in events:
             for observer in self._observers:
                 observer(id, event)
-            ended = isinstance(event, Finished | Failed)
+            ended = isinstance(event, ENDS)
             generation = self._generations.pop(id, None) if ended else self._generations.get(id)
             if generation is not None:
                 generation.deliver(event)

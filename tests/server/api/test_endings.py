@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from sse_starlette.sse import AppStatus
+
 from server.api import delivery
 from server.api.served import DrafterHealth, Health
 from server.engine.events import Committed, DrafterCount, Failed, Finished, Started, Stats
@@ -224,17 +226,30 @@ async def test_a_client_gone_before_the_first_byte_cancels(stream: bool):
     assert script.cancels
 
 
+async def test_a_running_stream_outlives_the_request_to_stop(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(AppStatus, "should_exit", True)  # what SIGTERM sets
+    script = Script(STARTED, step("ab"))
+    one = call(script, stream=True)
+    running = asyncio.ensure_future(one.run())
+    await one.until_sent(b'"ab"')
+    script.tell(step("c"))
+    await one.until_sent(b'"c"')
+    script.tell(Finished("stop", STATS))
+    await asyncio.wait_for(running, 10)
+    assert one.events[-1] == "[DONE]"
+
+
 async def test_a_silent_stream_is_kept_alive(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(delivery, "KEEP_ALIVE_S", 0.001)
     script = Script(STARTED, step("ab"))
     one = call(script, stream=True)
     running = asyncio.ensure_future(one.run())
     await one.until_sent(b'"ab"')
-    await one.until_sent(b": keep-alive\n\n: keep-alive\n\n")
+    await one.until_sent(b": ping")
     script.tell(step("c"))
     script.tell(Finished("stop", STATS))
     await asyncio.wait_for(running, 10)
-    told = one.content.replace(b": keep-alive\n\n", b"").split(b"\n\n")
+    told = [event for event in one.content.split(b"\n\n") if not event.startswith(b": ping")]
     assert all(event.startswith(b"data: ") for event in told[:-1])
     assert told[-2:] == [b"data: [DONE]", b""]
 
