@@ -47,9 +47,10 @@ def enter(
         ) as backend:
             texts.save(texts.record(backend, prompts, max_tokens), known)
     redis = stack.enter_context(EmbeddedServer())
-    leads = [stack.enter_context(Process(_lead(scene, fault, redis.url))) for fault in scene.faults]
-    for lead in leads:
-        lead.wait_ready()
+    leads: list[Process] = []
+    for fault in scene.faults:  # one after the other: what a lead measures at its start shall count
+        leads.append(stack.enter_context(Process(_lead(scene, fault, redis.url))))
+        leads[-1].wait_ready()
 
     def join() -> None:
         for fault, lead in zip(scene.faults, leads, strict=True):

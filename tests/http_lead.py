@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any
+
+import uvloop
 
 from server.api.middleware import Edge
 from server.api.served import DrafterHealth, Health, ModelCard, Served
@@ -61,7 +62,7 @@ def serving(
     bounds: Bounds | None = None,
     **more: Any,
 ) -> Generator[Lead]:
-    """Serve on a free port, in a thread with an event loop of its own. more: further fields of what is served."""
+    """Serve on a free port, in a thread with an event loop of its own. more: further fields of Served."""
     door = door or Door(Edge(), None, grace_s=0)
     listener = socket.create_server(("127.0.0.1", 0))
     url = f"{'https' if door.tls else 'http'}://127.0.0.1:{listener.getsockname()[1]}"
@@ -107,7 +108,7 @@ def serving(
         await server.serve(sockets=[listener])
         await thread.stop()
 
-    runner = threading.Thread(target=asyncio.run, args=(serve(),))
+    runner = threading.Thread(target=uvloop.run, args=(serve(),))
     runner.start()
     ready.wait()
     try:

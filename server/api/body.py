@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, TypeAlias, cast
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 class Body(BaseModel):
-    """Unknown fields are ignored; an explicit null is the same as an absent field; "1" is no number."""
+    """Unknown fields are ignored; an explicit null is the same as an absent field; "1" is no number, and 1.0
+    is the integer 1, as in JSON Schema."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
 
     @model_validator(mode="before")
     @classmethod
-    def _null_is_absent(cls, data: Any) -> Any:
+    def _as_json_means_it(cls, data: Any) -> Any:
         if isinstance(data, dict):
-            return {key: value for key, value in data.items() if value is not None}  # pyright: ignore
+            given = cast(dict[Any, Any], data)
+            return {key: _whole(value) for key, value in given.items() if value is not None}
         return data
 
 
+def _whole(value: Any) -> Any:
+    """An integer that was written as a float, by itself or in a list; anything else as it is."""
+    if type(value) is float:
+        return int(value) if value.is_integer() and abs(value) < EXACT else value
+    if type(value) is list:
+        items = cast(list[Any], value)
+        return [_whole(item) for item in items] if any(type(item) is float for item in items) else items
+    return value
+
+
+EXACT = 2.0**53
+"""Beyond it a float may be another integer than was written."""
 Count: TypeAlias = Annotated[int, Field(ge=0, le=1 << 31)]
 LastTokens: TypeAlias = Annotated[int, Field(ge=-1, le=1 << 31)]
 Share: TypeAlias = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
-Positive: TypeAlias = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Finite: TypeAlias = Annotated[float, Field(allow_inf_nan=False)]

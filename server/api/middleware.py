@@ -28,6 +28,10 @@ class BodyTooSlowError(InvalidRequestError):
     status = 408
 
 
+class EncodedBodyError(InvalidRequestError):
+    status = 415
+
+
 @dataclass(frozen=True, slots=True)
 class Edge:
     """How the server meets its clients. cors_origins: whose pages may use it, "*" is every page; max_body in
@@ -91,6 +95,7 @@ class _Body:
         self.kept = bytearray()
         self._receive = receive
         self._edge = edge
+        self._encoding = Headers(scope=scope).get("content-encoding", "").strip().lower()
         announced = Headers(scope=scope).get("content-length", "0")[:18]  # no integer of any length
         self._n_announced = int(announced) if announced.isascii() and announced.isdigit() else 0
         self._n_received = 0
@@ -98,10 +103,12 @@ class _Body:
         self._deadline = asyncio.get_running_loop().time() + edge.body_s
 
     async def receive(self) -> Message:
-        """As ASGI's receive(). Raises BodyTooLargeError and BodyTooSlowError."""
+        """As ASGI's receive(). Raises BodyTooLargeError, BodyTooSlowError and EncodedBodyError."""
         if self._complete:  # what may still come is that the client goes away
             return await self._receive()
         edge = self._edge
+        if self._encoding not in ("", "identity"):
+            raise EncodedBodyError("the body must not be compressed: send it without Content-Encoding")
         if self._n_announced > edge.max_body:
             raise BodyTooLargeError(f"the body is larger than {edge.max_body} bytes")
         try:

@@ -6,6 +6,7 @@ import math
 import secrets
 from collections.abc import Iterable
 from dataclasses import replace
+from reprlib import repr as brief
 from typing import Annotated, Any, cast
 
 from pydantic import Field, field_validator
@@ -23,6 +24,11 @@ Breaker = Annotated[str, Field(min_length=1, max_length=40)]
 Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
 RepeatPenalty = Annotated[float, Field(ge=1e-3, le=1e3, allow_inf_nan=False)]
 """Far beyond what is of use; logits that are divided by it stay finite."""
+
+MOST = (1 << 31) - 1
+"""Tokens: what drafters are told as 32 bits."""
+TINY, VAST = 1e-6, 1e6
+"""Below and above, what is said in logits or of them makes no difference."""
 
 _OTHER_NAMES = {
     "top-k": "top_k",
@@ -120,9 +126,10 @@ def sampling_params(
 ) -> SamplingParams:
     """What was asked for, over the defaults. A seed is drawn if none was given, or -1, as in llama.cpp.
     Raises InvalidRequestError."""
-    given: dict[str, Any] = {name: value for name in _PLAIN if (value := getattr(fields, name)) is not None}
+    said = ((name, getattr(fields, name)) for name in _PLAIN)
+    given: dict[str, Any] = {name: _tame(name, value) for name, value in said if value is not None}
     if fields.top_k is not None:
-        given["top_k"] = max(fields.top_k, 0)  # llama.cpp and vLLM: below 0 is off
+        given["top_k"] = min(max(fields.top_k, 0), MOST)  # llama.cpp and vLLM: below 0 is off
     if fields.samplers is not None:
         given["samplers"] = tuple(fields.samplers)
     if fields.dry_multiplier:
@@ -150,13 +157,24 @@ def _biases(
         for token in _tokens(what, vocabulary):
             biases[token] = biases.get(token, 0.0) + bias
     biases.update(dict.fromkeys(banned, -math.inf))
-    return tuple(sorted(biases.items()))
+    return tuple(sorted((token, _clipped(bias)) for token, bias in biases.items()))
+
+
+def _tame(name: str, value: Any) -> Any:
+    """The same to every sampler, and no arithmetic overflows."""
+    if not isinstance(value, float):
+        return value
+    return 0.0 if name in ("temperature", "dynatemp_range") and value < TINY else min(value, VAST)
+
+
+def _clipped(bias: float) -> float:
+    return bias if bias == -math.inf else max(-VAST, min(VAST, bias))
 
 
 def _pair(item: Any) -> tuple[Any, Any]:
     pair = cast(list[Any], item) if isinstance(item, list) else []
     if len(pair) != 2:
-        raise _wrong(f"{item!r} is not a pair of a token id or text and a number or false")
+        raise _wrong(f"{brief(cast(object, item))} is not a pair of a token id or text and a number or false")
     return pair[0], pair[1]
 
 
@@ -164,7 +182,7 @@ def _bias(what: Any, value: Any) -> float:
     if value is False:
         return -math.inf
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise _wrong(f"the bias of {what!r} must be a number or false")
+        raise _wrong(f"the bias of {brief(what)} must be a number or false")
     return float(value)
 
 
@@ -172,7 +190,7 @@ def _tokens(what: Any, vocabulary: Vocabulary) -> list[int]:
     if isinstance(what, str) and not what.isdecimal():
         return vocabulary.tokenize(what, special=False)
     if isinstance(what, bool) or not isinstance(what, str | int):
-        raise _wrong(f"{what!r} is neither a token id nor a text")
+        raise _wrong(f"{brief(what)} is neither a token id nor a text")
     token = int(what)
     if not 0 <= token < vocabulary.size:
         raise _wrong(f"there is no token {token}: the vocabulary has {vocabulary.size}")

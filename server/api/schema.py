@@ -105,6 +105,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "function_call": ("none", "auto"),
     "audio": (),
     "modalities": (["text"],),
+    "moderation": (),
     "web_search_options": (),
 }
 """Known fields that are not honoured yet, and the values at which ignoring them changes nothing."""

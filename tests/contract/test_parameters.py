@@ -1,0 +1,146 @@
+"""The tables of docs/api.md list every parameter that OpenAI's SDK knows, and each row is true."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from openai.types import completion_create_params as legacy
+from openai.types.chat import completion_create_params as chat
+from openai.types.responses import response_create_params as responses
+
+from server.engine.events import Finished, Started
+from server.llama.backend import FillInMiddle
+from server.llama.fake import FakeBackend, FakeModel, FakeVocabulary
+from tests.contract.claims import BASES, HONOURED, IGNORED, NEUTRAL, PATHS, REFUSED, STORED, TEMPLATE
+from tests.http_lead import Lead, serving
+from tests.server.api.scripted import CANCELLED_STATS, Call, Script, served
+
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
+KNOWN: dict[str, set[str]] = {
+    "chat": {*chat.CompletionCreateParamsBase.__annotations__, "stream"},
+    "completion": {*legacy.CompletionCreateParamsBase.__annotations__, "stream"},
+    "response": {*responses.ResponseCreateParamsBase.__annotations__, "stream"},
+}
+OF_OTHERS = {"chat": {"best_of", "max_tokens"}, "completion": set[str](), "response": set[str]()}
+"""Listed too: what the legacy API has, or OpenAI will not call by this name any more."""
+HEADS = {
+    "chat": "### OpenAI's\n\n| parameter |",
+    "completion": "| parameter of a completion |",
+    "response": "| parameter of a response |",
+}
+
+
+def table(kind: str) -> dict[str, str]:
+    """What docs/api.md says becomes of each parameter; of one with fields the first part of the name."""
+    lines = DOCUMENT.partition(HEADS[kind])[2]
+    found: dict[str, str] = {}
+    for line in lines.split("\n\n")[0].splitlines():
+        if (row := re.match(r"\| (`.*?`) \| (honoured|refused|ignored) \| (.*)", line)) is not None:
+            for name in re.findall(r"`([\w.]+)`", row[1]):
+                parameter = name.partition(".")[0]
+                assert parameter not in found, f"{parameter} has two rows"
+                found[parameter] = row[2]
+    return found
+
+
+def rows(fate: str) -> list[tuple[str, str]]:
+    return [(kind, name) for kind in KNOWN for name, told in table(kind).items() if told == fate]
+
+
+@pytest.fixture(scope="module")
+def lead() -> Iterator[Lead]:
+    vocabulary = FakeVocabulary()
+    vocabulary.fim = FillInMiddle(prefix=256, suffix=257, middle=258)
+    backend = FakeBackend(FakeModel(seed=3, sharpness=1.0, eog_rate=0.0), vocab=vocabulary)
+    with serving(backend, template=TEMPLATE) as one:
+        yield one
+
+
+VARYING = {
+    *("id", "call_id", "created", "created_at", "timings", "metrics"),
+    *("prompt_tokens_details", "input_tokens_details"),  # what is cached
+}
+TOLD_AGAIN = {"store", "metadata"}
+"""Parameters of a response that are told again, and nothing else here; of others that does not count."""
+
+
+def steady(value: Any) -> Any:
+    """A reply without what differs between two equal ones."""
+    if isinstance(value, dict):
+        items: list[tuple[str, Any]] = list(value.items())  # pyright: ignore[reportUnknownArgumentType]
+        return {name: steady(part) for name, part in items if name not in VARYING}
+    if isinstance(value, list):
+        return [steady(part) for part in value]  # pyright: ignore[reportUnknownVariableType]
+    return value
+
+
+def asked(lead: Lead, kind: str, body: dict[str, Any]) -> httpx.Response:
+    return httpx.post(lead.url + PATHS[kind], json=body, timeout=30)
+
+
+def observed(lead: Lead, kind: str, body: dict[str, Any], *, told: bool = True) -> tuple[Any, Any]:
+    """What a client gets to see: a refusal, a reply, or which fields the events of a stream have. Without
+    told only what was generated."""
+    response = asked(lead, kind, body)
+    if response.headers["content-type"].startswith("text/event-stream"):
+        lines = [line.removeprefix("data: ") for line in response.text.splitlines() if "{" in line]
+        return "stream", {name for line in lines for name in json.loads(line)}
+    reply = steady(response.json())
+    if kind == "response" and response.status_code == 200 and not told:
+        reply = {"output": reply["output"], "usage": reply["usage"]}
+    return response.status_code, reply
+
+
+@pytest.mark.parametrize("kind", sorted(KNOWN))
+def test_the_table_has_a_row_for_every_parameter_of_the_sdk(kind: str):
+    assert set(table(kind)) - OF_OTHERS[kind] == KNOWN[kind] - OF_OTHERS[kind]
+
+
+@pytest.mark.parametrize(("kind", "name"), [row for row in rows("honoured") if row[1] != "prediction"])
+def test_what_is_honoured_makes_a_difference(lead: Lead, kind: str, name: str):
+    base, value = HONOURED[kind][name]
+    body = {**BASES[kind], **base}
+    if value is STORED:
+        value = asked(lead, kind, {**BASES[kind], "input": "what was said before"}).json()["id"]
+    told = name in TOLD_AGAIN
+    with_it = observed(lead, kind, {**body, name: value}, told=told)
+    without = observed(lead, kind, body, told=told)
+    assert without == observed(lead, kind, body, told=told), "else a difference would say nothing"
+    assert with_it != without
+    if name not in ("model", "messages", "input", "prompt"):
+        assert with_it[0] in (200, "stream"), with_it
+
+
+async def test_a_prediction_reaches_the_engine():
+    script = Script(Started(5, 2), Finished("stop", CANCELLED_STATS))
+    body = {**BASES["chat"], "prediction": {"type": "content", "content": "likely"}}
+    call = Call(served(script), body=body)
+    await asyncio.wait_for(call.run(), 10)
+    assert call.status == 200
+    assert bytes(script.requests[0].speculation.prediction) == b"likely"
+
+
+@pytest.mark.parametrize(("kind", "name"), rows("refused"))
+def test_what_is_refused_is_refused_by_name(lead: Lead, kind: str, name: str):
+    response = asked(lead, kind, {**BASES[kind], name: REFUSED[name]})
+    assert response.status_code == 400, response.text
+    error = response.json()["error"]
+    assert (error["param"], error["code"]) == (name, "unsupported_parameter")
+    for neutral in (None, *NEUTRAL.get(name, ())):
+        assert asked(lead, kind, {**BASES[kind], name: neutral}).status_code == 200
+
+
+@pytest.mark.parametrize(("kind", "name"), rows("ignored"))
+def test_what_is_ignored_changes_nothing(lead: Lead, kind: str, name: str):
+    body = BASES[kind]
+    for value in IGNORED[name]:
+        changed = observed(lead, kind, {**body, name: value})
+        assert changed[0] == 200
+        assert changed == observed(lead, kind, body)
