@@ -17,24 +17,14 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ExceptionHandler
 
-from server.api import (
-    chat,
-    completions,
-    embeddings,
-    health,
-    metrics,
-    models,
-    precompute,
-    problem,
-    props,
-    responses,
-    rpc,
-    slots,
-    tokens,
-)
+from server.api import embeddings, health, metrics, models, precompute, problem, props, slots, tokens
 from server.api.access import AccessGate
+from server.api.chat import route as chat
+from server.api.completions import route as completions
 from server.api.health import health_response, ready_response
 from server.api.middleware import DefectNet, Edge, RequestFrame
+from server.api.responses import route as responses
+from server.api.rpc import route as rpc
 from server.api.served import Health, Served
 from server.errors import BusyError, DuoError
 

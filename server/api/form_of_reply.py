@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from server.api.call_grammar import Function, calls_in_text, calls_or_answer, no_calls, required_calls
-from server.api.schema import ChatRequest
+from server.api.chat.schema import ChatRequest
 from server.api.served import Served
 from server.api.structured import StructuredFields, forms
 from server.api.tools import Calling, calling

@@ -8,10 +8,10 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from server.api.chat import parse
+from server.api.chat.route import parse
+from server.api.chat.schema import ChatRequest
 from server.api.delivery import CLOSED, ClientGone, unless_gone
 from server.api.form_of_reply import setting_of
-from server.api.schema import ChatRequest
 from server.api.served import Served
 from server.engine.events import Failed, Finished, Started
 from server.engine.generate import Generation

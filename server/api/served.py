@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeVar
 
 from server.api.history import History
-from server.api.response_store import ResponseStore
-from server.api.rpc_handles import Handles
+from server.api.responses.store import ResponseStore
+from server.api.rpc.handles import Handles
 from server.api.traffic import Traffic
 from server.cache.named import NamedFiles
 from server.cache.snapshots import NOTHING, Counters

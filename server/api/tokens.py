@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from server.api.body import Body
-from server.api.chat import parse
+from server.api.chat.route import parse
 from server.api.incoming import read_object, validated
 from server.api.served import Served
 from server.api.translate import generation_requests

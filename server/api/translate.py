@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from server.api.chat.schema import ChatRequest
 from server.api.content import joined
 from server.api.form_of_reply import call_constraint, form_of, read_as, setting_of
 from server.api.generation_fields import GenerationFields, Speculative
 from server.api.sampling_fields import sampling_params
-from server.api.schema import ChatRequest
 from server.api.served import Served
 from server.api.structured import constraint
 from server.engine.request import GenerationRequest, Speculation

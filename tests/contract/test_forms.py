@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
-from server.api import completion_schema, embeddings, response_schema, rpc_schema, slots, tokens
+from server.api import embeddings, slots, tokens
 from server.api.body import Body
-from server.api.schema import NEUTRAL, ChatRequest
+from server.api.chat.schema import NEUTRAL, ChatRequest
+from server.api.completions import schema as completion_schema
+from server.api.responses import schema as response_schema
+from server.api.rpc import schema as rpc_schema
 from tests.contract.contract import CONTRACT
 
 Schema = Mapping[str, Any]

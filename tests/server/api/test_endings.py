@@ -7,7 +7,6 @@ import logging
 from typing import Any
 
 import pytest
-
 from sse_starlette.sse import AppStatus
 
 from server.api import delivery

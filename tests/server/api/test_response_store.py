@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.api.response_store import ResponseStore, Stored
+from server.api.responses.store import ResponseStore, Stored
 
 
 def stored(id: str, text: str = "") -> Stored:

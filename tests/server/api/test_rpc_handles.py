@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from server.api.rpc_handles import Handles
-from server.api.rpc_protocol import UnknownHandleError
+from server.api.rpc.handles import Handles
+from server.api.rpc.protocol import UnknownHandleError
 from server.errors import BackendError, BusyError
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from server.api.rpc_protocol import UnknownHandleError
+from server.api.rpc.protocol import UnknownHandleError
 from server.errors import BusyError
 
 MOST = 64

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from server.api.response_schema import (
+from server.api.responses.schema import (
     AllowedFunctions,
     CallItem,
     CallOutputItem,

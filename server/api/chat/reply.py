@@ -9,10 +9,10 @@ from functools import cached_property
 from typing import Any
 
 from server.api.answer import Answer
+from server.api.chat.chunks import DONE, ChunkWriter, Envelope, completion
+from server.api.chat.schema import ChatRequest
 from server.api.choices import Choice, Portion, likeliest
-from server.api.chunks import DONE, ChunkWriter, Envelope, completion
 from server.api.history import History, Said
-from server.api.schema import ChatRequest
 from server.api.served import Served
 from server.api.statistics import combined, measured, timings, usage
 from server.api.translate import Asked

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from server.api.choices import Choice, Portion, submit
-from server.api.completion_prompts import Prompted, prompted
+from server.api.completions.prompts import Prompted, prompted
 from server.api.history import Said
 from server.api.problem import defect
-from server.api.rpc_schema import CompletionParams
+from server.api.rpc.schema import CompletionParams
 from server.api.served import Served
 from server.api.statistics import timings
 from server.engine.events import Stats

@@ -7,8 +7,8 @@ from typing import Any
 
 import orjson
 
+from server.api.chat.chunks import Envelope, event
 from server.api.choices import Choice, Portion
-from server.api.chunks import Envelope, event
 from server.api.logprobs import LegacyLogprobs
 
 OBJECT = "text_completion"

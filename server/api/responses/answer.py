@@ -11,12 +11,12 @@ from typing import Any, Literal
 import orjson
 
 from server.api.answer import Answer
+from server.api.chat.reply import remember
 from server.api.choices import Choice
-from server.api.reply import remember
-from server.api.response_events import Event, Output, new_id
-from server.api.response_messages import assistant
-from server.api.response_schema import ResponseRequest
-from server.api.response_store import Stored
+from server.api.responses.events import Event, Output, new_id
+from server.api.responses.messages import assistant
+from server.api.responses.schema import ResponseRequest
+from server.api.responses.store import Stored
 from server.api.served import Served
 from server.api.statistics import measured
 from server.api.translate import Asked

@@ -7,8 +7,8 @@ from typing import Annotated, Any, TypeAlias, cast
 
 from pydantic import Field, field_validator
 
+from server.api.chat.schema import NEUTRAL
 from server.api.generation_fields import GenerationFields, disagreement
-from server.api.schema import NEUTRAL
 
 MAX_PROMPTS = 32
 MAX_REPLIES = 64

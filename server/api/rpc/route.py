@@ -13,9 +13,9 @@ from starlette.responses import Response
 from server.api import problem
 from server.api.delivery import CLOSED, ClientGone, unless_gone
 from server.api.incoming import check_model
-from server.api.rpc_completions import AsyncCompletion, Completion, wanted
-from server.api.rpc_protocol import Asked, Call, Refusal, UnknownMethodError, failure, read, refusal, result
-from server.api.rpc_schema import HandleParams, InitParams, TokenizeParams, completion_params, params_of
+from server.api.rpc.completions import AsyncCompletion, Completion, wanted
+from server.api.rpc.protocol import Asked, Call, Refusal, UnknownMethodError, failure, read, refusal, result
+from server.api.rpc.schema import HandleParams, InitParams, TokenizeParams, completion_params, params_of
 from server.api.served import Served
 from server.api.statistics import shares
 from server.engine.events import DrafterCount

@@ -12,15 +12,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from server.api.answer import Answer
+from server.api.chat.chunks import DONE, Envelope
+from server.api.chat.schema import refused
 from server.api.choices import Choice, Portion, likeliest, submit
-from server.api.chunks import DONE, Envelope
-from server.api.completion_chunks import CompletionWriter, completion
-from server.api.completion_prompts import Prompted, prompted
-from server.api.completion_schema import REFUSED, CompletionRequest, contradiction
+from server.api.completions.chunks import CompletionWriter, completion
+from server.api.completions.prompts import Prompted, prompted
+from server.api.completions.schema import REFUSED, CompletionRequest, contradiction
 from server.api.delivery import deliver
 from server.api.history import Said
 from server.api.incoming import check_model, read_object, validated
-from server.api.schema import refused
 from server.api.served import Served
 from server.api.statistics import combined, measured, summed, timings, usage
 from server.engine.events import Stats

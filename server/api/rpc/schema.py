@@ -9,10 +9,10 @@ from pydantic import field_validator
 from starlette.requests import Request
 
 from server.api.body import Body
-from server.api.completion_schema import CompletionRequest, Pieces, contradiction
+from server.api.chat.schema import refused
+from server.api.completions.schema import CompletionRequest, Pieces, contradiction
 from server.api.incoming import check_model, salted, validated
-from server.api.rpc_protocol import by_name
-from server.api.schema import refused
+from server.api.rpc.protocol import by_name
 from server.api.served import Served
 from server.errors import InvalidRequestError
 

@@ -8,11 +8,11 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from server.api.chat.reply import Reply
+from server.api.chat.schema import ChatRequest, contradiction, refused
 from server.api.choices import submit
 from server.api.delivery import deliver
 from server.api.incoming import check_model, read_object, validated
-from server.api.reply import Reply
-from server.api.schema import ChatRequest, contradiction, refused
 from server.api.served import Served
 from server.api.translate import generation_requests
 from server.errors import InvalidRequestError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from server.api.completion_schema import CompletionRequest, Pieces
+from server.api.completions.schema import CompletionRequest, Pieces
 from server.api.served import Served
 from server.api.translate import requests_for
 from server.engine.request import GenerationRequest

@@ -12,15 +12,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from server.api.access import salt_of
-from server.api.chat import checked
+from server.api.chat.route import checked
+from server.api.chat.schema import refused
 from server.api.choices import submit
 from server.api.delivery import deliver
 from server.api.incoming import read_object, validated
-from server.api.response_answer import ResponseAnswer, Turn
-from server.api.response_messages import chat_of, messages_of, renamed
-from server.api.response_schema import REFUSED, ResponseRequest
-from server.api.response_store import Stored
-from server.api.schema import refused
+from server.api.responses.answer import ResponseAnswer, Turn
+from server.api.responses.messages import chat_of, messages_of, renamed
+from server.api.responses.schema import REFUSED, ResponseRequest
+from server.api.responses.store import Stored
 from server.api.served import Served
 from server.api.translate import generation_requests
 from server.errors import ContextOverflowError, InvalidRequestError, NotFoundError

@@ -1,0 +1,1 @@
+"""POST /rpc, a JSON-RPC 2.0 facade."""
