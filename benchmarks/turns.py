@@ -23,6 +23,7 @@ from typing import Any
 
 from benchmarks import live, report
 from benchmarks.conversations import Author, Conversation, Message, Turn, ask, call, object_of, pieces_of
+from benchmarks.evaluation import evaluation_ms
 from benchmarks.processes import Command, Process, duo, idle_cpu
 from benchmarks.turn_table import (
     AFTER,
@@ -34,6 +35,7 @@ from benchmarks.turn_table import (
     SECOND,
     TITLE,
     WARM,
+    Row,
     Sample,
     line,
     summarize,
@@ -258,6 +260,20 @@ def _describe(args: argparse.Namespace) -> str:
     )
 
 
+def _beyond_evaluating(args: argparse.Namespace, rows: Sequence[Row]) -> str:
+    """What duo's warm turns take beyond evaluating their new tokens where they stand."""
+    lines = ""
+    for row in rows:
+        if row.scenario == WARM:
+            n_held = row.n_cached[0]
+            ms = evaluation_ms(args.model, args.threads, n_held, row.n_prompt - n_held)
+            lines += (
+                f"\n- {row.history} tokens: evaluating a warm turn's new tokens after the others takes the "
+            )
+            lines += f"model {ms:.1f} ms, duo's warm turn {row.ms[0] / ms:.2f} times that."
+    return lines
+
+
 def _leave(*_: object) -> None:
     raise SystemExit(0)  # through the with blocks, which end the servers and remove what they saved
 
@@ -272,7 +288,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         args.llama_server = args.llama_server.resolve()
         args.model = args.model or live.inflated_model()
         rows = summarize(measure(args))
-        parts = [_describe(args), table(rows), verdict(rows)]
+        parts = [_describe(args), table(rows), verdict(rows) + _beyond_evaluating(args, rows)]
         report.publish(report.section("turns", "benchmarks.turns", arguments, parts), args.append)
     except DuoError as error:
         print(f"turns: {error.message}", file=sys.stderr)

@@ -17,7 +17,18 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ExceptionHandler
 
-from server.api import embeddings, health, metrics, models, precompute, problem, props, slots, tokens
+from server.api import (
+    delivery,
+    embeddings,
+    health,
+    metrics,
+    models,
+    precompute,
+    problem,
+    props,
+    slots,
+    tokens,
+)
 from server.api.access import AccessGate
 from server.api.chat import route as chat
 from server.api.completions import route as completions
@@ -49,6 +60,7 @@ def create_app(served: Served, edge: Edge | None = None) -> Starlette:
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncGenerator[State]:
+        delivery.warm_up()
         try:
             yield {"served": served}
         finally:

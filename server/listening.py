@@ -82,6 +82,7 @@ def configured(app: App, tls: Tls | None, **headers: str) -> uvicorn.Config:
         app,
         log_config=None,
         access_log=False,
+        ws="none",
         server_header=False,
         timeout_graceful_shutdown=FLUSH_S,
         ssl_keyfile=tls.key if tls else None,

@@ -9,6 +9,8 @@ from collections.abc import Callable
 
 logger = logging.getLogger("duo.cache")
 
+MOMENT_S = 0.1  # parts of 8 MB: at least 80 MB a second, whatever else goes on
+
 
 class Background:
     """Jobs by key, in the order they came. A job must not raise; one that does is logged, and the next one's
@@ -19,6 +21,8 @@ class Background:
         self._running: str | None = None
         self._closed = False
         self._changed = threading.Condition()
+        self._free = threading.Event()
+        self._free.set()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -39,6 +43,16 @@ class Background:
         """Whether what runs should go on."""
         return not self._closed
 
+    def yield_to(self, others: bool) -> None:
+        """Whether somebody else needs the machine: then go_on() takes its time."""
+        if others == self._free.is_set():
+            (self._free.clear if others else self._free.set)()
+
+    def go_on(self) -> bool:
+        """What a long job asks between its parts: `open`, a moment later if somebody needs the machine."""
+        self._free.wait(MOMENT_S)
+        return self.open
+
     @property
     def n_pending(self) -> int:
         """Jobs that wait or run."""
@@ -57,6 +71,7 @@ class Background:
         """Drop what waits; the job that runs is waited for, within a bound."""
         with self._changed:
             self._closed = True
+            self._free.set()
             self._jobs.clear()
             self._changed.notify_all()
         if self._thread is not threading.current_thread():

@@ -113,6 +113,11 @@ class Snapshots:
         """Host memory left of the budget."""
         return max(0, self._memory_bytes - self._catalogue.held_bytes)
 
+    def at_work(self, is_so: bool) -> None:
+        """Whether the model is at work: writing gives way to it then. Called after every step."""
+        if self._writer:
+            self._writer.yield_to(is_so)
+
     def match(self, tokens: Sequence[int], salt: str = "") -> Found | None:
         """The snapshot of this salt that has the longest prefix in common with these tokens; among equals one
         in memory. Does not count as a use."""
@@ -351,7 +356,7 @@ class Snapshots:
         writer = self._writer
         ok, removed = False, list[str]()
         try:
-            ok, removed = self._disk.write(what, lambda: writer.open)
+            ok, removed = self._disk.write(what, writer.go_on)
             if ok:
                 self._disk.remove(replaces)
         finally:

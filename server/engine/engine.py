@@ -107,6 +107,7 @@ class Engine:
         self._admit()
         self._shift()
         works = plan(self._active, self._limits)
+        self._residence.at_work(bool(works))
         if not works:
             return bool(self._active)
         works = self._make_room(works)

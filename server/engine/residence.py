@@ -136,6 +136,11 @@ class Residence:
         while self.pace.leaving_pays(n_tokens, n_moves) and self.evict():
             pass
 
+    def at_work(self, is_so: bool) -> None:
+        """Whether there is anything else to do: what is written behind gives way to it."""
+        if self.snapshots is not None:
+            self.snapshots.at_work(is_so)
+
     def copy_ahead(self) -> None:
         """There is nothing else to do: copy the state of one conversation that rests in the KV cache, so that
         it can leave at once. Only where host memory has room for it without anybody leaving that."""

@@ -24,6 +24,7 @@ from server.errors import (
     BackendError,
     BusyError,
     ContextOverflowError,
+    DuoError,
     InvalidRequestError,
     TimeLimitError,
 )
@@ -172,7 +173,7 @@ class EngineThread:
         self._generations[generation.id] = generation
         if self._bounds.time_s is not None and not request.precompute:
             generation.expire_in(self._bounds.time_s)
-        self.command(lambda engine: engine.submit(generation.id, bounded))
+        self.command(lambda _: self._begin(generation.id, bounded))
         return generation
 
     def _bounded(self, request: GenerationRequest) -> GenerationRequest:
@@ -278,6 +279,16 @@ class EngineThread:
         except Exception:
             logger.exception("conversations could not be saved")
 
+    def _begin(self, id: int, request: GenerationRequest) -> None:
+        try:
+            self._engine.submit(id, request)
+        except DuoError as error:
+            self._emit(id, Failed(error))
+        except Exception:
+            logger.exception("a request could not be begun")
+            self._engine.cancel(id)
+            self._emit(id, Failed(BackendError("the server failed before generating")))
+
     def _requests(self) -> str:
         """The ids of the requests whose generations have not ended."""
         accounts = [generation.account for generation in list(self._generations.values())]
@@ -289,11 +300,18 @@ class EngineThread:
         try:
             command = self._commands.get(timeout=wait_s) if wait_s else self._commands.get_nowait()
             while command is not None:
-                command(self._engine)
+                self._carry_out(command)
                 command = self._commands.get_nowait()
         except queue.Empty:
             return True
         return False
+
+    def _carry_out(self, command: Command) -> None:
+        """Nothing may end the thread."""
+        try:
+            command(self._engine)
+        except Exception:
+            logger.exception("a command of the engine failed")
 
     def _flush(self, now: float) -> None:
         """Hand the events since the last time to the loop in one call."""

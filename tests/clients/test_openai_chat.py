@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 import openai
@@ -10,8 +11,10 @@ import pytest
 from openai.types.chat import ChatCompletionMessageParam
 from pydantic import BaseModel, Field
 
+from server.engine.thread import GATHER_S
+from server.llama.fake import FakeBackend
 from tests.clients.written import writing
-from tests.http_lead import Lead
+from tests.http_lead import Lead, serving
 
 HELLO: list[ChatCompletionMessageParam] = [{"role": "user", "content": "hello there"}]
 WARM: Any = {"model": "toy", "messages": HELLO, "temperature": 1, "seed": 7, "stop": ["q", "z"]}
@@ -101,7 +104,16 @@ def test_a_reply_that_was_cut_off_is_not_parsed(client: openai.OpenAI):
         client.chat.completions.parse(model="toy", messages=HELLO, response_format=Pet, max_tokens=3)
 
 
-def test_arguments_of_tools_are_streamed_in_pieces(client: openai.OpenAI):
+@pytest.fixture
+def unhurried() -> Iterator[openai.OpenAI]:
+    """Of a server that is slower than tokens are gathered to be sent together."""
+    with serving(FakeBackend(step_s=2 * GATHER_S)) as lead:
+        with openai.OpenAI(base_url=f"{lead.url}/v1", api_key="none", max_retries=0) as one:
+            yield one
+
+
+def test_arguments_of_tools_are_streamed_in_pieces(unhurried: openai.OpenAI):
+    client = unhurried
     asked: Any = {"model": "toy", "messages": HELLO, "tools": [TOOL], "parallel_tool_calls": False}
     asked["tool_choice"] = "required"
     whole = client.chat.completions.create(**asked, stream=False)

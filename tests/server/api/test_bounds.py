@@ -15,14 +15,15 @@ import pytest
 
 from server.api.middleware import Edge
 from server.engine.engine import Engine
-from server.engine.events import Finished
+from server.engine.events import Failed, Finished
 from server.engine.proposer import NoProposer
 from server.engine.request import GenerationRequest
 from server.engine.scheduler import Limits
 from server.engine.thread import Bounds, EngineThread
-from server.errors import BusyError
+from server.errors import BusyError, InvalidRequestError
 from server.listening import Door
 from server.llama.fake import FakeBackend, FakeModel
+from server.sampling.constraint import Constraint
 from tests.contract.contract import validate
 from tests.http_lead import Lead, serving
 
@@ -162,9 +163,38 @@ async def test_what_is_evaluated_beforehand_takes_no_place_in_the_queue():
         await thread.stop()
 
 
+async def test_a_request_that_cannot_be_begun_fails_by_itself(caplog: pytest.LogCaptureFixture):
+    def broken() -> Constraint:
+        raise RuntimeError("a defect")
+
+    def refused() -> Constraint:
+        raise InvalidRequestError("not this one")
+
+    backend = FakeBackend(FakeModel())
+    thread = EngineThread(
+        lambda emit: Engine(backend, NoProposer(), emit, n_slots=1, limits=Limits(n_batch=backend.n_batch)),
+        n_ctx=backend.n_ctx,
+    )
+    thread.start()
+    try:
+        for constraint, status in ((broken, 500), (refused, 400)):
+            asked = thread.submit(GenerationRequest((1, 2), constraint=constraint))
+            (event,) = [event async for event in asked]
+            assert isinstance(event, Failed)
+            assert event.error.status == status
+        thread.command(lambda engine: 1 / 0)  # pyright: ignore[reportArgumentType]
+        well = thread.submit(GenerationRequest((1, 2), max_tokens=3))
+        assert isinstance([event async for event in well][-1], Finished)
+        thread.engine.check()
+    finally:
+        await thread.stop()
+    assert "a defect" in caplog.text
+    assert "ZeroDivisionError" in caplog.text
+
+
 def test_a_server_that_ends_lets_replies_finish_and_refuses_new_ones():
     with bounded(grace_s=20) as lead:
-        body = {"messages": HELLO, "stream": True, "max_tokens": 60}
+        body = {"messages": HELLO, "stream": True, "max_tokens": 200}
         with httpx.stream("POST", f"{lead.url}/v1/chat/completions", json=body) as running:
             arriving = running.iter_raw()
             text = next(arriving)
