@@ -267,10 +267,8 @@ def _beyond_evaluating(args: argparse.Namespace, rows: Sequence[Row]) -> str:
         if row.scenario == WARM:
             n_held = row.n_cached[0]
             ms = evaluation_ms(args.model, args.threads, n_held, row.n_prompt - n_held)
-            lines += (
-                f"\n- {row.history} tokens: evaluating a warm turn's new tokens after the others takes the "
-            )
-            lines += f"model {ms:.1f} ms, duo's warm turn {row.ms[0] / ms:.2f} times that."
+            lines += f"\n- {row.history} tokens: evaluating a warm turn's new tokens after the others takes "
+            lines += f"{ms:.1f} ms, duo's warm turn {row.ms[0] / ms:.2f} times that."
     return lines
 
 
