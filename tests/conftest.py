@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 
 import openai
@@ -16,6 +17,14 @@ settings.register_profile("duo", deadline=None)  # tests are not timed: machines
 settings.load_profile("duo")
 
 SLOWER = ("redis", "model", "browser")
+
+
+def pytest_unconfigure() -> None:
+    """llama_cpp leaves two files open, and says so at the very end to whoever turns warnings on."""
+    utils = sys.modules.get("llama_cpp._utils")
+    for name in ("outnull_file", "errnull_file"):
+        if utils is not None and hasattr(utils, name):
+            getattr(utils, name).close()
 
 
 @pytest.hookimpl(trylast=True)
