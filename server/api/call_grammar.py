@@ -14,7 +14,7 @@ from typing import Any
 
 from server.llama.backend import Vocabulary
 from server.text.detokenize import control_tokens
-from server.text.form import Form
+from server.text.form import HERMES, Form
 
 _STYLE = {"x-guidance": {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}}
 _TERMINALS = ["TEXT: /(?s:.+)/", r"BLANK: /[ \n]{1,4}/"]
@@ -43,6 +43,11 @@ def calls_or_answer(
     return writer.grammar(f"({writer.sequence} | answer)", rules)
 
 
+def answer_after_thoughts(vocabulary: Vocabulary, form: Form, answer: Mapping[str, Any]) -> str:
+    """JSON of this schema, and before it what the model thinks."""
+    return _Writer(vocabulary, form).grammar("answer", [f"answer: {_json(answer)}"])
+
+
 def calls_in_text(vocabulary: Vocabulary, form: Form, functions: Sequence[Function]) -> str | None:
     """Any text, with calls in it. None where no mark tells that a call begins: nothing can be said then."""
     assert form.syntax
@@ -64,10 +69,9 @@ def no_calls(vocabulary: Vocabulary, form: Form) -> str | None:
 
 class _Writer:
     def __init__(self, vocabulary: Vocabulary, form: Form) -> None:
-        assert form.syntax
         self._vocabulary = vocabulary
         self._form = form
-        self._syntax = form.syntax
+        self._syntax = form.syntax or HERMES  # which matters where there are calls only
         self._several = form.most_calls != 1
 
     def grammar(self, body: str, rules: Sequence[str]) -> str:

@@ -6,10 +6,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from server.api.call_grammar import Function, calls_in_text, calls_or_answer, no_calls, required_calls
+from server.api.call_grammar import (
+    Function,
+    answer_after_thoughts,
+    calls_in_text,
+    calls_or_answer,
+    no_calls,
+    required_calls,
+)
 from server.api.chat.schema import ChatRequest
 from server.api.served import Served
-from server.api.structured import StructuredFields, forms
+from server.api.structured import StructuredFields, constraint, forms
 from server.api.tools import Calling, calling
 from server.errors import InvalidRequestError
 from server.grammar.compiler import Compiler, Start
@@ -41,15 +48,28 @@ def read_as(body: ChatRequest, form: Form) -> Form:
     return replace(form, tags=None, thinking=False) if body.reasoning_format == "none" else form
 
 
-def call_constraint(served: Served, body: ChatRequest, form: Form) -> Start | None:
+def reply_constraint(served: Served, body: ChatRequest, form: Form) -> Start | None:
     """Makes calls fit their functions: from the reply's beginning if there must be calls, else wherever one
-    begins. None: no tools, or none whose calls can be told from text, or whose schemas cannot be kept while
-    nobody insists. Raises InvalidRequestError that names the place. Slow: not for the event loop."""
+    begins. Lets a model think before a reply in a form. None: any reply, or one of the form that the body
+    asks for, from its beginning. Raises InvalidRequestError that names the place. Slow: not for the event
+    loop."""
     calls = calling(body)
-    if calls is None:
+    if calls is None or (not calls.callable and forms(body)):
+        return _thoughtful(served, body, form)
+    return _silent(served, form) if not calls.callable else _calling(served, body, form, calls)
+
+
+def _thoughtful(served: Served, body: ChatRequest, form: Form) -> Start | None:
+    answer = _answer(body)
+    thinks = form.thinking or (form.tags is not None and body.reasoning_format != "none")
+    if answer is None or served.grammars is None or not thinks:
         return None
-    if not calls.callable:
-        return _silent(served, body, form)
+    constraint(served, body)  # a fault of the schema is told by its place there
+    return served.grammars.lark(answer_after_thoughts(served.vocabulary, form, answer), forms(body)[0])
+
+
+def _calling(served: Served, body: ChatRequest, form: Form, calls: Calling) -> Start | None:
+    """None: calls cannot be told from text, or their schemas not be kept while nobody insists."""
     answer = _answer(body)
     insists = calls.required or answer is not None or any(one.strict for _, one in calls.functions)
     if served.grammars is None:
@@ -68,8 +88,8 @@ def call_constraint(served: Served, body: ChatRequest, form: Form) -> Start | No
         return None
 
 
-def _silent(served: Served, body: ChatRequest, form: Form) -> Start | None:
-    if served.grammars is None or forms(body):  # a reply in a form calls nothing anyway
+def _silent(served: Served, form: Form) -> Start | None:
+    if served.grammars is None:
         return None
     lark = no_calls(served.vocabulary, replace(form, syntax=served.template.style.syntax))
     return None if lark is None else served.grammars.lark(lark, "tool_choice")

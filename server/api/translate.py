@@ -7,7 +7,7 @@ from typing import Any
 
 from server.api.chat.schema import ChatRequest
 from server.api.content import joined
-from server.api.form_of_reply import call_constraint, form_of, read_as, setting_of
+from server.api.form_of_reply import form_of, read_as, reply_constraint, setting_of
 from server.api.generation_fields import GenerationFields, Speculative
 from server.api.sampling_fields import sampling_params
 from server.api.served import Served
@@ -41,22 +41,22 @@ def generation_requests(served: Served, body: ChatRequest) -> Asked:
     text = served.template.render(messages, setting)
     form = form_of(body, served.template.style).after(text, begun_by(messages) or "")
     prompt = served.history.tokens_of(text, body.salt)
-    requests = requests_for(served, body, prompt, call_constraint(served, body, form))
+    requests = requests_for(served, body, prompt, reply_constraint(served, body, form))
     return Asked(messages, text, requests, setting, read_as(body, form))
 
 
 def requests_for(
-    served: Served, body: GenerationFields, prompt: list[int], calls: Start | None = None
+    served: Served, body: GenerationFields, prompt: list[int], instead: Start | None = None
 ) -> list[GenerationRequest]:
-    """One for each reply to this prompt. calls: has the reply call tools, instead of the form that the body
-    asks for. Raises InvalidRequestError."""
+    """One for each reply to this prompt. instead: a constraint in place of the form that the body asks for.
+    Raises InvalidRequestError."""
     first = GenerationRequest(
         prompt=prompt,
         sampling=_sampling(served, body),
         max_tokens=body.max_new_tokens or served.max_tokens,
         stop_tokens=served.vocabulary.eog,
         speculation=_speculation(body, served.vocabulary),
-        constraint=calls or constraint(served, body),
+        constraint=instead or constraint(served, body),
         n_logprobs=body.n_logprobs,
         n_keep=_n_keep(body, len(prompt), served.vocabulary) if body.context_shift else None,
         n_beams=max(1, body.n_beams),

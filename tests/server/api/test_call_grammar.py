@@ -6,7 +6,14 @@ import itertools
 
 import pytest
 
-from server.api.call_grammar import Function, calls_in_text, calls_or_answer, no_calls, required_calls
+from server.api.call_grammar import (
+    Function,
+    answer_after_thoughts,
+    calls_in_text,
+    calls_or_answer,
+    no_calls,
+    required_calls,
+)
 from server.grammar.compiler import Compiler
 from server.llama.fake import IM_END, FakeVocabulary
 from server.text.form import (
@@ -125,6 +132,18 @@ def test_calls_or_an_answer_in_a_form(syntax: CallSyntax, thoughts: str, vocabul
     assert scene.lets(lark, '{"b": true}')
     assert not scene.lets(lark, '{"b": 1}')
     assert not scene.lets(lark, "Hello")
+
+
+@pytest.mark.parametrize("vocabulary", VOCABULARIES)
+@pytest.mark.parametrize("thoughts", ["some", "begun"])
+def test_an_answer_in_a_form_may_be_thought_about(thoughts: str, vocabulary: str):
+    scene = Scene(HERMES, thoughts, vocabulary)
+    form = Form(scene.form.tags, scene.form.thinking)
+    lark = answer_after_thoughts(scene.vocabulary, form, NUMBER)
+    assert scene.lets(lark, '{"a": 1}')
+    assert not scene.lets(lark, '{"a": true}')
+    assert not scene.lets(lark, "Hello")
+    assert not scene.lets(lark, '{"a": 1} Hello')
 
 
 @every

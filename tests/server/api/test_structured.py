@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any, Literal
 
 import httpx
@@ -11,8 +12,14 @@ import openai
 import pytest
 from pydantic import BaseModel, Field
 
+from server.api.chat.schema import ChatRequest
+from server.api.translate import generation_requests
+from server.grammar.compiler import Compiler
+from server.llama.fake import IM_END, FakeVocabulary
+from server.text.template import ChatTemplate
 from tests.contract.contract import validate
 from tests.http_lead import Lead
+from tests.server.api.scripted import Script, served
 from tests.server.api.test_chat import chunks_of
 
 HELLO = [{"role": "user", "content": "hello there"}]
@@ -219,3 +226,38 @@ def test_the_sdk_parses_what_it_streams(client: openai.OpenAI):
 def test_the_sdk_says_when_the_reply_was_too_short(client: openai.OpenAI):
     with pytest.raises(openai.LengthFinishReasonError):
         client.chat.completions.parse(model="toy", messages=MESSAGES, response_format=Pet, max_tokens=5)
+
+
+OPENED = (
+    "{% for m in messages %}{{ m.content }}{% endfor %}{% if add_generation_prompt %}<think>\n{% endif %}"
+)
+MAYBE = OPENED.replace("{% if add_generation_prompt %}<think>\n{% endif %}", "{# <think> #}")
+HM = "hm\n</think>\n\n"
+
+
+@pytest.mark.parametrize(
+    ("template", "fields", "replies", "others"),
+    [
+        (OPENED, {}, [HM + '{"a": 1}'], ['{"a": 1}', HM + "1"]),
+        (OPENED, {"reasoning_format": "none"}, [HM + '{"a": 1}'], ['{"a": 1}']),
+        (MAYBE, {}, ['{"a": 1}', "<think>\n" + HM + '{"a": 1}'], ["<think>\n" + HM, "1"]),
+        (MAYBE, {"reasoning_format": "none"}, ['{"a": 1}'], ["<think>\n" + HM + '{"a": 1}']),
+        (MAYBE, {"tools": [], "tool_choice": "none"}, ["<think>\n" + HM + '{"a": 1}'], [HM]),
+    ],
+)
+def test_a_model_thinks_before_a_reply_in_a_form(
+    template: str, fields: dict[str, Any], replies: list[str], others: list[str]
+):
+    vocabulary = FakeVocabulary()
+    known = replace(served(Script()), template=ChatTemplate(template), grammars=Compiler(vocabulary))
+    body = ChatRequest.model_validate(
+        {"messages": HELLO, "response_format": {"type": "json_object"}, **fields}
+    )
+    (request,) = generation_requests(known, body).requests
+    assert request.constraint
+    for reply, fits in [*((reply, True) for reply in replies), *((other, False) for other in others)]:
+        state, let = request.constraint(), True
+        for token in [*reply.encode(), IM_END]:
+            let = let and state.allows(token)
+            state.accept(token)
+        assert let == fits, reply
