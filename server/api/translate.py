@@ -55,7 +55,7 @@ def requests_for(
         sampling=_sampling(served, body),
         max_tokens=body.max_new_tokens or served.max_tokens,
         stop_tokens=served.vocabulary.eog,
-        speculation=_speculation(body, served.vocabulary),
+        speculation=_speculation(body, served.vocabulary, served.model.n_ctx),
         constraint=instead or constraint(served, body),
         n_logprobs=body.n_logprobs,
         n_keep=_n_keep(body, len(prompt), served.vocabulary) if body.context_shift else None,
@@ -81,11 +81,12 @@ def seed_of_choice(seed: int, choice: int) -> int:
     return mix(seed ^ mix(choice)) if choice else seed
 
 
-def _speculation(body: GenerationFields, vocabulary: Vocabulary) -> Speculation:
+def _speculation(body: GenerationFields, vocabulary: Vocabulary, n_ctx: int) -> Speculation:
+    """Of a prediction, as much as a reply may have."""
     asked = body.speculative
     prediction: tuple[int, ...] = ()
     if body.prediction is not None:
-        prediction = tuple(vocabulary.tokenize(joined(body.prediction.content), special=False))
+        prediction = tuple(vocabulary.tokenize(joined(body.prediction.content), special=False)[:n_ctx])
     if not isinstance(asked, Speculative):
         return Speculation(n_max=0 if asked is False else None, prediction=prediction)
     return Speculation(

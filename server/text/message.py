@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -66,14 +67,19 @@ def coalesced(pieces: Sequence[Piece]) -> list[Piece]:
     if len(pieces) < 2:  # as with most tokens
         return list(pieces)
     joined: list[Piece] = []
-    for piece in pieces:
-        last = joined[-1] if joined else None
-        match last, piece:
-            case (Content(), Content()) | (Reasoning(), Reasoning()) | (Arguments(), Arguments()):
-                joined[-1] = replace(last, text=last.text + piece.text)
-            case _:
-                joined.append(piece)
+    for _, neighbours in itertools.groupby(pieces, key=_kind):
+        run = list(neighbours)
+        first = run[0]
+        if isinstance(first, CallBegun) or len(run) == 1:
+            joined += run
+        else:
+            texts = [piece.text for piece in run if not isinstance(piece, CallBegun)]
+            joined.append(replace(first, text="".join(texts)))
     return joined
+
+
+def _kind(piece: Piece) -> tuple[type[Piece], int]:
+    return type(piece), piece.index if isinstance(piece, Arguments) else 0
 
 
 def folded(pieces: Iterable[Piece]) -> Message:

@@ -165,6 +165,8 @@ async def test_what_is_said_about_drafts(given: Any, expected: Speculation):
 async def test_a_prediction_is_tokens_and_never_control_tokens(content: Any):
     request = await asked(prediction={"type": "content", "content": content}, speculative={"n_max": 2})
     assert request.speculation == Speculation(n_max=2, prediction=tuple(b"a<|im_end|>"))
+    request = await asked(prediction={"type": "content", "content": "a" * 5000})
+    assert request.speculation.prediction == tuple(b"a" * 1024)  # more than a context no reply can have
 
 
 async def test_a_grammar_is_compiled_and_a_wrong_one_refused():
