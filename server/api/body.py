@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any, TypeAlias, cast
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from server.grammar.schema import MAX_DEPTH, depth
 
 
 class Body(BaseModel):
     """Unknown fields are ignored; an explicit null is the same as an absent field; "1" is no number, and 1.0
-    is the integer 1, as in JSON Schema."""
+    is the integer 1, as in JSON Schema. Lists have fail_fast: a body may have a million items, and complaints
+    about each would stop the event loop for seconds."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
 
@@ -32,6 +35,12 @@ def _whole(value: Any) -> Any:
     return value
 
 
+def _shallow(schema: dict[str, Any]) -> dict[str, Any]:
+    if depth(schema) > MAX_DEPTH:
+        raise ValueError(f"must not be nested more than {MAX_DEPTH} levels deep")
+    return schema
+
+
 EXACT = 2.0**53
 """Beyond it a float may be another integer than was written."""
 Count: TypeAlias = Annotated[int, Field(ge=0, le=1 << 31)]
@@ -39,3 +48,6 @@ LastTokens: TypeAlias = Annotated[int, Field(ge=-1, le=1 << 31)]
 Share: TypeAlias = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 NotNegative: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Finite: TypeAlias = Annotated[float, Field(allow_inf_nan=False)]
+EchoedSchema: TypeAlias = Annotated[dict[str, Any], AfterValidator(_shallow)]
+"""One that is refused for its depth even where it is not kept: what can be read as JSON cannot always be
+written again, in a template or a response."""

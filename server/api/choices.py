@@ -88,7 +88,7 @@ class Choice:
                     raise BusyError("the server is shutting down", draining=True)
                 self._untold += self._reader.feed(self._text.end()) + self._reader.end()
                 self.reason = self._text.finish_reason(event.reason)
-                if self.reason == "stop" and self.message.calls:
+                if self.reason == "stop" and self.message.calls and not self._reader.broken_off:
                     self.reason = "tool_calls"
                 self._stats = self._text.stats(event.stats)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import Field
 
 from server.api.body import Body
 
@@ -12,7 +14,7 @@ class TextPart(Body):
     text: str
 
 
-Content: TypeAlias = str | list[TextPart]
+Content: TypeAlias = str | Annotated[list[TextPart], Field(fail_fast=True)]
 
 
 def joined(content: Content) -> str:

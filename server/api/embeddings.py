@@ -21,7 +21,7 @@ from server.llama.embedding import Embedder, Vectors, normalised
 MAX_INPUTS = 2048
 
 TokenId: TypeAlias = Annotated[int, Field(ge=0, le=1 << 31)]
-Ids: TypeAlias = Annotated[list[TokenId], Field(min_length=1)]
+Ids: TypeAlias = Annotated[list[TokenId], Field(min_length=1, fail_fast=True)]
 Text: TypeAlias = Annotated[str, Field(min_length=1)]
 
 
@@ -31,8 +31,8 @@ class EmbeddingRequest(Body):
     input: (
         Text
         | Ids
-        | Annotated[list[Text], Field(min_length=1, max_length=MAX_INPUTS)]
-        | Annotated[list[Ids], Field(min_length=1, max_length=MAX_INPUTS)]
+        | Annotated[list[Text], Field(min_length=1, max_length=MAX_INPUTS, fail_fast=True)]
+        | Annotated[list[Ids], Field(min_length=1, max_length=MAX_INPUTS, fail_fast=True)]
     )
     model: str | None = None
     encoding_format: Literal["float", "base64"] = "float"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeAlias
+from itertools import islice
+from typing import Annotated, Any, Literal, TypeAlias, cast
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, model_validator
 
 from server.api.body import Body, Count, LastTokens, Share
 from server.api.content import Content
@@ -33,7 +34,17 @@ class Speculative(Body):
     n_min: Count = 0
     p_min: Share = 0.0
     exactness: Exactness | None = None
-    drafters: Annotated[list[str], Field(max_length=64)] | None = None
+    drafters: Annotated[list[str], Field(max_length=64, fail_fast=True)] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_unknown_is_enough(cls, data: Any) -> Any:
+        """There would be a complaint about each."""
+        if not isinstance(data, dict):
+            return data
+        given = cast(dict[str, Any], data)
+        unknown = islice((name for name in given if name not in cls.model_fields), 1)
+        return {name: given[name] for name in (*cls.model_fields, *unknown) if name in given}
 
 
 class Prediction(Body):
@@ -43,7 +54,7 @@ class Prediction(Body):
     content: Content
 
 
-Stop: TypeAlias = str | Annotated[list[str], Field(max_length=MAX_STOPS)]
+Stop: TypeAlias = str | Annotated[list[str], Field(max_length=MAX_STOPS, fail_fast=True)]
 Choices: TypeAlias = Annotated[int, Field(ge=1, le=MAX_CHOICES)]
 TopLogprobs: TypeAlias = Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)]
 

@@ -48,7 +48,7 @@ def _headers(error: DuoError) -> dict[str, str]:
 def invalid(error: ValidationError, data: object) -> InvalidRequestError:
     """The first complaint of a request's validation, naming the field. Where a field may have one of
     several forms, the complaint that got deepest is about the form that was meant."""
-    complaints = error.errors()
+    complaints = error.errors(include_url=False, include_context=False, include_input=False)
     field = complaints[0]["loc"][:1]
     worst = max((c for c in complaints if c["loc"][:1] == field), key=lambda c: len(c["loc"]))
     param = ".".join(_path(worst["loc"], data)) or None

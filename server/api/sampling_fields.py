@@ -27,6 +27,8 @@ RepeatPenalty = Annotated[float, Field(ge=1e-3, le=1e3, allow_inf_nan=False)]
 
 MOST = (1 << 31) - 1
 """Tokens: what drafters are told as 32 bits."""
+MOST_DIGITS = 19
+"""Of a token id: what 64 bits hold."""
 TINY, VAST = 1e-6, 1e6
 """Below and above, what is said in logits or of them makes no difference."""
 
@@ -68,14 +70,14 @@ class SamplingFields(Body):
     dry_base: Annotated[float, Field(ge=1, allow_inf_nan=False)] | None = None
     dry_allowed_length: Count | None = None
     dry_penalty_last_n: LastTokens | None = None
-    dry_sequence_breakers: Annotated[list[Breaker], Field(max_length=32)] | None = None
+    dry_sequence_breakers: Annotated[list[Breaker], Field(max_length=32, fail_fast=True)] | None = None
     mirostat: Annotated[int, Field(ge=0, le=2)] | None = None
     mirostat_tau: NotNegative | None = None
     mirostat_eta: NotNegative | None = None
     logit_bias: dict[str, Any] | list[Any] | None = None
     ignore_eos: bool = False
     min_tokens: Count | None = None
-    samplers: str | list[str] | None = None
+    samplers: str | Annotated[list[str], Field(fail_fast=True)] | None = None
 
     @field_validator("seed")
     @classmethod
@@ -191,6 +193,8 @@ def _tokens(what: Any, vocabulary: Vocabulary) -> list[int]:
         return vocabulary.tokenize(what, special=False)
     if isinstance(what, bool) or not isinstance(what, str | int):
         raise _wrong(f"{brief(what)} is neither a token id nor a text")
+    if isinstance(what, str) and len(what) > MOST_DIGITS:  # Python reads no number of thousands of digits
+        raise _wrong(f"there is no token {brief(what)}: the vocabulary has {vocabulary.size}")
     token = int(what)
     if not 0 <= token < vocabulary.size:
         raise _wrong(f"there is no token {token}: the vocabulary has {vocabulary.size}")

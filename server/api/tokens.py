@@ -25,14 +25,14 @@ class TokenizeRequest(Body):
     """content: a text, or a list of texts and tokens. add_special: begin with the BOS that the model wants;
     parse_special: control tokens written in the text are such; with_pieces: tell each token's text, too."""
 
-    content: str | list[str | TokenId]
+    content: str | Annotated[list[str | TokenId], Field(fail_fast=True)]
     add_special: bool = False
     parse_special: bool = True
     with_pieces: bool = False
 
 
 class DetokenizeRequest(Body):
-    tokens: list[TokenId]
+    tokens: Annotated[list[TokenId], Field(fail_fast=True)]
 
 
 async def tokenize(request: Request) -> Response:

@@ -8,8 +8,10 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field
 
-from server.api.body import Body
+from server.api.body import Body, EchoedSchema
 
+MAX_TOOLS = 128
+"""As OpenAI."""
 NAME = r"^[a-zA-Z0-9_.:/-]{1,128}$"
 _NOTHING: dict[str, Any] = {"type": "object", "properties": {}}
 
@@ -20,7 +22,7 @@ class FunctionDefinition(Body):
 
     name: Annotated[str, Field(pattern=NAME)]
     description: str | None = None
-    parameters: dict[str, Any] | None = None
+    parameters: EchoedSchema | None = None
     strict: bool | None = None
 
     @property
@@ -50,7 +52,7 @@ class NamedTool(Body):
 
 class AllowedTools(Body):
     mode: Literal["auto", "required"]
-    tools: Annotated[list[NamedTool], Field(min_length=1)]
+    tools: Annotated[list[NamedTool], Field(min_length=1, max_length=MAX_TOOLS, fail_fast=True)]
 
 
 class AllowedChoice(Body):
@@ -64,7 +66,7 @@ ToolChoice: TypeAlias = Literal["none", "auto", "required"] | NamedTool | Allowe
 class ToolFields(Body):
     """OpenAI's."""
 
-    tools: list[Tool] | None = None
+    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
 
@@ -115,15 +117,16 @@ def _chosen(choice: ToolChoice | None) -> tuple[frozenset[str] | None, bool]:
 
 def incoherent(body: ToolFields) -> tuple[str, str] | None:
     """The first of these fields that does not fit the others, and why."""
-    names = [tool.function.name for tool in body.tools or ()]
-    for i, name in enumerate(names):
-        if name in names[:i]:
+    names: set[str] = set()
+    for i, tool in enumerate(body.tools or ()):
+        if (name := tool.function.name) in names:
             return f"tools.{i}.function.name", f"{name} is the name of another tool already"
+        names.add(name)
     wanted, required = _chosen(body.tool_choice)
     for i, tool in enumerate(body.tools or ()):
         if tool.function.schema_of_arguments.get("type", "object") != "object":
             return f"tools.{i}.function.parameters.type", "arguments are an object"
-    unknown = sorted((wanted or frozenset()) - set(names))
+    unknown = sorted((wanted or frozenset()) - names)
     if unknown:
         return "tool_choice", f"there is no tool with the name {unknown[0]}"
     if required and not names:

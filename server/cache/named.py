@@ -1,8 +1,9 @@
 """Snapshots under names that clients choose: the files of /slots, in a directory of their own.
 
 A client names a file, never a place: a name that could mean anything but one file of this directory is
-refused. Files are those of record.py, so one of another model, or a damaged one, is never loaded. Safe from
-any thread; several leads may share the directory.
+refused. Each salt has names of its own, so nobody meets the files of another. Files are those of record.py,
+so one of another model, or a damaged one, is never loaded. Safe from any thread; several leads may share the
+directory.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ from server.cache.record import ForeignError, digest, opened, read, record, salt
 
 MOST_BYTES = 128  # of a name
 ASIDE = re.compile(r"\.[0-9a-f]{16}\.tmp")  # no client can choose such a name: it begins with a dot
+
+
+ANY_MODEL = digest("slots")  # a name stands for one file, whichever model wrote it
 
 
 class FullError(Exception):
@@ -62,9 +66,9 @@ class NamedFiles:
         self._fingerprint = digest(fingerprint)
 
     def write(self, name: str, tokens: Sequence[int], data: bytes, salt: str = "") -> int:
-        """Write a file, in place of one that has this name; on disk, whole, when it returns. Returns its
-        size. Raises FullError and OSError, and leaves what was there as it was then."""
-        target = self._path(name)
+        """Write a file, in place of one that has this name and salt; on disk, whole, when it returns. Returns
+        its size. Raises FullError and OSError, and leaves what was there as it was then."""
+        target = self._path(name, salt)
         one = record(self._fingerprint, salt_digest(salt, self._fingerprint), tokens, data)
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         aside = self._directory / f".{secrets.token_hex(8)}.tmp"
@@ -85,11 +89,11 @@ class NamedFiles:
         return one.size
 
     def read(self, name: str, salt: str = "") -> Stored:
-        """What was written under this name, every byte checked. Raises FileNotFoundError, OSError,
-        CorruptError, and ForeignError for what was written by something else, for another model, or with
-        another salt."""
+        """What was written under this name with this salt, every byte checked. Raises FileNotFoundError,
+        OSError, CorruptError, and ForeignError for what was written by something else, for another model, or
+        with another salt."""
         try:
-            with opened(self._path(name)) as file:
+            with opened(self._path(name, salt)) as file:
                 head, data = read(file, self._fingerprint)
                 n_read = os.fstat(file.fileno()).st_size
         except OSError as error:
@@ -115,9 +119,11 @@ class NamedFiles:
                     total += status.st_size
         return total
 
-    def _path(self, name: str) -> Path:
+    def _path(self, name: str, salt: str) -> Path:
         if (why := fault(name)) is not None:
             raise ValueError(why)
+        if salt:
+            name = f"{salt_digest(salt, ANY_MODEL)[:32]}..{name}"  # two dots: no client can choose it
         return self._directory / name
 
 

@@ -79,9 +79,9 @@ class Engine:
         """Queue a request. Drafters hear of it at once, so that they prefill while it waits."""
         self.vet(request)
         session = Session(session_id, request, self._backend.n_ctx)
-        self._waiting.append(session)
         if self._may_draft(session):
             self._open(session)
+        self._waiting.append(session)
 
     def cancel(self, session_id: int, keep: int | None = None) -> None:
         """End a session now. The reply is its first `keep` generated tokens (None: all), of which all but the
@@ -161,12 +161,12 @@ class Engine:
             if reuse == LATER:  # those behind it may go first meanwhile
                 continue
             self._waiting.remove(session)
+            self._active.append(session)
             session.seq, session.n_kv = reuse.seq, self._sequences.take(reuse)
             session.mark_at = self._mark_at(session)
             self._residence.make_way(session.n_pending)
             if session.request.n_beams > 1:
                 self._searches.begin(session, self._take_further(session))
-            self._active.append(session)
             if session.admitted_at is None:
                 session.admitted_at, session.n_cached = self._clock(), session.n_kv
                 self._emit(session.id, Started(session.n_prompt, session.n_cached))
@@ -316,10 +316,12 @@ class Engine:
             self._waiting.remove(session)
         n_most = len(session.tokens) - 1  # else reuse would tell who chose the last one
         n = max(0, min(session.n_reusable, n_keep, n_most))
-        self._release(session, n)
-        if self._may_draft(session):
-            self._proposer.close(session.id, keep=n > 0)
-        self._emit(session.id, event)
+        try:
+            self._release(session, n)
+            if self._may_draft(session):
+                self._proposer.close(session.id, keep=n > 0)
+        finally:
+            self._emit(session.id, event)
 
     def _preempt(self, session: Session) -> None:
         self._active.remove(session)

@@ -111,6 +111,7 @@ class Residence:
         if self.cache.n_busy == self._sequences.n_main:
             return None
         found = self._found(tokens, salt, busy)
+        self._fit_copies()
         if found is not None and found.tier != "memory":
             if self.snapshots is not None and found.tier == "disk":
                 self.snapshots.fetch(found.key)
@@ -120,6 +121,7 @@ class Residence:
             return None
         for leaving in (reuse.evicted, reuse.lost):
             self._save(leaving)
+        self._copies.drop(reuse.seq)
         if found is None:
             return reuse
         if self._load(found, reuse.seq):
@@ -146,15 +148,20 @@ class Residence:
         it can leave at once. Only where host memory has room for it without anybody leaving that."""
         if self.snapshots is None or not self.snapshots.has_memory:
             return
+        self._fit_copies()
         for resting in self._worth_saving():
-            if self._copied(resting):
-                continue
-            self._copies.drop(resting.seq)
             room = self.snapshots.free_bytes - self._copies.n_bytes
-            if self.pace.cell_bytes * len(resting.tokens) <= room and (data := self._saved(resting)):
+            if self._copied(resting) or self.pace.cell_bytes * len(resting.tokens) > room:
+                continue
+            if (data := self._saved(resting)) is not None:
                 self._copies.put(resting.seq, resting.tokens, data)
-                self._copies.shrink(self.snapshots.free_bytes)
-                return
+                self._fit_copies()
+            return
+
+    def _fit_copies(self) -> None:
+        """Snapshots need the room first: they may have come from disk meanwhile."""
+        if self.snapshots is not None:
+            self._copies.shrink(self.snapshots.free_bytes)
 
     def place_alone(self, salt: str) -> Reuse | None:
         """An empty sequence of an empty KV cache."""
@@ -167,6 +174,7 @@ class Residence:
         reuse = self.cache.take([], salt=salt)
         if reuse is not None:
             self._save(reuse.evicted)
+            self._copies.drop(reuse.seq)
         return reuse
 
     def evict(self) -> bool:
@@ -190,6 +198,7 @@ class Residence:
     def erase(self, seq: int) -> None:
         """Empty an idle sequence, for good. Raises ValueError if it is busy."""
         self.cache.erase(seq)
+        self._copies.drop(seq)
         self._sequences.trim(seq, 0)
 
     def fits(self, n_tokens: int) -> bool:
@@ -225,6 +234,7 @@ class Residence:
         """Put all resting conversations into the lower tiers, and wait until the disk has them."""
         if self.snapshots is None:
             return
+        self.at_work(False)
         for resting in self.cache.idle():
             self._save(resting)
         unwritten = self.snapshots.flush(timeout_s)
@@ -267,14 +277,14 @@ class Residence:
         self._copies.drop(leaving.seq)
         if data is not None:
             self.snapshots.put(leaving.tokens, leaving.salt, data)
-            self._copies.shrink(self.snapshots.free_bytes)
+            self._fit_copies()
 
     def _saved(self, resting: Evicted) -> bytes | None:
         began = time.perf_counter()
         try:
             data = self._backend.save(resting.seq)
-        except BackendError as error:
-            logger.warning("a conversation is not saved: %s", error.message)
+        except (BackendError, MemoryError) as error:
+            logger.warning("a conversation is not saved: %s", error or "there is no memory for it")
             return None
         self.pace.saved(len(data), len(resting.tokens))
         self.pace.loaded(len(data), time.perf_counter() - began)  # as quick, as far as is known

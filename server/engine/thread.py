@@ -269,7 +269,7 @@ class EngineThread:
                 wait_s = (IDLE_S if was_idle else PAUSE_S) if idle else 0.0
             except Exception:
                 logger.exception("a step of the engine failed; it ends %s", self._requests() or "no request")
-                self._engine.fail_all(BackendError("the server failed while generating"))
+                self._carry_out(_fail_all)
             self._progress_at = now = time.monotonic()
             if self._urgent or now - self._flushed_at >= GATHER_S:
                 self._flush(now)
@@ -286,7 +286,6 @@ class EngineThread:
             self._emit(id, Failed(error))
         except Exception:
             logger.exception("a request could not be begun")
-            self._engine.cancel(id)
             self._emit(id, Failed(BackendError("the server failed before generating")))
 
     def _requests(self) -> str:
@@ -319,3 +318,7 @@ class EngineThread:
             events, self._outbox = self._outbox, []
             self._urgent, self._flushed_at = False, now
             self._loop.call_soon_threadsafe(self._deliver, events)
+
+
+def _fail_all(engine: Engine) -> None:
+    engine.fail_all(BackendError("the server failed while generating"))

@@ -64,7 +64,7 @@ def _one(steps: Path, value: Any) -> Iterator[tuple[Path, Schema]]:
 
 def written(schema: Schema, param: str) -> str:
     """As JSON. Raises InvalidRequestError for what would take a compiler too long, or its stack."""
-    if _depth(schema) > MAX_DEPTH:
+    if depth(schema) > MAX_DEPTH:
         raise misfit(param, (), f"a schema must not be nested more than {MAX_DEPTH} levels deep")
     text = json.dumps(schema)
     if len(text) > MAX_CHARACTERS:
@@ -90,13 +90,13 @@ def misfit(param: str, path: Path, why: str) -> InvalidRequestError:
     return InvalidRequestError(f"{place}: {why}", param=place)
 
 
-def _depth(value: Any) -> int:
+def depth(value: Any) -> int:
     """Of objects and arrays within each other, counted up to MAX_DEPTH + 1."""
     level: list[Any] = [value]
-    for depth in range(MAX_DEPTH + 1):
+    for n_levels in range(MAX_DEPTH + 1):
         level = [inner for one in level for inner in _items(one)]
         if not level:
-            return depth
+            return n_levels
     return MAX_DEPTH + 1
 
 

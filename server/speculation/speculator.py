@@ -98,7 +98,7 @@ class Speculator:
         curve = self.costs.curve(n_cells)
         if self._policy.gate and not self.costs.knows(n_rows) and not self._is_stable(asks[0]):
             return [NOTHING] * len(asks)  # what a plain step costs has to be known first
-        if self._trial.muted and not self._is_stable(asks[0]):
+        if self._trial.muted and self._has_neighbours and not self._is_stable(asks[0]):
             return [NOTHING] * len(asks)
         if self._may_pad(asks, n_rows):
             self.width = self.widths.width(n_rows)
@@ -152,10 +152,17 @@ class Speculator:
         self.width = 0  # a step that asks for nothing has any
         self.pace.observe(n_tokens, step_s)
         self._probe_s += PROBE_SHARE * step_s
-        if self._remote and self._policy.gate and self._remote.has_neighbours:
+        if self._remote and self._has_neighbours:
             was = self._trial.on
             if self._trial.step(n_tokens, step_s, plain=not self._guessed) != was:
                 self._remote.rest(was, self.acceptance)
+        else:
+            self._trial.interrupt()
+
+    @property
+    def _has_neighbours(self) -> bool:
+        """Whether there is a drafter on this machine to be tried out."""
+        return self._remote is not None and self._policy.gate and self._remote.has_neighbours
 
     def close(self, session: int, *, keep: bool) -> None:
         speculated = self._sessions.pop(session, None)

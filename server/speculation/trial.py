@@ -58,6 +58,12 @@ class Trial:
             self._turn()
         return self.on
 
+    def interrupt(self) -> None:
+        """There is no drafter on this machine, or nobody for it to draft for: whatever was tried is void."""
+        if self._phase is not _Phase.HELD or not self.on:
+            self._settled = True
+            self._begin(_Phase.HELD, self._hold, on=True)
+
     def _turn(self) -> None:
         if self._phase is _Phase.HELD:
             if self.on:

@@ -77,10 +77,11 @@ def _call(call: Mapping[str, Any], wants: Wants) -> dict[str, Any]:
 
 
 def _object(arguments: Any) -> Any:
-    """What is no JSON object stays as it is."""
+    """What is no JSON object, or none that a prompt can show (a lone surrogate, say), stays as it is."""
     try:
         value = json.loads(arguments)
-    except (TypeError, ValueError):
+        json.dumps(value, ensure_ascii=False).encode()
+    except (TypeError, ValueError, RecursionError):
         return arguments
     return cast(Any, value) if isinstance(value, dict) else arguments
 

@@ -35,7 +35,7 @@ class CallBegun:
 @dataclass(frozen=True, slots=True)
 class Arguments:
     """More of the JSON text of a call's arguments; never empty. All pieces of a call that was not broken off
-    are one JSON object."""
+    are one JSON object, as the model wrote it."""
 
     index: int
     text: str

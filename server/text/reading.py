@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from server.text.form import Form
 from server.text.message import CallBegun, Content, Piece, Reasoning
-from server.text.toolcalls import CallReader, State, name_before_arguments
+from server.text.toolcalls import LONGEST, CallReader, State, name_before_arguments
 
 _BLANK = re.compile(r"\s*")
 
@@ -35,6 +35,7 @@ class MessageReader:
         self._content_spans: list[tuple[int, int]] = []
         self._buffer = ""  # the text from n_settled on
         self._ended = False
+        self._broken_off = False
         self._step: Callable[[], bool] = self._begin
         self._reader: CallReader | None = None
         self._at = 0  # how far the call at the buffer's beginning has been read
@@ -51,6 +52,11 @@ class MessageReader:
         """There is no more. A call that is broken off stays as it is."""
         self._ended = True
         return self._run()
+
+    @property
+    def broken_off(self) -> bool:
+        """Whether the text has ended within a call, before the end of its arguments."""
+        return self._broken_off
 
     def is_content(self, start: int, end: int) -> bool:
         """Whether any of these characters of the text, by now settled, is content; of none: whether they are
@@ -179,23 +185,23 @@ class MessageReader:
         at = len(self._form.syntax.opens)
         match self._form.syntax.family:
             case "functionary":
-                end = self._buffer.find(">", at)
-                return self._named_call(self._buffer[at:end], end + 1) if end >= 0 else self._wait()
+                end = self._buffer.find(">", at, at + LONGEST)
+                return self._named_call(self._buffer[at:end], end + 1) if end >= 0 else self._wait(at)
             case "mistral":
                 at += _n_blank(self._buffer[at:])
                 if at == len(self._buffer):
-                    return self._wait()
+                    return self._wait(at)
                 if self._buffer[at] in "[{":
                     self._in_list = self._buffer[at] == "["
                     return self._call_from(at + self._in_list)
                 found = name_before_arguments(self._buffer, at)
-                return self._named_call(*found) if found else self._wait()
+                return self._named_call(*found) if found else self._wait(at)
             case _:
                 return self._call_from(at)
 
-    def _wait(self) -> bool:
-        """For the rest of a name, if there is any."""
-        return self._ended and self._no_call()
+    def _wait(self, at: int) -> bool:
+        """For the rest of a name, if there is any: it begins at this place."""
+        return (self._ended or len(self._buffer) - at >= LONGEST) and self._no_call()
 
     def _named_call(self, name: str, at: int) -> bool:
         self._call_from(at)
@@ -230,6 +236,7 @@ class MessageReader:
                 if self._ended and not self._reader.begun:
                     return self._no_call()
                 if self._ended:
+                    self._broken_off = not self._reader.has_arguments
                     self._drop(len(self._buffer))
                 return False
 

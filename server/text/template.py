@@ -126,9 +126,11 @@ class ChatTemplate:
     def _render(
         self, messages: Sequence[Message], setting: Setting, *, add_generation_prompt: bool = True
     ) -> str:
-        told = adapted(messages, setting.tools, self.wants)
         try:
-            return self._raw(told, setting, add_generation_prompt=add_generation_prompt)
+            told = adapted(messages, setting.tools, self.wants)
+            text = self._raw(told, setting, add_generation_prompt=add_generation_prompt)
+            text.encode()  # as whoever tokenises it will
+            return text
         except Exception as error:  # a template is foreign code: it may raise anything
             raise InvalidRequestError(
                 f"the model's chat template refuses these messages: {error}", param="messages"

@@ -14,9 +14,16 @@ from server.text.jsonscan import ValueScanner
 from server.text.message import Arguments, CallBegun, Piece
 
 _BLANK = re.compile(r"\s*")
-_STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
-_NAME_END = re.compile(r"\[ARGS\]|\[CALL_ID\]|\{")
-_KNOWN_KEYS = frozenset({"name", "arguments", "parameters", "type", "id", "function"})
+_KEY = re.compile(r'("(?:[^"\\]|\\.)*")\s*(\S)', re.DOTALL)  # and what is there for its colon
+_NAMED = re.compile(r"([^{]*?)(?:\[CALL_ID\][^{]*?)?(?:\[ARGS\]|(?=\{))")
+_NAMING_KEYS = frozenset({"name", "function"})
+_SHORT_KEYS = _NAMING_KEYS | {"type", "id"}
+_ARGUMENTS_KEYS = frozenset({"arguments", "parameters"})
+_KNOWN_KEYS = _SHORT_KEYS | _ARGUMENTS_KEYS
+
+LONGEST = 256
+"""Characters of a function's name, with what else stands before its arguments, and of a key with its colon.
+Without this, text that is no call would be held back to its end, and read anew with each token."""
 
 
 class State(Enum):
@@ -49,6 +56,11 @@ class CallReader:
     @property
     def begun(self) -> bool:
         return self._call is not None
+
+    @property
+    def has_arguments(self) -> bool:
+        """It has told all arguments of the call."""
+        return self._n_told > 0 and not (self._streams and self._value is not None)
 
     def read(self, text: str, at: int) -> int:
         """Go on from `at`, where the last call of this ended. Returns how far the text was understood. The
@@ -89,17 +101,14 @@ class CallReader:
             return at + 1
         if text[at] == ",":
             return at + 1
-        key = _STRING.match(text, at)
+        key = _KEY.match(text, at, at + LONGEST)
         if key is None:
-            return self._fail_unless(text[at] == '"')
-        colon = _skip(text, key.end())
-        if colon == len(text):
-            return None
-        self._key = _decoded(key[0])
-        if text[colon] != ":" or (self._strict and self._key not in _KNOWN_KEYS):
+            return self._fail_unless(text[at] == '"' and len(text) < at + LONGEST)
+        self._key = _decoded(key[1])
+        if key[2] != ":" or (self._strict and self._key not in _KNOWN_KEYS):
             return self._fail_unless(False)
         self._step = self._begin_value
-        return colon + 1
+        return key.end()
 
     def _begin_value(self, text: str, at: int) -> int | None:
         at = _skip(text, at)
@@ -120,6 +129,9 @@ class CallReader:
         end = self._value.scan(text, at)
         if self._streams and end > at:
             self._tell_arguments(text[at:end])
+        if not self.begun and self._key in _SHORT_KEYS and end - self._value_from > LONGEST:
+            self.state = State.FAILED
+            return None
         if not self._value.done:
             return end if end > at else None
         if not self._streams:
@@ -132,7 +144,8 @@ class CallReader:
 
     @property
     def _is_arguments(self) -> bool:
-        return self._key in ("arguments", "parameters")
+        """The value is the call's arguments: what comes after them, under either key, is not."""
+        return self._key in _ARGUMENTS_KEYS and not (self._early or self._n_told)
 
     def _whole_value(self, value: str) -> None:
         if self._is_arguments:
@@ -141,7 +154,7 @@ class CallReader:
                 self._tell_arguments(arguments)
             else:
                 self._early = arguments
-        elif self._key in ("name", "function") and not self.begun:
+        elif self._key in _NAMING_KEYS and not self.begun:
             self._announce(_decoded(value) if value.startswith('"') else "")
 
     def _announce(self, name: str) -> None:
@@ -173,20 +186,10 @@ class CallReader:
 
 
 def name_before_arguments(text: str, at: int) -> tuple[str, int] | None:
-    """A name in front of [ARGS], or of the arguments, and where they begin. None: more is needed."""
-    end = _NAME_END.search(text, at)
-    if end is None:
-        return None
-    name = text[at : end.start()].strip()
-    if end[0] == "{":
-        return name, end.start()
-    if end[0] == "[ARGS]":
-        return name, end.end()
-    begin = text.find("[ARGS]", end.end())
-    if begin >= 0:
-        return name, begin + len("[ARGS]")
-    brace = text.find("{", end.end())
-    return (name, brace) if brace >= 0 else None
+    """A name in front of [ARGS], or of the arguments, and where they begin. None: more is needed, unless
+    there are LONGEST characters already."""
+    found = _NAMED.match(text, at, at + LONGEST)
+    return (found[1].strip(), found.end()) if found else None
 
 
 def _skip(text: str, at: int) -> int:
@@ -195,15 +198,18 @@ def _skip(text: str, at: int) -> int:
 
 
 def _decoded(string: str) -> str:
+    """What can be encoded, whatever a model has escaped."""
     try:
         value = json.loads(string, strict=False)
     except ValueError:
         return string[1:-1]
-    return value if isinstance(value, str) else ""
+    return value.encode(errors="replace").decode() if isinstance(value, str) else ""
 
 
 def _as_object(value: str) -> str:
-    """Arguments as JSON text: some models write that text as a string, or null for none."""
-    if value.startswith('"'):
-        return _decoded(value)
-    return "{}" if value == "null" else value
+    """Arguments as the JSON text of an object, which some models write as a string. What is none, null for
+    example, is taken for no arguments."""
+    text = _decoded(value).strip() if value.startswith('"') else value
+    scanner = ValueScanner()
+    whole = text.startswith("{") and scanner.scan(text, 0) == len(text) and scanner.done
+    return text if whole else "{}"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from pydantic import ValidationError
 
 from server.api import embeddings, slots, tokens
 from server.api.body import Body
@@ -136,6 +137,42 @@ def test_a_field_has_the_same_form_in_the_contract_and_the_code(name: str, field
 def test_a_seed_has_64_bits():
     seed = SCHEMAS["ChatRequest"]["properties"]["seed"]
     assert (seed["minimum"], seed["maximum"]) == (-(1 << 63), (1 << 64) - 1)
+
+
+def lists(schema: object) -> Iterator[Mapping[str, Any]]:
+    """All lists in what pydantic makes of a form, but for those whose items may be anything."""
+    if isinstance(schema, dict):
+        node = cast(dict[str, Any], schema)
+        if node.get("type") == "list" and node.get("items_schema", {"type": "any"})["type"] != "any":
+            yield node
+        for inner in node.values():
+            yield from lists(inner)
+    elif isinstance(schema, list | tuple):
+        for inner in cast(Sequence[object], schema):
+            yield from lists(inner)
+
+
+@pytest.mark.parametrize("name", sorted(FORMS))
+def test_of_a_list_the_first_wrong_item_is_the_last_that_is_looked_at(name: str):
+    """Else a body of a million wrong items would get as many complaints."""
+    found = list(lists(FORMS[name][0].__pydantic_core_schema__))
+    assert [one for one in found if not one.get("fail_fast")] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "body"),
+    [
+        ("ChatRequest", {"messages": [1] * 1000}),
+        ("ChatRequest", {"messages": [], "speculative": {str(i): 1 for i in range(1000)}}),
+        ("ResponseRequest", {"input": "x", "metadata": {str(i): 1 for i in range(1000)}}),
+        ("EmbeddingRequest", {"input": [[1.5] * 1000] * 1000}),
+        ("TokenizeRequest", {"content": [None] * 1000}),
+    ],
+)
+def test_there_are_few_complaints_about_many_faults(name: str, body: dict[str, Any]):
+    with pytest.raises(ValidationError) as raised:
+        FORMS[name][0].model_validate(body)
+    assert raised.value.error_count() < 10
 
 
 def test_every_body_is_compared():

@@ -109,6 +109,7 @@ def draft_model(stack: ExitStack, server: EmbeddedServer) -> How:
     return How(policy=ALL, inline=DraftModel(backend), exactness="width-stable")
 
 
+PATIENCE = 5
 N_DRAFTERS: dict[Helpers, int] = {drafter: 1, liar: 1}
 
 
@@ -119,14 +120,18 @@ async def test_not_a_bit_changes(
     requests = requests_for(target.vocab, n_threads)
     expected = await expected_of(target, alone, requests)
     n_drafters = N_DRAFTERS.get(helpers, 0)
+    accepted = drafted = 0
     with ExitStack() as stack:
         how = helpers(stack, server)
         async with lead(target, server if n_drafters else None, how) as live:
             if n_drafters:
                 await live.until_drafters(n_drafters)
-            outcomes = await say(live, requests)
-    assert [seen(outcome) for outcome in outcomes] == expected
-    accepted, drafted = accepted_and_drafted(outcomes)
+            for _ in range(PATIENCE):
+                outcomes = await say(live, requests)
+                assert [seen(outcome) for outcome in outcomes] == expected
+                accepted, drafted = accepted_and_drafted(outcomes)
+                if drafted or not n_drafters:
+                    break  # on a busy machine a drafter may be too late for so short replies
     assert (drafted > 0) == (helpers is not nobody)
     if helpers in (drafter, lookup, draft_model):
         assert accepted > 0

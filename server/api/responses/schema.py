@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeAlias, cast
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import BeforeValidator, Discriminator, Field, Tag
 
-from server.api.body import Body, LastTokens
+from server.api.body import Body, EchoedSchema, LastTokens
 from server.api.generation_fields import MAX_SALT, Prediction, Speculative, TopLogprobs
 from server.api.sampling_fields import SamplingFields
+from server.api.tools import MAX_TOOLS
 
 MAX_METADATA = 16
 
@@ -28,7 +29,8 @@ class ThoughtPart(Body):
     text: str
 
 
-Texts: TypeAlias = str | list[Part]
+ThoughtParts: TypeAlias = Annotated[list[ThoughtPart], Field(fail_fast=True)]
+Texts: TypeAlias = str | Annotated[list[Part], Field(fail_fast=True)]
 
 
 class MessageItem(Body):
@@ -54,8 +56,8 @@ class CallOutputItem(Body):
 
 class ReasoningItem(Body):
     type: Literal["reasoning"]
-    content: list[ThoughtPart] = Field(default_factory=list[ThoughtPart])
-    summary: list[ThoughtPart] = Field(default_factory=list[ThoughtPart])
+    content: ThoughtParts = Field(default_factory=list[ThoughtPart])
+    summary: ThoughtParts = Field(default_factory=list[ThoughtPart])
 
 
 def _type_of(item: Any) -> str:
@@ -81,7 +83,7 @@ class FunctionTool(Body):
     type: Literal["function"]
     name: Annotated[str, Field(min_length=1)]
     description: str | None = None
-    parameters: dict[str, Any] | None = None
+    parameters: EchoedSchema | None = None
     strict: bool | None = None
 
 
@@ -93,14 +95,14 @@ class NamedFunction(Body):
 class AllowedFunctions(Body):
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required"]
-    tools: Annotated[list[NamedFunction], Field(min_length=1)]
+    tools: Annotated[list[NamedFunction], Field(min_length=1, max_length=MAX_TOOLS, fail_fast=True)]
 
 
 class TextFormat(Body):
     type: Literal["text", "json_object", "json_schema"] = "text"
     name: str | None = None
     description: str | None = None
-    definition: dict[str, Any] | None = Field(None, alias="schema")
+    definition: EchoedSchema | None = Field(None, alias="schema")
     strict: bool | None = None
 
 
@@ -112,26 +114,35 @@ class ReasoningOptions(Body):
     effort: str | None = None
 
 
+def _few(metadata: object) -> object:
+    """Before there is a complaint about each of a million values."""
+    if isinstance(metadata, dict) and len(cast(dict[str, Any], metadata)) > MAX_METADATA:
+        raise ValueError(f"at most {MAX_METADATA} pairs")
+    return cast(object, metadata)
+
+
 class ResponseRequest(SamplingFields):
     """POST /v1/responses. Sampling fields beyond temperature and top_p, n_keep, speculative, prediction and
     cache_salt are those of a chat completion."""
 
-    input: str | Annotated[list[Item], Field(min_length=1)]
+    input: str | Annotated[list[Item], Field(min_length=1, fail_fast=True)]
     model: str | None = None
     instructions: str | None = None
     previous_response_id: str | None = None
     store: bool = True
     stream: bool = False
     max_output_tokens: Annotated[int, Field(ge=1)] | None = None
-    tools: list[FunctionTool] = Field(default_factory=list[FunctionTool])
+    tools: Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS, fail_fast=True)] = Field(
+        default_factory=list[FunctionTool]
+    )
     tool_choice: Literal["none", "auto", "required"] | NamedFunction | AllowedFunctions = "auto"
     parallel_tool_calls: bool = True
     text: TextOptions = Field(default_factory=TextOptions)
     reasoning: ReasoningOptions | None = None
-    include: list[Included] = Field(default_factory=list[Included])
+    include: Annotated[list[Included], Field(fail_fast=True)] = Field(default_factory=list[Included])
     top_logprobs: TopLogprobs | None = None
     truncation: Literal["auto", "disabled"] = "disabled"
-    metadata: Annotated[dict[str, str], Field(max_length=MAX_METADATA)] = Field(
+    metadata: Annotated[dict[str, str], Field(max_length=MAX_METADATA), BeforeValidator(_few)] = Field(
         default_factory=dict[str, str]
     )
     n_keep: LastTokens = 0

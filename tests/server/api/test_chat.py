@@ -266,6 +266,8 @@ UNHONOURABLE: list[tuple[Any, str | None]] = [
     ({**BODY, "samplers": ["top_k", "infill"]}, "samplers"),
     ({**BODY, "samplers": "top_k;nucleus;top_p"}, "samplers"),
     ({**BODY, "logit_bias": {"259": 1}}, "logit_bias"),
+    ({**BODY, "logit_bias": {"9" * 5000: 1}}, "logit_bias"),
+    ({**BODY, "logit_bias": [["9" * 5000, 1]]}, "logit_bias"),
     ({**BODY, "logit_bias": {"1": True}}, "logit_bias"),
     ({**BODY, "logit_bias": [[1]]}, "logit_bias"),
     ({**BODY, "logit_bias": [[None, 1]]}, "logit_bias"),

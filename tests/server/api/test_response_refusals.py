@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
@@ -9,6 +10,9 @@ import pytest
 from tests.contract.contract import validate
 from tests.http_lead import Lead
 from tests.server.api.test_responses import WEATHER, post
+
+DEEP: dict[str, Any] = functools.reduce(lambda inner, _: {"x": inner}, range(300), {})
+"""Can be read as JSON, but not be written again."""
 
 UNHONOURABLE: list[tuple[dict[str, Any], str]] = [
     ({"input": None}, "input"),
@@ -22,6 +26,13 @@ UNHONOURABLE: list[tuple[dict[str, Any], str]] = [
     ({"tools": [{"type": "web_search"}]}, "tools.0.type"),
     ({"tools": [{"type": "function", "name": "a b"}]}, "tools.0.name"),
     ({"tools": [WEATHER, WEATHER]}, "tools.1.name"),
+    ({"tools": [{**WEATHER, "name": f"f{i}"} for i in range(129)]}, "tools"),
+    ({"tools": [{**WEATHER, "parameters": DEEP}]}, "tools.0.parameters"),
+    (
+        {"tools": [{**WEATHER, "parameters": DEEP}], "tool_choice": "none", "stream": True},
+        "tools.0.parameters",
+    ),
+    ({"text": {"format": {"type": "text", "schema": DEEP}}}, "text.format.schema"),
     ({"tools": [WEATHER], "tool_choice": {"type": "function", "name": "f"}}, "tool_choice"),
     ({"tool_choice": "required"}, "tool_choice"),
     ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.schema"),

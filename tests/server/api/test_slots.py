@@ -216,7 +216,7 @@ async def test_a_salted_conversation_needs_its_salt(tmp_path: Path):
         await server.done(id, "save", filename="story", cache_salt="mine")
         await server.done(id, "erase")
         for salt in (None, "", "another"):
-            await server.refused(id, "restore", 400, filename="story", cache_salt=salt)
+            await server.refused(id, "restore", 404, filename="story", cache_salt=salt)
         await server.done(id, "restore", filename="story", cache_salt="mine")
         assert cached_of(await server.chat()) == 0
         again = await server.chat(cache_salt="mine")

@@ -149,6 +149,28 @@ async def test_a_call_that_is_broken_off_ends_by_its_length():
     assert PARIS.startswith(choice["message"]["tool_calls"][0]["function"]["arguments"])
 
 
+@pytest.mark.parametrize(
+    ("text", "stop"), [(A_CALL, "Par"), (A_CALL[:50], None), (f"{ANOTHER}{A_CALL[:50]}", None)]
+)
+async def test_a_call_that_is_broken_off_is_not_to_be_made(text: str, stop: str | None):
+    choice = await whole(text, tools=TOOLS, stop=stop)
+    assert choice["message"]["tool_calls"][-1]["function"]["name"] == "weather"
+    assert choice["finish_reason"] == "stop"
+    assert (await deltas(text, tools=TOOLS, stop=stop))[-1] == {"finish_reason": "stop"}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_call_may_have_lone_surrogates(stream: bool):
+    arguments = json.dumps(json.dumps({"city": "\ud800"}, ensure_ascii=False))
+    text = f'<tool_call>{{"name": "weather\\udfff", "arguments": {arguments}}}</tool_call>'
+    one = await tell(text, tools=TOOLS, stream=stream)
+    choices = [chunk["choices"][0] for chunk in one.events[:-1]] if stream else one.json["choices"]
+    told = [choice["delta" if stream else "message"].get("tool_calls", []) for choice in choices]
+    functions = [call["function"] for calls in told for call in calls]
+    assert functions[0]["name"] == "weather?"
+    assert "".join(function["arguments"] for function in functions) == '{"city": "?"}'
+
+
 @pytest.mark.parametrize("fields", [{}, {"tools": TOOLS, "tool_choice": "none"}])
 async def test_without_tools_nothing_is_a_call(fields: dict[str, Any]):
     choice = await whole(A_CALL, **fields)

@@ -120,9 +120,52 @@ def test_a_salted_file_is_for_its_salt_only_and_does_not_tell_it(path: Path):
     files(path).write("a", TOKENS, PAYLOAD, salt="secret")
     assert files(path).read("a", salt="secret").tokens == TOKENS
     for salt in ("", "other"):
-        with pytest.raises(ForeignError, match="salt"):
+        with pytest.raises(FileNotFoundError):
             files(path).read("a", salt=salt)
-    assert b"secret" not in (path / "a").read_bytes()
+    (name,) = names_in(path)
+    assert "secret" not in name
+    assert b"secret" not in (path / name).read_bytes()
+
+
+def test_each_salt_has_names_of_its_own(path: Path):
+    here = files(path)
+    written = {"": [1], "mine": [2], "yours": [3]}
+    for salt, tokens in written.items():
+        here.write("a", tokens, PAYLOAD, salt=salt)
+    assert {salt: here.read("a", salt=salt).tokens for salt in written} == written
+    here.write("a", [4], PAYLOAD, salt="mine")
+    assert here.read("a", salt="yours").tokens == [3]
+    assert len(names_in(path)) == 3
+    assert [name for name in names_in(path) if not fault(name)] == ["a"], "nobody can name another's file"
+
+
+def test_a_salted_file_that_was_renamed_is_refused(path: Path):
+    here = files(path)
+    here.write("a", TOKENS, PAYLOAD, salt="secret")
+    (path / names_in(path)[0]).rename(path / "a")
+    with pytest.raises(ForeignError, match="salt"):
+        here.read("a")
+
+
+def test_a_salted_file_of_another_model_is_refused_and_replaced(path: Path):
+    files(path, model="another").write("a", TOKENS, PAYLOAD, salt="mine")
+    with pytest.raises(ForeignError, match="another model"):
+        files(path).read("a", salt="mine")
+    files(path).write("a", TOKENS, PAYLOAD, salt="mine")
+    assert len(names_in(path)) == 1
+
+
+def test_the_longest_name_fits_beside_a_salt(path: Path):
+    files(path).write("x" * 128, TOKENS, PAYLOAD, salt="mine")
+    assert files(path).read("x" * 128, salt="mine").tokens == TOKENS
+
+
+def test_the_budget_is_one_for_all_salts(path: Path):
+    size = files(path).write("a", TOKENS, PAYLOAD, salt="mine")
+    here = files(path, budget=2 * size)
+    here.write("a", TOKENS, PAYLOAD, salt="yours")
+    with pytest.raises(FullError):
+        here.write("a", TOKENS, PAYLOAD)
 
 
 @pytest.mark.parametrize("at", [9, 40, 100, -700, -1])

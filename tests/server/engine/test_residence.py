@@ -12,6 +12,7 @@ from server.cache.snapshots import Found, Snapshots
 from server.engine.request import GenerationRequest
 from server.engine.residence import Pace, Slope
 from server.engine.scheduler import Limits
+from server.errors import BackendError
 from server.llama.backend import Batch, Logits
 from server.llama.fake import FakeBackend
 from server.sampling.params import SamplingParams
@@ -264,6 +265,81 @@ def test_a_conversation_that_went_on_is_copied_anew():
     assert backend.n_saved == 2
     ((tokens),) = tiers.conversations(most=9)
     assert tokens[:129] == (*prompt(0), *range(1, 30))
+
+
+def test_a_copy_goes_with_its_conversation():
+    found, backend, _ = resting(ENOUGH, 1)
+    found.engine.tidy()
+    residence = found.engine._residence  # pyright: ignore[reportPrivateUsage]
+    copies = residence._copies  # pyright: ignore[reportPrivateUsage]
+    assert copies.n_bytes > 0
+    for seq in range(residence.n_places):
+        residence.erase(seq)
+    assert copies.n_bytes == 0
+    found.run(ask(prompt(0)))
+    found.engine.tidy()
+    assert copies.n_bytes > 0
+    found.submit(ask(prompt(0)))
+    found.engine.step()
+    assert copies.n_bytes == 0  # it goes on: the copy is not of what it will be
+    assert backend.n_saved == 2
+
+
+def test_copies_give_way_to_what_comes_from_disk(tmp_path: Path):
+    before = OnDisk(tmp_path)
+    first = harness(before.snapshots)
+    first.run(ask(prompt(0)))
+    first.engine.rest(10.0)
+    before.snapshots.close()
+    ready = threading.Event()
+    disk = DiskTier(tmp_path, budget_bytes=ENOUGH, fingerprint="fake")
+    size = disk.n_bytes
+    tiers = Snapshots(memory_bytes=3 * size, disk=disk, on_ready=ready.set)
+    second = harness(tiers, n_seqs=5)
+    for i in (1, 2, 3):
+        second.run(ask(prompt(i)))
+    for _ in range(5):
+        second.engine.tidy()
+    copies = second.engine._residence._copies  # pyright: ignore[reportPrivateUsage]
+    assert copies.n_bytes > size
+    (id,) = second.submit(ask([*prompt(0), 7]))
+    while not second.outcomes[id].ended:
+        if not second.engine.step():
+            assert ready.wait(10.0)
+            ready.clear()
+    assert second.outcomes[id].started.n_cached >= 99
+    assert copies.n_bytes + tiers.counters().memory_bytes <= 3 * size
+    tiers.close()
+
+
+class Exhausted(Watched):
+    """No memory for a state."""
+
+    def save(self, seq: int) -> bytes:
+        raise MemoryError
+
+
+def test_without_memory_for_a_state_nothing_is_lost_but_the_state():
+    found = Harness(Exhausted(n_seqs=2, n_cells=4096), snapshots=memory(), n_slots=1, limits=LIMITS)
+    for i in range(4):
+        (outcome,) = found.run(ask(prompt(i)))
+        assert len(outcome.tokens) == 8
+    found.engine.tidy()
+    found.engine.rest(1.0)
+
+
+def test_what_is_saved_at_the_end_does_not_give_way_to_anybody(tmp_path: Path):
+    tiers = OnDisk(tmp_path).snapshots
+    found = harness(tiers)
+    found.submit(ask(prompt(0), max_tokens=50))
+    for _ in range(12):
+        found.engine.step()
+    found.engine.fail_all(BackendError("the end"))
+    found.engine.rest(0.0)
+    writer = tiers._writer  # pyright: ignore[reportPrivateUsage]
+    assert writer
+    assert writer._free.is_set()  # pyright: ignore[reportPrivateUsage]
+    tiers.close()
 
 
 def test_copies_take_no_memory_that_snapshots_need():

@@ -74,5 +74,19 @@ def test_poor_guesses_are_no_reason_to_pause_a_drafter_that_slows_nothing():
     assert mixed(Trial(), beside_s=3.0, n=5000) > 4700
 
 
+def test_a_trial_ends_when_there_is_nobody_to_try():
+    trial = Trial()
+    mixed(trial, beside_s=3.0, n=WARM_UP + 17)
+    assert trial.muted
+    trial.interrupt()
+    assert trial.on
+    assert not trial.muted
+    trial = Trial()
+    mixed(trial, beside_s=3.5, n=WARM_UP + 200)
+    assert not trial.on
+    trial.interrupt()
+    assert trial.on
+
+
 def test_poor_guesses_that_slow_steps_are_one():
     assert mixed(Trial(), beside_s=3.5, n=5000) < WARM_UP + 500

@@ -21,12 +21,14 @@ from server.text.form import (
     CallSyntax,
     Form,
 )
-from server.text.message import Arguments, CallBegun, Message, Piece, ToolCall, coalesced, folded
+from server.text.message import Arguments, CallBegun, Content, Message, Piece, ToolCall, coalesced, folded
 from server.text.reading import MessageReader
+from server.text.toolcalls import LONGEST
 
 NAMES = frozenset({"f", "get_weather"})
 THINK = THINKING[0]
 CITY = '{"city": "Par\\"is}"}'
+LONG = "x" * LONGEST
 
 
 def form(syntax: CallSyntax | None = None, *, thinks: bool = False, opened: bool = False) -> Form:
@@ -96,6 +98,36 @@ EXAMPLES: dict[str, tuple[str, Form, Message]] = {
         form(HERMES),
         Message(calls=(call("f", "{}"),)),
     ),
+    "hermes, neither an object nor its text": (
+        '<tool_call>{"name": "f", "arguments": [1]}</tool_call><tool_call>{"arguments": "x", "name": "f"}',
+        form(HERMES),
+        Message(calls=(call("f", "{}"), call("f", "{}", index=1))),
+    ),
+    "hermes, two texts of objects": (
+        '<tool_call>{"name": "f", "arguments": "{}{}"}</tool_call>',
+        form(HERMES),
+        Message(calls=(call("f", "{}"),)),
+    ),
+    "hermes, arguments twice": (
+        f'<tool_call>{{"name": "f", "arguments": {CITY}, "parameters": {{"b": 2}}}}</tool_call>',
+        form(HERMES),
+        Message(calls=(call("f"),)),
+    ),
+    "hermes, arguments twice before the name": (
+        f'<tool_call>{{"parameters": {CITY}, "arguments": {{"b": 2}}, "name": "f"}}</tool_call>',
+        form(HERMES),
+        Message(calls=(call("f"),)),
+    ),
+    "hermes, lone surrogates": (
+        r'<tool_call>{"name": "f\ud800", "arguments": "{\"a\": \"\udc00\"}"}</tool_call>',
+        form(HERMES),
+        Message(calls=(call("f?", '{"a": "?"}'),)),
+    ),
+    "hermes, a long key in a call": (
+        f'<tool_call>{{"name": "f", "arguments": {CITY}, "{LONG}": 1}}</tool_call>',
+        form(HERMES),
+        Message(f'"{LONG}": 1}}</tool_call>', calls=(call("f"),)),
+    ),
     "hermes, as OpenAI has it": (
         f'<tool_call>{{"type": "function", "function": {{"name": "f", "arguments": {CITY}}}}}</tool_call>',
         form(HERMES),
@@ -146,6 +178,8 @@ EXAMPLES: dict[str, tuple[str, Form, Message]] = {
         Message('{"name": "g", "parameters": {}}'),
     ),
     "llama 3, text": ('I say {"name": "f"}', form(LLAMA3), Message('I say {"name": "f"}')),
+    "llama 3, a long key": (f'{{"{LONG}": 1}}', form(LLAMA3), Message(f'{{"{LONG}": 1}}')),
+    "llama 3, a long name": (f'{{"name": "{LONG}"}}', form(LLAMA3), Message(f'{{"name": "{LONG}"}}')),
     "mistral": (
         f"[TOOL_CALLS] [{', '.join(objects('arguments', 'f', 'get_weather'))}]",
         form(MISTRAL),
@@ -165,6 +199,21 @@ EXAMPLES: dict[str, tuple[str, Form, Message]] = {
         f"[TOOL_CALLS]f{CITY}",
         form(MISTRAL_ARGS),
         Message(calls=(call("f"),)),
+    ),
+    "mistral, a brace in front of its mark": (
+        f"[TOOL_CALLS]f[CALL_ID]1{CITY}[ARGS]",
+        form(MISTRAL_ARGS),
+        Message("[ARGS]", calls=(call("f"),)),
+    ),
+    "mistral, a long name": (
+        f"[TOOL_CALLS]{LONG}{CITY}",
+        form(MISTRAL_ARGS),
+        Message(f"[TOOL_CALLS]{LONG}{CITY}"),
+    ),
+    "functionary, a long name": (
+        f"<function={LONG}>{CITY}",
+        form(FUNCTIONARY),
+        Message(f"<function={LONG}>{CITY}"),
     ),
     "mistral, broken off": ("[TOOL_CALLS]get_wea", form(MISTRAL_ARGS), Message("[TOOL_CALLS]get_wea")),
     "functionary": (
@@ -214,7 +263,7 @@ WORDS = [
     "<think>", "</think>", "<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]",
     "<|python_tag|>", "<function=f>", "</function>", "{", "}", "[", "]", '"name"', '"arguments"',
     '"parameters"', ":", ",", ";", '"f"', '"x', "\\", '"', " ", "\n",
-    "f", "12", "null", "<", "é", CITY, *objects("arguments", "f"),
+    "f", "12", "null", "<", "é", LONG[::2], CITY, *objects("arguments", "f"),
 ]  # fmt: skip
 FORMS = [
     replace(form(syntax, thinks=thinks, opened=opened), most_calls=most)
@@ -259,3 +308,45 @@ def test_arguments_are_told_as_they_grow():
     assert reader.feed('uments": {"a": "1') == [Arguments(0, '{"a": "1')]
     assert reader.feed('2"') == [Arguments(0, '2"')]
     assert reader.feed("}") == [Arguments(0, "}")]
+
+
+@pytest.mark.parametrize(
+    ("begun", "form"),
+    [
+        ('{"', form(LLAMA3)),
+        ('{"name": "', form(LLAMA3)),
+        ('{"type": "', form(LLAMA3)),
+        ("[TOOL_CALLS]", form(MISTRAL_ARGS)),
+        ("[TOOL_CALLS]f[CALL_ID]", form(MISTRAL_ARGS)),
+        ("<function=", form(FUNCTIONARY)),
+    ],
+)
+def test_what_is_too_long_for_a_name_is_told_as_it_grows(begun: str, form: Form):
+    reader = MessageReader(form)
+    assert reader.feed(begun) == []
+    assert folded(reader.feed(LONG)).content == begun + LONG
+    assert reader.feed("x") == [Content("x")]
+
+
+@pytest.mark.parametrize(
+    ("text", "form", "broken_off"),
+    [
+        ('<tool_call>{"name": "f"', form(HERMES), True),
+        ('<tool_call>{"name": "f", "arguments": {"a": 1', form(HERMES), True),
+        ('<tool_call>{"name": "f", "arguments": "{', form(HERMES), True),
+        ('<tool_call>{"name": "f", "arguments": {"a": 1}', form(HERMES), False),
+        ('<tool_call>{"name": "f", "arguments": {"a": 1}, "id": "', form(HERMES), False),
+        (HERMES_CALL, form(HERMES), False),
+        (HERMES_CALL + '<tool_call>{"name": "f", "arguments": {', form(HERMES), True),
+        (HERMES_CALL + '<tool_call>{"na', form(HERMES), False),
+        ('[TOOL_CALLS]f[ARGS]{"a', form(MISTRAL_ARGS), True),
+        ("[TOOL_CALLS]f[ARGS]{}", form(MISTRAL_ARGS), False),
+        ("Yes.", form(HERMES), False),
+    ],
+)
+def test_whether_a_call_is_broken_off(text: str, form: Form, broken_off: bool):
+    reader = MessageReader(form)
+    reader.feed(text)
+    assert not reader.broken_off
+    reader.end()
+    assert reader.broken_off == broken_off

@@ -80,6 +80,7 @@ def test_what_templates_expect_to_be_there():
         "{{ range(10 ** 9) | list }}",
         "{{ messages[9]['role'] }}",
         "{{ ''.__class__.__mro__ }}",
+        r"{{ '\ud800' }}",
         "{{ messages.append(1) }}",
         "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
     ],
