@@ -222,7 +222,7 @@ async def test_files_of_slots_are_for_the_key_that_saved_them(tmp_path: Path):
             for key, action, status in (
                 (BERT, "save", 400),
                 (ANNA, "save", 200),
-                (BERT, "restore", 400),
+                (BERT, "restore", 404),  # not even that there is such a file
                 (ANNA, "restore", 200),
             ):
                 url = f"/slots/{id}?action={action}"
