@@ -369,9 +369,9 @@ class Engine:
         """Median microseconds of Python outside decode in recent one-session steps; 0 before the first."""
         return median(self._overheads) * 1e6 if self._overheads else 0.0
 
-    def tidy(self) -> None:
-        """There has been nothing to do for a moment: prepare for what may come."""
-        self._residence.copy_ahead()
+    def tidy(self) -> bool:
+        """There has been nothing to do for a moment: prepare for what may come. Returns whether it did."""
+        return self._residence.copy_ahead()
 
     def rest(self, timeout_s: float) -> None:
         """No more steps will follow: save what is worth it, at most that long."""

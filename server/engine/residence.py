@@ -143,11 +143,12 @@ class Residence:
         if self.snapshots is not None:
             self.snapshots.at_work(is_so)
 
-    def copy_ahead(self) -> None:
+    def copy_ahead(self) -> bool:
         """There is nothing else to do: copy the state of one conversation that rests in the KV cache, so that
-        it can leave at once. Only where host memory has room for it without anybody leaving that."""
+        it can leave at once. Only where host memory has room for it without anybody leaving that. Returns
+        whether there was one."""
         if self.snapshots is None or not self.snapshots.has_memory:
-            return
+            return False
         self._fit_copies()
         for resting in self._worth_saving():
             room = self.snapshots.free_bytes - self._copies.n_bytes
@@ -156,7 +157,8 @@ class Residence:
             if (data := self._saved(resting)) is not None:
                 self._copies.put(resting.seq, resting.tokens, data)
                 self._fit_copies()
-            return
+            return data is not None
+        return False
 
     def _fit_copies(self) -> None:
         """Snapshots need the room first: they may have come from disk meanwhile."""

@@ -260,12 +260,11 @@ class EngineThread:
         profile.dump_stats(self._profile)
 
     def _work(self) -> None:
-        idle, wait_s = False, 0.0
+        idle, tidy, wait_s = False, False, 0.0
         while self._obey(wait_s):
             try:
                 was_idle, idle = idle, not self._engine.step()
-                if idle and was_idle:
-                    self._engine.tidy()
+                tidy = idle and (tidy or (was_idle and not self._engine.tidy()))
                 wait_s = (IDLE_S if was_idle else PAUSE_S) if idle else 0.0
             except Exception:
                 logger.exception("a step of the engine failed; it ends %s", self._requests() or "no request")

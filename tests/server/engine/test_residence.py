@@ -244,8 +244,7 @@ def resting(n_bytes: int, n: int = 3) -> tuple[Harness, Watched, Snapshots]:
 
 def test_conversations_that_were_copied_in_idle_time_leave_without_being_saved_again():
     found, backend, tiers = resting(ENOUGH)
-    for _ in range(5):
-        found.engine.tidy()
+    assert [found.engine.tidy() for _ in range(5)] == [True, True, True, False, False]
     assert backend.n_saved == 3
     assert tiers.counters().memory_snapshots == 0  # they are in the KV cache, and go nowhere
     found.engine.rest(1.0)
