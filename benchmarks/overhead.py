@@ -62,7 +62,7 @@ class Guesses:
     @property
     def bound_us(self) -> float:
         """What a step may take."""
-        return DRAFTED_US if self.by or self.lookup else PLAIN_US
+        return DRAFTED_US if self.by else PLAIN_US
 
     def __str__(self) -> str:
         return self.kind + (f" by {self.by}" if self.by else "") + (", lookup" if self.lookup else "")

@@ -1,0 +1,49 @@
+"""What servers in processes of their own answer is held against the contract, too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import httpx2
+import pytest
+
+from tests.contract.witness import Exchange, faults
+
+
+class _Watched(httpx.SyncByteStream, httpx2.SyncByteStream):
+    """A body on its way to a client, shown to an exchange as it comes."""
+
+    def __init__(self, stream: Any, exchange: Exchange) -> None:
+        self._stream = stream
+        self._exchange = exchange
+
+    def __iter__(self) -> Iterator[bytes]:
+        for data in self._stream:
+            self._exchange.sent({"type": "http.response.body", "body": data, "more_body": True})
+            yield data
+        self._exchange.sent({"type": "http.response.body", "body": b"", "more_body": False})
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+@pytest.fixture(autouse=True)
+def _clients_are_watched(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]
+    for library in (httpx, httpx2):  # ours, and that of OpenAI's SDK
+        monkeypatch.setattr(library.Client, "send", _watching(library.Client.send))
+
+
+def _watching(send: Any) -> Any:
+    def watched(client: Any, request: Any, *, stream: bool = False, **more: Any) -> Any:
+        response = send(client, request, stream=True, **more)
+        exchange = Exchange(request.method, request.url.path, dict(request.headers.raw), faults)
+        headers = response.headers.raw
+        exchange.sent({"type": "http.response.start", "status": response.status_code, "headers": headers})
+        response.stream = _Watched(response.stream, exchange)
+        if not stream:
+            response.read()
+        return response
+
+    return watched
