@@ -81,7 +81,7 @@ def test_the_table_marks_what_is_over_its_bound():
     assert lines[2] == "| none | defaults | 0.0 | 1.0 | **151** |"
     assert lines[3] == "| tree by script | defaults | 8.0 | 4.0 | 151 |"
     assert lines[4].endswith("| **401** |")
-    assert lines[5].endswith("| 151 |")
+    assert lines[5].endswith("| **151** |")
 
 
 def test_cases_are_chosen_by_name():
