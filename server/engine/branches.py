@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
 from dataclasses import dataclass
 
 from server.engine.proposer import ROOT
@@ -21,14 +21,15 @@ class Branches:
     n_leaves: int
 
 
-def branches(parents: Sequence[int]) -> Branches:
+@functools.lru_cache(1024)  # trees of a session are of few shapes
+def branches(parents: tuple[int, ...]) -> Branches:
     """Of a tree whose parents come before their children. A first child continues its parent's way to a leaf,
     every other one begins a new way, which all above it share."""
     depths: list[int] = []
     below: list[tuple[int, ...]] = []
     has_child = {ROOT}
     n_leaves = 0
-    for _i, parent in enumerate(parents):
+    for parent in parents:
         depths.append(0 if parent == ROOT else depths[parent] + 1)
         if parent in has_child:
             below.append((n_leaves,))

@@ -93,9 +93,9 @@ def _loud_block(seed: int, first: int, n_vocab: int) -> list[Noise]:
     """The same for _BLOCK positions from `first` on, which costs little more than for one."""
     keys = np.array([_key(seed, first + i) for i in range(_BLOCK)], np.uint64)[:, None]
     expected = n_vocab / RARITY
-    n = int(expected + 6.0 * math.sqrt(expected)) + 8
+    n = int(expected + 3.0 * math.sqrt(expected)) + 8
     ids = _places(keys, n)
-    while ids[:, -1].min() < n_vocab:  # once in many million blocks
+    while ids[:, -1].min() < n_vocab:  # once in several hundred blocks
         n *= 2
         ids = _places(keys, n)
     noise = -np.log(-np.log1p(_uniforms(keys, ids) / -RARITY))
@@ -118,7 +118,10 @@ def uniform(seed: int, position: int, purpose: int) -> float:
 
 @functools.lru_cache(_CACHED)
 def _key(seed: int, position: int) -> int:
-    return mix(mix(seed) + _GOLDEN * (position + 1))
+    return mix(_mixed(seed) + _GOLDEN * (position + 1))
+
+
+_mixed = functools.lru_cache(_CACHED)(mix)
 
 
 def _uniforms_of(key: int, numbers: Sequence[int]) -> list[float]:
@@ -142,4 +145,7 @@ def _uniforms(keys: np.uint64 | npt.NDArray[np.uint64], numbers: Ids) -> Floats:
     x ^= x >> _U64_27
     x *= _U64_B
     x >>= _U64_33
-    return (x.astype(np.float64) + 0.5) * 2.0**-31
+    found = x.astype(np.float64)
+    found += 0.5
+    found *= 2.0**-31
+    return found

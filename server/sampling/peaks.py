@@ -102,6 +102,9 @@ class Peaks:
         """What is at least the floor in these columns, which are all that have such a logit."""
         if self.maxima is self.row:
             return columns
+        if len(columns) == 1 and columns[0] < self._length:  # mostly, where the model is sure
+            column = columns[0]
+            return (self._lines[:, column] >= floor).nonzero()[0] * self._length + column
         ragged = len(columns) > 0 and columns[-1] == self._length
         inside = columns[:-1] if ragged else columns
         (at,) = (self._lines.take(inside, 1) >= floor).ravel().nonzero()

@@ -45,9 +45,12 @@ class _Rate:
 
 
 class _Source:
-    __slots__ = ("best", "buckets", "share_sure", "sure", "unsure")
+    """like: the same source in the parent, which learns beside this one."""
+
+    __slots__ = ("best", "buckets", "like", "share_sure", "sure", "unsure")
 
     def __init__(self, like: _Source | None) -> None:
+        self.like = like
         if like is None:
             middles = [(low + high) / 510 for low, high in zip((0, *_BOUNDS), _BOUNDS, strict=False)]
             self.buckets = [_Rate(TRUST * middle, WORD) for middle in middles]
@@ -57,6 +60,11 @@ class _Source:
             self.buckets = [_begin(rate) for rate in like.buckets]
             self.best, self.share_sure = _begin(like.best), _begin(like.share_sure)
             self.sure, self.unsure = _begin(like.sure), _begin(like.unsure)
+
+    def observe_best(self, sure: bool, hit: bool, window: int) -> None:
+        self.best.observe(hit, window)
+        self.share_sure.observe(sure, window)
+        (self.sure if sure else self.unsure).observe(hit, window)
 
 
 def _begin(like: _Rate) -> _Rate:
@@ -74,18 +82,17 @@ class Acceptance:
 
     def observe(self, source: str, confidence: int, hit: bool) -> None:
         """A guess of this source at a position that was committed, and whether it was right."""
-        self._known(source).buckets[_BUCKET[confidence]].observe(hit, self._window)
-        if self._parent:
-            self._parent.observe(source, confidence, hit)
+        known, bucket = self._known(source), _BUCKET[confidence]
+        known.buckets[bucket].observe(hit, self._window)
+        if known.like is not None:
+            known.like.buckets[bucket].observe(hit, LONG_WINDOW)
 
     def observe_best(self, source: str, confidence: int, hit: bool) -> None:
         """Whether the guess that this source was surest of was right."""
-        known, window = self._known(source), self._window
-        known.best.observe(hit, window)
-        known.share_sure.observe(confidence >= SURE, window)
-        (known.sure if confidence >= SURE else known.unsure).observe(hit, window)
-        if self._parent:
-            self._parent.observe_best(source, confidence, hit)
+        known, sure = self._known(source), confidence >= SURE
+        known.observe_best(sure, hit, self._window)
+        if known.like is not None:
+            known.like.observe_best(sure, hit, LONG_WINDOW)
 
     def probability(self, source: str, confidence: int) -> float:
         """That a guess is right, given that everything before it is."""

@@ -7,7 +7,7 @@ earlier guess, or a state the lead has moved on from: what still agrees with the
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -128,7 +128,7 @@ class ScoredTree:
         if len(self._places) > MAX_NODES:
             return None
         chain = chain_next(parent.chain, token)
-        node = _Node(token, parent.position + 1, chain, source, confidence)
+        node = _Node(token, parent.position + 1, chain, source, confidence, {})
         parent.children[token] = node
         self._places[chain] = node
         return node
@@ -154,10 +154,11 @@ class ScoredTree:
         forget those. Returns whether something is left of the tree."""
         root, grown = self._root, False
         for token in tokens:
-            _learn(acceptance, list(root.children.values()), token)
+            if root.children:
+                _learn(acceptance, root.children.values(), token)
             child = root.children.get(token)
             if child is None:
-                child = _Node(token, root.position + 1, chain_next(root.chain, token), "", 255)
+                child = _Node(token, root.position + 1, chain_next(root.chain, token), "", 255, {})
             root = child
             self._committed.append(token)
             self._chains.append(root.chain)
@@ -224,13 +225,13 @@ def _push(
             heapq.heappush(heap, (-probability, child.chain, index, child))  # chains differ
 
 
-def _learn(acceptance: Acceptance, guesses: Sequence[_Node], token: int) -> None:
+def _learn(acceptance: Acceptance, guesses: Collection[_Node], token: int) -> None:
     """All these were guessed for one position, where `token` was committed. Only what a source was surest of
     says how good it is in general: its alternatives are there for the case that it is wrong."""
     surest: dict[str, _Node] = {}
     for guess in guesses:
         acceptance.observe(guess.source, guess.confidence, guess.token == token)
-        for source in guess.source.split(AND):
+        for source in guess.source.split(AND) if AND in guess.source else (guess.source,):
             if source not in surest or surest[source].confidence < guess.confidence:
                 surest[source] = guess
     for source, guess in surest.items():

@@ -16,7 +16,7 @@ from tests.support import Harness, OracleProposer, request
 
 
 def test_a_chain_has_one_leaf():
-    tree = branches([ROOT, 0, 1])
+    tree = branches((ROOT, 0, 1))
     assert tree.n_leaves == 1
     assert tree.below == ((0,), (0,), (0,))
     assert tree.depths == (0, 1, 2)
@@ -25,7 +25,7 @@ def test_a_chain_has_one_leaf():
 def test_the_main_leaf_is_reached_over_first_children():
     #      0 - 1 - 3
     #       \\- 2     4 (another root child)
-    tree = branches([ROOT, 0, 0, 1, ROOT])
+    tree = branches((ROOT, 0, 0, 1, ROOT))
     assert tree.n_leaves == 3
     assert tree.below == ((0, 1), (0,), (1,), (0,), (2,))
     assert tree.depths == (0, 1, 1, 2, 0)
@@ -33,7 +33,7 @@ def test_the_main_leaf_is_reached_over_first_children():
 
 @given(st.lists(st.integers(0, 1000), max_size=12))
 def test_every_leaf_has_a_number_and_its_path_carries_it(choices: list[int]):
-    parents = [choice % (i + 1) - 1 for i, choice in enumerate(choices)]
+    parents = tuple(choice % (i + 1) - 1 for i, choice in enumerate(choices))
     tree = branches(parents)
     leaves = [i for i in range(len(parents)) if i not in parents]
     assert sorted(leaf for node in leaves for leaf in tree.below[node]) == list(range(tree.n_leaves))
