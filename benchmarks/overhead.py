@@ -20,12 +20,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import CodeType
 
 import numpy as np
 
 from benchmarks import prepared, report
 from benchmarks.prepared import DECODE_S, DEPTH, LEAVES, N_BATCH, ROW_S
+from benchmarks.profiling import by_own_time
 from server.engine.engine import Engine
 from server.engine.events import Committed, Event
 from server.engine.proposer import Proposer
@@ -41,7 +41,6 @@ from server.speculation.speculator import Speculator
 
 N_PROMPT = 512
 WARM_UP = 20  # steps
-TOP = 15  # functions of a profile
 PLAIN_US, DRAFTED_US = 150.0, 400.0  # what a step without and with guesses may take
 WAYS = {
     "temperature 0": SamplingParams(temperature=0.0),
@@ -182,23 +181,7 @@ def profiled(rows: Logits, guesses: Guesses, sampling: SamplingParams, n_steps: 
     profile = cProfile.Profile()
     for _ in range(n_steps):
         bench.step(profile)
-    entries = [e for e in profile.getstats() if not _is_ours(e.code)]
-    lines = ["own µs/step  calls/step  function"]
-    for entry in sorted(entries, key=lambda e: -e.inlinetime)[:TOP]:
-        own_us, calls = 1e6 * entry.inlinetime / n_steps, entry.callcount / n_steps
-        lines.append(f"{own_us:11.1f}  {calls:10.1f}  {_place(entry.code)}")
-    return "\n".join(lines)
-
-
-def _is_ours(code: CodeType | str) -> bool:
-    return not isinstance(code, str) and code.co_filename in (__file__, prepared.__file__)
-
-
-def _place(code: CodeType | str) -> str:
-    if isinstance(code, str):
-        return code
-    path = Path(code.co_filename)
-    return f"{path.parent.name}/{path.name}:{code.co_firstlineno} {code.co_qualname}"
+    return by_own_time(profile, n_steps, "step", {__file__, prepared.__file__})
 
 
 # -- the program ----------------------------------------

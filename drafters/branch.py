@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from drafters.guess import Guess
@@ -23,6 +22,7 @@ class Branch:
         self.seq = NO_SEQ
         self.n_kv = fork
         self.n_published = 0
+        self.score = 1.0  # the probability of these guesses, given all before the fork
         self.add(first)
 
     @property
@@ -39,14 +39,10 @@ class Branch:
         """What has to be evaluated before the next guess."""
         return [guess.token for guess in self.guesses[self.n_kv - self.fork :]]
 
-    @property
-    def score(self) -> float:
-        """The probability of these guesses, given all before the fork."""
-        return math.prod(guess.confidence for guess in self.guesses)
-
     def add(self, guess: Guess) -> None:
         self.guesses.append(guess)
         self.chains.append(chain_next(self.chains[-1], guess.token))
+        self.score *= guess.confidence
 
     def unpublished(self) -> tuple[int, int, Sequence[Guess]]:
         """(position, chain hash before it, guesses) of what the lead was not told yet; it counts as told

@@ -6,15 +6,16 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from server.sampling.draw import Ids, Row, draw, probability
+from server.sampling.draw import Row, draw_from
 from server.sampling.noise import gumbel
 from server.sampling.params import SamplingParams
+from server.sampling.peaks import Ids, Peaks
 
 SURE = 0.95  # a guess this likely needs no second one
 _FEW = 2048  # tokens whose noise is looked at
 _WIDEST, _NARROWER = 12.0, (9.0, 6.0, 3.0, 1.0)  # how far below the largest logit
+_SHORT = 8192  # logits whose sum of exponentials costs next to nothing
 
 
 class Guess(NamedTuple):
@@ -36,33 +37,42 @@ def guess(row: Row, sampling: SamplingParams, position: int, *, likeliest: bool,
     Its draw with the noise shared, or the largest logit, which at temperature 0 is the same. second: also
     look for a second guess, where the first is not sure.
     """
-    top = int(row.argmax())
-    if not math.isfinite(row[top]):  # a model that computes nonsense
-        return Guess(top, 0.0)
-    if sampling.temperature <= 0.0:
-        return _greedy(row, top, second)
-    drawn = draw(row, sampling, position)
-    scored = _Scored(row, sampling, position, drawn)
-    token, other = (top, drawn) if likeliest else (drawn, top)
-    confidence = probability(row, top) if likeliest else scored.share(drawn)
-    guessed = Guess(token, confidence, drawn=drawn, likeliest=top)
+    peaks = Peaks(row)
+    if not math.isfinite(peaks.top):  # a model that computes nonsense
+        return Guess(int(row.argmax()), 0.0)
+    top = peaks.lowest_best()
+    if sampling.temperature <= 0.0 or sampling.top_k == 1:
+        return _greedy(peaks, top, second)
+    drawn = draw_from(peaks, sampling, position)
+    if not likeliest:
+        scored = _Scored(peaks, sampling, position, drawn)
+        confidence = scored.share(drawn)
+        if not second or not confidence < SURE:
+            return Guess(drawn, confidence, None, 0.0, drawn, top)
+        return Guess(drawn, confidence, *scored.best_but(drawn, 1.0 - confidence), drawn, top)
+    confidence = 1.0 / _mass(peaks)
     if not second or not confidence < SURE:
-        return guessed
-    runner_up = other if likeliest and other != token else scored.best_but(token)
-    share = min(1.0 - confidence, scored.share(runner_up)) if runner_up is not None else 0.0
-    return guessed._replace(second=runner_up, second_confidence=share)
+        return Guess(top, confidence, None, 0.0, drawn, top)
+    scored = _Scored(peaks, sampling, position, drawn)
+    if drawn == top:
+        return Guess(top, confidence, *scored.best_but(top, 1.0 - confidence), drawn, top)
+    return Guess(top, confidence, drawn, min(1.0 - confidence, scored.share(drawn)), drawn, top)
 
 
-def _greedy(row: Row, top: int, second: bool) -> Guess:
-    confidence = probability(row, top)
-    guessed = Guess(top, confidence, drawn=top, likeliest=top)
-    if not second or not confidence < SURE or len(row) < 2:
-        return guessed
-    rest = row.copy()
-    rest[top] = -np.inf
-    runner_up = int(rest.argmax())
-    share = confidence * math.exp(float(row[runner_up]) - float(row[top]))
-    return guessed._replace(second=runner_up, second_confidence=share)
+def _greedy(peaks: Peaks, top: int, second: bool) -> Guess:
+    confidence = 1.0 / _mass(peaks)
+    if not second or not confidence < SURE or len(peaks.row) < 2:
+        return Guess(top, confidence, None, 0.0, top, top)
+    runner_up = peaks.runner_up(top)
+    share = confidence * math.exp(float(peaks.row[runner_up]) - peaks.top)
+    return Guess(top, confidence, runner_up, share, top, top)
+
+
+def _mass(peaks: Peaks) -> float:
+    """The sum of exp(logit - top). Of a long row nearly, for a fraction of the cost."""
+    if len(peaks.row) > _SHORT:
+        return peaks.mass()
+    return float(np.exp(peaks.row - np.float32(peaks.top)).sum())
 
 
 class _Scored:
@@ -73,35 +83,40 @@ class _Scored:
     against 0.81.
     """
 
-    def __init__(self, row: Row, sampling: SamplingParams, position: int, drawn: int) -> None:
-        self._ids = _near(row, drawn)
-        logits = row[self._ids].astype(np.float64)
-        scores = logits / sampling.temperature + gumbel(sampling.seed, position, self._ids)
-        weights: npt.NDArray[np.float64] = np.exp(scores - scores.max())
-        self._shares = weights / weights.sum()
-        floor = math.log(sampling.min_p) if sampling.min_p > 0.0 else -math.inf
-        self._drawable = logits >= logits.max() + floor
+    def __init__(self, peaks: Peaks, sampling: SamplingParams, position: int, drawn: int) -> None:
+        row = peaks.row
+        self._ids = _near(peaks, drawn)
+        self._logits = row.take(self._ids).astype(np.float64)
+        scores = self._logits / sampling.temperature
+        scores += gumbel(sampling.seed, position, self._ids, len(row))
+        scores -= scores.max()
+        self._weights = np.exp(scores)
+        self._sum = float(self._weights.sum())
+        self._floor = peaks.top + math.log(sampling.min_p) if sampling.min_p > 0.0 else -math.inf
 
     def share(self, token: int) -> float:
-        return float(self._shares[self._ids == token].sum())
+        """Of a token that was drawn."""
+        return float(self._weights[self._ids.searchsorted(token)]) / self._sum
 
-    def best_but(self, token: int) -> int | None:
-        """The token with the highest score apart from this one; one that min_p leaves, where there is any."""
+    def best_but(self, token: int, most: float) -> tuple[int | None, float]:
+        """The token with the highest score apart from this one, one that min_p leaves where there is any, and
+        its share, or `most` where that is less."""
         others = self._ids != token
-        able = others & self._drawable
+        able = others & (self._logits >= self._floor)
         able = able if able.any() else others
         if not able.any():
-            return None
-        return int(self._ids[able][self._shares[able].argmax()])
+            return None, 0.0
+        at = int(np.where(able, self._weights, -1.0).argmax())
+        return int(self._ids[at]), min(most, float(self._weights[at]) / self._sum)
 
 
-def _near(row: Row, drawn: int) -> Ids:
-    """The likeliest tokens, a few thousand at most, and the one that was drawn."""
-    top = row.max()
-    near = row >= top - np.float32(_WIDEST)
+def _near(peaks: Peaks, drawn: int) -> Ids:
+    """The likeliest tokens, a few thousand at most, and the one that was drawn; ascending."""
+    ids = peaks.above(peaks.top - _WIDEST)
     for window in _NARROWER:
-        if np.count_nonzero(near) <= _FEW:
+        if len(ids) <= _FEW:
             break
-        near = row >= top - np.float32(window)
-    ids = np.flatnonzero(near)[:_FEW]
-    return ids if drawn in ids else np.append(ids, drawn)
+        ids = peaks.above(peaks.top - window)
+    ids = ids[:_FEW]
+    at = int(ids.searchsorted(drawn))
+    return ids if at < len(ids) and ids[at] == drawn else np.insert(ids, at, drawn)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from drafters.branch import NO_SEQ, Branch
 from drafters.breadth import Breadth
@@ -28,13 +28,11 @@ PAD = 0  # the token of rows that are there for the shape only
 class _Step:
     """One decode: its rows, and whose next guesses the wanted ones give, in the order of the rows."""
 
-    batch: Batch = field(default_factory=Batch)
-    grown: list[tuple[DraftSession, Branch | None]] = field(
-        default_factory=list[tuple[DraftSession, Branch | None]]
-    )
+    batch: Batch
+    grown: list[tuple[DraftSession, Branch | None]]
+    slots: set[int]  # with rows
+    behind: set[int]  # with more to evaluate than the last guess
     n_paths: int = 0  # sessions whose path grows, who come first
-    slots: set[int] = field(default_factory=set[int])  # with rows
-    behind: set[int] = field(default_factory=set[int])  # with more to evaluate than the last guess
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +86,13 @@ class ModelDrafter:
         return round(self._td_s * 1e6)
 
     def obstacle(self, session: DraftSession) -> str | None:
-        vocab, pending = self._backend.vocab, session.pending
         limit = self._expansion.limit
         if len(session.tokens) >= limit:
             return f"it has reached the end of this model's context of {limit} tokens"
-        if min(pending) < 0 or max(pending) >= vocab.size:
-            return f"it has tokens outside this model's vocabulary of {vocab.size}"
+        if session.n_kv < session.n_committed:  # else there are only own guesses to evaluate
+            pending, vocab = session.pending, self._backend.vocab
+            if min(pending) < 0 or max(pending) >= vocab.size:
+                return f"it has tokens outside this model's vocabulary of {vocab.size}"
         return None
 
     def wants(self, session: DraftSession) -> bool:
@@ -109,7 +108,7 @@ class ModelDrafter:
 
     def advance(self, sessions: Sequence[DraftSession]) -> list[DraftSession] | None:
         began = self._clock()
-        step = _Step()
+        step = _Step(Batch([], [], [], [], {}), [], set(), set())
         try:
             self._plan(step, sessions)
             if not step.batch:
@@ -118,15 +117,10 @@ class ModelDrafter:
         except BackendError:
             self._drop(step.slots)
             raise
+        likeliest, second = self.rule.likeliest, self._branches_out
         for (session, branch), row in zip(step.grown, logits[: len(step.grown)], strict=True):
             position = len(session.tokens) if branch is None else branch.end
-            guessed = guess(
-                row,
-                session.sampling,
-                position,
-                likeliest=self.rule.likeliest,
-                second=self._branches_out,
-            )
+            guessed = guess(row, session.sampling, position, likeliest=likeliest, second=second)
             (branch or session).add(guessed)
         if not step.behind and step.n_paths:  # no catching up in this step
             spent = self._clock() - began
@@ -137,6 +131,8 @@ class ModelDrafter:
         """Rows of logits, first those of step.grown."""
         scratch = self._sequences.scratch
         n_pad = -len(step.batch) % self._breadth.rows if len(step.batch) == len(step.grown) else 0
+        if not n_pad:
+            return self._backend.decode(step.batch)
         for seq in scratch[:n_pad]:
             step.batch.extend(seq, 0, [PAD], 1)
         try:
@@ -162,10 +158,12 @@ class ModelDrafter:
     def _plan(self, step: _Step, sessions: Sequence[DraftSession]) -> None:
         """Rows for as many sessions as fit in one decode. Those with the least to evaluate come first, those
         without a sequence last, in the order they came."""
-        for session in self._held.values():
+        told = [session for session in self._held.values() if session.told]
+        for session in told:
             self._settle(session)
             session.n_kv = self._sequences.shrink(session.seq, session.n_kv)  # guesses that were wrong
-        self._free_branches()
+        if told:
+            self._free_branches()
         for session in sorted(sessions, key=_n_to_evaluate):
             wanted = self._expansion.wants_path(session)
             if wanted and self._admit(session, step.slots) and not self._add_path(step, session):
@@ -220,6 +218,8 @@ class ModelDrafter:
     def _admit(self, session: DraftSession, planned: set[int]) -> bool:
         """Whether the session has a sequence and cells for all its tokens. Gives up branches and forgets
         closed sessions to make room. planned: slots with rows in this step, not evaluated yet."""
+        if session.seq != NO_SEQ and self._spare() >= self._sequences.n_idle_cells:
+            return True
         needed = len(session.tokens) if session.seq == NO_SEQ else 0
         if self._spare(branches=False) < needed:
             self.close(session, keep=True)
@@ -239,7 +239,7 @@ class ModelDrafter:
 
     def _spare(self, *, branches: bool = True) -> int:
         """Cells that neither sessions nor, if they count, branches have reserved."""
-        reserved = sum(len(session.tokens) for session in self._held.values())
+        reserved = sum([len(session.tokens) for session in self._held.values()])
         n_own = self._backend.n_cells - len(self._sequences.scratch)
         return n_own - reserved - branches * BRANCH_LENGTH * len(self._branches)
 
@@ -255,6 +255,7 @@ class ModelDrafter:
         for guessed, token in session.take_evidence():
             self.rule.judge(guessed, token)
         self._learn(session)
+        session.told = False
         if session.taken is not None:
             self._sequences.exchange(session.seq, session.taken.seq)
             session.taken = None

@@ -25,6 +25,7 @@ class Sequences:
         self._lengths = [0] * backend.n_seqs  # positions held, by slot
         self._branches = range(n_slots, n_seqs)
         self._free = list(self._branches)
+        self.n_idle_cells = 0  # held by conversations that nobody drafts for
 
     @property
     def n_free(self) -> int:
@@ -35,11 +36,6 @@ class Sequences:
     def has_branches(self) -> bool:
         return len(self._branches) > 0
 
-    @property
-    def n_idle_cells(self) -> int:
-        """Cells held by conversations that nobody drafts for."""
-        return self._cache.n_cells
-
     def seq(self, slot: int) -> int:
         """The sequence of a slot, for a batch."""
         return self._seqs[slot]
@@ -48,6 +44,7 @@ class Sequences:
         """A slot for a conversation, and how many of its first tokens are there already; None if all are
         busy. busy: what those hold, by slot, since they may begin alike, where the salt is the same."""
         reuse = self._cache.take(tokens, busy, salt=salt)
+        self.n_idle_cells = self._cache.n_cells
         if reuse is None:
             return None
         if reuse.source == reuse.seq:
@@ -59,10 +56,12 @@ class Sequences:
     def release(self, slot: int, tokens: list[int]) -> None:
         """The conversation rests; its slot holds exactly these tokens."""
         self._cache.release(slot, tokens)
+        self.n_idle_cells = self._cache.n_cells
 
     def evict(self) -> bool:
         """Forget the resting conversation that is worth least. False if there is none."""
         evicted = self._cache.evict()
+        self.n_idle_cells = self._cache.n_cells
         if evicted is None:
             return False
         self.shrink(evicted.seq, 0)

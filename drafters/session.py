@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from operator import itemgetter
 
 from drafters.branch import NO_SEQ, Branch
 from drafters.guess import Guess
@@ -33,6 +34,7 @@ class DraftSession:
         self.seq = NO_SEQ
         self.n_kv = 0
         self.lost = False  # what was committed is not known any more: nothing is worth drafting until Open
+        self.told = True  # by the lead, something that the keeper of the KV cache has not looked at yet
         self.taken: Branch | None = None
         self._evidence: list[tuple[Guess, int]] = []
         self.n_right = self.n_wrong = 0  # guesses of the path that the lead confirmed, and did not
@@ -55,7 +57,7 @@ class DraftSession:
     @property
     def score(self) -> float:
         """The path's probability, by the drafter's own account."""
-        return math.prod(guess.confidence for guess in self._guesses)
+        return self._scores[-1]
 
     @property
     def n_unpublished(self) -> int:
@@ -70,6 +72,7 @@ class DraftSession:
         """The lead tells everything anew. What agrees with it stays, in the path and in the KV cache; the
         path is published again, since the lead may have missed it. An Open that later commits have overtaken
         changes nothing."""
+        self.told = True
         tokens = list(opened.tokens)
         agreed = common_prefix(self.tokens, tokens)
         anew = opened.epoch != self.epoch or _mirrored(opened.sampling) != self.sampling
@@ -90,6 +93,7 @@ class DraftSession:
         rolled back to the longest common prefix, and the next evaluation covers the gap together with the
         last token that was not evaluated yet.
         """
+        self.told = True
         known = max(0, self.n_committed - message.base)
         old, new = list(message.tokens[:known]), list(message.tokens[known:])
         chain = self._chains[0]
@@ -114,19 +118,15 @@ class DraftSession:
         self.tokens.append(guess.token)
         self._chains.append(chain_next(self._chains[-1], guess.token))
         self._guesses.append(guess)
+        self._weigh(len(self.tokens) - 1, guess)
 
     # -- branches
 
     def best_second(self) -> tuple[int, float] | None:
         """(position, path probability) of the likeliest second guess along the path without a branch yet."""
         forks = {branch.fork for branch in self.branches}
-        best, path = None, 1.0
-        for position, guess in enumerate(self._guesses, self.n_committed):
-            score = path * guess.second_confidence
-            if guess.second is not None and score > (best[1] if best else 0.0) and position not in forks:
-                best = position, score
-            path *= guess.confidence
-        return best
+        left = [second for second in self._seconds if second[0] not in forks]
+        return max(left, key=itemgetter(1), default=None)
 
     def branch(self, position: int) -> Branch:
         """Begin a branch with the second guess at this position of the path."""
@@ -139,8 +139,7 @@ class DraftSession:
 
     def score_of(self, branch: Branch) -> float:
         """The probability of a branch, the path up to its fork included."""
-        before = self._guesses[: branch.fork - self.n_committed]
-        return math.prod(guess.confidence for guess in before) * branch.score
+        return self._scores[branch.fork - self.n_committed] * branch.score
 
     def take_evidence(self) -> list[tuple[Guess, int]]:
         """Guesses with what the lead chose in their place, since the last call."""
@@ -187,6 +186,7 @@ class DraftSession:
         self.branches: list[Branch] = []
         self._guesses: list[Guess] = []
         self._chains = [opened.chain]  # after the committed tokens, and after each guess
+        self._weigh_all()
         for guess in path:
             self.add(guess)
         self.lost = False
@@ -211,6 +211,7 @@ class DraftSession:
             self.n_kv = min(self.n_kv, keep)
             self._chains, self._guesses, self.branches = [chain], [], []
             self._n_published = self.n_committed
+        self._weigh_all()
 
     def _take(self, fork: int, token: int) -> bool:
         """Make the branch with this token there the path. False if there is none."""
@@ -230,6 +231,20 @@ class DraftSession:
             self.n_kv, self.taken = branch.n_kv, branch
         self.branches = []
         return True
+
+    def _weigh_all(self) -> None:
+        """The path begins elsewhere."""
+        self._scores = [1.0]  # probability of the path up to the committed tokens' end, and after each guess
+        self._seconds: list[tuple[int, float]] = []  # position and path probability of each second guess
+        for position, guess in enumerate(self._guesses, self.n_committed):
+            self._weigh(position, guess)
+
+    def _weigh(self, position: int, guess: Guess) -> None:
+        """The guess ends the path for now."""
+        score = self._scores[-1]
+        self._scores.append(score * guess.confidence)
+        if guess.second is not None and score * guess.second_confidence > 0.0:
+            self._seconds.append((position, score * guess.second_confidence))
 
     def _judge(self, start: int, new: list[int]) -> None:
         """Compare the guesses from there on with what was committed, up to the first wrong one."""

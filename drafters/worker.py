@@ -44,6 +44,7 @@ class Worker:
         self._wanted: dict[int, float] = {}
         self._present: set[str] = set()
         self._refusals: dict[str, str] = {}
+        self._busy: list[DraftSession] = []  # those whose next guess is worth something
         self._idle = True  # nothing to do until something arrives
         self._published_at = 0.0
         self.n_drafted = 0
@@ -83,14 +84,14 @@ class Worker:
         told not to. Returns False after stop()."""
         if not self._take_in(wait and self._idle):
             return False
-        sessions = self._busy()
-        progress = bool(sessions) and self._advance(sessions)
-        self._idle = not progress or not self._busy()
+        progress = bool(self._busy) and self._advance(self._busy)
+        self._busy = self._servable()
+        self._idle = not progress or not self._busy
         self._publish(all_of_it=self._idle)
         self._tell_td()
         return True
 
-    def _busy(self) -> list[DraftSession]:
+    def _servable(self) -> list[DraftSession]:
         return [s for s in self._sessions.values() if self._drafter.wants(s) and not self._hindered(s)]
 
     def _hindered(self, session: DraftSession) -> bool:
@@ -130,14 +131,14 @@ class Worker:
     def _publish(self, *, all_of_it: bool = False) -> None:
         """Send guesses: at once where a path begins, else what gathers in PUBLISH_S, branches after the path
         they leave."""
-        now = self._clock()
-        due = all_of_it or now + self._drafter.td_us / 1e6 - self._published_at > PUBLISH_S
+        now, td_us = self._clock(), self._drafter.td_us
+        due = all_of_it or now + td_us / 1e6 - self._published_at > PUBLISH_S
         for session in self._sessions.values():
             while session.n_unpublished and not session.lost and (due or not session.n_published_ahead):
-                self._bus.send(session.lead, session.take_draft(self._own.id, self._drafter.td_us))
+                self._bus.send(session.lead, session.take_draft(self._own.id, td_us))
                 self._published_at = now
             if due and session.branches and not session.lost:
-                for draft in session.take_branches(self._own.id, self._drafter.td_us):
+                for draft in session.take_branches(self._own.id, td_us):
                     self._bus.send(session.lead, draft)
                     self._published_at = now
 
@@ -150,12 +151,15 @@ class Worker:
     # -- arrivals
 
     def _take_in(self, wait: bool) -> bool:
+        if not wait and self._arrived.empty():
+            return True
         try:
             arrival = self._arrived.get(block=wait)
             while arrival is not None:
                 self._handle(arrival)
                 arrival = self._arrived.get_nowait()
         except Empty:
+            self._busy = self._servable()
             return True
         return False
 

@@ -45,7 +45,7 @@ from server.speculation.remote import RemoteDrafters
 from server.speculation.speculator import Speculator
 from server.speculation.streams import RedisBus, check
 from server.speculation.widths import Widths
-from server.tiers import open_snapshots
+from server.tiers import open_snapshots, pace_of
 
 logger = logging.getLogger("duo.lead")
 
@@ -180,7 +180,7 @@ def _engine_maker(
     def make(emit: Observer) -> Engine:
         engine = Engine(backend, proposer, emit, n_slots=settings.parallel, limits=limits)
         if snapshots is not None:
-            engine.save_to(snapshots)
+            engine.save_to(snapshots, pace_of(backend.options))
         return engine
 
     return make

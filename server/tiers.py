@@ -10,9 +10,11 @@ from pathlib import Path
 
 from server.cache.files import DiskTier
 from server.cache.snapshots import Snapshots
+from server.engine.residence import Kept
 from server.errors import StartupError
 from server.llama.llamacpp import LlamaBackend
 from server.llama.options import LlamaOptions
+from server.recollection import keep, of_model, recall
 from server.settings import LeadSettings
 
 logger = logging.getLogger("duo.cache")
@@ -46,6 +48,12 @@ def open_snapshots(
         n_found = snapshots.counters().disk_snapshots
         logger.info("  cache    %s, %d conversations there", settings.cache_dir, n_found)
     return snapshots
+
+
+def pace_of(options: LlamaOptions) -> Kept:
+    """What evaluating and moving conversations of a model took here, over restarts. Raises StartupError."""
+    what = of_model(options)
+    return Kept(lambda: recall("pace", what), lambda memory: keep("pace", what, memory))
 
 
 def fingerprint(options: LlamaOptions) -> str:

@@ -14,12 +14,13 @@ from server.cache.radix import RadixIndex
 @dataclass(slots=True)
 class Entry:
     """One snapshot. data: its payload of n_bytes, while in memory. writing: waits for the disk, or is being
-    written. leaving: in memory only until that is done. arrived: read from disk and not asked for yet.
-    replaces: whose files are superfluous once this one is written. last_used: as Catalogue.use() counts."""
+    written. leaving: in memory only until that is done. arrived: read from disk for somebody who has not come
+    for it yet. replaces: whose files are superfluous once this one is written. last_used: as Catalogue.use()
+    counts."""
 
     n_tokens: int
     n_bytes: int
-    data: bytes | None = None
+    data: memoryview | None = None
     on_disk: bool = False
     writing: bool = False
     leaving: bool = False
@@ -48,7 +49,7 @@ class Catalogue:
         )  # of those with data: as long a match there is a better one
         self._tokens: dict[str, tuple[tuple[int, ...], str]] = {}
         self._ids: dict[int, int] = {}  # so that equal ids are one object in all sequences
-        self._uses = 0
+        self.n_uses = 0
 
     def longest(self, tokens: Sequence[int], salt: str) -> tuple[int, str | None]:
         """How many tokens the best entry shares with these, and its key; among equals, one in memory."""
@@ -68,6 +69,11 @@ class Catalogue:
         length, key = self._all.match(tuple(tokens), salt)
         return key if self._partial and key is not None and length == self.entries[key].n_tokens else None
 
+    def having(self, tokens: Sequence[int], salt: str) -> str | None:
+        """An entry whose state a sequence of these tokens can be given."""
+        length, key = self._match(self._all, tuple(tokens), salt)
+        return key if length == len(tokens) else None
+
     def add(self, key: str, tokens: Sequence[int], salt: str, entry: Entry) -> None:
         """An entry without data."""
         ids = tuple(map(self._ids.setdefault, tokens, tokens))
@@ -81,6 +87,10 @@ class Catalogue:
         keys.sort(key=lambda key: self.entries[key].last_used, reverse=True)
         return [self._tokens[key][0] for key in keys[:most]]
 
+    def latest(self, most: int) -> list[str]:
+        """The keys of the most recently used entries, these first."""
+        return sorted(self.entries, key=lambda key: self.entries[key].last_used, reverse=True)[:most]
+
     def drop(self, key: str) -> Entry:
         """Raises KeyError if it is not there."""
         self.release(key)
@@ -88,12 +98,12 @@ class Catalogue:
         del self._tokens[key]
         return self.entries.pop(key)
 
-    def hold(self, key: str, data: bytes) -> None:
+    def hold(self, key: str, data: memoryview) -> None:
+        """Have its payload, which is not there. No use of it."""
         entry = self.entries[key]
         entry.data, entry.loading = data, False
         self.held[key] = entry
         self._warm.insert(key, *self._tokens[key])
-        self.use(key)
 
     def release(self, key: str) -> None:
         """Let go of the payload, if it is there."""
@@ -105,8 +115,8 @@ class Catalogue:
     def use(self, key: str) -> None:
         """Count a use. An entry that is used stays in memory again."""
         entry = self.entries[key]
-        self._uses += 1
-        entry.last_used, entry.leaving = self._uses, False
+        self.n_uses += 1
+        entry.last_used, entry.leaving = self.n_uses, False
 
     def overflowing(self, budget: int) -> Iterator[str]:
         """What should leave memory for the rest to fit into it, least worthy first. What has arrived goes
@@ -157,7 +167,7 @@ class Catalogue:
 
     def _worth(self, key: str) -> float:
         entry = self.entries[key]
-        return worth(entry.n_tokens, self._uses - entry.last_used)
+        return worth(entry.n_tokens, self.n_uses - entry.last_used)
 
     def _match(self, index: RadixIndex[str], tokens: tuple[int, ...], salt: str) -> tuple[int, str | None]:
         return index.match(tokens, salt) if self._partial else index.match_whole(tokens, salt)

@@ -42,7 +42,8 @@ logger = logging.getLogger("duo.cache")
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What is new since the last scan. Names may be reported as found that were found, or written, before."""
+    """What is new since the last scan, least recently used first. Names may be reported as found that were
+    found, or written, before."""
 
     found: tuple[Head, ...] = ()
     gone: tuple[str, ...] = ()
@@ -150,8 +151,8 @@ class DiskTier:
         self._warned_of_writing = False
         return True, removed
 
-    def read(self, name: str) -> bytes | None:
-        """The payload, every byte checked; None if it cannot be had. It counts as used."""
+    def read(self, name: str, *, used: bool = True) -> memoryview | None:
+        """The payload, every byte checked; None if it cannot be had. used: whether that counts as a use."""
         path = self._path(name + ".duo")
         try:
             with opened(path) as file:
@@ -163,7 +164,8 @@ class DiskTier:
         except (CorruptError, ForeignError, OSError, MemoryError) as error:
             self._skip(name, error)
             return None
-        self.touch(name)
+        if used:
+            self.touch(name)
         return payload
 
     def touch(self, name: str) -> None:
@@ -197,10 +199,11 @@ class DiskTier:
         return removed
 
     def _heads(self, names: list[str]) -> tuple[Head, ...]:
-        heads: list[Head] = []
+        heads: list[tuple[int, Head]] = []
         for name in names:
             try:
                 with opened(self._path(name + ".duo")) as file:
+                    used_ns = os.fstat(file.fileno()).st_mtime_ns
                     head = read_head(file, self._fingerprint)
                 if head.name != name:
                     raise ForeignError("not what its name says")
@@ -210,8 +213,8 @@ class DiskTier:
                 self._bad.add(name)
                 self._skip(name, error)
             else:
-                heads.append(head)
-        return tuple(heads)
+                heads.append((used_ns, head))
+        return tuple(head for _, head in sorted(heads, key=lambda one: one[0]))
 
     def _stored(self) -> list[_Stored]:
         stored: list[_Stored] = []

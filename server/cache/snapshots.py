@@ -9,16 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from queue import Empty, SimpleQueue
 from typing import Literal, TypeAlias
 
-from server.cache.background import Background
+from server.cache.ahead import Ahead
+from server.cache.carriers import Carriers, Fetched, Written
 from server.cache.catalogue import Catalogue, Entry
 from server.cache.files import DiskTier
 from server.cache.record import Head, Record, digest, name_of, record, salt_digest
 
 BACKLOG_BYTES = 512 << 20
-CLOSE_S = 5.0
 
 Tier: TypeAlias = Literal["memory", "disk", "loading"]
 
@@ -58,19 +57,6 @@ class Counters:
 NOTHING = Counters(**dict.fromkeys(Counters.__dataclass_fields__, 0))
 
 
-@dataclass(frozen=True, slots=True)
-class _Saved:
-    key: str
-    ok: bool
-    removed: list[str]
-
-
-@dataclass(frozen=True, slots=True)
-class _Loaded:
-    key: str
-    data: bytes | None
-
-
 class Snapshots:
     """Of several snapshots of a conversation only the longest is kept. Keys are the same for equal
     conversations in all leads and over restarts. A key may be gone at any call; all take one that is."""
@@ -93,12 +79,11 @@ class Snapshots:
         self._memory_bytes = memory_bytes
         self._backlog_bytes = backlog_bytes
         self._disk = disk
-        self._on_ready = on_ready
         self._fingerprint = disk.fingerprint if disk else digest("")
         self._catalogue = Catalogue(partial=partial)
-        self._results: SimpleQueue[_Saved | _Loaded] = SimpleQueue()
-        self._writer = Background("duo-cache-write") if disk else None
-        self._reader = Background("duo-cache-read") if disk else None
+        self._carriers = Carriers(disk, on_ready) if disk else None
+        self._ahead: Ahead | None = None
+        self._unasked: str | None = None  # what is being read though nobody has asked for it
         self._hits = self._loads = self._failed_loads = 0
         self._writes = self._failed_writes = self._evicted = self._lost = 0
         self._look()
@@ -111,12 +96,14 @@ class Snapshots:
     @property
     def free_bytes(self) -> int:
         """Host memory left of the budget."""
-        return max(0, self._memory_bytes - self._catalogue.held_bytes)
+        coming = self._catalogue.entries.get(self._unasked or "")
+        n_taken = self._catalogue.held_bytes + (coming.n_bytes if coming else 0)
+        return max(0, self._memory_bytes - n_taken)
 
     def at_work(self, is_so: bool) -> None:
         """Whether the model is at work: writing gives way to it then. Called after every step."""
-        if self._writer:
-            self._writer.yield_to(is_so)
+        if self._carriers:
+            self._carriers.writer.yield_to(is_so)
 
     def match(self, tokens: Sequence[int], salt: str = "") -> Found | None:
         """The snapshot of this salt that has the longest prefix in common with these tokens; among equals one
@@ -135,7 +122,22 @@ class Snapshots:
         self._settle()
         return self._catalogue.conversations(self._digest(salt), most)
 
-    def put(self, tokens: Sequence[int], salt: str, data: bytes) -> None:
+    def holds(self, tokens: Sequence[int], salt: str) -> bool:
+        """Whether the state of these tokens is here, or within a longer one, so that it need not be put: on
+        disk, if there is one, or on its way there."""
+        self._settle()
+        return self._having(tokens, salt) is not None
+
+    def renew(self, tokens: Sequence[int], salt: str) -> bool:
+        """The same, and if so it counts as used, as if it were put."""
+        self._settle()
+        key = self._having(tokens, salt)
+        if key is not None:
+            self._catalogue.use(key)
+            self._shrink()
+        return key is not None
+
+    def put(self, tokens: Sequence[int], salt: str, data: memoryview) -> None:
         """Keep the state of these tokens. Never waits: its file is written behind."""
         self._settle()
         if not tokens:
@@ -154,13 +156,12 @@ class Snapshots:
         if entry.data is None:
             entry.n_bytes = len(data)
             self._catalogue.hold(key, data)
-        else:
-            self._catalogue.use(key)
+        self._catalogue.use(key)
         if self._disk and not entry.on_disk and not entry.writing:
-            self._save(key, entry, record(self._fingerprint, salted, tokens, data))
+            self._save(entry, record(self._fingerprint, salted, tokens, data))
         self._shrink()
 
-    def get(self, key: str) -> bytes | None:
+    def get(self, key: str) -> memoryview | None:
         """The payload, if it is in memory. That counts as a use."""
         self._settle()
         entry = self._catalogue.held.get(key)
@@ -169,9 +170,8 @@ class Snapshots:
         data, entry.arrived = entry.data, False
         self._hits += 1
         self._catalogue.use(key)
-        disk = self._disk
-        if disk and self._reader and entry.on_disk:
-            self._reader.submit("touch " + key, lambda: disk.touch(key))
+        if self._carriers and entry.on_disk:
+            self._carriers.touch(key)
         self._shrink()
         return data
 
@@ -179,10 +179,27 @@ class Snapshots:
         """Have a snapshot on disk read into memory; one that cannot be read vanishes. Either way on_ready is
         called. Once there it stays until it is asked for, or another one arrives and room is short."""
         self._settle()
-        entry = self._catalogue.entries.get(key)
-        if self._reader and entry is not None and entry.data is None and not entry.loading:
-            entry.loading = True
-            self._reader.submit("load " + key, lambda: self._load(key))
+        if key == self._unasked:
+            self._unasked = None
+        self._fetch(key, used=True)
+
+    def fetch_ahead(self, most: int, room_bytes: int) -> bool:
+        """Have one of the `most` latest, as they are at the first call, read from disk though nobody has
+        asked for it, if it fits: together they leave as much of the room as they take. Each is read once,
+        which is no use of it, and pushes nothing out. Returns whether one is being read: the next one waits
+        until on_ready is called for that."""
+        self._settle()
+        if self._carriers is None:
+            return False
+        if self._ahead is None:
+            self._ahead = Ahead(self._catalogue.latest(most))
+        entries = self._catalogue.entries
+        if self._unasked or (self._ahead and any(entry.loading for entry in entries.values())):
+            return True
+        self._unasked = self._ahead.next(entries, room_bytes)
+        if self._unasked:
+            self._fetch(self._unasked, used=False)
+        return self._unasked is not None
 
     def forget(self, key: str) -> None:
         """Remove a snapshot from all tiers: one that the model refused, say."""
@@ -190,23 +207,21 @@ class Snapshots:
         if key not in self._catalogue.entries:
             return
         self._cancel(key)
-        names = (key, *self._catalogue.drop(key).replaces)
-        disk = self._disk
-        if disk and self._writer:
-            self._writer.submit("remove " + key, lambda: disk.remove(names))
+        replaces = self._catalogue.drop(key).replaces
+        if self._carriers:
+            self._carriers.remove(key, replaces)
 
     def flush(self, timeout_s: float) -> int:
         """Wait until what is queued for disk is written, at most that long. Returns how many are not."""
-        if self._writer:
-            self._writer.wait(timeout_s)
+        if self._carriers:
+            self._carriers.writer.wait(timeout_s)
         self._settle()
         return sum(entry.writing for entry in self._catalogue.entries.values())
 
     def close(self) -> None:
         """What has not been written by now will not be. May be called twice."""
-        for thread in (self._writer, self._reader):
-            if thread:
-                thread.close(CLOSE_S)
+        if self._carriers:
+            self._carriers.close()
 
     def counters(self) -> Counters:
         """May be called from any thread; may be as old as the engine's last call."""
@@ -238,6 +253,14 @@ class Snapshots:
 
     def _digest(self, salt: str) -> str:
         return salt_digest(salt, self._fingerprint) if self._disk else digest(salt).hex()
+
+    def _having(self, tokens: Sequence[int], salt: str) -> str | None:
+        """The entry that has the state of these tokens for good, as far as is known."""
+        key = self._catalogue.having(tokens, self._digest(salt))
+        if key is None or self._disk is None:
+            return key
+        entry = self._catalogue.entries[key]
+        return key if entry.on_disk or entry.writing else None
 
     def _supersede(self, tokens: Sequence[int], salted: str) -> tuple[str, ...]:
         """Drop what a longer snapshot makes superfluous. Returns whose files are so once that is written."""
@@ -275,16 +298,16 @@ class Snapshots:
         if self._disk:
             scan = self._disk.scan(self._catalogue.entries)
             self._gone(scan.gone)
-            for head in scan.found:
-                self._adopt(head)
+            for age, head in zip(range(len(scan.found), 0, -1), scan.found, strict=True):
+                self._adopt(head, self._catalogue.n_uses + 1 - age)
 
-    def _adopt(self, head: Head) -> None:
+    def _adopt(self, head: Head, last_used: int) -> None:
         entry = self._catalogue.entries.get(head.name)
         if entry is not None:
             entry.on_disk = True
         elif self._catalogue.covering(head.tokens, head.salt) is None:
             self._supersede(head.tokens, head.salt)  # its file is the concern of whoever wrote the longer one
-            entry = Entry(len(head.tokens), head.n_bytes, on_disk=True)
+            entry = Entry(len(head.tokens), head.n_bytes, on_disk=True, last_used=last_used)
             self._catalogue.add(head.name, head.tokens, head.salt, entry)
 
     def _gone(self, keys: Iterable[str]) -> None:
@@ -297,17 +320,13 @@ class Snapshots:
 
     def _settle(self) -> None:
         """Enter in the books what the background threads have done."""
-        while True:
-            try:
-                result = self._results.get_nowait()
-            except Empty:
-                return
-            if isinstance(result, _Saved):
-                self._saved(result)
+        for result in self._carriers.results() if self._carriers else ():
+            if isinstance(result, Written):
+                self._written(result)
             else:
                 self._loaded(result)
 
-    def _saved(self, result: _Saved) -> None:
+    def _written(self, result: Written) -> None:
         self._writes += result.ok
         self._failed_writes += not result.ok
         self._gone(result.removed)
@@ -322,9 +341,12 @@ class Snapshots:
         if entry.leaving:
             self._release(result.key)
 
-    def _loaded(self, result: _Loaded) -> None:
+    def _loaded(self, result: Fetched) -> None:
         self._loads += result.data is not None
         self._failed_loads += result.data is None
+        asked = result.key != self._unasked
+        if not asked:
+            self._unasked = None
         entry = self._catalogue.entries.get(result.key)
         if entry is None or entry.data is not None:
             return
@@ -333,43 +355,31 @@ class Snapshots:
             if self._disk:
                 self._disk.reconsider(self._catalogue.entries, bad=result.key)
             return
-        self._catalogue.hold(result.key, result.data)
-        entry.arrived = True
-        self._shrink()
+        if asked:
+            self._catalogue.hold(result.key, result.data)
+            self._catalogue.use(result.key)
+            entry.arrived = True
+            self._shrink()
+        elif entry.n_bytes <= self.free_bytes:
+            self._catalogue.hold(result.key, result.data)
+        else:
+            entry.loading = False
+            self._gone(() if entry.on_disk else (result.key,))
 
-    def _save(self, key: str, entry: Entry, what: Record) -> None:
-        if self._writer:
-            entry.writing, replaces = True, entry.replaces
-            self._writer.submit(key, lambda: self._write(what, replaces))
+    def _fetch(self, key: str, *, used: bool) -> None:
+        entry = self._catalogue.entries.get(key)
+        if self._carriers and entry is not None and entry.data is None and not entry.loading:
+            entry.loading = True
+            self._carriers.read(key, used=used)
+
+    def _save(self, entry: Entry, what: Record) -> None:
+        if self._carriers:
+            entry.writing = True
+            self._carriers.write(what, entry.replaces)
 
     def _cancel(self, key: str) -> bool:
         """Whether it is certain that this one is not written any more."""
-        if self._writer is None or not self._writer.cancel(key):
+        if self._carriers is None or not self._carriers.cancel(key):
             return False
         self._catalogue.entries[key].writing = False
         return True
-
-    def _write(self, what: Record, replaces: tuple[str, ...]) -> None:
-        """In the writer's thread."""
-        assert self._disk
-        assert self._writer
-        writer = self._writer
-        ok, removed = False, list[str]()
-        try:
-            ok, removed = self._disk.write(what, writer.go_on)
-            if ok:
-                self._disk.remove(replaces)
-        finally:
-            self._results.put(_Saved(what.name, ok, removed))
-
-    def _load(self, key: str) -> None:
-        """In the reader's thread."""
-        assert self._disk
-        assert self._reader
-        data: bytes | None = None
-        try:
-            data = self._disk.read(key)
-        finally:
-            self._results.put(_Loaded(key, data))
-        if self._reader.open:
-            self._on_ready()

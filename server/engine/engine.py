@@ -15,7 +15,7 @@ from server.engine.decide import committed_event, decide, logprobs_of
 from server.engine.events import Event, Failed, Finished, FinishReason, Started
 from server.engine.proposer import NOTHING, Ask, Proposal, Proposer
 from server.engine.request import GenerationRequest
-from server.engine.residence import LATER, Placed, Residence
+from server.engine.residence import LATER, Kept, Placed, Residence
 from server.engine.scheduler import Limits, Work, plan
 from server.engine.search import Searches
 from server.engine.sequences import Rows, Sequences
@@ -65,9 +65,9 @@ class Engine:
         self._overheads: deque[float] = deque(maxlen=1024)
         self.slots = Slots(self._residence, self._active, self._limits, self._may_draft)
 
-    def save_to(self, snapshots: Snapshots) -> None:
+    def save_to(self, snapshots: Snapshots, kept: Kept | None = None) -> None:
         """Where conversations go that the KV cache has no room for; to be said before the first request."""
-        self._residence.snapshots = snapshots
+        self._residence.save_to(snapshots, kept)
 
     # -- what callers ask for ----------------------------------------
 

@@ -10,11 +10,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from server.cache.prefix import Evicted, PrefixCache, Reuse
 from server.cache.snapshots import Found, Snapshots
 from server.engine.copies import Copies
+from server.engine.pace import Pace
 from server.engine.sequences import Sequences
 from server.errors import BackendError
 from server.llama.backend import Backend
@@ -22,69 +24,18 @@ from server.llama.backend import Backend
 logger = logging.getLogger("duo.cache")
 
 WORTH_SAVING = 64  # tokens: fewer are evaluated in about a step
-SMOOTHING = 0.2
-KEEP = 0.98  # of what the past weighs, per measured step
-REPLY = 64  # steps that a reply is taken to have
 LONG = 512  # new tokens: for fewer nobody has to leave before it is known what leaving costs
 LATER: Literal["later"] = "later"
 
 Placed: TypeAlias = Reuse | Literal["later"] | None
 
 
-class Slope:
-    """How much y grows with x, by least squares over what was seen of late. Pure."""
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Where what was learned of the pace is kept over a restart. recall: what keep was given, or anything."""
 
-    def __init__(self) -> None:
-        self._moments = [0.0] * 5  # weight, sums, products
-
-    def observe(self, x: float, y: float) -> None:
-        news = (1.0, x, y, x * x, x * y)
-        self._moments = [KEEP * old + new for old, new in zip(self._moments, news, strict=True)]
-
-    @property
-    def value(self) -> float:
-        """0 where it falls, or where x was nearly always the same."""
-        weight, x, y, xx, xy = self._moments
-        spread = weight * xx - x * x
-        return max(0.0, (weight * xy - x * y) / spread) if spread > 1e-6 * weight * weight else 0.0
-
-
-class Pace:
-    """What evaluating a token, a cell in use beside it, and moving a byte take here. Pure."""
-
-    def __init__(self) -> None:
-        self.token_s = 0.001  # before anything was measured: a slow model,
-        self.byte_s = 1e-9  # 1 GB/s,
-        self.cell_bytes = 0.0  # and nothing that would have to move
-        self._token = Slope()  # seconds of a prompt's token, by cells in use
-        self._step = Slope()  # of a step without a prompt
-
-    def evaluated(self, n_tokens: int, seconds: float, n_cells: int) -> None:
-        """A step of prompt rows, with so many cells in use."""
-        token_s = seconds / n_tokens
-        self.token_s += SMOOTHING * (token_s - self.token_s)
-        self._token.observe(n_cells, token_s)
-
-    def stepped(self, seconds: float, n_cells: int) -> None:
-        """A step of a reply, likewise."""
-        self._step.observe(n_cells, seconds)
-
-    def loaded(self, n_bytes: int, seconds: float) -> None:
-        self.byte_s += SMOOTHING * (seconds / n_bytes - self.byte_s)
-
-    def saved(self, n_bytes: int, n_tokens: int) -> None:
-        self.cell_bytes = n_bytes / n_tokens
-
-    def loading_pays(self, found: Found, n_resident: int) -> bool:
-        """Whether a snapshot is worth loading where so many tokens are in the KV cache already."""
-        return (found.length - n_resident) * self.token_s > found.n_bytes * self.byte_s
-
-    def leaving_pays(self, n_tokens: int, n_moves: int) -> bool:
-        """Whether whoever rests in the KV cache should leave it while so many tokens are evaluated and a
-        reply is made: each of their cells slows that down, and takes a while to move. n_moves: 2, to be saved
-        and to be loaded again; 1 where the former is done."""
-        slower_s = self._token.value * n_tokens + self._step.value * REPLY
-        return slower_s > n_moves * self.cell_bytes * self.byte_s
+    recall: Callable[[], object]
+    keep: Callable[[list[float]], None]
 
 
 class Residence:
@@ -101,9 +52,16 @@ class Residence:
         self._n_held = n_held
         self._sequences = sequences
         self.snapshots: Snapshots | None = None  # the tiers below
+        self._kept: Kept | None = None
         self._copies = Copies()
         self.cache = PrefixCache(sequences.n_main, partial=backend.can_trim)
         self.pace = Pace()
+
+    def save_to(self, snapshots: Snapshots, kept: Kept | None) -> None:
+        """The tiers below, and where the pace is known from; to be said before the first request."""
+        self.snapshots, self._kept = snapshots, kept
+        if kept is not None:
+            self.pace.recall(kept.recall())
 
     def place(self, tokens: list[int], salt: str, busy: Mapping[int, list[int]]) -> Placed:
         """A sequence that holds as much of the prompt as is to be had, claimed; LATER: it is on its way from
@@ -113,7 +71,7 @@ class Residence:
         found = self._found(tokens, salt, busy)
         self._fit_copies()
         if found is not None and found.tier != "memory":
-            if self.snapshots is not None and found.tier == "disk":
+            if self.snapshots is not None:
                 self.snapshots.fetch(found.key)
             return LATER
         reuse = self.cache.take(tokens, busy, salt=salt)
@@ -134,7 +92,7 @@ class Residence:
             return
         if not self.pace.cell_bytes and n_tokens <= LONG:
             return
-        n_moves = 1 if all(self._copied(one) for one in self._worth_saving()) else 2
+        n_moves = 1 if all(self._is_safe(one) for one in self._worth_saving()) else 2
         while self.pace.leaving_pays(n_tokens, n_moves) and self.evict():
             pass
 
@@ -145,20 +103,21 @@ class Residence:
 
     def copy_ahead(self) -> bool:
         """There is nothing else to do: copy the state of one conversation that rests in the KV cache, so that
-        it can leave at once. Only where host memory has room for it without anybody leaving that. Returns
-        whether there was one."""
+        it can leave at once; when all are, have one that may be continued next read from disk. Only where
+        host memory has room for it without anybody leaving that. Returns whether there was one, or one is
+        being read still."""
         if self.snapshots is None or not self.snapshots.has_memory:
             return False
         self._fit_copies()
         for resting in self._worth_saving():
             room = self.snapshots.free_bytes - self._copies.n_bytes
-            if self._copied(resting) or self.pace.cell_bytes * len(resting.tokens) > room:
+            if self._is_safe(resting) or self.pace.cell_bytes * len(resting.tokens) > room:
                 continue
             if (data := self._saved(resting)) is not None:
                 self._copies.put(resting.seq, resting.tokens, data)
                 self._fit_copies()
             return data is not None
-        return False
+        return self.snapshots.fetch_ahead(self.n_places, self.snapshots.free_bytes - self._copies.n_bytes)
 
     def _fit_copies(self) -> None:
         """Snapshots need the room first: they may have come from disk meanwhile."""
@@ -193,7 +152,7 @@ class Residence:
         free = {seq: Evicted(seq, [], "") for seq in range(self.n_places) if not self.cache.is_busy(seq)}
         return free | {one.seq: one for one in self.cache.idle()}
 
-    def state(self, seq: int) -> bytes:
+    def state(self, seq: int) -> memoryview:
         """What the KV cache holds of an idle sequence. Raises BackendError."""
         return self._backend.save(seq)
 
@@ -208,7 +167,7 @@ class Residence:
         n_busy = self._n_held() - self.cache.n_cells
         return n_busy + n_tokens <= self._backend.n_cells
 
-    def restore(self, seq: int, tokens: list[int], data: bytes, salt: str) -> None:
+    def restore(self, seq: int, tokens: list[int], data: memoryview, salt: str) -> None:
         """Have an idle sequence hold this conversation, which must fit. What it held goes to the lower tiers,
         like whatever is in the way. Raises ValueError if it is busy, BackendError if the state cannot be
         used; the sequence is free then."""
@@ -236,6 +195,8 @@ class Residence:
         """Put all resting conversations into the lower tiers, and wait until the disk has them."""
         if self.snapshots is None:
             return
+        if self._kept is not None:
+            self._kept.keep(self.pace.memory())
         self.at_work(False)
         for resting in self.cache.idle():
             self._save(resting)
@@ -269,31 +230,36 @@ class Residence:
             self._sequences.trim(seq, 0)
             self.snapshots.forget(found.key)
             return False
-        self.pace.loaded(len(data), time.perf_counter() - began)
+        self.pace.moved(len(data), found.n_tokens, time.perf_counter() - began)
         return True
 
     def _save(self, leaving: Evicted | None) -> None:
         if self.snapshots is None or leaving is None or len(leaving.tokens) < WORTH_SAVING:
             return
-        data = self._copies.get(leaving.seq, leaving.tokens) or self._saved(leaving)
+        data = self._copies.get(leaving.seq, leaving.tokens)
         self._copies.drop(leaving.seq)
-        if data is not None:
+        if self.snapshots.renew(leaving.tokens, leaving.salt):
+            return
+        if data is not None or (data := self._saved(leaving)) is not None:
             self.snapshots.put(leaving.tokens, leaving.salt, data)
             self._fit_copies()
 
-    def _saved(self, resting: Evicted) -> bytes | None:
+    def _saved(self, resting: Evicted) -> memoryview | None:
         began = time.perf_counter()
         try:
             data = self._backend.save(resting.seq)
         except (BackendError, MemoryError) as error:
             logger.warning("a conversation is not saved: %s", error or "there is no memory for it")
             return None
-        self.pace.saved(len(data), len(resting.tokens))
-        self.pace.loaded(len(data), time.perf_counter() - began)  # as quick, as far as is known
+        seconds = time.perf_counter() - began  # loading is as quick, as far as is known
+        self.pace.moved(len(data), len(resting.tokens), seconds)
         return data
 
     def _worth_saving(self) -> list[Evicted]:
         return [one for one in self.cache.idle() if len(one.tokens) >= WORTH_SAVING]
 
-    def _copied(self, resting: Evicted) -> bool:
-        return self._copies.get(resting.seq, resting.tokens) is not None
+    def _is_safe(self, resting: Evicted) -> bool:
+        """Whether it can leave without being saved."""
+        if self._copies.get(resting.seq, resting.tokens) is not None:
+            return True
+        return self.snapshots is not None and self.snapshots.holds(resting.tokens, resting.salt)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import overhead, prepared
+from benchmarks import overhead, prepared, profiling
 from benchmarks.overhead import ALL, DRAFTED_US, PLAIN_US, WAYS, Bench, Case, Cost, Guesses, Rows
 from server.engine.proposer import Ask
 from server.sampling.params import SamplingParams
@@ -61,7 +61,7 @@ def test_decodes_do_not_count_and_last_as_long_as_a_models():
 
 def test_a_profile_names_the_servers_functions_and_not_decode():
     lines = overhead.profiled(SMALL, Guesses("tree", "drafter"), WAYS["temperature 1"], 20).splitlines()
-    assert len(lines) == 1 + overhead.TOP
+    assert len(lines) == 1 + profiling.TOP
     shares = [float(line.split()[0]) for line in lines[1:]]
     assert shares == sorted(shares, reverse=True)
     assert any("sampling/" in line for line in lines)

@@ -40,6 +40,29 @@ def test_at_temperature_zero_the_two_largest_logits_are_guessed(seed: int):
     assert guessed.second_confidence == pytest.approx(probability(row, int(second)), rel=1e-5)
 
 
+@pytest.mark.parametrize("n_vocab", [32_000, 150_001])
+def test_confidence_in_a_large_vocabulary_is_nearly_the_probability(n_vocab: int):
+    chance = np.random.default_rng(2)
+    for steepness in (1.5, 2.0, 3.0, 6.0):
+        logits = -steepness * np.log(np.arange(1, n_vocab + 1))
+        row = chance.permutation(logits).astype(np.float32)
+        first, second = np.argsort(-row)[:2]
+        guessed = guess(row, GREEDY, 5, likeliest=False, second=True)
+        assert guessed.token == first
+        assert guessed.confidence == pytest.approx(probability(row, int(first)), rel=0.05)
+        if guessed.confidence < SURE:
+            assert guessed.second == second
+            assert guessed.second_confidence == pytest.approx(probability(row, int(second)), rel=0.05)
+
+
+@pytest.mark.parametrize("likeliest", [False, True])
+def test_where_only_the_likeliest_can_be_drawn_the_noise_says_nothing(likeliest: bool):
+    row = row_of(4)
+    only = SamplingParams(1.0, 1, 1.0, 0.0, 7)
+    guessed = guess(row, only, 5, likeliest=likeliest, second=True)
+    assert guessed == guess(row, GREEDY, 5, likeliest=False, second=True)
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_with_noise_the_two_best_noisy_scores_are_guessed(seed: int):
     row = row_of(seed)

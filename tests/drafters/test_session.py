@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from drafters.guess import Guess
 from drafters.session import GREEDY, DraftSession
 from server.sampling.params import SamplingParams
 from server.speculation.messages import MAX_NODES, Commit, Open, chain_next, chain_start
@@ -135,6 +136,24 @@ def test_drafts_continue_each_other():
     assert second.confidences == b"\0"
 
 
+def test_probabilities_are_of_what_is_not_committed():
+    session = DraftSession(opening())
+    for guess in (Guess(1, 0.5, 11, 0.4), Guess(2, 0.8), Guess(3, 0.6, 13, 0.3)):
+        session.add(guess)
+    assert session.best_second() == (3, 0.4)
+    branch = session.branch(3)
+    assert session.best_second() == (5, pytest.approx(0.5 * 0.8 * 0.3))
+    assert session.score_of(branch) == 0.4
+    session.commit(commit(1))
+    assert (session.score, session.best_second()) == (pytest.approx(0.8 * 0.6), (5, pytest.approx(0.8 * 0.3)))
+    branch = session.branch(5)
+    branch.add(Guess(14, 0.7))
+    assert session.score_of(branch) == pytest.approx(0.8 * 0.3 * 0.7)
+    assert session.best_second() is None
+    session.commit(commit(2, 13, after_=(1,)))
+    assert (session.tokens[-1], session.score) == (14, 0.7)
+
+
 def test_a_long_path_goes_out_in_messages_that_fit():
     session = drafting(*range(300))
     sizes = [len(session.take_draft("d", 0).tokens) for _ in range(2)]
@@ -223,3 +242,4 @@ def test_any_course_keeps_the_books(steps: list[tuple[str, list[int]]]):
         assert session.tokens == naive.committed + naive.path
         assert session.n_committed == len(naive.committed)
         assert session.tokens[: session.n_kv] == naive.cache
+        assert session.score == 0.5**session.n_ahead

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import httpx
 import openai
 import pytest
 
-from tests.process.duo import Duo
+from tests.process.duo import Duo, until
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(180)]
 
@@ -43,7 +44,15 @@ def serving(folder: Path, *flags: str) -> Duo:
     return duo
 
 
-def test_the_next_turn_after_a_restart_is_warm(tmp_path: Path):
+def in_memory(duo: Duo) -> int:
+    """Saved conversations in host memory."""
+    metrics = httpx.get(f"{duo.url}/metrics").text
+    found = re.search(r'^duo:cache_conversations\{tier="memory"\} (\d+)', metrics, re.MULTILINE)
+    return int(found[1]) if found else 0
+
+
+def test_the_next_turn_after_a_restart_is_warm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "measured"))
     history: list[Any] = [{"role": "user", "content": QUESTION}]
     flags = ("--cache-dir", str(tmp_path / "kept"), "--draft-max", "0")
     first = serving(tmp_path, *flags)
@@ -53,8 +62,10 @@ def test_the_next_turn_after_a_restart_is_warm(tmp_path: Path):
     finally:
         assert first.stop() == 0
     history += [{"role": "assistant", "content": content}, {"role": "user", "content": "And in C?"}]
+    assert len(list((tmp_path / "measured" / "duo").glob("pace-*.json"))) == 1
     second = serving(tmp_path, *flags)
     try:
+        until(lambda: in_memory(second) == 1, 10, "it was not read before anybody asked")
         again, n_again, n_cached = say(second, history)
         assert n_cached > n_prompt + 40
         assert n_again - n_cached < 30

@@ -105,14 +105,14 @@ def damage_if_there(path: Path) -> None:
     aside.replace(path)
 
 
-def check_state(data: bytes | None, found: Found, tokens: Ids, salt: str) -> None:
+def check_state(data: memoryview | None, found: Found, tokens: Ids, salt: str) -> None:
     """The state is of a conversation that begins as the match says, or gone."""
     if data is None:
         return
     stems = [tokens[: found.length]]
     for _ in range(found.n_tokens - found.length):
         stems = [(*stem, token) for stem in stems for token in range(3)]
-    assert data in {state_of(stem, salt) for stem in stems}
+    assert bytes(data) in {state_of(stem, salt) for stem in stems}
 
 
 def allocated() -> int:

@@ -117,9 +117,9 @@ def test_closing_gives_up_a_write_and_drops_the_rest(make: Make, path: Path):
     lead.put(3, 4)
     closing = threading.Thread(target=lead.snapshots.close)
     closing.start()
-    writer = lead.snapshots._writer  # pyright: ignore[reportPrivateUsage]
-    assert writer
-    until(lambda: not writer.open)
+    carriers = lead.snapshots._carriers  # pyright: ignore[reportPrivateUsage]
+    assert carriers
+    until(lambda: not carriers.writer.open)
     lead.tier.gate.set()
     closing.join(WAIT_S)
     assert not closing.is_alive()

@@ -5,12 +5,9 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-import pytest
-
 from server.cache.files import DiskTier
-from server.cache.snapshots import Found, Snapshots
+from server.cache.snapshots import Snapshots
 from server.engine.request import GenerationRequest
-from server.engine.residence import Pace, Slope
 from server.engine.scheduler import Limits
 from server.errors import BackendError
 from server.llama.backend import Batch, Logits
@@ -135,7 +132,7 @@ def test_salts_do_not_share_anything():
 class Refusing(FakeBackend):
     """States that cannot be loaded."""
 
-    def load(self, seq: int, data: bytes) -> None:
+    def load(self, seq: int, data: memoryview) -> None:
         super().load(seq, data[:80])
         super().load(seq, data)  # raises: it is not empty any more
 
@@ -175,7 +172,8 @@ def test_a_thousand_conversations_through_eight_slots(tmp_path: Path):
         counted = tiers.counters()
         assert counted.memory_bytes <= 2 * n_bytes
         assert counted.disk_bytes <= 100_000
-    tiers.flush(10.0)
+    tiers.at_work(False)
+    assert tiers.flush(30.0) == 0
     tiers.check()
     assert sum(file.stat().st_size for file in tmp_path.iterdir()) <= 100_000
     tiers.close()
@@ -202,32 +200,12 @@ def test_a_side_request_evicts_no_live_conversation():
         found.run(ask([9, 8, 7, turn + 1] * 5))  # a title
 
 
-def test_leaving_pays_if_cells_in_use_cost_more_than_they_take_to_move():
-    pace = Pace()
-    assert not pace.leaving_pays(10_000, 2)  # nothing is known
-    pace.saved(10_000, 10)  # 1,000 bytes a cell: 2 µs to save and to load
-    for i in range(60):
-        pace.evaluated(100, 0.1 + 0.01 * (i % 3), 1000 * (i % 3))  # 100 ns a token and cell
-    assert pace.leaving_pays(30, 2)
-    assert not pace.leaving_pays(15, 2)
-    assert pace.leaving_pays(15, 1)  # it is saved already
-    assert not pace.leaving_pays(5, 1)
-    level = Pace()
-    level.saved(10_000, 10)
-    for i in range(60):
-        level.evaluated(100, 0.1, 1000 * (i % 3))
-    assert not level.leaving_pays(10**6, 1)
-    for i in range(60):
-        level.stepped(0.02 + 0.001 * (i % 3), 1000 * (i % 3))  # 1 µs a step and cell
-    assert level.leaving_pays(1, 2)
-
-
 class Watched(FakeBackend):
     """Counts the states that are asked for."""
 
     n_saved = 0
 
-    def save(self, seq: int) -> bytes:
+    def save(self, seq: int) -> memoryview:
         self.n_saved += 1
         return super().save(seq)
 
@@ -314,7 +292,7 @@ def test_copies_give_way_to_what_comes_from_disk(tmp_path: Path):
 class Exhausted(Watched):
     """No memory for a state."""
 
-    def save(self, seq: int) -> bytes:
+    def save(self, seq: int) -> memoryview:
         raise MemoryError
 
 
@@ -335,9 +313,9 @@ def test_what_is_saved_at_the_end_does_not_give_way_to_anybody(tmp_path: Path):
         found.engine.step()
     found.engine.fail_all(BackendError("the end"))
     found.engine.rest(0.0)
-    writer = tiers._writer  # pyright: ignore[reportPrivateUsage]
-    assert writer
-    assert writer._free.is_set()  # pyright: ignore[reportPrivateUsage]
+    carriers = tiers._carriers  # pyright: ignore[reportPrivateUsage]
+    assert carriers
+    assert carriers.writer._free.is_set()  # pyright: ignore[reportPrivateUsage]
     tiers.close()
 
 
@@ -357,19 +335,6 @@ def test_copies_take_no_memory_that_snapshots_need():
     assert backend.n_saved == 0
 
 
-def test_the_slope_of_what_was_seen():
-    slope = Slope()
-    assert slope.value == 0.0
-    slope.observe(5.0, 2.0)
-    assert slope.value == 0.0
-    for x in range(20):
-        slope.observe(x, 3.0 + 0.5 * x)
-    assert slope.value == pytest.approx(0.5, abs=0.05)
-    for x in range(400):
-        slope.observe(x % 7, 9.0 - x % 7)
-    assert slope.value == 0.0
-
-
 def test_those_who_rest_leave_before_a_long_prompt_and_come_back():
     tiers = memory()
     found = harness(tiers, n_seqs=6)
@@ -385,13 +350,3 @@ def test_those_who_rest_leave_before_a_long_prompt_and_come_back():
     (again,) = found.run(ask([*prompt(1), 3]))
     assert again.started.n_cached >= 100
     assert tiers.counters().hits == 1
-
-
-def test_loading_pays_if_it_is_quicker_than_evaluating():
-    pace = Pace()
-    for _ in range(60):
-        pace.evaluated(100, 0.1, 0)  # 1 ms a token
-        pace.loaded(10**9, 1.0)  # 1 ns a byte
-    assert pace.loading_pays(Found(1000, "", 1000, 10**8, "memory"), 0)
-    assert not pace.loading_pays(Found(1000, "", 1000, 10**8, "memory"), 950)
-    assert not pace.loading_pays(Found(10, "", 10, 10**8, "memory"), 0)

@@ -1,0 +1,140 @@
+"""Python's share of a guess: the prepared lead commits what the program says, and the program's table."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks import drafting, prepared, profiling
+from benchmarks.drafting import N_PROMPT, PER_COMMIT, READY, SHAPES, WAYS, Bench, Case, Cost, Lead
+from server.sampling.draw import probability
+from server.sampling.params import SamplingParams
+from server.speculation.messages import Draft, chain_next
+
+SMALL = drafting.make_rows(300)
+GREEDY = SamplingParams(temperature=0.0)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("way", WAYS)
+def test_most_guesses_are_right_and_a_turn_is_at_least_one(shape: str, way: str):
+    bench = Bench(SMALL, shape, WAYS[way], n_turns=300)
+    n_drafted, n_committed = bench.worker.n_drafted, bench.lead.n_committed
+    for _ in range(300):
+        assert bench.turn() > 0.0
+    n_drafted, n_committed = bench.worker.n_drafted - n_drafted, bench.lead.n_committed - n_committed
+    assert n_drafted == 300 if shape == "path" else n_drafted >= 300
+    assert n_committed > 300 / 3
+
+
+def test_branches_are_drafted_where_rows_are_cheap():
+    costs = {shape: drafting.measure(SMALL, shape, WAYS["temperature 1"], 300) for shape in SHAPES}
+    assert costs["path"].n_guesses == 1.0
+    assert min(costs["tree"].n_guesses, costs["padded tree"].n_guesses) > 1.1
+    assert all(0.0 < cost.us_fastest <= cost.us <= cost.us_slowest for cost in costs.values())
+
+
+class Answering:
+    """A lead that is told guesses as a drafter would tell them."""
+
+    def __init__(self) -> None:
+        self.script = prepared.Script(SMALL, GREEDY)
+        self.lead = Lead(self.script, 300, GREEDY)
+        self.chain = self.lead.opening.chain
+        self.end = N_PROMPT
+
+    def tell(self, n: int) -> None:
+        """So many more guesses of the path."""
+        base = self.end
+        tokens = [self.script.truth(base + i) for i in range(n)]
+        self.say(base, self.chain, *tokens)
+        for token in tokens:
+            self.chain = chain_next(self.chain, token)
+        self.end += n
+
+    def say(self, base: int, chain: int, *tokens: int) -> None:
+        parents = tuple(range(-1, len(tokens) - 1))
+        self.lead.send("lead", Draft("drafter", 1, 0, base, chain, 9, parents, tokens, bytes(len(tokens))))
+
+
+def test_the_lead_commits_when_enough_guesses_are_there():
+    drafter = Answering()
+    drafter.tell(READY - 1)
+    assert drafter.lead.answer(idle=False) is None
+    drafter.tell(1)
+    commit = drafter.lead.answer(idle=False)
+    assert commit is not None
+    assert list(commit.tokens) == [drafter.script.truth(N_PROMPT + i) for i in range(PER_COMMIT)]
+    assert (commit.base, drafter.lead.n_committed) == (N_PROMPT, N_PROMPT + PER_COMMIT)
+
+
+def test_it_commits_what_is_there_when_there_will_be_no_more():
+    drafter = Answering()
+    drafter.tell(2)
+    commit = drafter.lead.answer(idle=True)
+    assert commit is not None
+    assert len(commit.tokens) == 2
+
+
+def test_every_fourth_commit_ends_in_another_guess_than_the_paths():
+    drafter = Answering()
+    n_right = PER_COMMIT // 2
+    for i in range(1, 5):
+        base, other = drafter.lead.n_committed, 1000 + i
+        drafter.tell(n_right)
+        drafter.say(base + n_right, drafter.chain, other)
+        commit = drafter.lead.answer(idle=True)
+        assert commit is not None
+        truths = [drafter.script.truth(base + j) for j in range(n_right)]
+        assert list(commit.tokens) == (truths if i < 4 else [*truths, other])
+
+
+def test_rows_are_those_of_a_model_that_is_mostly_sure():
+    rows = drafting.make_rows(4_096)
+    sure = sorted(probability(row, int(row.argmax())) for row in rows)
+    assert sure[0] == pytest.approx(0.6, abs=0.02)
+    assert sure[-1] > 0.99
+    near = [int(np.count_nonzero(row >= row.max() - 12.0)) for row in rows]
+    assert (min(near), max(near)) == (4, 403)
+
+
+def test_a_profile_names_the_drafters_functions_and_not_decode():
+    lines = drafting.profiled(SMALL, "tree", WAYS["temperature 1"], 20).splitlines()
+    assert len(lines) == 1 + profiling.TOP
+    shares = [float(line.split()[0]) for line in lines[1:]]
+    assert all(a >= b for a, b in pairwise(shares))
+    assert any("drafters/model.py" in line for line in lines)
+    assert not any("prepared.py" in line or "drafting.py" in line for line in lines)
+
+
+def test_the_table_has_median_and_tenths():
+    costs = {
+        Case("path", "defaults", 4_096): Cost(20.4, 18.0, 31.0, 1.0),
+        Case("path", "defaults", 150_000): Cost(50.0, 45.0, 90.0, 1.0),
+        Case("tree", "defaults", 150_000): Cost(60.0, 55.0, 95.0, 1.25),
+    }
+    lines = drafting.table(costs).splitlines()
+    assert lines[0].endswith("| 4096 tokens | 150000 tokens |")
+    assert lines[2:] == [
+        "| path | defaults | 1.0 | 20 (18 to 31) | 50 (45 to 90) |",
+        "| tree | defaults | 1.2 | - | 60 (55 to 95) |",
+    ]
+
+
+def test_the_program_prints_table_and_profile_and_appends(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    results = tmp_path / "RESULTS.md"
+    flags = ["--vocabularies", "1000", "--turns", "5", "--only", "path; temperature 0", "--profile"]
+    assert drafting.main([*flags, "--append", str(results)]) == 0
+    text = results.read_text()
+    assert text.strip() in capsys.readouterr().out
+    assert "| path | temperature 0 | 1.0 |" in text
+    assert text.count("own µs/turn") == 1
+
+
+def test_nothing_to_measure_is_an_error(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit):
+        drafting.main(["--only", "nobody"])
+    assert "nothing to measure" in capsys.readouterr().err

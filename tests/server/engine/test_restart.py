@@ -1,0 +1,238 @@
+"""A lead that starts again: it knows what it had learned, and has at hand what may be continued next."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+from server.cache.files import DiskTier
+from server.cache.snapshots import Snapshots
+from server.engine.engine import Engine
+from server.engine.pace import Pace
+from server.engine.proposer import NoProposer
+from server.engine.request import GenerationRequest
+from server.engine.residence import Kept
+from server.engine.scheduler import Limits
+from server.engine.thread import EngineThread, Observer
+from server.llama.fake import FakeBackend
+from server.sampling.params import SamplingParams
+from tests.support import Harness
+
+ENOUGH = 1 << 24
+WAIT_S = 20.0
+LIMITS = Limits(n_batch=64, n_chunk=16, leaves=1)
+
+
+def prompt(i: int, length: int = 100) -> list[int]:
+    return [(i * 37 + j * 11) % 200 + 1 for j in range(length)]
+
+
+def ask(tokens: list[int], max_tokens: int = 8) -> GenerationRequest:
+    return GenerationRequest(tokens, SamplingParams(1.0, seed=3), max_tokens)
+
+
+class Watched(FakeBackend):
+    """Counts the states that are asked for."""
+
+    n_saved = 0
+
+    def save(self, seq: int) -> memoryview:
+        self.n_saved += 1
+        return super().save(seq)
+
+
+class Notes:
+    """What is kept of the pace."""
+
+    def __init__(self) -> None:
+        self.written: list[object] = []
+        self.kept = Kept(lambda: self.written[-1] if self.written else None, self.written.append)
+
+
+class Life:
+    """From a start of a lead to its end, over a directory."""
+
+    def __init__(self, directory: Path, n_seqs: int, memory_bytes: int, notes: Notes | None) -> None:
+        self.ready = threading.Event()
+        disk = DiskTier(directory, budget_bytes=ENOUGH, fingerprint="fake")
+        self.tiers = Snapshots(memory_bytes=memory_bytes, disk=disk, on_ready=self.ready.set)
+        self.backend = Watched(n_seqs=n_seqs, n_cells=4096)
+        self.harness = Harness(self.backend, n_slots=1, limits=LIMITS)
+        self.engine = self.harness.engine
+        self.engine.save_to(self.tiers, notes.kept if notes else None)
+
+    @property
+    def pace(self) -> Pace:
+        return self.engine._residence.pace  # pyright: ignore[reportPrivateUsage]
+
+    def run(self, *requests: GenerationRequest) -> list[int]:
+        """How much was cached of each."""
+        ids = self.harness.submit(*requests)
+        while not all(self.harness.outcomes[id].ended for id in ids):
+            self.ready.clear()
+            if not self.engine.step():
+                assert self.ready.wait(WAIT_S)
+        return [self.harness.outcomes[id].started.n_cached for id in ids]
+
+    def idle(self) -> int:
+        """Until there is nothing left to prepare; how often there was."""
+        n = 0
+        self.ready.clear()
+        while self.engine.tidy():
+            n += 1
+            assert n < 1000, "never at rest"
+            assert self.ready.wait(WAIT_S)
+            self.ready.clear()
+        return n
+
+
+@contextmanager
+def life(
+    directory: Path, *, n_seqs: int = 3, memory_bytes: int = ENOUGH, notes: Notes | None = None
+) -> Generator[Life]:
+    one = Life(directory, n_seqs, memory_bytes, notes)
+    try:
+        yield one
+        one.engine.rest(WAIT_S)
+    finally:
+        one.tiers.close()
+
+
+def left_behind(directory: Path, n: int) -> None:
+    with life(directory, n_seqs=2) as before:
+        for i in range(n):
+            before.run(ask(prompt(i)))
+
+
+def test_the_latest_conversations_are_in_memory_before_they_are_asked_for(tmp_path: Path):
+    left_behind(tmp_path, 6)
+    with life(tmp_path, n_seqs=3) as after:
+        assert after.idle() == 3  # as many as there are places
+        assert after.tiers.counters().memory_snapshots == 3
+        ids = after.harness.submit(ask([*prompt(5), 7]))
+        after.engine.step()  # nothing to wait for
+        assert after.harness.outcomes[ids[0]].started.n_cached >= 99
+        after.run()
+        counters = after.tiers.counters()
+        assert (counters.loads, counters.hits) == (3, 1)
+        assert after.run(ask([*prompt(0), 7]))[0] >= 99  # from disk, as ever
+        assert after.tiers.counters().loads == 4
+
+
+def test_no_more_is_read_than_half_of_the_memory_takes(tmp_path: Path):
+    left_behind(tmp_path, 6)
+    size = 8 * 107  # of each
+    with life(tmp_path, n_seqs=6, memory_bytes=5 * size) as after:
+        assert after.idle() == 2
+        counters = after.tiers.counters()
+        assert (counters.memory_snapshots, counters.evicted_from_memory) == (2, 0)
+    with life(tmp_path, memory_bytes=0) as after:
+        assert after.idle() == 0
+
+
+def test_copies_and_what_is_read_ahead_share_the_memory(tmp_path: Path):
+    left_behind(tmp_path, 6)
+    size = 8 * 107  # of each
+    with life(tmp_path, n_seqs=6, memory_bytes=4 * size) as after:
+        for i in (20, 21):
+            after.run(ask(prompt(i)))
+        copied = [after.engine.tidy() for _ in range(2)]
+        assert copied == [True, True]
+        assert after.backend.n_saved == 2
+        after.idle()
+        copies = after.engine._residence._copies  # pyright: ignore[reportPrivateUsage]
+        assert copies.n_bytes == 2 * size
+        assert after.tiers.counters().memory_snapshots == 1  # half of what they left
+
+
+def test_an_idle_engine_s_thread_prepares_and_rests(tmp_path: Path):
+    left_behind(tmp_path, 4)
+    disk = DiskTier(tmp_path, budget_bytes=ENOUGH, fingerprint="fake")
+    tidied: list[bool] = []
+    rested = threading.Event()
+
+    class Counted(Engine):
+        def tidy(self) -> bool:
+            tidied.append(super().tidy())
+            if not tidied[-1]:
+                rested.set()
+            return tidied[-1]
+
+    def make(emit: Observer) -> Engine:
+        engine = Counted(FakeBackend(n_seqs=3), NoProposer(), emit, n_slots=1, limits=LIMITS)
+        engine.save_to(tiers)
+        return engine
+
+    async def main() -> None:
+        thread.start()
+        assert await asyncio.to_thread(rested.wait, WAIT_S)
+        n = len(tidied)
+        await thread.ask(lambda engine: None)
+        await thread.ask(lambda engine: None)
+        assert len(tidied) == n, "once at rest, nothing is looked for again"
+        assert tiers.counters().memory_snapshots == 3
+        await thread.stop()
+
+    tiers = Snapshots(memory_bytes=ENOUGH, disk=disk, on_ready=lambda: thread.command(lambda _: None))
+    thread = EngineThread(make, n_ctx=1000)
+    try:
+        asyncio.run(main())
+    finally:
+        tiers.close()
+    assert tidied[-1] is False
+    assert tidied.count(True) <= 6, "one look at each, and one for each that came"
+
+
+def learned(pace: Pace) -> None:
+    """That a cell in use beside a prompt costs far more than moving it, and that loading pays."""
+    for i in range(300):
+        pace.evaluated(100, 100.0 + 100.0 * (i % 2), 1000 * (i % 2))
+        pace.moved(8000, 1000, 1e-6)
+
+
+def test_what_was_learned_is_known_after_a_restart(tmp_path: Path):
+    notes = Notes()
+    with life(tmp_path, notes=notes) as before:
+        learned(before.pace)
+        known = before.pace.memory()
+    assert notes.written == [known]
+    with life(tmp_path, notes=notes) as after:
+        assert after.pace.memory() == known
+    notes.written.append(["nonsense"])
+    with life(tmp_path, notes=notes) as later:
+        assert later.pace.memory() == Pace().memory()
+    assert notes.written[-1] == Pace().memory()
+
+
+def test_the_first_long_prompt_after_a_restart_finds_an_empty_cache(tmp_path: Path):
+    notes = Notes()
+    with life(tmp_path, n_seqs=4, notes=notes) as before:
+        before.run(ask(prompt(0)))
+        learned(before.pace)
+    for remembering in (True, False):
+        with life(tmp_path, n_seqs=4, notes=notes if remembering else None) as after:
+            assert after.run(ask([*prompt(0), 7], max_tokens=1))[0] >= 99
+            cache = after.engine._cache  # pyright: ignore[reportPrivateUsage]
+            after.harness.submit(ask(prompt(9, 400)))
+            after.engine.step()
+            assert bool(cache.n_cells) is not remembering, "whether somebody rests beside it"
+            after.run()
+
+
+def test_a_conversation_that_is_in_a_tier_as_it_is_leaves_without_being_saved(tmp_path: Path):
+    notes = Notes()
+    with life(tmp_path, n_seqs=4, notes=notes) as before:
+        before.run(ask(prompt(0), max_tokens=30))
+        learned(before.pace)
+    with life(tmp_path, n_seqs=4, notes=notes) as after:
+        assert after.run(ask(prompt(0), max_tokens=1)) == [99]
+        assert after.engine.slots.list()[0].n_past == 100  # the snapshot has more
+        assert not after.engine.tidy(), "there is nothing to copy"
+        after.run(ask(prompt(9, 400), max_tokens=1))
+        assert after.backend.n_saved == 0
+        assert after.run(ask([*prompt(0), 7]))[0] >= 99
+        after.run(ask(prompt(8, 400), max_tokens=1))
+        assert after.backend.n_saved > 0, "that went on, and the others are new"
