@@ -95,10 +95,10 @@ class PreparedBackend:
     def intact(self, seq: int, length: int) -> bool:
         return True
 
-    def save(self, seq: int) -> memoryview:
-        return memoryview(b"")
+    def save(self, seq: int) -> bytes:
+        return b""
 
-    def load(self, seq: int, data: memoryview) -> None:
+    def load(self, seq: int, data: bytes) -> None:
         pass
 
     def shift(self, seq: int, start: int, end: int) -> None:

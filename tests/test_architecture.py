@@ -32,9 +32,9 @@ MAY_IMPORT = {
         "server.sampling",
         "server.cache",
     ),
-    "server/cache/": ("server.cache", "server.buffer"),
+    "server/cache/": ("server.cache",),
     "server/sampling/": ("server.sampling",),
-    "server/llama/": ("server.llama", "server.buffer", "server.errors", "server.sampling.noise"),
+    "server/llama/": ("server.llama", "server.errors", "server.sampling.noise"),
     "server/text/": ("server.text", "server.errors", "server.llama.backend", "server.engine.events"),
     "server/speculation/": (
         "server.speculation",

@@ -101,7 +101,7 @@ async def _parse(request: Request) -> FileBody:
     return body
 
 
-def _write(files: NamedFiles, body: FileBody, tokens: list[int], data: memoryview) -> int:
+def _write(files: NamedFiles, body: FileBody, tokens: list[int], data: bytes) -> int:
     try:
         return files.write(body.filename, tokens, data, body.cache_salt)
     except FullError as error:

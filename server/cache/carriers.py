@@ -28,7 +28,7 @@ class Fetched:
     """What became of read()."""
 
     key: str
-    data: memoryview | None
+    data: bytes | None
 
 
 Result: TypeAlias = Written | Fetched
@@ -86,7 +86,7 @@ class Carriers:
             self._results.put(Written(what.name, ok, removed))
 
     def _read(self, key: str, used: bool) -> None:
-        data: memoryview | None = None
+        data: bytes | None = None
         try:
             data = self._disk.read(key, used=used)
         finally:

@@ -20,7 +20,7 @@ class Entry:
 
     n_tokens: int
     n_bytes: int
-    data: memoryview | None = None
+    data: bytes | None = None
     on_disk: bool = False
     writing: bool = False
     leaving: bool = False
@@ -98,7 +98,7 @@ class Catalogue:
         del self._tokens[key]
         return self.entries.pop(key)
 
-    def hold(self, key: str, data: memoryview) -> None:
+    def hold(self, key: str, data: bytes) -> None:
         """Have its payload, which is not there. No use of it."""
         entry = self.entries[key]
         entry.data, entry.loading = data, False

@@ -151,7 +151,7 @@ class DiskTier:
         self._warned_of_writing = False
         return True, removed
 
-    def read(self, name: str, *, used: bool = True) -> memoryview | None:
+    def read(self, name: str, *, used: bool = True) -> bytes | None:
         """The payload, every byte checked; None if it cannot be had. used: whether that counts as a use."""
         path = self._path(name + ".duo")
         try:

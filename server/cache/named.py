@@ -36,7 +36,7 @@ class Stored:
     """What a file holds: the tokens, their state as the backend gave it, and how many bytes were read."""
 
     tokens: list[int]
-    data: memoryview
+    data: bytes
     n_read: int
 
 
@@ -65,7 +65,7 @@ class NamedFiles:
         self._budget_bytes = budget_bytes
         self._fingerprint = digest(fingerprint)
 
-    def write(self, name: str, tokens: Sequence[int], data: memoryview, salt: str = "") -> int:
+    def write(self, name: str, tokens: Sequence[int], data: bytes, salt: str = "") -> int:
         """Write a file, in place of one that has this name and salt; on disk, whole, when it returns. Returns
         its size. Raises FullError and OSError, and leaves what was there as it was then."""
         target = self._path(name, salt)

@@ -19,13 +19,10 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
-
-from server.buffer import buffer
 
 MAGIC = b"duo-kv\r\n"  # a copy that rewrites line ends shows in the first bytes
 VERSION = 1
@@ -64,7 +61,7 @@ class Record:
 
     name: str
     head: bytes
-    payload: memoryview
+    payload: bytes
 
     @property
     def size(self) -> int:
@@ -73,11 +70,11 @@ class Record:
     def write(self, file: BinaryIO, going_on: Callable[[], bool]) -> None:
         """Raises StoppedError as soon as going_on() is false, which is asked every few MB."""
         file.write(self.head)
-        sum = zlib.crc32(self.head)
-        for start in range(0, len(self.payload), CHUNK):
+        sum, view = zlib.crc32(self.head), memoryview(self.payload)
+        for start in range(0, len(view), CHUNK):
             if not going_on():
                 raise StoppedError
-            chunk = self.payload[start : start + CHUNK]
+            chunk = view[start : start + CHUNK]
             sum = zlib.crc32(chunk, sum)
             file.write(chunk)
         file.write(SUM.pack(sum))
@@ -99,7 +96,7 @@ def name_of(fingerprint: bytes, salt: str, tokens: Sequence[int]) -> str:
     return hashlib.sha256(fingerprint + bytes.fromhex(salt) + packed).hexdigest()
 
 
-def record(fingerprint: bytes, salt: str, tokens: Sequence[int], payload: memoryview) -> Record:
+def record(fingerprint: bytes, salt: str, tokens: Sequence[int], payload: bytes) -> Record:
     """salt: a digest."""
     packed = np.asarray(tokens, dtype="<i4").tobytes()
     head = HEAD.pack(MAGIC, VERSION, len(tokens), len(payload), fingerprint, bytes.fromhex(salt)) + packed
@@ -107,7 +104,7 @@ def record(fingerprint: bytes, salt: str, tokens: Sequence[int], payload: memory
     return Record(name, head + SUM.pack(zlib.crc32(head)), payload)
 
 
-def opened(path: Path) -> BufferedReader:
+def opened(path: Path) -> BinaryIO:
     """Raises OSError, or ForeignError if it is no regular file: a pipe would block, a link lead elsewhere."""
     descriptor = os.open(path, OPEN)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -121,16 +118,14 @@ def read_head(file: BinaryIO, fingerprint: bytes) -> Head:
     return _read_head(file, fingerprint)[0]
 
 
-def read(file: BufferedReader, fingerprint: bytes) -> tuple[Head, memoryview]:
-    """The snapshot and its payload, read-only, every byte checked. Raises ForeignError, CorruptError,
-    OSError, and MemoryError if there is no room for it."""
+def read(file: BinaryIO, fingerprint: bytes) -> tuple[Head, bytes]:
+    """The snapshot and its payload, every byte checked. Raises ForeignError, CorruptError, OSError, and
+    MemoryError if there is no room for it."""
     head, sum = _read_head(file, fingerprint)
-    payload = buffer(head.n_bytes)
-    if file.readinto(payload) < head.n_bytes:
-        raise CorruptError("it ends too early")
+    payload = file.read(head.n_bytes)
     if file.read(SUM.size) != SUM.pack(zlib.crc32(payload, sum)):
         raise CorruptError("its checksum is wrong")
-    return head, payload.toreadonly()
+    return head, payload
 
 
 def _read_head(file: BinaryIO, fingerprint: bytes) -> tuple[Head, int]:

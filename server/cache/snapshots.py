@@ -137,7 +137,7 @@ class Snapshots:
             self._shrink()
         return key is not None
 
-    def put(self, tokens: Sequence[int], salt: str, data: memoryview) -> None:
+    def put(self, tokens: Sequence[int], salt: str, data: bytes) -> None:
         """Keep the state of these tokens. Never waits: its file is written behind."""
         self._settle()
         if not tokens:
@@ -161,7 +161,7 @@ class Snapshots:
             self._save(entry, record(self._fingerprint, salted, tokens, data))
         self._shrink()
 
-    def get(self, key: str) -> memoryview | None:
+    def get(self, key: str) -> bytes | None:
         """The payload, if it is in memory. That counts as a use."""
         self._settle()
         entry = self._catalogue.held.get(key)

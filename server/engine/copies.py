@@ -10,7 +10,7 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class _Copy:
     tokens: tuple[int, ...]
-    data: memoryview
+    data: bytes
 
 
 class Copies:
@@ -23,10 +23,10 @@ class Copies:
     def n_bytes(self) -> int:
         return sum(len(copy.data) for copy in self._by_seq.values())
 
-    def put(self, seq: int, tokens: Sequence[int], data: memoryview) -> None:
+    def put(self, seq: int, tokens: Sequence[int], data: bytes) -> None:
         self._by_seq[seq] = _Copy(tuple(tokens), data)
 
-    def get(self, seq: int, tokens: Sequence[int]) -> memoryview | None:
+    def get(self, seq: int, tokens: Sequence[int]) -> bytes | None:
         """The state, if it is of these tokens."""
         copy = self._by_seq.get(seq)
         return copy.data if copy is not None and copy.tokens == tuple(tokens) else None

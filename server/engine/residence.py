@@ -152,7 +152,7 @@ class Residence:
         free = {seq: Evicted(seq, [], "") for seq in range(self.n_places) if not self.cache.is_busy(seq)}
         return free | {one.seq: one for one in self.cache.idle()}
 
-    def state(self, seq: int) -> memoryview:
+    def state(self, seq: int) -> bytes:
         """What the KV cache holds of an idle sequence. Raises BackendError."""
         return self._backend.save(seq)
 
@@ -167,7 +167,7 @@ class Residence:
         n_busy = self._n_held() - self.cache.n_cells
         return n_busy + n_tokens <= self._backend.n_cells
 
-    def restore(self, seq: int, tokens: list[int], data: memoryview, salt: str) -> None:
+    def restore(self, seq: int, tokens: list[int], data: bytes, salt: str) -> None:
         """Have an idle sequence hold this conversation, which must fit. What it held goes to the lower tiers,
         like whatever is in the way. Raises ValueError if it is busy, BackendError if the state cannot be
         used; the sequence is free then."""
@@ -244,7 +244,7 @@ class Residence:
             self.snapshots.put(leaving.tokens, leaving.salt, data)
             self._fit_copies()
 
-    def _saved(self, resting: Evicted) -> memoryview | None:
+    def _saved(self, resting: Evicted) -> bytes | None:
         began = time.perf_counter()
         try:
             data = self._backend.save(resting.seq)

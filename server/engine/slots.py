@@ -58,7 +58,7 @@ class Slots:
         resting = self._residence.resting()
         return [self._slot(id, running.get(id), resting.get(id)) for id in range(self._residence.n_places)]
 
-    def save(self, id: int, salt: str = "") -> tuple[list[int], memoryview]:
+    def save(self, id: int, salt: str = "") -> tuple[list[int], bytes]:
         """The tokens that a slot holds, and their state. Only for who may reuse them. Raises NotFoundError,
         SlotBusyError, InvalidRequestError, BackendError."""
         held = self._idle(id)
@@ -68,7 +68,7 @@ class Slots:
             raise InvalidRequestError(f"slot {id} holds a conversation of another salt: it is not for others")
         return list(held.tokens), self._residence.state(id)
 
-    def restore(self, id: int, tokens: list[int], data: memoryview, salt: str = "") -> None:
+    def restore(self, id: int, tokens: list[int], data: bytes, salt: str = "") -> None:
         """Have a slot hold what save() gave, for prompts of this salt to continue. What it held goes where
         evicted conversations go. Raises NotFoundError, SlotBusyError, InvalidRequestError."""
         self._idle(id)

@@ -143,12 +143,11 @@ class Backend(Protocol):
         sliding window, cells that the sequence's end has passed may be given to others."""
         ...
 
-    def save(self, seq: int) -> memoryview:
-        """What the KV cache holds of a sequence, bytes that nobody changes. Raises BackendError, and
-        MemoryError if there is no room for them."""
+    def save(self, seq: int) -> bytes:
+        """What the KV cache holds of a sequence. Raises BackendError."""
         ...
 
-    def load(self, seq: int, data: memoryview) -> None:
+    def load(self, seq: int, data: bytes) -> None:
         """Have an empty sequence hold what save() gave, of any sequence of the same model and types. Raises
         BackendError when it cannot be used; what the sequence holds is unknown then."""
         ...

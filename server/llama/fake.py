@@ -147,12 +147,12 @@ class FakeBackend:
     def intact(self, seq: int, length: int) -> bool:
         return length <= self.length(seq)
 
-    def save(self, seq: int) -> memoryview:
+    def save(self, seq: int) -> bytes:
         if not self.can_trim:
             self._check_state(seq)
-        return memoryview(b"".join(cell.chain.to_bytes(8, "little") for cell in self._chains.get(seq, [])))
+        return b"".join(cell.chain.to_bytes(8, "little") for cell in self._chains.get(seq, []))
 
-    def load(self, seq: int, data: memoryview) -> None:
+    def load(self, seq: int, data: bytes) -> None:
         if self._chains.get(seq) or len(data) % 8:
             raise BackendError(f"cannot load {len(data)} bytes into sequence {seq}")
         chains = [int.from_bytes(data[i : i + 8], "little") for i in range(0, len(data), 8)]

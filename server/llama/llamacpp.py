@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from server.buffer import buffer
 from server.errors import BackendError, StartupError
 from server.llama.backend import Batch, FillInMiddle, Logits
 from server.llama.library import C, LoadedModel, complaint, context_params, forget_errors
@@ -202,16 +201,17 @@ class LlamaBackend:
             return True
         return C.llama_memory_seq_pos_min(self._memory, seq) <= max(0, length + 1 - window)
 
-    def save(self, seq: int) -> memoryview:
+    def save(self, seq: int) -> bytes:
         size = int(C.llama_state_seq_get_size(self._context, seq))
-        data = buffer(size)
-        if not size or int(C.llama_state_seq_get_data(self._context, _start_of(data), size, seq)) != size:
+        data = _uninitialised(None, size)  # clearing and copying it would take longer than filling it
+        start = ctypes.cast(ctypes.c_char_p(data), ctypes.POINTER(ctypes.c_uint8))
+        if not size or int(C.llama_state_seq_get_data(self._context, start, size, seq)) != size:
             raise BackendError(f"the state of sequence {seq} cannot be had")
-        return data.toreadonly()
+        return data
 
-    def load(self, seq: int, data: memoryview) -> None:
-        size = len(data)
-        if not size or int(C.llama_state_seq_set_data(self._context, _start_of(data), size, seq)) != size:
+    def load(self, seq: int, data: bytes) -> None:
+        start = ctypes.cast(ctypes.c_char_p(data), ctypes.POINTER(ctypes.c_uint8))  # only read
+        if int(C.llama_state_seq_set_data(self._context, start, len(data), seq)) != len(data):
             raise BackendError("it does not fit this model, or the KV cache is full")
 
     def copy(self, source: int, target: int, start: int, end: int) -> None:
@@ -229,9 +229,9 @@ class LlamaBackend:
         self.model.close()
 
 
-def _start_of(data: memoryview) -> Any:
-    """A pointer to bytes, which may be read-only; it does not keep them."""
-    return ctypes.byref(ctypes.c_uint8.from_address(np.frombuffer(data, dtype=np.uint8).ctypes.data))
+_uninitialised = ctypes.pythonapi.PyBytes_FromStringAndSize  # to be filled before anybody sees it
+_uninitialised.restype = ctypes.py_object
+_uninitialised.argtypes = (ctypes.c_void_p, ctypes.c_ssize_t)
 
 
 def _context_params(options: LlamaOptions) -> Any:

@@ -139,10 +139,10 @@ class Padded:
     def intact(self, seq: int, length: int) -> bool:
         return self._backend.intact(seq, length)
 
-    def save(self, seq: int) -> memoryview:
+    def save(self, seq: int) -> bytes:
         return self._backend.save(seq)
 
-    def load(self, seq: int, data: memoryview) -> None:
+    def load(self, seq: int, data: bytes) -> None:
         self._backend.load(seq, data)
 
     def shift(self, seq: int, start: int, end: int) -> None:

@@ -3,23 +3,17 @@ that of a cache that was never left."""
 
 from __future__ import annotations
 
-import gc
 import threading
-import weakref
-from mmap import mmap
 from pathlib import Path
 
 import pytest
 
-from server.buffer import LARGE
 from server.cache.files import DiskTier
 from server.cache.snapshots import Snapshots
 from server.engine.engine import Engine
 from server.engine.proposer import NoProposer
 from server.engine.request import GenerationRequest
 from server.engine.scheduler import Limits
-from server.errors import BackendError
-from server.llama.backend import Batch
 from server.llama.llamacpp import LlamaBackend
 from server.sampling.params import SamplingParams
 from tests.model.live import Padded
@@ -115,37 +109,9 @@ def test_a_state_of_another_model_is_refused(f32_target: LlamaBackend, q8_target
     """By llama.cpp itself, should a file ever claim to be another's: then it is evaluated instead."""
     snapshots = Snapshots(memory_bytes=1 << 30)
     history = opening(f32_target, TOPICS[0])
-    snapshots.put(history, "", memoryview(b"no state at all" * 100))
+    snapshots.put(history, "", b"no state at all" * 100)
     tiered = Tiered(q8_target, snapshots, 2)
     outcome = tiered.ask(history, 1)
     assert outcome.started.n_cached == 0
     assert len(outcome.tokens) == 24
     assert snapshots.match(history) is None
-
-
-def test_a_large_state_is_whole_and_given_back_with_its_last_view(q8_target: LlamaBackend):
-    n, n_batch = 1500, q8_target.n_batch
-    for start in range(0, n, n_batch):
-        batch = Batch()
-        batch.extend(0, start, [i % 1000 for i in range(start, min(n, start + n_batch))], 0)
-        q8_target.decode(batch)
-    gc.disable()
-    try:
-        data = q8_target.save(0)
-        assert len(data) > LARGE
-        assert data.readonly
-        q8_target.trim(0, 0)
-        q8_target.load(0, data)
-        again = q8_target.save(0)
-        assert bytes(again) == bytes(data)
-        with pytest.raises(BackendError):
-            q8_target.load(1, data[:-1])
-        with pytest.raises(BackendError):
-            q8_target.load(1, data[:0])
-        there = weakref.ref(again.obj) if isinstance(again.obj, mmap) else None
-        del again
-        assert there is None or there() is None
-    finally:
-        gc.enable()
-        for seq in (0, 1):
-            q8_target.trim(seq, 0)

@@ -297,10 +297,10 @@ async def test_a_full_directory_is_said_to_be_full(tmp_path: Path):
 class Failing(FakeBackend):
     """States that can be neither had nor loaded."""
 
-    def save(self, seq: int) -> memoryview:
+    def save(self, seq: int) -> bytes:
         raise BackendError("no state")
 
-    def load(self, seq: int, data: memoryview) -> None:
+    def load(self, seq: int, data: bytes) -> None:
         super().load(seq, data[:80])
         raise BackendError("it does not fit")
 

@@ -23,7 +23,7 @@ class Folder:
         self.tier = DiskTier(path, budget_bytes=budget, fingerprint=model, clock=self.clock)
 
     def write(self, tokens: tuple[int, ...] = TOKENS, payload: bytes = PAYLOAD, salt: str = "") -> Record:
-        one = record(self.tier.fingerprint, self.tier.salt_digest(salt), tokens, memoryview(payload))
+        one = record(self.tier.fingerprint, self.tier.salt_digest(salt), tokens, payload)
         ok, _ = self.tier.write(one, lambda: True)
         assert ok
         return one

@@ -42,7 +42,7 @@ class GatedTier(DiskTier):
         assert self.telling.wait(WAIT_S)
         return became
 
-    def read(self, name: str, *, used: bool = True) -> memoryview | None:
+    def read(self, name: str, *, used: bool = True) -> bytes | None:
         assert self.gate.wait(WAIT_S)
         return super().read(name, used=used)
 
@@ -73,7 +73,7 @@ class Lead:
         )
 
     def put(self, *tokens: int, salt: str = "", size: int = 100) -> None:
-        self.snapshots.put(tokens, salt, memoryview(state_of(tokens, salt, size)))
+        self.snapshots.put(tokens, salt, state_of(tokens, salt, size))
 
     def match(self, *tokens: int, salt: str = "") -> Found | None:
         self.clock.ahead += RESCAN_NS
@@ -84,12 +84,12 @@ class Lead:
         found = self.match(*tokens, salt=salt)
         return (found.length, found.tier) if found else None
 
-    def fetch(self, key: str) -> memoryview | None:
+    def fetch(self, key: str) -> bytes | None:
         self.snapshots.fetch(key)
         assert self.ready.acquire(timeout=WAIT_S), "on_ready was not called"
         return self.snapshots.get(key)
 
-    def get(self, *tokens: int, salt: str = "") -> memoryview | None:
+    def get(self, *tokens: int, salt: str = "") -> bytes | None:
         """From wherever it is."""
         found = self.match(*tokens, salt=salt)
         if found is None:

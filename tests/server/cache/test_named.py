@@ -16,7 +16,7 @@ from server.cache.record import VERSION, CorruptError, ForeignError
 from tests.server.cache.folder import flip
 
 TOKENS = [5, 6, 70_000, 8]
-PAYLOAD = memoryview(bytes(range(256)) * 4)
+PAYLOAD = bytes(range(256)) * 4
 ENOUGH = 1 << 20
 
 
@@ -46,8 +46,8 @@ def test_what_is_written_is_read_by_another_lead(path: Path):
 def test_a_second_file_of_a_name_replaces_the_first(path: Path):
     here = files(path)
     here.write("a", TOKENS, PAYLOAD)
-    here.write("a", [1], memoryview(b"new"))
-    assert (here.read("a").tokens, here.read("a").data) == ([1], memoryview(b"new"))
+    here.write("a", [1], b"new")
+    assert (here.read("a").tokens, here.read("a").data) == ([1], b"new")
     assert names_in(path) == ["a"]
 
 
@@ -218,7 +218,7 @@ def test_the_budget_holds_and_nothing_goes_for_it(path: Path):
     here.write("b", [*TOKENS[:3], 9], PAYLOAD)  # in place of as much
     assert here.read("b").tokens == [5, 6, 70_000, 9]
     with pytest.raises(FullError):
-        here.write("b", TOKENS, memoryview(bytes(PAYLOAD) + b"!"))
+        here.write("b", TOKENS, PAYLOAD + b"!")
     assert here.read("b").tokens == [5, 6, 70_000, 9]
 
 

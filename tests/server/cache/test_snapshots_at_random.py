@@ -105,7 +105,7 @@ def damage_if_there(path: Path) -> None:
     aside.replace(path)
 
 
-def check_state(data: memoryview | None, found: Found, tokens: Ids, salt: str) -> None:
+def check_state(data: bytes | None, found: Found, tokens: Ids, salt: str) -> None:
     """The state is of a conversation that begins as the match says, or gone."""
     if data is None:
         return

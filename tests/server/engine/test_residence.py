@@ -132,7 +132,7 @@ def test_salts_do_not_share_anything():
 class Refusing(FakeBackend):
     """States that cannot be loaded."""
 
-    def load(self, seq: int, data: memoryview) -> None:
+    def load(self, seq: int, data: bytes) -> None:
         super().load(seq, data[:80])
         super().load(seq, data)  # raises: it is not empty any more
 
@@ -205,7 +205,7 @@ class Watched(FakeBackend):
 
     n_saved = 0
 
-    def save(self, seq: int) -> memoryview:
+    def save(self, seq: int) -> bytes:
         self.n_saved += 1
         return super().save(seq)
 
@@ -292,7 +292,7 @@ def test_copies_give_way_to_what_comes_from_disk(tmp_path: Path):
 class Exhausted(Watched):
     """No memory for a state."""
 
-    def save(self, seq: int) -> memoryview:
+    def save(self, seq: int) -> bytes:
         raise MemoryError
 
 

@@ -39,7 +39,7 @@ class Watched(FakeBackend):
 
     n_saved = 0
 
-    def save(self, seq: int) -> memoryview:
+    def save(self, seq: int) -> bytes:
         self.n_saved += 1
         return super().save(seq)
 
