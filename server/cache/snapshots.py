@@ -126,11 +126,13 @@ class Snapshots:
         """Whether the state of these tokens is here, or within a longer one, so that it need not be put: on
         disk, if there is one, or on its way there."""
         self._settle()
+        self._look()
         return self._having(tokens, salt) is not None
 
     def renew(self, tokens: Sequence[int], salt: str) -> bool:
         """The same, and if so it counts as used, as if it were put."""
         self._settle()
+        self._look()
         key = self._having(tokens, salt)
         if key is not None:
             self._catalogue.use(key)
@@ -255,11 +257,13 @@ class Snapshots:
         return salt_digest(salt, self._fingerprint) if self._disk else digest(salt).hex()
 
     def _having(self, tokens: Sequence[int], salt: str) -> str | None:
-        """The entry that has the state of these tokens for good, as far as is known."""
+        """The entry beside which put() of these tokens would change nothing, as far as is known."""
         key = self._catalogue.having(tokens, self._digest(salt))
         if key is None or self._disk is None:
             return key
         entry = self._catalogue.entries[key]
+        if self.has_memory and entry.data is None and entry.n_tokens == len(tokens):
+            return None  # it would be in memory, too
         return key if entry.on_disk or entry.writing else None
 
     def _supersede(self, tokens: Sequence[int], salted: str) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ KEEP = 0.98  # of what the past weighs, per measured step
 REPLY = 64  # steps that a reply is taken to have
 FORM = 1.0  # of memory(): numbers of another one may mean something else
 N_MOMENTS = 5
+LONGEST_S, SLOWEST_S = 60.0, 1e-3  # of a token or a step, and of a byte: more is not believed
 
 
 class Slope:
@@ -81,7 +82,7 @@ class Pace:
         if len(numbers) != 4 + 2 * N_MOMENTS or numbers[0] != FORM or not all(numbers[1:3]):
             return False
         token, step = numbers[4 : 4 + N_MOMENTS], numbers[4 + N_MOMENTS :]
-        if not (_plausible(token) and _plausible(step)):
+        if not (_plausible(token) and _plausible(step)) or numbers[1] > LONGEST_S or numbers[2] > SLOWEST_S:
             return False
         self.token_s, self.byte_s, self.cell_bytes = numbers[1:4]
         self._token.moments, self._step.moments = token, step
@@ -96,7 +97,8 @@ def _numbers(memory: object) -> list[float]:
 
 
 def _plausible(moments: Sequence[float]) -> bool:
-    """Whether observe() may have given them: weights are bounded, and no square of a mean is greater than the
-    mean of squares."""
-    weight, x, _, xx, _ = moments
-    return weight * (1 - KEEP) < 1.001 and x * x <= 1.001 * weight * xx
+    """Whether observe() may have given them: weights are bounded, no square of a mean is greater than the
+    mean of squares, and nothing takes longer than LONGEST_S."""
+    weight, x, y, xx, xy = moments
+    bounded = weight * (1 - KEEP) < 1.001 and y <= LONGEST_S * weight and xy <= LONGEST_S * x
+    return bounded and x * x <= 1.001 * weight * xx

@@ -238,7 +238,7 @@ class Residence:
             return
         data = self._copies.get(leaving.seq, leaving.tokens)
         self._copies.drop(leaving.seq)
-        if self.snapshots.renew(leaving.tokens, leaving.salt):
+        if data is None and self.snapshots.renew(leaving.tokens, leaving.salt):
             return
         if data is not None or (data := self._saved(leaving)) is not None:
             self.snapshots.put(leaving.tokens, leaving.salt, data)

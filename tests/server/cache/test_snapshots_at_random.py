@@ -112,7 +112,7 @@ def check_state(data: bytes | None, found: Found, tokens: Ids, salt: str) -> Non
     stems = [tokens[: found.length]]
     for _ in range(found.n_tokens - found.length):
         stems = [(*stem, token) for stem in stems for token in range(3)]
-    assert bytes(data) in {state_of(stem, salt) for stem in stems}
+    assert data in {state_of(stem, salt) for stem in stems}
 
 
 def allocated() -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from server.cache.files import RESCAN_NS
 from tests.server.cache.lead import WAIT_S, Make
 
 
@@ -17,8 +18,23 @@ def test_what_is_here_or_within_something_longer_need_not_be_put(make: Make, pat
         assert not lead.snapshots.holds((1, 2, 3, 4), "")
         assert not lead.snapshots.holds((1, 2, 3), "somebody else")
     restarted = make(path)
+    assert restarted.snapshots.holds((1, 2), "")
+    assert not restarted.snapshots.holds((1, 2, 3), ""), "it is not in memory yet"
+    assert restarted.get(1, 2, 3)
     assert restarted.snapshots.holds((1, 2, 3), "")
     assert not restarted.snapshots.renew((1, 2, 3, 4), "")
+
+
+def test_a_file_that_another_lead_removed_holds_nothing(make: Make, path: Path):
+    lead = make(path, memory=0)
+    lead.put(1, 2, 3)
+    lead.flush()
+    assert lead.snapshots.holds((1, 2, 3), "")
+    for file in path.glob("*.duo"):
+        file.unlink()
+    lead.clock.ahead += RESCAN_NS
+    assert not lead.snapshots.holds((1, 2, 3), "")
+    assert not lead.snapshots.renew((1, 2, 3), "")
 
 
 def test_where_states_cannot_be_trimmed_only_the_same_tokens_count(make: Make):

@@ -97,7 +97,9 @@ def changed(at: int, value: object) -> list[object]:
         [*learned().memory(), 0.0],
         changed(0, 2.0),
         changed(1, 0.0),
+        changed(1, 1e300),
         changed(2, 0.0),
+        changed(2, 1.0),
         changed(2, -1e-9),
         changed(3, math.nan),
         changed(3, math.inf),
@@ -107,6 +109,9 @@ def changed(at: int, value: object) -> list[object]:
         changed(9, True),
         changed(11, "1"),
         changed(12, 0.0),
+        changed(6, 1e300),
+        changed(8, 1e12),
+        changed(13, 1e300),
     ],
 )
 def test_what_cannot_have_been_learned_is_not_believed(memory: object):
