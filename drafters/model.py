@@ -272,8 +272,9 @@ class ModelDrafter:
             self._breadth.committed(n_right, n_wrong, now - last.at)
 
     def _free_branches(self) -> None:
-        """Give the sequences of branches back that no session has any more."""
-        alive = {id(branch) for session in self._held.values() for branch in session.branches}
+        """Give the sequences of branches back that no session has any more. One that became a path is needed
+        until that is settled."""
+        alive = {id(branch) for session in self._held.values() for branch in session.all_branches}
         for slot in [slot for slot, branch in self._branches.items() if id(branch) not in alive]:
             self._sequences.free(slot)
             del self._branches[slot]

@@ -14,6 +14,7 @@ from server.sampling.params import SamplingParams
 from server.speculation.messages import MAX_NODES, ROOT, Commit, Draft, Open, chain_next
 
 GREEDY = SamplingParams(temperature=0.0)
+COLDEST = 1e-6  # below it, scores are beyond all numbers
 
 
 class DraftSession:
@@ -146,6 +147,11 @@ class DraftSession:
         evidence, self._evidence = self._evidence, []
         return evidence
 
+    @property
+    def all_branches(self) -> list[Branch]:
+        """Those that grow, and the one that was taken."""
+        return self.branches if self.taken is None else [*self.branches, self.taken]
+
     # -- what to publish
 
     def take_draft(self, drafter: str, td_us: int) -> Draft:
@@ -260,7 +266,7 @@ class DraftSession:
 def _mirrored(sampling: SamplingParams) -> SamplingParams:
     """How to draw guesses: as the lead does, if what came over the wire makes sense."""
     sane = (
-        0.0 <= sampling.temperature < math.inf
+        (sampling.temperature == 0.0 or COLDEST <= sampling.temperature < math.inf)
         and sampling.top_k >= 0
         and 0.0 <= sampling.top_p < math.inf
         and 0.0 <= sampling.min_p <= 1.0

@@ -45,12 +45,9 @@ class _Rate:
 
 
 class _Source:
-    """like: the same source in the parent, which learns beside this one."""
-
-    __slots__ = ("best", "buckets", "like", "share_sure", "sure", "unsure")
+    __slots__ = ("best", "buckets", "share_sure", "sure", "unsure")
 
     def __init__(self, like: _Source | None) -> None:
-        self.like = like
         if like is None:
             middles = [(low + high) / 510 for low, high in zip((0, *_BOUNDS), _BOUNDS, strict=False)]
             self.buckets = [_Rate(TRUST * middle, WORD) for middle in middles]
@@ -82,17 +79,17 @@ class Acceptance:
 
     def observe(self, source: str, confidence: int, hit: bool) -> None:
         """A guess of this source at a position that was committed, and whether it was right."""
-        known, bucket = self._known(source), _BUCKET[confidence]
-        known.buckets[bucket].observe(hit, self._window)
-        if known.like is not None:
-            known.like.buckets[bucket].observe(hit, LONG_WINDOW)
+        bucket = _BUCKET[confidence]
+        self._known(source).buckets[bucket].observe(hit, self._window)
+        if self._parent is not None:
+            self._parent._known(source).buckets[bucket].observe(hit, LONG_WINDOW)
 
     def observe_best(self, source: str, confidence: int, hit: bool) -> None:
         """Whether the guess that this source was surest of was right."""
-        known, sure = self._known(source), confidence >= SURE
-        known.observe_best(sure, hit, self._window)
-        if known.like is not None:
-            known.like.observe_best(sure, hit, LONG_WINDOW)
+        sure = confidence >= SURE
+        self._known(source).observe_best(sure, hit, self._window)
+        if self._parent is not None:
+            self._parent._known(source).observe_best(sure, hit, LONG_WINDOW)
 
     def probability(self, source: str, confidence: int) -> float:
         """That a guess is right, given that everything before it is."""

@@ -77,6 +77,11 @@ class Scene:
         raise AssertionError("never at rest")
 
     @property
+    def n_failures(self) -> int:
+        """Decodes that failed lately."""
+        return sum(self.worker._failures.values())  # pyright: ignore[reportPrivateUsage]
+
+    @property
     def _worked(self) -> tuple[int, int]:
         return len(self.backend.widths), self.worker.n_drafted
 

@@ -117,7 +117,14 @@ def test_another_epoch_or_sampling_drops_the_path_but_not_the_cache(changed: Ope
 
 
 @pytest.mark.parametrize(
-    "nonsense", [{"temperature": math.nan}, {"temperature": -1.0}, {"min_p": 2.0}, {"top_k": -1}]
+    "nonsense",
+    [
+        {"temperature": math.nan},
+        {"temperature": -1.0},
+        {"temperature": 1e-308},
+        {"min_p": 2.0},
+        {"top_k": -1},
+    ],
 )
 def test_sampling_that_makes_no_sense_is_not_mirrored(nonsense: dict[str, float]):
     assert DraftSession(opening(sampling=replace(SamplingParams(), **nonsense))).sampling == GREEDY

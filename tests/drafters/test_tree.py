@@ -110,6 +110,13 @@ def committed(*tokens: int) -> Commit:
     return commit(*tokens, prompt=START)
 
 
+def n_stale(scene: Scene) -> int:
+    """Cells in sequences that nobody has."""
+    sequences = scene.model_drafter._sequences  # pyright: ignore[reportPrivateUsage]
+    free = [sequences.seq(slot) for slot in sequences._free]  # pyright: ignore[reportPrivateUsage]
+    return sum(len(scene.backend._chains.get(seq, [])) for seq in free)  # pyright: ignore[reportPrivateUsage]
+
+
 def test_doubtful_positions_get_a_second_way():
     tree = Tree(drafting())
     assert tree.path == tuple(told(AHEAD, START, DOUBTFUL))
@@ -165,6 +172,29 @@ def test_branches_stay_while_the_path_comes_true():
     n_drafts = len(scene.lead.drafts())
     scene.send(committed(*branch[: fork + 1]))
     assert scene.lead.drafts()[n_drafts].base >= len(START) + len(branch)
+
+
+def test_a_branch_that_became_the_path_keeps_its_cells_when_another_session_ends():
+    scene = drafting()
+    scene.send(open_(START[:20], session=2, max_ahead=AHEAD))
+    fork, branch = min(Tree(scene).branches.items())
+    scene.worker.received(committed(*branch[: fork + 1]))
+    scene.worker.received(Close(2, 0, keep=True))  # before the next step
+    n_drafts = len(scene.lead.drafts())
+    scene.settle()
+    first = scene.lead.drafts()[n_drafts]
+    assert first.base == len(START) + len(branch)
+    assert n_stale(scene) == 0
+
+
+def test_a_session_told_anew_begins_where_both_agree_and_gives_its_branches_back():
+    scene = drafting()
+    n_drafts = len(scene.lead.drafts())
+    scene.send(open_(START[:15], max_ahead=1, epoch=1))
+    assert scene.n_failures == 0
+    assert list(scene.lead.drafts()[n_drafts].tokens) == told(1, START[:15], DOUBTFUL)
+    n_branches = len(scene.worker._sessions[1].branches)  # pyright: ignore[reportPrivateUsage]
+    assert scene.model_drafter._sequences.n_free == 8 - n_branches  # pyright: ignore[reportPrivateUsage]
 
 
 def test_neither_path_nor_branch_costs_the_gap_only():
