@@ -23,7 +23,6 @@ from tests.support import Outcome
 pytestmark = [pytest.mark.model, pytest.mark.redis, pytest.mark.timeout(240)]
 
 N_PROMPTS, N_TOKENS = 4, 100
-PATIENCE = 3
 of_temperatures = pytest.mark.parametrize("temperature", [0.0, 1.0])
 
 
@@ -75,16 +74,13 @@ async def test_trees_of_a_drafter(
     async with lead(Padded(f32_target), None) as live:
         expected = await turns(live, requests)
     backend = Crossing(f32_target, n_conversations=(f32_target.n_seqs - 1) // 3)
-    for _ in range(PATIENCE):
-        with closing(DrafterProcess(server.url, f32_pair[1])):
-            async with lead(backend, server) as live:
-                await live.until_drafters(1)
-                outcomes = await turns(live, requests)
-        assert_same(outcomes, expected)
-        accepted, drafted = accepted_and_drafted(outcomes)
-        assert 0 < accepted < drafted
-        if backend.n_trees and backend.n_crossings:
-            break  # on a busy machine a drafter may find at its start that branches do not pay
+    with closing(DrafterProcess(server.url, f32_pair[1])):
+        async with lead(backend, server) as live:
+            await live.until_drafters(1)
+            outcomes = await turns(live, requests)
+    assert_same(outcomes, expected)
+    accepted, drafted = accepted_and_drafted(outcomes)
+    assert 0 < accepted < drafted
     assert backend.n_trees > 0
     assert backend.n_crossings > 0
 
