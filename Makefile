@@ -5,6 +5,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 
+# Where the compiler would use AMX, llama.cpp without: built by GCC 12 it dies in its first decode, because the
+# compiler drops the stores of the tile configuration (https://github.com/ggml-org/llama.cpp/pull/26954).
+ifneq ($(shell echo | $(CXX) -march=native -dM -E -x c++ - 2>/dev/null | grep AMX_INT8),)
+NO_AMX := -mno-amx-tile -mno-amx-int8 -mno-amx-bf16
+export CFLAGS += $(NO_AMX)
+export CXXFLAGS += $(NO_AMX)
+endif
+
 .PHONY: up demo test lint type bench lock clean
 
 up: $(VENV)/.runtime  ## install, then run: embedded Redis, lead, drafter, chat page on http://127.0.0.1:5555
