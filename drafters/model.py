@@ -42,6 +42,7 @@ class _Commits:
     n_committed: int
     n_right: int
     n_wrong: int
+    n_rescued: int
     at: float
 
 
@@ -266,10 +267,15 @@ class ModelDrafter:
         if last is not None and last.n_committed == session.n_committed:
             return
         now = self._clock()
-        self._commits[session.id] = _Commits(session.n_committed, session.n_right, session.n_wrong, now)
+        seen = _Commits(session.n_committed, session.n_right, session.n_wrong, session.n_rescued, now)
+        self._commits[session.id] = seen
         if last is not None:
-            n_right, n_wrong = session.n_right - last.n_right, session.n_wrong - last.n_wrong
-            self._breadth.committed(n_right, n_wrong, now - last.at)
+            self._breadth.committed(
+                seen.n_right - last.n_right,
+                seen.n_wrong - last.n_wrong,
+                seen.n_rescued - last.n_rescued,
+                now - last.at,
+            )
 
     def _free_branches(self) -> None:
         """Give the sequences of branches back that no session has any more. One that became a path is needed

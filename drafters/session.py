@@ -38,7 +38,8 @@ class DraftSession:
         self.told = True  # by the lead, something that the keeper of the KV cache has not looked at yet
         self.taken: Branch | None = None
         self._evidence: list[tuple[Guess, int]] = []
-        self.n_right = self.n_wrong = 0  # guesses of the path that the lead confirmed, and did not
+        self.n_right = self.n_wrong = 0  # guesses of the path that the lead confirmed, and did not,
+        self.n_rescued = 0  # and those of the latter for which a branch was right
         self._adopt(opened, [])
 
     @property
@@ -204,6 +205,7 @@ class DraftSession:
         self.n_wrong += agreed < min(len(new), self.n_ahead)
         self._judge(0, new)
         if agreed < len(new) and self._take(self.n_committed + agreed, new[agreed]):
+            self.n_rescued += 1
             self._judge(agreed, new)
             agreed = common_prefix(self.tokens[self.n_committed :], new)
         keep = self.n_committed + agreed

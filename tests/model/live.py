@@ -158,12 +158,24 @@ ALL = Policy(lookup=False, gate=False, waits=False)
 
 @dataclass(frozen=True, slots=True)
 class How:
-    """How a lead speculates: besides what a server's drafters guess, by a draft model or by lookup."""
+    """How a lead speculates: besides what a server's drafters guess, by a draft model or by lookup. pause_s:
+    before each step, so that guesses come in time on a busy machine, too, and with so small a model."""
 
     draft_max: int = 8
     policy: Policy = ALL
     inline: InlineDrafter | None = None
     exactness: Exactness = "default"
+    pause_s: float = 0.0
+
+
+class Unhurried(Speculator):
+    """Pauses before it takes in what arrived."""
+
+    pause_s = 0.0
+
+    def drain(self) -> None:
+        time.sleep(self.pause_s)
+        super().drain()
 
 
 class LiveLead:
@@ -181,7 +193,8 @@ class LiveLead:
             self._bus.start(self.remote)
         proposer: Proposer = NoProposer()
         if self.remote or how.inline or how.policy.lookup:
-            proposer = Speculator(how.policy, remote=self.remote, inline=how.inline)
+            proposer = Unhurried(how.policy, remote=self.remote, inline=how.inline)
+            proposer.pause_s = how.pause_s
         limits = Limits(n_batch=backend.n_batch, draft_max=how.draft_max, exactness=how.exactness)
         self.thread = EngineThread(
             lambda emit: Engine(backend, proposer, emit, limits=limits), n_ctx=backend.n_ctx

@@ -23,6 +23,7 @@ from tests.support import Outcome
 pytestmark = [pytest.mark.model, pytest.mark.redis, pytest.mark.timeout(240)]
 
 N_PROMPTS, N_TOKENS = 4, 100
+PAUSE_S = 0.005  # between steps: alternatives are drafted once the path is well ahead
 of_temperatures = pytest.mark.parametrize("temperature", [0.0, 1.0])
 
 
@@ -75,7 +76,7 @@ async def test_trees_of_a_drafter(
         expected = await turns(live, requests)
     backend = Crossing(f32_target, n_conversations=(f32_target.n_seqs - 1) // 3)
     with closing(DrafterProcess(server.url, f32_pair[1])):
-        async with lead(backend, server) as live:
+        async with lead(backend, server, How(pause_s=PAUSE_S)) as live:
             await live.until_drafters(1)
             outcomes = await turns(live, requests)
     assert_same(outcomes, expected)
