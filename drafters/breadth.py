@@ -38,8 +38,8 @@ class Breadth:
         return self._wide if self.branches and self._wide else 1
 
     def committed(self, n_right: int, n_wrong: int, n_rescued: int, step_s: float) -> None:
-        """The lead confirmed so many guesses, and so many were wrong, for n_rescued of which a branch was right;
-        it took step_s for that."""
+        """The lead confirmed so many guesses, and so many were wrong, for n_rescued of which a branch was
+        right; it took step_s for that."""
         for _ in range(n_right):
             self._wrong -= SMOOTHING * self._wrong
         for _ in range(n_wrong):

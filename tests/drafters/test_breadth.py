@@ -49,7 +49,8 @@ def test_branches_that_never_rescue_end_and_are_tried_anew_some_day():
     for _ in range(600):
         breadth.committed(3, 1, 0, STEP_S)
         with_branches.append(breadth.branches)
-    assert with_branches[0] and not with_branches[30]
+    assert with_branches[0]
+    assert not with_branches[30]
     assert any(with_branches[31:])
     assert sum(with_branches) < 0.2 * len(with_branches)
 
