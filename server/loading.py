@@ -15,7 +15,7 @@ from server.llama.embedder import MOST_TOKENS, LlamaEmbedder
 from server.llama.hub import fetch, source
 from server.llama.library import default_cells
 from server.llama.llamacpp import LlamaBackend
-from server.llama.options import LlamaOptions
+from server.llama.options import MAX_SEQS, LlamaOptions
 from server.llama.settings import downloaded
 from server.settings import LeadSettings
 from server.speculation.draft_model import DraftModel
@@ -23,7 +23,6 @@ from server.speculation.presence import misfit, vocabulary_card
 
 logger = logging.getLogger("duo.lead")
 
-MAX_SEQS = 256  # of llama.cpp
 WARM_UP_ROWS = 32
 
 

@@ -168,7 +168,7 @@ def _evaluate(backend: Backend, seq: int, position: int, tokens: Sequence[int]) 
 
 def _decode(backend: Backend, seq: int, position: int, tokens: Sequence[int], n_wanted: int) -> Logits:
     """A copy: the backend's own rows last until its next decode."""
-    batch = Batch()
+    batch = Batch(fixed=True)
     batch.extend(seq, position, tokens, n_wanted)
     return backend.decode(batch).copy()
 

@@ -26,6 +26,7 @@ class Builder:
         """proposals: one for each work. width: rows that the step shall have, 0 for any; fewer are padded as
         far as sessions allow."""
         batch, placed = Batch(), list[Rows]()
+        batch.fixed = any(self._limits.is_stable(work.session) for work in works)
         n_rows = sum(work.n_rows + len(proposal) for work, proposal in zip(works, proposals, strict=True))
         missing = width - n_rows
         for work, proposal in zip(works, proposals, strict=True):

@@ -17,6 +17,8 @@ class Batch:
     """Rows of one decode as parallel lists: token id, position, sequence id, whether logits are wanted.
 
     shared: for rows that belong to several sequences (the stem of a tree), all of these by row index.
+    fixed: the logits' bits shall depend on nothing but these rows and what they attend to, so that a backend
+    may not add rows to be quicker.
     """
 
     tokens: list[int] = field(default_factory=list[int])
@@ -24,6 +26,7 @@ class Batch:
     seqs: list[int] = field(default_factory=list[int])
     wanted: list[bool] = field(default_factory=list[bool])
     shared: dict[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
+    fixed: bool = False
 
     def __len__(self) -> int:
         return len(self.tokens)

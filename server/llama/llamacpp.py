@@ -6,6 +6,7 @@ Every C handle has one owner here that frees it. The C structures are those of t
 from __future__ import annotations
 
 import ctypes
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -14,8 +15,9 @@ import numpy as np
 from server.errors import BackendError, StartupError
 from server.llama.backend import Batch, FillInMiddle, Logits
 from server.llama.library import C, LoadedModel, complaint, context_params, forget_errors
-from server.llama.options import LlamaOptions
+from server.llama.options import MAX_SEQS, LlamaOptions
 from server.llama.parts import model_name
+from server.llama.tiles import TILE, Tiles
 
 
 class LlamaVocabulary:
@@ -68,6 +70,9 @@ def _token_or_none(token: int) -> int | None:
     return int(token) if token >= 0 else None
 
 
+PAD = 0  # the token of rows that nobody reads
+
+
 class Rows:
     """The C arrays of one llama_batch, filled from a Batch without a Python loop."""
 
@@ -102,6 +107,14 @@ class Rows:
         self.batch.n_tokens = n
         if batch.shared or self._shared:
             self._share(batch)
+
+    def pad(self, n: int, seq: int) -> None:
+        """Add n rows of a sequence that holds nothing."""
+        start = self.batch.n_tokens
+        for i in range(n):
+            row = start + i
+            self._tokens[row], self._positions[row], self._seqs[row], self._wanted[row] = PAD, i, seq, 0
+        self.batch.n_tokens = start + n
 
     def _share(self, batch: Batch) -> None:
         """Point the rows of several sequences at theirs, and those of the last batch back at their one."""
@@ -155,9 +168,17 @@ class LlamaBackend:
         self.chat_template: str | None = template.decode() if template else None
         self.description = self.model.description
         self._rows = Rows(self.n_batch)
+        self.can_trim = False
+        self.tiles = Tiles() if self._may_tile(options) else None
         with ThreadPoolExecutor(1) as aside:  # which ends, and with it the threads of OpenMP that are its own
             self.can_trim = aside.submit(self._forgets).result()
         self.can_shift = self.can_trim and bool(C.llama_memory_can_shift(self._memory))
+
+    def _may_tile(self, options: LlamaOptions) -> bool:
+        """Whether attention is computed on the CPU, and there is a sequence for rows that nobody reads."""
+        offloads = bool(C.llama_supports_gpu_offload()) and options.weights.n_gpu_layers != 0
+        n_ubatch = options.n_ubatch or self.n_batch
+        return not offloads and options.n_seqs < MAX_SEQS and min(self.n_batch, n_ubatch) >= TILE
 
     def _forgets(self) -> bool:
         """Whether a sequence can be trimmed: tried, since that depends on the memory that llama.cpp chose.
@@ -177,7 +198,7 @@ class LlamaBackend:
 
     def decode(self, batch: Batch) -> Logits:
         self._rows.fill(batch)
-        status = C.llama_decode(self._context, self._rows.batch)
+        status = self._tiled(batch, self.tiles) if self.tiles and self.can_trim else self._evaluated()
         if status:
             reason = "the KV cache is full" if status == 1 else f"llama_decode returned {status}"
             raise BackendError(f"{reason} ({len(batch)} rows)")
@@ -188,6 +209,27 @@ class LlamaBackend:
         assert address is not None
         values: Any = (ctypes.c_float * (n_rows * self.vocab.size)).from_address(address)
         return np.frombuffer(values, dtype=np.float32).reshape(n_rows, self.vocab.size)
+
+    def _evaluated(self) -> int:
+        """llama_decode's status: 0, or 1 for too few cells with nothing changed, or another one."""
+        return int(C.llama_decode(self._context, self._rows.batch))
+
+    def _tiled(self, batch: Batch, tiles: Tiles) -> int:
+        """The same, with as many rows as are quickest."""
+        n_cells, n = sum(batch.positions) + len(batch), len(batch)
+        n_pad = 0 if batch.fixed else tiles.padding(n, n_cells, max(batch.positions) + 1)
+        if n_pad:
+            self._rows.pad(n_pad, self.n_seqs)
+            n_cells = (n + n_pad) * (max(batch.positions) + 1)
+        began = time.perf_counter()
+        status = self._evaluated()
+        if n_pad:
+            C.llama_memory_seq_rm(self._memory, self.n_seqs, -1, -1)
+            if status == 1:  # there are no cells for them
+                self._rows.batch.n_tokens = n
+                return self._evaluated()
+        tiles.observe(n + n_pad, n_cells, time.perf_counter() - began)
+        return status
 
     def trim(self, seq: int, length: int) -> None:
         if not C.llama_memory_seq_rm(self._memory, seq, length, -1):
@@ -237,5 +279,6 @@ _uninitialised.argtypes = (ctypes.c_void_p, ctypes.c_ssize_t)
 def _context_params(options: LlamaOptions) -> Any:
     params = context_params(options)
     params.kv_unified = True
+    params.n_seq_max = min(options.n_seqs + 1, MAX_SEQS)  # one for rows that nobody reads
     params.swa_full = True  # what a sliding window has passed is needed again when a sequence is trimmed
     return params

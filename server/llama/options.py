@@ -15,6 +15,7 @@ RopeScaling: TypeAlias = Literal["none", "linear", "yarn"]
 
 ALL_LAYERS = -1
 """n_gpu_layers: offload every layer where there is a GPU."""
+MAX_SEQS = 256  # of llama.cpp
 _TRUE = {"true": True, "false": False}
 _LONGEST = 127  # bytes of a key or a text in llama.cpp's structure
 

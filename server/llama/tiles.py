@@ -1,0 +1,84 @@
+"""When a decode of few rows is quicker with more. Pure.
+
+llama.cpp's flash attention on CPUs takes 64 rows at a time through a blocked matrix product, and fewer rows
+one by one: beside a context of some thousand tokens 26 rows can take three times as long as 64 (ggml-cpu's
+`ggml_compute_forward_flash_attn_ext_f16`; docs/adr/0012). So a decode is padded to a tile where what it would
+take, by what decodes took of late, is clearly more than what a whole tile takes.
+"""
+
+from __future__ import annotations
+
+TILE = 64  # rows; a multiple of what it is on any CPU
+KEEP = 0.98  # of what the past weighs, per decode
+ENOUGH = 4.0  # decodes of either kind, by weight, before anything is padded
+WORTH = 1.15  # times as long: what too few rows must take at least
+SHARPEST = (1.0, 100.0**2)  # differences in rows and in cells, squared, below which a trend is not believed
+
+
+class Plane:
+    """Seconds of a decode as a + b · rows + c · (cells that all its rows attend to), by least squares over
+    what was seen of late; neither b nor c is below 0."""
+
+    def __init__(self, *, through_origin: bool) -> None:
+        self._origin = through_origin  # a is 0
+        self._weight = 0.0
+        self._sums = (0.0, 0.0, 0.0)  # of rows, cells, seconds
+        self._products = (0.0, 0.0, 0.0, 0.0, 0.0)  # rows², rows · cells, cells², rows · s, cells · s
+        self._fit: tuple[float, float, float] | None = None
+
+    @property
+    def is_known(self) -> bool:
+        return self._weight >= ENOUGH
+
+    def observe(self, rows: float, cells: float, seconds: float) -> None:
+        n, m, t = self._sums
+        nn, nm, mm, nt, mt = self._products
+        self._weight = KEEP * self._weight + 1.0
+        self._sums = KEEP * n + rows, KEEP * m + cells, KEEP * t + seconds
+        self._products = (
+            KEEP * nn + rows * rows,
+            KEEP * nm + rows * cells,
+            KEEP * mm + cells * cells,
+            KEEP * nt + rows * seconds,
+            KEEP * mt + cells * seconds,
+        )
+        self._fit = None
+
+    def seconds(self, rows: float, cells: float) -> float:
+        """Of a decode, as far as is known."""
+        if self._fit is None:
+            self._fit = self._solved()
+        a, b, c = self._fit
+        return a + b * rows + c * cells
+
+    def _solved(self) -> tuple[float, float, float]:
+        n, m, t = (0.0, 0.0, 0.0) if self._origin else (x / self._weight for x in self._sums)
+        nn, nm, mm, nt, mt = (x / self._weight for x in self._products)
+        nn, nm, mm, nt, mt = nn - n * n, nm - n * m, mm - m * m, nt - n * t, mt - m * t
+        nn, mm = nn + SHARPEST[0], mm + SHARPEST[1]
+        scale = nn * mm - nm * nm
+        b, c = (nt * mm - mt * nm) / scale, (mt * nn - nt * nm) / scale
+        if b < 0.0:
+            b, c = 0.0, max(0.0, mt / mm)
+        elif c < 0.0:
+            b, c = max(0.0, nt / nn), 0.0
+        return t - b * n - c * m, b, c
+
+
+class Tiles:
+    """Learns from every decode of one model."""
+
+    def __init__(self) -> None:
+        self._few = Plane(through_origin=False)
+        self._many = Plane(through_origin=True)
+
+    def padding(self, n_rows: int, n_cells: int, longest: int) -> int:
+        """How many rows to add to so many, which attend to n_cells cells in all, one of them to `longest`."""
+        if not 1 < n_rows < TILE or not (self._few.is_known and self._many.is_known):
+            return 0
+        tile_s = self._many.seconds(TILE, TILE * longest)
+        return TILE - n_rows if self._few.seconds(n_rows, n_cells) > WORTH * tile_s else 0
+
+    def observe(self, n_rows: int, n_cells: int, seconds: float) -> None:
+        """A decode of so many rows, padding included, took so long."""
+        (self._few if n_rows < TILE else self._many).observe(n_rows, n_cells, seconds)

@@ -1,0 +1,107 @@
+"""Tiles: rows are added where a whole tile is quicker, by what decodes took."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from server.llama.tiles import ENOUGH, TILE, Plane, Tiles
+
+ROW_S, READ_S = 0.0004, 0.003  # of a row, and of reading the weights
+ONE_BY_ONE_S, IN_TILES_S = 2.7e-6, 2.2e-7  # of a cell that a row attends to
+
+
+def cells(n_rows: int, context: int) -> int:
+    return sum(context + i + 1 for i in range(n_rows))
+
+
+def blocked(n_rows: int, context: int) -> float:
+    """Seconds of a decode where tiles are quicker a row."""
+    cell_s = ONE_BY_ONE_S if n_rows < TILE else IN_TILES_S
+    return READ_S + ROW_S * n_rows + cell_s * cells(n_rows, context)
+
+
+def plain(n_rows: int, context: int) -> float:
+    """The same where they are not."""
+    return READ_S + ROW_S * n_rows + IN_TILES_S * cells(n_rows, context)
+
+
+def after_a_conversation(seconds: Callable[[int, int], float], noise: float = 0.0) -> Tiles:
+    """Prompts in chunks, and replies row by row, at several lengths."""
+    tiles, draw = Tiles(), random.Random(1)
+    for length in (60, 500, 1500, 3000):
+        for start in range(0, length, 512):
+            n = min(512, length - start)
+            tiles.observe(n, cells(n, start), seconds(n, start) * draw.uniform(1 - noise, 1 + noise))
+        for i in range(20):
+            at = length + i
+            tiles.observe(1, at + 1, seconds(1, at) * draw.uniform(1 - noise, 1 + noise))
+    return tiles
+
+
+def padding(tiles: Tiles, n_rows: int, context: int) -> int:
+    return tiles.padding(n_rows, cells(n_rows, context), context + n_rows)
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.1])
+def test_few_rows_beside_a_long_context_are_padded_to_a_tile(noise: float):
+    tiles = after_a_conversation(blocked, noise)
+    for context in (2000, 3600):
+        for n_rows in (20, 26, 40, TILE - 1):
+            assert padding(tiles, n_rows, context) == TILE - n_rows
+            assert blocked(TILE, context) < blocked(n_rows, context)
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.1])
+def test_where_a_tile_would_take_longer_nothing_is_padded(noise: float):
+    tiles = after_a_conversation(blocked, noise)
+    for n_rows, context in ((1, 3600), (2, 3600), (26, 0), (4, 1000), (TILE, 3600), (100, 3600)):
+        assert padding(tiles, n_rows, context) == 0
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.1])
+def test_no_rows_are_added_where_tiles_are_no_quicker(noise: float):
+    tiles = after_a_conversation(plain, noise)
+    assert not any(padding(tiles, n, context) for n in range(1, 100) for context in (0, 500, 4000, 8000))
+
+
+def test_nothing_is_padded_before_both_kinds_are_known():
+    tiles = Tiles()
+    for i in range(100):
+        tiles.observe(1, 4000 + i, blocked(1, 4000 + i))
+    assert padding(tiles, 26, 4000) == 0
+    for _ in range(int(ENOUGH)):
+        assert padding(tiles, 26, 4000) == 0
+        tiles.observe(512, cells(512, 0), blocked(512, 0))
+    assert not Tiles().padding(26, 100_000, 4000)
+
+
+def test_what_padded_decodes_take_corrects_what_was_believed():
+    """The first estimate of a tile, from long chunks only, is far too low here."""
+    tiles = after_a_conversation(blocked)
+    assert padding(tiles, 26, 3600)
+    for _ in range(40):
+        if padding(tiles, 26, 3600):
+            tiles.observe(TILE, TILE * 3626, 10 * blocked(26, 3600))
+    assert not padding(tiles, 26, 3600)
+
+
+def test_a_plane_is_found_and_a_trend_in_next_to_nothing_is_not():
+    plane, draw = Plane(through_origin=False), random.Random(2)
+    for _ in range(300):
+        rows, m = draw.randint(1, 60), draw.randint(0, 200_000)
+        plane.observe(rows, m, 0.002 + 3e-4 * rows + 2e-6 * m)
+    assert plane.seconds(26, 90_000) == pytest.approx(0.002 + 3e-4 * 26 + 2e-6 * 90_000, rel=0.02)
+    flat = Plane(through_origin=False)
+    for i in range(20):
+        flat.observe(1, 1000 + i % 3, 0.005 + 0.001 * (i % 3))
+    assert flat.seconds(26, 26_000) < 0.02
+
+
+def test_neither_rows_nor_cells_ever_save_time():
+    plane = Plane(through_origin=False)
+    for i in range(50):
+        plane.observe(1 + i % 5, 1000 * (i % 7), 0.02 - 0.001 * (i % 5) - 0.001 * (i % 7))
+    assert plane.seconds(60, 100_000) >= plane.seconds(1, 1000) >= 0.0
