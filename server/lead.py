@@ -32,7 +32,16 @@ from server.errors import StartupError
 from server.flags import n_cores
 from server.listening import Door, DrainingServer, answering, configured, door_of
 from server.llama.llamacpp import LlamaBackend
-from server.loading import describe, leaves_of, load_draft, load_embedder, load_target, prepared, warm_up
+from server.loading import (
+    describe,
+    leaves_of,
+    load_draft,
+    load_embedder,
+    load_target,
+    prepared,
+    remembering,
+    warm_up,
+)
 from server.recollection import of_model
 from server.reply_printer import ReplyPrinter
 from server.serving import embedding_by, served_by
@@ -84,6 +93,7 @@ def run_lead(settings: LeadSettings, site: Site) -> int:
         loading = Health("loading", settings.parallel, 0, 0, 0.0)
         with answering(site.listener, create_waiting_app(loading, door.edge), door.tls):
             backend = stack.enter_context(closing(load_target(settings, site.n_threads)))
+            stack.enter_context(remembering(backend))
             seconds = time.perf_counter() - began
             logger.info("  model    %s in %.1f s", describe(backend, site.n_threads), seconds)
             proposer = _speculator(stack, settings, site, backend)

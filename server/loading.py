@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from contextlib import ExitStack, closing
+from collections.abc import Generator
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -17,6 +18,7 @@ from server.llama.library import default_cells
 from server.llama.llamacpp import LlamaBackend
 from server.llama.options import MAX_SEQS, LlamaOptions
 from server.llama.settings import downloaded
+from server.recollection import keep, of_model, recall
 from server.settings import LeadSettings
 from server.speculation.draft_model import DraftModel
 from server.speculation.presence import misfit, vocabulary_card
@@ -65,6 +67,21 @@ def load_target(settings: LeadSettings, n_threads: int) -> LlamaBackend:
             n_threads=n_threads,
         )
     )
+
+
+@contextmanager
+def remembering(backend: LlamaBackend) -> Generator[None]:
+    """What decodes of few rows take, over restarts (server/llama/tiles.py). Raises StartupError."""
+    tiles = backend.tiles
+    if tiles is None:
+        yield
+        return
+    what = of_model(backend.options)
+    tiles.recall(recall("tiles", what))
+    try:
+        yield
+    finally:
+        keep("tiles", what, tiles.memory())
 
 
 def load_draft(

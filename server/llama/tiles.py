@@ -8,11 +8,19 @@ take, by what decodes took of late, is clearly more than what a whole tile takes
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from typing import Any, cast
+
 TILE = 64  # rows; a multiple of what it is on any CPU
 KEEP = 0.98  # of what the past weighs, per decode
 ENOUGH = 4.0  # decodes of either kind, by weight, before anything is padded
 WORTH = 1.15  # times as long: what too few rows must take at least
+SLOWEST_S = 600.0  # more is not believed
 SHARPEST = (1.0, 100.0**2)  # differences in rows and in cells, squared, below which a trend is not believed
+
+
+N_NUMBERS = 9  # of a plane's memory
 
 
 class Plane:
@@ -51,6 +59,17 @@ class Plane:
         a, b, c = self._fit
         return a + b * rows + c * cells
 
+    @property
+    def memory(self) -> list[float]:
+        """All that was seen, as N_NUMBERS numbers."""
+        return [self._weight, *self._sums, *self._products]
+
+    def recall(self, memory: Sequence[float]) -> None:
+        self._weight = memory[0]
+        self._sums = (memory[1], memory[2], memory[3])
+        self._products = (memory[4], memory[5], memory[6], memory[7], memory[8])
+        self._fit = None
+
     def _solved(self) -> tuple[float, float, float]:
         n, m, t = (0.0, 0.0, 0.0) if self._origin else (x / self._weight for x in self._sums)
         nn, nm, mm, nt, mt = (x / self._weight for x in self._products)
@@ -82,3 +101,29 @@ class Tiles:
     def observe(self, n_rows: int, n_cells: int, seconds: float) -> None:
         """A decode of so many rows, padding included, took so long."""
         (self._few if n_rows < TILE else self._many).observe(n_rows, n_cells, seconds)
+
+    def memory(self) -> list[float]:
+        """All that was learned, to be kept over a restart."""
+        return [*self._few.memory, *self._many.memory]
+
+    def recall(self, memory: object) -> bool:
+        """Go on from what memory() gave, on this machine and for this model. Returns whether it could be
+        believed; if not nothing changes."""
+        numbers = cast(list[Any], memory) if isinstance(memory, list) else []
+        good = all(isinstance(number, float) and 0.0 <= number < math.inf for number in numbers)
+        few, many = numbers[:N_NUMBERS], numbers[N_NUMBERS:]
+        if not good or len(numbers) != 2 * N_NUMBERS or not (_plausible(few) and _plausible(many)):
+            return False
+        self._few.recall(few)
+        self._many.recall(many)
+        return True
+
+
+def _plausible(memory: Sequence[float]) -> bool:
+    """Whether observe() may have given these: weights are bounded, no square of a mean is greater than the
+    mean of squares, and nothing took longer than SLOWEST_S."""
+    weight, n, m, t, nn, nm, mm, nt, mt = memory
+    bounded = weight * (1.0 - KEEP) < 1.001 and t <= SLOWEST_S * weight
+    bounded = bounded and nt <= SLOWEST_S * n * 1.001 and mt <= SLOWEST_S * m * 1.001
+    squares = n * n <= 1.001 * weight * nn and m * m <= 1.001 * weight * mm and nm * nm <= 1.001 * nn * mm
+    return bounded and squares

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from server.llama.backend import Batch, Logits
 from server.llama.llamacpp import LlamaBackend
 from server.llama.options import LlamaOptions
 from server.llama.tiles import TILE, Tiles
+from server.loading import remembering
 from server.settings import BUNDLED_MODEL
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(120)]
@@ -84,6 +86,17 @@ def test_trees_are_padded_too(backend: LlamaBackend):
 
     plain, padded = tree(fixed=True), tree(fixed=False)
     assert np.abs(padded - plain).max() < 0.05 * np.ptp(plain)
+
+
+def test_a_lead_remembers_over_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    options, memory = LlamaOptions(BUNDLED_MODEL, n_cells=N_CELLS, n_seqs=1), list[float]()
+    for _ in range(2):
+        with closing(LlamaBackend(options)) as one, remembering(one):
+            assert one.tiles is not None
+            assert not memory or one.tiles.memory() == memory
+            evaluate(one, 0, 0, 5, fixed=False)
+            memory = one.tiles.memory()
 
 
 def test_a_model_on_a_gpu_is_left_alone(backend: LlamaBackend, monkeypatch: pytest.MonkeyPatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 
@@ -105,3 +106,43 @@ def test_neither_rows_nor_cells_ever_save_time():
     for i in range(50):
         plane.observe(1 + i % 5, 1000 * (i % 7), 0.02 - 0.001 * (i % 5) - 0.001 * (i % 7))
     assert plane.seconds(60, 100_000) >= plane.seconds(1, 1000) >= 0.0
+
+
+def test_what_was_learned_goes_on_after_a_restart():
+    tiles, other = after_a_conversation(blocked), Tiles()
+    assert other.recall(tiles.memory())
+    assert other.memory() == tiles.memory()
+    for n_rows, context in ((26, 3600), (40, 2000), (4, 1000), (26, 0)):
+        assert padding(other, n_rows, context) == padding(tiles, n_rows, context)
+
+
+@pytest.mark.parametrize(
+    "spoilt",
+    [
+        None,
+        [],
+        {},
+        [0.0] * 17,
+        [1] * 18,
+        ["a"] * 18,
+        [math.nan] * 18,
+        [math.inf] * 18,
+        [-1.0] * 18,
+        [1e300] * 18,
+        [1e9, *[1.0] * 17],
+        [10.0, 10.0, 10.0, 10.0, 0.0, 0.0, 0.0, 0.0, 0.0] * 2,
+        [10.0, 10.0, 10.0, 1e9, 100.0, 100.0, 100.0, 1.0, 1.0] * 2,
+        [10.0, 10.0, 10.0, 10.0, 100.0, 1e9, 100.0, 1.0, 1.0] * 2,
+    ],
+)
+def test_numbers_that_nobody_can_have_seen_are_not_believed(spoilt: object):
+    tiles = after_a_conversation(blocked)
+    before = tiles.memory()
+    assert not tiles.recall(spoilt)
+    assert tiles.memory() == before
+
+
+def test_nothing_seen_is_recalled_as_that():
+    tiles = Tiles()
+    assert tiles.recall(Tiles().memory())
+    assert padding(tiles, 26, 3600) == 0
