@@ -62,6 +62,7 @@ class PreparedBackend:
     chat_template: str | None = None
     can_trim = True
     can_shift = True
+    overlaps = False
     n_seqs = LEAVES
     n_batch = N_BATCH
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from drafters.session import DraftSession
@@ -22,6 +22,10 @@ class Drafter(Protocol):
 
     def wants(self, session: DraftSession) -> bool:
         """Whether another guess for this session could be worth something."""
+        ...
+
+    def overlap(self, work: Callable[[], None]) -> bool:
+        """Have this done in every step from now on while a GPU works at it. Returns whether it will be."""
         ...
 
     def advance(self, sessions: Sequence[DraftSession]) -> Sequence[DraftSession] | None:

@@ -51,6 +51,9 @@ class LookupDrafter:
             or followed.n_guessed != session.n_committed
         )
 
+    def overlap(self, work: Callable[[], None]) -> bool:
+        return False
+
     def advance(self, sessions: Sequence[DraftSession]) -> list[DraftSession]:
         grown: list[DraftSession] = []
         for session in sessions:

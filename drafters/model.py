@@ -80,6 +80,7 @@ class ModelDrafter:
         self._expansion = Expansion(path_min, min(backend.n_ctx, backend.n_cells), backend.vocab.eog)
         self._commits: dict[int, _Commits] = {}  # by session, what was seen of them
         self._td_s = 0.0
+        self._meanwhile: Callable[[], None] | None = None
         self.rule = Rule()
 
     @property
@@ -107,6 +108,11 @@ class ModelDrafter:
     def _branches_out(self) -> bool:
         return self._sequences.has_branches and self._breadth.branches
 
+    def overlap(self, work: Callable[[], None]) -> bool:
+        if self._backend.overlaps:
+            self._meanwhile = work
+        return self._backend.overlaps
+
     def advance(self, sessions: Sequence[DraftSession]) -> list[DraftSession] | None:
         began = self._clock()
         step = _Step(Batch([], [], [], [], {}), [], set(), set())
@@ -130,6 +136,7 @@ class ModelDrafter:
 
     def _decode(self, step: _Step) -> Logits:
         """Rows of logits, first those of step.grown."""
+        step.batch.meanwhile = self._meanwhile
         scratch = self._sequences.scratch
         n_pad = -len(step.batch) % self._breadth.rows if len(step.batch) == len(step.grown) else 0
         if not n_pad:

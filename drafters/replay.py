@@ -69,6 +69,9 @@ class ReplayDrafter:
         end = session.n_committed + session.max_ahead
         return not session.lost and (text is None or len(session.tokens) < min(end, len(self._texts[text])))
 
+    def overlap(self, work: Callable[[], None]) -> bool:
+        return False
+
     def advance(self, sessions: Sequence[DraftSession]) -> list[DraftSession]:
         """One guess for each of the sessions, after the time that takes."""
         now = self._clock()

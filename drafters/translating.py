@@ -3,7 +3,7 @@ its tokens."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from drafters.drafter import Drafter
@@ -57,6 +57,9 @@ class TranslatingDrafter:
         if twin is None or (twin.n_opened, twin.n_committed) != (session.n_opened, session.n_committed):
             return True
         return twin.own is not None and not twin.text.unfinished and self._drafter.wants(twin.own)
+
+    def overlap(self, work: Callable[[], None]) -> bool:
+        return False
 
     def advance(self, sessions: Sequence[DraftSession]) -> list[DraftSession] | None:
         twins = [(session, self._translate(session)) for session in sessions]

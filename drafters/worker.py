@@ -47,6 +47,7 @@ class Worker:
         self._busy: list[DraftSession] = []  # those whose next guess is worth something
         self._idle = True  # nothing to do until something arrives
         self._published_at = 0.0
+        self._overlaps = drafter.overlap(self._publish)
         self.n_drafted = 0
 
     # -- the bus's reader thread
@@ -87,7 +88,7 @@ class Worker:
         progress = bool(self._busy) and self._advance(self._busy)
         self._busy = self._servable()
         self._idle = not progress or not self._busy
-        self._publish(all_of_it=self._idle)
+        self._publish(all_of_it=self._idle, begun_only=self._overlaps and not self._idle)
         self._tell_td()
         return True
 
@@ -128,11 +129,11 @@ class Worker:
             if count == MAX_FAILURES:
                 logger.warning("no more drafts for a session of %s", session.lead)
 
-    def _publish(self, *, all_of_it: bool = False) -> None:
+    def _publish(self, *, all_of_it: bool = False, begun_only: bool = False) -> None:
         """Send guesses: at once where a path begins, else what gathers in PUBLISH_S, branches after the path
-        they leave."""
+        they leave. begun_only: the rest is sent during the next step."""
         now, td_us = self._clock(), self._drafter.td_us
-        due = all_of_it or now + td_us / 1e6 - self._published_at > PUBLISH_S
+        due = not begun_only and (all_of_it or now + td_us / 1e6 - self._published_at > PUBLISH_S)
         for session in self._sessions.values():
             while session.n_unpublished and not session.lost and (due or not session.n_published_ahead):
                 self._bus.send(session.lead, session.take_draft(self._own.id, td_us))

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from server.engine.request import Exactness, Speculation
 from server.engine.session import Session
 
+SHORT = 64  # rows: a step of fewer is dear on CPUs (server/llama/tiles.py)
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -69,7 +71,7 @@ def plan(sessions: Sequence[Session], limits: Limits) -> list[Work]:
     prompt_rows = left if alone else min(left, limits.n_chunk)
     for session in sessions:
         if session.n_pending > 1 and not session.decodes and prompt_rows > 0:
-            n = min(session.n_due - session.request.precompute, prompt_rows)
+            n = _chunk(session.n_due - session.request.precompute, prompt_rows)
             if session.n_kv < session.mark_at:
                 n = min(n, session.mark_at - session.n_kv)
             works.append(Work(session, n))
@@ -80,6 +82,11 @@ def plan(sessions: Sequence[Session], limits: Limits) -> list[Work]:
         work.n_draft = max(0, min(_draft_max(work.session, limits), left // (len(deciding) - i)))
         left -= work.n_draft
     return works
+
+
+def _chunk(n: int, most: int) -> int:
+    """How many of the next n tokens of a prompt to evaluate: at most so many, and no short end is left."""
+    return most - SHORT if SHORT < most < n < most + SHORT else min(n, most)
 
 
 def _draft_max(session: Session, limits: Limits) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, TypeAlias
 
@@ -18,7 +18,8 @@ class Batch:
 
     shared: for rows that belong to several sequences (the stem of a tree), all of these by row index.
     fixed: the logits' bits shall depend on nothing but these rows and what they attend to, so that a backend
-    may not add rows to be quicker.
+    may not add rows to be quicker. meanwhile: to be done once the decode is under way, by a backend that
+    overlaps.
     """
 
     tokens: list[int] = field(default_factory=list[int])
@@ -27,6 +28,7 @@ class Batch:
     wanted: list[bool] = field(default_factory=list[bool])
     shared: dict[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
     fixed: bool = False
+    meanwhile: Callable[[], None] | None = None
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -128,6 +130,11 @@ class Backend(Protocol):
     @property
     def can_shift(self) -> bool:
         """Whether shift() works. Only where can_trim is true."""
+        ...
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether a decode leaves the thread free for Batch.meanwhile, since a GPU does the work."""
         ...
 
     def decode(self, batch: Batch) -> Logits:

@@ -113,6 +113,7 @@ class FakeBackend:
     row_s: float = 0.0
     can_trim: bool = True
     can_shift: bool = True
+    overlaps: bool = False
     name: str = "fake"
     chat_template: str | None = None
     vocab: FakeVocabulary = field(default_factory=FakeVocabulary)

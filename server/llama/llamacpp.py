@@ -169,6 +169,7 @@ class LlamaBackend:
         self.description = self.model.description
         self._rows = Rows(self.n_batch)
         self.can_trim = False
+        self.overlaps = bool(C.llama_supports_gpu_offload()) and options.weights.n_gpu_layers != 0
         self.tiles = Tiles() if self._may_tile(options) else None
         with ThreadPoolExecutor(1) as aside:  # which ends, and with it the threads of OpenMP that are its own
             self.can_trim = aside.submit(self._forgets).result()
@@ -176,9 +177,8 @@ class LlamaBackend:
 
     def _may_tile(self, options: LlamaOptions) -> bool:
         """Whether attention is computed on the CPU, and there is a sequence for rows that nobody reads."""
-        offloads = bool(C.llama_supports_gpu_offload()) and options.weights.n_gpu_layers != 0
         n_ubatch = options.n_ubatch or self.n_batch
-        return not offloads and options.n_seqs < MAX_SEQS and min(self.n_batch, n_ubatch) >= TILE
+        return not self.overlaps and options.n_seqs < MAX_SEQS and min(self.n_batch, n_ubatch) >= TILE
 
     def _forgets(self) -> bool:
         """Whether a sequence can be trimmed: tried, since that depends on the memory that llama.cpp chose.
@@ -202,6 +202,8 @@ class LlamaBackend:
         if status:
             reason = "the KV cache is full" if status == 1 else f"llama_decode returned {status}"
             raise BackendError(f"{reason} ({len(batch)} rows)")
+        if batch.meanwhile is not None and self.overlaps:
+            batch.meanwhile()  # the logits are waited for when they are asked for
         n_rows = sum(batch.wanted)
         if not n_rows:
             return np.empty((0, self.vocab.size), dtype=np.float32)

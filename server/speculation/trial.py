@@ -18,6 +18,7 @@ WINDOW = 96  # steps that say how fast it is with drafters
 TRIAL = 16  # steps without them
 ENOUGH = 4  # plain steps that say how fast it is without
 MARGIN = 1.03  # the rate without must be this much better
+CLEARLY = 1.25  # where the rate with is so much better, ENOUGH steps without are enough
 HOLD, MOST_HOLD = 256, 8192  # steps until the next trial, doubled whenever the answer is the same
 
 
@@ -54,7 +55,7 @@ class Trial:
         elif plain and seconds > 0.0:
             (self._beside if self.muted else self._plain).append(tokens / seconds)
         self._left -= 1
-        if self._left <= 0:
+        if self._left <= 0 or (self._phase is _Phase.RESTING and self._is_clearly_worse_without()):
             self._turn()
         return self.on
 
@@ -93,6 +94,12 @@ class Trial:
         if len(self._plain) < ENOUGH or seconds <= 0.0:
             return False  # guesses of another source fill the steps: nothing is known, nothing is lost
         return median(self._plain) > MARGIN * sum(t for t, _ in self._with) / seconds
+
+    def _is_clearly_worse_without(self) -> bool:
+        seconds = sum(s for _, s in self._with)
+        if len(self._plain) < ENOUGH or seconds <= 0.0:
+            return False
+        return CLEARLY * median(self._plain) < sum(t for t, _ in self._with) / seconds
 
     def _slows(self) -> bool:
         return bool(self._beside) and median(self._plain) > MARGIN * median(self._beside)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import pytest
 
@@ -37,6 +38,41 @@ def test_guesses_go_out_every_few_milliseconds():
         scene.worker.turn(wait=False)
     scene.settle()
     assert [len(draft.tokens) for draft in scene.lead.drafts()] == [1, 2, 2, 1]
+
+
+class Overlapping(FakeBackend):
+    """Leaves the thread free in each decode, as a GPU does. during: how many drafts went out before, and
+    after that."""
+
+    def __init__(self) -> None:
+        super().__init__(ENDLESS, overlaps=True)
+        self.n_sent: Callable[[], int] = lambda: 0
+        self.during: list[tuple[int, int]] = []
+
+    def decode(self, batch: Batch) -> Logits:
+        logits = super().decode(batch)
+        before = self.n_sent()
+        assert batch.meanwhile is not None
+        batch.meanwhile()
+        self.during.append((before, self.n_sent()))
+        return logits
+
+
+def test_while_a_gpu_works_guesses_go_out_but_for_the_first_and_last():
+    backend = Overlapping()
+    scene, plain = Scene(backend), Scene()
+    backend.n_sent = lambda: scene.drafter_bus.counters.sent
+    for one in (scene, plain):
+        one.bus.send("drafter", open_())
+        one.pool.pump()
+        for _ in range(6):
+            one.now += PUBLISH_S
+            one.worker.turn(wait=False)
+        one.settle()
+        one.send(commit(*[draft.tokens[0] for draft in one.lead.drafts()[:1]]))
+    assert [len(draft.tokens) for draft in scene.lead.drafts()[:5]] == [1] * 5
+    assert backend.during[:4] == [(0, 0), (1, 1), (1, 2), (2, 3)]
+    assert scene.drafted() == plain.drafted()
 
 
 def test_a_gap_makes_it_ask_for_everything():

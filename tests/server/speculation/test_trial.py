@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from server.speculation.trial import HOLD, WARM_UP, Trial
+from server.speculation.trial import ENOUGH, HOLD, TRIAL, WARM_UP, Trial
 
 
 def run(trial: Trial, rate_on: float, rate_off: float, steps: int) -> tuple[float, int]:
@@ -32,6 +32,14 @@ def test_a_drafter_that_helps_is_hardly_ever_paused():
     rate, n_on = run(trial, rate_on=2.0, rate_off=1.0, steps=20_000)
     assert n_on > 19_850
     assert rate == pytest.approx(2.0, rel=0.02)
+
+
+def test_a_trial_ends_as_soon_as_it_is_clear_that_drafters_help():
+    for rate_on, most in ((2.0, ENOUGH), (1.1, TRIAL)):
+        trial = Trial()
+        run(trial, rate_on, rate_off=1.0, steps=WARM_UP - 1)
+        _, n_on = run(trial, rate_on, rate_off=1.0, steps=100)
+        assert 100 - n_on == most
 
 
 def test_it_is_taken_back_when_it_begins_to_help():
