@@ -18,9 +18,9 @@ def cuts(n_prompt: int, limits: Limits = LIMITS) -> list[int]:
     while session.n_pending > 1:
         [work] = plan([session], limits)
         rows.append(work.n_pending)
-        session.evaluated(work.n_pending)
         if work.completes:
-            break
+            return rows
+        session.evaluated(work.n_pending)
     return rows
 
 
