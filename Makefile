@@ -11,6 +11,7 @@ ifneq ($(shell echo | $(CXX) -march=native -dM -E -x c++ - 2>/dev/null | grep AM
 NO_AMX := -mno-amx-tile -mno-amx-int8 -mno-amx-bf16
 export CFLAGS += $(NO_AMX)
 export CXXFLAGS += $(NO_AMX)
+PIP += --no-cache-dir
 endif
 
 .PHONY: up demo test lint type bench lock clean

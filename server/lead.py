@@ -93,11 +93,11 @@ def run_lead(settings: LeadSettings, site: Site) -> int:
         loading = Health("loading", settings.parallel, 0, 0, 0.0)
         with answering(site.listener, create_waiting_app(loading, door.edge), door.tls):
             backend = stack.enter_context(closing(load_target(settings, site.n_threads)))
-            stack.enter_context(remembering(backend))
             seconds = time.perf_counter() - began
             logger.info("  model    %s in %.1f s", describe(backend, site.n_threads), seconds)
             proposer = _speculator(stack, settings, site, backend)
             embedder = load_embedder(stack, settings, backend)
+            stack.enter_context(remembering(backend))  # not what was just decoded to measure this machine
         snapshots = open_snapshots(settings, backend, lambda: engine.command(lambda _: None))
         if snapshots is not None:
             stack.callback(snapshots.close)

@@ -86,7 +86,7 @@ def plan(sessions: Sequence[Session], limits: Limits) -> list[Work]:
 
 def _chunk(n: int, most: int) -> int:
     """How many of the next n tokens of a prompt to evaluate: at most so many, and no short end is left."""
-    return most - SHORT if SHORT < most < n < most + SHORT else min(n, most)
+    return most - SHORT if 2 * SHORT <= most < n < most + SHORT else min(n, most)
 
 
 def _draft_max(session: Session, limits: Limits) -> int:

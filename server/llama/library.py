@@ -56,10 +56,24 @@ def complaint() -> str:
     return f" ({_last_error})" if _last_error else ""
 
 
+_GPUS = (1, 2)  # ggml_backend_dev_type: GPU, and one that shares the host's memory
+
+
 def has_gpu() -> bool:
     """Whether this build of llama.cpp can put layers on a GPU that is there."""
     start_library()
     return bool(C.llama_supports_gpu_offload())
+
+
+def computes_elsewhere(weights: Weights) -> bool:
+    """Whether layers go to a GPU, or to another machine: a build with RPC alone can do so, too."""
+    if not weights.n_gpu_layers or not has_gpu():
+        return False
+    from llama_cpp._ggml import libggml  # pyright: ignore[reportMissingTypeStubs]
+
+    library: Any = libggml
+    library.ggml_backend_dev_by_type.restype = ctypes.c_void_p
+    return bool(weights.rpc) or any(library.ggml_backend_dev_by_type(kind) for kind in _GPUS)
 
 
 def default_cells(

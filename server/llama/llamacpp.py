@@ -14,7 +14,14 @@ import numpy as np
 
 from server.errors import BackendError, StartupError
 from server.llama.backend import Batch, FillInMiddle, Logits
-from server.llama.library import C, LoadedModel, complaint, context_params, forget_errors
+from server.llama.library import (
+    C,
+    LoadedModel,
+    complaint,
+    computes_elsewhere,
+    context_params,
+    forget_errors,
+)
 from server.llama.options import MAX_SEQS, LlamaOptions
 from server.llama.parts import model_name
 from server.llama.tiles import TILE, Tiles
@@ -169,7 +176,7 @@ class LlamaBackend:
         self.description = self.model.description
         self._rows = Rows(self.n_batch)
         self.can_trim = False
-        self.overlaps = bool(C.llama_supports_gpu_offload()) and options.weights.n_gpu_layers != 0
+        self.overlaps = computes_elsewhere(options.weights)
         self.tiles = Tiles() if self._may_tile(options) else None
         with ThreadPoolExecutor(1) as aside:  # which ends, and with it the threads of OpenMP that are its own
             self.can_trim = aside.submit(self._forgets).result()
@@ -230,7 +237,8 @@ class LlamaBackend:
             if status == 1:  # there are no cells for them
                 self._rows.batch.n_tokens = n
                 return self._evaluated()
-        tiles.observe(n + n_pad, n_cells, time.perf_counter() - began)
+        if not status:
+            tiles.observe(n + n_pad, n_cells, time.perf_counter() - began)
         return status
 
     def trim(self, seq: int, length: int) -> None:
@@ -281,6 +289,6 @@ _uninitialised.argtypes = (ctypes.c_void_p, ctypes.c_ssize_t)
 def _context_params(options: LlamaOptions) -> Any:
     params = context_params(options)
     params.kv_unified = True
-    params.n_seq_max = min(options.n_seqs + 1, MAX_SEQS)  # one for rows that nobody reads
+    params.n_seq_max = max(options.n_seqs, min(options.n_seqs + 1, MAX_SEQS))  # one for padding
     params.swa_full = True  # what a sliding window has passed is needed again when a sequence is trimmed
     return params

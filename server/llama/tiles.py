@@ -13,10 +13,12 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 TILE = 64  # rows; a multiple of what it is on any CPU
-KEEP = 0.98  # of what the past weighs, per decode
+KEEP = 0.995  # of what the past weighs, per decode
 ENOUGH = 4.0  # decodes of either kind, by weight, before anything is padded
 WORTH = 1.15  # times as long: what too few rows must take at least
-SLOWEST_S = 600.0  # more is not believed
+SLOWEST_S = 600.0  # more is not believed,
+SURPRISE = 4.0  # nor times as long as expected: a process that was stopped, say
+PROBE = 100  # of so many decodes that a tile is better for, one goes without: few rows may be quicker again
 SHARPEST = (1.0, 100.0**2)  # differences in rows and in cells, squared, below which a trend is not believed
 
 
@@ -41,6 +43,8 @@ class Plane:
     def observe(self, rows: float, cells: float, seconds: float) -> None:
         n, m, t = self._sums
         nn, nm, mm, nt, mt = self._products
+        if self.is_known:
+            seconds = min(seconds, SURPRISE * max(self.seconds(rows, cells), t / self._weight))
         self._weight = KEEP * self._weight + 1.0
         self._sums = KEEP * n + rows, KEEP * m + cells, KEEP * t + seconds
         self._products = (
@@ -90,13 +94,17 @@ class Tiles:
     def __init__(self) -> None:
         self._few = Plane(through_origin=False)
         self._many = Plane(through_origin=True)
+        self._n_better = 0
 
     def padding(self, n_rows: int, n_cells: int, longest: int) -> int:
         """How many rows to add to so many, which attend to n_cells cells in all, one of them to `longest`."""
         if not 1 < n_rows < TILE or not (self._few.is_known and self._many.is_known):
             return 0
         tile_s = self._many.seconds(TILE, TILE * longest)
-        return TILE - n_rows if self._few.seconds(n_rows, n_cells) > WORTH * tile_s else 0
+        if self._few.seconds(n_rows, n_cells) <= WORTH * tile_s:
+            return 0
+        self._n_better += 1
+        return TILE - n_rows if self._n_better % PROBE else 0
 
     def observe(self, n_rows: int, n_cells: int, seconds: float) -> None:
         """A decode of so many rows, padding included, took so long."""

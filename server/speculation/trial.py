@@ -18,7 +18,7 @@ WINDOW = 96  # steps that say how fast it is with drafters
 TRIAL = 16  # steps without them
 ENOUGH = 4  # plain steps that say how fast it is without
 MARGIN = 1.03  # the rate without must be this much better
-CLEARLY = 1.25  # where the rate with is so much better, ENOUGH steps without are enough
+CLEARLY = 1.25  # where the rate with is so much better, ENOUGH steps without are enough, after as many others
 HOLD, MOST_HOLD = 256, 8192  # steps until the next trial, doubled whenever the answer is the same
 
 
@@ -97,9 +97,10 @@ class Trial:
 
     def _is_clearly_worse_without(self) -> bool:
         seconds = sum(s for _, s in self._with)
-        if len(self._plain) < ENOUGH or seconds <= 0.0:
+        settled = list(self._plain)[ENOUGH:]  # a drafter that is to rest ends what it is at
+        if len(settled) < ENOUGH or seconds <= 0.0:
             return False
-        return CLEARLY * median(self._plain) < sum(t for t, _ in self._with) / seconds
+        return CLEARLY * median(settled) < sum(t for t, _ in self._with) / seconds
 
     def _slows(self) -> bool:
         return bool(self._beside) and median(self._plain) > MARGIN * median(self._beside)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -22,7 +23,12 @@ N_CELLS, CONTEXT = 512, 300
 
 
 class Always(Tiles):
-    """Pads whatever there is."""
+    """Pads whatever there is, and knows how many rows were decoded last."""
+
+    n_rows = 0
+
+    def observe(self, n_rows: int, n_cells: int, seconds: float) -> None:
+        self.n_rows = n_rows
 
     def padding(self, n_rows: int, n_cells: int, longest: int) -> int:
         return max(0, TILE - n_rows)
@@ -38,16 +44,19 @@ def backend() -> Iterator[LlamaBackend]:
 def evaluate(backend: LlamaBackend, seq: int, start: int, n: int, *, fixed: bool) -> Logits:
     batch = Batch(fixed=fixed)
     batch.extend(seq, start, [10 + (7 * i) % 5000 for i in range(start, start + n)], 2)
-    return backend.decode(batch).copy()
+    logits = backend.decode(batch).copy()
+    assert isinstance(backend.tiles, Always)
+    assert backend.tiles.n_rows == (n if fixed else max(n, TILE))
+    return logits
 
 
-@pytest.mark.parametrize("n", [1, 2, 26, TILE - 1, TILE, TILE + 9])
+@pytest.mark.parametrize("n", [2, 26, TILE - 1, TILE, TILE + 9])
 def test_the_logits_are_the_same_but_for_rounding(backend: LlamaBackend, n: int):
     rows: list[Logits] = []
     for fixed in (True, False):
         evaluate(backend, 0, 0, CONTEXT, fixed=True)
-        rows.append(evaluate(backend, 0, CONTEXT, max(n, 2), fixed=fixed))
-        rows.append(evaluate(backend, 0, CONTEXT + max(n, 2), 2, fixed=True))  # what the cache holds now
+        rows.append(evaluate(backend, 0, CONTEXT, n, fixed=fixed))
+        rows.append(evaluate(backend, 0, CONTEXT + n, 2, fixed=True))  # what the cache holds now
         backend.trim(0, 0)
     plain, after_plain, padded, after_padded = rows
     assert padded.shape == plain.shape == (2, backend.vocab.size)
@@ -66,7 +75,9 @@ def test_no_cell_is_lost(backend: LlamaBackend):
 
 def test_where_there_is_no_room_for_more_rows_there_are_none(backend: LlamaBackend):
     evaluate(backend, 1, 0, backend.n_cells - 10, fixed=True)
-    last = evaluate(backend, 0, 0, 10, fixed=False)
+    batch = Batch()
+    batch.extend(0, 0, [10 + (7 * i) % 5000 for i in range(10)], 2)
+    last = backend.decode(batch).copy()
     backend.trim(0, 0)
     assert np.array_equal(last, evaluate(backend, 0, 0, 10, fixed=True))
 
@@ -85,6 +96,8 @@ def test_trees_are_padded_too(backend: LlamaBackend):
         return logits
 
     plain, padded = tree(fixed=True), tree(fixed=False)
+    assert isinstance(backend.tiles, Always)
+    assert backend.tiles.n_rows == TILE
     assert np.abs(padded - plain).max() < 0.05 * np.ptp(plain)
 
 
@@ -95,11 +108,11 @@ def test_a_lead_remembers_over_a_restart(tmp_path: Path, monkeypatch: pytest.Mon
         with closing(LlamaBackend(options)) as one, remembering(one):
             assert one.tiles is not None
             assert not memory or one.tiles.memory() == memory
-            evaluate(one, 0, 0, 5, fixed=False)
+            one.decode(Batch([1, 2], [0, 1], [0, 0], [False, True]))
             memory = one.tiles.memory()
 
 
 def test_a_model_on_a_gpu_is_left_alone(backend: LlamaBackend, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("server.llama.llamacpp.C.llama_supports_gpu_offload", lambda: True)
+    monkeypatch.setattr("server.llama.llamacpp.computes_elsewhere", MagicMock(return_value=True))
     with closing(LlamaBackend(LlamaOptions(BUNDLED_MODEL, n_cells=N_CELLS, n_seqs=3))) as one:
         assert one.tiles is None

@@ -6,6 +6,7 @@ and the KV cache holds what another client said before.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -18,6 +19,7 @@ from server.embedded import EmbeddedServer
 from server.engine.request import GenerationRequest, Speculation
 from server.llama.backend import Vocabulary
 from server.llama.llamacpp import LlamaBackend, LlamaOptions
+from server.llama.tiles import TILE, Tiles
 from server.settings import BUNDLED_MODEL as TARGET
 from server.speculation.draft_model import DraftModel
 from server.speculation.policy import Policy
@@ -42,10 +44,18 @@ def n_threads(request: pytest.FixtureRequest) -> int:
     return request.param
 
 
+class Whimsical(Tiles):
+    """Pads what it may at random: a stable reply's rows it may not."""
+
+    def padding(self, n_rows: int, n_cells: int, longest: int) -> int:
+        return random.choice((0, max(0, TILE - n_rows)))
+
+
 @pytest.fixture(scope="module")
 def target(n_threads: int) -> Iterator[LlamaBackend]:
     """As a lead opens it by default."""
     with closing(LlamaBackend(LlamaOptions(TARGET, n_cells=8192, n_seqs=12, n_threads=n_threads))) as one:
+        one.tiles = Whimsical()
         yield one
 
 

@@ -15,13 +15,12 @@ LIMITS = Limits(n_batch=512)
 def cuts(n_prompt: int, limits: Limits = LIMITS) -> list[int]:
     """Rows of the steps that a prompt takes, alone."""
     session, rows = Session(1, GenerationRequest([1] * n_prompt, SamplingParams(), 8), 1 << 16), list[int]()
-    while session.n_pending > 1:
+    while True:
         [work] = plan([session], limits)
         rows.append(work.n_pending)
         if work.completes:
             return rows
         session.evaluated(work.n_pending)
-    return rows
 
 
 @pytest.mark.parametrize(
@@ -51,3 +50,8 @@ def test_a_prompt_is_cut_into_as_few_steps_as_without_that():
 
 def test_small_batches_are_as_large_as_they_can_be():
     assert cuts(100, Limits(n_batch=32)) == [32, 32, 32, 4]
+    for n_batch in (65, 80, 100, 127, 128, 129):
+        for n_prompt in range(2, 600):
+            rows = cuts(n_prompt, Limits(n_batch=n_batch))
+            assert len(rows) == -(-n_prompt // n_batch)
+            assert sum(rows) == n_prompt

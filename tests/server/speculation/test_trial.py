@@ -35,7 +35,7 @@ def test_a_drafter_that_helps_is_hardly_ever_paused():
 
 
 def test_a_trial_ends_as_soon_as_it_is_clear_that_drafters_help():
-    for rate_on, most in ((2.0, ENOUGH), (1.1, TRIAL)):
+    for rate_on, most in ((2.0, 2 * ENOUGH), (1.1, TRIAL)):
         trial = Trial()
         run(trial, rate_on, rate_off=1.0, steps=WARM_UP - 1)
         _, n_on = run(trial, rate_on, rate_off=1.0, steps=100)
