@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from server.llama.tiles import ENOUGH, TILE, Plane, Tiles
+from server.llama.tiles import ENOUGH, PROBE, TILE, Plane, Tiles
 
 ROW_S, READ_S = 0.0004, 0.003  # of a row, and of reading the weights
 ONE_BY_ONE_S, IN_TILES_S = 2.7e-6, 2.2e-7  # of a cell that a row attends to
@@ -146,3 +146,23 @@ def test_nothing_seen_is_recalled_as_that():
     tiles = Tiles()
     assert tiles.recall(Tiles().memory())
     assert padding(tiles, 26, 3600) == 0
+
+
+def test_a_decode_that_was_held_up_is_not_believed_for_long():
+    """Four sessions at a time and nothing else, one decode of which took 20 s: the process was stopped."""
+    tiles = after_a_conversation(plain)
+    tiles.observe(4, cells(4, 1000), 20.0)
+    n_padded = 0
+    for i in range(1000):
+        context = 200 + i % 800
+        n_pad = padding(tiles, 4, context)
+        n_padded += n_pad > 0
+        tiles.observe(4 + n_pad, cells(4 + n_pad, context), plain(4 + n_pad, context))
+    assert n_padded < 50
+
+
+def test_now_and_then_few_rows_go_without():
+    tiles = after_a_conversation(blocked)
+    asked = [padding(tiles, 26, 3600) for _ in range(10 * PROBE)]
+    assert asked.count(0) == 10
+    assert asked.count(TILE - 26) == 10 * PROBE - 10
