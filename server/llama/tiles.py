@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, cast
 
-TILE = 64  # rows; a multiple of what it is on any CPU
+TILE = 64  # rows: GGML_FA_TILE_Q of ggml-cpu, on every CPU
 KEEP = 0.995  # of what the past weighs, per decode
 ENOUGH = 4.0  # decodes of either kind, by weight, before anything is padded
 WORTH = 1.15  # times as long: what too few rows must take at least
@@ -20,8 +20,6 @@ SLOWEST_S = 600.0  # more is not believed,
 SURPRISE = 4.0  # nor times as long as expected: a process that was stopped, say
 PROBE = 100  # of so many decodes that a tile is better for, one goes without: few rows may be quicker again
 SHARPEST = (1.0, 100.0**2)  # differences in rows and in cells, squared, below which a trend is not believed
-
-
 N_NUMBERS = 9  # of a plane's memory
 
 
