@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 logger = logging.getLogger("duo.cache")
 
-MOMENT_S = 0.1  # parts of 8 MB: at least 80 MB a second, whatever else goes on
+MOMENT_S = 0.1  # parts of 8 MB: at least 80 MB a second, whatever else goes on,
+PATIENT_S = 5.0  # or 1.6 MB, where nothing depends on it: a part takes a CPU core 15 ms or more
 
 
 class Background:
@@ -20,6 +21,7 @@ class Background:
         self._jobs: dict[str, Callable[[], None]] = {}
         self._running: str | None = None
         self._closed = False
+        self._moment_s = MOMENT_S
         self._changed = threading.Condition()
         self._free = threading.Event()
         self._free.set()
@@ -48,9 +50,13 @@ class Background:
         if others == self._free.is_set():
             (self._free.clear if others else self._free.set)()
 
+    def hurry(self, is_so: bool) -> None:
+        """How long go_on() waits for others, from its next call: MOMENT_S, as at the start, or PATIENT_S."""
+        self._moment_s = MOMENT_S if is_so else PATIENT_S
+
     def go_on(self) -> bool:
         """What a long job asks between its parts: `open`, a moment later if somebody needs the machine."""
-        self._free.wait(MOMENT_S)
+        self._free.wait(self._moment_s)
         return self.open
 
     @property

@@ -275,7 +275,8 @@ class Snapshots:
         return shorter, *self._catalogue.drop(shorter).replaces
 
     def _shrink(self) -> None:
-        """Bring memory within its budget, and what waits for the disk beyond that within its own."""
+        """Bring memory within its budget, and what waits for the disk beyond that within its own. Writing is
+        in no hurry while memory has room for all."""
         entries = self._catalogue.entries
         for key in self._catalogue.overflowing(self._memory_bytes):
             self._evicted += 1
@@ -286,6 +287,8 @@ class Snapshots:
         for key in self._catalogue.backlogged(self._backlog_bytes):
             if self._cancel(key):
                 self._release(key)
+        if self._carriers:
+            self._carriers.writer.hurry(self._catalogue.leaving_bytes > 0)
 
     def _release(self, key: str) -> None:
         """Out of memory; and out of the books, if it is nowhere else."""

@@ -40,8 +40,9 @@ def test_a_long_job_gives_way_until_the_machine_is_free(ended_by: str, monkeypat
 
 
 def test_it_goes_on_after_a_moment_in_any_case(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(background, "MOMENT_S", 0.001)
+    monkeypatch.setattr(background, "PATIENT_S", 0.001)
     one = Background("test")
+    one.hurry(False)
     one.yield_to(True)
     answers: list[bool] = []
     one.submit("a", lambda: answers.append(one.go_on()))

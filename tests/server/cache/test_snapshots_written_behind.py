@@ -5,6 +5,9 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
+import pytest
+
+from server.cache import background
 from tests.server.cache.lead import WAIT_S, Make, state_of, until
 
 
@@ -125,3 +128,23 @@ def test_closing_gives_up_a_write_and_drops_the_rest(make: Make, path: Path):
     assert not closing.is_alive()
     assert lead.files() == []
     lead.snapshots.close()
+
+
+@pytest.mark.parametrize("memory", [1000, 250])
+def test_writing_gives_way_to_the_model_where_memory_has_room(
+    make: Make, path: Path, memory: int, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(background, "MOMENT_S", 0.001)
+    monkeypatch.setattr(background, "PATIENT_S", WAIT_S)
+    lead = make(path, memory=memory)
+    assert lead.tier
+    lead.tier.gate.clear()
+    lead.snapshots.at_work(True)
+    for n in range(5):
+        lead.put(n, 1)
+    lead.tier.gate.set()
+    if memory > 500:
+        assert lead.snapshots.flush(0.1) == 5
+        lead.snapshots.at_work(False)
+    lead.flush()
+    assert lead.snapshots.counters().writes == 5
