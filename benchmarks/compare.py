@@ -37,7 +37,7 @@ def commands(args: argparse.Namespace) -> list[Command]:
     drafter = ("--draft-model", str(args.draft_model))
     if args.draft_threads:
         drafter += ("--draft-threads", str(args.draft_threads))
-    if args.draft_device is not None:
+    if args.draft_device not in (None, args.device):
         drafter += ("--draft-devices", str(args.draft_device))
     found = [
         Command("llama-server", _llama(args)),

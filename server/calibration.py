@@ -77,10 +77,11 @@ def _decode(backend: Backend, position: int, width: int) -> float:
 
 
 def steady_widths(backend: Backend, one: int, most: int) -> dict[int, float]:
-    """Seconds of a decode by rows, among equals, for some widths up to `most` and for `one`, that of one
-    session with all its guesses; {} where a change of width costs nothing. Not remembered: it is quick."""
+    """Seconds of a decode by rows, among equals, for one row, for `one`, those of one session with all its
+    guesses, and for some widths up to `most`; {} where a change of width costs nothing. Not remembered: it is
+    quick."""
     try:
-        shapes = measure_shapes(backend, sorted({w for w in (*PADDED, one, most) if 1 < w <= most}))
+        shapes = measure_shapes(backend, sorted({w for w in (1, *PADDED, one, most) if w <= most}))
         return shapes.steady if shapes.change_costs else {}
     except BackendError as error:
         logger.warning("widths could not be measured: %s", error.message)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from server.llama.library import default_cells
 from server.llama.llamacpp import LlamaBackend
 from server.llama.options import MAX_SEQS, LlamaOptions
 from server.llama.settings import downloaded
+from server.llama.shapes import UNKNOWN, measure
 from server.recollection import keep, of_model, recall
 from server.settings import LeadSettings
 from server.speculation.draft_model import DraftModel
@@ -105,7 +107,9 @@ def load_draft(
             return None
         raise StartupError(f"{path} cannot draft for {settings.model}: {reason}")
     logger.info("  draft    %s (%s), in this process", draft.name, draft.description)
-    return DraftModel(draft, distributions=settings.verify == "rejection")
+    with ThreadPoolExecutor(1) as aside:  # see lead.py
+        shapes = aside.submit(measure, draft, (1, 2)).result() if draft.overlaps else UNKNOWN
+    return DraftModel(draft, distributions=settings.verify == "rejection", one_shape=shapes.change_costs)
 
 
 def load_embedder(stack: ExitStack, settings: LeadSettings, target: LlamaBackend) -> LlamaEmbedder | None:

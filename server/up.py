@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from pathlib import Path
 
 from server.children import Child
 from server.embedded import EmbeddedServer
 from server.errors import StartupError
 from server.flags import n_cores
 from server.lead import run_lead
-from server.llama.library import has_gpu
+from server.llama.library import n_gpus
+from server.llama.parts import parts
 from server.loading import prepared
+from server.placement import Machine, Placement, place
 from server.settings import BUNDLED_DRAFT, UpSettings
 from server.site import Site, open_socket
 from server.speculation.streams import check
-
-FEW_CORES = 4
 
 
 def up(settings: UpSettings) -> int:
@@ -28,30 +29,29 @@ def up(settings: UpSettings) -> int:
         url = settings.redis or stack.enter_context(EmbeddedServer()).url
         if settings.redis:
             check(url)
-        sync = _drafts_synchronously(settings)
-        if settings.verify == "rejection" and not sync:
+        draft = settings.draft_model or BUNDLED_DRAFT
+        machine = Machine(n_cores(), n_gpus())
+        placement = place(settings, machine, _size(draft), _size(settings.model))
+        if settings.verify == "rejection" and not placement.sync:
             raise StartupError("--verify rejection is for --draft-mode sync: other drafts would bias it")
-        for i in range(1, 1 + (0 if sync else settings.drafters)):
-            stack.enter_context(_drafter(settings, url, f"drafter-{i}"))
-        draft = (settings.draft_model or BUNDLED_DRAFT) if sync else None
+        for i in range(1, 1 + (0 if placement.sync else settings.drafters)):
+            stack.enter_context(_drafter(settings, placement, url, f"drafter-{i}"))
         # A small draft model is idle most of the time, so the lead takes all cores; --threads says otherwise.
-        return run_lead(settings, Site(listener, url, settings.threads or n_cores(), draft))
+        inside = draft if placement.sync else None
+        return run_lead(settings, Site(listener, url, settings.threads or machine.n_cores, inside))
 
 
-def _drafts_synchronously(settings: UpSettings) -> bool:
-    """Whether the draft model shall run in the lead. Processes that share few cores slow each other down more
-    than drafting beside the lead gains; where one has a GPU, or cores are many, it gains."""
-    if settings.draft_mode != "auto":
-        return settings.draft_mode == "sync"
-    return settings.drafters > 0 and n_cores() < FEW_CORES and not has_gpu()
+def _size(model: Path) -> int:
+    """In bytes, all parts together. Raises StartupError."""
+    return sum(part.stat().st_size for part in parts(model))
 
 
-def _drafter(settings: UpSettings, url: str, name: str) -> Child:
+def _drafter(settings: UpSettings, placement: Placement, url: str, name: str) -> Child:
     flags = ["--redis", url, "--pool", settings.pool, "--name", name]
-    flags += ["--threads", str(settings.draft_threads or 1)]
+    flags += ["--threads", str(placement.threads)]
     if settings.draft_model:
         flags += ["--model", str(settings.draft_model)]
-    if settings.gpu_layers_draft is not None:
-        flags += ["--gpu-layers", str(settings.gpu_layers_draft)]
+    if placement.gpu_layers is not None:
+        flags += ["--gpu-layers", str(placement.gpu_layers)]
     devices = settings.draft_devices
     return Child(name, flags, {} if devices is None else {"CUDA_VISIBLE_DEVICES": devices})

@@ -57,12 +57,13 @@ class Engine:
             limits = replace(limits, draft_max=draft_max, leaves=1, stable_width=1, again=True)
         self._limits = limits
         self._searches = Searches(backend, self._sequences, n_slots)
-        self._builder = Builder(backend.n_ctx, limits, self._sequences, self._searches)
+        self._builder = Builder(backend.n_ctx, backend.n_cells, limits, self._sequences, self._searches)
         self._residence = Residence(backend, self._sequences, self._n_held)
         self._cache = self._residence.cache
         self._waiting: deque[Session] = deque()
         self._active: list[Session] = []
         self._overheads: deque[float] = deque(maxlen=1024)
+        self.meanwhile: Callable[[], None] | None = None  # to be done while a GPU works
         self.slots = Slots(self._residence, self._active, self._limits, self._may_draft)
 
     def save_to(self, snapshots: Snapshots, kept: Kept | None = None) -> None:
@@ -114,7 +115,8 @@ class Engine:
         proposing = self._clock()
         proposals = self._propose(works)
         proposed = self._clock()
-        batch, placed = self._builder.build(works, proposals, self._width(works))
+        batch, placed = self._builder.build(works, proposals, self._width(works), self._n_held())
+        batch.meanwhile = self.meanwhile
         plain = all(work.session.decodes and work.session.request.n_beams == 1 for work in works)
         decoding = self._clock()
         try:
@@ -250,8 +252,7 @@ class Engine:
         asks = [_ask(work) for work in works if work.completes and self._may_draft(work.session)]
         if not asks:
             return [NOTHING] * len(works)
-        n_rows = sum(work.n_rows for work in works)
-        given = self._proposer.propose(asks, n_rows, self._n_held())
+        given = self._proposer.propose(asks, sum(work.n_rows for work in works), self._n_held())
         by_session = {ask.session: proposal for ask, proposal in zip(asks, given, strict=True)}
         return [by_session.get(work.session.id, NOTHING) for work in works]
 

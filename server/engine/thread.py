@@ -18,7 +18,7 @@ from typing import TypeAlias, TypeVar
 
 from server.engine.account import CURRENT
 from server.engine.engine import Engine
-from server.engine.events import Committed, Event, Failed, Finished
+from server.engine.events import Committed, Event, Failed, Finished, Started
 from server.engine.request import GenerationRequest
 from server.errors import (
     BackendError,
@@ -127,6 +127,8 @@ class EngineThread:
         not raise. max_queued: requests in the engine, running ones included, beyond which Busy is raised.
         profile: where to write what the thread spent its time on, for pstats, once it has ended."""
         self._engine = make_engine(self._emit)
+        self._engine.meanwhile = self.meanwhile
+        self._overlaps = False  # whether decodes leave this thread free
         self._n_ctx = n_ctx
         self._max_queued = max_queued
         self._bounds = bounds or Bounds()
@@ -134,7 +136,8 @@ class EngineThread:
         self._profile = profile
         self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         self._outbox: list[tuple[int, Event]] = []
-        self._urgent = False  # whether the outbox holds more than tokens
+        self._urgent = False  # whether the outbox holds more than tokens, or the first ones of a reply
+        self._silent: set[int] = set()  # generations without a token yet
         self._flushed_at = 0.0
         self._generations: dict[int, LiveGeneration] = {}
         self._draining = False
@@ -249,7 +252,9 @@ class EngineThread:
 
     def _emit(self, id: int, event: Event) -> None:
         self._outbox.append((id, event))
-        self._urgent = self._urgent or not isinstance(event, Committed)
+        if not isinstance(event, Committed) or id in self._silent:
+            self._urgent = True
+            (self._silent.add if isinstance(event, Started) else self._silent.discard)(id)
 
     def _run(self) -> None:
         if self._profile is None:
@@ -270,8 +275,10 @@ class EngineThread:
                 logger.exception("a step of the engine failed; it ends %s", self._requests() or "no request")
                 self._carry_out(_fail_all)
             self._progress_at = now = time.monotonic()
-            if self._urgent or now - self._flushed_at >= GATHER_S:
-                self._flush(now)
+            if idle or self._urgent or not self._overlaps:
+                self._flush_if_due(
+                    now
+                )  # else later: the loop would take the interpreter when it is needed here
         self._flush(time.monotonic())
         try:
             self._engine.rest(SAVE_S)
@@ -310,6 +317,15 @@ class EngineThread:
             command(self._engine)
         except Exception:
             logger.exception("a command of the engine failed")
+
+    def meanwhile(self) -> None:
+        """A backend computes now, and not on this thread."""
+        self._overlaps = True
+        self._flush_if_due(time.monotonic())
+
+    def _flush_if_due(self, now: float) -> None:
+        if self._urgent or now - self._flushed_at >= GATHER_S:
+            self._flush(now)
 
     def _flush(self, now: float) -> None:
         """Hand the events since the last time to the loop in one call."""

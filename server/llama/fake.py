@@ -133,6 +133,8 @@ class FakeBackend:
             chain = self._append(batch.shared.get(row, (batch.seqs[row],)), position, token)
             if wanted:
                 rows.append(self.model.logits(chain))
+        if batch.meanwhile is not None and self.overlaps:
+            batch.meanwhile()
         if self.step_s or self.row_s:
             time.sleep(self.step_s + self.row_s * len(batch))
         return np.stack(rows) if rows else np.empty((0, self.vocab.size), dtype=np.float32)

@@ -65,15 +65,24 @@ def has_gpu() -> bool:
     return bool(C.llama_supports_gpu_offload())
 
 
-def computes_elsewhere(weights: Weights) -> bool:
-    """Whether layers go to a GPU, or to another machine: a build with RPC alone can do so, too."""
-    if not weights.n_gpu_layers or not has_gpu():
-        return False
+def n_gpus() -> int:
+    """GPUs that this build of llama.cpp can put layers on; those of RPC servers that were added count."""
+    if not has_gpu():
+        return 0
     from llama_cpp._ggml import libggml  # pyright: ignore[reportMissingTypeStubs]
 
     library: Any = libggml
-    library.ggml_backend_dev_by_type.restype = ctypes.c_void_p
-    return bool(weights.rpc) or any(library.ggml_backend_dev_by_type(kind) for kind in _GPUS)
+    library.ggml_backend_dev_count.restype = ctypes.c_size_t
+    library.ggml_backend_dev_get.restype = ctypes.c_void_p
+    every = (
+        library.ggml_backend_dev_get(ctypes.c_size_t(i)) for i in range(library.ggml_backend_dev_count())
+    )
+    return sum(library.ggml_backend_dev_type(ctypes.c_void_p(device)) in _GPUS for device in every)
+
+
+def computes_elsewhere(weights: Weights) -> bool:
+    """Whether layers go to a GPU, or to another machine: a build with RPC alone can do so, too."""
+    return bool(weights.n_gpu_layers) and has_gpu() and (bool(weights.rpc) or n_gpus() > 0)
 
 
 def default_cells(

@@ -40,10 +40,13 @@ class DraftModel:
         backend: Backend,
         *,
         distributions: bool = False,
+        one_shape: bool = False,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """distributions: say for each guess what it is a sample of."""
+        """distributions: say for each guess what it is a sample of. one_shape: a decode of another width than
+        the last one takes longer than a row (docs/adr/0010)."""
         self._backend = backend
+        self._most_rows = 1 if one_shape else 2  # of a session's own guess and the token after it
         self._distributions = distributions
         self._clock = clock
         self._cache = PrefixCache(backend.n_seqs, partial=True)
@@ -51,6 +54,7 @@ class DraftModel:
         self._failed = not backend.can_trim  # a path that was not confirmed must be forgettable
         self._times: deque[float] = deque(maxlen=RECENT)
         self.td_s = 0.0
+        self._meanwhile: Callable[[], None] | None = None
 
     def follow(self, session: int, tokens: Sequence[int], sampling: SamplingParams, salt: str) -> None:
         path = self._paths.get(session)
@@ -83,6 +87,9 @@ class DraftModel:
             self.td_s = median(self._times)
         made = iter(guesses)
         return [path and next(made) for path in paths]
+
+    def overlap(self, work: Callable[[], None]) -> None:
+        self._meanwhile = work
 
     def close(self, session: int, *, keep: bool) -> None:
         path = self._paths.pop(session, None)
@@ -121,20 +128,20 @@ class DraftModel:
         return path
 
     def _catch_up(self, paths: Sequence[_Path]) -> bool:
-        """Evaluate all but the last token of each path. Returns whether that was more than a few."""
+        """Evaluate what is more than the next decode shall. Returns whether there was any."""
         worked = False
         for path in paths:
-            while (n := len(path.tokens) - 1 - path.n_kv) > 1:
+            while (n := len(path.tokens) - 1 - path.n_kv) >= self._most_rows:
                 worked = True
                 batch = Batch()
                 rows = path.tokens[path.n_kv : path.n_kv + min(n, self._backend.n_batch)]
-                batch.extend(path.seq, path.n_kv, rows, 0)
+                batch.extend(path.seq, path.n_kv, rows, int(n == 1))  # as the next decode, if it is of one
                 self._backend.decode(batch)
                 path.n_kv += len(rows)
         return worked
 
     def _extend(self, paths: Sequence[_Path], second: bool) -> list[Guess]:
-        batch = Batch()
+        batch = Batch(meanwhile=self._meanwhile)
         for path in paths:
             batch.extend(path.seq, path.n_kv, path.tokens[path.n_kv :], 1)
             path.n_kv = len(path.tokens)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from server.sampling.guess import Guess
@@ -24,6 +24,10 @@ class InlineDrafter(Protocol):
     def guess(self, sessions: Sequence[int], *, second: bool) -> list[Guess | None]:
         """One more guess for each path, appended to it. None where the model cannot go on. second: also say
         what to guess if it is wrong."""
+        ...
+
+    def overlap(self, work: Callable[[], None]) -> None:
+        """What to do whenever something else than this thread is at work."""
         ...
 
     def close(self, session: int, *, keep: bool) -> None:

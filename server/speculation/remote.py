@@ -156,6 +156,11 @@ class RemoteDrafters:
             for record in self._drafters.values()
         )
 
+    @property
+    def drafting(self) -> bool:
+        """Whether any drafter has a session."""
+        return any(record.n_assigned for record in self._drafters.values())
+
     def awaited(self, speculated: Speculated) -> DrafterRecord | None:
         """The assigned drafter whose next guess is due first, None if there is none to wait for."""
         now = self._clock()

@@ -7,6 +7,7 @@ gains more tokens than it costs time, by what steps cost here and by how often e
 from __future__ import annotations
 
 import itertools
+import math
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -27,7 +28,7 @@ from server.speculation.speculated import Speculated
 from server.speculation.synchronous import SOURCE, Synchronous
 from server.speculation.tree import Offer, ScoredTree, Wanted
 from server.speculation.trial import Trial
-from server.speculation.widths import Widths
+from server.speculation.widths import Offered, Widths
 
 GRAMMAR = "grammar"
 INDEXED = 64  # tokens that one step adds to a lookup's index at most
@@ -110,11 +111,7 @@ class Speculator:
             speculated.look_up(ask.limit)
             speculated.tree.guess(GRAMMAR, ask.forced, [255] * len(ask.forced))
         if self._inline and wanting:
-            reach = curve
-            if self._policy.again:
-                rates = [self._sessions[ask.session].acceptance.mean(SOURCE) for ask in wanting]
-                reach = with_losses(curve, n_rows, len(asks), sum(rates) / len(rates))
-            self.spent_s = self._inline.draft(wanting, self._sessions, n_rows, reach, rate)
+            self.spent_s = self._draft(self._inline, asks, n_rows, curve, rate)
             if self._policy.by_rejection:
                 return [self._inline.chain(ask.session) for ask in asks]
         offers = [self._offer(ask) for ask in asks]
@@ -122,9 +119,7 @@ class Speculator:
             self.spent_s += self._wait(self._remote, self._sessions[asks[0].session], n_rows, curve)
             offers = [self._offer(asks[0])]
         if self._may_pad(asks, n_rows):
-            merged = sorted((p for offer in offers for p in offer.probabilities), reverse=True)
-            most = n_rows + sum(ask.limit for ask in asks)
-            self.widths.observe(n_rows, most, merged, self.costs.curve(n_cells))
+            self._learn_width(asks, offers, self.costs.curve(n_cells), rate)
         counts = self._choose(asks, curve, n_rows, n_cells, offers)
         self._guessed = any(counts)
         return [
@@ -178,6 +173,11 @@ class Speculator:
     def idle(self) -> bool:
         return not self._sessions and (self._remote is None or self._remote.idle())
 
+    def overlap(self, work: Callable[[], None]) -> None:
+        """What to do while a draft model in this process works, if that is elsewhere."""
+        if self._inline:
+            self._inline.inline.overlap(work)
+
     # -- what others may know ----------------------------------------
 
     def drafters(self) -> list[DrafterRecord]:
@@ -198,19 +198,53 @@ class Speculator:
         return self._pools.setdefault(salt, LookupPool())
 
     def _may_pad(self, asks: Sequence[Ask], n_rows: int) -> bool:
-        """Whether the step may be made wider than it has to be: where that may pay, and nothing but these
-        sessions' next tokens is in it."""
+        """Whether the step may be made wider than it has to be: where that may pay, nothing but these
+        sessions' next tokens is in it, and it does not show what steps take without drafters."""
         return (
             self.widths.pays
+            and (self._trial.on or self._remote is None or self._remote.drafting)
             and self._policy.gate
             and not self._policy.by_rejection
             and n_rows == len(asks)
             and not self._is_stable(asks[0])
         )
 
+    def _learn_width(
+        self, asks: Sequence[Ask], offers: Sequence[Offer], curve: list[float], rate: float
+    ) -> None:
+        """What this step could have gained by its width. Where rows are dear the draft model did not guess as
+        far as it would where they are free."""
+        merged = sorted((p for offer in offers for p in offer.probabilities), reverse=True)
+        offered = Offered(merged, self.spent_s)
+        options = [offered]
+        if self._inline and self.width <= len(asks):
+            options.append(self._inline.outlook(asks, self._sessions, rate))
+        padded = max(options, key=lambda option: sum(option.probabilities) - rate * option.seconds)
+        self.widths.observe(len(asks), offered, curve, padded)
+
+    def _draft(
+        self, inline: Synchronous, asks: Sequence[Ask], n_rows: int, curve: list[float], rate: float
+    ) -> float:
+        """Have the draft model in this process guess for those who have not enough without it. Returns the
+        seconds that it worked."""
+        wanting = [ask for ask in asks if ask.limit > 0]
+        if not self._policy.by_rejection:
+            wanting = [ask for ask in wanting if not self._is_served(inline, ask)]
+        if self._policy.again and wanting:
+            rates = [self._sessions[ask.session].acceptance.mean(SOURCE) for ask in wanting]
+            curve = with_losses(curve, n_rows, len(asks), sum(rates) / len(rates))
+        return inline.draft(wanting, self._sessions, n_rows, curve, rate)
+
+    def _is_served(self, inline: Synchronous, ask: Ask) -> bool:
+        """Whether what others guess for a session is worth more than the draft model's guesses would be."""
+        speculated = self._sessions[ask.session]
+        if not speculated.tree.n_below:
+            return False
+        return sum(self._offer(ask).probabilities) >= inline.expected(ask, speculated)
+
     def _rate(self, curve: list[float], n_rows: int) -> float:
         """Tokens per second: of late, and at least those without drafts, which can always be had."""
-        plain_s = curve[min(n_rows, len(curve) - 1)]
+        plain_s = min(curve[min(n_rows, len(curve) - 1)], self.widths.steady.get(n_rows, math.inf))
         return max(self.pace.rate, n_rows / plain_s if plain_s else 0.0)
 
     def _offer(self, ask: Ask) -> Offer:

@@ -13,6 +13,7 @@ from server.speculation.gate import worth_drafting
 from server.speculation.inline import InlineDrafter
 from server.speculation.policy import Policy
 from server.speculation.speculated import Speculated
+from server.speculation.widths import Offered
 
 SOURCE = "draft"
 PROBE_SHARE = 0.005  # of the time that guesses may take which do not seem to pay
@@ -59,7 +60,7 @@ class Synchronous:
                 self._paths[ask.session] = _Path(ask.limit, speculated.acceptance)
         rows, spent_s = n_rows, 0.0
         going = self._going(curve, rows, rate)
-        if not going and self._saved_s >= self.inline.td_s:
+        if self._paths and not going and self._saved_s >= self.inline.td_s:
             going, self._saved_s = list(self._paths), 0.0
         self._saved_s += PROBE_SHARE * curve[min(n_rows, len(curve) - 1)]
         while going:
@@ -71,6 +72,24 @@ class Synchronous:
                 rows += guess is not None
             going = self._going(curve, rows, rate)
         return spent_s
+
+    def expected(self, ask: Ask, speculated: Speculated) -> float:
+        """How many guesses of its own would be right, if it drafted as far as the session may."""
+        acceptance = speculated.acceptance.mean(SOURCE) if speculated.allows(SOURCE) else 0.0
+        return sum(acceptance**k for k in range(1, ask.limit + 1))
+
+    def outlook(self, asks: Sequence[Ask], sessions: Mapping[int, Speculated], rate: float) -> Offered:
+        """What it would offer where rows are free, as far as it knows."""
+        probabilities, deepest, td_s = list[float](), 0, self.inline.td_s
+        least = rate * td_s / max(1, len(asks))
+        for ask in asks:
+            speculated, depth = sessions[ask.session], 0
+            acceptance = speculated.acceptance.mean(SOURCE) if speculated.allows(SOURCE) else 0.0
+            while depth < ask.limit and acceptance ** (depth + 1) > least:
+                depth += 1
+                probabilities.append(acceptance**depth)
+            deepest = max(deepest, depth)
+        return Offered(sorted(probabilities, reverse=True), deepest * td_s)
 
     def chain(self, session: int) -> Proposal:
         """What was guessed for the session, with what it was sampled from."""

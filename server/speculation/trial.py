@@ -10,6 +10,7 @@ take longer than those while it rested, it goes on resting.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from enum import Enum, auto
 from statistics import median
 
@@ -18,8 +19,8 @@ WINDOW = 96  # steps that say how fast it is with drafters
 TRIAL = 16  # steps without them
 ENOUGH = 4  # plain steps that say how fast it is without
 MARGIN = 1.03  # the rate without must be this much better
-CLEARLY = 1.25  # where the rate with is so much better, ENOUGH steps without are enough, after as many others
-HOLD, MOST_HOLD = 256, 8192  # steps until the next trial, doubled whenever the answer is the same
+CLEARLY = 1.25  # where one way is so much better, a few steps of the other are enough
+HOLD, MOST_HOLD = 512, 8192  # steps until the next trial, doubled whenever the answer is the same
 
 
 class _Phase(Enum):
@@ -55,7 +56,7 @@ class Trial:
         elif plain and seconds > 0.0:
             (self._beside if self.muted else self._plain).append(tokens / seconds)
         self._left -= 1
-        if self._left <= 0 or (self._phase is _Phase.RESTING and self._is_clearly_worse_without()):
+        if self._left <= 0 or self._is_clear():
             self._turn()
         return self.on
 
@@ -90,17 +91,32 @@ class Trial:
         self._begin(_Phase.HELD, self._hold, on=on)
 
     def _is_better_without(self) -> bool:
-        seconds = sum(s for _, s in self._with)
-        if len(self._plain) < ENOUGH or seconds <= 0.0:
+        rate = _rate(self._with)
+        if len(self._plain) < ENOUGH or not rate:
             return False  # guesses of another source fill the steps: nothing is known, nothing is lost
-        return median(self._plain) > MARGIN * sum(t for t, _ in self._with) / seconds
+        return median(self._plain) > MARGIN * rate
 
-    def _is_clearly_worse_without(self) -> bool:
-        seconds = sum(s for _, s in self._with)
-        settled = list(self._plain)[ENOUGH:]  # a drafter that is to rest ends what it is at
-        if len(settled) < ENOUGH or seconds <= 0.0:
-            return False
-        return CLEARLY * median(settled) < sum(t for t, _ in self._with) / seconds
+    def _is_clear(self) -> bool:
+        """Whether what is tried need not go on, by how it has gone since it settled: a drafter ends what it
+        is at before it rests, and has to catch up before it is of use."""
+        if self._phase is _Phase.RESTING:
+            settled = list(self._plain)[ENOUGH:]
+            return len(settled) >= ENOUGH and CLEARLY * median(settled) < _rate(self._with)
+        if self._phase is _Phase.BESIDE:
+            settled = list(self._beside)[ENOUGH:]
+            return len(settled) >= ENOUGH and median(self._plain) > CLEARLY * median(settled)
+        if self._phase is _Phase.RESUMED and len(self._plain) >= ENOUGH:
+            settled = list(self._with)[TRIAL:]
+            return len(settled) >= TRIAL and median(self._plain) > CLEARLY * _rate(settled)
+        return False
 
     def _slows(self) -> bool:
         return bool(self._beside) and median(self._plain) > MARGIN * median(self._beside)
+
+
+def _rate(steps: Iterable[tuple[int, float]]) -> float:
+    """Tokens per second of steps of so many tokens and seconds each; 0 for none."""
+    tokens, seconds = 0, 0.0
+    for n, s in steps:
+        tokens, seconds = tokens + n, seconds + s
+    return tokens / seconds if seconds > 0.0 else 0.0

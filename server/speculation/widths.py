@@ -1,18 +1,27 @@
 """One width for all steps, where changing it costs more than rows do. Pure.
 
 On such a machine (server/llama/shapes.py) rows up to that width are free, and steps with fewer are padded.
-Which width is best depends on how many guesses there are and how good they are: what each would have gained
-is counted in every step, whatever was decoded.
+Which width is best depends on how many guesses there are, how good they are, and what making them took: what
+each width would have gained is counted in every step, whatever was decoded.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 KEEP = 0.97  # of what the past weighs, per step
 EVERY = 16  # steps between two decisions
 BETTER = 1.02  # the rate of another width must be this much better
 SMOOTHING = 0.1  # of measured times
+
+
+class Offered(NamedTuple):
+    """probabilities[i]: that a guess is reached and right, best first. seconds: what making them took, while
+    nothing else was done."""
+
+    probabilities: Sequence[float]
+    seconds: float = 0.0
 
 
 class Widths:
@@ -21,11 +30,12 @@ class Widths:
     def __init__(self, steady: Mapping[int, float]) -> None:
         """steady: seconds of a decode by rows, among equal ones; none where padding does not pay."""
         self.steady = dict(steady)
-        self.best = 0  # at present; 0: steps of any width
-        self._n_rows = 0
+        guessing = [width for width in self.steady if width > 1]
+        self.best = min(guessing, key=lambda width: self.steady[width], default=0)  # 0: any width
+        self._n_rows = 1
         self._tokens: dict[int, float] = {}  # by width, 0 for steps of any width
+        self._seconds: dict[int, float] = {}  # likewise; of padded steps what is not their decodes'
         self._weight = 0.0
-        self._seconds = 0.0  # of steps of any width
         self._left = EVERY
 
     @property
@@ -38,29 +48,30 @@ class Widths:
         return self.best if n_rows == self._n_rows and n_rows <= self.best else 0
 
     def curve(self, width: int) -> list[float]:
-        """Seconds for 0 … width rows of a step that is padded to it."""
+        """Seconds for 0 … width rows of a step that is padded to it, and that has no more."""
         return [self.steady[width]] * (width + 1)
 
-    def observe(self, n_rows: int, most: int, offered: Sequence[float], curve: Sequence[float]) -> None:
-        """A step could have had these guesses beside n_rows rows, and at most `most` rows: offered[i] is the
-        probability that a guess is reached and right, best first. curve: seconds of a decode by rows,
-        whatever came before."""
+    def observe(
+        self, n_rows: int, offer: Offered, curve: Sequence[float], padded: Offered | None = None
+    ) -> None:
+        """A step could have had these guesses beside n_rows rows. curve: seconds of a decode by rows,
+        whatever came before. padded: what would have been offered if it had been of one width, if that is
+        something else."""
         if n_rows != self._n_rows:
             self._begin(n_rows)
-        gains, total = [float(n_rows)], float(n_rows)
-        for probability in offered:
-            total += probability
-            gains.append(total)
-        n_choices = min(len(gains), len(curve) - n_rows)
-        free = max(
-            range(max(n_choices, 1)),
-            key=lambda k: gains[k] / max(curve[min(n_rows + k, len(curve) - 1)], 1e-9),
-        )
+        gains, last = _gains(n_rows, offer), len(curve) - 1
+        choices = [
+            (gain, curve[min(n_rows + k, last)] + (offer.seconds if k else 0.0))
+            for k, gain in enumerate(gains[: max(1, len(curve) - n_rows)])
+        ]
         self._weight = KEEP * self._weight + 1.0
-        self._seconds = KEEP * self._seconds + curve[min(n_rows + free, len(curve) - 1)]
-        self._add(0, gains[free])
+        self._add(0, *max(choices, key=lambda choice: choice[0] / max(choice[1], 1e-9)))
+        padded = padded or offer
+        gains = _gains(n_rows, padded)
         for width in self.steady:
-            self._add(width, gains[min(width - n_rows, len(gains) - 1)] if n_rows < width <= most else 0.0)
+            k = width - n_rows
+            gain = gains[min(k, len(gains) - 1)] if k >= 0 else 0.0
+            self._add(width, gain, padded.seconds if k > 0 else 0.0)
         self._left -= 1
         if self._left <= 0:
             self._decide()
@@ -70,15 +81,16 @@ class Widths:
         known = self.steady[width]
         self.steady[width] = known + SMOOTHING * (min(seconds, 2.0 * known) - known)
 
-    def _add(self, width: int, tokens: float) -> None:
+    def _add(self, width: int, tokens: float, seconds: float) -> None:
         self._tokens[width] = KEEP * self._tokens.get(width, 0.0) + tokens
+        self._seconds[width] = KEEP * self._seconds.get(width, 0.0) + seconds
 
     def _begin(self, n_rows: int) -> None:
         self._n_rows, self._left = n_rows, EVERY
-        self._tokens, self._weight, self._seconds = {}, 0.0, 0.0
+        self._tokens, self._seconds, self._weight = {}, {}, 0.0
 
     def _rate(self, width: int) -> float:
-        seconds = self._weight * self.steady[width] if width else self._seconds
+        seconds = self._seconds.get(width, 0.0) + (self._weight * self.steady[width] if width else 0.0)
         return self._tokens.get(width, 0.0) / max(seconds, 1e-9)
 
     def _decide(self) -> None:
@@ -86,3 +98,12 @@ class Widths:
         best = max((0, *self.steady), key=self._rate)
         if self._rate(best) > BETTER * self._rate(self.best):
             self.best = best
+
+
+def _gains(n_rows: int, offer: Offered) -> list[float]:
+    """Tokens expected of a step by how many of the guesses it has, 0 … all."""
+    gains, total = [float(n_rows)], float(n_rows)
+    for probability in offer.probabilities:
+        total += probability
+        gains.append(total)
+    return gains

@@ -1,0 +1,66 @@
+"""Events from the engine's thread to the event loop: when they go, and that none is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+import pytest
+
+from server.engine.engine import Engine
+from server.engine.events import Committed, Event, Finished, Started
+from server.engine.thread import GATHER_S, EngineThread
+from server.llama.backend import Batch, Logits
+from server.llama.fake import FakeBackend, FakeModel
+from tests.support import NoProposer, request
+
+N = 12
+
+
+@dataclass(slots=True)
+class Watched(FakeBackend):
+    """Knows whether a decode is under way."""
+
+    decoding: bool = False
+
+    def decode(self, batch: Batch) -> Logits:
+        self.decoding = True
+        try:
+            return FakeBackend.decode(self, batch)
+        finally:
+            self.decoding = False
+
+
+async def told(overlaps: bool, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Event], list[bool]]:
+    """Two replies' events, and of every hand-over whether a decode was under way."""
+    backend = Watched(FakeModel(eog_rate=0.0), step_s=2 * GATHER_S, overlaps=overlaps)
+    loop, handed = asyncio.get_running_loop(), list[bool]()
+    events: list[Event] = []
+    thread = EngineThread(lambda emit: Engine(backend, NoProposer(), emit), n_ctx=backend.n_ctx)
+    call_soon = loop.call_soon_threadsafe
+
+    def noted(*args: object, **named: object) -> object:
+        handed.append(backend.decoding)
+        return call_soon(*args, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(loop, "call_soon_threadsafe", noted)
+    thread.start()
+    for generation in (
+        thread.submit(request(max_tokens=N)),
+        thread.submit(request(b"another", max_tokens=N)),
+    ):
+        events += [event async for event in generation]
+    monkeypatch.setattr(loop, "call_soon_threadsafe", call_soon)
+    await thread.stop()
+    return events, handed
+
+
+@pytest.mark.parametrize("overlaps", [False, True])
+async def test_tokens_are_handed_over_while_a_gpu_computes(overlaps: bool, monkeypatch: pytest.MonkeyPatch):
+    events, handed = await told(overlaps, monkeypatch)
+    assert sum(isinstance(event, Started) for event in events) == 2
+    assert sum(isinstance(event, Finished) for event in events) == 2
+    assert sum(len(event.tokens) for event in events if isinstance(event, Committed)) == 2 * N
+    assert any(handed) is overlaps
+    if overlaps:
+        assert sum(not during for during in handed) <= 6, "what began or ended, and first tokens"
