@@ -15,6 +15,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -120,6 +121,7 @@ class Contest:
         self._n_sharing: int = args.conversations
         self._n_system: int = args.system
         self._n_asked = 0
+        self._rounds = Counter[int]()  # by history
         self._n_template = 0  # tokens that it adds to one message
 
     def warm_up(self) -> None:
@@ -129,6 +131,8 @@ class Contest:
 
     def round(self, history: int) -> None:
         """Every scenario once. Raises ReplyError, StartupError."""
+        self._n_asked = self._rounds[history]  # whoever was first in a scenario is second the next time
+        self._rounds[history] += 1
         conversation = self._converse(self._author.opening(history))
         self._note(COLD, history, self._ask(conversation))
         warm = self._note(WARM, history, self._go_on(conversation))
@@ -243,7 +247,9 @@ def _flags() -> argparse.ArgumentParser:
     parser.add_argument("--histories", type=_numbers, default=[1000, 2000, 3500], help="in tokens")
     parser.add_argument("--system", type=int, default=1000, help="tokens of the shared system prompt")
     parser.add_argument("--conversations", type=int, default=8, help="how many share it")
-    parser.add_argument("--rounds", type=int, default=3, help="how often everything is measured")
+    parser.add_argument(
+        "--rounds", type=int, default=4, help="an even number: who is first makes a difference"
+    )
     parser.add_argument("--max-tokens", type=int, default=16, help="longest reply")
     parser.add_argument("--duo-flags", type=str.split, default=[], help="more flags for duo serve")
     parser.add_argument("--llama-flags", type=str.split, default=[], help="more flags for llama-server")

@@ -11,6 +11,7 @@ from typing import Any
 from server.api.generation_fields import GenerationFields
 from server.api.logprobs import logprobs_json
 from server.api.served import Served
+from server.api.sources import SourcedText
 from server.engine.events import Committed, Event, Failed, Finished, Started, Stats
 from server.engine.generate import Generation
 from server.engine.request import GenerationRequest
@@ -27,11 +28,18 @@ from server.text.reply import ReplyText
 @dataclass(frozen=True, slots=True)
 class Portion:
     """More of a reply, neighbouring pieces of one kind joined, and what goes with it, where asked for:
-    logprobs of the content in OpenAI's shape, and all token ids."""
+    logprobs of the content in OpenAI's shape, all token ids, and of each token of the content its text and
+    who guessed it, if anybody did."""
 
     pieces: Sequence[Piece] = ()
     logprobs: dict[str, Any] | None = None
     tokens: list[int] | None = None
+    sources: list[dict[str, str | None]] | None = None
+
+    @property
+    def plain(self) -> bool:
+        """Whether there is nothing beside the text and its logprobs."""
+        return self.tokens is None and self.sources is None
 
     @property
     def text(self) -> str:
@@ -58,7 +66,9 @@ class Choice:
         self._vocabulary = vocabulary
         self._with_logprobs = body.n_logprobs is not None
         self._with_tokens = body.return_tokens
-        aligned = self._with_logprobs or self._with_tokens or form.tags is not None
+        self._sourced = SourcedText() if body.return_sources else None
+        beside = self._with_logprobs or self._with_tokens or body.return_sources
+        aligned = beside or form.tags is not None
         shown = control_tokens(vocabulary, form.marks)
         self._text = ReplyText(vocabulary, body.stops, aligned=aligned, shown=shown)
         self._reader = MessageReader(form)
@@ -86,7 +96,7 @@ class Choice:
             case Finished():
                 if event.reason == "cancelled" and not self._text.stopped:
                     raise BusyError("the server is shutting down", draining=True)
-                self._untold += self._reader.feed(self._text.end()) + self._reader.end()
+                self._untold += self._read(self._text.end()) + self._reader.end()
                 self.reason = self._text.finish_reason(event.reason)
                 if self.reason == "stop" and self.message.calls and not self._reader.broken_off:
                     self.reason = "tool_calls"
@@ -101,9 +111,16 @@ class Choice:
             return
         self._tokens += event.tokens
         self._logprobs += event.logprobs
-        self._untold += self._reader.feed(self._text.feed(event))
+        if self._sourced is not None:
+            self._sourced.commit(event.sources)
+        self._untold += self._read(self._text.feed(event))
         if self._text.stopped:
             self.generation.cancel(keep=self._text.n_tokens)
+
+    def _read(self, text: str) -> list[Piece]:
+        if self._sourced is not None:
+            self._sourced.feed(text)
+        return self._reader.feed(text)
 
     def portion(self) -> Portion:
         """What has not been told yet. While there is nothing, tokens wait for the text they are part of,
@@ -115,13 +132,15 @@ class Choice:
             return Portion(pieces)
         told = self._text.completed(self._reader.n_settled)
         self._n_reasoning += sum(one.start < self._reader.n_thought for one in told)
-        logprobs = tokens = None
+        logprobs = tokens = sources = None
         if self._with_logprobs:
             content = [self._logprobs[o.position] for o in told if self._reader.is_content(o.start, o.end)]
             logprobs = logprobs_json(self._vocabulary, content)
         if self._with_tokens:
             tokens = [self._tokens[one.position] for one in told]
-        return Portion(pieces, logprobs, tokens)
+        if self._sourced is not None:
+            sources = self._sourced.told(told, self._reader.is_content)
+        return Portion(pieces, logprobs, tokens, sources)
 
     @property
     def n_reasoning(self) -> int:

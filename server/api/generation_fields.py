@@ -72,6 +72,7 @@ class GenerationFields(SamplingFields, StructuredFields):
     best_of: Choices | None = None
     n_probs: TopLogprobs | None = None
     return_tokens: bool = False
+    return_sources: bool = False
     timings_per_token: bool = False
     prediction: Prediction | None = None
     speculative: bool | Speculative | None = None

@@ -8,6 +8,7 @@ let typing = null; // that of the request that has what is typed evaluated befor
 let pause = 0; // the timer that waits for a pause in typing
 let known = false; // whether the server has said which model it serves
 let refused = null; // the key that it did not take
+const guessers = []; // drafters, lookups and so on, as they were first seen
 
 function element(tag, className, text = "") {
   const node = document.createElement(tag);
@@ -16,13 +17,13 @@ function element(tag, className, text = "") {
   return node;
 }
 
-// The key stays in this browser. Where storage is switched off it lasts as long as the page.
-function storedKey() {
-  try { return localStorage.getItem("duo-api-key") ?? ""; } catch { return ""; }
+// Settings stay in this browser. Where storage is switched off they last as long as the page.
+function stored(name) {
+  try { return localStorage.getItem(name) ?? ""; } catch { return ""; }
 }
 
-function storeKey(key) {
-  try { localStorage.setItem("duo-api-key", key); } catch { /* it stays in the field */ }
+function store(name, value) {
+  try { localStorage.setItem(name, value); } catch { /* it stays in the field */ }
 }
 
 function headers() {
@@ -42,27 +43,75 @@ function askForKey() {
   return "this server wants an API key: give one that it knows under Settings";
 }
 
-// Markdown of the plainest kind: fenced code, `code` and **bold**. Everything else stays text.
-function render(target, text) {
-  target.replaceChildren();
-  text.split(/^```/m).forEach((part, i) => {
-    if (i % 2) {
-      const pre = element("pre");
-      pre.append(element("code", "", part.replace(/^[^\n]*\n?/, "")));
-      target.append(pre);
-      return;
-    }
-    for (const paragraph of part.split(/\n{2,}/)) {
-      if (!paragraph.trim()) continue;
-      const p = element("p");
-      for (const piece of paragraph.trim().split(/(`[^`\n]+`|\*\*[^*\n]+\*\*)/)) {
-        if (/^`.+`$/.test(piece)) p.append(element("code", "", piece.slice(1, -1)));
-        else if (/^\*\*.+\*\*$/.test(piece)) p.append(element("strong", "", piece.slice(2, -2)));
-        else p.append(piece);
-      }
-      target.append(p);
-    }
+// Who guessed, in the order in which they were first seen: that is their colour.
+function guesser(source) {
+  if (!guessers.includes(source)) guessers.push(source);
+  return `guess by${guessers.indexOf(source) % 4}`;
+}
+
+// Where in the text its guessed parts are. What is not content may stand before it in the tokens.
+function guessed(text, tokens) {
+  const whole = tokens.map((token) => token.text).join("");
+  let at = [0, whole.trimStart().length - whole.length].find((start) => {
+    const shown = whole.slice(-start);
+    return shown.startsWith(text) || text.startsWith(shown);
   });
+  const runs = [];
+  if (at === undefined) return runs;
+  for (const { text: piece, source } of tokens) {
+    const last = runs.at(-1);
+    if (source && last?.source === source && last.end === at) last.end += piece.length;
+    else if (source) runs.push({ start: at, end: at + piece.length, source });
+    at += piece.length;
+  }
+  return runs;
+}
+
+// Append a part of the text, which begins `at` there, with what was guessed of it marked.
+function put(node, at, part, runs) {
+  let from = 0;
+  for (const { start, end, source } of runs) {
+    const [first, last] = [Math.max(start - at, from), Math.min(end - at, part.length)];
+    if (first >= last) continue;
+    const mark = element("span", guesser(source), part.slice(first, last));
+    mark.title = `guessed by ${source}`;
+    node.append(part.slice(from, first), mark);
+    from = last;
+  }
+  node.append(part.slice(from));
+  return node;
+}
+
+// Markdown of the plainest kind: fenced code, `code` and **bold**. Everything else stays text.
+function render(target, text, tokens = []) {
+  const runs = guessed(text, tokens);
+  target.replaceChildren();
+  let at = 0;
+  text.split(/(^```)/m).forEach((part, i) => {
+    if (i % 4 === 2) {
+      const [named] = part.match(/^[^\n]*\n?/);
+      const pre = element("pre");
+      pre.append(put(element("code"), at + named.length, part.slice(named.length), runs));
+      target.append(pre);
+    } else if (i % 4 === 0) paragraphs(target, at, part, runs);
+    at += part.length;
+  });
+}
+
+function paragraphs(target, at, part, runs) {
+  for (const paragraph of part.split(/(\n{2,})/)) {
+    let from = at + paragraph.length - paragraph.trimStart().length;
+    at += paragraph.length;
+    if (!paragraph.trim()) continue;
+    const p = element("p");
+    for (const piece of paragraph.trim().split(/(`[^`\n]+`|\*\*[^*\n]+\*\*)/)) {
+      if (/^`.+`$/.test(piece)) p.append(put(element("code"), from + 1, piece.slice(1, -1), runs));
+      else if (/^\*\*.+\*\*$/.test(piece)) p.append(put(element("strong"), from + 2, piece.slice(2, -2), runs));
+      else put(p, from, piece, runs);
+      from += piece.length;
+    }
+    target.append(p);
+  }
 }
 
 function follow(change) {
@@ -93,6 +142,14 @@ function cost(t) {
   return parts.join(" · ");
 }
 
+// How many tokens each guessed, in its colour.
+function credits(tokens) {
+  const counts = new Map();
+  for (const { source } of tokens) if (source) counts.set(source, (counts.get(source) ?? 0) + 1);
+  const shown = [...counts].map(([source, n]) => element("span", guesser(source), `${source} ${n}`));
+  return shown.flatMap((chip, i) => [i ? ", " : " · guessed by ", chip]);
+}
+
 async function ask(text) {
   $("hello")?.remove();
   const conversation = messages; // "New conversation" may replace it before this reply has ended
@@ -107,8 +164,9 @@ async function ask(text) {
   thoughts.open = true;
   let content = "";
   let timings = null;
+  const tokens = []; // of the content, with who guessed them
   try {
-    const response = await post("/v1/chat/completions", { messages: conversation, stream: true }, running.signal);
+    const response = await post("/v1/chat/completions", { messages: conversation, stream: true, return_sources: true }, running.signal);
     if (response.status === 401) throw new Error(askForKey());
     if (!response.ok) throw new Error((await response.json()).error.message);
     for await (const chunk of events(response.body)) {
@@ -118,8 +176,9 @@ async function ask(text) {
       content += delta.content ?? "";
       thought.textContent += delta.reasoning_content ?? "";
       timings = chunk.timings ?? timings;
+      tokens.push(...(chunk.choices[0]?.sources ?? []));
       follow(() => {
-        render(reply, content);
+        render(reply, content, tokens);
         if (thought.textContent) reply.prepend(thoughts);
       });
     }
@@ -131,7 +190,11 @@ async function ask(text) {
   }
   if (content) conversation.push({ role: "assistant", content });
   else conversation.pop();
-  if (timings && conversation === messages) follow(() => log.append(element("p", "cost", cost(timings))));
+  if (timings && conversation === messages) {
+    const line = element("p", "cost", cost(timings));
+    line.append(...credits(tokens));
+    follow(() => log.append(line));
+  }
   running = null;
   busy(false);
 }
@@ -221,9 +284,16 @@ $("new").addEventListener("click", () => {
 });
 document.querySelector(".example").addEventListener("click", (event) => ask(event.target.textContent));
 
-$("key").value = storedKey();
+$("guesses").checked = stored("duo-guesses") !== "hidden";
+log.classList.toggle("guesses", $("guesses").checked);
+$("guesses").addEventListener("change", () => {
+  store("duo-guesses", $("guesses").checked ? "shown" : "hidden");
+  log.classList.toggle("guesses", $("guesses").checked);
+});
+
+$("key").value = stored("duo-api-key");
 $("key").addEventListener("change", () => {
-  storeKey($("key").value.trim());
+  store("duo-api-key", $("key").value.trim());
   known = false;
   status();
 });

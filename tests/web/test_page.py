@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 
@@ -79,6 +80,62 @@ def test_what_is_typed_is_evaluated_before_it_is_sent(page: Page, lead: Lead):
     reused = int(page.locator(".cost").inner_text().split(" of ")[0].split(" ")[-1])
     assert reused > len("a long question that takes a while to type")
     lead.until_idle()
+
+
+TOKENS = [
+    ("Call", None), (" `pri", "drafter-1"), ("nt`", "drafter-1"), (":\n\n", None), ("```", "lookup"),
+    ("py\n", "lookup"), ("print", "lookup"), ("(1)", None), ("\n```\n", "drafter-1"), ("**Do", "drafter-2"),
+    ("ne**", None), (".", "drafter-1"),
+]  # fmt: skip
+
+
+def streamed(tokens: list[tuple[str, str | None]]) -> str:
+    """A reply, two tokens to a chunk."""
+    events: list[str] = []
+    for i in range(0, len(tokens), 2):
+        told = tokens[i : i + 2]
+        choice = {
+            "delta": {"content": "".join(text for text, _ in told)},
+            "sources": [{"text": text, "source": source} for text, source in told],
+        }
+        events.append(json.dumps({"choices": [choice]}))
+    timings = {"predicted_n": len(tokens), "cache_n": 0, "prompt_n": 5}
+    events.append(json.dumps({"choices": [{"delta": {}}], "timings": timings}))
+    return "".join(f"data: {event}\n\n" for event in [*events, "[DONE]"])
+
+
+def test_one_sees_what_was_guessed_and_by_whom(page: Page, lead: Lead):
+    page.route(
+        "**/v1/chat/completions",
+        lambda route: route.fulfill(content_type="text/event-stream", body=streamed(TOKENS)),
+    )
+    page.goto(lead.url)
+    ask(page, "how do I print?")
+    reply = page.locator(".turn.assistant")
+    expect(page.locator(".cost")).to_contain_text("guessed by drafter-1 4, lookup 3, drafter-2 1")
+    expect(reply.locator("p").first).to_have_text("Call print:")
+    expect(reply.locator("pre")).to_have_text("print(1)")
+    expect(reply.locator("strong")).to_have_text("Done")
+    marks = [(mark.inner_text(), mark.get_attribute("title")) for mark in reply.locator(".guess").all()]
+    assert marks == [
+        (" ", "guessed by drafter-1"),
+        ("print", "guessed by drafter-1"),
+        ("print", "guessed by lookup"),
+        ("\n", "guessed by drafter-1"),
+        ("Do", "guessed by drafter-2"),
+        (".", "guessed by drafter-1"),
+    ]
+
+    def shade(text: str) -> str:
+        mark = reply.locator(".guess", has_text=text).last
+        return str(mark.evaluate("node => getComputedStyle(node).backgroundColor"))
+
+    assert len({shade("print"), shade("Do"), shade(".")}) == 3
+    page.get_by_text("Settings").click()
+    page.get_by_label("Show what was guessed").uncheck()
+    assert shade("print") == shade("Do") == "rgba(0, 0, 0, 0)"
+    page.reload()
+    expect(page.locator("#guesses")).not_to_be_checked()
 
 
 def test_an_error_is_told(page: Page, lead: Lead):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -71,19 +72,18 @@ class ChunkWriter:
         return self._chunk(_choice(index, {"role": "assistant", "content": None}, Portion(), None))
 
     def pieces(self, index: int, portion: Portion, timings: dict[str, Any] | None = None) -> Iterator[bytes]:
-        """A chunk for each piece. The last has tokens and timings; logprobs are with the content."""
+        """A chunk for each piece. The last has tokens, sources and timings; logprobs are with the content."""
         *before, last = portion.pieces
         bearer = next((piece for piece in reversed(portion.pieces) if isinstance(piece, Content)), last)
         for piece in before:
             yield self._piece(index, piece, Portion(logprobs=portion.logprobs if piece is bearer else None))
         logprobs = portion.logprobs if last is bearer else None
-        yield self._piece(index, last, Portion((), logprobs, portion.tokens), timings)
+        yield self._piece(index, last, replace(portion, pieces=(), logprobs=logprobs), timings)
 
     def _piece(
         self, index: int, piece: Piece, beside: Portion, timings: dict[str, Any] | None = None
     ) -> bytes:
-        plain = beside.tokens is None and timings is None
-        if plain and isinstance(piece, Content):
+        if beside.plain and timings is None and isinstance(piece, Content):
             head, tail = self._frames[index]
             if beside.logprobs is not None:
                 tail = tail.replace(NO_LOGPROBS, NO_LOGPROBS[:-4] + orjson.dumps(beside.logprobs), 1)
@@ -127,4 +127,6 @@ def _beside(portion: Portion) -> dict[str, Any]:
     beside: dict[str, Any] = {"logprobs": portion.logprobs}
     if portion.tokens is not None:
         beside["tokens"] = portion.tokens
+    if portion.sources is not None:
+        beside["sources"] = portion.sources
     return beside

@@ -34,7 +34,7 @@ class CompletionWriter:
         self._frames = [self._frame(index) for index in range(n_choices)]
 
     def text(self, index: int, portion: Portion, timings: dict[str, Any] | None = None) -> bytes:
-        if portion.logprobs is None and portion.tokens is None and timings is None:
+        if portion.logprobs is None and portion.plain and timings is None:
             head, tail = self._frames[index]
             return head + orjson.dumps(portion.text) + tail
         extra = {} if timings is None else {"timings": timings}
@@ -64,4 +64,6 @@ def _choice(
     choice["logprobs"] = None if portion.logprobs is None else logprobs.told(portion.logprobs)
     if portion.tokens is not None:
         choice["tokens"] = portion.tokens
+    if portion.sources is not None:
+        choice["sources"] = portion.sources
     return {**choice, "finish_reason": reason}

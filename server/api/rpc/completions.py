@@ -127,6 +127,8 @@ def _told(portion: Portion) -> dict[str, Any]:
         told["completion_probabilities"] = portion.logprobs["content"]
     if portion.tokens is not None:
         told["tokens"] = portion.tokens
+    if portion.sources is not None:
+        told["sources"] = portion.sources
     return told
 
 

@@ -1,0 +1,82 @@
+"""Who guessed which token of a reply: the same whole and streamed, and in every route that tells tokens."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from server.engine.events import Committed, Finished, Started, Stats
+from server.llama.fake import IM_START
+from tests.contract.contract import validate
+from tests.server.api.scripted import Call, Script, served
+
+STARTED, ENDED = Started(5, 2), Finished("stop", Stats(5, 2, 6, 2, 30.0, 50.0))
+NAMES = ("drafter-1", "lookup")
+
+
+def steps(tokens: Sequence[int], cuts: Sequence[int]) -> list[Committed]:
+    """The tokens in steps that end at the cuts. Who guessed a token follows from where it is; the last one of
+    a step nobody did."""
+    ends = sorted({cut for cut in cuts if 0 < cut < len(tokens)} | {len(tokens)})
+    events: list[Committed] = []
+    for begin, end in zip([0, *ends], ends, strict=False):
+        sources = [NAMES[i % 2] for i in range(begin, end - 1)]
+        events.append(Committed(tuple(tokens[begin:end]), (*sources, None), end - begin - 1))
+    return events
+
+
+def answer(events: Sequence[Committed], path: str = "/v1/chat/completions", **body: Any) -> Call:
+    asked = (
+        {"prompt": "hi"} if path == "/v1/completions" else {"messages": [{"role": "user", "content": "hi"}]}
+    )
+    one = Call(served(Script(STARTED, *events, ENDED)), path=path, body={**asked, **body})
+    asyncio.run(asyncio.wait_for(one.run(), 10))
+    return one
+
+
+@given(
+    st.lists(st.sampled_from([*b"ab#", 0xC3, 0xA9, 0xF0, 0x9F, IM_START]), min_size=1, max_size=16),
+    st.lists(st.integers(0, 16), max_size=6),
+    st.sampled_from(["##", "a#", "é", "nothing"]),
+)
+def test_however_it_is_cut_the_tokens_make_up_the_text(tokens: list[int], cuts: list[int], stop: str):
+    events = steps(tokens, cuts)
+    guessed = [source for event in events for source in event.sources]
+    whole = answer(events, return_sources=True, stop=stop).json
+    validate("ChatCompletion", whole)
+    choice = whole["choices"][0]
+    assert "".join(one["text"] for one in choice["sources"]) == choice["message"]["content"]
+    assert [one["source"] for one in choice["sources"]] == guessed[: len(choice["sources"])]
+    streamed: list[Any] = []
+    text = ""
+    for chunk in answer(events, return_sources=True, stop=stop, stream=True).events[:-1]:
+        validate("ChatCompletionChunk", chunk)
+        text += chunk["choices"][0]["delta"].get("content") or ""
+        streamed += chunk["choices"][0].get("sources", [])
+        assert "".join(one["text"] for one in streamed) in (text, text.rstrip("\ufffd"))
+    assert streamed == choice["sources"]
+
+
+def test_text_completions_tell_them_too():
+    events = steps(b"abcdef", [4])
+    expected = [
+        {"text": letter, "source": source}
+        for letter, source in zip(
+            "abcdef", ["drafter-1", "lookup", "drafter-1", None, "drafter-1", None], strict=True
+        )
+    ]
+    choice = answer(events, "/v1/completions", return_sources=True).json["choices"][0]
+    assert choice["sources"] == expected
+    streamed = answer(events, "/v1/completions", return_sources=True, stream=True).events[:-1]
+    for chunk in streamed:
+        validate("CompletionChunk", chunk)
+    assert [one for chunk in streamed for one in chunk["choices"][0].get("sources", [])] == expected
+
+
+def test_nothing_is_told_unasked():
+    choice = answer(steps(b"abc", [])).json["choices"][0]
+    assert "sources" not in choice
