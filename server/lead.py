@@ -111,7 +111,7 @@ def run_lead(settings: LeadSettings, site: Site) -> int:
             bounds=Bounds(settings.max_tokens or None, settings.request_timeout or None),
             profile=settings.profile,
         )
-        proposer.overlap(engine.meanwhile)
+        proposer.overlap(engine.hand_over)
         engine.command(lambda _: warm_up(backend))
         _announce(site, door)
         served = replace(served_by(settings, site, backend, engine, proposer), traffic=traffic)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from server.errors import StartupError
+from server.errors import BackendError, StartupError
 from server.flags import n_cores
 from server.llama.backend import Batch
 from server.llama.embedder import MOST_TOKENS, LlamaEmbedder
@@ -19,7 +19,7 @@ from server.llama.library import default_cells
 from server.llama.llamacpp import LlamaBackend
 from server.llama.options import MAX_SEQS, LlamaOptions
 from server.llama.settings import downloaded
-from server.llama.shapes import UNKNOWN, measure
+from server.llama.shapes import measure
 from server.recollection import keep, of_model, recall
 from server.settings import LeadSettings
 from server.speculation.draft_model import DraftModel
@@ -108,8 +108,17 @@ def load_draft(
         raise StartupError(f"{path} cannot draft for {settings.model}: {reason}")
     logger.info("  draft    %s (%s), in this process", draft.name, draft.description)
     with ThreadPoolExecutor(1) as aside:  # see lead.py
-        shapes = aside.submit(measure, draft, (1, 2)).result() if draft.overlaps else UNKNOWN
-    return DraftModel(draft, distributions=settings.verify == "rejection", one_shape=shapes.change_costs)
+        one_shape = draft.overlaps and aside.submit(_change_costs, draft).result()
+    return DraftModel(draft, distributions=settings.verify == "rejection", one_shape=one_shape)
+
+
+def _change_costs(draft: LlamaBackend) -> bool:
+    """Whether a decode of two rows after one of one row takes longer for that."""
+    try:
+        return measure(draft, (1, 2)).change_costs
+    except BackendError as error:
+        logger.warning("the draft model could not be measured: %s", error.message)
+        return False
 
 
 def load_embedder(stack: ExitStack, settings: LeadSettings, target: LlamaBackend) -> LlamaEmbedder | None:

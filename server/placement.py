@@ -32,12 +32,13 @@ def place(settings: UpSettings, machine: Machine, draft_bytes: int, target_bytes
     than drafting beside the target gains (docs/adr/0006). So where the target has the only GPU, a small model
     drafts on the CPU, and another one in turn with the target. What settings say stands."""
     on_gpu = settings.gpu_layers != 0 and machine.n_gpus > 0
-    shared = on_gpu and machine.n_gpus == 1 and settings.draft_devices is None
+    shared = on_gpu and machine.n_gpus == 1 and settings.draft_devices is None and not settings.rpc
     sync, gpu_layers = settings.draft_mode == "sync", settings.gpu_layers_draft
     if shared and not sync and gpu_layers is None and SMALL * draft_bytes < target_bytes:
         gpu_layers = 0
     if settings.draft_mode == "auto" and settings.drafters:
-        few = machine.n_cores < FEW_CORES and not machine.n_gpus
+        few = machine.n_cores < FEW_CORES and not machine.n_gpus and not settings.rpc
         sync = gpu_layers != 0 if shared else few
-    idle = machine.n_cores // (2 * max(1, settings.drafters)) if on_gpu else 1
+    leaves_cores = on_gpu and settings.gpu_layers < 0
+    idle = machine.n_cores // (2 * max(1, settings.drafters)) if leaves_cores else 1
     return Placement(sync, gpu_layers, settings.draft_threads or max(1, min(MOST_THREADS, idle)))

@@ -139,7 +139,7 @@ class Choice:
         if self._with_tokens:
             tokens = [self._tokens[one.position] for one in told]
         if self._sourced is not None:
-            sources = self._sourced.told(told, self._reader.is_content)
+            sources = self._sourced.told(told, self._reader)
         return Portion(pieces, logprobs, tokens, sources)
 
     @property

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from server.text.alignment import Span
+from server.text.reading import MessageReader
 
 
 class SourcedText:
@@ -23,15 +24,14 @@ class SourcedText:
         """More of the text."""
         self._text += text
 
-    def told(
-        self, spans: Sequence[Span], is_content: Callable[[int, int], bool]
-    ) -> list[dict[str, str | None]]:
-        """Of those of these tokens that are content, all in all each once and in order. A character that two
-        tokens share is the first one's."""
+    def told(self, spans: Sequence[Span], reader: MessageReader) -> list[dict[str, str | None]]:
+        """Of those of these tokens that are content, all in all each once and in order: their texts make it
+        up. A character that two tokens share is the first one's."""
         found: list[dict[str, str | None]] = []
         for span in spans:
-            start, self._n_told = max(span.start, self._n_told), max(span.end, self._n_told)
-            if is_content(span.start, span.end):
-                text = self._text[start : self._n_told]
+            if reader.is_content(span.start, span.end):
+                start, end = reader.content_part(span.start, span.end)
+                text = self._text[max(start, self._n_told) : end]
                 found.append({"text": text, "source": self._sources[span.position]})
+            self._n_told = max(span.end, self._n_told)
         return found

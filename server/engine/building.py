@@ -39,7 +39,8 @@ class Builder:
             elif work.completes:
                 n_draft, room = len(proposal), self._n_ctx - len(work.session.tokens)
                 n_pad = self.n_pad(work, n_draft) or max(0, min(missing, room - n_draft))
-                placed.append(self._sequences.add(batch, work.session, proposal, n_pad, wide=width > 0))
+                wide = width > len(works)  # else there are no guesses
+                placed.append(self._sequences.add(batch, work.session, proposal, n_pad, wide=wide))
                 missing -= n_pad
             else:
                 self._sequences.add_prompt(batch, work.session, work.n_pending)

@@ -127,8 +127,8 @@ class EngineThread:
         not raise. max_queued: requests in the engine, running ones included, beyond which Busy is raised.
         profile: where to write what the thread spent its time on, for pstats, once it has ended."""
         self._engine = make_engine(self._emit)
-        self._engine.meanwhile = self.meanwhile
-        self._overlaps = False  # whether decodes leave this thread free
+        self._engine.meanwhile = self._meanwhile
+        self._overlaps = False  # whether the model's decodes leave this thread free
         self._n_ctx = n_ctx
         self._max_queued = max_queued
         self._bounds = bounds or Bounds()
@@ -275,10 +275,8 @@ class EngineThread:
                 logger.exception("a step of the engine failed; it ends %s", self._requests() or "no request")
                 self._carry_out(_fail_all)
             self._progress_at = now = time.monotonic()
-            if idle or self._urgent or not self._overlaps:
-                self._flush_if_due(
-                    now
-                )  # else later: the loop would take the interpreter when it is needed here
+            if idle or self._urgent or not self._overlaps:  # else the loop would take the interpreter now
+                self.hand_over(now)
         self._flush(time.monotonic())
         try:
             self._engine.rest(SAVE_S)
@@ -318,12 +316,14 @@ class EngineThread:
         except Exception:
             logger.exception("a command of the engine failed")
 
-    def meanwhile(self) -> None:
-        """A backend computes now, and not on this thread."""
+    def _meanwhile(self) -> None:
+        """The model is at work, and not on this thread."""
         self._overlaps = True
-        self._flush_if_due(time.monotonic())
+        self.hand_over()
 
-    def _flush_if_due(self, now: float) -> None:
+    def hand_over(self, now: float | None = None) -> None:
+        """Hand events to the loop, if it is time for that. To be called when this thread has a moment."""
+        now = time.monotonic() if now is None else now
         if self._urgent or now - self._flushed_at >= GATHER_S:
             self._flush(now)
 

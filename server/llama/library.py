@@ -56,7 +56,7 @@ def complaint() -> str:
     return f" ({_last_error})" if _last_error else ""
 
 
-_GPUS = (1, 2)  # ggml_backend_dev_type: GPU, and one that shares the host's memory
+_GPU, _INTEGRATED = 1, 2  # ggml_backend_dev_type: GPU, and one that shares the host's memory
 
 
 def has_gpu() -> bool:
@@ -66,7 +66,8 @@ def has_gpu() -> bool:
 
 
 def n_gpus() -> int:
-    """GPUs that this build of llama.cpp can put layers on; those of RPC servers that were added count."""
+    """GPUs that this build of llama.cpp can put layers on, integrated ones only if there are no others; those
+    of RPC servers that were added count."""
     if not has_gpu():
         return 0
     from llama_cpp._ggml import libggml  # pyright: ignore[reportMissingTypeStubs]
@@ -77,7 +78,8 @@ def n_gpus() -> int:
     every = (
         library.ggml_backend_dev_get(ctypes.c_size_t(i)) for i in range(library.ggml_backend_dev_count())
     )
-    return sum(library.ggml_backend_dev_type(ctypes.c_void_p(device)) in _GPUS for device in every)
+    kinds = [library.ggml_backend_dev_type(ctypes.c_void_p(device)) for device in every]
+    return kinds.count(_GPU) or kinds.count(_INTEGRATED)
 
 
 def computes_elsewhere(weights: Weights) -> bool:
@@ -124,6 +126,10 @@ class LoadedModel:
         except BaseException:
             self.close()
             raise
+
+    def is_whole(self, n_layers: int) -> bool:
+        """Whether so many layers are all of them; -1: all."""
+        return n_layers < 0 or n_layers >= int(C.llama_model_n_layer(self.handle))
 
     def longest(self, rope: Rope) -> int:
         """Most positions of a sequence."""

@@ -176,7 +176,8 @@ class LlamaBackend:
         self.description = self.model.description
         self._rows = Rows(self.n_batch)
         self.can_trim = False
-        self.overlaps = computes_elsewhere(options.weights)
+        self._elsewhere = computes_elsewhere(options.weights)
+        self.overlaps = self._elsewhere and self.model.is_whole(options.weights.n_gpu_layers)
         self.tiles = Tiles() if self._may_tile(options) else None
         with ThreadPoolExecutor(1) as aside:  # which ends, and with it the threads of OpenMP that are its own
             self.can_trim = aside.submit(self._forgets).result()
@@ -185,7 +186,7 @@ class LlamaBackend:
     def _may_tile(self, options: LlamaOptions) -> bool:
         """Whether attention is computed on the CPU, and there is a sequence for rows that nobody reads."""
         n_ubatch = options.n_ubatch or self.n_batch
-        return not self.overlaps and options.n_seqs < MAX_SEQS and min(self.n_batch, n_ubatch) >= TILE
+        return not self._elsewhere and options.n_seqs < MAX_SEQS and min(self.n_batch, n_ubatch) >= TILE
 
     def _forgets(self) -> bool:
         """Whether a sequence can be trimmed: tried, since that depends on the memory that llama.cpp chose.

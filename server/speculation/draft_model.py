@@ -52,6 +52,9 @@ class DraftModel:
         self._cache = PrefixCache(backend.n_seqs, partial=True)
         self._paths: dict[int, _Path] = {}
         self._failed = not backend.can_trim  # a path that was not confirmed must be forgettable
+        if self._failed:
+            advice = "recurrent models draft in a process of their own only: --draft-mode async"
+            logger.warning("%s is not used: %s", backend.name, advice)
         self._times: deque[float] = deque(maxlen=RECENT)
         self.td_s = 0.0
         self._meanwhile: Callable[[], None] | None = None
@@ -72,6 +75,8 @@ class DraftModel:
     def guess(self, sessions: Sequence[int], *, second: bool) -> list[Guess | None]:
         if self._failed:
             return [None] * len(sessions)
+        if self._meanwhile is not None and not self._backend.overlaps:
+            self._meanwhile()
         began = self._clock()
         paths = [self._ready(session) for session in sessions]
         ready = [path for path in paths if path is not None]

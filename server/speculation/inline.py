@@ -27,7 +27,7 @@ class InlineDrafter(Protocol):
         ...
 
     def overlap(self, work: Callable[[], None]) -> None:
-        """What to do whenever something else than this thread is at work."""
+        """What to do whenever there is a moment for it: before a guess, or while a GPU makes it."""
         ...
 
     def close(self, session: int, *, keep: bool) -> None:

@@ -199,7 +199,8 @@ class Speculator:
 
     def _may_pad(self, asks: Sequence[Ask], n_rows: int) -> bool:
         """Whether the step may be made wider than it has to be: where that may pay, nothing but these
-        sessions' next tokens is in it, and it does not show what steps take without drafters."""
+        sessions' next tokens is in it, and drafters do not pause, since what steps take without them has to
+        show."""
         return (
             self.widths.pays
             and (self._trial.on or self._remote is None or self._remote.drafting)
@@ -228,7 +229,7 @@ class Speculator:
         """Have the draft model in this process guess for those who have not enough without it. Returns the
         seconds that it worked."""
         wanting = [ask for ask in asks if ask.limit > 0]
-        if not self._policy.by_rejection:
+        if self._policy.gate and not self._policy.by_rejection:
             wanting = [ask for ask in wanting if not self._is_served(inline, ask)]
         if self._policy.again and wanting:
             rates = [self._sessions[ask.session].acceptance.mean(SOURCE) for ask in wanting]

@@ -103,8 +103,8 @@ class Trial:
             settled = list(self._plain)[ENOUGH:]
             return len(settled) >= ENOUGH and CLEARLY * median(settled) < _rate(self._with)
         if self._phase is _Phase.BESIDE:
-            settled = list(self._beside)[ENOUGH:]
-            return len(settled) >= ENOUGH and median(self._plain) > CLEARLY * median(settled)
+            late = self._left <= TRIAL - ENOUGH and len(self._beside) >= ENOUGH
+            return late and median(self._plain) > CLEARLY * median(list(self._beside)[-ENOUGH:])
         if self._phase is _Phase.RESUMED and len(self._plain) >= ENOUGH:
             settled = list(self._with)[TRIAL:]
             return len(settled) >= TRIAL and median(self._plain) > CLEARLY * _rate(settled)

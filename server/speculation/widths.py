@@ -13,7 +13,8 @@ from typing import NamedTuple
 KEEP = 0.97  # of what the past weighs, per step
 EVERY = 16  # steps between two decisions
 BETTER = 1.02  # the rate of another width must be this much better
-SMOOTHING = 0.1  # of measured times
+SMOOTHING = 0.1  # of measured times,
+RECOVERY = 0.01  # and of those not measured lately, towards what they were at first
 
 
 class Offered(NamedTuple):
@@ -30,6 +31,7 @@ class Widths:
     def __init__(self, steady: Mapping[int, float]) -> None:
         """steady: seconds of a decode by rows, among equal ones; none where padding does not pay."""
         self.steady = dict(steady)
+        self._at_first = dict(steady)
         guessing = [width for width in self.steady if width > 1]
         self.best = min(guessing, key=lambda width: self.steady[width], default=0)  # 0: any width
         self._n_rows = 1
@@ -77,9 +79,14 @@ class Widths:
             self._decide()
 
     def timed(self, width: int, seconds: float) -> None:
-        """A padded step's decode took so long."""
+        """A padded step's decode took so long. What made it longer than at first, a longer context above all,
+        does so at other widths, too; and one that was slow may be so no more."""
         known = self.steady[width]
-        self.steady[width] = known + SMOOTHING * (min(seconds, 2.0 * known) - known)
+        now = self.steady[width] = known + SMOOTHING * (min(seconds, 2.0 * known) - known)
+        longer = now - self._at_first[width]
+        for other, first in self._at_first.items():
+            if other != width:
+                self.steady[other] += RECOVERY * (first + longer - self.steady[other])
 
     def _add(self, width: int, tokens: float, seconds: float) -> None:
         self._tokens[width] = KEEP * self._tokens.get(width, 0.0) + tokens

@@ -68,6 +68,16 @@ class MessageReader:
             return any(first <= start <= last for first, last in spans)
         return any(first < end and start < last for first, last in spans)
 
+    def content_part(self, start: int, end: int) -> tuple[int, int]:
+        """Which of these characters, some of which are content, are content."""
+        if self._form.plain:
+            return start, end
+        first, last = next(
+            ((first, last) for first, last in reversed(self._content_spans) if first < end and start < last),
+            (start, start),
+        )
+        return max(start, first), min(end, last)
+
     def _run(self) -> list[Piece]:
         while self._step():
             pass

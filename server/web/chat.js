@@ -165,6 +165,19 @@ async function ask(text) {
   let content = "";
   let timings = null;
   const tokens = []; // of the content, with who guessed them
+  let frame = null; // in which the reply will be shown as it is by then
+  const finish = () => {
+    if (!frame) return;
+    cancelAnimationFrame(frame);
+    show();
+  };
+  const show = () => {
+    frame = null;
+    follow(() => {
+      render(reply, content, tokens);
+      if (thought.textContent) reply.prepend(thoughts);
+    });
+  };
   try {
     const response = await post("/v1/chat/completions", { messages: conversation, stream: true, return_sources: true }, running.signal);
     if (response.status === 401) throw new Error(askForKey());
@@ -177,12 +190,11 @@ async function ask(text) {
       thought.textContent += delta.reasoning_content ?? "";
       timings = chunk.timings ?? timings;
       tokens.push(...(chunk.choices[0]?.sources ?? []));
-      follow(() => {
-        render(reply, content, tokens);
-        if (thought.textContent) reply.prepend(thoughts);
-      });
+      frame ??= requestAnimationFrame(show);
     }
+    finish();
   } catch (error) {
+    finish();
     if (error.name !== "AbortError") {
       reply.classList.add("error");
       follow(() => reply.append(element("p", "", `The reply failed: ${error.message}`)));

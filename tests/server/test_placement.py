@@ -47,6 +47,15 @@ def test_a_target_on_the_cpu_leaves_the_gpu_to_the_drafts():
     assert placed(ONE_GPU, LARGE, gpu_layers=0, gpu_layers_draft=-1) == Placement(False, -1, 1)
 
 
+def test_a_target_that_needs_the_cores_keeps_them():
+    assert placed(ONE_GPU, TINY, gpu_layers=20) == Placement(False, 0, 1)
+
+
+def test_a_target_on_other_machines_leaves_this_one_to_a_drafter():
+    assert not placed(LAPTOP, LARGE, rpc="10.0.0.2:50052").sync
+    assert not placed(ONE_GPU, LARGE, rpc="10.0.0.2:50052").sync
+
+
 def test_several_drafters_share_the_cores_and_none_needs_no_place():
     assert placed(ONE_GPU, TINY, drafters=8).threads == 1
     assert not placed(LAPTOP, TINY, drafters=0).sync

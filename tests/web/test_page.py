@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
@@ -89,7 +89,7 @@ TOKENS = [
 ]  # fmt: skip
 
 
-def streamed(tokens: list[tuple[str, str | None]]) -> str:
+def streamed(tokens: Sequence[tuple[str, str | None]]) -> str:
     """A reply, two tokens to a chunk."""
     events: list[str] = []
     for i in range(0, len(tokens), 2):

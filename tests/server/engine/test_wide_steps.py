@@ -71,3 +71,31 @@ def test_steps_have_one_shape_and_the_text_is_the_same(n: int):
     full = [shape for shape in backend.shapes if shape[0] == WIDTH * n]
     assert len(full) > 5
     assert set(full) == {(WIDTH * n, WIDTH * n, LEAVES * n)}
+
+
+def test_the_last_steps_of_a_reply_have_the_shape_of_the_others():
+    backend = Shapes()
+    texts(backend, Wide([]), 1)
+    first = next(i for i, shape in enumerate(backend.shapes) if shape[0] == WIDTH)
+    assert set(backend.shapes[first:]) == {(WIDTH, WIDTH, LEAVES)}
+
+
+@pytest.mark.parametrize(
+    ("n_ctx", "n_cells"),
+    [pytest.param(48, 4096, id="a short context"), pytest.param(1024, 48, id="few cells")],
+)
+def test_padding_ends_where_there_is_no_room(n_ctx: int, n_cells: int):
+    """The toy refuses rows beyond its context, and more cells than it has."""
+    prompt = list(b"a prompt of some length")
+    outcomes: list[tuple[int, ...]] = []
+    for proposer in (None, Wide([])):
+        backend = Shapes()
+        backend.n_ctx, backend.n_cells = n_ctx, n_cells
+        harness = Harness(backend, proposer, limits=Limits(draft_max=8, leaves=LEAVES))
+        (outcome,) = harness.run(GenerationRequest(prompt, SamplingParams(0.0), max_tokens=48 - len(prompt)))
+        outcomes.append(outcome.tokens)
+        assert len(outcome.tokens) == 48 - len(prompt)
+    assert outcomes[0] == outcomes[1]
+    widths = [shape[0] for shape in backend.shapes]
+    assert WIDTH in widths
+    assert widths[-1] < WIDTH

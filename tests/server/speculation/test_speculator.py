@@ -55,14 +55,20 @@ class Scene:
     """A lead with a draft model beside it that errs at a share of positions."""
 
     def __init__(
-        self, error: float, *, row_s: float = 0.05, td_s: float = 0.05, policy: Policy | None = None
+        self,
+        error: float,
+        *,
+        row_s: float = 0.05,
+        td_s: float = 0.05,
+        policy: Policy | None = None,
+        one_shape: bool = False,
     ):
         self.clock = Clock()
         self.target = TimedBackend(self.clock, MODEL, 1.0 - row_s, row_s)
         self.drafts = TimedBackend(self.clock, FakeModel(error=error, error_seed=9, eog_rate=0.0), td_s, 0.0)
         self.speculator = Speculator(
             policy or Policy(lookup=False),
-            inline=DraftModel(self.drafts, clock=self.clock),
+            inline=DraftModel(self.drafts, one_shape=one_shape, clock=self.clock),
             clock=self.clock,
         )
         limits = Limits(n_batch=64, n_chunk=16, draft_max=8)
@@ -103,6 +109,29 @@ def test_the_draft_model_shares_nothing_between_salts():
         n_rows.append(scene.drafts.n_rows - before)
     assert min(n_rows[:2]) > 190
     assert n_rows[2] < 40
+
+
+@pytest.mark.parametrize("one_shape", [False, True])
+def test_where_a_change_of_shape_costs_the_draft_model_decodes_row_by_row(one_shape: bool):
+    scene = Scene(error=0.1, one_shape=one_shape)
+    (plain,) = Harness(FakeBackend(MODEL)).run(request())
+    (outcome,) = scene.harness.run(request())
+    assert outcome.tokens == plain.tokens
+    assert scene.drafts.n_rows > 60
+    widths = set(scene.drafts.widths[len(PROMPT) // scene.drafts.n_batch + 2 :])
+    assert widths == ({1} if one_shape else {1, 2})
+
+
+def test_who_is_served_by_lookups_asks_no_draft_model():
+    texts = [request(list(b"again and again and again and again and "), max_tokens=60) for _ in range(2)]
+    n_rows: list[int] = []
+    for lookup in (False, True):
+        scene = Scene(error=0.3, policy=Policy(lookup=lookup))
+        for one in texts:  # the second reply is the first one's
+            before = scene.drafts.n_rows
+            scene.harness.run(one)
+            n_rows.append(scene.drafts.n_rows - before)
+    assert n_rows[3] < n_rows[1] / 2
 
 
 def test_it_drafts_deeper_when_the_draft_model_is_good_and_not_at_all_when_it_is_bad():

@@ -96,5 +96,26 @@ def test_a_trial_ends_when_there_is_nobody_to_try():
     assert trial.on
 
 
+def test_a_drafter_that_has_to_catch_up_first_is_not_blamed_for_it():
+    """Beside it steps are slow until it has read the prompt that came while it rested."""
+    trial, n_beside, slowest = Trial(), 0, TRIAL - ENOUGH
+    for _ in range(WARM_UP + 200):
+        used = trial.on and not trial.muted
+        n_beside = n_beside + 1 if trial.muted else 0
+        seconds = 4.0 if used else 9.0 if 0 < n_beside <= slowest else 3.0
+        trial.step(1, seconds, plain=not used)
+    assert trial.on
+
+
+def test_what_is_clear_takes_few_steps():
+    trial = Trial()
+    run(trial, rate_on=0.5, rate_off=1.0, steps=WARM_UP)
+    _, n_on = run(trial, rate_on=0.5, rate_off=1.0, steps=TRIAL + HOLD)
+    assert n_on <= TRIAL + 2 * ENOUGH, "steps beside it"
+    assert not trial.on
+    _, n_on = run(trial, rate_on=0.5, rate_off=1.0, steps=2 * HOLD)
+    assert n_on <= 2 * TRIAL, "when it was tried again"
+
+
 def test_poor_guesses_that_slow_steps_are_one():
     assert mixed(Trial(), beside_s=3.5, n=5000) < WARM_UP + 500
