@@ -174,7 +174,7 @@ class Speculator:
         return not self._sessions and (self._remote is None or self._remote.idle())
 
     def overlap(self, work: Callable[[], None]) -> None:
-        """What to do while a draft model in this process works, if that is elsewhere."""
+        """What to do whenever a draft model in this process leaves a moment for it."""
         if self._inline:
             self._inline.inline.overlap(work)
 

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from server.api.sources import SourcedText
 from server.engine.events import Committed, Finished, Started, Stats
 from server.llama.fake import IM_START
+from server.text.alignment import Span
+from server.text.form import Form, Tags
+from server.text.message import Content
+from server.text.reading import MessageReader
 from tests.contract.contract import validate
 from tests.server.api.scripted import Call, Script, served
 
 STARTED, ENDED = Started(5, 2), Finished("stop", Stats(5, 2, 6, 2, 30.0, 50.0))
 NAMES = ("drafter-1", "lookup")
+THOUGHT = "<think>\nIt is four.\n</think>\n\nThe answer is 4."
+FORM = Form(Tags("<think>", "</think>"))
 
 
 def steps(tokens: Sequence[int], cuts: Sequence[int]) -> list[Committed]:
@@ -80,3 +88,24 @@ def test_text_completions_tell_them_too():
 def test_nothing_is_told_unasked():
     choice = answer(steps(b"abc", [])).json["choices"][0]
     assert "sources" not in choice
+
+
+@given(st.sets(st.integers(1, len(THOUGHT) - 1)), st.booleans())
+def test_of_a_reply_with_thoughts_the_content_alone(cuts: set[int], at_once: bool):
+    """Wherever tokens end: one may have the end of a mark and the first word of the answer."""
+    reader, sourced, spans, content = MessageReader(FORM), SourcedText(), list[Span](), ""
+    told: list[dict[str, str | None]] = []
+    bounds = [0, *sorted(cuts), len(THOUGHT)]
+    for i, (start, end) in enumerate(pairwise(bounds)):
+        sourced.commit([str(i)])
+        sourced.feed(THOUGHT[start:end])
+        pieces = reader.feed(THOUGHT[start:end])
+        pieces += reader.end() if end == len(THOUGHT) else []
+        content += "".join(piece.text for piece in pieces if isinstance(piece, Content))
+        spans.append(Span(i, start, end))
+        while spans and spans[0].end <= reader.n_settled and not (at_once and end < len(THOUGHT)):
+            told += sourced.told([spans.pop(0)], reader)
+    assert content == "The answer is 4."
+    assert "".join(one["text"] or "" for one in told) == content
+    first = next(i for i, end in enumerate(bounds[1:]) if end > THOUGHT.index("The"))
+    assert [one["source"] for one in told] == [str(i) for i in range(first, len(bounds) - 1)]

@@ -89,7 +89,7 @@ def test_a_width_that_turns_out_slow_is_left():
     widths = Widths(STEADY)
     assert settled(widths, [SURE]) == 17
     for _ in range(60):
-        widths.timed(17, 0.014)
+        widths.timed(17, 0.012)
     assert settled(widths, [SURE]) == 0
 
 
