@@ -45,9 +45,10 @@ class _Rate:
 
 
 class _Source:
-    __slots__ = ("best", "buckets", "share_sure", "sure", "unsure")
+    __slots__ = ("best", "buckets", "n_best", "n_right", "share_sure", "sure", "unsure")
 
     def __init__(self, like: _Source | None) -> None:
+        self.n_best = self.n_right = 0
         if like is None:
             middles = [(low + high) / 510 for low, high in zip((0, *_BOUNDS), _BOUNDS, strict=False)]
             self.buckets = [_Rate(TRUST * middle, WORD) for middle in middles]
@@ -59,6 +60,8 @@ class _Source:
             self.sure, self.unsure = _begin(like.sure), _begin(like.unsure)
 
     def observe_best(self, sure: bool, hit: bool, window: int) -> None:
+        self.n_best += 1
+        self.n_right += hit
         self.best.observe(hit, window)
         self.share_sure.observe(sure, window)
         (self.sure if sure else self.unsure).observe(hit, window)
@@ -98,6 +101,11 @@ class Acceptance:
     def mean(self, source: str) -> float:
         """That this source's best guess is right, given that everything before it is."""
         return self._known(source).best.value
+
+    def score(self, source: str) -> tuple[int, int]:
+        """At how many committed positions it had a guess, and at how many its best one was right."""
+        known = self._known(source)
+        return known.n_best, known.n_right
 
     def outlook(self, source: str) -> tuple[Outlook, Outlook]:
         """What its next best guess will be: sure, or not."""

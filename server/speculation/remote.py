@@ -32,7 +32,9 @@ FRESH_S = 2.0  # a drafter that was silent for longer is not waited for
 @dataclass(slots=True)
 class DrafterRecord:
     """What this lead knows of one drafter. refusal: why it is not used, None when it is. lag_s: from a commit
-    that leaves it without valid guesses to the arrival of the next one, 0 before the first."""
+    that leaves it without valid guesses to the arrival of the next one, 0 before the first. n_missed: how
+    often all it said between two commits was refuted or too late when it came; missed_at: the latest time, by
+    session and position."""
 
     presence: Presence
     refusal: str | None
@@ -42,6 +44,8 @@ class DrafterRecord:
     heard_at: float = 0.0
     n_assigned: int = 0
     resting: bool = False
+    n_missed: int = 0
+    missed_at: tuple[int, int] = (0, 0)
     window: int = 0
     n_window: int = 0
 
@@ -130,11 +134,12 @@ class RemoteDrafters:
 
     def rest(self, resting: bool, acceptance: Acceptance) -> None:
         """Have the drafters on this machine pause, or go on: a session is closed there for the time being."""
-        for id, record in self._drafters.items():
-            if record.presence.host == self._own.host and record.resting != resting:
+        for record in self.neighbours:
+            if record.resting != resting:
                 record.resting = resting
-                logger.info("drafter %s %s", id, "pauses: it slows this lead down" if resting else "goes on")
-                self._release(id, record)
+                said = "pauses: it slows this lead down" if resting else "goes on"
+                logger.info("drafter %s %s", record.presence.id, said)
+                self._release(record.presence.id, record)
         for speculated in self._sessions.values():
             self._assign(speculated, acceptance)
 
@@ -147,19 +152,23 @@ class RemoteDrafters:
         record.n_assigned = 0
 
     @property
-    def has_neighbours(self) -> bool:
-        """Whether a drafter works, or would, on this machine."""
-        return any(
-            record.presence.host == self._own.host
-            and not record.refusal
-            and (record.n_assigned or record.resting)
-            for record in self._drafters.values()
-        )
+    def neighbours(self) -> list[DrafterRecord]:
+        """The drafters on this machine."""
+        host, known = self._own.host, self._drafters.values()
+        return [record for record in known if record.presence.host == host and not record.refusal]
 
     @property
     def drafting(self) -> bool:
         """Whether any drafter has a session."""
         return any(record.n_assigned for record in self._drafters.values())
+
+    def score(self, acceptance: Acceptance) -> tuple[int, int]:
+        """How many guesses of drafters on this machine were judged, and how many of them were right."""
+        judged = right = 0
+        for record in self.neighbours:
+            n_best, n_right = acceptance.score(record.presence.id)
+            judged, right = judged + n_best + record.n_missed, right + n_right
+        return judged, right
 
     def awaited(self, speculated: Speculated) -> DrafterRecord | None:
         """The assigned drafter whose next guess is due first, None if there is none to wait for."""
@@ -258,6 +267,9 @@ class RemoteDrafters:
             outcome = speculated.tree.graft(draft)
             record.count(outcome)
             record.td_s, record.heard_at = draft.td_us / 1e6, at
+            if outcome == "stale" and record.missed_at != (draft.session, speculated.tree.position):
+                record.n_missed += 1
+                record.missed_at = draft.session, speculated.tree.position
             if speculated.diverged_at is not None and outcome == "fresh" and speculated.tree.n_below:
                 lag = at - speculated.diverged_at
                 record.lag_s += (lag - record.lag_s) * (SMOOTHING if record.lag_s else 1.0)

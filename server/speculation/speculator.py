@@ -99,7 +99,8 @@ class Speculator:
         curve = self.costs.curve(n_cells)
         if self._policy.gate and not self.costs.knows(n_rows) and not self._is_stable(asks[0]):
             return [NOTHING] * len(asks)  # what a plain step costs has to be known first
-        if self._trial.muted and self._has_neighbours and not self._is_stable(asks[0]):
+        beside = self._remote.neighbours if self._remote and self._trial.muted else []
+        if _are_tried(beside) and not self._is_stable(asks[0]):
             return [NOTHING] * len(asks)
         if self._may_pad(asks, n_rows):
             self.width = self.widths.width(n_rows)
@@ -147,17 +148,20 @@ class Speculator:
         self.width = 0  # a step that asks for nothing has any
         self.pace.observe(n_tokens, step_s)
         self._probe_s += PROBE_SHARE * step_s
-        if self._remote and self._has_neighbours:
-            was = self._trial.on
-            if self._trial.step(n_tokens, step_s, plain=not self._guessed) != was:
-                self._remote.rest(was, self.acceptance)
-        else:
-            self._trial.interrupt()
+        if self._remote and self._policy.gate:
+            self._try_neighbours(self._remote, n_tokens, step_s)
 
-    @property
-    def _has_neighbours(self) -> bool:
-        """Whether there is a drafter on this machine to be tried out."""
-        return self._remote is not None and self._policy.gate and self._remote.has_neighbours
+    def _try_neighbours(self, remote: RemoteDrafters, n_tokens: int, step_s: float) -> None:
+        """Find out whether the drafters on this machine help. Steps in which they have nothing to do, between
+        two replies say, tell nothing of them."""
+        neighbours = remote.neighbours
+        if not neighbours:
+            self._trial.interrupt()
+        elif _are_tried(neighbours):
+            score = remote.score(self.acceptance)
+            was = self._trial.on
+            if self._trial.step(n_tokens, step_s, plain=not self._guessed, score=score) != was:
+                remote.rest(was, self.acceptance)
 
     def close(self, session: int, *, keep: bool) -> None:
         speculated = self._sessions.pop(session, None)
@@ -301,3 +305,8 @@ class Speculator:
         if not speculated.tree.n_below:
             record.heard_at = float("-inf")  # not waited for again before it was heard
         return self._clock() - began
+
+
+def _are_tried(neighbours: Sequence[DrafterRecord]) -> bool:
+    """Whether the step tells of these drafters: they work, or would if they did not rest."""
+    return any(record.n_assigned or record.resting for record in neighbours)

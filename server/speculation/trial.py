@@ -5,6 +5,10 @@ count of accepted tokens shows. So now and then it rests for a few steps. If wha
 beats what the server did before, either the drafter slows it, or its guesses were poor for a while, which is
 the gate's affair. To tell which, as many steps do without guesses beside a drafter that drafts: only if they
 take longer than those while it rested, it goes on resting.
+
+Drafters that hardly ever guess right cannot make up for anything: they are tried as soon as that shows, and
+the first comparison is enough, as is one with the steps beside them that had no guesses anyway, since other
+guesses may hide what they cost.
 """
 
 from __future__ import annotations
@@ -20,6 +24,8 @@ TRIAL = 16  # steps without them
 ENOUGH = 4  # plain steps that say how fast it is without
 MARGIN = 1.03  # the rate without must be this much better
 CLEARLY = 1.25  # where one way is so much better, a few steps of the other are enough
+JUDGED = 16  # guesses that say whether drafters are of any use
+HOPELESS = 1  # of these that may have been right by chance
 HOLD, MOST_HOLD = 512, 8192  # steps until the next trial, doubled whenever the answer is the same
 
 
@@ -42,26 +48,40 @@ class Trial:
         self._beside: deque[float] = deque(maxlen=TRIAL)  # the same beside drafters, the latest
         self._left = WARM_UP
         self._hold = HOLD
+        self._mark = (0, 0)  # the score when the latest JUDGED guesses began
+        self._hopeless = False  # how they ended
 
     @property
     def muted(self) -> bool:
         """Whether the next step shall do without guesses, whatever there are."""
         return self._phase is _Phase.BESIDE
 
-    def step(self, tokens: int, seconds: float, *, plain: bool) -> bool:
-        """One step committed so many tokens in so many seconds, `plain`ly if without guesses. Returns whether
-        drafters shall be on from now."""
-        if not self.muted and self.on:
+    def step(self, tokens: int, seconds: float, *, plain: bool, score: tuple[int, int] = (0, 0)) -> bool:
+        """One step committed so many tokens in so many seconds, `plain`ly if without guesses. score: how many
+        of the drafters' guesses were judged so far, and how many were right. Returns whether drafters shall
+        be on from now."""
+        if self.on and not self.muted:
             self._with.append((tokens, seconds))
-        elif plain and seconds > 0.0:
-            (self._beside if self.muted else self._plain).append(tokens / seconds)
+        if plain and seconds > 0.0:
+            (self._beside if self.on else self._plain).append(tokens / seconds)
         self._left -= 1
-        if self._left <= 0 or self._is_clear():
+        if self._judge(score) or self._left <= 0 or self._is_clear():
             self._turn()
         return self.on
 
+    def _judge(self, score: tuple[int, int]) -> bool:
+        """Whether it shows just now, while they are not tried anyway, that drafters are of no use."""
+        judged, right = score[0] - self._mark[0], score[1] - self._mark[1]
+        if judged < 0:
+            self._mark = score  # others are here now
+        if judged < JUDGED:
+            return False
+        was, self._hopeless, self._mark = self._hopeless, right <= HOPELESS, score
+        return self._hopeless and not was and self.on and self._phase is _Phase.HELD
+
     def interrupt(self) -> None:
-        """There is no drafter on this machine, or nobody for it to draft for: whatever was tried is void."""
+        """There is no drafter on this machine: whatever was tried is void."""
+        self._hopeless = False
         if self._phase is not _Phase.HELD or not self.on:
             self._settled = True
             self._begin(_Phase.HELD, self._hold, on=True)
@@ -73,7 +93,11 @@ class Trial:
                 self._begin(_Phase.RESTING, TRIAL, on=False)
             else:
                 self._with.clear()
+                self._beside.clear()
+                self._hopeless = False
                 self._begin(_Phase.RESUMED, WINDOW, on=True)
+        elif self._hopeless:
+            self._decide(on=not self._slows() and not self._is_better_without())
         elif self._phase is _Phase.RESTING and self._is_better_without():
             self._beside.clear()
             self._begin(_Phase.BESIDE, 2 * TRIAL, on=True)  # the first half to get going
@@ -101,17 +125,23 @@ class Trial:
         is at before it rests, and has to catch up before it is of use."""
         if self._phase is _Phase.RESTING:
             settled = list(self._plain)[ENOUGH:]
-            return len(settled) >= ENOUGH and CLEARLY * median(settled) < _rate(self._with)
+            if len(settled) < ENOUGH:
+                return False
+            return self._hopeless or CLEARLY * median(settled) < _rate(self._with)
         if self._phase is _Phase.BESIDE:
             late = self._left <= TRIAL - ENOUGH and len(self._beside) >= ENOUGH
             return late and median(self._plain) > CLEARLY * median(list(self._beside)[-ENOUGH:])
         if self._phase is _Phase.RESUMED and len(self._plain) >= ENOUGH:
             settled = list(self._with)[TRIAL:]
+            if self._hopeless and len(self._with) >= TRIAL:
+                return True
             return len(settled) >= TRIAL and median(self._plain) > CLEARLY * _rate(settled)
         return False
 
     def _slows(self) -> bool:
-        return bool(self._beside) and median(self._plain) > MARGIN * median(self._beside)
+        if min(len(self._plain), len(self._beside)) < ENOUGH:
+            return False
+        return median(self._plain) > MARGIN * median(self._beside)
 
 
 def _rate(steps: Iterable[tuple[int, float]]) -> float:

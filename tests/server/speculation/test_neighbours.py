@@ -1,0 +1,130 @@
+"""Drafters on the lead's own machine that cost more than they bring: found out soon, in short replies too."""
+
+from __future__ import annotations
+
+import pytest
+
+from server.engine.scheduler import Limits
+from server.llama.backend import Batch, Logits
+from server.llama.fake import FakeBackend, FakeModel, FakeVocabulary
+from server.speculation.bus import Listener
+from server.speculation.messages import Close, Commit, Draft, Message, Open
+from server.speculation.policy import Policy
+from server.speculation.presence import Presence, vocabulary_card
+from server.speculation.remote import RemoteDrafters
+from server.speculation.speculator import Speculator
+from server.speculation.trial import ENOUGH, HOLD, JUDGED, TRIAL, WARM_UP, WINDOW
+from tests.server.speculation.test_speculator import Clock
+from tests.support import Harness, request
+
+CARD = vocabulary_card(FakeVocabulary())
+OWN = Presence("lead", "lead", "toy", "0", CARD, 1, host="here")
+NONSENSE = ord("~")  # what the toy model never says
+
+
+class Neighbour:
+    """A drafter on a bus; implements Bus. Lies, or works and says nothing."""
+
+    def __init__(self, *, lies: bool, in_time: bool) -> None:
+        """in_time: its lies are there before the lead's step begins, else while it takes place."""
+        self.lies, self.in_time = lies, in_time
+        self.sessions: dict[int, tuple[int, int, int]] = {}  # epoch, base, chain
+        self._presence = Presence("drafter", "drafter", "toy", "0", CARD, 1, host="here")
+        self._listener: Listener | None = None
+
+    def start(self, listener: Listener) -> None:
+        self._listener = listener
+        self.join()
+
+    def join(self) -> None:
+        assert self._listener
+        self._listener.peers([self._presence])
+
+    def leave(self) -> None:
+        assert self._listener
+        self.sessions.clear()
+        self._listener.peers([])
+
+    def send(self, to: str, message: Message) -> None:
+        match message:
+            case Open():
+                self.sessions[message.session] = message.epoch, len(message.tokens), message.chain
+            case Commit():
+                end = message.base + len(message.tokens)
+                self.sessions[message.session] = message.epoch, end, message.chain
+            case Close():
+                self.sessions.pop(message.session, None)
+            case _:
+                pass
+        if self.in_time:
+            self.guess()
+
+    def guess(self) -> None:
+        assert self._listener
+        for session, (epoch, base, chain) in self.sessions.items() if self.lies else ():
+            draft = Draft("drafter", session, epoch, base, chain, 1000, (-1,), (NONSENSE,), b"\xff")
+            self._listener.received(draft)
+
+    def describe(self, presence: Presence) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class SlowedBackend(FakeBackend):
+    """Every decode takes a second, and a fifth more while the neighbour has something to do."""
+
+    def __init__(self, clock: Clock, neighbour: Neighbour) -> None:
+        super().__init__(FakeModel(eog_rate=0.0))
+        self.clock, self.neighbour = clock, neighbour
+        self.n_beside = 0
+
+    def decode(self, batch: Batch) -> Logits:
+        self.n_beside += bool(self.neighbour.sessions)
+        self.clock.now += 1.2 if self.neighbour.sessions else 1.0
+        if not self.neighbour.in_time:
+            self.neighbour.guess()
+        return super().decode(batch)
+
+
+class Scene:
+    def __init__(self, *, lies: bool, in_time: bool = False) -> None:
+        clock, self.neighbour = Clock(), Neighbour(lies=lies, in_time=in_time)
+        self.backend = SlowedBackend(clock, self.neighbour)
+        remote = RemoteDrafters(self.neighbour, OWN, max_ahead=8, clock=clock)
+        self.neighbour.start(remote)
+        speculator = Speculator(Policy(lookup=False, waits=False), remote=remote, clock=clock)
+        limits = Limits(n_batch=64, n_chunk=64, draft_max=4)
+        self.harness = Harness(self.backend, speculator, limits=limits, clock=clock)
+
+    def beside(self, n_tokens: int, per_reply: int = 20) -> int:
+        """How many decodes of so many tokens' replies took place beside a neighbour at work."""
+        before = self.backend.n_beside
+        for i in range(n_tokens // per_reply):
+            self.harness.run(request(seed=i, temperature=1.0, max_tokens=per_reply))
+        return self.backend.n_beside - before
+
+
+@pytest.mark.parametrize("in_time", [True, False])
+def test_a_liar_is_found_out_as_soon_as_so_many_guesses_were_wrong(in_time: bool):
+    scene = Scene(lies=True, in_time=in_time)
+    assert scene.beside(HOLD) <= JUDGED + ENOUGH
+    assert scene.beside(3 * HOLD) <= 3 * (TRIAL + ENOUGH), "when it was tried again"
+
+
+def test_who_works_in_vain_is_found_out_though_every_reply_is_shorter_than_a_trial():
+    scene = Scene(lies=False)
+    per_step = 10 / 9  # with the prompt's decode
+    assert scene.beside(HOLD, per_reply=10) <= per_step * (WARM_UP + 2 * TRIAL + ENOUGH)
+    assert scene.beside(2 * HOLD, per_reply=10) <= per_step * (WINDOW + ENOUGH)
+
+
+def test_one_that_leaves_and_comes_back_is_judged_anew():
+    scene = Scene(lies=True)
+    scene.beside(HOLD // 2)
+    for _ in range(2):
+        scene.neighbour.leave()
+        scene.beside(20)
+        scene.neighbour.join()
+        assert JUDGED < scene.beside(HOLD // 2) <= 2 * JUDGED + ENOUGH
