@@ -75,7 +75,8 @@ def run(
 def _asked(server: Process, prompt: Prompt, max_tokens: int) -> Reply:
     """Raises ReplyError that says whose reply it was, StartupError if that server has ended."""
     try:
-        return ask(server.port, prompt, max_tokens)
+        with server.company():
+            return ask(server.port, prompt, max_tokens)
     except ReplyError as error:
         server.check_alive()
         raise ReplyError(f"{server.name}, {prompt.id}: {error}") from error

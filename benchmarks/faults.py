@@ -83,6 +83,12 @@ def _join(stack: ExitStack, fault: str, lead: Process, drafter: Command) -> None
         lead.wait_ready(n_drafters=1)
         os.kill(process.pid, signal.SIGSTOP)  # present for a while, and silent
         stack.callback(os.kill, process.pid, signal.SIGCONT)
+        return
+
+    def crew(crashes: Sequence[Crash]) -> Crew:
+        return Crew([drafter], crashes, lambda: len(lead.health().get("drafters", [])))
+
+    if fault == "flapping":  # to start takes a core for a second: not while others are measured
+        lead.company = lambda: crew(FLAPS)
     else:
-        crashes = FLAPS if fault == "flapping" else ()
-        stack.enter_context(Crew([drafter], crashes, lambda: len(lead.health().get("drafters", []))))
+        stack.enter_context(crew(()))

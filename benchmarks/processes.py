@@ -12,8 +12,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -35,11 +35,15 @@ class Command:
 
 
 class Process:
-    """A server on a port of its own. Its output goes to a file that is quoted when it does not start."""
+    """A server on a port of its own. Its output goes to a file that is quoted when it does not start.
+
+    company: what there is besides, whenever it is this server's turn to be asked, and only then.
+    """
 
     def __init__(self, command: Command, port: int | None = None) -> None:
         """port: a free one unless given."""
         self.name = command.name
+        self.company: Callable[[], AbstractContextManager[object]] = nullcontext
         self.port = port or free_port()
         arguments = [argument.replace("{port}", str(self.port)) for argument in command.arguments]
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
