@@ -1,7 +1,8 @@
-"""Where the drafts of `duo up` are made: beside the target or within its process, on a GPU or not. Pure."""
+"""Where `duo up` makes drafts, beside the target or in its process, and which GPU each model has. Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from server.settings import UpSettings
@@ -9,36 +10,62 @@ from server.settings import UpSettings
 FEW_CORES = 4
 SMALL = 100  # times smaller than the target: a draft model for which CPU cores are as good as the GPU
 MOST_THREADS = 4  # of a drafter whose target leaves the cores alone
+ROOM = 1.5  # of a target's size: with it a GPU has memory for its KV cache, too
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
+    """gpus: the free memory of each, in bytes."""
+
     n_cores: int
-    n_gpus: int
+    gpus: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
     """sync: in the target's process, between steps. gpu_layers: of the draft model, None for as many as the
-    target's. threads: of each drafter."""
+    target's. threads: of each drafter. target_gpu: the only one that the target shall use, None for what the
+    settings say; draft_gpus: those left for drafters then."""
 
     sync: bool
     gpu_layers: int | None
     threads: int
+    target_gpu: int | None = None
+    draft_gpus: tuple[int, ...] = ()
 
 
 def place(settings: UpSettings, machine: Machine, draft_bytes: int, target_bytes: int) -> Placement:
     """By the sizes of the two models. Processes that share few cores, or a GPU, slow each other down more
-    than drafting beside the target gains (docs/adr/0006). So where the target has the only GPU, a small model
-    drafts on the CPU, and another one in turn with the target. What settings say stands."""
-    on_gpu = settings.gpu_layers != 0 and machine.n_gpus > 0
-    shared = on_gpu and machine.n_gpus == 1 and settings.draft_devices is None and not settings.rpc
+    than drafting beside the target gains (docs/adr/0006). So where one of several GPUs has room for the
+    target, the others are for drafters; where the target has the only GPU, a small model drafts on the CPU,
+    and another one in turn with the target. What settings say stands."""
+    on_gpu = settings.gpu_layers != 0 and len(machine.gpus) > 0
+    free = settings.draft_devices is None and not settings.rpc
+    shared = on_gpu and len(machine.gpus) == 1 and free
     sync, gpu_layers = settings.draft_mode == "sync", settings.gpu_layers_draft
     if shared and not sync and gpu_layers is None and SMALL * draft_bytes < target_bytes:
         gpu_layers = 0
     if settings.draft_mode == "auto" and settings.drafters:
-        few = machine.n_cores < FEW_CORES and not machine.n_gpus and not settings.rpc
+        few = machine.n_cores < FEW_CORES and not machine.gpus and not settings.rpc
         sync = gpu_layers != 0 if shared else few
     leaves_cores = on_gpu and settings.gpu_layers < 0
     idle = machine.n_cores // (2 * max(1, settings.drafters)) if leaves_cores else 1
-    return Placement(sync, gpu_layers, settings.draft_threads or max(1, min(MOST_THREADS, idle)))
+    threads = settings.draft_threads or max(1, min(MOST_THREADS, idle))
+    whole = settings.gpu_layers < 0 and gpu_layers != 0 and settings.drafters > 0
+    if (
+        free
+        and whole
+        and not sync
+        and not settings.model_fields_set & {"split_mode", "tensor_split", "main_gpu"}
+    ):
+        return Placement(sync, gpu_layers, threads, *_apart(machine.gpus, target_bytes))
+    return Placement(sync, gpu_layers, threads)
+
+
+def _apart(gpus: Sequence[int], target_bytes: int) -> tuple[int | None, tuple[int, ...]]:
+    """The GPU with the most room for the target, the others for drafters, those with the most room first;
+    None where there is no other, or where the target needs several."""
+    first, *others = sorted(range(len(gpus)), key=lambda gpu: -gpus[gpu]) or [0]
+    if not others or ROOM * target_bytes > gpus[first]:
+        return None, ()
+    return first, tuple(others)

@@ -10,7 +10,7 @@ from server.embedded import EmbeddedServer
 from server.errors import StartupError
 from server.flags import n_cores
 from server.lead import run_lead
-from server.llama.library import n_gpus
+from server.llama.library import free_memory_of_gpus
 from server.llama.parts import parts
 from server.loading import prepared
 from server.placement import Machine, Placement, place
@@ -30,12 +30,15 @@ def up(settings: UpSettings) -> int:
         if settings.redis:
             check(url)
         draft = settings.draft_model or BUNDLED_DRAFT
-        machine = Machine(n_cores(), n_gpus())
+        machine = Machine(n_cores(), free_memory_of_gpus())
         placement = place(settings, machine, _size(draft), _size(settings.model))
         if settings.verify == "rejection" and not placement.sync:
             raise StartupError("--verify rejection is for --draft-mode sync: other drafts would bias it")
-        for i in range(1, 1 + (0 if placement.sync else settings.drafters)):
-            stack.enter_context(_drafter(settings, placement, url, f"drafter-{i}"))
+        for i in range(0 if placement.sync else settings.drafters):
+            stack.enter_context(_drafter(settings, placement, url, i))
+        if placement.target_gpu is not None:
+            alone = {"split_mode": "none", "main_gpu": placement.target_gpu}
+            settings = settings.model_copy(update=alone)
         # A small draft model is idle most of the time, so the lead takes all cores; --threads says otherwise.
         inside = draft if placement.sync else None
         return run_lead(settings, Site(listener, url, settings.threads or machine.n_cores, inside))
@@ -46,12 +49,15 @@ def _size(model: Path) -> int:
     return sum(part.stat().st_size for part in parts(model))
 
 
-def _drafter(settings: UpSettings, placement: Placement, url: str, name: str) -> Child:
+def _drafter(settings: UpSettings, placement: Placement, url: str, i: int) -> Child:
+    name, gpus = f"drafter-{i + 1}", placement.draft_gpus
     flags = ["--redis", url, "--pool", settings.pool, "--name", name]
     flags += ["--threads", str(placement.threads)]
     if settings.draft_model:
         flags += ["--model", str(settings.draft_model)]
     if placement.gpu_layers is not None:
         flags += ["--gpu-layers", str(placement.gpu_layers)]
+    if gpus:
+        flags += ["--split-mode", "none", "--main-gpu", str(gpus[i % len(gpus)])]
     devices = settings.draft_devices
     return Child(name, flags, {} if devices is None else {"CUDA_VISIBLE_DEVICES": devices})

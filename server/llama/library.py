@@ -65,26 +65,32 @@ def has_gpu() -> bool:
     return bool(C.llama_supports_gpu_offload())
 
 
-def n_gpus() -> int:
-    """GPUs that this build of llama.cpp can put layers on, integrated ones only if there are no others; those
-    of RPC servers that were added count."""
+def free_memory_of_gpus() -> list[int]:
+    """In bytes, of each GPU that this build of llama.cpp can put layers on, in the order of --main-gpu;
+    integrated ones only if there are no others; those of RPC servers that were added count."""
     if not has_gpu():
-        return 0
+        return []
     from llama_cpp._ggml import libggml  # pyright: ignore[reportMissingTypeStubs]
 
     library: Any = libggml
     library.ggml_backend_dev_count.restype = ctypes.c_size_t
     library.ggml_backend_dev_get.restype = ctypes.c_void_p
-    every = (
-        library.ggml_backend_dev_get(ctypes.c_size_t(i)) for i in range(library.ggml_backend_dev_count())
-    )
-    kinds = [library.ggml_backend_dev_type(ctypes.c_void_p(device)) for device in every]
-    return kinds.count(_GPU) or kinds.count(_INTEGRATED)
+    count = library.ggml_backend_dev_count()
+    every = [ctypes.c_void_p(library.ggml_backend_dev_get(ctypes.c_size_t(i))) for i in range(count)]
+    kinds = [library.ggml_backend_dev_type(device) for device in every]
+    wanted = _GPU if _GPU in kinds else _INTEGRATED
+    free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    found: list[int] = []
+    for device, kind in zip(every, kinds, strict=True):
+        if kind == wanted:
+            library.ggml_backend_dev_memory(device, ctypes.byref(free), ctypes.byref(total))
+            found.append(free.value)
+    return found
 
 
 def computes_elsewhere(weights: Weights) -> bool:
     """Whether layers go to a GPU, or to another machine: a build with RPC alone can do so, too."""
-    return bool(weights.n_gpu_layers) and has_gpu() and (bool(weights.rpc) or n_gpus() > 0)
+    return bool(weights.n_gpu_layers) and has_gpu() and (bool(weights.rpc) or bool(free_memory_of_gpus()))
 
 
 def default_cells(
