@@ -7,8 +7,7 @@ the gate's affair. To tell which, as many steps do without guesses beside a draf
 take longer than those while it rested, it goes on resting.
 
 Drafters that hardly ever guess right cannot make up for anything: they are tried as soon as that shows, and
-the first comparison is enough, as is one with the steps beside them that had no guesses anyway, since other
-guesses may hide what they cost.
+the steps beside them that had no guesses anyway, if there were some, are compared with those while they rest.
 """
 
 from __future__ import annotations
@@ -77,7 +76,11 @@ class Trial:
         if judged < JUDGED:
             return False
         was, self._hopeless, self._mark = self._hopeless, right <= HOPELESS, score
-        return self._hopeless and not was and self.on and self._phase is _Phase.HELD
+        if self._phase is not _Phase.HELD or not self.on:
+            return False
+        if not self._hopeless:
+            self._beside.clear()  # what steps took long ago is no measure
+        return self._hopeless and not was
 
     def interrupt(self) -> None:
         """There is no drafter on this machine: whatever was tried is void."""
@@ -96,8 +99,8 @@ class Trial:
                 self._beside.clear()
                 self._hopeless = False
                 self._begin(_Phase.RESUMED, WINDOW, on=True)
-        elif self._hopeless:
-            self._decide(on=not self._slows() and not self._is_better_without())
+        elif self._hopeless and len(self._beside) >= JUDGED // 2:
+            self._decide(on=not self._slows())
         elif self._phase is _Phase.RESTING and self._is_better_without():
             self._beside.clear()
             self._begin(_Phase.BESIDE, 2 * TRIAL, on=True)  # the first half to get going
