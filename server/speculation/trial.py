@@ -6,8 +6,8 @@ beats what the server did before, either the drafter slows it, or its guesses we
 the gate's affair. To tell which, as many steps do without guesses beside a drafter that drafts: only if they
 take longer than those while it rested, it goes on resting.
 
-Drafters that hardly ever guess right cannot make up for anything: they are tried as soon as that shows, and
-the steps beside them that had no guesses anyway, if there were some, are compared with those while they rest.
+Drafters that never guess right cannot make up for anything: they are tried as soon as that shows, and the steps
+beside them that had no guesses anyway, where there are some in a row, are compared with those while they rest.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ TRIAL = 16  # steps without them
 ENOUGH = 4  # plain steps that say how fast it is without
 MARGIN = 1.03  # the rate without must be this much better
 CLEARLY = 1.25  # where one way is so much better, a few steps of the other are enough
-JUDGED = 16  # guesses that say whether drafters are of any use
-HOPELESS = 1  # of these that may have been right by chance
+JUDGED = 16  # guesses that say whether drafters are of any use: all of them wrong
+SETTLED = 3  # plain steps in a row: on a GPU one after a step of another width takes longer
 HOLD, MOST_HOLD = 512, 8192  # steps until the next trial, doubled whenever the answer is the same
 
 
@@ -49,6 +49,8 @@ class Trial:
         self._hold = HOLD
         self._mark = (0, 0)  # the score when the latest JUDGED guesses began
         self._hopeless = False  # how they ended
+        self._early = False  # whether the decision that holds was made before it was due
+        self._run = 0  # plain steps in a row, by now
 
     @property
     def muted(self) -> bool:
@@ -61,7 +63,9 @@ class Trial:
         be on from now."""
         if self.on and not self.muted:
             self._with.append((tokens, seconds))
-        if plain and seconds > 0.0:
+        self._run = self._run + 1 if plain else 0
+        tried = self._phase in (_Phase.RESTING, _Phase.BESIDE)
+        if plain and seconds > 0.0 and (tried or self._run >= SETTLED):
             (self._beside if self.on else self._plain).append(tokens / seconds)
         self._left -= 1
         if self._judge(score) or self._left <= 0 or self._is_clear():
@@ -75,16 +79,20 @@ class Trial:
             self._mark = score  # others are here now
         if judged < JUDGED:
             return False
-        was, self._hopeless, self._mark = self._hopeless, right <= HOPELESS, score
+        self._hopeless, self._mark = right == 0, score
         if self._phase is not _Phase.HELD or not self.on:
             return False
         if not self._hopeless:
             self._beside.clear()  # what steps took long ago is no measure
-        return self._hopeless and not was
+        if self._early or not self._hopeless:
+            return False
+        self._early = True
+        return True
 
     def interrupt(self) -> None:
         """There is no drafter on this machine: whatever was tried is void."""
-        self._hopeless = False
+        self._hopeless = self._early = False
+        self._beside.clear()
         if self._phase is not _Phase.HELD or not self.on:
             self._settled = True
             self._begin(_Phase.HELD, self._hold, on=True)
@@ -92,6 +100,7 @@ class Trial:
     def _turn(self) -> None:
         if self._phase is _Phase.HELD:
             if self.on:
+                self._early = self._early and self._left > 0
                 self._plain.clear()
                 self._begin(_Phase.RESTING, TRIAL, on=False)
             else:

@@ -119,3 +119,18 @@ def test_what_is_clear_takes_few_steps():
 
 def test_poor_guesses_that_slow_steps_are_one():
     assert mixed(Trial(), beside_s=3.5, n=5000) < WARM_UP + 500
+
+
+def test_wrong_guesses_do_not_pause_a_drafter_beside_which_steps_are_slow_for_another_reason():
+    """On a GPU of its own it slows nothing. But a plain step after one with guesses takes longer there, and a
+    while of wrong guesses has many of these."""
+    trial, judged, was_plain, n_on = Trial(), 0, False, 0
+    for i in range(4 * HOLD):
+        used = trial.on and not trial.muted
+        n_on += used
+        judged += used
+        plain = not used or i % 3 > 0
+        seconds = 1.0 if plain and was_plain else 1.5
+        was_plain = plain
+        trial.step(1, seconds, plain=plain, score=(judged, 0))
+    assert n_on > 0.9 * 4 * HOLD
