@@ -6,8 +6,9 @@ beats what the server did before, either the drafter slows it, or its guesses we
 the gate's affair. To tell which, as many steps do without guesses beside a drafter that drafts: only if they
 take longer than those while it rested, it goes on resting.
 
-Drafters that never guess right cannot make up for anything: they are tried as soon as that shows, and the steps
-beside them that had no guesses anyway, where there are some in a row, are compared with those while they rest.
+Drafters that never guess right cannot make up for anything: they are tried as soon as that shows. The
+steps beside them that had no guesses anyway, where there are some in a row, are compared with those while
+they rest.
 """
 
 from __future__ import annotations
