@@ -16,6 +16,7 @@ from server.engine.proposer import NOTHING, Ask, Proposal
 from server.engine.request import Speculation
 from server.sampling.params import SamplingParams
 from server.speculation.acceptance import Acceptance
+from server.speculation.aftermath import Aftermath
 from server.speculation.costs import StepCosts
 from server.speculation.gate import choose, with_losses, worth_waiting
 from server.speculation.inline import InlineDrafter
@@ -59,6 +60,7 @@ class Speculator:
         self.costs = costs or StepCosts(policy.max_rows)
         self.widths = widths or Widths({})
         self.width = 0  # of the step to come, 0: any
+        self._aftermath = Aftermath()
         self.pace = Pace()
         self._trial = Trial()  # of the drafters on this machine
         self._pools: dict[str, LookupPool] = {}  # by salt
@@ -102,9 +104,10 @@ class Speculator:
         beside = self._remote.neighbours if self._remote and self._trial.muted else []
         if _are_tried(beside) and not self._is_stable(asks[0]):
             return [NOTHING] * len(asks)
+        alone = self._charged(curve, asks, n_rows)
         if self._may_pad(asks, n_rows):
             self.width = self.widths.width(n_rows)
-            curve = self.widths.curve(self.width) if self.width else curve
+        curve = self.widths.curve(self.width) if self.width else alone
         rate = self._rate(curve, len(asks) if self._policy.again else n_rows)
         wanting = [ask for ask in asks if ask.limit > 0]
         for ask in wanting:
@@ -120,8 +123,11 @@ class Speculator:
             self.spent_s += self._wait(self._remote, self._sessions[asks[0].session], n_rows, curve)
             offers = [self._offer(asks[0])]
         if self._may_pad(asks, n_rows):
-            self._learn_width(asks, offers, self.costs.curve(n_cells), rate)
+            self._learn_width(asks, offers, alone, rate)
         counts = self._choose(asks, curve, n_rows, n_cells, offers)
+        if self.widths.pays:
+            gains = [offer.probabilities for offer in offers]
+            self._aftermath.would_pay(any(choose(self.costs.curve(n_cells), n_rows, gains, rate)))
         self._guessed = any(counts)
         return [
             offer.take(n if n >= self._sessions[ask.session].bounds.n_min else 0)
@@ -141,10 +147,13 @@ class Speculator:
             self._remote.count(proposal.tally(accepted))
 
     def stepped(self, n_rows: int, n_cells: int, decode_s: float, step_s: float, n_tokens: int) -> None:
+        usual_s = (
+            self._aftermath.usual(n_rows, decode_s, plain=not self._guessed) if self.widths.pays else decode_s
+        )
         if n_rows == self.width:
             self.widths.timed(n_rows, decode_s)
         elif not self.width:
-            self.costs.observe(n_rows, n_cells, decode_s)
+            self.costs.observe(n_rows, n_cells, usual_s)
         self.width = 0  # a step that asks for nothing has any
         self.pace.observe(n_tokens, step_s)
         self._probe_s += PROBE_SHARE * step_s
@@ -213,6 +222,13 @@ class Speculator:
             and n_rows == len(asks)
             and not self._is_stable(asks[0])
         )
+
+    def _charged(self, curve: list[float], asks: Sequence[Ask], n_rows: int) -> list[float]:
+        """What steps of any width cost, with what they cost the next ones. Not where a draft model works in
+        turn with the target: it guesses in every step or in none."""
+        if not self.widths.pays or self._inline or n_rows != len(asks):
+            return curve
+        return self._aftermath.charged(curve, n_rows)
 
     def _learn_width(
         self, asks: Sequence[Ask], offers: Sequence[Offer], curve: list[float], rate: float
