@@ -1,8 +1,8 @@
 """What a step with guesses costs the plain ones after it, where a GPU records a graph for each width. Pure.
 
-There a plain step takes its usual time only once two of them went before: the first after a wider one is built
-anew, the second is recorded. So a lone step with guesses costs more than itself. Where steps with guesses
-follow each other it does not, so what comes after counts as often as plain steps come after.
+There a plain step takes its usual time only once two of them went before: the first after a wider one is
+built anew, the second is recorded. So a lone step with guesses costs more than itself. Where steps with
+guesses follow each other it does not, so what comes after counts as often as plain steps come after.
 """
 
 from __future__ import annotations
