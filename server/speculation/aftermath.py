@@ -32,14 +32,8 @@ class Aftermath:
 
     def __init__(self) -> None:
         self._widths = [0] * SETTLING  # of the latest steps, the last one first
-        self._excess = [
-            _Mean(0.0) for _ in range(SETTLING)
-        ]  # seconds, of the first plain step and the second
-        self._usual: tuple[int, float, int] = (
-            0,
-            0.0,
-            0,
-        )  # rows, seconds and number of the last that was settled
+        self._excess = [_Mean(0.0) for _ in range(SETTLING)]  # seconds, of plain steps after a wider one
+        self._usual: tuple[int, float, int] = 0, 0.0, 0  # rows, seconds, number of the last settled one
         self._n_steps = 0
         self._paid = False  # whether guesses would have paid in the last step
         self._back = _Mean(1.0)  # how often they then do not in the next
