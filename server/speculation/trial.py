@@ -19,7 +19,8 @@ from enum import Enum, auto
 from statistics import median
 
 WARM_UP = 64  # steps before the first trial
-WINDOW = 96  # steps that say how fast it is with drafters
+WINDOW = 512  # steps, the latest, that say how fast it is with drafters: one text says little
+RESUMED = 96  # steps after a rest that say whether drafters help now
 TRIAL = 16  # steps without them
 ENOUGH = 4  # plain steps that say how fast it is without
 MARGIN = 1.03  # the rate without must be this much better
@@ -27,6 +28,10 @@ CLEARLY = 1.25  # where one way is so much better, a few steps of the other are 
 JUDGED = 16  # guesses that say whether drafters are of any use: all of them wrong
 SETTLED = 3  # plain steps in a row: on a GPU one after a step of another width takes longer
 HOLD, MOST_HOLD = 512, 8192  # steps until the next trial, doubled whenever the answer is the same
+LITTLE, BRIEF = (
+    1.1,
+    64,
+)  # where they slow steps by no more, other texts may be worth it: held so long at first
 
 
 class _Phase(Enum):
@@ -108,7 +113,7 @@ class Trial:
                 self._with.clear()
                 self._beside.clear()
                 self._hopeless = False
-                self._begin(_Phase.RESUMED, WINDOW, on=True)
+                self._begin(_Phase.RESUMED, RESUMED, on=True)
         elif self._hopeless and len(self._beside) >= JUDGED // 2:
             self._decide(on=not self._slows())
         elif self._phase is _Phase.RESTING and self._is_better_without():
@@ -123,7 +128,10 @@ class Trial:
         self._phase, self._left, self.on = phase, n_steps, on
 
     def _decide(self, *, on: bool) -> None:
-        self._hold = min(2 * self._hold, MOST_HOLD) if on == self._settled else HOLD
+        if on == self._settled:
+            self._hold = min(2 * self._hold, MOST_HOLD)
+        else:
+            self._hold = HOLD if on or self._hopeless or self._slows(LITTLE) else BRIEF
         self._settled = on
         self._begin(_Phase.HELD, self._hold, on=on)
 
@@ -151,10 +159,10 @@ class Trial:
             return len(settled) >= TRIAL and median(self._plain) > CLEARLY * _rate(settled)
         return False
 
-    def _slows(self) -> bool:
+    def _slows(self, by: float = MARGIN) -> bool:
         if min(len(self._plain), len(self._beside)) < ENOUGH:
             return False
-        return median(self._plain) > MARGIN * median(self._beside)
+        return median(self._plain) > by * median(self._beside)
 
 
 def _rate(steps: Iterable[tuple[int, float]]) -> float:
