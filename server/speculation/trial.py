@@ -28,10 +28,8 @@ CLEARLY = 1.25  # where one way is so much better, a few steps of the other are 
 JUDGED = 16  # guesses that say whether drafters are of any use: all of them wrong
 SETTLED = 3  # plain steps in a row: on a GPU one after a step of another width takes longer
 HOLD, MOST_HOLD = 512, 8192  # steps until the next trial, doubled whenever the answer is the same
-LITTLE, BRIEF = (
-    1.1,
-    64,
-)  # where they slow steps by no more, other texts may be worth it: held so long at first
+LITTLE = 1.1  # where they slow steps by no more, other texts may be worth it
+BRIEF = 64  # steps until the next trial then, to begin with
 
 
 class _Phase(Enum):

@@ -137,8 +137,8 @@ def test_wrong_guesses_do_not_pause_a_drafter_beside_which_steps_are_slow_for_an
 
 
 def test_one_poor_text_does_not_pause_for_long_what_slows_steps_by_little():
-    """On two GPUs: what the lead does with guesses takes it 4 % of a step, and they more than double its rate,
-    but not in the first reply."""
+    """On two GPUs: what the lead does with guesses takes it 4 % of a step, and they more than double its
+    rate, but not in the first reply."""
     trial, n_good, n_used = Trial(), 0, 0
     for i in range(3000):
         used = trial.on and not trial.muted
