@@ -18,7 +18,7 @@ from benchmarks.prompts import Prompt
 from server.embedded import EmbeddedServer
 from server.llama.llamacpp import LlamaBackend, LlamaOptions
 
-FLAPS = tuple(Crash(3.0 * i + 1.0, 1.0) for i in range(400))
+FLAPS = tuple(Crash(3.0 * i + 0.3, 1.0) for i in range(400))
 FAULTS = ("dead", "lying", "lagging", "flapping")
 CTX_SIZE = 4096
 

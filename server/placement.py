@@ -10,7 +10,8 @@ from server.settings import UpSettings
 FEW_CORES = 4
 SMALL = 100  # times smaller than the target: a draft model for which CPU cores are as good as the GPU
 MOST_THREADS = 4  # of a drafter whose target leaves the cores alone
-ROOM = 1.5  # of a target's size: with it a GPU has memory for its KV cache, too
+ROOM = 2  # of a model's size: with it a GPU has memory for its KV cache, too,
+USUAL_CELLS = 8192  # if that is for no more than these for each conversation
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,21 +52,23 @@ def place(settings: UpSettings, machine: Machine, draft_bytes: int, target_bytes
     leaves_cores = on_gpu and settings.gpu_layers < 0
     idle = machine.n_cores // (2 * max(1, settings.drafters)) if leaves_cores else 1
     threads = settings.draft_threads or max(1, min(MOST_THREADS, idle))
-    whole = settings.gpu_layers < 0 and gpu_layers != 0 and settings.drafters > 0
-    if (
-        free
-        and whole
-        and not sync
-        and not settings.model_fields_set & {"split_mode", "tensor_split", "main_gpu"}
-    ):
-        return Placement(sync, gpu_layers, threads, *_apart(machine.gpus, target_bytes))
+    async_on_gpu = settings.gpu_layers < 0 and gpu_layers != 0 and settings.drafters > 0 and not sync
+    if free and async_on_gpu and _leaves_open(settings):
+        return Placement(sync, gpu_layers, threads, *_apart(machine.gpus, target_bytes, draft_bytes))
     return Placement(sync, gpu_layers, threads)
 
 
-def _apart(gpus: Sequence[int], target_bytes: int) -> tuple[int | None, tuple[int, ...]]:
-    """The GPU with the most room for the target, the others for drafters, those with the most room first;
-    None where there is no other, or where the target needs several."""
+def _leaves_open(settings: UpSettings) -> bool:
+    """Whether settings say nothing of where the target shall lie, nor want a KV cache of unusual size."""
+    said = settings.model_fields_set & {"split_mode", "tensor_split", "main_gpu"}
+    return not said and settings.ctx_size <= USUAL_CELLS * settings.parallel
+
+
+def _apart(gpus: Sequence[int], target_bytes: int, draft_bytes: int) -> tuple[int | None, tuple[int, ...]]:
+    """The GPU with the most room for the target, the others that have room for drafters, those with the most
+    first; None where there is no other, or where the target needs several."""
     first, *others = sorted(range(len(gpus)), key=lambda gpu: -gpus[gpu]) or [0]
+    others = [gpu for gpu in others if gpus[gpu] >= ROOM * draft_bytes]
     if not others or ROOM * target_bytes > gpus[first]:
         return None, ()
     return first, tuple(others)

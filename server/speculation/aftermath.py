@@ -20,7 +20,7 @@ class _Mean:
     __slots__ = ("count", "value")
 
     def __init__(self, value: float) -> None:
-        self.value, self.count = value, 0
+        self.value, self.count = value, 2  # so that one that is out of the ordinary does not stand for all
 
     def observe(self, value: float) -> None:
         self.count += 1

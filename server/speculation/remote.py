@@ -32,9 +32,8 @@ FRESH_S = 2.0  # a drafter that was silent for longer is not waited for
 @dataclass(slots=True)
 class DrafterRecord:
     """What this lead knows of one drafter. refusal: why it is not used, None when it is. lag_s: from a commit
-    that leaves it without valid guesses to the arrival of the next one, 0 before the first. n_missed: how
-    often all it said between two commits was refuted or too late when it came; missed_at: the latest time, by
-    session and position."""
+    that leaves it without valid guesses to the arrival of the next one, 0 before the first. n_missed: commits
+    between which nothing of it was judged, and something was refuted when it came."""
 
     presence: Presence
     refusal: str | None
@@ -45,7 +44,6 @@ class DrafterRecord:
     n_assigned: int = 0
     resting: bool = False
     n_missed: int = 0
-    missed_at: tuple[int, int] = (0, 0)
     window: int = 0
     n_window: int = 0
 
@@ -267,9 +265,8 @@ class RemoteDrafters:
             outcome = speculated.tree.graft(draft)
             record.count(outcome)
             record.td_s, record.heard_at = draft.td_us / 1e6, at
-            if outcome == "stale" and record.missed_at != (draft.session, speculated.tree.position):
-                record.n_missed += 1
-                record.missed_at = draft.session, speculated.tree.position
+            if outcome == "stale":
+                record.n_missed += _is_missed(speculated, draft.drafter)
             if speculated.diverged_at is not None and outcome == "fresh" and speculated.tree.n_below:
                 lag = at - speculated.diverged_at
                 record.lag_s += (lag - record.lag_s) * (SMOOTHING if record.lag_s else 1.0)
@@ -288,3 +285,12 @@ class RemoteDrafters:
 def _told(salt: str) -> str:
     """A salt as drafters may know it: it may be a secret."""
     return hashlib.blake2b(salt.encode(), digest_size=16).hexdigest() if salt else ""
+
+
+def _is_missed(speculated: Speculated, drafter: str) -> bool:
+    """Something that this drafter said was refuted when it came: whether that is another mistake than those
+    which are known."""
+    n_judged, _ = speculated.acceptance.score(drafter)
+    position, known = speculated.missed.get(drafter, (speculated.tree.position, -1))
+    speculated.missed[drafter] = speculated.tree.position, n_judged
+    return position != speculated.tree.position and known == n_judged

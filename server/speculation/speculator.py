@@ -124,15 +124,16 @@ class Speculator:
             offers = [self._offer(asks[0])]
         if self._may_pad(asks, n_rows):
             self._learn_width(asks, offers, alone, rate)
-        counts = self._choose(asks, curve, n_rows, n_cells, offers)
-        if self.widths.pays:
-            gains = [offer.probabilities for offer in offers]
-            self._aftermath.would_pay(any(choose(self.costs.curve(n_cells), n_rows, gains, rate)))
-        self._guessed = any(counts)
-        return [
+        counts = self._chosen(asks, curve, n_rows, n_cells, offers)
+        if self._has_aftermath:
+            pays = any(self._choose(asks, self.costs.curve(n_cells), n_rows, offers))
+            self._aftermath.would_pay(pays)
+        proposals = [
             offer.take(n if n >= self._sessions[ask.session].bounds.n_min else 0)
             for ask, offer, n in zip(asks, offers, counts, strict=True)
         ]
+        self._guessed = any(map(len, proposals))
+        return proposals
 
     def committed(self, session: int, n: int, proposal: Proposal, accepted: Sequence[int]) -> None:
         speculated = self._sessions[session]
@@ -147,9 +148,9 @@ class Speculator:
             self._remote.count(proposal.tally(accepted))
 
     def stepped(self, n_rows: int, n_cells: int, decode_s: float, step_s: float, n_tokens: int) -> None:
-        usual_s = (
-            self._aftermath.usual(n_rows, decode_s, plain=not self._guessed) if self.widths.pays else decode_s
-        )
+        usual_s = decode_s
+        if self._has_aftermath:
+            usual_s = self._aftermath.usual(n_rows, decode_s, plain=not self._guessed)
         if n_rows == self.width:
             self.widths.timed(n_rows, decode_s)
         elif not self.width:
@@ -159,17 +160,20 @@ class Speculator:
         self._probe_s += PROBE_SHARE * step_s
         if self._remote and self._policy.gate:
             self._try_neighbours(self._remote, n_tokens, step_s)
+        self._guessed = False  # nor does it guess
 
     def _try_neighbours(self, remote: RemoteDrafters, n_tokens: int, step_s: float) -> None:
         """Find out whether the drafters on this machine help. Steps in which they have nothing to do, between
         two replies say, tell nothing of them."""
         neighbours = remote.neighbours
-        if not neighbours:
-            self._trial.interrupt()
-        elif _are_tried(neighbours):
-            score = remote.score(self.acceptance)
-            was = self._trial.on
-            if self._trial.step(n_tokens, step_s, plain=not self._guessed, score=score) != was:
+        others = not self._trial.on and not all(record.resting for record in neighbours)  # joined since
+        if self._trial.begun and (not neighbours or others):
+            self._trial = Trial()
+            remote.rest(False, self.acceptance)
+        if _are_tried(neighbours):
+            was, plain, score = self._trial.on, not self._guessed, remote.score(self.acceptance)
+            n = len(self._sessions)
+            if self._trial.step(n_tokens, step_s, plain=plain, score=score, sessions=n) != was:
                 remote.rest(was, self.acceptance)
 
     def close(self, session: int, *, keep: bool) -> None:
@@ -224,11 +228,15 @@ class Speculator:
         )
 
     def _charged(self, curve: list[float], asks: Sequence[Ask], n_rows: int) -> list[float]:
-        """What steps of any width cost, with what they cost the next ones. Not where a draft model works in
-        turn with the target: it guesses in every step or in none."""
-        if not self.widths.pays or self._inline or n_rows != len(asks):
+        """What steps of any width cost, with what they cost the next ones."""
+        if not self._has_aftermath or n_rows != len(asks):
             return curve
         return self._aftermath.charged(curve, n_rows)
+
+    @property
+    def _has_aftermath(self) -> bool:
+        """Not where a draft model works in turn with the target: it guesses in every step or in none."""
+        return self.widths.pays and not self._inline
 
     def _learn_width(
         self, asks: Sequence[Ask], offers: Sequence[Offer], curve: list[float], rate: float
@@ -276,14 +284,19 @@ class Speculator:
         wanted = Wanted(ask.limit, leaves, bounds.p_min, sources, ask.allows)
         return speculated.tree.offer(speculated.acceptance, wanted)
 
-    def _choose(
-        self, asks: Sequence[Ask], curve: list[float], n_rows: int, n_cells: int, offers: list[Offer]
-    ) -> list[int]:
-        if not self._policy.gate or self._is_stable(asks[0]):
-            return [len(offer.tokens) for offer in offers]
+    def _choose(self, asks: Sequence[Ask], curve: list[float], n_rows: int, offers: list[Offer]) -> list[int]:
+        """How many of each offer pay."""
         again = [ask.n_pending for ask in asks] if self._policy.again else []
         rate = self._rate(curve, len(asks) if again else n_rows)
-        counts = choose(curve, n_rows, [offer.probabilities for offer in offers], rate, again)
+        return choose(curve, n_rows, [offer.probabilities for offer in offers], rate, again)
+
+    def _chosen(
+        self, asks: Sequence[Ask], curve: list[float], n_rows: int, n_cells: int, offers: list[Offer]
+    ) -> list[int]:
+        """How many of each offer are verified."""
+        if not self._policy.gate or self._is_stable(asks[0]):
+            return [len(offer.tokens) for offer in offers]
+        counts = self._choose(asks, curve, n_rows, offers)
         n_offered = min(sum(len(offer.tokens) for offer in offers), len(curve) - 1 - n_rows)
         if sum(counts) < n_offered and self._may_probe(
             curve, n_rows + sum(counts), n_rows + n_offered, n_cells

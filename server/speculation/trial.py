@@ -13,10 +13,11 @@ they rest.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable
+from collections import Counter, deque
+from collections.abc import Collection
 from enum import Enum, auto
 from statistics import median
+from typing import NamedTuple
 
 WARM_UP = 64  # steps before the first trial
 WINDOW = 512  # steps, the latest, that say how fast it is with drafters: one text says little
@@ -39,86 +40,89 @@ class _Phase(Enum):
     BESIDE = auto()  # they draft, and nobody uses it
 
 
+class _Step(NamedTuple):
+    sessions: int
+    tokens: int
+    seconds: float
+
+
 class Trial:
     """Tells after each step whether drafters on this machine shall go on."""
 
     def __init__(self) -> None:
         self.on = True
+        self.begun = False  # whether there was a step
         self._phase = _Phase.HELD
         self._settled = True  # what was decided last
-        self._with: deque[tuple[int, float]] = deque(maxlen=WINDOW)  # tokens, seconds
-        self._plain: deque[float] = deque(maxlen=2 * TRIAL)  # tokens per second of plain steps at rest
-        self._beside: deque[float] = deque(maxlen=TRIAL)  # the same beside drafters, the latest
+        self._with: deque[_Step] = deque(maxlen=WINDOW)
+        self._plain: deque[_Step] = deque(maxlen=2 * TRIAL)  # plain steps at rest
+        self._beside: deque[_Step] = deque(maxlen=TRIAL)  # the same beside drafters, the latest
+        self._run = 0  # plain steps in a row, by now
         self._left = WARM_UP
         self._hold = HOLD
-        self._mark = (0, 0)  # the score when the latest JUDGED guesses began
-        self._hopeless = False  # how they ended
-        self._early = False  # whether the decision that holds was made before it was due
-        self._run = 0  # plain steps in a row, by now
+        self._score = self._mark = (0, 0)  # by now, and when the latest JUDGED guesses began
+        self._hopeless = False  # whether these were all wrong
+        self._due: int | None = None  # steps left when a trial began early, which one does once
 
     @property
     def muted(self) -> bool:
         """Whether the next step shall do without guesses, whatever there are."""
         return self._phase is _Phase.BESIDE
 
-    def step(self, tokens: int, seconds: float, *, plain: bool, score: tuple[int, int] = (0, 0)) -> bool:
-        """One step committed so many tokens in so many seconds, `plain`ly if without guesses. score: how many
-        of the drafters' guesses were judged so far, and how many were right. Returns whether drafters shall
-        be on from now."""
+    def step(
+        self, tokens: int, seconds: float, *, plain: bool, score: tuple[int, int] = (0, 0), sessions: int = 1
+    ) -> bool:
+        """One step committed so many tokens of so many sessions in so many seconds, `plain`ly if without
+        guesses. score: how many of the drafters' guesses were judged so far, and how many were right. Returns
+        whether drafters shall be on from now."""
+        step, self.begun = _Step(sessions, tokens, seconds), True
         if self.on and not self.muted:
-            self._with.append((tokens, seconds))
+            self._with.append(step)
         self._run = self._run + 1 if plain else 0
         tried = self._phase in (_Phase.RESTING, _Phase.BESIDE)
         if plain and seconds > 0.0 and (tried or self._run >= SETTLED):
-            (self._beside if self.on else self._plain).append(tokens / seconds)
+            (self._beside if self.on else self._plain).append(step)
         self._left -= 1
-        if self._judge(score) or self._left <= 0 or self._is_clear():
+        self._judge(score)
+        if self._begins_early() or self._left <= 0 or self._is_clear():
             self._turn()
         return self.on
 
-    def _judge(self, score: tuple[int, int]) -> bool:
-        """Whether it shows just now, while they are not tried anyway, that drafters are of no use."""
+    def _judge(self, score: tuple[int, int]) -> None:
+        self._score = score
         judged, right = score[0] - self._mark[0], score[1] - self._mark[1]
         if judged < 0:
             self._mark = score  # others are here now
-        if judged < JUDGED:
-            return False
-        self._hopeless, self._mark = right == 0, score
-        if self._phase is not _Phase.HELD or not self.on:
-            return False
-        if not self._hopeless:
-            self._beside.clear()  # what steps took long ago is no measure
-        if self._early or not self._hopeless:
-            return False
-        self._early = True
-        return True
+        if judged >= JUDGED:
+            self._hopeless, self._mark = right == 0, score
+            if not self._hopeless and self._phase is _Phase.HELD:
+                self._beside.clear()  # what steps took long ago is no measure
 
-    def interrupt(self) -> None:
-        """There is no drafter on this machine: whatever was tried is void."""
-        self._hopeless = self._early = False
-        self._beside.clear()
-        if self._phase is not _Phase.HELD or not self.on:
-            self._settled = True
-            self._begin(_Phase.HELD, self._hold, on=True)
+    def _begins_early(self) -> bool:
+        """Whether it shows, while drafters are not tried anyway, that they are of no use."""
+        if not self._hopeless or self._phase is not _Phase.HELD or not self.on or self._due is not None:
+            return False
+        self._due = self._left
+        return True
 
     def _turn(self) -> None:
         if self._phase is _Phase.HELD:
             if self.on:
-                self._early = self._early and self._left > 0
+                self._due = self._due if self._left > 0 else None
                 self._plain.clear()
                 self._begin(_Phase.RESTING, TRIAL, on=False)
             else:
                 self._with.clear()
                 self._beside.clear()
-                self._hopeless = False
+                self._hopeless, self._mark = False, self._score
                 self._begin(_Phase.RESUMED, RESUMED, on=True)
         elif self._hopeless and len(self._beside) >= JUDGED // 2:
             self._decide(on=not self._slows())
         elif self._phase is _Phase.RESTING and self._is_better_without():
             self._beside.clear()
             self._begin(_Phase.BESIDE, 2 * TRIAL, on=True)  # the first half to get going
-        elif self._phase is _Phase.BESIDE:
-            self._decide(on=not self._slows())
+        elif self._phase is _Phase.BESIDE:  # why it began early may be true no more
+            self._decide(on=not self._slows() or (self._due is not None and not self._hopeless))
         else:  # one that was found to slow steps does so still
             self._decide(on=not self._is_better_without())
 
@@ -126,46 +130,63 @@ class Trial:
         self._phase, self._left, self.on = phase, n_steps, on
 
     def _decide(self, *, on: bool) -> None:
+        if on and self._settled and self._due is not None:  # it goes on as if nothing had been
+            self._begin(_Phase.HELD, self._due, on=True)
+            return
         if on == self._settled:
             self._hold = min(2 * self._hold, MOST_HOLD)
         else:
             self._hold = HOLD if on or self._hopeless or self._slows(LITTLE) else BRIEF
-        self._settled = on
+        self._settled, self._due = on, None
         self._begin(_Phase.HELD, self._hold, on=on)
 
     def _is_better_without(self) -> bool:
-        rate = _rate(self._with)
-        if len(self._plain) < ENOUGH or not rate:
-            return False  # guesses of another source fill the steps: nothing is known, nothing is lost
-        return median(self._plain) > MARGIN * rate
+        """By steps of equally many sessions. Where guesses of another source fill the steps at rest, nothing
+        is known, and nothing is lost."""
+        used, plain = _comparable(self._with, self._plain)
+        return min(len(used), len(plain)) >= ENOUGH and median(map(_speed, plain)) > MARGIN * _rate(used)
 
     def _is_clear(self) -> bool:
         """Whether what is tried need not go on, by how it has gone since it settled: a drafter ends what it
         is at before it rests, and has to catch up before it is of use."""
         if self._phase is _Phase.RESTING:
-            settled = list(self._plain)[ENOUGH:]
-            if len(settled) < ENOUGH:
+            used, plain = _comparable(self._with, self._plain)
+            if len(plain) < 2 * ENOUGH:
                 return False
-            return self._hopeless or CLEARLY * median(settled) < _rate(self._with)
+            return self._hopeless or CLEARLY * median(map(_speed, plain[ENOUGH:])) < _rate(used)
         if self._phase is _Phase.BESIDE:
-            late = self._left <= TRIAL - ENOUGH and len(self._beside) >= ENOUGH
-            return late and median(self._plain) > CLEARLY * median(list(self._beside)[-ENOUGH:])
-        if self._phase is _Phase.RESUMED and len(self._plain) >= ENOUGH:
-            settled = list(self._with)[TRIAL:]
+            return self._left <= TRIAL - ENOUGH and self._slows(CLEARLY, latest=ENOUGH)
+        if self._phase is _Phase.RESUMED:
+            used, plain = _comparable(list(self._with)[TRIAL:], self._plain)
             if self._hopeless and len(self._with) >= TRIAL:
                 return True
-            return len(settled) >= TRIAL and median(self._plain) > CLEARLY * _rate(settled)
+            if min(len(used) - TRIAL, len(plain) - ENOUGH) < 0:
+                return False
+            return median(map(_speed, plain)) > CLEARLY * _rate(used)
         return False
 
-    def _slows(self, by: float = MARGIN) -> bool:
-        if min(len(self._plain), len(self._beside)) < ENOUGH:
+    def _slows(self, by: float = MARGIN, latest: int = TRIAL) -> bool:
+        """Whether plain steps take so many times as long beside drafters as while they rest."""
+        beside, plain = _comparable(list(self._beside)[-latest:], self._plain)
+        plain = plain[ENOUGH:] if len(plain) >= 2 * ENOUGH else plain  # once drafters have settled
+        if min(len(beside), len(plain)) < ENOUGH:
             return False
-        return median(self._plain) > by * median(self._beside)
+        return median(map(_speed, plain)) > by * median(map(_speed, beside))
 
 
-def _rate(steps: Iterable[tuple[int, float]]) -> float:
-    """Tokens per second of steps of so many tokens and seconds each; 0 for none."""
-    tokens, seconds = 0, 0.0
-    for n, s in steps:
-        tokens, seconds = tokens + n, seconds + s
-    return tokens / seconds if seconds > 0.0 else 0.0
+def _comparable(some: Collection[_Step], others: Collection[_Step]) -> tuple[list[_Step], list[_Step]]:
+    """Those of so many sessions as most of both have."""
+    ours, theirs = Counter(s.sessions for s in some), Counter(s.sessions for s in others)
+    n = max(ours, key=lambda sessions: min(ours[sessions], theirs[sessions]), default=0)
+    return [s for s in some if s.sessions == n], [s for s in others if s.sessions == n]
+
+
+def _speed(step: _Step) -> float:
+    """Tokens per second."""
+    return step.tokens / step.seconds
+
+
+def _rate(steps: Collection[_Step]) -> float:
+    """Tokens per second of all of them; 0 for none."""
+    seconds = sum(step.seconds for step in steps)
+    return sum(step.tokens for step in steps) / seconds if seconds > 0.0 else 0.0

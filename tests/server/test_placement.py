@@ -9,7 +9,7 @@ from server.settings import UpSettings
 
 TARGET = 16_000_000_000
 TINY, LARGE = TARGET // SMALL - 1, TARGET // 8
-ROOMY, TIGHT = 24_000_000_000, 23_999_999_999  # bytes free on a GPU
+ROOMY, TIGHT = 32_000_000_000, 31_999_999_999  # bytes free on a GPU
 LAPTOP, DESKTOP = Machine(2), Machine(16)
 ONE_GPU, TWO_GPUS = Machine(16, [ROOMY]), Machine(16, [ROOMY, ROOMY])
 
@@ -67,6 +67,13 @@ def test_of_several_gpus_the_roomiest_is_the_target_s_and_drafters_have_the_othe
     assert placed(TWO_GPUS, TINY).draft_gpus == (1,)
     assert placed(Machine(16, [TIGHT - 1, TIGHT, ROOMY]), LARGE, drafters=2).draft_gpus == (1, 0)
     assert placed(Machine(16, [TIGHT, TIGHT, ROOMY]), LARGE).target_gpu == 2
+    assert placed(TWO_GPUS, LARGE, ctx_size=4 * 8192).target_gpu == 0
+
+
+def test_a_gpu_without_room_for_the_draft_model_is_not_for_drafters():
+    full = 2 * LARGE - 1
+    assert placed(Machine(16, [ROOMY, full]), LARGE) == Placement(False, None, MOST_THREADS)
+    assert placed(Machine(16, [full, ROOMY, 2 * LARGE]), LARGE, drafters=2).draft_gpus == (2,)
 
 
 @pytest.mark.parametrize(
@@ -81,6 +88,7 @@ def test_of_several_gpus_the_roomiest_is_the_target_s_and_drafters_have_the_othe
         {"gpu_layers_draft": 0},
         {"drafters": 0},
         {"rpc": "10.0.0.2:50052"},
+        {"ctx_size": 4 * 8192 + 1},
     ],
 )
 def test_who_says_where_a_model_shall_lie_has_it_there(said: dict[str, object]):

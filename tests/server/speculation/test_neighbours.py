@@ -13,7 +13,7 @@ from server.speculation.policy import Policy
 from server.speculation.presence import Presence, vocabulary_card
 from server.speculation.remote import RemoteDrafters
 from server.speculation.speculator import Speculator
-from server.speculation.trial import ENOUGH, HOLD, JUDGED, TRIAL, WARM_UP, WINDOW
+from server.speculation.trial import ENOUGH, HOLD, JUDGED, RESUMED, TRIAL, WARM_UP
 from tests.server.speculation.test_speculator import Clock
 from tests.support import Harness, request
 
@@ -118,14 +118,15 @@ def test_who_works_in_vain_is_found_out_though_every_reply_is_shorter_than_a_tri
     scene = Scene(lies=False)
     per_step = 10 / 9  # with the prompt's decode
     assert scene.beside(HOLD, per_reply=10) <= per_step * (WARM_UP + 2 * TRIAL + ENOUGH)
-    assert scene.beside(2 * HOLD, per_reply=10) <= per_step * (WINDOW + ENOUGH)
+    assert scene.beside(2 * HOLD, per_reply=10) <= per_step * (RESUMED + ENOUGH)
 
 
-def test_one_that_leaves_and_comes_back_is_judged_anew():
+@pytest.mark.parametrize("meanwhile", [0, 20])
+def test_one_that_leaves_and_comes_back_is_judged_anew(meanwhile: int):
     scene = Scene(lies=True)
     scene.beside(HOLD // 2)
     for _ in range(2):
         scene.neighbour.leave()
-        scene.beside(20)
+        scene.beside(meanwhile)
         scene.neighbour.join()
         assert JUDGED < scene.beside(HOLD // 2) <= 2 * JUDGED + ENOUGH

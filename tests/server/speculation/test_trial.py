@@ -82,17 +82,28 @@ def test_poor_guesses_are_no_reason_to_pause_a_drafter_that_slows_nothing():
     assert mixed(Trial(), beside_s=3.0, n=5000) > 4700
 
 
-def test_a_trial_ends_when_there_is_nobody_to_try():
+def test_who_begins_badly_and_is_right_then_is_not_paused():
+    """Several sessions together have many wrong guesses within one step or two."""
+    for wrong in (1, 3):
+        trial, n_used = Trial(), 0
+        for i in range(1000):
+            used = trial.on and not trial.muted
+            n_used += used
+            right = i >= wrong
+            score = 16 * (i + 1), 16 * max(0, i + 1 - wrong)
+            seconds = 1.2 if trial.on else 1.0
+            trial.step(48 if used and right else 16, seconds, plain=not used, score=score, sessions=16)
+        assert n_used > 900
+
+
+def test_steps_of_other_numbers_of_sessions_are_not_compared():
+    """What four sessions make at rest says nothing of one beside a drafter."""
     trial = Trial()
-    mixed(trial, beside_s=3.0, n=WARM_UP + 17)
-    assert trial.muted
-    trial.interrupt()
-    assert trial.on
-    assert not trial.muted
-    trial = Trial()
-    mixed(trial, beside_s=3.5, n=WARM_UP + 200)
-    assert not trial.on
-    trial.interrupt()
+    for _ in range(WARM_UP):
+        trial.step(1, 1.1, plain=False)
+    for _ in range(HOLD):
+        assert not trial.muted
+        trial.step(1 if trial.on else 4, 1.0, plain=not trial.on, sessions=1 if trial.on else 4)
     assert trial.on
 
 
