@@ -31,6 +31,7 @@ class Neighbour:
         self.sessions: dict[int, tuple[int, int, int]] = {}  # epoch, base, chain
         self._presence = Presence("drafter", "drafter", "toy", "0", CARD, 1, host="here")
         self._listener: Listener | None = None
+        self._here = False
 
     def start(self, listener: Listener) -> None:
         self._listener = listener
@@ -38,14 +39,18 @@ class Neighbour:
 
     def join(self) -> None:
         assert self._listener
+        self._here = True
         self._listener.peers([self._presence])
 
     def leave(self) -> None:
         assert self._listener
+        self._here = False
         self.sessions.clear()
         self._listener.peers([])
 
     def send(self, to: str, message: Message) -> None:
+        if not self._here:
+            return
         match message:
             case Open():
                 self.sessions[message.session] = message.epoch, len(message.tokens), message.chain
@@ -130,3 +135,14 @@ def test_one_that_leaves_and_comes_back_is_judged_anew(meanwhile: int):
         scene.beside(meanwhile)
         scene.neighbour.join()
         assert JUDGED < scene.beside(HOLD // 2) <= 2 * JUDGED + ENOUGH
+
+
+@pytest.mark.parametrize("n_before", [WARM_UP + 6, WARM_UP + TRIAL + 6])
+def test_one_that_leaves_while_it_is_tried_leaves_nothing_of_the_trial(n_before: int):
+    """While it rests, and while it drafts beside steps that use nothing of it."""
+    scene = Scene(lies=False)
+    scene.beside(n_before, per_reply=n_before)
+    scene.neighbour.leave()
+    assert scene.beside(20) == 0
+    scene.neighbour.join()
+    assert scene.beside(40) == 40
