@@ -22,13 +22,13 @@ from server.speculation.gate import choose, with_losses, worth_waiting
 from server.speculation.inline import InlineDrafter
 from server.speculation.lookup import Lookup, LookupPool, Prediction
 from server.speculation.messages import chain_start
+from server.speculation.neighbours import Neighbours
 from server.speculation.pace import Pace
 from server.speculation.policy import Policy
 from server.speculation.remote import DrafterRecord, RemoteDrafters
 from server.speculation.speculated import Speculated
 from server.speculation.synchronous import SOURCE, Synchronous
 from server.speculation.tree import Offer, ScoredTree, Wanted
-from server.speculation.trial import Trial
 from server.speculation.widths import Offered, Widths
 
 GRAMMAR = "grammar"
@@ -62,7 +62,7 @@ class Speculator:
         self.width = 0  # of the step to come, 0: any
         self._aftermath = Aftermath()
         self.pace = Pace()
-        self._trial = Trial()  # of the drafters on this machine
+        self._neighbours = Neighbours(remote) if remote and policy.gate else None
         self._pools: dict[str, LookupPool] = {}  # by salt
         self._sessions: dict[int, Speculated] = {}
         self._wire_ids = itertools.count(secrets.randbits(48) << 16)
@@ -101,8 +101,7 @@ class Speculator:
         curve = self.costs.curve(n_cells)
         if self._policy.gate and not self.costs.knows(n_rows) and not self._is_stable(asks[0]):
             return [NOTHING] * len(asks)  # what a plain step costs has to be known first
-        beside = self._remote.neighbours if self._remote and self._trial.muted else []
-        if _are_tried(beside) and not self._is_stable(asks[0]):
+        if self._neighbours and self._neighbours.muted and not self._is_stable(asks[0]):
             return [NOTHING] * len(asks)
         alone = self._charged(curve, asks, n_rows)
         if self._may_pad(asks, n_rows):
@@ -158,23 +157,10 @@ class Speculator:
         self.width = 0  # a step that asks for nothing has any
         self.pace.observe(n_tokens, step_s)
         self._probe_s += PROBE_SHARE * step_s
-        if self._remote and self._policy.gate:
-            self._try_neighbours(self._remote, n_tokens, step_s)
+        if self._neighbours:
+            n, plain = len(self._sessions), not self._guessed
+            self._neighbours.stepped(n_tokens, step_s, plain=plain, n_sessions=n, acceptance=self.acceptance)
         self._guessed = False  # nor does it guess
-
-    def _try_neighbours(self, remote: RemoteDrafters, n_tokens: int, step_s: float) -> None:
-        """Find out whether the drafters on this machine help. Steps in which they have nothing to do, between
-        two replies say, tell nothing of them."""
-        neighbours = remote.neighbours
-        others = not self._trial.on and not all(record.resting for record in neighbours)  # joined since
-        if self._trial.begun and (not neighbours or others):
-            self._trial = Trial()
-            remote.rest(False, self.acceptance)
-        if _are_tried(neighbours):
-            was, plain, score = self._trial.on, not self._guessed, remote.score(self.acceptance)
-            n = len(self._sessions)
-            if self._trial.step(n_tokens, step_s, plain=plain, score=score, sessions=n) != was:
-                remote.rest(was, self.acceptance)
 
     def close(self, session: int, *, keep: bool) -> None:
         speculated = self._sessions.pop(session, None)
@@ -220,7 +206,7 @@ class Speculator:
         show."""
         return (
             self.widths.pays
-            and (self._trial.on or self._remote is None or self._remote.drafting)
+            and not (self._neighbours and self._neighbours.nobody_drafts)
             and self._policy.gate
             and not self._policy.by_rejection
             and n_rows == len(asks)
@@ -334,8 +320,3 @@ class Speculator:
         if not speculated.tree.n_below:
             record.heard_at = float("-inf")  # not waited for again before it was heard
         return self._clock() - began
-
-
-def _are_tried(neighbours: Sequence[DrafterRecord]) -> bool:
-    """Whether the step tells of these drafters: they work, or would if they did not rest."""
-    return any(record.n_assigned or record.resting for record in neighbours)

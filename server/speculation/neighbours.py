@@ -1,0 +1,50 @@
+"""Drafters on the lead's own machine: tried out, and paused where they cost more than they bring (ADR 8)."""
+
+from __future__ import annotations
+
+from server.speculation.acceptance import Acceptance
+from server.speculation.remote import RemoteDrafters
+from server.speculation.trial import Trial
+
+
+class Neighbours:
+    """One trial of all of them together, begun anew when the last one leaves, or another comes meanwhile."""
+
+    def __init__(self, remote: RemoteDrafters) -> None:
+        self._remote = remote
+        self._trial = Trial()
+
+    @property
+    def pausing(self) -> bool:
+        return not self._trial.on
+
+    @property
+    def nobody_drafts(self) -> bool:
+        """Whether they pause, and there is no other drafter at work."""
+        return self.pausing and not self._remote.drafting
+
+    @property
+    def muted(self) -> bool:
+        """Whether the next step shall do without guesses, whatever there are."""
+        return self._trial.muted and self._are_tried
+
+    @property
+    def _are_tried(self) -> bool:
+        """Whether a step tells of them: they work, or would if they did not rest. Between two replies they
+        have nothing to do."""
+        return any(record.n_assigned or record.resting for record in self._remote.neighbours)
+
+    def stepped(
+        self, n_tokens: int, seconds: float, *, plain: bool, n_sessions: int, acceptance: Acceptance
+    ) -> None:
+        """As Trial.step()."""
+        here = self._remote.neighbours
+        others = self.pausing and not all(record.resting for record in here)  # joined since
+        if self._trial.begun and (not here or others):
+            self._trial = Trial()
+            self._remote.rest(False, acceptance)
+        if self._are_tried:
+            paused, score = self.pausing, self._remote.score(acceptance)
+            self._trial.step(n_tokens, seconds, plain=plain, score=score, sessions=n_sessions)
+            if self.pausing != paused:
+                self._remote.rest(self.pausing, acceptance)
