@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeAlias, cast
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, cast
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
-from server.api.body import Body, EchoedSchema, LastTokens
+from server.api.body import Body, EchoedSchema, LastTokens, Neutral
 from server.api.generation_fields import MAX_SALT, Prediction, Speculative, TopLogprobs
 from server.api.sampling_fields import SamplingFields
 from server.api.tools import MAX_TOOLS
@@ -150,16 +150,14 @@ class ResponseRequest(SamplingFields):
     speculative: bool | Speculative | None = None
     cache_salt: Annotated[str, Field(max_length=MAX_SALT)] | None = None
 
+    unsupported: ClassVar[Neutral] = {
+        "background": (False,),
+        "context_management": ([],),
+        "conversation": (),
+        "moderation": (),
+        "prompt": (),
+    }
+
     @property
     def with_logprobs(self) -> bool:
         return "message.output_text.logprobs" in self.include or bool(self.top_logprobs)
-
-
-REFUSED: dict[str, tuple[Any, ...]] = {
-    "background": (False,),
-    "context_management": ([],),
-    "conversation": (),
-    "moderation": (),
-    "prompt": (),
-}
-"""Known fields that are not honoured, and the values at which ignoring them changes nothing."""

@@ -18,6 +18,7 @@ from server.sampling.params import SamplingParams
 from server.text.template import ChatTemplate
 from tests.contract.witness import witnessed
 
+N_CTX = 1 << 16
 CANCELLED_STATS = Stats(n_prompt=5, n_cached=2, n_predicted=50, n_steps=25, prompt_ms=1.0, predicted_ms=2.0)
 
 
@@ -80,7 +81,7 @@ def served(
         generator=script,
         vocabulary=vocabulary or FakeVocabulary(),
         template=ChatTemplate(None),
-        model=ModelCard("toy", 1, 1024, 1000, "a toy"),
+        model=ModelCard("toy", 1, N_CTX, 1000, "a toy"),
         defaults=SamplingParams(),
         health=lambda: health or Health("ok", 1, 0, 0, 0.0),
         fingerprint="fp",
