@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, TypeAlias, cast
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from server.grammar.schema import MAX_DEPTH, depth
 
@@ -43,6 +43,17 @@ def _whole(value: Any) -> Any:
         items = cast(list[Any], value)
         return [_whole(item) for item in items] if any(type(item) is float for item in items) else items
     return value
+
+
+def at_most(n: int) -> BeforeValidator:
+    """Of an object or a list: refuses one with more entries before there is a complaint about each."""
+
+    def check(given: object) -> object:
+        if isinstance(given, dict | list) and len(cast(list[Any], given)) > n:
+            raise ValueError(f"at most {n} entries")
+        return cast(object, given)
+
+    return BeforeValidator(check)
 
 
 def _shallow(schema: dict[str, Any]) -> dict[str, Any]:

@@ -231,6 +231,16 @@ async def test_a_client_gone_before_the_first_byte_cancels(stream: bool):
     assert script.cancels
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/rpc"])
+async def test_a_client_that_goes_away_while_it_sends_is_no_defect(
+    path: str, caplog: pytest.LogCaptureFixture
+):
+    one = Call(served(Script()), path, arriving=[b'{"messages": ', None])
+    await asyncio.wait_for(one.run(), 10)
+    assert one.status == 499
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_of_a_client_that_is_gone_already_nothing_is_submitted(stream: bool):
     script = Script(STARTED)
