@@ -140,8 +140,8 @@ class BoundedConnection(HttpToolsProtocol):
         self.transport.abort()
 
     def _refuse(self, error: InvalidRequestError) -> None:
-        """Before there is a request. Within one there is nothing to say."""
-        if self.cycle and not self.cycle.response_complete:
+        """Say so, if no reply has begun."""
+        if self.cycle and self.cycle.response_started and not self.cycle.response_complete:
             self.transport.abort()
             return
         body = orjson.dumps(problem.body(error))
