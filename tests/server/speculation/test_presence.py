@@ -23,6 +23,7 @@ class Pieces:
     """A vocabulary of numbered pieces, some of them changed."""
 
     size: int
+    longest: int = 1
     bos: int | None = 1
     eos: int | None = 2
     changed: dict[int, bytes] = field(default_factory=dict[int, bytes])
