@@ -383,6 +383,9 @@ class Engine:
         assert not self._active, "active sessions"
         assert not self._waiting, "waiting sessions"
         assert self._cache.n_busy == 0, "busy sequences"
+        for seq, resting in self._residence.resting().items():
+            assert self._backend.length(seq) == len(resting.tokens), f"other cells than known in {seq}"
+        self._sequences.check()
         assert self._searches.idle(), "beam searches"
         assert self._proposer.idle(), "open sessions at the proposer"
 

@@ -46,7 +46,6 @@ class Sequences:
         n_spare = 0 if backend.can_trim else max(0, min(2, backend.n_seqs // n_slots - 1))
         self.n_main = backend.n_seqs // (1 + self._n_shadows + n_spare)
         self.checkpoints = Checkpoints(backend, self.n_main, n_spare)
-        self._lengths = [0] * backend.n_seqs  # of shadows
         self._shared = [0] * self.n_main  # beyond it a conversation's cells are its own
         for seq in range(backend.n_seqs):
             backend.trim(seq, 0)
@@ -91,8 +90,7 @@ class Sequences:
         n_shadows = self._n_shadows if wide else tree.n_leaves - 1
         seqs = (session.seq, *self._shadows(session.seq)[:n_shadows])
         for shadow in seqs[1:]:
-            self._backend.copy(session.seq, shadow, self._lengths[shadow], session.n_kv)
-            self._lengths[shadow] = session.n_kv
+            self._backend.copy(session.seq, shadow, self._backend.length(shadow), session.n_kv)
         for i, token in enumerate(rows):
             batch.append(seqs, session.n_kv + i, token, wanted=i == len(rows) - 1)
         base = len(session.tokens)
@@ -123,7 +121,6 @@ class Sequences:
                 self._backend.copy(winner, session.seq, base + main, session.n_kv)
             for shadow in shadows:
                 self._backend.trim(shadow, base)
-                self._lengths[shadow] = base
         self._backend.trim(session.seq, session.n_kv)
 
     def trim(self, seq: int, length: int) -> None:
@@ -143,17 +140,18 @@ class Sequences:
         self._backend.shift(seq, start, end)
         self._shared[seq] = min(self._shared[seq], start)
 
+    def check(self) -> None:
+        """Raises AssertionError unless all shadows are empty."""
+        for shadow in range(self.n_main, self.n_main * (1 + self._n_shadows)):
+            assert not self._backend.length(shadow), f"cells in the shadow sequence {shadow}"
+
     def claim(self, seq: int) -> list[int]:
         """A conversation's sequence and its shadows, to be used in any way until the next trim of it."""
-        for shadow in self._shadows(seq):
-            self._lengths[shadow] = 1
         return [seq, *self._shadows(seq)]
 
     def _free_shadows(self, seq: int) -> None:
         for shadow in self._shadows(seq):
-            if self._lengths[shadow]:
-                self._backend.trim(shadow, 0)
-                self._lengths[shadow] = 0
+            self._backend.trim(shadow, 0)
 
     def _shadows(self, seq: int) -> range:
         first = self.n_main + seq * self._n_shadows
