@@ -174,8 +174,10 @@ class Engine:
                 self._emit(session.id, Started(session.n_prompt, session.n_cached))
 
     def _place(self, session: Session) -> Placed:
-        """Where in the KV cache the session shall go, None if it has to wait for another one's end."""
-        if not self._fits(session) or self._may_share_soon(session):
+        """Where in the KV cache the session goes. LATER: others may go first; None: they wait behind it."""
+        if self._may_share_soon(session):
+            return LATER
+        if not self._fits(session):
             return None
         if self._sequences.n_main - self._cache.n_busy < self._searches.n_conversations(session.request):
             return None
@@ -191,14 +193,14 @@ class Engine:
         return [reuse.seq for reuse in taken if reuse is not None]
 
     def _may_share_soon(self, session: Session) -> bool:
-        """Whether a running session is still evaluating a prompt that begins alike: better to copy it then
-        than to evaluate it twice (the choices of one request, say)."""
+        """True while an active session evaluates a prompt that begins with the same tokens: to copy them then
+        is cheaper than to evaluate them twice (the choices of one request, say)."""
+        if not self._backend.can_trim or self._limits.is_stable(session):
+            return False
         for other in self._active:
-            if other.request.salt != session.request.salt:
-                continue
-            if other.n_pending > 1 and other.n_intact is None and self._backend.can_trim:
-                shared = common_prefix(other.tokens, session.tokens)
-                if min(shared, len(session.tokens) - 1) > other.n_kv + WORTH_SHARING:
+            if other.request.salt == session.request.salt and other.n_pending > 1 and other.n_intact is None:
+                shared = min(common_prefix(other.tokens, session.tokens), len(session.tokens) - 1)
+                if shared > other.n_kv + WORTH_SHARING:
                     return True
         return False
 
