@@ -144,12 +144,14 @@ class Engine:
         return True
 
     def _step_aside(self) -> None:
-        """Sessions that only precompute end when they are done, or when somebody has better to do."""
+        """Sessions that only precompute end when they are done, or when a reply is asked for."""
         asked = any(not session.request.precompute for session in (*self._active, *self._waiting))
-        for session in list(self._active):
-            if session.request.precompute and (asked or session.n_pending <= 1):
-                reason = "stop" if session.n_pending <= 1 else "cancelled"
-                self._end(session, Finished(reason, session.stats(self._clock())), len(session.tokens))
+        for session in [one for one in (*self._active, *self._waiting) if one.request.precompute]:
+            begun = session.seq != NO_SEQ
+            if begun and session.n_pending <= 1:
+                self._finish(session, "stop")
+            elif asked and (begun or not session.request.patient):
+                self._finish(session, "cancelled")
 
     def _admit(self) -> None:
         for session in list(self._waiting):

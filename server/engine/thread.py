@@ -123,9 +123,9 @@ class EngineThread:
         observers: Sequence[Observer] = (),
         profile: Path | None = None,
     ) -> None:
-        """make_engine(emit) is called once, here. Observers see every event, on the event loop, and must
-        not raise. max_queued: requests in the engine, running ones included, beyond which Busy is raised.
-        profile: where to write what the thread spent its time on, for pstats, once it has ended."""
+        """make_engine(emit) is called once, here. Observers see the events of all replies, on the event loop,
+        and must not raise. max_queued: requests in the engine, running ones included, beyond which BusyError
+        is raised. profile: where to write what the thread spent its time on, for pstats, once it has ended."""
         self._engine = make_engine(self._emit)
         self._engine.meanwhile = self._meanwhile
         self._overlaps = False  # whether the model's decodes leave this thread free
@@ -241,10 +241,11 @@ class EngineThread:
 
     def _deliver(self, events: list[tuple[int, Event]]) -> None:
         for id, event in events:
-            for observer in self._observers:
-                observer(id, event)
             ended = isinstance(event, ENDS)
             generation = self._generations.pop(id, None) if ended else self._generations.get(id)
+            if generation is None or not generation.precompute:
+                for observer in self._observers:
+                    observer(id, event)
             if generation is not None:
                 generation.deliver(event)
 
