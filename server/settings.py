@@ -70,10 +70,11 @@ class LeadSettings(ModelSettings, DoorSettings):
         description="KV cells shared by all conversations; 0: the model's context, at most 8192, per slot",
     )
     parallel: int = Field(4, ge=1, le=64, description="replies generated at once")
-    cache_ram: int = Field(
-        2048,
+    cache_ram: int | None = Field(
+        None,
         ge=0,
-        description="MiB of host memory for conversations that the KV cache lacks room for; 0: none",
+        description="MiB of host memory for conversations that the KV cache lacks room for; 0: none "
+        "(default: a quarter of what is free once the model is loaded)",
     )
     cache_dir: Path | None = Field(
         None,

@@ -291,8 +291,7 @@ _uninitialised.argtypes = (ctypes.c_void_p, ctypes.c_ssize_t)
 
 
 def _context_params(options: LlamaOptions) -> Any:
-    params = context_params(options)
+    params = context_params(options, n_spare=options.n_seqs < MAX_SEQS)  # one for padding
     params.kv_unified = True
-    params.n_seq_max = max(options.n_seqs, min(options.n_seqs + 1, MAX_SEQS))  # one for padding
     params.swa_full = True  # what a sliding window has passed is needed again when a sequence is trimmed
     return params
