@@ -35,14 +35,17 @@ class InvalidRequestError(DuoError):
 
 
 class ContextOverflowError(InvalidRequestError):
-    """The prompt does not fit the model's context (400, `context_length_exceeded`)."""
+    """The prompt does not fit the model's context (400, `context_length_exceeded`). n_prompt: its tokens, or,
+    if `estimated`, a number that they are not below."""
 
     code = "context_length_exceeded"
 
-    def __init__(self, n_prompt: int, n_ctx: int, *, param: str = "messages") -> None:
+    def __init__(
+        self, n_prompt: int, n_ctx: int, *, param: str = "messages", estimated: bool = False
+    ) -> None:
         super().__init__(
             f"This model's maximum context length is {n_ctx} tokens. However, your {param} resulted in "
-            f"{n_prompt} tokens. Please reduce the length of the {param}.",
+            f"{'at least ' if estimated else ''}{n_prompt} tokens. Please reduce the length of the {param}.",
             param=param,
         )
 

@@ -63,6 +63,7 @@ MAY_IMPORT = {
     ),
 }
 PURE = (
+    "server/llama/cuts.py",
     "server/llama/tiles.py",
     "server/engine/verify.py",
     "server/engine/scheduler.py",

@@ -25,6 +25,7 @@ class FakeVocabulary:
     """Ids 0 to 255 are bytes; three control tokens follow. Implements Vocabulary."""
 
     size = 259
+    longest = len("<|endoftext|>")
     bos = None
     eos = IM_END
     eog = frozenset({IM_END, END_OF_TEXT})

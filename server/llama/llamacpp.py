@@ -14,6 +14,7 @@ import numpy as np
 
 from server.errors import BackendError, StartupError
 from server.llama.backend import Batch, FillInMiddle, Logits
+from server.llama.cuts import Cuts
 from server.llama.library import (
     C,
     LoadedModel,
@@ -39,6 +40,32 @@ class LlamaVocabulary:
         self.add_bos = bool(C.llama_vocab_get_add_bos(self._vocab))
         self.fim = self._fill_in_middle()
         self._pieces: dict[tuple[int, bool], bytes] = {}
+        texts = [C.llama_vocab_get_text(self._vocab, token) for token in range(self.size)]
+        self.longest = self._longest(texts)
+        self._cuts = {special: self._cuts_at(texts, special) for special in (False, True)}
+
+    def _longest(self, texts: list[bytes]) -> int:
+        """texts: of all tokens, as the model file has them: none is shorter than the token's piece."""
+        longest = 0
+        for token in sorted(range(self.size), key=lambda token: -len(texts[token])):
+            if len(texts[token]) <= longest:
+                break
+            longest = max(longest, len(self.piece(token, special=True)))
+        return longest
+
+    def _cuts_at(self, texts: list[bytes], special: bool) -> Cuts:
+        """special: control tokens count."""
+        found = C.LLAMA_TOKEN_ATTR_USER_DEFINED
+        if special:
+            found |= C.LLAMA_TOKEN_ATTR_CONTROL | C.LLAMA_TOKEN_ATTR_UNKNOWN
+        attributes = [C.llama_vocab_get_attr(self._vocab, token) for token in range(self.size)]
+        marks = [
+            (texts[token].decode(errors="replace"), attribute)
+            for token, attribute in enumerate(attributes)
+            if attribute & found
+        ]
+        safe = [text for text, attribute in marks if not attribute & C.LLAMA_TOKEN_ATTR_LSTRIP]
+        return Cuts([text for text, _ in marks], safe)
 
     def _fill_in_middle(self) -> FillInMiddle | None:
         tokens = FillInMiddle(
@@ -49,7 +76,12 @@ class LlamaVocabulary:
         return tokens if min(tokens) >= 0 else None
 
     def tokenize(self, text: str, *, special: bool) -> list[int]:
-        data = text.encode()
+        tokens: list[int] = []
+        for piece in self._cuts[special].pieces(text):
+            tokens += self._tokens(piece.encode(), special)
+        return tokens
+
+    def _tokens(self, data: bytes, special: bool) -> list[int]:
         room = len(data) + 8
         buffer = (ctypes.c_int32 * room)()
         n = C.llama_tokenize(self._vocab, data, len(data), buffer, room, False, special)

@@ -14,10 +14,12 @@ from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from server.errors import InvalidRequestError, StartupError
+from server.errors import DuoError, InvalidRequestError, StartupError
 from server.text.adapting import Message, Tool, Wants, adapted
 from server.text.form import style_of
 from server.text.prefix import common_prefix
+from server.text.room import ANY, Room
+from server.text.timelimit import TimeLimit
 
 CHATML = (
     "{% for message in messages %}"
@@ -27,6 +29,10 @@ CHATML = (
 _PREFILL_MARK = "\ue000prefill\ue001"  # private use: stands for the reply's beginning while rendering
 
 _FOLLOWING = ("\ue002", "\ue003")  # two contents of a message that follows: they begin differently
+
+RENDER_S = 10.0
+"""Seconds of one rendering, a hundred times what 1000 messages take on a busy machine: a template that takes
+longer most likely never ends."""
 
 _PROBE_ARGUMENTS = '{"a":"b"}'  # written as no renderer of objects would write it
 
@@ -54,10 +60,20 @@ class _Generation(Extension):
 
 
 class ChatTemplate:
-    """A Jinja template in a sandbox, with what Hugging Face's renderer offers to templates."""
+    """A Jinja template in a sandbox, with what Hugging Face's renderer offers to templates. Renderings raise
+    TimeLimitError and, as soon as they exceed the room, ContextOverflowError."""
 
-    def __init__(self, source: str | None, *, bos: str = "", eos: str = "") -> None:
-        """source: None falls back to ChatML. Raises StartupError when it is not Jinja."""
+    def __init__(
+        self,
+        source: str | None,
+        *,
+        bos: str = "",
+        eos: str = "",
+        room: Room = ANY,
+        seconds: float = RENDER_S,
+    ) -> None:
+        """source: None falls back to ChatML. seconds: that a rendering may take. Raises
+        StartupError when source is not Jinja."""
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation]
         )
@@ -65,6 +81,8 @@ class ChatTemplate:
         offered: dict[str, Any] = environment.globals
         offered |= {"raise_exception": _refuse, "strftime_now": _strftime_now}
         offered |= {"bos_token": bos, "eos_token": eos}
+        self._room = room
+        self._limit = TimeLimit(seconds)
         self.source = source = source or CHATML
         self.style = style_of(source)
         try:
@@ -82,6 +100,10 @@ class ChatTemplate:
             short_ids=self.style.short_ids,
             system=self._takes_system(),
         )
+
+    def stop(self) -> None:
+        """End renderings that run, and refuse later ones: the server ends."""
+        self._limit.stop()
 
     def render(self, messages: Sequence[Message], setting: Setting = BARE) -> str:
         """The prompt for the next reply. If the last message is the assistant's and calls no tools, the reply
@@ -127,10 +149,13 @@ class ChatTemplate:
         self, messages: Sequence[Message], setting: Setting, *, add_generation_prompt: bool = True
     ) -> str:
         try:
-            told = adapted(messages, setting.tools, self.wants)
-            text = self._raw(told, setting, add_generation_prompt=add_generation_prompt)
-            text.encode()  # as whoever tokenises it will
+            with self._limit():
+                told = adapted(messages, setting.tools, self.wants)
+                text = self._raw(told, setting, add_generation_prompt=add_generation_prompt)
+            self._room.check_bytes(len(text.encode()))  # raises for a text that cannot be tokenised, too
             return text
+        except DuoError:
+            raise
         except Exception as error:  # a template is foreign code: it may raise anything
             raise InvalidRequestError(
                 f"the model's chat template refuses these messages: {error}", param="messages"
@@ -140,9 +165,13 @@ class ChatTemplate:
         known = {"documents": None, **setting.variables, "messages": messages}
         # templates that ask `tools is not none` expect them to be there
         tools = list(setting.tools) or None
-        return self._template.render(
-            {**known, "tools": tools, "add_generation_prompt": add_generation_prompt}
-        )
+        known |= {"tools": tools, "add_generation_prompt": add_generation_prompt}
+        text, n = list[str](), 0
+        for part in self._template.generate(known):
+            n += len(part)
+            self._room.check_bytes(n)
+            text.append(part)
+        return "".join(text)
 
     def _takes_text_arguments(self) -> bool:
         function = {"name": "f", "arguments": _PROBE_ARGUMENTS}

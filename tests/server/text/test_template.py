@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from server.errors import InvalidRequestError, StartupError
+from server.errors import ContextOverflowError, InvalidRequestError, StartupError, TimeLimitError
+from server.text.room import Room
 from server.text.template import ChatTemplate, Message
 
 HELLO: list[Message] = [{"role": "system", "content": "s"}, {"role": "user", "content": "hi"}]
@@ -100,3 +101,44 @@ def test_the_reason_of_a_refusal_is_told():
 def test_a_template_that_is_no_jinja_is_an_error_at_the_start():
     with pytest.raises(StartupError, match="chat template"):
         ChatTemplate("{% if %}")
+
+
+LOOPS = "{% for a in range(9999) %}{% for b in range(9999) %}{% for c in range(9999) %}"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        LOOPS + "{% endfor %}{% endfor %}{% endfor %}",
+        "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}{% endmacro %}{{ m(90) }}",
+        "{{ range(9999) | map('string') | join | list | sort | batch(1) | map('list') | list }}"
+        + LOOPS
+        + "{% set x = a ~ b %}{% endfor %}{% endfor %}{% endfor %}",
+    ],
+)
+def test_a_template_that_does_not_end_is_ended(source: str):
+    with pytest.raises(TimeLimitError, match="0.05 s"):
+        ChatTemplate(source, seconds=0.05).render(HELLO)
+
+
+def test_a_template_is_left_as_soon_as_its_text_is_longer_than_any_prompt():
+    source = LOOPS + "{{ messages[0].content }}{% endfor %}{% endfor %}{% endfor %}"
+    with pytest.raises(ContextOverflowError, match="at least 10 tokens") as caught:
+        ChatTemplate(source, room=Room(10, 5)).render(HELLO)
+    assert caught.value.param == "messages"
+
+
+def test_the_room_is_in_bytes():
+    source, content = "{{ messages[0].content }}", "é" * 25
+    ask = [{"role": "user", "content": content}]
+    assert ChatTemplate(source, room=Room(11, 5)).render(ask) == content
+    with pytest.raises(ContextOverflowError, match="at least 10 tokens"):
+        ChatTemplate(source, room=Room(10, 5)).render(ask)
+
+
+def test_a_template_that_is_stopped_renders_nothing_any_more():
+    template = ChatTemplate(None)
+    assert template.render(HELLO)
+    template.stop()
+    with pytest.raises(TimeLimitError):
+        template.render(HELLO)

@@ -41,6 +41,7 @@ class ToyBpe:
         self._written = {token: text.encode() for text, token in self._controls.items()}
         self._cut = re.compile("(" + "|".join(map(re.escape, _CONTROLS)) + ")")
         self.size = len(self.pieces) + len(_CONTROLS)
+        self.longest = max(map(len, [*self.pieces, *_CONTROLS]))
         self.bos: int | None = None
         self.eos: int | None = self._controls["<|im_end|>"]
         self.eog = frozenset({self.eos, self._controls["<|eot_id|>"]})
@@ -153,6 +154,7 @@ class MarkedVocabulary(FakeVocabulary):
 
     MARKS = ("<tool_call>", "</tool_call>", "<think>", "</think>", "[TOOL_CALLS]", "[ARGS]", "<|python_tag|>")
     size = FakeVocabulary.size + len(MARKS)
+    longest = max(FakeVocabulary.longest, *map(len, MARKS))
 
     def tokenize(self, text: str, *, special: bool) -> list[int]:
         marks = "|".join(map(re.escape, self.MARKS))

@@ -1,0 +1,45 @@
+"""Where a text may be cut without changing its tokens: in front of special tokens. Pure.
+
+llama.cpp looks for every special token from each one it has found on to the text's end: its time is quadratic
+in the number of special tokens in the text. In pieces of bounded length it is linear.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+PIECE = 1024
+"""Characters, at least, of each piece but the last. With the bundled model 300,000 characters with 16,000
+special tokens take 94 ms in pieces of 64, 74 in pieces of 2048, 152 in pieces of 16,384, 1600 whole."""
+
+
+class Cuts:
+    """Cuts texts for one tokenizer. Exact, since a tokenizer reads what follows a special token independently
+    of what precedes it, and since no cut is made at a token that another special token may overlap: of two
+    that overlap llama.cpp takes the longer one, wherever it stands."""
+
+    def __init__(self, texts: Sequence[str], safe: Sequence[str]) -> None:
+        """texts: those of all special tokens that are looked for; safe: of the ones among them that leave
+        alone the white space in front of them."""
+        prefixes = {text[:n] for text in texts for n in range(1, len(text))}
+        suffixes = {text[n:] for text in texts for n in range(1, len(text))}
+        joined = "\0".join(texts)
+        alone = [
+            text
+            for text in safe
+            if text
+            and joined.count(text) == 1
+            and not any(text[n:] in prefixes or text[:n] in suffixes for n in range(1, len(text)))
+        ]
+        self._marks = re.compile("|".join(map(re.escape, alone))) if alone else None
+
+    def pieces(self, text: str) -> Iterator[str]:
+        """The text in pieces, which have the tokens of the text, one after the other."""
+        start = 0
+        if self._marks is not None and len(text) > PIECE:
+            for mark in self._marks.finditer(text):
+                if mark.start() - start >= PIECE:
+                    yield text[start : mark.start()]
+                    start = mark.start()
+        yield text[start:]

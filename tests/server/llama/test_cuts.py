@@ -1,0 +1,52 @@
+"""Texts cut for a tokenizer: the tokens are those of the whole text."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from server.llama import cuts
+from server.llama.cuts import PIECE, Cuts
+
+SPECIALS = ("<|im_start|>", "<|im_end|>", "<a>b", "b<c>", "\n\n", "\n\n\n", "<think>", "<think>x")
+
+
+def partition(text: str, specials: tuple[str, ...] = SPECIALS) -> list[str]:
+    """As llama.cpp does it: of all special tokens the longest first, in what the ones before have left."""
+    fragments = [(text, False)]
+    for special in sorted(specials, key=len, reverse=True):
+        found: list[tuple[str, bool]] = []
+        for fragment, done in fragments:
+            first, *rest = [fragment] if done else fragment.split(special)
+            found += [(first, done), *(pair for part in rest for pair in ((special, True), (part, False)))]
+        fragments = found
+    return [fragment for fragment, _ in fragments if fragment]
+
+
+@given(st.lists(st.sampled_from([*SPECIALS, "b", "<", ">", "c>", "text ", "<a>", "\n", "x"]), max_size=30))
+def test_the_pieces_have_the_special_tokens_of_the_text(parts: list[str]):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cuts, "PIECE", 1)
+        text = "".join(parts)
+        pieces = list(Cuts(SPECIALS, SPECIALS).pieces(text))
+        assert "".join(pieces) == text
+        assert [fragment for piece in pieces for fragment in partition(piece)] == partition(text)
+
+
+def test_no_piece_grows_with_the_number_of_special_tokens():
+    text = "<|im_start|>user\nhello<|im_end|>\n" * 80_000
+    pieces = list(Cuts(SPECIALS, SPECIALS).pieces(text))
+    assert "".join(pieces) == text
+    assert max(map(len, pieces)) < 2 * PIECE
+
+
+@pytest.mark.parametrize("text", ["<a>b", "b<c>", "\n\n", "\n\n\n", "<think>"])
+def test_no_cut_is_made_where_special_tokens_overlap(text: str):
+    assert list(Cuts(SPECIALS, SPECIALS).pieces(text * PIECE)) == [text * PIECE]
+
+
+def test_no_cut_is_made_where_a_token_takes_white_space_in_front_of_it():
+    text = " <mask>" * PIECE
+    assert list(Cuts(["<mask>", "</s>"], ["</s>"]).pieces(text)) == [text]
+    assert list(Cuts([], []).pieces(text)) == [text]
