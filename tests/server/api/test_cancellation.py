@@ -7,7 +7,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
@@ -67,7 +67,7 @@ class Scene:
         return link
 
     @contextlib.contextmanager
-    def at_command(self, then: Callable[[], object]) -> Iterator[None]:
+    def at_command(self, then: Callable[[], object]) -> Generator[None]:
         """Call then() after each command that the server gives to the engine."""
         command = self.lead.thread.command
 
