@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from statistics import median
 
@@ -24,6 +26,8 @@ from server.engine.shift import for_drafters, shift
 from server.engine.slots import Slots
 from server.errors import BackendError, DuoError
 from server.llama.backend import Backend, Logits
+
+logger = logging.getLogger("duo.engine")
 
 PREFILL = 32  # prompt rows of a step that says what evaluating a token takes
 WORTH_SHARING = 32  # prompt tokens: for fewer it is not worth waiting until another session has them
@@ -64,7 +68,7 @@ class Engine:
         self._active: list[Session] = []
         self._overheads: deque[float] = deque(maxlen=1024)
         self.meanwhile: Callable[[], None] | None = None  # to be done while a GPU works
-        self.slots = Slots(self._residence, self._active, self._limits, self._may_draft)
+        self.slots = Slots(self._residence, self._active, self._limits)
 
     def save_to(self, snapshots: Snapshots, kept: Kept | None = None) -> None:
         """Where conversations go that the KV cache has no room for; to be said before the first request."""
@@ -80,8 +84,7 @@ class Engine:
         """Queue a request. Drafters hear of it at once, so that they prefill while it waits."""
         self.vet(request)
         session = Session(session_id, request, self._backend.n_ctx)
-        if self._may_draft(session):
-            self._open(session)
+        self._open(session)
         self._waiting.append(session)
 
     def cancel(self, session_id: int, keep: int | None = None) -> None:
@@ -94,8 +97,9 @@ class Engine:
 
     def fail_all(self, error: DuoError) -> None:
         """End every session with an error and forget what the KV cache holds of it."""
-        for session in [*self._active, *self._waiting]:
-            self._fail(session, error)
+        with ExitStack() as each:  # goes on with the others if one of them raises
+            for session in [*self._active, *self._waiting]:
+                each.callback(self._fail, session, error)
 
     # -- one step ----------------------------------------
 
@@ -166,7 +170,8 @@ class Engine:
                 continue
             self._waiting.remove(session)
             self._active.append(session)
-            session.seq, session.n_kv = reuse.seq, self._sequences.take(reuse)
+            session.seq = reuse.seq
+            session.n_kv = self._sequences.take(reuse)
             session.mark_at = self._mark_at(session)
             self._residence.make_way(session.n_pending)
             if session.request.n_beams > 1:
@@ -211,14 +216,24 @@ class Engine:
         for session in self._active:
             if not session.is_full or not session.decodes:
                 continue
-            reopen = self._may_draft(session) and not session.is_rewound
+            reopen = session.drafts and not session.is_rewound
             if shift(session, self._sequences, self._backend) and reopen:
                 self._proposer.close(session.id, keep=True)
                 self._open(session)
 
     def _open(self, session: Session) -> None:
+        """Tell the proposer of a session that may draft. One that it fails on goes on without drafts."""
+        if not self._may_draft(session):
+            return
         sampling = for_drafters(session.request.sampling, session.n_dropped)
-        self._proposer.open(session.id, session.tokens, sampling, self._limits.bounds(session))
+        try:
+            self._proposer.open(session.id, session.tokens, sampling, self._limits.bounds(session))
+            session.drafts = True
+        except Exception:
+            logger.exception("session %d gets no drafts", session.id)
+            session.drafts = False
+            with suppress(Exception):
+                self._proposer.close(session.id, keep=False)
 
     def _fits(self, session: Session) -> bool:
         """Whether the session has a chance to run beside the active ones without pushing one out."""
@@ -253,7 +268,7 @@ class Engine:
 
     def _propose(self, works: list[Work]) -> list[Proposal]:
         """Guesses for the sessions that draw a token in this step, NOTHING for the others."""
-        asks = [_ask(work) for work in works if work.completes and self._may_draft(work.session)]
+        asks = [_ask(work) for work in works if work.completes and work.session.drafts]
         if not asks:
             return [NOTHING] * len(works)
         given = self._proposer.propose(asks, sum(work.n_rows for work in works), self._n_held())
@@ -262,7 +277,7 @@ class Engine:
 
     def _width(self, works: list[Work]) -> int:
         """Of the step, if it shall have one: the proposer was asked for this step only if somebody drafts."""
-        guessing = any(work.completes and self._may_draft(work.session) for work in works)
+        guessing = any(work.completes and work.session.drafts for work in works)
         return self._proposer.width if guessing and all(work.n_pending == 1 for work in works) else 0
 
     def _commit(self, work: Work, proposal: Proposal, placed: Rows, logits: Logits, at: int) -> int:
@@ -286,7 +301,7 @@ class Engine:
         else:
             session.evaluated(work.n_pending + len(verdict.nodes))
         session.commit(verdict, proposal, self._clock())
-        if self._may_draft(session):
+        if session.drafts:
             self._proposer.committed(session.id, len(verdict.tokens), proposal, verdict.nodes)
         logprobs = logprobs_of(session.request.n_logprobs, verdict, logits[at:])
         self._emit(session.id, committed_event(verdict, proposal, logprobs))
@@ -321,32 +336,41 @@ class Engine:
             self._waiting.remove(session)
         n_most = len(session.tokens) - 1  # else reuse would tell who chose the last one
         n = max(0, min(session.n_reusable, n_keep, n_most))
-        try:
-            self._release(session, n)
-            if self._may_draft(session):
-                self._proposer.close(session.id, keep=n > 0)
-        finally:
-            self._emit(session.id, event)
+        with ExitStack() as each:  # last in, first out; all of them, even if one raises
+            each.callback(self._emit, session.id, event)
+            if session.drafts:
+                each.callback(self._proposer.close, session.id, keep=n > 0)
+            each.callback(self._release, session, n)
 
     def _preempt(self, session: Session) -> None:
         self._active.remove(session)
-        self._release(session, 0)
-        session.lose_cells()
-        self._waiting.appendleft(session)
+        try:
+            self._release(session, 0)
+        finally:
+            session.lose_cells()
+            self._waiting.appendleft(session)
 
     def _release(self, session: Session, length: int) -> None:
+        """Give the session's sequences back, the first `length` tokens of its own cached."""
         if session.seq == NO_SEQ:
             return
-        checkpoints = self._sequences.checkpoints
+        marked = self._sequences.checkpoints.marked(session.seq)
         if length < session.n_kv and not self._backend.can_trim:
-            length = checkpoints.marked(session.seq) if length >= checkpoints.marked(session.seq) else 0
-        self._sequences.trim(session.seq, length)
-        mark = checkpoints.marked(session.seq)
-        self._cache.release(session.seq, session.tokens[:length], mark=mark)
-        for seq in self._searches.end(session):
-            self._sequences.trim(seq, 0)
-            self._cache.release(seq, [])
-        session.seq, session.n_kv = NO_SEQ, 0
+            length = marked if length >= marked else 0
+        own, session.seq, session.n_kv = session.seq, NO_SEQ, 0
+        with ExitStack() as each:  # all of them, even if one raises
+            for seq in self._searches.end(session):
+                each.callback(self._rest, seq, [])
+            each.callback(self._rest, own, session.tokens[:length])
+
+    def _rest(self, seq: int, tokens: list[int]) -> None:
+        """A sequence that begins with these tokens holds nothing else, and is idle; free if that fails."""
+        held = list[int]()
+        try:
+            self._sequences.trim(seq, len(tokens))
+            held = tokens
+        finally:
+            self._cache.release(seq, held, mark=self._sequences.checkpoints.marked(seq) if held else 0)
 
     def _mark_at(self, session: Session) -> int:
         if session.request.precompute:
