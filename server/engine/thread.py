@@ -27,6 +27,7 @@ from server.errors import (
     DuoError,
     InvalidRequestError,
     TimeLimitError,
+    UnreadError,
 )
 
 logger = logging.getLogger("duo.engine")
@@ -40,6 +41,7 @@ PAUSE_S = 0.02  # after the last reply, until an idle engine prepares for what m
 MOST_PAUSE_S = 60.0  # between two failed steps without a request: the pause doubles with each of them
 GATHER_S = 0.005  # tokens go to the event loop this often: each hand-over costs compute time
 SAVE_S = 10.0  # for conversations to reach the disk when the server ends
+MOST_UNREAD = 8192  # events of a generation before it ends: 1 MB, or 25 MB with 20 logprobs per token
 STUCK_S = 60.0  # without a finished step while there is work: not healthy
 ANSWER_S = 60.0  # a question is answered between two steps
 ENDS = (Finished, Failed)  # events that nothing follows
@@ -91,9 +93,12 @@ class LiveGeneration:
         self._timer = asyncio.get_running_loop().call_later(seconds, self._expire, seconds)
 
     def deliver(self, event: Event) -> None:
-        """Nothing follows the event that ends it."""
+        """Nothing follows the event that ends it; one whose client does not read it ends, too."""
         if self._ended:
             return
+        if len(self._events) >= MOST_UNREAD and not isinstance(event, ENDS):
+            event = Failed(UnreadError(len(self._events)))
+            self.cancel()
         self._ended = isinstance(event, ENDS)
         if self._ended and self._timer is not None:
             self._timer.cancel()
