@@ -15,7 +15,7 @@ from server.cache.snapshots import Snapshots
 from server.engine.building import Builder
 from server.engine.decide import committed_event, decide, logprobs_of
 from server.engine.events import Event, Failed, Finished, FinishReason, Started
-from server.engine.proposer import NOTHING, Ask, Proposal, Proposer
+from server.engine.proposer import NOTHING, Ask, Planned, Proposal, Proposer, TimedStep
 from server.engine.request import GenerationRequest
 from server.engine.residence import LATER, Kept, Placed, Residence
 from server.engine.scheduler import Limits, Work, plan
@@ -117,9 +117,10 @@ class Engine:
             return bool(self._active)
         works = self._make_room(works)
         proposing = self._clock()
-        proposals = self._propose(works)
+        planned = self._propose(works)
+        proposals = planned.proposals
         proposed = self._clock()
-        batch, placed = self._builder.build(works, proposals, self._width(works), self._n_held())
+        batch, placed = self._builder.build(works, proposals, planned.width, self._n_held())
         batch.meanwhile = self.meanwhile
         plain = all(work.session.decodes and work.session.request.n_beams == 1 for work in works)
         decoding = self._clock()
@@ -141,9 +142,12 @@ class Engine:
             now = self._clock()
             n_committed = sum(len(work.session.tokens) for work in works) - n_committed
             self._residence.pace.stepped(decoded - decoding, n_cells)
-            self._proposer.stepped(len(batch), n_cells, decoded - decoding, now - began, n_committed)
+            self._proposer.stepped(
+                planned,
+                TimedStep(len(batch), n_cells, decoded - decoding, now - began, n_committed, len(works)),
+            )
             if len(works) == 1:
-                own_s = proposed - proposing - self._proposer.spent_s
+                own_s = proposed - proposing - planned.spent_s
                 self._overheads.append(proposing - began + own_s + decoding - proposed + now - decoded)
         return True
 
@@ -266,19 +270,16 @@ class Engine:
     def _n_held(self) -> int:
         return self._cache.n_cells + sum(session.n_kv + session.n_extra for session in self._active)
 
-    def _propose(self, works: list[Work]) -> list[Proposal]:
-        """Guesses for the sessions that draw a token in this step, NOTHING for the others."""
-        asks = [_ask(work) for work in works if work.completes and work.session.drafts]
-        if not asks:
-            return [NOTHING] * len(works)
-        given = self._proposer.propose(asks, sum(work.n_rows for work in works), self._n_held())
-        by_session = {ask.session: proposal for ask, proposal in zip(asks, given, strict=True)}
-        return [by_session.get(work.session.id, NOTHING) for work in works]
-
-    def _width(self, works: list[Work]) -> int:
-        """Of the step, if it shall have one: the proposer was asked for this step only if somebody drafts."""
-        guessing = any(work.completes and work.session.drafts for work in works)
-        return self._proposer.width if guessing and all(work.n_pending == 1 for work in works) else 0
+    def _propose(self, works: list[Work]) -> Planned:
+        """One proposal per work: guesses for the sessions that draw a token in this step, else NOTHING."""
+        drafting = [work for work in works if work.completes and work.session.drafts]
+        if not drafting:
+            return Planned([NOTHING] * len(works))
+        n_rows = sum(work.n_rows for work in works)
+        planned = self._proposer.propose([_ask(work) for work in drafting], n_rows, self._n_held())
+        given = {work.session.id: one for work, one in zip(drafting, planned.proposals, strict=True)}
+        width = planned.width if all(work.n_pending == 1 for work in works) else 0
+        return Planned([given.get(work.session.id, NOTHING) for work in works], width, planned.spent_s)
 
     def _commit(self, work: Work, proposal: Proposal, placed: Rows, logits: Logits, at: int) -> int:
         """Verify and commit one session's rows, the first of which is logits[at]; returns the next one's."""
@@ -419,13 +420,8 @@ class Engine:
 
 
 def _ask(work: Work) -> Ask:
-    constraint = work.session.constraint
+    constraint, ask = work.session.constraint, Ask(work.session.id, work.n_draft, n_pending=work.n_pending)
     if constraint is None:
-        return Ask(work.session.id, work.n_draft, n_pending=work.n_pending)
-    return Ask(
-        work.session.id,
-        work.n_draft,
-        constraint.forced() if work.n_draft > 0 else (),
-        lambda tokens: constraint.n_allowed(tokens) == len(tokens),
-        work.n_pending,
-    )
+        return ask
+    forced = constraint.forced() if work.n_draft > 0 else ()
+    return replace(ask, forced=forced, allows=lambda tokens: constraint.n_allowed(tokens) == len(tokens))
