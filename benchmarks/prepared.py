@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from server.engine.proposer import NOTHING, ROOT, Ask, NoProposer, Proposal
+from server.engine.proposer import NOTHING, ROOT, Ask, NoProposer, Planned, Proposal
 from server.engine.request import Speculation
 from server.llama.backend import Batch, Logits
 from server.llama.fake import FakeVocabulary
@@ -188,8 +188,8 @@ class ScriptedProposer(NoProposer):
         parents = [*range(ROOT, n_path - 1), *range(ROOT, ROOT + len(others))]
         self._next = Proposal((*path, *others), tuple(parents), ("script",) * DEPTH)
 
-    def propose(self, asks: Sequence[Ask], n_rows: int, n_cells: int) -> list[Proposal]:
-        return [self._next for _ in asks]
+    def propose(self, asks: Sequence[Ask], n_rows: int, n_cells: int) -> Planned:
+        return Planned([self._next for _ in asks])
 
 
 class ScriptedDrafter:

@@ -12,7 +12,7 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 
-from server.engine.proposer import NOTHING, Ask, Proposal
+from server.engine.proposer import NOTHING, Ask, Planned, Proposal, TimedStep
 from server.engine.request import Speculation
 from server.sampling.params import SamplingParams
 from server.speculation.acceptance import Acceptance
@@ -59,15 +59,12 @@ class Speculator:
         self._clock = clock
         self.costs = costs or StepCosts(policy.max_rows)
         self.widths = widths or Widths({})
-        self.width = 0  # of the step to come, 0: any
         self._aftermath = Aftermath()
         self.pace = Pace()
         self._neighbours = Neighbours(remote) if remote and policy.gate else None
         self._pools: dict[str, LookupPool] = {}  # by salt
         self._sessions: dict[int, Speculated] = {}
         self._wire_ids = itertools.count(secrets.randbits(48) << 16)
-        self.spent_s = 0.0
-        self._guessed = False  # whether the step has guesses
         self._probe_s = 0.0  # time that probing has saved up
 
     # -- Proposer ----------------------------------------
@@ -96,17 +93,17 @@ class Speculator:
         if self._remote:
             self._remote.open(speculated, self.acceptance)
 
-    def propose(self, asks: Sequence[Ask], n_rows: int, n_cells: int) -> list[Proposal]:
-        self.spent_s, self._guessed, self.width = 0.0, False, 0
+    def propose(self, asks: Sequence[Ask], n_rows: int, n_cells: int) -> Planned:
+        spent_s, width = 0.0, 0
         curve = self.costs.curve(n_cells)
         if self._policy.gate and not self.costs.knows(n_rows) and not self._is_stable(asks[0]):
-            return [NOTHING] * len(asks)  # what a plain step costs has to be known first
+            return Planned([NOTHING] * len(asks))  # what a plain step costs has to be known first
         if self._neighbours and self._neighbours.muted and not self._is_stable(asks[0]):
-            return [NOTHING] * len(asks)
+            return Planned([NOTHING] * len(asks))
         alone = self._charged(curve, asks, n_rows)
         if self._may_pad(asks, n_rows):
-            self.width = self.widths.width(n_rows)
-        curve = self.widths.curve(self.width) if self.width else alone
+            width = self.widths.width(n_rows)
+        curve = self.widths.curve(width) if width else alone
         rate = self._rate(curve, len(asks) if self._policy.again else n_rows)
         wanting = [ask for ask in asks if ask.limit > 0]
         for ask in wanting:
@@ -114,15 +111,16 @@ class Speculator:
             speculated.look_up(ask.limit)
             speculated.tree.guess(GRAMMAR, ask.forced, [255] * len(ask.forced))
         if self._inline and wanting:
-            self.spent_s = self._draft(self._inline, asks, n_rows, curve, rate)
+            spent_s = self._draft(self._inline, asks, n_rows, curve, rate)
             if self._policy.by_rejection:
-                return [self._inline.chain(ask.session) for ask in asks]
+                return Planned([self._inline.chain(ask.session) for ask in asks], width, spent_s)
         offers = [self._offer(ask) for ask in asks]
         if self._remote and self._policy.waits and len(asks) == 1 and wanting and not offers[0].tokens:
-            self.spent_s += self._wait(self._remote, self._sessions[asks[0].session], n_rows, curve)
+            spent_s += self._wait(self._remote, self._sessions[asks[0].session], n_rows, curve)
             offers = [self._offer(asks[0])]
         if self._may_pad(asks, n_rows):
-            self._learn_width(asks, offers, alone, rate)
+            merged = sorted((p for offer in offers for p in offer.probabilities), reverse=True)
+            self._learn_width(asks, Offered(merged, spent_s), alone, rate, width)
         counts = self._chosen(asks, curve, n_rows, n_cells, offers)
         if self._has_aftermath:
             pays = any(self._choose(asks, self.costs.curve(n_cells), n_rows, offers))
@@ -131,8 +129,7 @@ class Speculator:
             offer.take(n if n >= self._sessions[ask.session].bounds.n_min else 0)
             for ask, offer, n in zip(asks, offers, counts, strict=True)
         ]
-        self._guessed = any(map(len, proposals))
-        return proposals
+        return Planned(proposals, width, spent_s)
 
     def committed(self, session: int, n: int, proposal: Proposal, accepted: Sequence[int]) -> None:
         speculated = self._sessions[session]
@@ -146,21 +143,21 @@ class Speculator:
             self._remote.committed(speculated, base, tokens, grown)
             self._remote.count(proposal.tally(accepted))
 
-    def stepped(self, n_rows: int, n_cells: int, decode_s: float, step_s: float, n_tokens: int) -> None:
-        usual_s = decode_s
+    def stepped(self, planned: Planned, step: TimedStep) -> None:
+        usual_s, plain = step.decode_s, not planned.guesses
         if self._has_aftermath:
-            usual_s = self._aftermath.usual(n_rows, decode_s, plain=not self._guessed)
-        if n_rows == self.width:
-            self.widths.timed(n_rows, decode_s)
-        elif not self.width:
-            self.costs.observe(n_rows, n_cells, usual_s)
-        self.width = 0  # a step that asks for nothing has any
-        self.pace.observe(n_tokens, step_s)
-        self._probe_s += PROBE_SHARE * step_s
+            usual_s = self._aftermath.usual(step.n_rows, step.decode_s, plain=plain)
+        if step.n_rows == planned.width:
+            self.widths.timed(step.n_rows, step.decode_s)
+        elif not planned.width:
+            self.costs.observe(step.n_rows, step.n_cells, usual_s)
+        self.pace.observe(step.n_tokens, step.step_s)
+        self._probe_s += PROBE_SHARE * step.step_s
         if self._neighbours:
-            n, plain = len(self._sessions), not self._guessed
-            self._neighbours.stepped(n_tokens, step_s, plain=plain, n_sessions=n, acceptance=self.acceptance)
-        self._guessed = False  # nor does it guess
+            n = len(self._sessions)
+            self._neighbours.stepped(
+                step.n_tokens, step.step_s, plain=plain, n_sessions=n, acceptance=self.acceptance
+            )
 
     def close(self, session: int, *, keep: bool) -> None:
         speculated = self._sessions.pop(session, None)
@@ -225,14 +222,12 @@ class Speculator:
         return self.widths.pays and not self._inline
 
     def _learn_width(
-        self, asks: Sequence[Ask], offers: Sequence[Offer], curve: list[float], rate: float
+        self, asks: Sequence[Ask], offered: Offered, curve: list[float], rate: float, width: int
     ) -> None:
-        """What this step could have gained by its width. Where rows are dear the draft model did not guess as
-        far as it would where they are free."""
-        merged = sorted((p for offer in offers for p in offer.probabilities), reverse=True)
-        offered = Offered(merged, self.spent_s)
+        """What a step of this width could have gained by another one. Where rows are dear the draft model
+        guessed less far than it would where they are free."""
         options = [offered]
-        if self._inline and self.width <= len(asks):
+        if self._inline and width <= len(asks):
             options.append(self._inline.outlook(asks, self._sessions, rate))
         padded = max(options, key=lambda option: sum(option.probabilities) - rate * option.seconds)
         self.widths.observe(len(asks), offered, curve, padded)

@@ -43,7 +43,7 @@ def test_trees_have_alternatives_and_their_guesses_are_siblings():
     script = prepared.Script(SMALL, WAYS["temperature 0"])
     proposer = prepared.ScriptedProposer(script, leaves=3)
     proposer.prepare()
-    (tree,) = proposer.propose([Ask(1, prepared.DEPTH)], 1, 0)
+    (tree,) = proposer.propose([Ask(1, prepared.DEPTH)], 1, 0).proposals
     assert tree.parents == (-1, 0, 1, 2, 3, 4, -1, 0)
     assert len(set(tree.parents) ^ set(range(8))) == 4  # three leaves, and the root
     for i in range(200):

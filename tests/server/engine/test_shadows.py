@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from server.engine.events import Failed
-from server.engine.proposer import ROOT, Ask, NoProposer, Proposal
+from server.engine.proposer import ROOT, Ask, NoProposer, Planned, Proposal
 from server.errors import BackendError
 from server.llama.backend import Batch, Logits
 from server.llama.fake import FakeBackend
@@ -21,8 +21,8 @@ SHORT = (5, 6, 7)  # a prompt that is evaluated in the step that verifies the fi
 class Forked(NoProposer):
     """Guesses two alternatives for the next token of every session."""
 
-    def propose(self, asks: Sequence[Ask], n_rows: int, n_cells: int) -> list[Proposal]:
-        return [Proposal((97, 98), (ROOT, ROOT), ("fork", "fork")) for _ in asks]
+    def propose(self, asks: Sequence[Ask], n_rows: int, n_cells: int) -> Planned:
+        return Planned([Proposal((97, 98), (ROOT, ROOT), ("fork", "fork")) for _ in asks])
 
 
 def assert_clean_after(harness: Harness, failed: Outcome) -> None:
