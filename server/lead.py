@@ -50,9 +50,10 @@ from server.site import Site, open_socket
 from server.speculation.costs import StepCosts
 from server.speculation.policy import Policy
 from server.speculation.presence import Presence, vocabulary_card
+from server.speculation.redis_client import check
 from server.speculation.remote import RemoteDrafters
 from server.speculation.speculator import Speculator
-from server.speculation.streams import RedisBus, check
+from server.speculation.streams import RedisBus
 from server.speculation.widths import Widths
 from server.tiers import open_snapshots, pace_of
 

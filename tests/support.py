@@ -119,11 +119,18 @@ class OracleProposer:
     width = 0
 
     def open(
-        self, session: int, tokens: Sequence[int], sampling: SamplingParams, bounds: Speculation
+        self,
+        session: int,
+        tokens: Sequence[int],
+        sampling: SamplingParams,
+        bounds: Speculation,
+        n_dropped: int = 0,
     ) -> None:
         self._open[session] = tokens
 
-    def stepped(self, n_rows: int, n_cells: int, decode_s: float, step_s: float, n_tokens: int) -> None:
+    def stepped(
+        self, n_rows: int, n_cells: int, decode_s: float, step_s: float, n_tokens: int, n_sessions: int
+    ) -> None:
         pass
 
     def propose(self, asks: Sequence[Ask], n_rows: int, n_cells: int) -> list[Proposal]:

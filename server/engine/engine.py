@@ -20,7 +20,7 @@ from server.engine.scheduler import Limits, Work, plan
 from server.engine.search import Searches
 from server.engine.sequences import Rows, Sequences
 from server.engine.session import NO_SEQ, Session
-from server.engine.shift import for_drafters, shift
+from server.engine.shift import shift
 from server.engine.slots import Slots
 from server.errors import BackendError, DuoError
 from server.llama.backend import Backend, Logits
@@ -135,9 +135,9 @@ class Engine:
             at = self._commit(work, proposal, place, logits, at)
         if plain:
             now = self._clock()
-            n_committed = sum(len(work.session.tokens) for work in works) - n_committed
+            n_new = sum(len(work.session.tokens) for work in works) - n_committed
             self._residence.pace.stepped(decoded - decoding, n_cells)
-            self._proposer.stepped(len(batch), n_cells, decoded - decoding, now - began, n_committed)
+            self._proposer.stepped(len(batch), n_cells, decoded - decoding, now - began, n_new, len(works))
             if len(works) == 1:
                 own_s = proposed - proposing - self._proposer.spent_s
                 self._overheads.append(proposing - began + own_s + decoding - proposed + now - decoded)
@@ -213,8 +213,8 @@ class Engine:
                 self._open(session)
 
     def _open(self, session: Session) -> None:
-        sampling = for_drafters(session.request.sampling, session.n_dropped)
-        self._proposer.open(session.id, session.tokens, sampling, self._limits.bounds(session))
+        sampling, bounds = session.request.sampling, self._limits.bounds(session)
+        self._proposer.open(session.id, session.tokens, sampling, bounds, session.n_dropped)
 
     def _fits(self, session: Session) -> bool:
         """Whether the session has a chance to run beside the active ones without pushing one out."""

@@ -82,9 +82,15 @@ class Proposer(Protocol):
         ...
 
     def open(
-        self, session: int, tokens: Sequence[int], sampling: SamplingParams, bounds: Speculation
+        self,
+        session: int,
+        tokens: Sequence[int],
+        sampling: SamplingParams,
+        bounds: Speculation,
+        n_dropped: int = 0,
     ) -> None:
-        """A session begins. `tokens` is the engine's own list and grows as tokens are committed."""
+        """A session begins. `tokens` is the engine's own list and grows as tokens are committed; tokens[i] is
+        drawn with the noise of position i + n_dropped."""
         ...
 
     def propose(self, asks: Sequence[Ask], n_rows: int, n_cells: int) -> list[Proposal]:
@@ -97,9 +103,11 @@ class Proposer(Protocol):
         which the nodes with indices `accepted` were right."""
         ...
 
-    def stepped(self, n_rows: int, n_cells: int, decode_s: float, step_s: float, n_tokens: int) -> None:
+    def stepped(
+        self, n_rows: int, n_cells: int, decode_s: float, step_s: float, n_tokens: int, n_sessions: int
+    ) -> None:
         """A step without prompt rows decoded n_rows rows in decode_s, took step_s in all, and committed
-        n_tokens tokens."""
+        n_tokens tokens of n_sessions sessions."""
         ...
 
     def close(self, session: int, *, keep: bool) -> None:
@@ -121,7 +129,12 @@ class NoProposer:
         pass
 
     def open(
-        self, session: int, tokens: Sequence[int], sampling: SamplingParams, bounds: Speculation
+        self,
+        session: int,
+        tokens: Sequence[int],
+        sampling: SamplingParams,
+        bounds: Speculation,
+        n_dropped: int = 0,
     ) -> None:
         pass
 
@@ -131,7 +144,9 @@ class NoProposer:
     def committed(self, session: int, n: int, proposal: Proposal, accepted: Sequence[int]) -> None:
         pass
 
-    def stepped(self, n_rows: int, n_cells: int, decode_s: float, step_s: float, n_tokens: int) -> None:
+    def stepped(
+        self, n_rows: int, n_cells: int, decode_s: float, step_s: float, n_tokens: int, n_sessions: int
+    ) -> None:
         pass
 
     def close(self, session: int, *, keep: bool) -> None:

@@ -53,7 +53,7 @@ class Speculator:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._policy = policy
-        self.acceptance = Acceptance()
+        self.acceptance = remote.acceptance if remote else Acceptance()
         self._remote = remote
         self._inline = Synchronous(inline, policy, clock) if inline else None
         self._clock = clock
@@ -63,7 +63,7 @@ class Speculator:
         self._aftermath = Aftermath()
         self.pace = Pace()
         self._neighbours = Neighbours(remote) if remote and policy.gate else None
-        self._pools: dict[str, LookupPool] = {}  # by salt
+        self._pools: dict[str, LookupPool] = {}  # by salt, the one used last at the end
         self._sessions: dict[int, Speculated] = {}
         self._wire_ids = itertools.count(secrets.randbits(48) << 16)
         self.spent_s = 0.0
@@ -79,7 +79,12 @@ class Speculator:
             speculated.index(INDEXED)
 
     def open(
-        self, session: int, tokens: Sequence[int], sampling: SamplingParams, bounds: Speculation
+        self,
+        session: int,
+        tokens: Sequence[int],
+        sampling: SamplingParams,
+        bounds: Speculation,
+        n_dropped: int = 0,
     ) -> None:
         speculated = Speculated(
             next(self._wire_ids),
@@ -91,10 +96,16 @@ class Speculator:
             len(tokens),
             Lookup(pool=self._pool(bounds.salt)) if self._policy.lookup else None,
             Prediction(bounds.prediction) if bounds.prediction else None,
+            n_dropped,
         )
         self._sessions[session] = speculated
         if self._remote:
-            self._remote.open(speculated, self.acceptance)
+            try:
+                self._remote.open(speculated)
+            except Exception:
+                del self._sessions[session]
+                self._remote.forget(speculated, keep=False)
+                raise
 
     def propose(self, asks: Sequence[Ask], n_rows: int, n_cells: int) -> list[Proposal]:
         self.spent_s, self._guessed, self.width = 0.0, False, 0
@@ -146,7 +157,9 @@ class Speculator:
             self._remote.committed(speculated, base, tokens, grown)
             self._remote.count(proposal.tally(accepted))
 
-    def stepped(self, n_rows: int, n_cells: int, decode_s: float, step_s: float, n_tokens: int) -> None:
+    def stepped(
+        self, n_rows: int, n_cells: int, decode_s: float, step_s: float, n_tokens: int, n_sessions: int
+    ) -> None:
         usual_s = decode_s
         if self._has_aftermath:
             usual_s = self._aftermath.usual(n_rows, decode_s, plain=not self._guessed)
@@ -158,8 +171,8 @@ class Speculator:
         self.pace.observe(n_tokens, step_s)
         self._probe_s += PROBE_SHARE * step_s
         if self._neighbours:
-            n, plain = len(self._sessions), not self._guessed
-            self._neighbours.stepped(n_tokens, step_s, plain=plain, n_sessions=n, acceptance=self.acceptance)
+            plain = not self._guessed
+            self._neighbours.stepped(n_tokens, step_s, plain=plain, n_sessions=n_sessions)
         self._guessed = False  # nor does it guess
 
     def close(self, session: int, *, keep: bool) -> None:
@@ -171,7 +184,7 @@ class Speculator:
         if self._inline:
             self._inline.inline.close(session, keep=keep)
         if self._remote:
-            self._remote.close(speculated, self.acceptance, keep=keep)
+            self._remote.close(speculated, keep=keep)
 
     def idle(self) -> bool:
         return not self._sessions and (self._remote is None or self._remote.idle())
@@ -196,9 +209,10 @@ class Speculator:
 
     def _pool(self, salt: str) -> LookupPool:
         """What lookups of this salt may know of other texts."""
-        if salt not in self._pools and len(self._pools) >= MAX_POOLS:
-            self._pools.clear()
-        return self._pools.setdefault(salt, LookupPool())
+        pool = self._pools[salt] = self._pools.pop(salt, None) or LookupPool()
+        if len(self._pools) > MAX_POOLS:
+            del self._pools[next(iter(self._pools))]
+        return pool
 
     def _may_pad(self, asks: Sequence[Ask], n_rows: int) -> bool:
         """Whether the step may be made wider than it has to be: where that may pay, nothing but these

@@ -34,7 +34,6 @@ def draft(
     return Draft(
         drafter,
         1,
-        0,
         START + len(after),
         chain_of(*after),
         0,
@@ -112,7 +111,7 @@ def test_a_draft_that_disagrees_or_whose_base_is_unknown_is_stale():
     assert tree.graft(draft(5, 6)) == "stale"
     assert tree.graft(draft(3, after=(1, 5))) == "stale"
     assert tree.graft(draft(3, after=(1, 2, 7))) == "stale"
-    before = Draft("d", 1, 0, START - 3, CHAIN, 0, (ROOT,), (1,), b"\xff")
+    before = Draft("d", 1, START - 3, CHAIN, 0, (ROOT,), (1,), b"\xff")
     assert tree.graft(before) == "stale"
     assert best(tree, 8) == NOTHING
 
