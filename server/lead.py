@@ -150,7 +150,6 @@ def _speculator(stack: ExitStack, settings: LeadSettings, site: Site, backend: L
         leaves=leaves_of(settings) if backend.can_trim else 1,
         lookup=settings.lookup and settings.verify == "exact",
         gate=settings.gate,
-        waits=settings.wait,
         by_rejection=settings.verify == "rejection",
         again=not backend.can_trim,
     )

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import logging
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -26,23 +25,18 @@ logger = logging.getLogger("duo.drafters")
 
 MAX_RATE = 4000  # messages per second of one drafter; what is above is dropped
 MAX_QUEUED = 20_000  # messages waiting for the engine thread: five seconds of one drafter
-SMOOTHING = 0.2  # of the measured lag
-FRESH_S = 2.0  # a drafter that was silent for longer is not waited for
 
 
 @dataclass(slots=True)
 class DrafterRecord:
     """What this lead knows of one drafter. join: a number for each time that one joins; refusal: why it is
-    not used, None when it is. lag_s: from a commit that leaves it without valid guesses to the arrival of the
-    next one, 0 before the first. n_missed: misses between which none of its guesses was judged."""
+    not used, None when it is. n_missed: misses between which none of its guesses was judged."""
 
     join: int
     presence: Presence
     refusal: str | None
     counts: dict[str, int] = field(default_factory=dict[str, int])
     td_s: float = 0.0
-    lag_s: float = 0.0
-    heard_at: float = 0.0
     n_assigned: int = 0
     resting: bool = False
     n_missed: int = 0
@@ -69,7 +63,6 @@ class RemoteDrafters:
         self._joins = itertools.count()
         self._present: dict[str, tuple[int, Presence]] = {}  # by id: number of join, card
         self._met = self._present  # what drain() has seen of it
-        self._something = threading.Event()
         self._drafters: dict[str, DrafterRecord] = {}
         self._sessions: dict[int, Speculated] = {}  # by wire id
 
@@ -78,7 +71,6 @@ class RemoteDrafters:
     def received(self, message: Message) -> None:
         if isinstance(message, Draft | Want):
             self._arrived.append((self._clock(), message))
-            self._something.set()
 
     def peers(self, present: Sequence[Presence]) -> None:
         before = self._present
@@ -97,33 +89,20 @@ class RemoteDrafters:
             if record is None or record.refusal or not self._within_rate(record, at):
                 continue
             if isinstance(message, Draft):
-                self._graft(message, record, at)
+                self._graft(message, record)
             else:
                 self._answer(message)
-
-    def now(self) -> float:
-        """The clock of diverged_at and heard_at."""
-        return self._clock()
-
-    def wait(self, timeout_s: float) -> None:
-        """Take in what arrives, as soon as something does."""
-        self._something.clear()
-        if not self._arrived:
-            self._something.wait(timeout_s)
-        self.drain()
 
     def open(self, speculated: Speculated) -> None:
         """Tell drafters of a session. If this raises, forget() undoes it."""
         self._sessions[speculated.wire_id] = speculated
         self._assign(speculated)
 
-    def committed(self, speculated: Speculated, base: int, tokens: tuple[int, ...], grown: bool) -> None:
-        """These tokens follow the first `base` ones; grown: guesses that follow them are known."""
+    def committed(self, speculated: Speculated, base: int, tokens: tuple[int, ...]) -> None:
+        """These tokens follow the first `base` ones."""
         message = Commit(speculated.wire_id, base, speculated.tree.chain, tokens)
         for drafter in speculated.drafters:
             self._bus.send(drafter, message)
-        if speculated.drafters:
-            speculated.diverged_at = None if grown else self._clock()
 
     def close(self, speculated: Speculated, *, keep: bool) -> None:
         self.forget(speculated, keep=keep)
@@ -183,16 +162,6 @@ class RemoteDrafters:
             n_best, n_right = self.acceptance.score(record.presence.id)
             judged, right = judged + n_best + record.n_missed, right + n_right
         return judged, right
-
-    def awaited(self, speculated: Speculated) -> DrafterRecord | None:
-        """The assigned drafter whose next guess is due first, None if there is none to wait for."""
-        now = self._clock()
-        live = [
-            record
-            for record in (self._drafters[id] for id in speculated.drafters)
-            if record.lag_s and now - record.heard_at < FRESH_S
-        ]
-        return min(live, key=lambda record: record.lag_s, default=None)
 
     def idle(self) -> bool:
         return not self._sessions and all(record.n_assigned == 0 for record in self._drafters.values())
@@ -275,7 +244,7 @@ class RemoteDrafters:
         else:
             self._announce(speculated, want.drafter)
 
-    def _graft(self, draft: Draft, record: DrafterRecord, at: float) -> None:
+    def _graft(self, draft: Draft, record: DrafterRecord) -> None:
         speculated = self._sessions.get(draft.session)
         if speculated is None or draft.drafter not in speculated.drafters:
             record.count("stale")
@@ -284,13 +253,9 @@ class RemoteDrafters:
         else:
             outcome = speculated.tree.graft(draft)
             record.count(outcome)
-            record.td_s, record.heard_at = draft.td_us / 1e6, at
+            record.td_s = draft.td_us / 1e6
             if outcome == "stale":
                 record.n_missed += _is_missed(speculated, draft.drafter)
-            if speculated.diverged_at is not None and outcome == "fresh" and speculated.tree.n_below:
-                lag = at - speculated.diverged_at
-                record.lag_s += (lag - record.lag_s) * (SMOOTHING if record.lag_s else 1.0)
-                speculated.diverged_at = None
 
     def _within_rate(self, record: DrafterRecord, at: float) -> bool:
         window = int(at)

@@ -18,7 +18,7 @@ from server.sampling.params import SamplingParams
 from server.speculation.acceptance import Acceptance
 from server.speculation.aftermath import Aftermath
 from server.speculation.costs import StepCosts
-from server.speculation.gate import choose, with_losses, worth_waiting
+from server.speculation.gate import choose, with_losses
 from server.speculation.inline import InlineDrafter
 from server.speculation.lookup import Lookup, LookupPool, Prediction
 from server.speculation.messages import chain_start
@@ -35,8 +35,6 @@ GRAMMAR = "grammar"
 INDEXED = 64  # tokens that one step adds to a lookup's index at most
 PROBE_SHARE = 0.005  # of the time that may go into looking at widths that were not measured lately
 MAX_POOLS = 16  # salts whose texts are remembered
-PATIENCE = 1.2  # of the expected wait, before it is given up
-MOST_WAIT = 0.5  # of a step's time: no wait is longer
 
 
 class Speculator:
@@ -129,9 +127,6 @@ class Speculator:
             if self._policy.by_rejection:
                 return [self._inline.chain(ask.session) for ask in asks]
         offers = [self._offer(ask) for ask in asks]
-        if self._remote and self._policy.waits and len(asks) == 1 and wanting and not offers[0].tokens:
-            self.spent_s += self._wait(self._remote, self._sessions[asks[0].session], n_rows, curve)
-            offers = [self._offer(asks[0])]
         if self._may_pad(asks, n_rows):
             self._learn_width(asks, offers, alone, rate)
         counts = self._chosen(asks, curve, n_rows, n_cells, offers)
@@ -149,12 +144,12 @@ class Speculator:
         speculated = self._sessions[session]
         tokens = tuple(speculated.tokens[-n:])
         base = speculated.tree.position
-        grown = speculated.tree.commit(tokens, speculated.acceptance)
+        speculated.tree.commit(tokens, speculated.acceptance)
         if speculated.prediction is not None:
             speculated.prediction.extend(tokens)
         speculated.index(INDEXED)
         if self._remote:
-            self._remote.committed(speculated, base, tokens, grown)
+            self._remote.committed(speculated, base, tokens)
             self._remote.count(proposal.tally(accepted))
 
     def stepped(
@@ -311,26 +306,3 @@ class Speculator:
             return False
         self._probe_s -= extra_s
         return True
-
-    def _wait(self, remote: RemoteDrafters, speculated: Speculated, n_rows: int, curve: list[float]) -> float:
-        """Give the fastest drafter the time that its first guesses after a mismatch need, if that pays.
-        Returns the seconds waited; never before the first token."""
-        record = remote.awaited(speculated)
-        first = len(speculated.tokens) == speculated.n_prompt
-        if record is None or first or speculated.diverged_at is None or not self.pace.rate:
-            return 0.0
-        gone_s = remote.now() - speculated.diverged_at
-        lag_s, td_s = max(record.lag_s - gone_s, 0.0), record.td_s
-        acceptance = speculated.acceptance.mean(record.presence.id)
-        rate, most_s = self._rate(curve, 1 if self._policy.again else n_rows), MOST_WAIT * curve[n_rows]
-        curve = with_losses(curve, n_rows, 1, acceptance) if self._policy.again else curve
-        wanted, wait_s = worth_waiting(curve, n_rows, acceptance, (lag_s, td_s), rate, most_s)
-        if not wanted:
-            return 0.0
-        began = self._clock()
-        deadline = began + PATIENCE * wait_s
-        while (left := deadline - self._clock()) > 0 and speculated.tree.depth(wanted) < wanted:
-            remote.wait(left)
-        if not speculated.tree.n_below:
-            record.heard_at = float("-inf")  # not waited for again before it was heard
-        return self._clock() - began

@@ -15,7 +15,7 @@ from server.llama.backend import Batch, Logits
 from server.llama.fake import FakeBackend
 from server.sampling.params import SamplingParams
 from server.speculation.messages import Close, Commit, Draft, Message, Open, Refuse, Want, chain_next
-from tests.drafters.scene import ENDLESS, PROMPT, Scene, commit, open_, told
+from tests.drafters.scene import ENDLESS, LEAD, PROMPT, Scene, commit, open_, told
 
 # -- what is said
 
@@ -120,6 +120,17 @@ def test_a_refusal_ends_work_for_that_lead(caplog: pytest.LogCaptureFixture):
     assert (scene.worker.n_sessions, scene.worker.leads) == (0, [])
     assert len(scene.lead.heard) == heard
     assert caplog.messages.count("lead lead refuses this drafter: vocabulary sizes differ") == 1
+
+
+def test_a_lead_of_another_wire_version_is_not_served(caplog: pytest.LogCaptureFixture):
+    scene = Scene()
+    scene.pool.bus(replace(LEAD, id="old", wire=2)).start(scene.lead)
+    scene.settle()
+    assert scene.worker.leads == ["lead"]
+    said = "cannot draft for lead old: it speaks version 2 of the wire, this drafter version 3"
+    assert caplog.messages.count(said) == 1
+    scene.send(replace(open_(), lead="old"))
+    assert scene.worker.n_sessions == 0
 
 
 def test_a_lead_that_leaves_takes_its_sessions_along_and_may_come_back():

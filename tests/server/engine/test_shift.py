@@ -123,7 +123,7 @@ def run_with_drafters(ask: GenerationRequest, fake: FakeBackend, *, error: float
     pool = MemoryPool()
     bus = pool.bus(LEAD)
     remote = RemoteDrafters(bus, LEAD, max_ahead=16)
-    proposer = Speculator(Policy(lookup=True, gate=False, waits=False), remote=remote)
+    proposer = Speculator(Policy(lookup=True, gate=False), remote=remote)
     bus.start(remote)
     for drafter in (ScriptedDrafter(pool, CARD, "one", error=error), LyingDrafter(pool, CARD)):
         drafter.start()

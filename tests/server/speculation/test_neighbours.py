@@ -99,7 +99,7 @@ class Scene:
         self.backend = SlowedBackend(clock, self.neighbour)
         remote = RemoteDrafters(self.neighbour, OWN, max_ahead=8, clock=clock)
         self.neighbour.start(remote)
-        speculator = Speculator(Policy(lookup=False, waits=False), remote=remote, clock=clock)
+        speculator = Speculator(Policy(lookup=False), remote=remote, clock=clock)
         limits = Limits(n_batch=64, n_chunk=64, draft_max=4)
         self.harness = Harness(self.backend, speculator, limits=limits, clock=clock)
 
