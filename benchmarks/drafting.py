@@ -74,7 +74,7 @@ class Lead:
         self._n_vocab = n_vocab
         prompt = np.random.default_rng(1).integers(0, n_vocab, N_PROMPT).tolist()
         self._chain = chain_start(prompt)
-        self.opening = Open("lead", 1, 0, self._chain, MAX_AHEAD, sampling, tuple(prompt))
+        self.opening = Open("lead", 1, self._chain, MAX_AHEAD, sampling, tuple(prompt))
         self._told: list[Draft] = []
         self._guesses: dict[int, list[int]] = {}  # by the chain hash before them
         self._n_commits = 0
@@ -124,7 +124,7 @@ class Lead:
         for token in right:
             self._chain = chain_next(self._chain, token)
         self.n_committed += len(right)
-        return Commit(1, 0, base, self._chain, tuple(right))
+        return Commit(1, base, self._chain, tuple(right))
 
     def _instead(self, before: Sequence[int]) -> int:
         chain = functools.reduce(chain_next, before, self._chain)

@@ -203,7 +203,7 @@ class ScriptedDrafter:
         self._script = script
         self._branches = branches
         self._told: list[Message] = []
-        self._session = self._epoch = 0
+        self._session = 0
         self._position = 0  # how many tokens are committed
         self._chain = 0  # after them
         self._path: list[int] = []
@@ -232,7 +232,7 @@ class ScriptedDrafter:
     def _follow(self, message: Message) -> None:
         match message:
             case Open():
-                self._session, self._epoch = message.session, message.epoch
+                self._session = message.session
                 self._position, self._chain, self._path = len(message.tokens), message.chain, []
             case Commit():
                 n = len(message.tokens)
@@ -262,5 +262,5 @@ class ScriptedDrafter:
 
     def _send(self, base: int, chain: int, tokens: list[int], confidences: list[int]) -> None:
         parents = tuple(range(ROOT, ROOT + len(tokens)))
-        place = (self.drafter.id, self._session, self._epoch, base, chain)
+        place = (self.drafter.id, self._session, base, chain)
         self._listener.received(Draft(*place, 100, parents, tuple(tokens), bytes(confidences)))

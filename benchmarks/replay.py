@@ -75,7 +75,6 @@ class _Known:
     """What the session's Open said, and the chain hashes of the text's positions from `base` on."""
 
     session: int
-    epoch: int
     max_ahead: int
     base: int
     chains: Sequence[int]
@@ -133,7 +132,7 @@ class ReplayDrafter:
                 for token in self._text[len(message.tokens) :]:
                     chains.append(chain_next(chains[-1], token))
                 base = len(message.tokens)
-                self._known = _Known(message.session, message.epoch, message.max_ahead, base, chains)
+                self._known = _Known(message.session, message.max_ahead, base, chains)
                 self._committed = base
                 self._restart(base)
             case Commit():
@@ -242,7 +241,6 @@ class ReplayDrafter:
             Draft(
                 self.presence.id,
                 self._known.session,
-                self._known.epoch,
                 base,
                 chain,
                 self._timer.td_us,

@@ -121,7 +121,7 @@ def make_proposer(bus: LeadBus, clock: Callable[[], float]) -> Proposer:
     """The lead's side of the bus, started, with everything the formulas do not know switched off."""
     remote = RemoteDrafters(bus, LEAD, max_ahead=MAX_AHEAD, clock=clock)
     bus.start(remote)
-    policy = Policy(leaves=1, lookup=False, gate=False, waits=False)
+    policy = Policy(leaves=1, lookup=False, gate=False)
     return Speculator(policy, remote=remote, clock=clock)
 
 

@@ -50,9 +50,10 @@ from server.site import Site, open_socket
 from server.speculation.costs import StepCosts
 from server.speculation.policy import Policy
 from server.speculation.presence import Presence, vocabulary_card
+from server.speculation.redis_client import check
 from server.speculation.remote import RemoteDrafters
 from server.speculation.speculator import Speculator
-from server.speculation.streams import RedisBus, check
+from server.speculation.streams import RedisBus
 from server.speculation.widths import Widths
 from server.tiers import open_snapshots, pace_of
 
@@ -149,7 +150,6 @@ def _speculator(stack: ExitStack, settings: LeadSettings, site: Site, backend: L
         leaves=leaves_of(settings) if backend.can_trim else 1,
         lookup=settings.lookup and settings.verify == "exact",
         gate=settings.gate,
-        waits=settings.wait,
         by_rejection=settings.verify == "rejection",
         again=not backend.can_trim,
     )

@@ -114,9 +114,6 @@ class LeadSettings(ModelSettings, DoorSettings):
         "the distribution only; for --draft-mode sync",
     )
     gate: bool = Field(True, description="verify only drafts that pay; off: as many as there are")
-    wait: bool = Field(
-        False, description="wait shortly for a guess where there is none and that seems to pay"
-    )
     exactness: Literal["default", "width-stable"] = Field(
         "default", description="width-stable: bits do not depend on drafts, one reply at a time"
     )

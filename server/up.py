@@ -16,7 +16,7 @@ from server.loading import prepared
 from server.placement import Machine, Placement, place
 from server.settings import BUNDLED_DRAFT, UpSettings
 from server.site import Site, open_socket
-from server.speculation.streams import check
+from server.speculation.redis_client import check
 
 
 def up(settings: UpSettings) -> int:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 
 from server.engine.proposer import NOTHING, Ask, Planned
 from server.engine.scheduler import Work
 from server.engine.session import Session
-from server.engine.shift import for_drafters, shift
+from server.engine.shift import shift
 from server.engine.state import EngineState
 
 logger = logging.getLogger("duo.engine")
@@ -19,9 +19,9 @@ def open_session(state: EngineState, session: Session) -> None:
     """Tell the proposer of a session that may draft. One that it fails on goes on without drafts."""
     if not _may_draft(state, session):
         return
-    sampling = for_drafters(session.request.sampling, session.n_dropped)
+    sampling, bounds = session.request.sampling, state.limits.bounds(session)
     try:
-        state.proposer.open(session.id, session.tokens, sampling, state.limits.bounds(session))
+        state.proposer.open(session.id, session.tokens, sampling, bounds, session.n_dropped)
         session.drafts = True
     except Exception:
         logger.exception("session %d gets no drafts", session.id)
@@ -63,8 +63,11 @@ def _may_draft(state: EngineState, session: Session) -> bool:
 
 
 def _ask(work: Work) -> Ask:
-    constraint, ask = work.session.constraint, Ask(work.session.id, work.n_draft, n_pending=work.n_pending)
+    session, constraint = work.session.id, work.session.constraint
     if constraint is None:
-        return ask
-    forced = constraint.forced() if work.n_draft > 0 else ()
-    return replace(ask, forced=forced, allows=lambda tokens: constraint.n_allowed(tokens) == len(tokens))
+        return Ask(session, work.n_draft, n_pending=work.n_pending)
+
+    def allows(tokens: Sequence[int]) -> bool:
+        return constraint.n_allowed(tokens) == len(tokens)
+
+    return Ask(session, work.n_draft, constraint.forced() if work.n_draft else (), allows, work.n_pending)

@@ -1,4 +1,4 @@
-"""The step: drain, admit, plan, propose, decode, verify, commit. One thread owns it, and with it the model."""
+"""The step: drain, admit, plan, propose, decode, verify, commit. One thread owns it and the model."""
 
 from __future__ import annotations
 

@@ -100,9 +100,15 @@ class Proposer(Protocol):
         ...
 
     def open(
-        self, session: int, tokens: Sequence[int], sampling: SamplingParams, bounds: Speculation
+        self,
+        session: int,
+        tokens: Sequence[int],
+        sampling: SamplingParams,
+        bounds: Speculation,
+        n_dropped: int = 0,
     ) -> None:
-        """A session begins. `tokens` is the engine's own list and grows as tokens are committed."""
+        """A session begins. `tokens` is the engine's own list and grows as tokens are committed; tokens[i] is
+        drawn with the noise of position i + n_dropped."""
         ...
 
     def propose(self, asks: Sequence[Ask], n_rows: int, n_cells: int) -> Planned:
@@ -135,7 +141,12 @@ class NoProposer:
         pass
 
     def open(
-        self, session: int, tokens: Sequence[int], sampling: SamplingParams, bounds: Speculation
+        self,
+        session: int,
+        tokens: Sequence[int],
+        sampling: SamplingParams,
+        bounds: Speculation,
+        n_dropped: int = 0,
     ) -> None:
         pass
 

@@ -55,7 +55,7 @@ class EngineState:
         return self.cache.n_cells + sum(session.n_kv + session.n_extra for session in self.active)
 
     def check(self) -> None:
-        """Raises AssertionError unless no session is left and the KV cache holds what is known to be cached."""
+        """Raises AssertionError unless no session is left and the KV cache holds what is cached."""
         assert not self.active, "active sessions"
         assert not self.waiting, "waiting sessions"
         assert self.cache.n_busy == 0, "busy sequences"

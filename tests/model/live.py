@@ -156,7 +156,7 @@ class Padded:
         pass
 
 
-ALL = Policy(lookup=False, gate=False, waits=False)
+ALL = Policy(lookup=False, gate=False)
 """Verify whatever there is."""
 
 

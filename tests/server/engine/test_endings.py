@@ -29,9 +29,14 @@ class Unopened(OracleProposer):
     """Fails on every session after it has begun to keep it."""
 
     def open(
-        self, session: int, tokens: Sequence[int], sampling: SamplingParams, bounds: Speculation
+        self,
+        session: int,
+        tokens: Sequence[int],
+        sampling: SamplingParams,
+        bounds: Speculation,
+        n_dropped: int = 0,
     ) -> None:
-        super().open(session, tokens, sampling, bounds)
+        super().open(session, tokens, sampling, bounds, n_dropped)
         raise RuntimeError("a bad presence card")
 
 
@@ -46,9 +51,14 @@ def test_a_session_that_the_proposer_fails_on_is_answered_without_drafts():
 def test_a_reply_goes_on_without_drafts_if_it_cannot_be_opened_again_after_a_shift():
     class OpenedOnce(Following):
         def open(
-            self, session: int, tokens: Sequence[int], sampling: SamplingParams, bounds: Speculation
+            self,
+            session: int,
+            tokens: Sequence[int],
+            sampling: SamplingParams,
+            bounds: Speculation,
+            n_dropped: int = 0,
         ) -> None:
-            super().open(session, tokens, sampling, bounds)
+            super().open(session, tokens, sampling, bounds, n_dropped)
             if len(self.opened) > 1:
                 raise RuntimeError("a bad presence card")
 

@@ -117,7 +117,7 @@ LOOPS = "{% for a in range(9999) %}{% for b in range(9999) %}{% for c in range(9
     ],
 )
 def test_a_template_that_does_not_end_is_ended(source: str):
-    with pytest.raises(TimeLimitError, match="0.05 s"):
+    with pytest.raises(TimeLimitError, match=r"0\.05 s"):
         ChatTemplate(source, seconds=0.05).render(HELLO)
 
 
