@@ -11,7 +11,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
@@ -44,6 +44,7 @@ METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]
 HANDLERS: dict[Any, ExceptionHandler] = {
     DuoError: problem.on_duo_error,
     HTTPException: problem.on_http_exception,
+    ClientDisconnect: problem.on_disconnect,
 }
 CONTRACTS = (WEB / "openapi.yaml", Path(__file__).parent.parent / "openapi.yaml")  # in a wheel, in a checkout
 
@@ -65,7 +66,9 @@ def create_app(served: Served, edge: Edge | None = None) -> Starlette:
             yield {"served": served}
         finally:
             served.handles.close_all()
+            served.template.stop()
             await served.history.close()
+            await served.prompt_work.close()
 
     return Starlette(
         routes=routes(),

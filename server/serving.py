@@ -8,6 +8,7 @@ from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
+from server.api.prompt_work import PromptWork
 from server.api.served import (
     DrafterHealth,
     Embedding,
@@ -29,6 +30,7 @@ from server.recollection import of_model, recall
 from server.settings import LeadSettings
 from server.site import Site
 from server.speculation.speculator import Speculator
+from server.text.room import Room
 from server.text.template import ChatTemplate
 from server.tiers import MIB, fingerprint
 
@@ -39,6 +41,7 @@ def served_by(
     vocabulary = backend.vocab
     template = ChatTemplate(
         settings.chat_template or backend.chat_template,
+        room=Room(backend.n_ctx, vocabulary.longest),
         bos=_special(vocabulary, vocabulary.bos),
         eos=_special(vocabulary, vocabulary.eos),
     )
@@ -76,6 +79,7 @@ def served_by(
         grammars=Compiler(vocabulary),
         ask=engine.ask,
         slot_files=_slot_files(settings, backend),
+        prompt_work=PromptWork(settings.max_queued),
         seed=None if settings.seed < 0 else settings.seed,
         max_tokens=settings.predict if settings.predict > 0 else None,
     )

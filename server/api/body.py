@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeAlias, cast
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, TypeAlias, cast
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from server.grammar.schema import MAX_DEPTH, depth
+
+Neutral: TypeAlias = Mapping[str, Sequence[Any]]
+"""Fields by name, and the values at which ignoring them changes nothing."""
 
 
 class Body(BaseModel):
@@ -15,6 +19,12 @@ class Body(BaseModel):
     about each would stop the event loop for seconds."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
+    unsupported: ClassVar[Neutral] = {}
+    """Known fields that are not honoured."""
+
+    def contradiction(self) -> tuple[str, str] | None:
+        """The first field that does not fit the others, and why. Each by itself is valid."""
+        return None
 
     @model_validator(mode="before")
     @classmethod
@@ -33,6 +43,17 @@ def _whole(value: Any) -> Any:
         items = cast(list[Any], value)
         return [_whole(item) for item in items] if any(type(item) is float for item in items) else items
     return value
+
+
+def at_most(n: int) -> BeforeValidator:
+    """Of an object or a list: refuses one with more entries before there is a complaint about each."""
+
+    def check(given: object) -> object:
+        if isinstance(given, dict | list) and len(cast(list[Any], given)) > n:
+            raise ValueError(f"at most {n} entries")
+        return cast(object, given)
+
+    return BeforeValidator(check)
 
 
 def _shallow(schema: dict[str, Any]) -> dict[str, Any]:

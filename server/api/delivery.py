@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Coroutine
 from typing import Any, Protocol, TypeVar
 
 from sse_starlette import EventSourceResponse
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -17,11 +17,6 @@ T = TypeVar("T")
 KEEP_ALIVE_S = 15
 DRAIN_S = 3600  # a running stream outlives the request to stop: uvicorn's grace time bounds it
 STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-CLOSED = Response(status_code=499)  # nobody is there to read it
-
-
-class ClientGone(Exception):  # noqa: N818 - not an error
-    """The client has closed the connection."""
 
 
 class Deliverable(Protocol):
@@ -51,9 +46,6 @@ async def deliver(request: Request, reply: Deliverable, *, stream: bool) -> Resp
         if not stream:
             return Response(await unless_gone(request, reply.whole()), media_type="application/json")
         await unless_gone(request, reply.begin())
-    except ClientGone:
-        reply.cancel()
-        return CLOSED
     except BaseException:
         reply.cancel()
         raise
@@ -93,13 +85,13 @@ async def _nothing() -> AsyncIterator[bytes]:
 
 
 async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """The work's result. Raises ClientGone, the work cancelled, if the client goes away before."""
+    """The work's result. Raises ClientDisconnect, the work cancelled, if the client goes away before."""
     task = asyncio.ensure_future(work)
     watch = asyncio.ensure_future(_disconnected(request))
     try:
         await asyncio.wait((task, watch), return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
-            raise ClientGone
+            raise ClientDisconnect
         return task.result()
     finally:
         for one in (task, watch):

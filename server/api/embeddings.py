@@ -12,8 +12,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from server.api.body import Body
-from server.api.delivery import CLOSED, ClientGone, unless_gone
-from server.api.incoming import read_object, validated
+from server.api.delivery import unless_gone
+from server.api.incoming import aside, read
 from server.api.served import Embedding, Served
 from server.errors import ContextOverflowError, InvalidRequestError, NotFoundError, NotSupportedError
 from server.llama.embedding import Embedder, Vectors, normalised
@@ -57,14 +57,11 @@ async def create(request: Request) -> Response:
         raise NotSupportedError(
             "this server does not embed: start it with --embeddings, or with --embedding-model FILE"
         )
-    body = validated(EmbeddingRequest, await read_object(request))
+    body = await read(request, EmbeddingRequest)
     _check(served, served.embedding, body)
     embedder = served.embedding.worker.embedder
-    ids = await asyncio.to_thread(_ids, embedder, body)
-    try:
-        vectors = await unless_gone(request, served.embedding.worker.embed(ids))
-    except ClientGone:
-        return CLOSED
+    ids = await aside(request, _ids, embedder, body)
+    vectors = await unless_gone(request, served.embedding.worker.embed(ids))
     return Response(
         await asyncio.to_thread(_json, served.embedding.id, body, ids, vectors), media_type="application/json"
     )

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from itertools import islice
-from typing import Annotated, Any, Literal, TypeAlias, cast
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, cast
 
 from pydantic import ConfigDict, Field, model_validator
 
-from server.api.body import Body, Count, LastTokens, Share
+from server.api.body import Body, Count, LastTokens, Neutral, Share
 from server.api.content import Content
 from server.api.sampling_fields import SamplingFields, not_for_beams
 from server.api.structured import StructuredFields, incoherent
@@ -19,6 +19,10 @@ MAX_SALT = 256
 MAX_CHOICES = 8
 """Most replies to one prompt, those included that best_of throws away."""
 MAX_TOP_LOGPROBS = 20
+
+
+UNSUPPORTED: Neutral = {"min_keep": (0,), "cache_prompt": (True,)}
+"""See Body.unsupported."""
 
 
 class StreamOptions(Body):
@@ -81,6 +85,8 @@ class GenerationFields(SamplingFields, StructuredFields):
     n_beams: Annotated[int, Field(ge=0, le=MAX_BEAMS)] = 1
     cache_salt: Annotated[str, Field(max_length=MAX_SALT)] | None = None
 
+    unsupported: ClassVar[Neutral] = UNSUPPORTED
+
     @property
     def salt(self) -> str:
         """Who may share what is cached of this request."""
@@ -112,23 +118,21 @@ class GenerationFields(SamplingFields, StructuredFields):
         """Whether a stream ends with a chunk that tells the usage."""
         return bool(self.stream_options and self.stream_options.include_usage)
 
-
-def disagreement(body: GenerationFields) -> tuple[str, str] | None:
-    """The first field that does not fit the others, and why. Each by itself is valid."""
-    if body.best_of is not None and body.best_of < body.n:
-        return "best_of", f"must be at least n, which is {body.n}"
-    if body.stream and body.n_generated > body.n:
-        return "best_of", "the best replies are known at the end: they cannot be streamed"
-    if body.max_new_tokens is not None and (body.min_tokens or 0) > body.max_new_tokens:
-        return "min_tokens", f"must be at most max_tokens, which is {body.max_new_tokens}"
-    if body.n_beams > 1 and (found := _not_with_beams(body)) is not None:
-        return "n_beams", found
-    if (found := incoherent(body)) is not None:
-        return found
-    asked = body.speculative
-    if isinstance(asked, Speculative) and asked.n_max is not None and asked.n_min > asked.n_max:
-        return "speculative.n_min", f"must be at most n_max, which is {asked.n_max}"
-    return None
+    def contradiction(self) -> tuple[str, str] | None:
+        if self.best_of is not None and self.best_of < self.n:
+            return "best_of", f"must be at least n, which is {self.n}"
+        if self.stream and self.n_generated > self.n:
+            return "best_of", "the best replies are known at the end: they cannot be streamed"
+        if self.max_new_tokens is not None and (self.min_tokens or 0) > self.max_new_tokens:
+            return "min_tokens", f"must be at most max_tokens, which is {self.max_new_tokens}"
+        if self.n_beams > 1 and (found := _not_with_beams(self)) is not None:
+            return "n_beams", found
+        if (found := incoherent(self)) is not None:
+            return found
+        asked = self.speculative
+        if isinstance(asked, Speculative) and asked.n_max is not None and asked.n_min > asked.n_max:
+            return "speculative.n_min", f"must be at most n_max, which is {asked.n_max}"
+        return None
 
 
 def _not_with_beams(body: GenerationFields) -> str | None:

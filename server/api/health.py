@@ -15,13 +15,13 @@ RETRY = {"Retry-After": "1"}
 async def health(request: Request) -> Response:
     """200, or 503 while loading or when there is work and no progress. A server that drains is well."""
     served: Served = request.state.served
-    return health_response(served.health())
+    return health_response(served.state())
 
 
 async def ready(request: Request) -> Response:
     """200 if requests are taken, else 503."""
     served: Served = request.state.served
-    return ready_response(served.health())
+    return ready_response(served.state())
 
 
 def health_response(state: Health) -> Response:

@@ -13,16 +13,17 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from contextvars import Context
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from server.cache.prefix import common_prefix
-from server.engine.generate import Generator
 from server.engine.request import GenerationRequest
 from server.errors import DuoError
-from server.llama.backend import Vocabulary
 from server.text.message import Message
-from server.text.template import BARE, ChatTemplate, Setting, begun_by
+from server.text.template import BARE, Setting, begun_by
 from server.text.transcript import Transcript
+
+if TYPE_CHECKING:
+    from server.api.served import Served
 
 logger = logging.getLogger("duo.api")
 
@@ -59,19 +60,24 @@ class Said:
 class History:
     """Of all conversations of one server. `tokens_of` is safe from any thread, the rest is for the loop."""
 
-    def __init__(self, vocabulary: Vocabulary, template: ChatTemplate, generator: Generator) -> None:
-        self._vocabulary = vocabulary
-        self._template = template
-        self._generator = generator
-        self._transcript = Transcript(vocabulary)
+    def __init__(self, served: Served) -> None:
+        self._vocabulary = served.vocabulary
+        self._template = served.template
+        self._generator = served.generator
+        self._room = served.room
+        self._work = served.prompt_work
+        self._transcript = Transcript(served.vocabulary)
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def tokens_of(self, text: str, salt: str) -> list[int]:
-        """The tokens of a prompt, those of earlier replies as they were generated."""
+    def tokens_of(self, text: str, salt: str, param: str = "messages") -> list[int]:
+        """The tokens of a prompt, those of earlier replies as they were generated. Raises
+        ContextOverflowError about this param, before it tokenises what is surely too long."""
+        self._room.check_bytes(len(text.encode()), param)
         tokens = self._transcript.tokens_for(text, salt)
         vocabulary = self._vocabulary
         if vocabulary.add_bos and vocabulary.bos is not None and tokens[:1] != [vocabulary.bos]:
             tokens.insert(0, vocabulary.bos)
+        self._room.check_tokens(len(tokens), param)
         return tokens
 
     def recall(self, conversations: Iterable[Sequence[int]], salt: str = "") -> None:
@@ -100,7 +106,7 @@ class History:
 
     async def _keep(self, said: Said, settle: bool) -> None:
         try:
-            tokens = await asyncio.to_thread(self._remember, said, settle)
+            tokens = await self._work.run(self._remember, said, settle)
             if tokens:
                 request = GenerationRequest(tokens, salt=said.salt, precompute=True, patient=True)
                 async for _ in self._generator.submit(request):

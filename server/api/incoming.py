@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar, cast
+from collections.abc import Callable
+from typing import Any, TypeVar, TypeVarTuple, cast
 
 import orjson
 from pydantic import ValidationError
@@ -11,27 +12,64 @@ from starlette.requests import Request
 from server.api import problem
 from server.api.access import salt_of
 from server.api.body import Body
+from server.api.delivery import unless_gone
 from server.api.generation_fields import MAX_SALT
+from server.api.middleware import BodyTooLargeError
 from server.api.served import Served
 from server.errors import InvalidRequestError, NotFoundError
 
 B = TypeVar("B", bound=Body)
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+LARGE = 1 << 14
+"""Bytes. Smaller bodies are read in at most 2 ms, and need no thread."""
+MAX_COMMAS = 1 << 20
+"""Of a body, those in texts included: a bound of its values, since the interpreter is held while they are
+parsed, for 0.1 s at most. Enough for the ids of the longest prompts."""
+WINDOW = 1 << 20  # bytes in which commas are counted at a time
 
 
-async def read_object(request: Request) -> dict[str, Any]:
-    """The body as a JSON object; with API keys its cache_salt is one that no other key's requests have, see
-    access.py. Raises InvalidRequestError."""
+async def aside(request: Request, work: Callable[[*Ts], T], *arguments: *Ts) -> T:
+    """What work returns or raises, done on a thread for prompts. Raises BusyError, and ClientDisconnect when
+    the client goes away."""
+    served: Served = request.state.served
+    return await unless_gone(request, served.prompt_work.run(work, *arguments))
+
+
+async def from_body(request: Request, make: Callable[[bytes], T]) -> T:
+    """What make makes of the request's body, aside if it is large. Raises BodyTooLargeError for too many
+    values."""
+    data = await request.body()
+    if len(data) <= LARGE:
+        return make(data)
+    n_commas = 0
+    for at in range(0, len(data), WINDOW):
+        n_commas += data.count(b",", at, at + WINDOW)
+        if n_commas > MAX_COMMAS:
+            raise BodyTooLargeError(f"the body has more than {MAX_COMMAS} commas, and too many values")
+    return await aside(request, make, data)
+
+
+async def read(request: Request, form: type[B]) -> B:
+    """The request's body in its form. Raises what validated() does."""
+    return await from_body(request, lambda data: validated(form, salted(request, parsed(data))))
+
+
+def parsed(body: bytes) -> dict[str, Any]:
+    """The body as a JSON object. Raises InvalidRequestError."""
     try:
-        data = orjson.loads(await request.body())
+        data = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise InvalidRequestError(f"the body is not valid JSON: {error}") from error
     if not isinstance(data, dict):
         raise InvalidRequestError("the body must be a JSON object")
-    return salted(request, cast(dict[str, Any], data))
+    return cast(dict[str, Any], data)
 
 
 def salted(request: Request, data: dict[str, Any]) -> dict[str, Any]:
-    """The same with the caller's own cache_salt. One that is not valid is left for the validation to find."""
+    """The same; with API keys its cache_salt is one that no other key's requests have, see access.py. One
+    that is not valid is left for the validation to find."""
     given = data.get("cache_salt")
     if given is not None and not (isinstance(given, str) and len(given) <= MAX_SALT):
         return data
@@ -40,11 +78,21 @@ def salted(request: Request, data: dict[str, Any]) -> dict[str, Any]:
 
 
 def validated(form: type[B], data: dict[str, Any]) -> B:
-    """The body in its form. Raises InvalidRequestError that names the field."""
+    """The body in its form. Raises InvalidRequestError that names the field that is wrong, asks for what this
+    server cannot do, or does not fit the others."""
     try:
-        return form.model_validate(data)
+        body = form.model_validate(data)
     except ValidationError as error:
         raise problem.invalid(error, data) from error
+    for name, neutral in form.unsupported.items():
+        if data.get(name) is not None and data[name] not in neutral:
+            raise InvalidRequestError(
+                f"{name}: not supported by this server", param=name, code="unsupported_parameter"
+            )
+    if (found := body.contradiction()) is not None:
+        param, why = found
+        raise InvalidRequestError(f"{param}: {why}", param=param)
+    return body
 
 
 def check_model(served: Served, model: str | None) -> None:

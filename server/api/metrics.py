@@ -19,7 +19,7 @@ async def metrics(request: Request) -> Response:
     """Counters since the start, and gauges of this moment."""
     served: Served = request.state.served
     encode, content_type = choose_encoder(request.headers.get("accept", ""))
-    snapshot = _Snapshot(served.traffic, served.health(), served.cached())
+    snapshot = _Snapshot(served.traffic, served.state(), served.cached())
     return Response(encode(snapshot), media_type=content_type)
 
 

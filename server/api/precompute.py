@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from starlette.requests import Request
@@ -10,8 +9,9 @@ from starlette.responses import JSONResponse, Response
 
 from server.api.chat.route import parse
 from server.api.chat.schema import ChatRequest
-from server.api.delivery import CLOSED, ClientGone, unless_gone
+from server.api.delivery import unless_gone
 from server.api.form_of_reply import setting_of
+from server.api.incoming import aside
 from server.api.served import Served
 from server.engine.events import Failed, Finished, Started
 from server.engine.generate import Generation
@@ -22,12 +22,10 @@ async def create(request: Request) -> Response:
     """Answers when that is done, or a reply is asked for or under way. A client that goes away ends it."""
     served: Served = request.state.served
     body = await parse(request, served)
-    prompt = await asyncio.to_thread(_prompt, served, body)
+    prompt = await aside(request, _prompt, served, body)
     generation = served.generator.submit(GenerationRequest(prompt, salt=body.salt, precompute=True))
     try:
         return JSONResponse(await unless_gone(request, _outcome(generation, len(prompt))))
-    except ClientGone:
-        return CLOSED
     finally:
         generation.cancel()
 

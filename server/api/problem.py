@@ -9,7 +9,7 @@ from typing import Any, cast
 import orjson
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from server.errors import (
@@ -73,6 +73,12 @@ def _path(places: Sequence[str | int], data: object) -> list[str]:
 async def on_duo_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, DuoError)
     return respond(error)
+
+
+async def on_disconnect(request: Request, error: Exception) -> Response:
+    """Nobody is there to read it, whether the client left while it sent the body or later."""
+    assert isinstance(error, ClientDisconnect)
+    return Response(status_code=499)
 
 
 async def on_http_exception(request: Request, error: Exception) -> Response:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, cast
 
 from pydantic import Field, field_validator
 
-from server.api.body import Body, Count, Finite, LastTokens, NotNegative, Share
+from server.api.body import Body, Count, Finite, LastTokens, NotNegative, Share, at_most
 from server.errors import InvalidRequestError
 from server.llama.backend import Vocabulary
 from server.sampling.params import ORDER, SamplingParams
@@ -25,6 +25,8 @@ Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
 RepeatPenalty = Annotated[float, Field(ge=1e-3, le=1e3, allow_inf_nan=False)]
 """Far beyond what is of use; logits that are divided by it stay finite."""
 
+MAX_BIASES = 1024
+"""Entries of logit_bias, as in vLLM."""
 MOST = (1 << 31) - 1
 """Tokens: what drafters are told as 32 bits."""
 MOST_DIGITS = 19
@@ -74,7 +76,7 @@ class SamplingFields(Body):
     mirostat: Annotated[int, Field(ge=0, le=2)] | None = None
     mirostat_tau: NotNegative | None = None
     mirostat_eta: NotNegative | None = None
-    logit_bias: dict[str, Any] | list[Any] | None = None
+    logit_bias: Annotated[dict[str, Any] | list[Any], at_most(MAX_BIASES)] | None = None
     ignore_eos: bool = False
     min_tokens: Count | None = None
     samplers: str | Annotated[list[str], Field(fail_fast=True)] | None = None

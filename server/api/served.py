@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, TypeVar
 
 from server.api.history import History
+from server.api.prompt_work import PromptWork
 from server.api.responses.store import ResponseStore
 from server.api.rpc.handles import Handles
 from server.api.traffic import Traffic
@@ -18,6 +19,7 @@ from server.engine.generate import Generator
 from server.grammar.compiler import Compiler
 from server.llama.backend import Vocabulary
 from server.sampling.params import SamplingParams
+from server.text.room import Room
 from server.text.template import ChatTemplate
 
 T = TypeVar("T")
@@ -142,11 +144,11 @@ class Ask(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """Everything a route may need. fingerprint: OpenAI's system_fingerprint. grammars: None where
-    replies cannot be given a form. traffic must observe the generator's events for /metrics to count. ask:
-    None where there are no slots to see. slot_files: where they are saved, None: nowhere. cached: what the
-    tiers below the KV cache hold. embedding: None where there are no embeddings. seed, max_tokens: of
-    requests that do not say; None: a random one, until the context ends."""
+    """Everything a route may need. health: of the engine. fingerprint: OpenAI's system_fingerprint. grammars:
+    None where replies cannot be given a form. traffic must observe the generator's events for /metrics to
+    count. ask: None where there are no slots to see. slot_files: where they are saved, None: nowhere. cached:
+    what the tiers below the KV cache hold. embedding: None where there are no embeddings. seed, max_tokens:
+    of requests that do not say; None: a random one, until the context ends."""
 
     generator: Generator
     vocabulary: Vocabulary
@@ -165,11 +167,22 @@ class Served:
     max_tokens: int | None = None
     responses: ResponseStore = field(default_factory=ResponseStore)
     handles: Handles = field(default_factory=Handles)
+    prompt_work: PromptWork = field(default_factory=PromptWork)
     history: History = field(init=False)
 
     def __post_init__(self) -> None:
-        history = History(self.vocabulary, self.template, self.generator)
-        object.__setattr__(self, "history", history)  # derived; frozen for everybody else
+        object.__setattr__(self, "history", History(self))  # derived; frozen for everybody else
+
+    def state(self) -> Health:
+        """The engine's, and that of what prompts wait for."""
+        health, work = self.health(), self.prompt_work
+        status = "stuck" if work.stuck() else health.status
+        return replace(health, status=status, queued=health.queued + work.n_waiting)
+
+    @property
+    def room(self) -> Room:
+        """What a prompt may have."""
+        return Room(self.model.n_ctx, self.vocabulary.longest)
 
     @property
     def models(self) -> list[ModelCard]:

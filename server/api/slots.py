@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from server.api.body import Body
 from server.api.generation_fields import MAX_SALT
-from server.api.incoming import read_object, validated
+from server.api.incoming import read
 from server.api.served import Ask, Served
 from server.cache.named import FullError, NamedFiles, Stored, fault
 from server.cache.record import CorruptError, ForeignError
@@ -95,7 +95,7 @@ def _asking(served: Served) -> Ask:
 
 
 async def _parse(request: Request) -> FileBody:
-    body = validated(FileBody, await read_object(request))
+    body = await read(request, FileBody)
     if (why := fault(body.filename)) is not None:
         raise InvalidRequestError(f"filename: {why}", param="filename")
     return body

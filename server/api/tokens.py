@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated, Any, TypeAlias
 
 import orjson
@@ -12,9 +11,9 @@ from starlette.responses import Response
 
 from server.api.body import Body
 from server.api.chat.route import parse
-from server.api.incoming import read_object, validated
+from server.api.form_of_reply import setting_of
+from server.api.incoming import aside, read
 from server.api.served import Served
-from server.api.translate import generation_requests
 from server.errors import InvalidRequestError
 from server.llama.backend import Vocabulary
 
@@ -38,26 +37,26 @@ class DetokenizeRequest(Body):
 async def tokenize(request: Request) -> Response:
     """The tokens of a text."""
     served: Served = request.state.served
-    body = validated(TokenizeRequest, await read_object(request))
-    return Response(
-        await asyncio.to_thread(_tokenized, served.vocabulary, body), media_type="application/json"
-    )
+    body = await read(request, TokenizeRequest)
+    return Response(await aside(request, _tokenized, served.vocabulary, body), media_type="application/json")
 
 
 async def detokenize(request: Request) -> Response:
     """The text of tokens, control tokens written out; U+FFFD where they are no text."""
     served: Served = request.state.served
-    body = validated(DetokenizeRequest, await read_object(request))
+    body = await read(request, DetokenizeRequest)
     return Response(
-        await asyncio.to_thread(_detokenized, served.vocabulary, body), media_type="application/json"
+        await aside(request, _detokenized, served.vocabulary, body), media_type="application/json"
     )
 
 
 async def apply_template(request: Request) -> Response:
     """The prompt that a chat completion with this body has; nothing is generated."""
     served: Served = request.state.served
-    asked = await asyncio.to_thread(generation_requests, served, await parse(request, served))
-    return Response(orjson.dumps({"prompt": asked.text}), media_type="application/json")
+    body = await parse(request, served)
+    messages = [message.for_template() for message in body.messages]
+    text = await aside(request, served.template.render, messages, setting_of(served, body))
+    return Response(orjson.dumps({"prompt": text}), media_type="application/json")
 
 
 def _tokenized(vocabulary: Vocabulary, body: TokenizeRequest) -> bytes:

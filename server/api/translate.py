@@ -18,6 +18,7 @@ from server.llama.backend import Vocabulary
 from server.sampling.noise import mix
 from server.sampling.params import SamplingParams
 from server.text.form import PLAIN, Form
+from server.text.room import Room
 from server.text.template import BARE, Setting, begun_by
 
 
@@ -55,7 +56,7 @@ def requests_for(
         sampling=_sampling(served, body),
         max_tokens=body.max_new_tokens or served.max_tokens,
         stop_tokens=served.vocabulary.eog,
-        speculation=_speculation(body, served.vocabulary, served.model.n_ctx),
+        speculation=_speculation(body, served.vocabulary, served.room),
         constraint=instead or constraint(served, body),
         n_logprobs=body.n_logprobs,
         n_keep=_n_keep(body, len(prompt), served.vocabulary) if body.context_shift else None,
@@ -81,12 +82,13 @@ def seed_of_choice(seed: int, choice: int) -> int:
     return mix(seed ^ mix(choice)) if choice else seed
 
 
-def _speculation(body: GenerationFields, vocabulary: Vocabulary, n_ctx: int) -> Speculation:
+def _speculation(body: GenerationFields, vocabulary: Vocabulary, room: Room) -> Speculation:
     """Of a prediction, as much as a reply may have."""
     asked = body.speculative
     prediction: tuple[int, ...] = ()
     if body.prediction is not None:
-        prediction = tuple(vocabulary.tokenize(joined(body.prediction.content), special=False)[:n_ctx])
+        expected = joined(body.prediction.content)[: room.n_ctx * room.longest]
+        prediction = tuple(vocabulary.tokenize(expected, special=False)[: room.n_ctx])
     if not isinstance(asked, Speculative):
         return Speculation(n_max=0 if asked is False else None, prediction=prediction)
     return Speculation(

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from server.api import embeddings, slots, tokens
 from server.api.body import Body
-from server.api.chat.schema import NEUTRAL, ChatRequest
+from server.api.chat.schema import ChatRequest
 from server.api.completions import schema as completion_schema
 from server.api.responses import schema as response_schema
 from server.api.rpc import schema as rpc_schema
@@ -19,20 +19,20 @@ from tests.contract.contract import CONTRACT
 Schema = Mapping[str, Any]
 
 SCHEMAS: Schema = CONTRACT["components"]["schemas"]
-FORMS: dict[str, tuple[type[Body], Mapping[str, object]]] = {
-    "ChatRequest": (ChatRequest, NEUTRAL),
-    "CompletionRequest": (completion_schema.CompletionRequest, completion_schema.REFUSED),
-    "ResponseRequest": (response_schema.ResponseRequest, response_schema.REFUSED),
-    "EmbeddingRequest": (embeddings.EmbeddingRequest, {}),
-    "TokenizeRequest": (tokens.TokenizeRequest, {}),
-    "DetokenizeRequest": (tokens.DetokenizeRequest, {}),
-    "SlotFile": (slots.FileBody, {}),
-    "RpcInitParams": (rpc_schema.InitParams, {}),
-    "RpcTokenizeParams": (rpc_schema.TokenizeParams, {}),
-    "RpcHandleParams": (rpc_schema.HandleParams, {}),
-    "RpcCompletionParams": (rpc_schema.CompletionParams, rpc_schema.ALONE),
+FORMS: dict[str, type[Body]] = {
+    "ChatRequest": ChatRequest,
+    "CompletionRequest": completion_schema.CompletionRequest,
+    "ResponseRequest": response_schema.ResponseRequest,
+    "EmbeddingRequest": embeddings.EmbeddingRequest,
+    "TokenizeRequest": tokens.TokenizeRequest,
+    "DetokenizeRequest": tokens.DetokenizeRequest,
+    "SlotFile": slots.FileBody,
+    "RpcInitParams": rpc_schema.InitParams,
+    "RpcTokenizeParams": rpc_schema.TokenizeParams,
+    "RpcHandleParams": rpc_schema.HandleParams,
+    "RpcCompletionParams": rpc_schema.CompletionParams,
 }
-"""Where the contract has them, and the fields that are known and refused."""
+"""Where the contract has them."""
 
 BY_HAND = ("seed", "logit_bias", "prompt", "filename", "tfs_z")
 """Fields that a validator checks, not the form: their tests are those of their routes."""
@@ -105,16 +105,16 @@ def same(place: str, listed: Sequence[Schema], kept: Sequence[Schema], root: Sch
 
 @pytest.mark.parametrize("name", sorted(FORMS))
 def test_the_contract_lists_exactly_the_fields_that_are_read(name: str):
-    form, refused = FORMS[name]
+    form = FORMS[name]
     listed = SCHEMAS[name]
-    assert set(listed["properties"]) == set(form.model_fields) - set(refused)
-    for field in refused:
+    assert set(listed["properties"]) == set(form.model_fields) - set(form.unsupported)
+    for field in form.unsupported:
         assert field in listed["description"], field
 
 
 @pytest.mark.parametrize("name", sorted(FORMS))
 def test_the_same_fields_are_required(name: str):
-    kept = {field for field, info in FORMS[name][0].model_fields.items() if info.is_required()}
+    kept = {field for field, info in FORMS[name].model_fields.items() if info.is_required()}
     if name == "RpcCompletionParams":
         kept |= {"prompt"}  # which the form of a legacy completion does not require
     assert set(SCHEMAS[name].get("required", ())) == kept
@@ -130,7 +130,7 @@ def test_the_same_fields_are_required(name: str):
     ],
 )
 def test_a_field_has_the_same_form_in_the_contract_and_the_code(name: str, field: str):
-    root = FORMS[name][0].model_json_schema(by_alias=True)
+    root = FORMS[name].model_json_schema(by_alias=True)
     same(f"{name}.{field}", [SCHEMAS[name]["properties"][field]], [root["properties"][field]], root)
 
 
@@ -155,7 +155,7 @@ def lists(schema: object) -> Iterator[Mapping[str, Any]]:
 @pytest.mark.parametrize("name", sorted(FORMS))
 def test_of_a_list_the_first_wrong_item_is_the_last_that_is_looked_at(name: str):
     """Else a body of a million wrong items would get as many complaints."""
-    found = list(lists(FORMS[name][0].__pydantic_core_schema__))
+    found = list(lists(FORMS[name].__pydantic_core_schema__))
     assert [one for one in found if not one.get("fail_fast")] == []
 
 
@@ -171,7 +171,7 @@ def test_of_a_list_the_first_wrong_item_is_the_last_that_is_looked_at(name: str)
 )
 def test_there_are_few_complaints_about_many_faults(name: str, body: dict[str, Any]):
     with pytest.raises(ValidationError) as raised:
-        FORMS[name][0].model_validate(body)
+        FORMS[name].model_validate(body)
     assert raised.value.error_count() < 10
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import signal
@@ -15,6 +16,7 @@ import httpx
 import openai
 import pytest
 
+from server.api.prompt_work import N_THREADS
 from server.embedded import EmbeddedServer
 from server.settings import BUNDLED_MODEL
 from tests.contract.contract import validate
@@ -134,6 +136,30 @@ def test_serve_without_redis_serves_without_drafters_and_says_so(tmp_path: Path)
     finally:
         assert duo.stop() == 0
     assert "drafters none" in duo.log.read_text()
+
+
+def test_a_template_that_never_ends_does_not_keep_duo_from_ending(tmp_path: Path):
+    loops = "{% for a in range(9999) %}" * 3 + "{% endfor %}" * 3
+    duo = Duo(tmp_path, "serve", "--chat-template", loops, "--draft-max", "0")
+    body = {"messages": [{"role": "user", "content": "hi"}]}
+
+    async def asked() -> None:
+        async with httpx.AsyncClient(timeout=60) as client:
+            asking = [
+                asyncio.ensure_future(client.post(f"{duo.url}/v1/chat/completions", json=body))
+                for _ in range(N_THREADS + 1)
+            ]
+            await asyncio.to_thread(
+                until, lambda: (duo.health() or {})["queued"] == 1, 60, "nothing rendered"
+            )
+            assert await asyncio.to_thread(duo.stop) == 0
+            await asyncio.gather(*asking, return_exceptions=True)
+
+    try:
+        duo.wait_until_ready()
+        asyncio.run(asked())
+    finally:
+        duo.stop(signal.SIGKILL)
 
 
 def test_a_prompt_longer_than_the_context_is_a_400(tmp_path: Path):

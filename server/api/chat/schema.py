@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from server.api.body import Body
+from server.api.body import Body, Neutral
 from server.api.content import Content, joined
-from server.api.generation_fields import GenerationFields, TopLogprobs, disagreement
+from server.api.generation_fields import UNSUPPORTED, GenerationFields, TopLogprobs
 from server.api.structured import forms
 from server.api.tools import ToolFields, calling
 from server.api.tools import incoherent as incoherent_tools
@@ -64,6 +63,17 @@ class ChatRequest(GenerationFields, ToolFields):
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
+    unsupported: ClassVar[Neutral] = {
+        **UNSUPPORTED,
+        "n_predict": (-1,),
+        "functions": ([],),
+        "function_call": ("none", "auto"),
+        "audio": (),
+        "modalities": (["text"],),
+        "moderation": (),
+        "web_search_options": (),
+    }
+
     @property
     def template_variables(self) -> dict[str, Any]:
         """Without any effort, templates that know enable_thinking have the model not think."""
@@ -84,37 +94,12 @@ class ChatRequest(GenerationFields, ToolFields):
     def max_new_tokens(self) -> int | None:
         return self.max_completion_tokens or self.max_tokens
 
-
-def contradiction(body: ChatRequest) -> tuple[str, str] | None:
-    """The first field that does not fit the others, and why. Each by itself is valid."""
-    if body.top_logprobs and not body.logprobs:
-        return "top_logprobs", "logprobs must be true"
-    if (found := incoherent_tools(body)) is not None:
-        return found
-    asked, calls = forms(body), calling(body)
-    if calls and asked and (calls.required or body.grammar):
-        return asked[0], "a reply that calls tools has a form already"
-    return disagreement(body)
-
-
-NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "n_predict": (-1,),
-    "min_keep": (0,),
-    "cache_prompt": (True,),
-    "functions": ([],),
-    "function_call": ("none", "auto"),
-    "audio": (),
-    "modalities": (["text"],),
-    "moderation": (),
-    "web_search_options": (),
-}
-"""Known fields that are not honoured yet, and the values at which ignoring them changes nothing."""
-
-
-def refused(data: dict[str, Any], known: Mapping[str, tuple[Any, ...]] = NEUTRAL) -> str | None:
-    """The first field that asks for something this server cannot do."""
-    for name, neutral in known.items():
-        value = data.get(name)
-        if value is not None and value not in neutral:
-            return name
-    return None
+    def contradiction(self) -> tuple[str, str] | None:
+        if self.top_logprobs and not self.logprobs:
+            return "top_logprobs", "logprobs must be true"
+        if (found := incoherent_tools(self)) is not None:
+            return found
+        asked, calls = forms(self), calling(self)
+        if calls and asked and (calls.required or self.grammar):
+            return asked[0], "a reply that calls tools has a form already"
+        return super().contradiction()

@@ -8,7 +8,7 @@ from server.api.completions.schema import CompletionRequest, Pieces
 from server.api.served import Served
 from server.api.translate import requests_for
 from server.engine.request import GenerationRequest
-from server.errors import ContextOverflowError, InvalidRequestError
+from server.errors import InvalidRequestError
 from server.llama.backend import Vocabulary
 
 
@@ -27,11 +27,12 @@ def prompted(served: Served, body: CompletionRequest) -> list[Prompted]:
     for the event loop."""
     found: list[Prompted] = []
     for pieces in body.prompts:
+        texts = [piece for piece in (*pieces, body.suffix) if isinstance(piece, str)]
+        served.room.check_bytes(sum(len(text.encode()) for text in texts), "prompt")
         tokens = _tokens(served, body, pieces)
         if not tokens:
             raise InvalidRequestError("prompt: is empty, and this model has no beginning", param="prompt")
-        if len(tokens) >= served.model.n_ctx:
-            raise ContextOverflowError(len(tokens), served.model.n_ctx, param="prompt")
+        served.room.check_tokens(len(tokens), "prompt")
         plain = not body.suffix and isinstance(pieces[0], str) and len(pieces) == 1
         found.append(Prompted(_text(pieces, served.vocabulary), requests_for(served, body, tokens), plain))
     return found
@@ -46,7 +47,7 @@ def _tokens(served: Served, body: CompletionRequest, pieces: Pieces) -> list[int
     if pieces == [""]:
         return [] if vocabulary.bos is None else [vocabulary.bos]
     if len(pieces) == 1 and isinstance(pieces[0], str):
-        return served.history.tokens_of(pieces[0], body.salt)
+        return served.history.tokens_of(pieces[0], body.salt, "prompt")
     tokens = _joined(vocabulary, pieces, special=True)
     return _after_bos(vocabulary, tokens) if isinstance(pieces[0], str) else tokens
 

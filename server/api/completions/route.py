@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 import time
 from collections.abc import Iterator, Sequence
@@ -13,43 +12,27 @@ from starlette.responses import Response
 
 from server.api.answer import Answer
 from server.api.chat.chunks import DONE, Envelope
-from server.api.chat.schema import refused
 from server.api.choices import Choice, Portion, likeliest, submit
 from server.api.completions.chunks import CompletionWriter, completion
 from server.api.completions.prompts import Prompted, prompted
-from server.api.completions.schema import REFUSED, CompletionRequest, contradiction
+from server.api.completions.schema import CompletionRequest
 from server.api.delivery import deliver
 from server.api.history import Said
-from server.api.incoming import check_model, read_object, validated
+from server.api.incoming import aside, check_model, read
 from server.api.served import Served
 from server.api.statistics import combined, measured, summed, timings, usage
 from server.engine.events import Stats
-from server.errors import InvalidRequestError
 from server.text.message import Content
 
 
 async def create(request: Request) -> Response:
     """Answer with a completion, or open a stream of chunks once the request is admitted."""
     served: Served = request.state.served
-    body = await _parse(request, served)
-    # on another thread: a long prompt takes a while, and streams shall not stutter meanwhile
-    prompts = await asyncio.to_thread(prompted, served, body)
+    body = await read(request, CompletionRequest)
+    check_model(served, body.model)
+    prompts = await aside(request, prompted, served, body)
     choices = submit(served, body, [one for prompt in prompts for one in prompt.requests])
     return await deliver(request, Completion(served, body, prompts, choices), stream=body.stream)
-
-
-async def _parse(request: Request, served: Served) -> CompletionRequest:
-    data = await read_object(request)
-    body = validated(CompletionRequest, data)
-    if (name := refused(data, REFUSED)) is not None:
-        raise InvalidRequestError(
-            f"{name}: not supported by this server yet", param=name, code="unsupported_parameter"
-        )
-    if (found := contradiction(body)) is not None:
-        param, why = found
-        raise InvalidRequestError(f"{param}: {why}", param=param)
-    check_model(served, body.model)
-    return body
 
 
 class Completion(Answer):

@@ -7,8 +7,7 @@ from typing import Annotated, Any, TypeAlias, cast
 
 from pydantic import Field, field_validator
 
-from server.api.chat.schema import NEUTRAL
-from server.api.generation_fields import GenerationFields, disagreement
+from server.api.generation_fields import GenerationFields
 
 MAX_PROMPTS = 32
 MAX_REPLIES = 64
@@ -64,20 +63,14 @@ class CompletionRequest(GenerationFields):
             return None if self.n_predict < 0 else self.n_predict
         return self.max_tokens or MAX_TOKENS
 
-
-def contradiction(body: CompletionRequest) -> tuple[str, str] | None:
-    """The first field that does not fit the others, and why. Each by itself is valid."""
-    if body.echo and body.n_logprobs is not None:
-        return "echo", "there are no logprobs of the prompt: not together with logprobs"
-    if body.max_tokens is not None and body.n_predict not in (None, body.max_tokens):
-        return "n_predict", f"means the same as max_tokens, which is {body.max_tokens}"
-    if len(body.prompts) * body.n_generated > MAX_REPLIES:
-        return "prompt", f"at most {MAX_REPLIES} replies at once, to all prompts together"
-    return disagreement(body)
-
-
-REFUSED = {name: NEUTRAL[name] for name in ("min_keep", "cache_prompt")}
-"""Known fields that are not honoured, and the values at which ignoring them changes nothing."""
+    def contradiction(self) -> tuple[str, str] | None:
+        if self.echo and self.n_logprobs is not None:
+            return "echo", "there are no logprobs of the prompt: not together with logprobs"
+        if self.max_tokens is not None and self.n_predict not in (None, self.max_tokens):
+            return "n_predict", f"means the same as max_tokens, which is {self.max_tokens}"
+        if len(self.prompts) * self.n_generated > MAX_REPLIES:
+            return "prompt", f"at most {MAX_REPLIES} replies at once, to all prompts together"
+        return super().contradiction()
 
 
 def _prompts(given: str | list[Any]) -> list[Pieces]:

@@ -105,7 +105,7 @@ def renamed(error: InvalidRequestError) -> InvalidRequestError:
         name, found = pattern.subn(here, name)
         if found:
             break
-    error.message = error.message.replace(error.param, name, 1)
+    error.message = error.message.replace(error.param, name)
     error.param = name
     return error
 

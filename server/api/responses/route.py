@@ -3,7 +3,6 @@ remembers for a while. GET and DELETE /v1/responses/{id} for what it remembers."
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,31 +12,26 @@ from starlette.responses import Response
 
 from server.api.access import salt_of
 from server.api.chat.route import checked
-from server.api.chat.schema import refused
 from server.api.choices import submit
 from server.api.delivery import deliver
-from server.api.incoming import read_object, validated
+from server.api.incoming import aside, read
 from server.api.responses.answer import ResponseAnswer, Turn
 from server.api.responses.messages import chat_of, messages_of, renamed
-from server.api.responses.schema import REFUSED, ResponseRequest
+from server.api.responses.schema import ResponseRequest
 from server.api.responses.store import Stored
 from server.api.served import Served
 from server.api.translate import generation_requests
-from server.errors import ContextOverflowError, InvalidRequestError, NotFoundError
+from server.errors import InvalidRequestError, NotFoundError
 
 
 async def create(request: Request) -> Response:
     """Answer with a response, or open a stream of events once the request is admitted."""
     served: Served = request.state.served
-    body = await _parse(request)
+    body = await read(request, ResponseRequest)
     messages = [*_before(served, body), *messages_of(body.input)]
     try:
         chat = checked(served, chat_of(body, messages))
-        # on another thread: a long prompt takes a while, and streams shall not stutter meanwhile
-        asked = await asyncio.to_thread(generation_requests, served, chat)
-        [prompt] = [one.prompt for one in asked.requests]
-        if len(prompt) >= served.model.n_ctx:
-            raise ContextOverflowError(len(prompt), served.model.n_ctx, param="input")
+        asked = await aside(request, generation_requests, served, chat)
         choices = submit(served, chat, asked.requests, asked.form)
     except InvalidRequestError as error:
         raise renamed(error) from error
@@ -58,16 +52,6 @@ async def delete(request: Request) -> Response:
     id = _stored(request).response["id"]
     served.responses.delete(_salt(request), id)
     return _json({"id": id, "object": "response", "deleted": True})
-
-
-async def _parse(request: Request) -> ResponseRequest:
-    data = await read_object(request)
-    body = validated(ResponseRequest, data)
-    if (name := refused(data, REFUSED)) is not None:
-        raise InvalidRequestError(
-            f"{name}: not supported by this server", param=name, code="unsupported_parameter"
-        )
-    return body
 
 
 def _before(served: Served, body: ResponseRequest) -> Sequence[dict[str, Any]]:

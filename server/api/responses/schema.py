@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeAlias, cast
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, cast
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag
 
-from server.api.body import Body, EchoedSchema, LastTokens
+from server.api.body import Body, EchoedSchema, LastTokens, Neutral, at_most
 from server.api.generation_fields import MAX_SALT, Prediction, Speculative, TopLogprobs
 from server.api.sampling_fields import SamplingFields
 from server.api.tools import MAX_TOOLS
@@ -114,13 +114,6 @@ class ReasoningOptions(Body):
     effort: str | None = None
 
 
-def _few(metadata: object) -> object:
-    """Before there is a complaint about each of a million values."""
-    if isinstance(metadata, dict) and len(cast(dict[str, Any], metadata)) > MAX_METADATA:
-        raise ValueError(f"at most {MAX_METADATA} pairs")
-    return cast(object, metadata)
-
-
 class ResponseRequest(SamplingFields):
     """POST /v1/responses. Sampling fields beyond temperature and top_p, n_keep, speculative, prediction and
     cache_salt are those of a chat completion."""
@@ -142,7 +135,7 @@ class ResponseRequest(SamplingFields):
     include: Annotated[list[Included], Field(fail_fast=True)] = Field(default_factory=list[Included])
     top_logprobs: TopLogprobs | None = None
     truncation: Literal["auto", "disabled"] = "disabled"
-    metadata: Annotated[dict[str, str], Field(max_length=MAX_METADATA), BeforeValidator(_few)] = Field(
+    metadata: Annotated[dict[str, str], Field(max_length=MAX_METADATA), at_most(MAX_METADATA)] = Field(
         default_factory=dict[str, str]
     )
     n_keep: LastTokens = 0
@@ -150,16 +143,14 @@ class ResponseRequest(SamplingFields):
     speculative: bool | Speculative | None = None
     cache_salt: Annotated[str, Field(max_length=MAX_SALT)] | None = None
 
+    unsupported: ClassVar[Neutral] = {
+        "background": (False,),
+        "context_management": ([],),
+        "conversation": (),
+        "moderation": (),
+        "prompt": (),
+    }
+
     @property
     def with_logprobs(self) -> bool:
         return "message.output_text.logprobs" in self.include or bool(self.top_logprobs)
-
-
-REFUSED: dict[str, tuple[Any, ...]] = {
-    "background": (False,),
-    "context_management": ([],),
-    "conversation": (),
-    "moderation": (),
-    "prompt": (),
-}
-"""Known fields that are not honoured, and the values at which ignoring them changes nothing."""

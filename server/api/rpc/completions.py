@@ -7,9 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from starlette.requests import Request
+
 from server.api.choices import Choice, Portion, submit
 from server.api.completions.prompts import Prompted, prompted
 from server.api.history import Said
+from server.api.incoming import aside
 from server.api.problem import defect
 from server.api.rpc.schema import CompletionParams
 from server.api.served import Served
@@ -27,10 +30,9 @@ class Wanted:
     prompt: Prompted
 
 
-async def wanted(served: Served, body: CompletionParams) -> Wanted:
+async def wanted(request: Request, body: CompletionParams) -> Wanted:
     """Raises InvalidRequestError."""
-    # on another thread: a long prompt takes a while, and streams shall not stutter meanwhile
-    [prompt] = await asyncio.to_thread(prompted, served, body)
+    [prompt] = await aside(request, prompted, request.state.served, body)
     return Wanted(body, prompt)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, TypeAlias
 
 import orjson
@@ -11,8 +12,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from server.api import problem
-from server.api.delivery import CLOSED, ClientGone, unless_gone
-from server.api.incoming import check_model
+from server.api.delivery import unless_gone
+from server.api.incoming import aside, check_model, from_body
 from server.api.rpc.completions import AsyncCompletion, Completion, wanted
 from server.api.rpc.protocol import Asked, Call, Refusal, UnknownMethodError, failure, read, refusal, result
 from server.api.rpc.schema import HandleParams, InitParams, TokenizeParams, completion_params, params_of
@@ -28,11 +29,8 @@ Method: TypeAlias = Callable[[Request, Given], Awaitable[Any]]
 async def answer(request: Request) -> Response:
     """Every call of the body, those of a batch side by side; a client that goes away cancels them. Errors of
     calls are told in their replies, with status 200. 204 if there is nothing to reply to."""
-    asked, batch = read(await request.body())
-    try:
-        found = await unless_gone(request, _all(request, asked))
-    except ClientGone:
-        return CLOSED
+    asked, batch = await from_body(request, read)
+    found = await unless_gone(request, _all(request, asked))
     replies = [reply for reply in found if reply is not None]
     if not replies:
         return Response(status_code=204)
@@ -84,7 +82,7 @@ async def _init(request: Request, given: Given) -> Any:
 
 async def _poll_system_status(request: Request, _: Given) -> Any:
     served: Served = request.state.served
-    health = served.health()
+    health = served.state()
     return {
         "status": health.status,
         "slots": {"total": health.slots_total, "busy": health.slots_busy},
@@ -96,13 +94,13 @@ async def _poll_system_status(request: Request, _: Given) -> Any:
 async def _tokenize(request: Request, given: Given) -> Any:
     served: Served = request.state.served
     text = params_of(TokenizeParams, given).text
-    tokens = await asyncio.to_thread(served.vocabulary.tokenize, text, special=True)
+    tokens = await aside(request, partial(served.vocabulary.tokenize, special=True), text)
     return {"tokens": tokens, "length": len(tokens)}
 
 
 async def _get_completion(request: Request, given: Given) -> Any:
     served: Served = request.state.served
-    asked = await wanted(served, completion_params(request, served, given))
+    asked = await wanted(request, completion_params(request, served, given))
     completion = Completion(served, asked)
     try:
         await completion.follow()
@@ -114,7 +112,7 @@ async def _get_completion(request: Request, given: Given) -> Any:
 async def _async_completion_init(request: Request, given: Given) -> Any:
     """What of the prompt is cached shows when it is evaluated: the last update tells."""
     served: Served = request.state.served
-    asked = await wanted(served, completion_params(request, served, given))
+    asked = await wanted(request, completion_params(request, served, given))
     handle = served.handles.open(lambda: AsyncCompletion(served, asked))
     return {"handle": handle, "prompt_stats": {"length": len(asked.prompt.requests[0].prompt)}}
 

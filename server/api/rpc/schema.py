@@ -8,13 +8,12 @@ from typing import Any, ClassVar, TypeVar
 from pydantic import field_validator
 from starlette.requests import Request
 
-from server.api.body import Body
-from server.api.chat.schema import refused
-from server.api.completions.schema import CompletionRequest, Pieces, contradiction
+from server.api.body import Body, Neutral
+from server.api.completions.schema import CompletionRequest, Pieces
+from server.api.generation_fields import UNSUPPORTED
 from server.api.incoming import check_model, salted, validated
 from server.api.rpc.protocol import by_name
 from server.api.served import Served
-from server.errors import InvalidRequestError
 
 
 class Params(Body):
@@ -50,6 +49,16 @@ class CompletionParams(CompletionRequest):
     tfs_z: float = 1.0
     penalize_nl: bool = True
 
+    unsupported: ClassVar[Neutral] = {
+        **UNSUPPORTED,
+        "stream": (False,),
+        "stream_options": (),
+        "n": (1,),
+        "best_of": (1,),
+        "echo": (False,),
+        "timings_per_token": (False,),
+    }
+
     @field_validator("prompt")
     @classmethod
     def _prompts_are_texts_or_ids(cls, given: str | list[Any]) -> str | list[Any]:
@@ -74,18 +83,14 @@ class CompletionParams(CompletionRequest):
         n = self.max_tokens if self.n_predict is None else self.n_predict
         return None if n is None or n < 0 else n
 
-
-ALONE: dict[str, tuple[Any, ...]] = {
-    "stream": (False,),
-    "stream_options": (),
-    "n": (1,),
-    "best_of": (1,),
-    "echo": (False,),
-    "timings_per_token": (False,),
-    "min_keep": (0,),
-    "cache_prompt": (True,),
-}
-"""What other routes know and this facade does not, and the values at which it changes nothing."""
+    def contradiction(self) -> tuple[str, str] | None:
+        """New lines are penalised like all tokens, as in llama.cpp today."""
+        if "prompt" not in self.model_fields_set:
+            return "prompt", "required"
+        penalised = (self.repeat_penalty or 1.0) != 1.0 or self.presence_penalty or self.frequency_penalty
+        if penalised and not self.penalize_nl:
+            return "penalize_nl", "must be true beside penalties: they count new lines like all tokens"
+        return super().contradiction()
 
 
 def params_of(form: type[P], given: dict[str, Any] | list[Any]) -> P:
@@ -97,22 +102,6 @@ def completion_params(
     request: Request, served: Served, given: dict[str, Any] | list[Any]
 ) -> CompletionParams:
     """Raises InvalidRequestError that names the param."""
-    data = salted(request, by_name(given, ("prompt", "n_predict")))
-    body = validated(CompletionParams, data)
-    if "prompt" not in body.model_fields_set:
-        raise InvalidRequestError("prompt: required", param="prompt")
-    if (name := refused(data, ALONE)) is not None:
-        raise InvalidRequestError(f"{name}: not supported here", param=name, code="unsupported_parameter")
-    if (found := contradiction(body) or _newlines(body)) is not None:
-        param, why = found
-        raise InvalidRequestError(f"{param}: {why}", param=param)
+    body = validated(CompletionParams, salted(request, by_name(given, ("prompt", "n_predict"))))
     check_model(served, body.model)
     return body
-
-
-def _newlines(body: CompletionParams) -> tuple[str, str] | None:
-    """New lines are penalised like all tokens, as in llama.cpp today."""
-    penalised = (body.repeat_penalty or 1.0) != 1.0 or body.presence_penalty or body.frequency_penalty
-    if penalised and not body.penalize_nl:
-        return "penalize_nl", "must be true beside penalties: they count new lines like all tokens"
-    return None

@@ -18,6 +18,7 @@ from server.sampling.params import SamplingParams
 from server.text.template import ChatTemplate
 from tests.contract.witness import witnessed
 
+N_CTX = 1 << 16
 CANCELLED_STATS = Stats(n_prompt=5, n_cached=2, n_predicted=50, n_steps=25, prompt_ms=1.0, predicted_ms=2.0)
 
 
@@ -80,7 +81,7 @@ def served(
         generator=script,
         vocabulary=vocabulary or FakeVocabulary(),
         template=ChatTemplate(None),
-        model=ModelCard("toy", 1, 1024, 1000, "a toy"),
+        model=ModelCard("toy", 1, N_CTX, 1000, "a toy"),
         defaults=SamplingParams(),
         health=lambda: health or Health("ok", 1, 0, 0, 0.0),
         fingerprint="fp",
@@ -89,7 +90,8 @@ def served(
 
 @dataclass(slots=True)
 class Call:
-    """One HTTP request given straight to the app, and what it has sent so far."""
+    """One HTTP request given straight to the app, and what it has sent so far. arriving: parts of a body in
+    place of `body`, None for a client that goes away."""
 
     state: Served
     path: str = "/v1/chat/completions"
@@ -98,6 +100,7 @@ class Call:
     headers: dict[str, str] = field(default_factory=dict[str, str])
     sent: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     gone: asyncio.Event = field(default_factory=asyncio.Event)
+    arriving: list[bytes | None] = field(default_factory=list[bytes | None])
     _asked: bool = False
     _news: asyncio.Condition = field(default_factory=asyncio.Condition)
 
@@ -144,6 +147,11 @@ class Call:
         return [payload if payload == "[DONE]" else json.loads(payload) for payload in payloads]
 
     async def _receive(self) -> dict[str, Any]:
+        if self.arriving:
+            part = self.arriving.pop(0)
+            if part is None:
+                return {"type": "http.disconnect"}
+            return {"type": "http.request", "body": part, "more_body": True}
         if not self._asked:
             self._asked = True
             return {"type": "http.request", "body": json.dumps(self.body).encode(), "more_body": False}

@@ -272,6 +272,8 @@ UNHONOURABLE: list[tuple[Any, str | None]] = [
     ({**BODY, "logit_bias": [[1]]}, "logit_bias"),
     ({**BODY, "logit_bias": [[None, 1]]}, "logit_bias"),
     ({**BODY, "logit_bias": 1}, "logit_bias"),
+    ({**BODY, "logit_bias": {str(token): "x" for token in range(1025)}}, "logit_bias"),
+    ({**BODY, "logit_bias": [[1, 1]] * 1025}, "logit_bias"),
     ({**BODY, "dry_sequence_breakers": ["\n", ""]}, "dry_sequence_breakers.1"),
     ({**BODY, "prediction": {"type": "text", "content": "x"}}, "prediction.type"),
     ({**BODY, "prediction": {"type": "content"}}, "prediction.content"),

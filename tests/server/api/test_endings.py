@@ -12,6 +12,7 @@ from sse_starlette.sse import AppStatus
 from server.api import delivery
 from server.api.served import DrafterHealth, Health
 from server.engine.events import Committed, DrafterCount, Failed, Finished, Started, Stats
+from server.engine.request import GenerationRequest
 from server.errors import BackendError, BusyError
 from server.llama.fake import FakeVocabulary
 from tests.contract.contract import validate
@@ -217,12 +218,36 @@ async def test_a_client_that_goes_away_cancels(events: tuple[Any, ...], stream: 
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_client_gone_before_the_first_byte_cancels(stream: bool):
-    """It has closed before the request is even submitted; the first event comes at the same moment."""
+    """It closes as the request is submitted; the first event comes at the same moment."""
+
+    class Closing(Script):
+        def submit(self, request: GenerationRequest) -> Script:
+            one.gone.set()
+            return super().submit(request)
+
+    script = Closing(STARTED)
+    one = call(script, stream=stream)
+    await asyncio.wait_for(one.run(), 10)
+    assert script.cancels
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/rpc"])
+async def test_a_client_that_goes_away_while_it_sends_is_no_defect(
+    path: str, caplog: pytest.LogCaptureFixture
+):
+    one = Call(served(Script()), path, arriving=[b'{"messages": ', None])
+    await asyncio.wait_for(one.run(), 10)
+    assert one.status == 499
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_of_a_client_that_is_gone_already_nothing_is_submitted(stream: bool):
     script = Script(STARTED)
     one = call(script, stream=stream)
     one.gone.set()
     await asyncio.wait_for(one.run(), 10)
-    assert script.cancels
+    assert (one.status, script.requests) == (499, [])
 
 
 async def test_a_running_stream_outlives_the_request_to_stop(monkeypatch: pytest.MonkeyPatch):

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from server.api.rpc.route import METHODS
-from server.api.rpc.schema import ALONE, CompletionParams
+from server.api.rpc.schema import CompletionParams
 from server.llama.fake import IM_END, FakeBackend, FakeModel, FakeVocabulary
 from server.sampling.params import SamplingParams
 from tests.contract.contract import CONTRACT
@@ -316,11 +316,10 @@ def test_a_bug_of_ours_is_an_internal_error(lead: Lead, monkeypatch: pytest.Monk
 
 def test_the_contract_lists_what_is_read():
     schemas = CONTRACT["components"]["schemas"]
-    assert set(schemas["RpcCompletionParams"]["properties"]) == set(CompletionParams.model_fields) - set(
-        ALONE
-    )
+    refused = set(CompletionParams.unsupported)
+    assert set(schemas["RpcCompletionParams"]["properties"]) == set(CompletionParams.model_fields) - refused
     assert schemas["RpcRequest"]["properties"]["method"]["enum"] == list(METHODS)
-    for name in ALONE:
+    for name in refused:
         assert name in schemas["RpcCompletionParams"]["description"]
 
 

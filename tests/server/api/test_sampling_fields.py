@@ -15,7 +15,7 @@ from server.grammar.compiler import Compiler
 from server.llama.fake import FakeVocabulary
 from server.sampling.params import ORDER, SamplingParams
 from tests.contract.contract import validate
-from tests.server.api.scripted import Call, Script, served
+from tests.server.api.scripted import N_CTX, Call, Script, served
 
 STATS = Stats(5, 2, 1, 1, 1.0, 1.0)
 EOG = FakeVocabulary.eog
@@ -165,8 +165,8 @@ async def test_what_is_said_about_drafts(given: Any, expected: Speculation):
 async def test_a_prediction_is_tokens_and_never_control_tokens(content: Any):
     request = await asked(prediction={"type": "content", "content": content}, speculative={"n_max": 2})
     assert request.speculation == Speculation(n_max=2, prediction=tuple(b"a<|im_end|>"))
-    request = await asked(prediction={"type": "content", "content": "a" * 5000})
-    assert request.speculation.prediction == tuple(b"a" * 1024)  # more than a context no reply can have
+    request = await asked(prediction={"type": "content", "content": "a" * (N_CTX + 1)})
+    assert request.speculation.prediction == tuple(b"a" * N_CTX)  # more than a context no reply can have
 
 
 async def test_a_grammar_is_compiled_and_a_wrong_one_refused():

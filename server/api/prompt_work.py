@@ -1,0 +1,76 @@
+"""Parsing, rendering and tokenising on threads of their own: long prompts would block the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from threading import Thread
+from typing import Any, TypeVar, TypeVarTuple
+
+from server.errors import BusyError
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+N_THREADS = 2
+"""At a time. Python code runs on one at a time anyway; with a second one a short prompt passes a long one."""
+MAX_WAITING = 64
+"""Prompts, as many as --max-queued requests."""
+STUCK_S = 30.0
+"""Seconds after which work has hung: thrice what a template may take to render."""
+CLOSE_S = 5.0
+"""Seconds for what runs to end when the server does."""
+
+
+class PromptWork:
+    """For one event loop. Daemon threads: work that hangs does not keep the process from ending."""
+
+    def __init__(self, max_waiting: int = MAX_WAITING) -> None:
+        self.n_waiting = 0
+        self._max_waiting = max_waiting
+        self._turns = asyncio.Semaphore(N_THREADS)
+        self._running: dict[asyncio.Future[Any], float] = {}  # since when
+
+    async def run(self, work: Callable[[*Ts], T], *arguments: *Ts) -> T:
+        """What work returns or raises. Raises BusyError at once if too much waits. Work whose caller is
+        cancelled never begins, or goes on with its result unused."""
+        if self.n_waiting >= self._max_waiting:
+            raise BusyError("the server is busy: too many prompts are waiting")
+        self.n_waiting += 1
+        try:
+            await self._turns.acquire()
+        finally:
+            self.n_waiting -= 1
+        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._running[done] = time.monotonic()
+        done.add_done_callback(self._ended)
+        job = partial(_carry_out, partial(work, *arguments), done)
+        Thread(target=job, name="duo-prompt", daemon=True).start()
+        return await asyncio.shield(done)
+
+    def stuck(self) -> bool:
+        """Whether something has run for longer than it ever should. Safe from any thread."""
+        due = time.monotonic() - STUCK_S
+        return any(began < due for began in list(self._running.values()))
+
+    async def close(self) -> None:
+        """Wait for what runs, but not for what hangs."""
+        if self._running:
+            await asyncio.wait(self._running, timeout=CLOSE_S)
+
+    def _ended(self, done: asyncio.Future[T]) -> None:
+        del self._running[done]
+        self._turns.release()
+        done.exception()  # nobody may be left to look at it
+
+
+def _carry_out(work: Callable[[], T], done: asyncio.Future[T]) -> None:
+    try:
+        tell = partial(done.set_result, work())
+    except BaseException as error:
+        tell = partial(done.set_exception, error)
+    with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        done.get_loop().call_soon_threadsafe(tell)

@@ -1,0 +1,275 @@
+"""Prompts are rendered and tokenised aside, as many at a time as there is room for, and none for nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from server.api import incoming, prompt_work
+from server.api.prompt_work import N_THREADS, PromptWork
+from server.engine.events import Finished, Started, Stats
+from server.errors import BusyError
+from server.grammar.compiler import Compiler
+from server.llama.fake import FakeVocabulary
+from server.text.template import ChatTemplate
+from tests.contract.contract import validate
+from tests.server.api.scripted import N_CTX, Call, Script, served
+
+WAIT_S = 30
+
+
+class Gate:
+    """Work that runs until the test lets it go."""
+
+    def __init__(self) -> None:
+        self.began: list[Any] = []
+        self.open = threading.Event()
+        self._news = threading.Semaphore(0)
+
+    def __call__(self, what: Any = None) -> Any:
+        self.began.append(what)
+        self._news.release()
+        assert self.open.wait(WAIT_S)
+        return what
+
+    async def until_begun(self, n: int) -> None:
+        """n more."""
+        for _ in range(n):
+            assert await asyncio.to_thread(self._news.acquire, timeout=WAIT_S)
+
+
+@pytest.fixture
+async def gate() -> AsyncIterator[Gate]:
+    one = Gate()
+    try:
+        yield one
+    finally:
+        one.open.set()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(WAIT_S):
+        while not condition():
+            await asyncio.sleep(0)
+
+
+async def test_what_was_not_begun_when_its_caller_is_cancelled_never_is(gate: Gate):
+    work = PromptWork()
+    running = [asyncio.ensure_future(work.run(gate, i)) for i in range(N_THREADS)]
+    await gate.until_begun(N_THREADS)
+    left = asyncio.ensure_future(work.run(gate, "left"))
+    stayed = asyncio.ensure_future(work.run(gate, "stayed"))
+    await until(lambda: work.n_waiting == 2)
+    left.cancel()
+    await until(lambda: work.n_waiting == 1)
+    gate.open.set()
+    assert await asyncio.gather(*running, stayed) == [*range(N_THREADS), "stayed"]
+    assert "left" not in gate.began
+
+
+async def test_what_runs_when_its_caller_is_cancelled_keeps_its_place_until_it_ends(gate: Gate):
+    work = PromptWork()
+    running = [asyncio.ensure_future(work.run(gate)) for _ in range(N_THREADS)]
+    await gate.until_begun(N_THREADS)
+    for one in running:
+        one.cancel()
+    await asyncio.wait(running)
+    next_one = asyncio.ensure_future(work.run(gate, "next"))
+    await until(lambda: work.n_waiting == 1)
+    gate.open.set()
+    assert await next_one == "next"
+    await work.close()
+
+
+async def test_more_than_may_wait_is_refused(gate: Gate):
+    work = PromptWork(max_waiting=1)
+    running = [asyncio.ensure_future(work.run(gate)) for _ in range(N_THREADS)]
+    await gate.until_begun(N_THREADS)
+    waiting = asyncio.ensure_future(work.run(gate))
+    await until(lambda: work.n_waiting == 1)
+    with pytest.raises(BusyError):
+        await work.run(gate)
+    gate.open.set()
+    await asyncio.gather(*running, waiting)
+
+
+async def test_errors_are_the_callers():
+    work = PromptWork()
+    for _ in range(2 * N_THREADS):
+        with pytest.raises(ZeroDivisionError):
+            await work.run(lambda: 1 // 0)
+
+
+async def test_work_that_hangs_shows_in_the_health_and_does_not_keep_the_server(
+    gate: Gate, monkeypatch: pytest.MonkeyPatch
+):
+    one = served(Script())
+    running = [asyncio.ensure_future(one.prompt_work.run(gate)) for _ in range(N_THREADS + 1)]
+    await gate.until_begun(N_THREADS)
+    asked = Call(one, "/health", method="GET")
+    await asked.run()
+    assert (asked.status, asked.json["queued"]) == (200, 1)
+    monkeypatch.setattr(prompt_work, "STUCK_S", 0.0)
+    monkeypatch.setattr(prompt_work, "CLOSE_S", 0.0)
+    asked = Call(one, "/health", method="GET")
+    await asked.run()
+    assert (asked.status, asked.json["status"]) == (503, "stuck")
+    validate("Health", asked.json)
+    await one.prompt_work.close()
+    gate.open.set()
+    await asyncio.gather(*running)
+
+
+class Gated(FakeVocabulary):
+    """Its tokenizer holds texts that have "slow" in them."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+
+    def tokenize(self, text: str, *, special: bool) -> list[int]:
+        return super().tokenize(self._gate(text) if "slow" in text else text, special=special)
+
+
+BODIES: dict[str, Callable[[str], dict[str, Any]]] = {
+    "/v1/chat/completions": lambda text: {"messages": [{"role": "user", "content": text}]},
+    "/v1/completions": lambda text: {"prompt": text},
+    "/v1/responses": lambda text: {"input": text},
+    "/v1/precompute": lambda text: {"messages": [{"role": "user", "content": text}]},
+    "/tokenize": lambda text: {"content": text},
+    "/apply-template": lambda text: {"messages": [{"role": "user", "content": text}]},
+    "/rpc": lambda text: {"jsonrpc": "2.0", "id": 1, "method": "tokenize", "params": {"text": text}},
+}
+
+
+@pytest.mark.parametrize("path", [path for path in BODIES if path != "/apply-template"])
+async def test_prompts_of_clients_that_leave_keep_nobody_waiting(gate: Gate, path: str):
+    script = Script(Started(5, 2), Finished("stop", Stats(5, 2, 0, 0, 1.0, 1.0)))
+    one = served(script, vocabulary=Gated(gate))
+    calls = [Call(one, path, BODIES[path](f"slow {i}")) for i in range(N_THREADS + 3)]
+    running = [asyncio.ensure_future(call.run()) for call in calls]
+    await gate.until_begun(N_THREADS)
+    await until(lambda: one.prompt_work.n_waiting == 3)
+    for call in calls:
+        call.gone.set()
+    await asyncio.gather(*running)
+    assert one.prompt_work.n_waiting == 0
+    assert {call.status for call in calls} == {499}
+    assert script.requests == []
+    gate.open.set()
+    quick = Call(one, path, BODIES[path]("quick"))
+    await asyncio.wait_for(quick.run(), WAIT_S)
+    assert quick.status == 200
+    assert len(gate.began) == N_THREADS
+
+
+async def test_a_template_that_loops_is_a_504_and_keeps_nobody_for_long():
+    loops = "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}"
+    one = replace(served(Script()), template=ChatTemplate(loops, seconds=0.05))
+    calls = [Call(one, body=BODIES["/v1/chat/completions"]("hi")) for _ in range(2 * N_THREADS)]
+    await asyncio.wait_for(asyncio.gather(*(call.run() for call in calls)), WAIT_S)
+    for call in calls:
+        assert call.status == 504
+        validate("Error", call.json)
+        assert call.header["x-should-retry"] == "false"
+
+
+class Unread(FakeVocabulary):
+    """Its tokenizer must not be asked about more than a letter."""
+
+    def tokenize(self, text: str, *, special: bool) -> list[int]:
+        assert len(text) == 1, "tokenised"
+        return super().tokenize(text, special=special)
+
+
+PARAMS = {"/v1/completions": "prompt", "/v1/responses": "input"}
+TOO_LONG = "x" * (N_CTX * FakeVocabulary.longest)
+
+
+@pytest.mark.parametrize("path", [path for path in BODIES if path.startswith("/v1")])
+async def test_a_text_too_long_in_any_tokens_is_refused_before_it_is_tokenised(path: str):
+    call = Call(served(Script(), vocabulary=Unread()), path, BODIES[path](TOO_LONG))
+    await asyncio.wait_for(call.run(), WAIT_S)
+    assert call.status == 400
+    error = call.json["error"]
+    assert error["code"] == "context_length_exceeded"
+    assert error["param"] == PARAMS.get(path, "messages")
+    assert "at least 6553" in error["message"]
+
+
+async def test_pieces_of_a_prompt_count_together():
+    half = TOO_LONG[: len(TOO_LONG) // 2]
+    for body in ({"prompt": [half, 1, half]}, {"prompt": half, "suffix": half}):
+        call = Call(served(Script(), vocabulary=Unread()), "/v1/completions", body)
+        await asyncio.wait_for(call.run(), WAIT_S)
+        assert call.json["error"]["code"] == "context_length_exceeded"
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/chat/completions", "/v1/responses", "/v1/precompute", "/apply-template"]
+)
+async def test_more_messages_than_tokens_are_refused_before_they_are_read(path: str):
+    messages = [{"role": "user", "content": "hi"}] * (N_CTX - 1) + [{"role": "user"}]
+    body = {"input": messages[:-1] * 2} if path == "/v1/responses" else {"messages": messages}
+    template = ChatTemplate("{{ raise_exception('rendered') }}")
+    call = Call(replace(served(Script()), template=template), path, body)
+    await asyncio.wait_for(call.run(), WAIT_S)
+    assert call.json["error"]["code"] == "context_length_exceeded"
+    assert "at least" in call.json["error"]["message"]
+
+
+async def test_a_prompt_that_is_too_long_has_no_grammar_compiled(monkeypatch: pytest.MonkeyPatch):
+    def compiled(*_: object) -> None:
+        raise AssertionError("compiled")
+
+    monkeypatch.setattr(Compiler, "lark", compiled)
+    monkeypatch.setattr(Compiler, "json_schema", compiled)
+    one = replace(served(Script()), grammars=Compiler(FakeVocabulary()))
+    tool = {"type": "function", "function": {"name": "f"}}
+    for more in ({"tools": [tool]}, {"json_schema": {"type": "object"}}):
+        call = Call(one, body={**BODIES["/v1/chat/completions"]("x" * N_CTX), **more})
+        await asyncio.wait_for(call.run(), WAIT_S)
+        assert call.json["error"]["code"] == "context_length_exceeded"
+
+
+async def test_a_large_body_is_read_aside_and_one_with_too_many_values_not_at_all(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    threads: list[str] = []
+    loads = incoming.orjson.loads
+
+    def watched(data: bytes) -> Any:
+        threads.append(threading.current_thread().name)
+        return loads(data)
+
+    monkeypatch.setattr(incoming.orjson, "loads", watched)
+    for content, expected in (("small", "MainThread"), ("x" * incoming.LARGE, "duo-prompt")):
+        await Call(served(Script()), "/tokenize", {"content": content}).run()
+        assert threads[0] == expected
+        threads.clear()
+    for path in BODIES:
+        call = Call(served(Script()), path, {"x": [0] * (incoming.MAX_COMMAS + 2)})
+        await call.run()
+        assert call.status == 413
+        assert "duo-prompt" not in threads
+
+
+async def test_a_prediction_longer_than_any_reply_is_not_tokenised_to_its_end():
+    script = Script(Started(5, 2), Finished("stop", Stats(5, 2, 0, 0, 1.0, 1.0)))
+    texts: list[str] = []
+
+    class Watched(FakeVocabulary):
+        def tokenize(self, text: str, *, special: bool) -> list[int]:
+            texts.append(text)
+            return super().tokenize(text[:100], special=special)
+
+    body = {
+        **BODIES["/v1/chat/completions"]("hi"),
+        "prediction": {"type": "content", "content": TOO_LONG * 2},
+    }
+    await asyncio.wait_for(Call(served(script, vocabulary=Watched()), body=body).run(), WAIT_S)
+    assert max(map(len, texts)) == len(TOO_LONG)
