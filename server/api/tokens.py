@@ -14,7 +14,7 @@ from server.api.body import Body
 from server.api.chat.route import parse
 from server.api.incoming import read_object, validated
 from server.api.served import Served
-from server.api.translate import generation_requests
+from server.api.translate import rendered
 from server.errors import InvalidRequestError
 from server.llama.backend import Vocabulary
 
@@ -56,8 +56,8 @@ async def detokenize(request: Request) -> Response:
 async def apply_template(request: Request) -> Response:
     """The prompt that a chat completion with this body has; nothing is generated."""
     served: Served = request.state.served
-    asked = await asyncio.to_thread(generation_requests, served, await parse(request, served))
-    return Response(orjson.dumps({"prompt": asked.text}), media_type="application/json")
+    _, _, text = await asyncio.to_thread(rendered, served, await parse(request, served))
+    return Response(orjson.dumps({"prompt": text}), media_type="application/json")
 
 
 def _tokenized(vocabulary: Vocabulary, body: TokenizeRequest) -> bytes:

@@ -23,7 +23,7 @@ from server.api.responses.schema import REFUSED, ResponseRequest
 from server.api.responses.store import Stored
 from server.api.served import Served
 from server.api.translate import generation_requests
-from server.errors import ContextOverflowError, InvalidRequestError, NotFoundError
+from server.errors import InvalidRequestError, NotFoundError
 
 
 async def create(request: Request) -> Response:
@@ -34,10 +34,7 @@ async def create(request: Request) -> Response:
     try:
         chat = checked(served, chat_of(body, messages))
         # on another thread: a long prompt takes a while, and streams shall not stutter meanwhile
-        asked = await asyncio.to_thread(generation_requests, served, chat)
-        [prompt] = [one.prompt for one in asked.requests]
-        if len(prompt) >= served.model.n_ctx:
-            raise ContextOverflowError(len(prompt), served.model.n_ctx, param="input")
+        asked = await asyncio.to_thread(generation_requests, served, chat, "input")
         choices = submit(served, chat, asked.requests, asked.form)
     except InvalidRequestError as error:
         raise renamed(error) from error
