@@ -14,14 +14,12 @@ from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from importlib.metadata import version
 
-from rich.console import Console
-
 from drafters.delay import DelayedBus
 from drafters.kinds import assemble
 from drafters.settings import DrafterSettings
 from drafters.status import StatusLine
 from drafters.worker import Worker
-from server.console import log_to
+from server.console import LogConsole, log_to
 from server.errors import DuoError, StartupError
 from server.flags import read
 from server.speculation.bus import Bus
@@ -49,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run(settings: DrafterSettings) -> int:
     """Draft until SIGTERM or SIGINT. Raises StartupError."""
-    console = Console(highlight=False)
+    console = LogConsole(highlight=False)
     log_to(console)
     url = settings.redis_url
     if not url:

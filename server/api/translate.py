@@ -13,6 +13,7 @@ from server.api.sampling_fields import sampling_params
 from server.api.served import Served
 from server.api.structured import constraint
 from server.engine.request import GenerationRequest, Speculation
+from server.errors import ContextOverflowError
 from server.grammar.compiler import Start
 from server.llama.backend import Vocabulary
 from server.sampling.noise import mix
@@ -34,14 +35,21 @@ class Asked:
     form: Form = PLAIN
 
 
-def generation_requests(served: Served, body: ChatRequest) -> Asked:
-    """Requests differ in their seeds only. Raises InvalidRequestError. Slow for long prompts and grammars:
-    not for the event loop."""
+def rendered(served: Served, body: ChatRequest) -> tuple[list[dict[str, Any]], Setting, str]:
+    """The messages, what the template is told beside them, and the prompt."""
     messages = [message.for_template() for message in body.messages]
     setting = setting_of(served, body)
-    text = served.template.render(messages, setting)
+    return messages, setting, served.template.render(messages, setting)
+
+
+def generation_requests(served: Served, body: ChatRequest, param: str = "messages") -> Asked:
+    """Requests differ in their seeds only. param: what the request calls its messages. Raises
+    InvalidRequestError. Slow for long prompts and grammars: not for the event loop."""
+    messages, setting, text = rendered(served, body)
     form = form_of(body, served.template.style).after(text, begun_by(messages) or "")
     prompt = served.history.tokens_of(text, body.salt)
+    if len(prompt) >= served.model.n_ctx:  # before a grammar is compiled
+        raise ContextOverflowError(len(prompt), served.model.n_ctx, param=param)
     requests = requests_for(served, body, prompt, reply_constraint(served, body, form))
     return Asked(messages, text, requests, setting, read_as(body, form))
 

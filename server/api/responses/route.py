@@ -31,7 +31,7 @@ async def create(request: Request) -> Response:
     messages = [*_before(served, body), *messages_of(body.input)]
     try:
         chat = checked(served, chat_of(body, messages))
-        asked = await aside(request, generation_requests, served, chat)
+        asked = await aside(request, generation_requests, served, chat, "input")
         choices = submit(served, chat, asked.requests, asked.form)
     except InvalidRequestError as error:
         raise renamed(error) from error
