@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
@@ -19,8 +20,9 @@ def precompute(lead: Lead) -> httpx.Response:
 
 def test_it_is_answered_at_once_while_a_reply_is_generated():
     backend = Gated(FakeModel(eog_rate=0.0), n_ctx=4000, n_cells=8000)
-    with serving(backend, n_slots=2) as lead, ThreadPoolExecutor(1) as aside:
-        scene = Scene(lead, backend)
+    links = contextlib.ExitStack()
+    with serving(backend, n_slots=2) as lead, ThreadPoolExecutor(1) as aside, links:
+        scene = Scene(lead, backend, links)
         try:
             with scene.ask(stream=True):
                 asked, step = aside.submit(precompute, lead), 0
