@@ -1,6 +1,6 @@
-"""One streamed chat completion, timed by the client's own clock. The same code for every server.
+"""Streamed chat completions, timed by the client's clock, with the same code for every server.
 
-While the reply streams, lines are only collected and stamped: on a small machine a client that parses as it
+While a reply streams, lines are only collected and stamped: on a small machine a client that parses as it
 reads takes time from the server it measures.
 """
 
@@ -9,12 +9,17 @@ from __future__ import annotations
 import http.client
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from benchmarks.prompts import Prompt
 from server.errors import DuoError
+
+TIMEOUT_S = 600.0  # a cold prompt of 3,500 tokens takes 30 s on two cores
+
+Stamped: TypeAlias = Sequence[tuple[float, bytes]]
+"""Lines, each with the time at which it arrived."""
 
 
 class ReplyError(DuoError):
@@ -23,50 +28,43 @@ class ReplyError(DuoError):
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """Rates are tokens/s of decoding, the first token not counted, since its time is the prompt's.
-    `server_rate`: from the server's own timings, None without them. `client_rate`: from the first piece of
-    text to the chunk that says why the reply ended. `first_ms`: from the request to the first piece."""
+    """Rates are tokens per second of decoding, without the first token, whose time is the prompt's.
+    server_rate: from the server's own timings, None without them. client_rate: from the first piece of text
+    to the chunk with the reason of the end. first_ms: from the request to the first piece. asked, pieces,
+    ended: on the client's clock, in seconds."""
 
     text: str
     n_tokens: int
     first_ms: float
-    client_rate: float | None
-    server_rate: float | None
+    client_rate: float | None = None
+    server_rate: float | None = None
     n_drafted: int = 0
     n_accepted: int = 0
+    n_prompt: int = 0
+    n_cached: int = 0
+    asked: float = 0.0
+    pieces: tuple[float, ...] = ()
+    ended: float = 0.0
 
 
-def ask(
-    port: int,
-    prompt: Prompt,
-    max_tokens: int,
-    timeout_s: float = 300.0,
-    *,
-    more: Mapping[str, Any] | None = None,
-) -> Reply:
-    """The reply at temperature 0 of the server on that port of this machine. more: other fields of the
-    request. Raises ReplyError."""
-    body: dict[str, Any] = {
-        "model": "default",
-        "messages": prompt.messages,
-        "temperature": 0,
-        "max_tokens": max_tokens,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-        **(more or {}),
-    }
-    began = time.perf_counter()
-    lines = _post(port, json.dumps(body).encode(), timeout_s)
-    return parse(lines, began)
+def ask(port: int, prompt: Prompt, max_tokens: int, *, more: Mapping[str, Any] | None = None) -> Reply:
+    """The reply at temperature 0. more: other fields of the request. Raises ReplyError."""
+    body: dict[str, Any] = {"model": "default", "messages": prompt.messages, "temperature": 0}
+    body |= {"max_tokens": max_tokens, "stream": True, "stream_options": {"include_usage": True}}
+    asked = time.perf_counter()
+    return parse(call(port, "/v1/chat/completions", {**body, **(more or {})}), asked)
 
 
-def _post(port: int, body: bytes, timeout_s: float) -> list[tuple[float, bytes]]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout_s)
+def call(port: int, path: str, body: Mapping[str, Any] | None = None) -> Stamped:
+    """Lines of the answer to a POST, or to a GET without a body. Raises ReplyError unless it is 200."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_S)
+    content = None if body is None else json.dumps(body).encode()
     try:
-        connection.request("POST", "/v1/chat/completions", body, {"Content-Type": "application/json"})
+        kind = {"Content-Type": "application/json"}
+        connection.request("GET" if content is None else "POST", path, content, kind)
         response = connection.getresponse()
         if response.status != 200:
-            raise ReplyError(f"HTTP {response.status}: {response.read(500).decode(errors='replace')}")
+            raise ReplyError(f"{path}: HTTP {response.status}: {response.read(500).decode(errors='replace')}")
         return [(time.perf_counter(), line) for line in response]
     except (OSError, http.client.HTTPException) as error:
         raise ReplyError(f"the server on port {port} does not answer: {error}") from error
@@ -74,19 +72,23 @@ def _post(port: int, body: bytes, timeout_s: float) -> list[tuple[float, bytes]]
         connection.close()
 
 
-def parse(lines: list[tuple[float, bytes]], began: float) -> Reply:
-    """The reply from stamped lines of server-sent events. Raises ReplyError when it is cut short."""
+def call_json(port: int, path: str, body: Mapping[str, Any] | None = None) -> Any:
+    """The JSON of such an answer. Raises ReplyError."""
+    return json.loads(b"".join(line for _, line in call(port, path, body)))
+
+
+def parse(lines: Stamped, asked: float) -> Reply:
+    """The reply in server-sent events. Raises ReplyError if it is cut short."""
     pieces: list[tuple[float, str]] = []
-    ended = began
+    ended = asked
     usage: dict[str, Any] = {}
     timings: dict[str, Any] = {}
     done = False
     for at, line in lines:
+        data = line[5:].strip()
         if not line.startswith(b"data:"):
             continue
-        data = line[5:].strip()
-        if data == b"[DONE]":
-            done = True
+        if done := data == b"[DONE]":
             break
         chunk: dict[str, Any] = json.loads(data)
         if "error" in chunk:
@@ -94,24 +96,40 @@ def parse(lines: list[tuple[float, bytes]], began: float) -> Reply:
         usage = chunk.get("usage") or usage
         timings = chunk.get("timings") or usage.get("timings") or timings
         for choice in chunk.get("choices", ()):
-            pieces.append((at, choice["delta"].get("content") or ""))
-            if choice.get("finish_reason"):
-                ended = at
-    if not done or not usage or ended == began:
+            pieces += [(at, content)] if (content := choice["delta"].get("content")) else []
+            ended = at if choice.get("finish_reason") else ended
+    if not done or not usage or ended == asked:
         raise ReplyError("the reply was cut short")
+    return _reply(pieces, (asked, ended), usage, timings)
+
+
+def _reply(
+    pieces: Sequence[tuple[float, str]],
+    span: tuple[float, float],
+    usage: Mapping[str, Any],
+    timings: Mapping[str, Any],
+) -> Reply:
+    asked, ended = span
     n_tokens = int(usage["completion_tokens"])
-    first = next((at for at, content in pieces if content), ended)
+    first = pieces[0][0] if pieces else ended
+    details: dict[str, Any] = usage.get("prompt_tokens_details") or {}
+    n_cached: Any = details.get("cached_tokens")
     return Reply(
         text="".join(content for _, content in pieces),
         n_tokens=n_tokens,
-        first_ms=1000 * (first - began),
+        first_ms=1000 * (first - asked),
         client_rate=_rate(n_tokens, ended - first),
         server_rate=_rate(int(timings.get("predicted_n") or 0), (timings.get("predicted_ms") or 0) / 1000),
         n_drafted=int(timings.get("draft_n") or 0),
         n_accepted=int(timings.get("draft_n_accepted") or 0),
+        n_prompt=int(usage.get("prompt_tokens", 0)),
+        n_cached=int(timings.get("cache_n", 0) if n_cached is None else n_cached),
+        asked=asked,
+        pieces=tuple(at for at, _ in pieces),
+        ended=ended,
     )
 
 
 def _rate(n_tokens: int, seconds: float) -> float | None:
-    """llama-server counts the first token in its own predicted_per_second, but not its time: hence anew."""
+    """llama-server's predicted_per_second counts the first token but not its time: computed anew."""
     return (n_tokens - 1) / seconds if n_tokens > 1 and seconds > 0 else None

@@ -1,51 +1,44 @@
 """duo beside llama-server: `python -m benchmarks.compare --llama-server PATH [--sweep 3,7 --p-min 0,0.75]`.
 
-Same GGUF files, same threads, same prompts, request by request in turn, one run. All servers run from
-beginning to end; that the idle ones take no CPU is measured and shown. With --sweep both also run with the
-draft model: llama-server synchronously, once for each number of drafted tokens and each --p-min; duo once, in
-the mode and the widths that it chooses by itself. With --faults leads with bad drafters join in, as in
-benchmarks.worst.
+Same GGUF files, threads and prompts, request by request in turn, in one run. All servers run from beginning
+to end; a column shows that idle ones take no CPU. With --sweep both also draft: llama-server synchronously,
+once for each number of drafted tokens and each --p-min; duo once, in the mode and the widths that it chooses.
+
+With --faults, leads with bad drafters join in (benchmarks/faults.py). Without --llama-server all are compared
+with duo without drafts: what remains of its speed when drafters are dead, lying, lagging or flapping.
 """
 
 from __future__ import annotations
 
 import argparse
-import datetime
-import os
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
-from pathlib import Path
 
-from benchmarks import faults
-from benchmarks.contest import Heat, Standing, run, standings
-from benchmarks.processes import Command, Process, duo, idle_cpu
+from benchmarks import faults, program
+from benchmarks.contest import Heat, Standing, run, standings, warm_up
+from benchmarks.processes import Command, Process, duo, idle_cpu, on_device, start
 from benchmarks.prompts import load
-from benchmarks.report import command_line, heat_line, machine, model_line, standings_table
-from drafters.settings import BUNDLED_MODEL as BUNDLED_DRAFT
-from server.errors import DuoError, StartupError
-from server.flags import n_cores
-from server.settings import BUNDLED_MODEL
+from benchmarks.report import heat_line, model_line, standings_table
+from server.errors import StartupError
 
 IDLE_S = 3.0
 DRAFTING = "duo, drafts"
-WARM_UP_TOKENS = 8
 
 
 def commands(args: argparse.Namespace) -> list[Command]:
-    """llama-server without drafts comes first: all others are compared with it."""
+    """All others are compared with the first: llama-server without drafts, if it takes part."""
     drafter = ("--draft-model", str(args.draft_model))
     if args.draft_threads:
         drafter += ("--draft-threads", str(args.draft_threads))
     if args.draft_device not in (None, args.device):
         drafter += ("--draft-devices", str(args.draft_device))
-    found = [
-        Command("llama-server", _llama(args)),
-        Command("duo", _duo(args, "serve", "--draft-max", "0")),
-    ]
-    found += [_synchronous(args, n, p_min) for n in args.sweep for p_min in args.p_min]
+    found = [Command("llama-server", _llama(args))] if args.llama_server else []
+    found.append(Command("duo", _duo(args, "serve", "--draft-max", "0")))
+    if args.llama_server:
+        found += [_synchronous(args, n, p_min) for n in args.sweep for p_min in args.p_min]
     if args.sweep:
-        found.append(Command(DRAFTING, _duo(args, "up", *drafter, *args.duo_flags)))
+        found.append(Command(DRAFTING, _duo(args, "up", *drafter, *args.duo_flags), drafts=True))
     return found
 
 
@@ -69,41 +62,34 @@ def _llama(args: argparse.Namespace) -> tuple[str, ...]:
 
 def _duo(args: argparse.Namespace, command: str, *flags: str) -> tuple[str, ...]:
     size = ("--ctx-size", str(args.ctx_size), "--parallel", "1", "--threads", str(args.threads))
-    visible = () if args.device is None else ("env", f"CUDA_VISIBLE_DEVICES={args.device}")
-    return (*visible, *duo(command, "--model", str(args.model), *size, *flags))
+    return (*on_device(args.device), *duo(command, "--model", str(args.model), *size, *flags))
 
 
-def compare(args: argparse.Namespace) -> str:
-    """Run it all; returns the result as markdown. Raises DuoError."""
+def compare(args: argparse.Namespace) -> list[str]:
+    """Run all; returns markdown parts. Raises DuoError."""
     with ExitStack() as stack:
-        servers: list[Process] = []
-        for command in commands(args):  # one after the other: what a server measures at its start shall count
-            servers.append(stack.enter_context(Process(command)))
-            if command.name == DRAFTING:
-                servers[-1].wait_drafting()
-            else:
-                servers[-1].wait_ready()
+        servers = start(stack, commands(args))
         scene = faults.Scene(args.model, args.draft_model, args.threads, args.faults)
         bad, join = faults.enter(stack, scene, load(args.prompts), args.max_tokens)
         servers += bad
-        run(servers, load(1), WARM_UP_TOKENS)
+        warm_up(servers)
         join()
         idle = idle_cpu(servers, IDLE_S)
-        prompts = load(args.prompts) * args.rounds
         failed: list[str] = []
+        prompts = load(args.prompts) * args.rounds
         heats = run(
             servers, prompts, args.max_tokens, lambda heat: print(heat_line(heat), flush=True), failed
         )
         table = standings([server.name for server in servers], heats)
         parts = [standings_table(table, idle)]
-        if any(standing.name == DRAFTING for standing in table):
+        if args.llama_server and args.sweep:
             parts.append(against_best(table, heats))
         parts += [f"Prompt left out: {failure}." for failure in failed]
-        return "\n\n".join([*parts, *_python_shares(servers)])
+        return [*parts, *_python_shares(servers)]
 
 
 def against_best(table: Sequence[Standing], heats: Sequence[Heat]) -> str:
-    """duo with drafts beside the best of llama-server's settings, the one with the highest total rate."""
+    """duo with drafts beside llama-server's setting with the highest total rate."""
     best = max((s for s in table if s.name.startswith("llama")), key=lambda s: s.total_rate or 0.0)
     names = [standing.name for standing in table]
     pairs = [Heat(h.prompt, [h.replies[names.index(n)] for n in (best.name, DRAFTING)]) for h in heats]
@@ -116,7 +102,7 @@ def against_best(table: Sequence[Standing], heats: Sequence[Heat]) -> str:
 
 
 def _python_shares(servers: Sequence[Process]) -> list[str]:
-    """What duo's own part of a step costs, where it tells."""
+    """The time of a step outside decode, of servers that report it."""
     shares: list[str] = []
     for server in servers:
         engine = server.health().get("engine")
@@ -126,78 +112,39 @@ def _python_shares(servers: Sequence[Process]) -> list[str]:
     return shares
 
 
-def section(args: argparse.Namespace, argv: Sequence[str], result: str) -> str:
-    """Markdown that can be appended to a file of results."""
-    what = (
-        f"{model_line(args.model)}; {args.threads} threads; temperature 0, at most {args.max_tokens} tokens"
-    )
-    lines = [
-        f"## {datetime.date.today()}: {args.model.stem}, beside llama-server",
-        f"{what}, {args.prompts} prompts x {args.rounds}. Ratios are medians, to the first row.",
-        f"On: {machine()}",
-        f"`{command_line('benchmarks.compare', argv)}`",
-        result,
-    ]
+def measure(args: argparse.Namespace) -> program.Result:
+    """Raises DuoError."""
+    if not args.llama_server and not args.faults:
+        raise StartupError("give --llama-server, or --faults to compare bad drafters with none")
+    program.check_files(args.model, args.draft_model)
+    if args.llama_server:
+        args.llama_server = program.binary(args.llama_server)
+    what = f"{model_line(args.model)}; {args.threads} threads; temperature 0, at most {args.max_tokens} "
+    what += f"tokens, {args.prompts} prompts x {args.rounds}. Ratios are medians, to the first row."
     if args.sweep:
-        lines[1] += f" Draft: {model_line(args.draft_model)}."
-    return "\n\n".join(lines) + "\n"
+        what += f" Draft: {model_line(args.draft_model)}."
+    beside = "beside llama-server" if args.llama_server else "bad drafters"
+    return f"{args.model.stem}, {beside}", [what, *compare(args)]
 
 
-def _flags() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.compare",
-        description="duo beside llama-server, request by request in turn.",
+def _parser() -> argparse.ArgumentParser:
+    shared = ("llama-server", "model", "draft-model", "device", "draft-device", "threads", "duo-flags")
+    parser = program.make_parser(
+        "compare", "duo beside llama-server.", *shared, "prompts", "rounds", "max-tokens"
     )
-    parser.add_argument("--llama-server", type=Path, required=True, help="the llama-server binary")
-    parser.add_argument("--model", type=Path, default=BUNDLED_MODEL, help="the GGUF file (default: bundled)")
-    parser.add_argument(
-        "--draft-model", type=Path, default=BUNDLED_DRAFT, help="likewise, of the draft model"
+    add = parser.add_argument
+    add("--draft-threads", type=int, default=0, help="of each draft model; 0: its default")
+    add("--p-min", type=program.floats, default=[0.0], help="of llama-server's drafts: 0,0.75")
+    add("--ctx-size", type=int, default=4096, help="context of each server")
+    add(
+        "--sweep", type=program.numbers, default=[], help="with drafts, in llama-server of these lengths: 3,7"
     )
-    parser.add_argument("--threads", type=int, default=n_cores(), help="of each server's model")
-    parser.add_argument("--draft-threads", type=int, default=0, help="of each draft model; 0: its default")
-    parser.add_argument("--p-min", type=_shares, default=[0.0], help="of llama-server's drafts: 0,0.75")
-    parser.add_argument("--duo-flags", type=str.split, default=[], help="more flags for duo up")
-    parser.add_argument("--device", type=int, help="number of the CUDA device of each server's model")
-    parser.add_argument("--draft-device", type=int, help="likewise, of each server's draft model")
-    parser.add_argument("--ctx-size", type=int, default=4096, help="context of each server")
-    parser.add_argument("--sweep", type=_numbers, default=[], help="with drafts, llama-server this many: 3,7")
-    parser.add_argument(
-        "--faults", type=lambda text: text.split(","), default=[], help="of drafters: dead,lying"
-    )
-    parser.add_argument("--prompts", type=int, default=12, help="how many different prompts")
-    parser.add_argument("--rounds", type=int, default=1, help="how often each prompt is asked")
-    parser.add_argument("--max-tokens", type=int, default=128, help="longest reply")
-    parser.add_argument("--append", type=Path, help="append the result to this markdown file")
+    add("--faults", type=program.names, default=[], help=f"of drafters: {','.join(faults.FAULTS)}")
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    arguments = sys.argv[1:] if argv is None else argv
-    args = _flags().parse_args(arguments)
-    try:
-        for path in (args.llama_server, args.model, args.draft_model):
-            if not path.is_file():
-                raise StartupError(f"no file at {path}")
-        if not os.access(args.llama_server, os.X_OK):
-            raise StartupError(f"{args.llama_server} cannot be executed: --llama-server takes the binary")
-        args.llama_server = args.llama_server.resolve()
-        text = section(args, arguments, compare(args))
-    except DuoError as error:
-        print(f"compare: {error.message}", file=sys.stderr)
-        return 1
-    print(f"\n{text}")
-    if args.append:
-        with args.append.open("a") as file:
-            file.write(f"\n{text}")
-    return 0
-
-
-def _shares(text: str) -> list[float]:
-    return [float(part) for part in text.split(",") if part]
-
-
-def _numbers(text: str) -> list[int]:
-    return [int(part) for part in text.split(",") if part]
+    return program.run(_parser(), argv, measure)
 
 
 if __name__ == "__main__":

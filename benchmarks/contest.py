@@ -1,4 +1,4 @@
-"""Servers side by side: each prompt goes to all of them in turn, and only ratios of the same prompt count."""
+"""Servers side by side: each prompt goes to all in turn, and ratios are between replies to one prompt."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from benchmarks.client import Reply, ReplyError, ask
 from benchmarks.processes import Process
-from benchmarks.prompts import Prompt
+from benchmarks.prompts import Prompt, load
 
-SHORTEST = 16  # tokens: the rate of a shorter reply says little
+SHORTEST = 16  # tokens; below, the rate of a reply is mostly the clock's error
+WARM_UP_TOKENS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +24,9 @@ class Heat:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """One server over all heats. Rates are medians, ratios medians over heats of this server's rate to the
-    first server's; heats whose shortest reply is below SHORTEST tokens count for texts and drafts only.
-    total_rate: tokens of all heats by the seconds they took, the first token and its time left out."""
+    """One server over all heats. Rates are medians; ratios are medians over heats of this server's rate by
+    the first server's. Heats with a reply below SHORTEST tokens count for texts and drafts only.
+    total_rate: tokens of all heats by their seconds, without each first token and its time."""
 
     name: str
     server_rate: float | None
@@ -51,9 +52,9 @@ def run(
     on_heat: Callable[[Heat], None] = lambda heat: None,
     left_out: list[str] | None = None,
 ) -> list[Heat]:
-    """Ask every server every prompt, one request at a time; who is asked first changes from prompt to
-    prompt. Raises ReplyError. left_out takes a line instead for each prompt that another server than duo
-    fails to answer; there is no heat of it then."""
+    """Ask every server every prompt, one request at a time; each prompt is asked first of another server.
+    Raises ReplyError. left_out: a prompt that a server other than duo fails to answer adds a line here and
+    has no heat, instead of raising."""
     heats: list[Heat] = []
     for i, prompt in enumerate(prompts):
         order = [(i + j) % len(servers) for j in range(len(servers))]
@@ -73,7 +74,7 @@ def run(
 
 
 def _asked(server: Process, prompt: Prompt, max_tokens: int) -> Reply:
-    """Raises ReplyError that says whose reply it was, StartupError if that server has ended."""
+    """Raises ReplyError with the server's name, StartupError if that server has ended."""
     try:
         with server.company():
             return ask(server.port, prompt, max_tokens)
@@ -83,8 +84,13 @@ def _asked(server: Process, prompt: Prompt, max_tokens: int) -> Reply:
 
 
 def standings(names: Sequence[str], heats: Sequence[Heat]) -> list[Standing]:
-    """Pure. The first server is what the others are compared with."""
+    """Pure. All servers are compared with the first."""
     return [_standing(name, heats, i) for i, name in enumerate(names)]
+
+
+def warm_up(servers: Sequence[Process]) -> None:
+    """Raises ReplyError."""
+    run(servers, load(1), WARM_UP_TOKENS)
 
 
 def _standing(name: str, heats: Sequence[Heat], i: int) -> Standing:
@@ -102,7 +108,7 @@ def _standing(name: str, heats: Sequence[Heat], i: int) -> Standing:
         n_heats=len(heats),
         n_drafted=sum(reply.n_drafted for reply in own),
         n_accepted=sum(reply.n_accepted for reply in own),
-        total_rate=_total([heat.replies[i] for heat in heats]),
+        total_rate=_total(own),
     )
 
 

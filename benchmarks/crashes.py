@@ -1,4 +1,4 @@
-"""Drafters killed and started again while something is measured, and for how long they were there."""
+"""Drafters that are killed and started again by a schedule, and the share of the time they were there."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Crash:
 
 
 def parse_schedule(text: str) -> tuple[Crash, ...]:
-    """ "2:1,5:0.5": killed after 2 s for 1 s, and after 5 s for half a second. Raises ValueError."""
+    """ "2:1,5:0.5": killed after 2 s for 1 s, and after 5 s for 0.5 s. Raises ValueError."""
     crashes: list[Crash] = []
     for part in text.split(","):
         at, _, away = part.partition(":")
@@ -38,11 +38,8 @@ def parse_schedule(text: str) -> tuple[Crash, ...]:
 
 
 class Crew:
-    """Drafter processes of one lead, which die by a schedule. A context; ends them all, and raises
-    StartupError when they did not come back.
-
-    n_present: how many drafters the lead sees now.
-    """
+    """Drafter processes of one lead, which die by a schedule. A context, which ends them all and raises
+    StartupError if they did not come back. n_present: how many drafters the lead sees now."""
 
     def __init__(
         self, commands: Sequence[Command], schedule: Sequence[Crash], n_present: Callable[[], int]
@@ -82,16 +79,16 @@ class Crew:
 
     @property
     def n_returns(self) -> int:
-        """How often they have been killed and are there again."""
+        """How often they came back."""
         return len(self._gone)
 
     @property
     def has_failed(self) -> bool:
-        """Whether they did not come back: the end of the context raises."""
+        """True if they did not come back; the end of the context raises."""
         return self._failure is not None
 
     def share_present(self) -> float:
-        """Of the time since the beginning, by now."""
+        """Share of the time since the beginning in which the lead saw them."""
         now = time.monotonic()
         gone = sum(until - since for since, until in self._gone)
         if self._gone_since is not None:
@@ -142,6 +139,6 @@ class Crew:
                 self._gone.append((since, time.monotonic()))
 
     def _await_gone(self) -> None:
-        """Until the lead has noticed: a new process could be taken for the old one otherwise."""
+        """Until the lead has noticed; otherwise it could take a new process for the old one."""
         while self._n_present() > 0 and not self._ended.is_set():
             self._ended.wait(POLL_S)

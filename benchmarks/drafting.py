@@ -1,29 +1,23 @@
 """Python's share of a guess: `python -m benchmarks.drafting [--profile --only "tree; temperature 1"]`.
 
 The real worker and the real model drafter for one session, over a backend without a model: its decode only
-copies prepared rows of logits. What counts is a turn's time without that of decode: how long the model waits
-for its next decode. The drafter's clock sees decodes as long as a small model's on a GPU. The lead, on a bus
-that only remembers, commits eight right guesses at a time, and now and then a wrong one; what it does itself
-happens between turns.
+copies prepared rows of logits. Measured is a turn's time without that of decode: how long the model waits for
+its next decode. The drafter's clock sees decodes as long as a small model's on a GPU. The lead, which works
+between turns, commits eight right guesses at a time, and now and then a wrong one.
 """
 
 from __future__ import annotations
 
-import argparse
 import cProfile
 import functools
-import gc
-import statistics
 import sys
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
-from benchmarks import prepared, report
-from benchmarks.profiling import by_own_time
+from benchmarks import prepared, timing
+from benchmarks.prepared import N_PROMPT
+from benchmarks.timing import WAYS, Case, Cost
 from drafters.expansion import MOST_BRANCHES
 from drafters.model import ModelDrafter
 from drafters.worker import Worker
@@ -32,18 +26,12 @@ from server.sampling.params import SamplingParams
 from server.speculation.messages import Commit, Draft, Message, Open, chain_next, chain_start
 from server.speculation.presence import Presence, VocabularyCard
 
-N_PROMPT = 512
 WARM_UP = 60  # turns
 MAX_AHEAD = 32
 READY, PER_COMMIT = 12, 8  # guesses that are there when the lead commits, and how many of them it does
 N_SEQS, N_BRANCHES = 26, 8
 DECODE_S = 0.0005  # of a decode, as the drafter sees it
 STEEPNESS = (2.0, 3.0, 4.0, 5.0, 6.0, 8.0)  # of rows: what a logit loses while the rank grows e times
-WAYS = {
-    "temperature 0": SamplingParams(temperature=0.0),
-    "temperature 1": SamplingParams(1.0, top_k=0, top_p=1.0, min_p=0.0, seed=1),
-    "defaults": SamplingParams(seed=1),
-}
 SHAPES: dict[str, Mapping[int, float]] = {
     "path": {1: DECODE_S, 1 + MOST_BRANCHES: 1.0},  # branches would be much too dear
     "tree": {},
@@ -51,20 +39,9 @@ SHAPES: dict[str, Mapping[int, float]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """Of a turn with a decode: median microseconds outside it, those of the fastest tenth and of all but the
-    slowest one, mean of guesses."""
-
-    us: float
-    us_fastest: float
-    us_slowest: float
-    n_guesses: float
-
-
 class Lead:
-    """Implements Bus towards one drafter. What it says at a position is what the drafter draws there, or
-    where it shall be wrong another guess of it, if there is any."""
+    """Implements Bus towards one drafter. It commits what the drafter draws at a position, or, where that
+    shall be wrong, another of its guesses, if there is any."""
 
     def __init__(self, script: prepared.Script, n_vocab: int, sampling: SamplingParams) -> None:
         card = VocabularyCard(n_vocab, None, None, ())
@@ -74,7 +51,7 @@ class Lead:
         self._n_vocab = n_vocab
         prompt = np.random.default_rng(1).integers(0, n_vocab, N_PROMPT).tolist()
         self._chain = chain_start(prompt)
-        self.opening = Open("lead", 1, 0, self._chain, MAX_AHEAD, sampling, tuple(prompt))
+        self.opening = Open("lead", 1, self._chain, MAX_AHEAD, sampling, tuple(prompt))
         self._told: list[Draft] = []
         self._guesses: dict[int, list[int]] = {}  # by the chain hash before them
         self._n_commits = 0
@@ -93,7 +70,7 @@ class Lead:
         pass
 
     def answer(self, *, idle: bool) -> Commit | None:
-        """What it commits next, when enough guesses are there, or when the drafter makes no more."""
+        """The next commit, if READY guesses are there or the drafter is idle."""
         for draft in self._told:
             chain = draft.chain
             for token in draft.tokens:
@@ -104,7 +81,7 @@ class Lead:
         return self._commit(path[:PER_COMMIT]) if idle or len(path) >= READY else None
 
     def _agreed(self, most: int) -> list[int]:
-        """The guesses that are what it says."""
+        """The right guesses there are, from the committed end on."""
         agreed, chain = list[int](), self._chain
         while len(agreed) < most:
             token = self._script.truth(self.n_committed + len(agreed))
@@ -115,7 +92,7 @@ class Lead:
         return agreed
 
     def _commit(self, right: list[int]) -> Commit:
-        """These guesses, in every fourth commit fewer of them and a wrong one."""
+        """These guesses; every fourth commit has fewer of them and ends in another token."""
         self._n_commits += 1
         if self._n_commits % 4 == 0 or not right:
             right = right[: PER_COMMIT // 2]
@@ -124,7 +101,7 @@ class Lead:
         for token in right:
             self._chain = chain_next(self._chain, token)
         self.n_committed += len(right)
-        return Commit(1, 0, base, self._chain, tuple(right))
+        return Commit(1, base, self._chain, tuple(right))
 
     def _instead(self, before: Sequence[int]) -> int:
         chain = functools.reduce(chain_next, before, self._chain)
@@ -134,7 +111,7 @@ class Lead:
 
 
 class _Watch(prepared.Watch):
-    """On which every decode takes the same."""
+    """On which every decode takes DECODE_S."""
 
     def decoded(self, spent_s: float, model_s: float) -> None:
         super().decoded(spent_s, DECODE_S)
@@ -145,7 +122,7 @@ class _Backend(prepared.PreparedBackend):
 
 
 class Bench:
-    """One session that is drafted for, turn by turn."""
+    """One session that is drafted for, turn by turn. Implements timing.Bench."""
 
     def __init__(self, rows: Logits, shape: str, sampling: SamplingParams, n_turns: int) -> None:
         self._watch = _Watch()
@@ -155,65 +132,31 @@ class Bench:
         self.lead = Lead(prepared.Script(rows, sampling), rows.shape[1], sampling)
         self.worker = Worker(self.lead, self.lead.drafter, drafter, clock=self._watch)
         self.worker.received(self.lead.opening)
+        self.n_guesses = self.n_committed = 0
         self._idle = False
         for _ in range(WARM_UP):
-            self.turn()
+            self.work()
 
-    def turn(self, profile: cProfile.Profile | None = None) -> float:
-        """Seconds outside decode of a turn that makes guesses. A profile records it, which slows it down."""
+    def work(self, profile: cProfile.Profile | None = None) -> float:
+        """Turns until one makes guesses; the time is that turn's."""
+        n_drafted = self.worker.n_drafted
         while True:
             commit = self.lead.answer(idle=self._idle)
             if commit:
                 self.worker.received(commit)
-            decoded_s, n_drafted = self._watch.decoded_s, self.worker.n_drafted
-            if profile:
-                profile.enable()
-            began = time.perf_counter()
-            self.worker.turn(wait=False)
-            spent_s = time.perf_counter() - began
-            if profile:
-                profile.disable()
+            decoded_s = self._watch.decoded_s
+            spent_s = self._watch.outside(self._turn, profile)
             self._idle = self._watch.decoded_s == decoded_s
             if self.worker.n_drafted > n_drafted:
-                return spent_s - (self._watch.decoded_s - decoded_s)
+                self.n_guesses, self.n_committed = self.worker.n_drafted, self.lead.n_committed
+                return spent_s
+
+    def _turn(self) -> None:
+        self.worker.turn(wait=False)
 
 
-def measure(rows: Logits, shape: str, sampling: SamplingParams, n_turns: int) -> Cost:
-    """One case."""
-    bench = Bench(rows, shape, sampling, n_turns)
-    gc.collect()
-    before = bench.worker.n_drafted
-    seconds = sorted(bench.turn() for _ in range(n_turns))
-    n_guesses = (bench.worker.n_drafted - before) / n_turns
-    at = (n_turns // 10, n_turns - 1 - n_turns // 10)
-    fastest, slowest = (1e6 * seconds[i] for i in at)
-    return Cost(1e6 * statistics.median(seconds), fastest, slowest, n_guesses)
-
-
-def profiled(rows: Logits, shape: str, sampling: SamplingParams, n_turns: int) -> str:
-    """The functions in which most of a turn is spent, by own time; decode, which is not the drafter's, is
-    left out."""
-    bench = Bench(rows, shape, sampling, n_turns)
-    profile = cProfile.Profile()
-    for _ in range(n_turns):
-        bench.turn(profile)
-    return by_own_time(profile, n_turns, "turn", {__file__, prepared.__file__})
-
-
-# -- the program ----------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    shape: str
-    way: str
-    n_vocab: int
-
-    def __str__(self) -> str:
-        return f"{self.shape}; {self.way}; {self.n_vocab}"
-
-    def rows(self) -> Logits:
-        return make_rows(self.n_vocab)
+def make(case: Case, n_turns: int) -> Bench:
+    return Bench(make_rows(int(case.rows.split()[0])), case.what, WAYS[case.way], n_turns)
 
 
 @functools.cache
@@ -226,72 +169,32 @@ def make_rows(n_vocab: int) -> Logits:
     return np.array(rows, np.float32)
 
 
-def cases(vocabularies: Sequence[int], only: str = "") -> list[Case]:
-    """All whose name has `only` in it."""
-    every = [Case(shape, way, n) for shape in SHAPES for way in WAYS for n in vocabularies]
-    return [case for case in every if only in str(case)]
+def cases(vocabularies: Sequence[int]) -> list[Case]:
+    return [Case(shape, way, f"{n} tokens") for shape in SHAPES for way in WAYS for n in vocabularies]
 
 
-def table(costs: dict[Case, Cost]) -> str:
-    """Markdown: what is drafted and sampling by vocabulary; median, fastest and slowest tenth."""
-    sizes = sorted({case.n_vocab for case in costs})
-    lines = [
-        f"| drafted | sampling | guesses a turn | {' | '.join(f'{n} tokens' for n in sizes)} |",
-        f"| --- | --- |{' ---: |' * (1 + len(sizes))}",
-    ]
-    for shape, way in dict.fromkeys((case.shape, case.way) for case in costs):
-        row = {case.n_vocab: cost for case, cost in costs.items() if (case.shape, case.way) == (shape, way)}
-        n_guesses = statistics.mean(cost.n_guesses for cost in row.values())
-        cells = [_cell(row[n]) if n in row else "-" for n in sizes]
-        lines.append(f"| {shape} | {way} | {n_guesses:.1f} | {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
-def _cell(cost: Cost) -> str:
+def cell(_: Case, cost: Cost) -> str:
     return f"{cost.us:.0f} ({cost.us_fastest:.0f} to {cost.us_slowest:.0f})"
 
 
-def _flags() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.drafting", description="Microseconds of Python in a drafter's turn."
-    )
-    parser.add_argument("--turns", type=int, default=1000, help="turns of each case")
-    parser.add_argument("--vocabularies", type=_sizes, default=[4_096, 150_000], help="such as 4096,150000")
-    parser.add_argument("--only", default="", help="cases with this in their name, as --profile shows it")
-    parser.add_argument("--profile", action="store_true", help="also show where the time of each case goes")
-    parser.add_argument("--append", type=Path, help="append the result to this markdown file")
-    return parser
-
-
-def _sizes(text: str) -> list[int]:
-    sizes = [int(part) for part in text.split(",")]
-    if min(sizes) < 300:
-        raise ValueError(text)
-    return sizes
+SUBJECT = timing.Subject(
+    name="drafting",
+    title="Python's share of a guess",
+    unit="turn",
+    n_units=1000,
+    vocabularies=(4_096, 150_000),
+    cases=cases,
+    make=make,
+    heads=("drafted", "sampling", "guesses a turn"),
+    means=lambda cost: (cost.n_guesses,),
+    cell=cell,
+    legend="In brackets the fastest and the slowest tenth.",
+    file=__file__,
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    arguments = sys.argv[1:] if argv is None else argv
-    parser = _flags()
-    args = parser.parse_args(arguments)
-    chosen = cases(args.vocabularies, args.only)
-    if not chosen or args.turns < 1:
-        parser.error("nothing to measure")
-    costs: dict[Case, Cost] = {}
-    for case in chosen:
-        costs[case] = measure(case.rows(), case.shape, WAYS[case.way], args.turns)
-        print(f"{case}: {_cell(costs[case])} µs", flush=True)
-    what = (
-        f"Microseconds of a turn outside decode, medians over {args.turns} turns for one session, "
-        f"{N_PROMPT} tokens and more in its context; in brackets the fastest and the slowest tenth."
-    )
-    parts = [what, table(costs)]
-    for case in chosen if args.profile else ():
-        shown = profiled(case.rows(), case.shape, WAYS[case.way], args.turns)
-        parts.append(f"{case}, by cProfile, which makes small functions look larger:\n\n```\n{shown}\n```")
-    text = report.section("Python's share of a guess", "benchmarks.drafting", arguments, parts)
-    report.publish(text, args.append)
-    return 0
+    return timing.run(SUBJECT, argv)
 
 
 if __name__ == "__main__":

@@ -1,31 +1,28 @@
-"""Leads whose drafters are as bad as they can be: dead, lying, lagging or flapping."""
+"""Leads whose drafters are dead, lying, lagging or flapping."""
 
 from __future__ import annotations
 
 import os
 import signal
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import texts
 from benchmarks.crashes import Crash, Crew
-from benchmarks.processes import Command, Process, duo
+from benchmarks.processes import Command, Process, duo, start
 from benchmarks.prompts import Prompt
 from server.embedded import EmbeddedServer
-from server.llama.llamacpp import LlamaBackend, LlamaOptions
 
-FLAPS = tuple(Crash(3.0 * i + 0.3, 1.0) for i in range(400))
+FLAPS = tuple(Crash(3.0 * i + 0.3, 1.0) for i in range(400))  # alive for 0.3 s of each 3, for 20 minutes
 FAULTS = ("dead", "lying", "lagging", "flapping")
-CTX_SIZE = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """The models' files, threads of the leads' models, and the faults to show."""
+    """threads: of each lead's model. faults: some of FAULTS."""
 
     model: Path
     draft_model: Path
@@ -37,20 +34,14 @@ def enter(
     stack: ExitStack, scene: Scene, prompts: Sequence[Prompt], max_tokens: int
 ) -> tuple[list[Process], Callable[[], None]]:
     """One lead for each fault, ready, in a pool of its own, and a function that has their drafters join.
-    Records first what the model says to the prompts, for the one that lies. Raises DuoError."""
+    Records first what the model says to the prompts, which the lying drafter needs. Raises DuoError."""
     if not scene.faults:
         return [], lambda: None
-    known = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="duo-texts-"))) / "texts.jsonl"
+    known = stack.enter_context(texts.directory())
     if "lying" in scene.faults:
-        with closing(
-            LlamaBackend(LlamaOptions(scene.model, CTX_SIZE, 1, n_threads=scene.threads))
-        ) as backend:
-            texts.save(texts.record(backend, prompts, max_tokens), known)
+        texts.save(texts.record_by(scene.model, scene.threads, prompts, max_tokens), known)
     redis = stack.enter_context(EmbeddedServer())
-    leads: list[Process] = []
-    for fault in scene.faults:  # one after the other: what a lead measures at its start shall count
-        leads.append(stack.enter_context(Process(_lead(scene, fault, redis.url))))
-        leads[-1].wait_ready()
+    leads = start(stack, [_lead(scene, fault, redis.url) for fault in scene.faults])
 
     def join() -> None:
         for fault, lead in zip(scene.faults, leads, strict=True):
@@ -61,7 +52,7 @@ def enter(
 
 def _lead(scene: Scene, fault: str, redis_url: str) -> Command:
     common = ("--model", str(scene.model), "--threads", str(scene.threads), "--parallel", "1")
-    common += ("--ctx-size", str(CTX_SIZE))
+    common += ("--ctx-size", str(texts.CTX_SIZE))
     return Command(f"duo, {fault} drafter", duo("serve", *common, "--redis", redis_url, "--pool", fault))
 
 
@@ -88,7 +79,7 @@ def _join(stack: ExitStack, fault: str, lead: Process, drafter: Command) -> None
     def crew(crashes: Sequence[Crash]) -> Crew:
         return Crew([drafter], crashes, lambda: len(lead.health().get("drafters", [])))
 
-    if fault == "flapping":  # to start takes a core for a second: not while others are measured
+    if fault == "flapping":  # a start takes a core for a second, so only while its own lead is asked
         lead.company = lambda: crew(FLAPS)
     else:
         stack.enter_context(crew(()))

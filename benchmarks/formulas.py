@@ -1,4 +1,4 @@
-"""How much faster than plain decoding drafts can make a lead: closed formulas. Pure.
+"""How much faster than plain decoding drafts can make a lead. Pure.
 
 Symbols. a: probability that a drafted token is the target's. r = tt/td: drafted tokens per one-token step of
 the lead, whose time tt is the unit of all times here. k: drafted tokens verified in one step. v(k): time of
@@ -6,40 +6,48 @@ such a step; v(0) = 1. latency: one way between lead and drafter. h: share of mi
 correction with r - 1 tokens after it was drafted in advance and lies ready. Results are speed-ups over plain
 decoding.
 
-A run is what is committed after one mismatch up to and with the next: 1/(1-a) tokens on average. All of the
-asynchronous formulas divide that by the expected time of a run:
+A run is what is committed after one mismatch up to and with the next: 1/(1-a) tokens on average. Between two
+mismatches only the place of the next one is random: the lead's steps, and what has arrived before each,
+follow from how the run began. So the expected time of a run is a sum over its steps, each weighted with the
+probability a^C that the run gets there, C being its tokens committed before.
 
-- A run begins without drafts, so its first step is plain: 1. Meanwhile the drafter drafts r tokens. The run
-  goes on if the first of them is right: a. Each later step verifies r - 1 tokens and draws one more, while as
-  many are drafted; the run outlives it if all r are right: a^r. Hence 1 + a + a a^r + … = 1 + a/(1-a^r).
-- With a correction ready there is no plain step: 1 + a^r + … = 1/(1-a^r).
-- Waiting for w drafts takes w/r, then the first step decides w + 1 tokens: w/r + 1 + a^(w+1)/(1-a^r). That
-  is least where its derivative 1/r + ln(a) a^(w+1)/(1-a^r) is zero.
+Times are counted from the mismatch that began the run. The drafter hears of it after one latency, its n-th
+token arrives at n/r + 2 latency, and until then steps are plain. A run that began with a correction in the
+lead's tree has its r - 1 tokens at once. A correction that was sent but had not yet arrived (the lead met the
+mismatch in a plain step, before the wrong guess came) brings them `delay` later. The delay depends on the run
+before, so the runs are a Markov chain whose states are the delays, and the times are averaged over its
+stationary distribution.
 
-They hold for v = 1, no latency and r a whole number; `renewal.py` has no such conditions.
+Assumed beyond that: a drafter that neither pauses nor learns of anything late, guesses independent of each
+other, corrections (also of a correction's own wrong guesses) drafted in no time of their own.
 """
 
 from __future__ import annotations
 
-import heapq
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TypeAlias
 
 Curve: TypeAlias = Callable[[int], float]
 """v(k): the time of a step that verifies k drafted tokens over that of a plain one; not decreasing."""
 
-MOST_DRAFTED = 512  # where searches over k end
+State: TypeAlias = float | None
+"""How a run begins: without a correction (None), or with one that arrives this much later."""
+
+MOST_DRAFTED = 512  # where searches over k end: 0.95^512 is 4e-12
+TIE = 1e-9  # a draft that arrives this little after a step began belongs to the step
+NEGLIGIBLE = 1e-9  # probability of getting so far in a run
 
 
 def flat(k: int) -> float:
-    """Verifying costs nothing: a target bound by memory bandwidth, as far as that goes."""
+    """Verifying costs nothing, as on a target bound by memory bandwidth."""
     return 1.0
 
 
 def staircase(times: Mapping[int, float]) -> Curve:
-    """The curve through measured times (of any unit) by drafted tokens k; times[0] must be there. Between two
-    measured widths it is that of the larger one; beyond the last it grows by the last one's time per row."""
+    """The curve through measured times by drafted tokens k; times[0] must be there. Between two measured
+    widths it is that of the larger one; beyond the last it grows by the last one's time per row."""
     ks = sorted(times)
     plain, last = times[0], ks[-1]
 
@@ -53,7 +61,7 @@ def staircase(times: Mapping[int, float]) -> Curve:
 
 
 def run_length(a: float) -> float:
-    """Tokens from one mismatch to the next: those accepted, and the correction."""
+    """Tokens from one mismatch to the next, the correction included."""
     return 1 / (1 - a)
 
 
@@ -62,53 +70,23 @@ def per_step(a: float, k: int) -> float:
     return (1 - a ** (k + 1)) / (1 - a)
 
 
-def sync(a: float, r: float, v: Curve = flat, latency: float = 0.0) -> float:
-    """Drafting and verifying in turn, with the best number of drafted tokens (none included)."""
-    most = range(_useful(a) + 1)
-    return max(per_step(a, k) / (v(k) + (k / r + 2 * latency if k else 0.0)) for k in most)
-
-
 def asynchronous(a: float, r: float, h: float = 0.0) -> float:
-    """Drafting while the lead decodes, which never waits."""
+    """The closed form of `speedup` for v = 1, no latency and a whole r.
+
+    A run begins with a plain step: 1. Meanwhile the drafter drafts r tokens. The run goes on if the first of
+    them is right: a. Each later step verifies r - 1 tokens and draws one more; the run outlives it if all r
+    are right: a^r. Hence 1 + a + a a^r + … = 1 + a/(1-a^r). With a correction ready there is no plain step:
+    1/(1-a^r)."""
     ready = 1 / (1 - a**r)
     return run_length(a) / ((1 - h) * (1 + a * ready) + h * ready)
 
 
-def waiting(a: float, r: float, w: float, latency: float = 0.0) -> float:
-    """As `asynchronous` with h = 0, but after a mismatch the lead waits until w drafts have arrived. Latency
-    lengthens the wait only: what it costs later in the run is neglected."""
-    return run_length(a) / (w / r + 2 * latency + 1 + a ** (w + 1) / (1 - a**r))
-
-
-def best_wait(a: float, r: float) -> float:
-    """How many drafts to wait for after a mismatch; 0 where waiting does not pay."""
-    rate = math.log(1 / a)
-    return max(0.0, math.log((1 - a**r) / (r * rate)) / -rate - 1)
-
-
 def limit(a: float, r: float, v: Curve = flat) -> float:
     """What no chain of drafts can exceed: every step verifies the best number of tokens that the drafter can
-    have drafted in its time, right from the beginning."""
-    fits = [k for k in range(_useful(a) + 1) if k + 1 <= r * v(k)]
+    have drafted in its time."""
+    useful = min(MOST_DRAFTED, math.ceil(math.log(1e-6) / math.log(a)))
+    fits = [k for k in range(useful + 1) if k + 1 <= r * v(k)]
     return max((per_step(a, k) / v(k) for k in fits), default=1.0)
-
-
-def tree_limit(ranks: Sequence[float], v: Curve = flat, n_max: int = MOST_DRAFTED) -> float:
-    """What no tree of at most n_max drafted tokens can exceed. ranks[i]: probability that the drafter's
-    (i+1)-th likeliest token is the target's, the same everywhere. A node is accepted with the product along
-    its path, so the best tree of n nodes has the n largest products: no child comes before its parent."""
-    best = expected = 1.0
-    frontier = [-p for p in ranks]
-    heapq.heapify(frontier)
-    for n in range(1, n_max + 1):
-        f = -heapq.heappop(frontier)
-        expected += f
-        best = max(best, expected / v(n))
-        if f < 1e-6:
-            break
-        for p in ranks:
-            heapq.heappush(frontier, -f * p)
-    return best
 
 
 def with_outages(speedup: float, up: float) -> float:
@@ -116,6 +94,99 @@ def with_outages(speedup: float, up: float) -> float:
     return up * speedup + (1 - up)
 
 
-def _useful(a: float) -> int:
-    """Beyond so many drafted tokens another one adds nothing worth counting."""
-    return min(MOST_DRAFTED, math.ceil(math.log(1e-6) / math.log(a)))
+@dataclass(frozen=True, slots=True)
+class Scheme:
+    """k_max: most drafted tokens verified in one step; the others as above."""
+
+    a: float
+    r: float
+    latency: float = 0.0
+    h: float = 0.0
+    v: Curve = flat
+    k_max: int = MOST_DRAFTED
+
+    @property
+    def branch(self) -> int:
+        """Tokens after a correction drafted in advance."""
+        return max(0, math.floor(self.r) - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """The run's tokens first, …, last (counted from 1) are decided at `end`, after `duration`."""
+
+    first: int
+    last: int
+    end: float
+    duration: float
+
+
+def speedup(scheme: Scheme) -> float:
+    """Tokens per tt."""
+    times: dict[State, float] = {}
+    moves: dict[State, dict[State, float]] = {}
+    unseen: list[State] = [None]
+    while unseen:
+        state = unseen.pop()
+        if state not in times:
+            steps = list(_steps(scheme, state))
+            times[state] = sum(scheme.a ** (step.first - 1) * step.duration for step in steps)
+            moves[state] = _moves(scheme, state, steps)
+            unseen += moves[state]
+    shares = _stationary(moves)
+    return run_length(scheme.a) / sum(shares[state] * times[state] for state in times)
+
+
+def _steps(scheme: Scheme, state: State) -> Iterator[_Step]:
+    """The steps of a run that began in this state, as far as it is likely to get."""
+    now, committed = 0.0, 0
+    while scheme.a**committed > NEGLIGIBLE:
+        n_drafted = min(scheme.k_max, max(0, _arrived(scheme, state, now) - committed))
+        duration = scheme.v(n_drafted)
+        now += duration
+        yield _Step(committed + 1, committed + n_drafted + 1, now, duration)
+        committed += n_drafted + 1
+
+
+def _arrived(scheme: Scheme, state: State, now: float) -> int:
+    """How many drafted tokens of the run have arrived."""
+    n = max(0, math.floor(scheme.r * (now - 2 * scheme.latency) + TIE * scheme.r))
+    return n + scheme.branch if state is not None and now >= state - TIE else n
+
+
+def _moves(scheme: Scheme, state: State, steps: list[_Step]) -> dict[State, float]:
+    """Probabilities of the next run's state."""
+    moves: dict[State, float] = {None: 1 - scheme.h}
+    for step in steps if scheme.h else ():
+        for position in range(step.first, step.last + 1):
+            sent = _arrival(scheme, state, position)
+            delay = round(max(0.0, sent - step.end), 9)
+            p = scheme.a ** (position - 1) * (1 - scheme.a)
+            moves[delay] = moves.get(delay, 0.0) + scheme.h * p
+    return moves
+
+
+def _arrival(scheme: Scheme, state: State, position: int) -> float:
+    """When the guess for this position of the run arrives, and with it the correction of it."""
+    if state is not None:
+        if position <= scheme.branch:
+            return state
+        position -= scheme.branch
+    return 2 * scheme.latency + position / scheme.r
+
+
+def _stationary(moves: dict[State, dict[State, float]]) -> dict[State, float]:
+    """By iteration: most delays are 0, so the chain forgets where it began within a few runs."""
+    shares = {state: 1 / len(moves) for state in moves}
+    for _ in range(10_000):
+        after = dict.fromkeys(moves, 0.0)
+        for state, share in shares.items():
+            total = sum(moves[state].values())
+            for target, p in moves[state].items():
+                after[target] += share * p / total
+        change = max(abs(after[state] - shares[state]) for state in moves)
+        # Half of the old: a chain of two states that alternate would never settle
+        shares = {state: (after[state] + shares[state]) / 2 for state in moves}
+        if change < 1e-12:
+            break
+    return shares

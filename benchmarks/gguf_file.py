@@ -30,8 +30,7 @@ _FILE_TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class PlannedTensor:
-    """A tensor to write. `shape` in numpy's order (rows first); `values` is called once, when its turn has
-    come, and its result is dropped after writing."""
+    """A tensor to write. shape: in numpy's order, rows first. values: called once, just before writing."""
 
     name: str
     shape: tuple[int, ...]
@@ -44,7 +43,7 @@ class PlannedTensor:
 
 
 class GGUFSource:
-    """An existing file, mapped into memory. Raises StartupError when it is none."""
+    """An existing file, mapped into memory. Raises StartupError if it is no GGUF file."""
 
     def __init__(self, path: Path) -> None:
         if not path.is_file():

@@ -1,24 +1,25 @@
-"""A measured speed-up beside the formula's, over a grid of (a, r, latency, h)."""
+"""Measured speed-ups beside those of the formulas, over a grid of (a, r, latency, h)."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
-from benchmarks.renewal import Scheme, speedup
+from benchmarks import report
+from benchmarks.formulas import Scheme, speedup
 
 ACCEPTANCES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 SPEEDS = (2, 4, 8, 12, 20)
 LATENCIES = (0.0, 0.5, 1.0, 2.0)
 HITS = (0.0, 0.5, 0.8, 1.0)
-SHOWN = (0.6, 0.8, 0.95)  # acceptances of the table; the others count in its last column
-K_MAX = 128  # drafted tokens a step may verify: no bound in effect
-RUNS = 300  # between two mismatches, at least so many, and at least so many tokens:
-TOKENS = 1500
+SHOWN = 0.8  # acceptance of the table's figures; its last column counts all
+K_MAX = 128  # drafted tokens that a step may verify: more than ever arrive
+RUNS, TOKENS = 300, 1500  # least runs between mismatches, and least tokens, of a measured text
 
-Measure = Callable[[Scheme, int], float]
-"""The speed-up of a scheme over a text of so many tokens."""
+Measure: TypeAlias = Callable[[Scheme, int], float]
+"""The speed-up of a scheme over a text of this many tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,24 +34,23 @@ class Point:
         return self.measured / self.expected - 1
 
 
-def schemes() -> list[Scheme]:
-    """The whole grid, verifying at no cost."""
-    grid = itertools.product(LATENCIES, HITS, ACCEPTANCES, SPEEDS)
+def schemes(hits: Sequence[float] = HITS) -> list[Scheme]:
+    """The grid, verifying at no cost."""
+    grid = itertools.product(LATENCIES, hits, ACCEPTANCES, SPEEDS)
     return [Scheme(a, r, latency, h, k_max=K_MAX) for latency, h, a, r in grid]
 
 
 def n_tokens(a: float) -> int:
-    """A text long enough to measure at this acceptance: runs are longer where more is accepted."""
+    """A text long enough for RUNS runs."""
     return max(TOKENS, round(RUNS / (1 - a)))
 
 
-def measure(
-    grid: Iterable[Scheme], speed: Measure, on_point: Callable[[Point], None] = lambda point: None
-) -> list[Point]:
+def measure(grid: Iterable[Scheme], speed: Measure) -> list[Point]:
+    """Prints each point."""
     points: list[Point] = []
     for scheme in grid:
         points.append(Point(scheme, speed(scheme, n_tokens(scheme.a)), speedup(scheme)))
-        on_point(points[-1])
+        print(point_line(points[-1]), flush=True)
     return points
 
 
@@ -67,24 +67,20 @@ def point_line(point: Point) -> str:
 
 
 def table(points: Sequence[Point]) -> str:
-    """Markdown: a line for each (latency, h, shown a), measured (formula) for each r, and the largest
-    relative error of the line's (latency, h) over all a and r."""
+    """Markdown: a line for each (latency, h), measured (formula) by r at a = SHOWN, or at the first a there,
+    and the largest relative error over all a and r."""
     speeds = sorted({point.scheme.r for point in points})
-    heads = [*(f"r = {r:.0f}" for r in speeds), "largest error, all a"]
-    lines = [f"| L / tt | h | a | {' | '.join(heads)} |", "| ---: " * (3 + len(heads)) + "|"]
     groups: dict[tuple[float, float], list[Point]] = {}
     for point in points:
         groups.setdefault((point.scheme.latency, point.scheme.h), []).append(point)
+    rows: list[list[str]] = []
     for (latency, h), group in groups.items():
-        largest = f"{100 * worst(group).error:+.1f} %"
-        shown = [a for a in SHOWN if any(point.scheme.a == a for point in group)]
-        for a in shown or sorted({point.scheme.a for point in group}):
-            found = {point.scheme.r: point for point in group if point.scheme.a == a}
-            cells = [
-                f"{found[r].measured:.2f} ({found[r].expected:.2f})" if r in found else "-" for r in speeds
-            ]
-            lines.append(f"| {latency:g} | {h:g} | {a:g} | {' | '.join(cells)} | {largest} |")
-    return "\n".join(lines)
+        a = SHOWN if any(p.scheme.a == SHOWN for p in group) else group[0].scheme.a
+        found = {p.scheme.r: f"{p.measured:.2f} ({p.expected:.2f})" for p in group if p.scheme.a == a}
+        cells = [found.get(r, "-") for r in speeds]
+        rows.append([f"{latency:g}", f"{h:g}", f"{a:g}", *cells, f"{100 * worst(group).error:+.1f} %"])
+    heads = ["L / tt", "h", "a", *(f"r = {r:.0f}" for r in speeds), "largest error, all a"]
+    return report.table(heads, rows, n_words=0)
 
 
 def summary(points: Sequence[Point]) -> str:

@@ -1,8 +1,8 @@
 """What a streamed token costs between the engine and the socket: many streams at once, over a toy model.
 
-A lead in a process of its own generates for all of them at once; this process reads what arrives and looks at
-it afterwards. Counted is the CPU time of the thread of the lead's event loop while all streams run: the
-engine's own work and that of other processes is not part of it, what the kernel takes to send is told apart.
+A lead in a process of its own generates for all streams; this process stamps what arrives and parses it
+afterwards. Measured is the CPU time of the thread of the lead's event loop while all streams run, without the
+engine and other processes; the kernel's part, mostly sending, has a column of its own.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,14 +22,13 @@ from typing import Any, cast
 import orjson
 import uvloop
 
-from benchmarks.client import ReplyError
+from benchmarks import program, report
+from benchmarks.client import ReplyError, Stamped
 from benchmarks.http_lead import Lead, Told, lead
-from benchmarks.report import publish, section
-from server.errors import DuoError
 
 END = b"0\r\n\r\n"  # of a body in chunks
 ROUND_S = 120.0
-BOUND_US = 60.0  # for a token
+BOUND_US = 60.0  # of Python for a token: 64 streams at 50 tokens/s take a fifth of a core then
 MESSAGES = [{"role": "user", "content": "Say something."}]
 SCHEMA = {
     "type": "object",
@@ -42,7 +41,7 @@ TOOL = {"type": "function", "function": {"name": "say", "parameters": SCHEMA}}
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """A kind of stream. text: what of the reply's text one event has; in the toy, a token is a character."""
+    """A kind of stream. text: the reply's text in one event; the toy's tokens are characters."""
 
     name: str
     path: str
@@ -79,9 +78,9 @@ MODES = (
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What one round of streams came to. cost_us: CPU time of the event loop's thread for a token, the
-    kernel's for it aside; kernel_us: that; per_chunk: tokens in a chunk with text; latencies: seconds from
-    the engine to the client, of each token."""
+    """One round of streams. rate: tokens/s; cost_us, kernel_us: CPU time of the event loop's thread for a
+    token outside and inside the kernel; per_chunk: tokens in a chunk with text; latencies: seconds from the
+    engine to the client, of each token."""
 
     rate: float
     cost_us: float
@@ -94,7 +93,7 @@ class Round:
 
 
 class Stream(asyncio.Protocol):
-    """One request, and what has been received of the reply, stamped."""
+    """One request, and the bytes of its reply with the times at which they arrived."""
 
     def __init__(self, request: bytes) -> None:
         self.received: list[tuple[float, bytes]] = []
@@ -115,7 +114,7 @@ class Stream(asyncio.Protocol):
             self.ended.set_result(None)
 
 
-async def streams(mode: Mode, port: int, n: int, n_tokens: int) -> dict[str, list[tuple[float, bytes]]]:
+async def streams(mode: Mode, port: int, n: int, n_tokens: int) -> dict[str, Stamped]:
     """What n clients of this mode received, by the id of their request."""
     loop = asyncio.get_running_loop()
     body = json.dumps({"model": "toy", "stream": True, **mode.body, _limit(mode): n_tokens}).encode()
@@ -137,7 +136,7 @@ def _limit(mode: Mode) -> str:
     return "max_output_tokens" if mode.path == "/v1/responses" else "max_tokens"
 
 
-def events(received: Sequence[tuple[float, bytes]]) -> list[tuple[float, dict[str, Any]]]:
+def events(received: Stamped) -> list[tuple[float, dict[str, Any]]]:
     """The server-sent events of a reply, each with when all of it was here. Raises ReplyError."""
     whole = b"".join(data for _, data in received)
     head, _, _ = whole.partition(b"\r\n\r\n")
@@ -166,7 +165,7 @@ def _parsed(event: bytes) -> dict[str, Any] | None:
     return None if data == b"[DONE]" else orjson.loads(data)
 
 
-def result(mode: Mode, told: Told, replies: dict[str, list[tuple[float, bytes]]]) -> Round:
+def result(mode: Mode, told: Told, replies: dict[str, Stamped]) -> Round:
     """Raises ReplyError unless there was a time when all streams ran."""
     window = told.window
     if window is None:
@@ -191,8 +190,8 @@ def result(mode: Mode, told: Told, replies: dict[str, list[tuple[float, bytes]]]
     )
 
 
-def measure(mode: Mode, lead: Lead, n_streams: int, n_tokens: int) -> Round:
-    """One round. Raises ReplyError."""
+def measure_round(mode: Mode, lead: Lead, n_streams: int, n_tokens: int) -> Round:
+    """Raises ReplyError."""
     replies = uvloop.run(streams(mode, lead.port, n_streams, n_tokens))
     return result(mode, lead.told(), replies)
 
@@ -200,80 +199,50 @@ def measure(mode: Mode, lead: Lead, n_streams: int, n_tokens: int) -> Round:
 # -- the program ----------------------------------------
 
 
-def table(rounds: dict[str, list[Round]]) -> str:
-    """Markdown: medians over the rounds; the latencies are those of all of them."""
-    lines = [
-        "| stream | Python, µs a token | kernel, µs | tokens/s | tokens in a chunk | p50, ms | p99, ms |",
-        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
-    ]
+def table(rounds: Mapping[str, Sequence[Round]]) -> str:
+    """Markdown: medians over the rounds; latencies are of all rounds together."""
+    heads = (
+        "stream",
+        "Python, µs a token",
+        "kernel, µs",
+        "tokens/s",
+        "tokens in a chunk",
+        "p50, ms",
+        "p99, ms",
+    )
+    rows: list[list[str]] = []
     for name, some in rounds.items():
         latencies = sorted(1e3 * latency for one in some for latency in one.latencies)
         cost = median(one.cost_us for one in some)
-        cells = [
-            name,
-            f"**{cost:.1f}**" if cost > BOUND_US else f"{cost:.1f}",
-            f"{median(one.kernel_us for one in some):.1f}",
-            f"{median(one.rate for one in some):,.0f}",
-            f"{median(one.per_chunk for one in some):.2f}",
-            *(f"{quantile(latencies, share):.1f}" for share in (0.5, 0.99)),
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        rows.append(
+            [
+                name,
+                f"**{cost:.1f}**" if cost > BOUND_US else f"{cost:.1f}",
+                f"{median(one.kernel_us for one in some):.1f}",
+                f"{median(one.rate for one in some):,.0f}",
+                f"{median(one.per_chunk for one in some):.2f}",
+                *(f"{latencies[int(share * (len(latencies) - 1))]:.1f}" for share in (0.5, 0.99)),
+            ]
+        )
+    return report.table(heads, rows)
 
 
-def quantile(ordered: Sequence[float], share: float) -> float:
-    """Of at least one number, in ascending order."""
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
-
-
-def _flags() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("benchmarks.http", description=__doc__)
-    parser.add_argument("--streams", type=int, default=64, help="at once (default: %(default)s)")
-    parser.add_argument("--max-tokens", type=int, default=200, help="of a stream (default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=5, help="of each mode, in turn (default: %(default)s)")
-    parser.add_argument(
-        "--step-ms",
-        type=float,
-        default=15.0,
-        help="what a decode takes besides the toy's work; 0: as fast as can be: tokens that wait go out "
-        "together (default: %(default)s)",
-    )
-    names = [mode.name for mode in MODES]
-    parser.add_argument("--modes", nargs="+", choices=names, default=names, help="default: all")
-    parser.add_argument(
-        "--beside", type=Path, help="another checkout of duo, whose rounds are in turn with ours"
-    )
-    parser.add_argument("--append", type=Path, help="append the result to this markdown file")
-    return parser
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    arguments = sys.argv[1:] if argv is None else argv
-    args = _flags().parse_args(arguments)
-    try:
-        rounds = compared(args)
-    except DuoError as error:
-        print(f"http: {error}", file=sys.stderr)
-        return 1
+def measure(args: argparse.Namespace) -> program.Result:
+    """Raises DuoError."""
     what = (
         f"{args.streams} streams of {args.max_tokens} tokens at once, {args.rounds} rounds of each kind in "
         f"turn, {args.step_ms:g} ms and more for a decode. CPU time of the event loop's thread while all "
         "streams run; *kernel* is mostly sending. Latency from the engine's event to the client. Medians "
         f"over rounds; bold: more than {BOUND_US:.0f} µs of Python."
     )
-    text = section(
-        "what a streamed token costs over HTTP", "benchmarks.http", arguments, [what, table(rounds)]
-    )
-    publish(text, args.append)
-    return 0
+    return "what a streamed token costs over HTTP", [what, table(compared(args))]
 
 
 def compared(args: argparse.Namespace) -> dict[str, list[Round]]:
-    """Rounds by their rows' names. Raises DuoError."""
+    """Rounds by the names of their rows. Raises DuoError."""
     modes = [mode for mode in MODES if mode.name in args.modes]
-    checkouts: dict[str, Path | None] = {"": None}
-    if args.beside:
-        checkouts = {", beside": args.beside, **checkouts}
+    checkouts: dict[str, Path | None] = {", beside": args.beside} if args.beside else {}
+    checkouts[""] = None
     rounds: dict[str, list[Round]] = {mode.name + suffix: [] for mode in modes for suffix in checkouts}
     with ExitStack() as stack:
         leads = {
@@ -283,11 +252,26 @@ def compared(args: argparse.Namespace) -> dict[str, list[Round]]:
         for number in range(args.rounds):
             for mode in modes:
                 for suffix, one in leads.items():
-                    measured = measure(mode, one, args.streams, args.max_tokens)
+                    measured = measure_round(mode, one, args.streams, args.max_tokens)
                     rounds[mode.name + suffix].append(measured)
                     cost = f"{measured.cost_us:.1f} + {measured.kernel_us:.1f} µs"
                     print(f"{number + 1}: {mode.name}{suffix}: {cost}", flush=True)
     return rounds
+
+
+def _parser() -> argparse.ArgumentParser:
+    what = "What a streamed token costs the event loop."
+    parser = program.make_parser("http", what, "rounds", "max-tokens", rounds=5, max_tokens=200)
+    add, names = parser.add_argument, [mode.name for mode in MODES]
+    add("--streams", type=int, default=64, help="at once")
+    add("--step-ms", type=float, default=15.0, help="added to each decode; 0: waiting tokens go out together")
+    add("--modes", nargs="+", choices=names, default=names, help="default: all")
+    add("--beside", type=Path, help="another checkout of duo, whose rounds are in turn with ours")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    return program.run(_parser(), argv, measure)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
-"""The same function at the cost of a larger model: real text at real cost where no large weights are at hand.
+"""A model at the cost of a larger one with the same text, or in another tensor type.
 
 `python -m benchmarks.inflate --model M --params 400M --type bf16 --out FILE`
 `python -m benchmarks.inflate --model M --layers 24 --embd 2048 --ffn 5632 --heads 32 --kv-heads 8 …`
+`python -m benchmarks.inflate --model M --type f32 --out FILE`: the same shape, converted
 
 The first channels of every matrix are the model's own. Channels added to the residual stream are never
-written (zero rows of attn_output, ffn_down; zero columns of the embedding), so they stay zero and whoever
-reads them may have any weights. Added heads and feed-forward channels are computed, then multiplied by zero;
+written (zero rows of attn_output, ffn_down; zero columns of the embedding), so they stay zero and their
+readers may have any weights. Added heads and feed-forward channels are computed, then multiplied by zero;
 added layers write nothing at all. The model's own heads stay with their key-value heads: where each of those
 serves more heads than before, the added ones come after the model's own. RMSNorm divides by the mean over all
 D channels instead of d, hence by sqrt(d/D) of what it was: its weights are scaled by sqrt(d/D), its epsilon
@@ -18,6 +19,8 @@ from __future__ import annotations
 
 import argparse
 import functools
+import hashlib
+import os
 import re
 import sys
 import zlib
@@ -32,6 +35,7 @@ import numpy.typing as npt
 from benchmarks.gguf_file import KINDS, GGUFSource, Kind, PlannedTensor, Values, kind_for, write
 from benchmarks.shape import Shape, choose, parse_count
 from server.errors import DuoError, StartupError
+from server.settings import BUNDLED_MODEL
 
 Places: TypeAlias = npt.NDArray[np.int64]
 
@@ -39,16 +43,28 @@ KEY_LENGTH, VALUE_LENGTH = "llama.attention.key_length", "llama.attention.value_
 NORMS = ("attn_norm", "ffn_norm")
 READERS = ("attn_q", "attn_k", "attn_v", "ffn_gate", "ffn_up")  # read the residual stream: padding is random
 WRITERS = ("attn_output", "ffn_down")  # write it: padding is zero
+N_PARAMS, KIND = 400_000_000, "bf16"  # of the model that make demo and most programs take
+
+
+def bundled_400m() -> Path:
+    """The bundled target at the cost of a 400M-parameter BF16 model, made by the first call, in the user's
+    cache directory. Raises StartupError, OSError."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "duo"
+    digest = hashlib.sha256(BUNDLED_MODEL.read_bytes()).hexdigest()[:8]
+    path = cache / f"{BUNDLED_MODEL.stem}-inflated-400m-{KIND}-{digest}.gguf"
+    if not path.exists():
+        shape = choose(read_shape(GGUFSource(BUNDLED_MODEL)), N_PARAMS)
+        print(f"Inflating the bundled target, once, to {describe(shape, KIND)}: {path}", file=sys.stderr)
+        inflate(BUNDLED_MODEL, path, shape, KIND)
+    return path
 
 
 def read_shape(source: GGUFSource) -> Shape:
     """Raises StartupError unless the model can be inflated: architecture llama, dense, without biases."""
     if source.field("general.architecture") != "llama":
         raise StartupError("only models of the architecture llama can be inflated")
-    n_embd, n_heads = (
-        int(source.field("llama.embedding_length")),
-        int(source.field("llama.attention.head_count")),
-    )
+    n_embd = int(source.field("llama.embedding_length"))
+    n_heads = int(source.field("llama.attention.head_count"))
     head_dim = int(source.field(KEY_LENGTH) or n_embd // n_heads)
     shape = Shape(
         n_layers=int(source.field("llama.block_count")),
@@ -68,8 +84,7 @@ def read_shape(source: GGUFSource) -> Shape:
 
 
 def inflate(model: Path, out: Path, shape: Shape, kind: str) -> None:
-    """Write `model` in that larger shape (Shape.widened, Shape.enlarged) with its matrices as `kind`.
-    Deterministic. Raises StartupError."""
+    """Write `model` in this larger shape with its matrices as `kind`. Deterministic. Raises StartupError."""
     source, wanted = GGUFSource(model), KINDS[kind]
     small = read_shape(source)
     if problem := small.misfit(shape) or _misfit_of_blocks(shape, wanted):
@@ -140,8 +155,8 @@ def _shape_of(role: str, s: Shape) -> tuple[int, ...]:
 
 
 def _places(role: str, axis: int, small: Shape, large: Shape) -> Places:
-    """Where the model's own rows (axis 0) or columns (axis 1) lie in the larger matrix: first, but for query
-    heads, which lie with their key-value heads."""
+    """Indices of the model's own rows (axis 0) or columns (axis 1) in the larger matrix: the first ones,
+    except for query heads, which lie with their key-value heads."""
     own, new = _shape_of(role, small)[axis], _shape_of(role, large)[axis]
     if (role, axis) not in (("attn_q", 0), ("attn_output", 1)) or large.group == small.group:
         return np.arange(min(own, new))
@@ -168,7 +183,7 @@ def _values(
 
 
 def _noise(name: str, shape: tuple[int, ...]) -> Values:
-    """Uniform, of variance 1/n where n inputs are read, which keeps their scale. The same on each run."""
+    """Uniform, of variance 1/n for n inputs, which keeps their scale. Deterministic."""
     rng = np.random.default_rng(zlib.crc32(name.encode()))
     width = (12 / shape[-1]) ** 0.5
     values = rng.random(shape, dtype=np.float32)
@@ -177,58 +192,56 @@ def _noise(name: str, shape: tuple[int, ...]) -> Values:
     return values
 
 
+def convert(model: Path, out: Path, kind: str = "f32") -> None:
+    """Write any `model` with its matrices as `kind`; its metadata stays, except the file type."""
+    source, wanted = GGUFSource(model), KINDS[kind]
+    planned = [
+        PlannedTensor(name, shape, kind_for(shape, wanted), functools.partial(source.values, name))
+        for name in source.names
+        for shape in [source.shape(name)]
+    ]
+    write(out, source, wanted, planned, {})
+
+
+def describe(shape: Shape, kind: str) -> str:
+    """One line about a shape in a type."""
+    heads = f"{shape.n_heads} heads and {shape.n_kv_heads} key-value heads of {shape.head_dim}"
+    layers = f"{shape.n_layers} layers of width {shape.n_embd}, FFN {shape.n_ffn}"
+    return f"{shape.n_params / 1e6:,.1f}M parameters as {kind}: {layers}, {heads}"
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.inflate",
-        description="Inflate a llama-architecture GGUF: the same text at the cost of a larger model.",
+        description="The same text at the cost of a larger llama model; without sizes, in another type.",
     )
-    parser.add_argument("--model", type=Path, required=True, help="the GGUF file to inflate")
-    parser.add_argument("--params", type=parse_count, help="parameters wanted, such as 400M: chooses a shape")
-    parser.add_argument("--width", type=int, help="instead: factor of every width, with --layers")
-    parser.add_argument("--layers", type=int, help="layers in all")
-    parser.add_argument("--embd", type=int, help="or each by itself: channels of the residual stream")
-    parser.add_argument("--ffn", type=int, help="channels of the feed-forward layers")
-    parser.add_argument("--heads", type=int, help="heads, of the size they have")
-    parser.add_argument("--kv-heads", type=int, help="key-value heads")
-    parser.add_argument("--type", choices=KINDS, default="bf16", help="type of the matrices")
-    parser.add_argument("--out", type=Path, required=True, help="the GGUF file to write")
+    add = parser.add_argument
+    add("--model", type=Path, required=True, help="the GGUF file to inflate")
+    add("--params", type=parse_count, help="parameters wanted, such as 400M: chooses a shape")
+    add("--layers", dest="n_layers", type=int, help="or each size by itself: layers")
+    add("--embd", dest="n_embd", type=int, help="channels of the residual stream")
+    add("--ffn", dest="n_ffn", type=int, help="channels of the feed-forward layers")
+    add("--heads", dest="n_heads", type=int, help="heads, of the size they have")
+    add("--kv-heads", dest="n_kv_heads", type=int, help="key-value heads")
+    add("--type", choices=KINDS, default="bf16", help="type of the matrices")
+    add("--out", type=Path, required=True, help="the GGUF file to write")
     args = parser.parse_args(argv)
-    sizes = (args.embd, args.ffn, args.heads, args.kv_heads)
-    ways = (args.params, args.width, any(sizes) or (args.layers and not args.width))
-    if sum(map(bool, ways)) != 1 or (args.width and not args.layers) or (args.params and args.layers):
-        parser.error("give --params, or --width and --layers, or some of --layers, --embd, --ffn, --heads …")
+    sizes = {name: size for name, size in vars(args).items() if name.startswith("n_") and size}
+    if sizes and args.params:
+        parser.error("give --params, or some of --layers, --embd, --ffn, --heads, --kv-heads")
     try:
-        small = read_shape(GGUFSource(args.model))
-        shape = _wanted_shape(small, args)
-        print(describe(shape, args.type), flush=True)
-        inflate(args.model, args.out, shape, args.type)
+        if sizes or args.params:
+            small = read_shape(GGUFSource(args.model))
+            shape = choose(small, args.params) if args.params else small.enlarged(**sizes)
+            print(describe(shape, args.type), flush=True)
+            inflate(args.model, args.out, shape, args.type)
+        else:
+            convert(args.model, args.out, args.type)
     except (DuoError, ValueError) as error:
         print(f"inflate: {error}", file=sys.stderr)
         return 1
     print(f"wrote {args.out} ({args.out.stat().st_size / 1e6:,.0f} MB)")
     return 0
-
-
-def _wanted_shape(small: Shape, args: argparse.Namespace) -> Shape:
-    """Raises ValueError."""
-    if args.params:
-        return choose(small, args.params)
-    if args.width:
-        return small.widened(args.width, args.layers)
-    return small.enlarged(
-        n_layers=args.layers,
-        n_embd=args.embd,
-        n_ffn=args.ffn,
-        n_heads=args.heads,
-        n_kv_heads=args.kv_heads,
-    )
-
-
-def describe(shape: Shape, kind: str) -> str:
-    """One line about a shape in a type, for people."""
-    heads = f"{shape.n_heads} heads and {shape.n_kv_heads} key-value heads of {shape.head_dim}"
-    layers = f"{shape.n_layers} layers of width {shape.n_embd}, FFN {shape.n_ffn}"
-    return f"{shape.n_params / 1e6:,.1f}M parameters as {kind}: {layers}, {heads}"
 
 
 if __name__ == "__main__":

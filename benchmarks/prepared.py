@@ -1,15 +1,16 @@
-"""A session without a model: prepared rows of logits, guesses that are right as often as wanted, and a clock
-on which decodes take as long as a model's. What is left is the server's own work.
+"""A session without a model: prepared rows of logits, guesses with a set share of right ones, and a clock on
+which decodes take as long as a model's. What remains is the server's own work.
 """
 
 from __future__ import annotations
 
+import cProfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from server.engine.proposer import NOTHING, ROOT, Ask, NoProposer, Proposal
+from server.engine.proposer import NOTHING, ROOT, Ask, NoProposer, Planned, Proposal
 from server.engine.request import Speculation
 from server.llama.backend import Batch, Logits
 from server.llama.fake import FakeVocabulary
@@ -20,6 +21,7 @@ from server.speculation.bus import Listener
 from server.speculation.messages import Close, Commit, Draft, Message, Open, chain_next
 from server.speculation.presence import Presence, VocabularyCard
 
+N_PROMPT = 512  # tokens
 N_ROWS = 48  # different rows of a set
 N_BATCH = 64
 DEPTH, LEAVES = 8, 3  # guesses of a step, and leaves of a tree of them
@@ -40,8 +42,7 @@ class SizedVocabulary(FakeVocabulary):
 
 
 class Watch:
-    """A clock on which every decode takes what a model takes; decoded_s is what all of
-    them really took."""
+    """A clock on which every decode takes what a model takes. decoded_s: what all of them really took."""
 
     def __init__(self) -> None:
         self.decoded_s = 0.0
@@ -50,13 +51,25 @@ class Watch:
     def __call__(self) -> float:
         return time.perf_counter() + self._ahead_s
 
+    def outside(self, work: Callable[[], object], profile: cProfile.Profile | None) -> float:
+        """Seconds of this work without its decodes. A profile records it."""
+        decoded_s = self.decoded_s
+        if profile:
+            profile.enable()
+        began = time.perf_counter()
+        work()
+        spent_s = time.perf_counter() - began
+        if profile:
+            profile.disable()
+        return spent_s - (self.decoded_s - decoded_s)
+
     def decoded(self, spent_s: float, model_s: float) -> None:
         self.decoded_s += spent_s
         self._ahead_s += model_s - spent_s
 
 
 class PreparedBackend:
-    """Implements Backend. What follows a token depends on its position only, in an order without a period."""
+    """Implements Backend. Its logits depend on the position only, in an order without a period."""
 
     name = "prepared"
     chat_template: str | None = None
@@ -67,7 +80,7 @@ class PreparedBackend:
     n_batch = N_BATCH
 
     def __init__(self, rows: Logits, n_ctx: int, watch: Watch, *, drafts: bool = False) -> None:
-        """drafts: a draft model: where a guess shall be wrong, its rows are others than the lead's."""
+        """drafts: a draft model, whose rows differ from the lead's where a guess shall be wrong."""
         self._drafts = drafts
         self.vocab = SizedVocabulary(rows.shape[1])
         self.n_ctx = self.n_cells = n_ctx
@@ -93,6 +106,9 @@ class PreparedBackend:
     def copy(self, source: int, target: int, start: int, end: int) -> None:
         pass
 
+    def length(self, seq: int) -> int:
+        return 0
+
     def intact(self, seq: int, length: int) -> bool:
         return True
 
@@ -110,14 +126,13 @@ class PreparedBackend:
 
 
 def row_after(position: int) -> int:
-    """The number of the row that says what follows the token at that position: as good as at random, and
-    without a call that a profile would show."""
+    """The index of the row that follows the token there: as good as random, in no function of its own that a
+    profile would show."""
     return (position * 2654435761 >> 16) % N_ROWS
 
 
 def make_rows(n_vocab: int, *, peaked: bool) -> Logits:
-    """Logits as of a language model: normally distributed, and where the model is sure five likely tokens far
-    above the rest."""
+    """Normally distributed logits. peaked: with five likely tokens far above the rest."""
     rng = np.random.default_rng(0)
     rows = 2.0 * rng.standard_normal((N_ROWS, n_vocab), np.float32)
     if peaked:
@@ -130,7 +145,7 @@ def make_rows(n_vocab: int, *, peaked: bool) -> Logits:
 
 
 class Script:
-    """What will be drawn, and what is guessed instead where the guess is wrong. Pure."""
+    """The draw and the guess for each position. Pure."""
 
     def __init__(self, rows: Logits, sampling: SamplingParams) -> None:
         self._rows = rows
@@ -149,12 +164,12 @@ class Script:
         return truth if _right(position) else (truth + 1) % self._rows.shape[1]
 
     def instead(self, position: int) -> int:
-        """What to guess if the guess is wrong; that is right then."""
+        """The second guess, which is right where the guess is wrong."""
         truth = self.truth(position)
         return (truth + 2) % self._rows.shape[1] if _right(position) else truth
 
     def is_sure(self, position: int) -> bool:
-        """Of most right guesses, and of some wrong ones."""
+        """True for most right guesses and for some wrong ones."""
         return (mix(position + 2) % 4 == 0) != _right(position)
 
 
@@ -163,7 +178,7 @@ def _right(position: int) -> bool:
 
 
 class ScriptedProposer(NoProposer):
-    """A chain of DEPTH guesses, or a tree of as many with two alternatives, made beforehand."""
+    """A chain of DEPTH guesses, or a tree of DEPTH nodes with two alternatives, made between steps."""
 
     def __init__(self, script: Script, *, leaves: int) -> None:
         self._script = script
@@ -172,12 +187,17 @@ class ScriptedProposer(NoProposer):
         self._next = NOTHING
 
     def open(
-        self, session: int, tokens: Sequence[int], sampling: SamplingParams, bounds: Speculation
+        self,
+        session: int,
+        tokens: Sequence[int],
+        sampling: SamplingParams,
+        bounds: Speculation,
+        n_dropped: int = 0,
     ) -> None:
         self._tokens = tokens
 
     def prepare(self) -> None:
-        """The guesses of the step to come."""
+        """Make the guesses of the next step."""
         position, script = len(self._tokens), self._script
         n_path = DEPTH - (self._leaves - 1)
         path = [script.guess(position + i) for i in range(n_path)]
@@ -185,13 +205,13 @@ class ScriptedProposer(NoProposer):
         parents = [*range(ROOT, n_path - 1), *range(ROOT, ROOT + len(others))]
         self._next = Proposal((*path, *others), tuple(parents), ("script",) * DEPTH)
 
-    def propose(self, asks: Sequence[Ask], n_rows: int, n_cells: int) -> list[Proposal]:
-        return [self._next for _ in asks]
+    def propose(self, asks: Sequence[Ask], n_rows: int, n_cells: int) -> Planned:
+        return Planned([self._next for _ in asks])
 
 
 class ScriptedDrafter:
-    """Implements Bus towards one drafter, which answers when told to: DEPTH guesses ahead, and with
-    `branches` a second one wherever it is not sure. What the lead confirms is not sent again."""
+    """Implements Bus towards one drafter, which answers between steps: DEPTH guesses ahead, and with
+    `branches` a second guess wherever it is not sure. Confirmed guesses are not sent again."""
 
     def __init__(self, script: Script, n_vocab: int, *, branches: bool) -> None:
         card = VocabularyCard(n_vocab, None, None, ())
@@ -200,7 +220,7 @@ class ScriptedDrafter:
         self._script = script
         self._branches = branches
         self._told: list[Message] = []
-        self._session = self._epoch = 0
+        self._session = 0
         self._position = 0  # how many tokens are committed
         self._chain = 0  # after them
         self._path: list[int] = []
@@ -219,7 +239,7 @@ class ScriptedDrafter:
         pass
 
     def answer(self) -> None:
-        """Take in what the lead has told, and send what follows from it."""
+        """Take in the lead's messages, then send guesses."""
         told, self._told = self._told, []
         for message in told:
             self._follow(message)
@@ -229,7 +249,7 @@ class ScriptedDrafter:
     def _follow(self, message: Message) -> None:
         match message:
             case Open():
-                self._session, self._epoch = message.session, message.epoch
+                self._session = message.session
                 self._position, self._chain, self._path = len(message.tokens), message.chain, []
             case Commit():
                 n = len(message.tokens)
@@ -259,5 +279,5 @@ class ScriptedDrafter:
 
     def _send(self, base: int, chain: int, tokens: list[int], confidences: list[int]) -> None:
         parents = tuple(range(ROOT, ROOT + len(tokens)))
-        place = (self.drafter.id, self._session, self._epoch, base, chain)
+        place = (self.drafter.id, self._session, base, chain)
         self._listener.received(Draft(*place, 100, parents, tuple(tokens), bytes(confidences)))

@@ -1,4 +1,4 @@
-"""Servers as child processes: started on a free port, awaited by their health check, measured, ended."""
+"""Servers as child processes: start on a free port, wait for the health check, measure CPU time, end."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -28,21 +28,24 @@ POLL_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """`name` for tables; `{port}` in the arguments becomes the port."""
+    """name: for tables. `{port}` in the arguments becomes the port. drafts: it is ready only with a drafter
+    or a draft model of its own."""
 
     name: str
     arguments: tuple[str, ...]
+    drafts: bool = False
 
 
 class Process:
-    """A server on a port of its own. Its output goes to a file that is quoted when it does not start.
+    """A server on a port of its own. Its output goes to a file, which is quoted if it does not start.
 
-    company: what there is besides, whenever it is this server's turn to be asked, and only then.
+    company: a context that is entered around each request to this server.
     """
 
     def __init__(self, command: Command, port: int | None = None) -> None:
         """port: a free one unless given."""
         self.name = command.name
+        self._drafts = command.drafts
         self.company: Callable[[], AbstractContextManager[object]] = nullcontext
         self.port = port or free_port()
         arguments = [argument.replace("{port}", str(self.port)) for argument in command.arguments]
@@ -64,7 +67,8 @@ class Process:
         self.stop()
 
     def wait_ready(self, n_drafters: int = 0, timeout_s: float = START_S) -> None:
-        """Until GET /health is 200 and that many drafters are there. Raises StartupError."""
+        """Until GET /health is 200 and n_drafters drafters are there, or the drafter of its own where the
+        command drafts. Raises StartupError."""
         deadline = time.monotonic() + timeout_s
         while not self._ready(n_drafters):
             self.check_alive()
@@ -78,15 +82,10 @@ class Process:
         if status is not None:
             raise StartupError(f"{self.name} ended with status {status}: {self._last_lines()}")
 
-    def wait_drafting(self) -> None:
-        """Until it is ready and has what drafts for it: a drafter, or a draft model of its own. Raises
-        StartupError."""
-        self.wait_ready()
-        if self.health().get("draft_mode") != "sync":
-            self.wait_ready(n_drafters=1)
-
     def _ready(self, n_drafters: int) -> bool:
         status, health = self._get_health()
+        if self._drafts and health.get("draft_mode") != "sync":
+            n_drafters = max(1, n_drafters)
         if not n_drafters:
             return status == 200
         drafters: list[dict[str, Any]] = health.get("drafters", [])
@@ -143,7 +142,7 @@ class Process:
 
 
 def free_port() -> int:
-    """A free port that no outgoing connection will be given meanwhile: below the ephemeral ones."""
+    """A free port below the ephemeral ones, which outgoing connections take."""
     while True:
         port = random.randrange(20_000, 32_000)
         with socket.socket() as probe, suppress(OSError):
@@ -167,14 +166,29 @@ def _tree_cpu_seconds(root: int) -> float:
     return sum(ticks.get(pid, 0) for pid in members) / os.sysconf("SC_CLK_TCK")
 
 
+def start(stack: ExitStack, commands: Iterable[Command]) -> list[Process]:
+    """Start servers one after the other, each ready before the next: what a server measures at its start
+    decides how it drafts. The stack ends them. Raises StartupError."""
+    started: list[Process] = []
+    for command in commands:
+        started.append(stack.enter_context(Process(command)))
+        started[-1].wait_ready()
+    return started
+
+
 def idle_cpu(processes: Sequence[Process], seconds: float) -> list[float | None]:
-    """What each takes of one core while nobody asks anything, 1.0 being all of it."""
+    """Each one's share of one core while nobody asks anything."""
     before = [process.cpu_seconds() for process in processes]
     time.sleep(seconds)
     after = [process.cpu_seconds() for process in processes]
     return [None if b is None or a is None else (a - b) / seconds for b, a in zip(before, after, strict=True)]
 
 
+def on_device(device: int | None) -> tuple[str, ...]:
+    """What precedes a command line so that it sees this CUDA device only; None: all devices."""
+    return () if device is None else ("env", f"CUDA_VISIBLE_DEVICES={device}")
+
+
 def duo(*arguments: str) -> tuple[str, ...]:
-    """A command line of this checkout's duo, on a port to be chosen."""
+    """A command line of this checkout's duo."""
     return (sys.executable, "-m", "server", *arguments, "--host", "127.0.0.1", "--port", "{port}")

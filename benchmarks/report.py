@@ -1,83 +1,96 @@
-"""Results for people: a heat in a line, standings as a markdown table, and what they were measured on."""
+"""Results for people: markdown tables and sections, and the machine they were measured on."""
 
 from __future__ import annotations
 
-import argparse
 import datetime
 import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import TypeVar
 
 from benchmarks.contest import Heat, Standing
+from server.errors import StartupError
 from server.flags import n_cores
 
-T = TypeVar("T")
+_STANDINGS = (
+    "server",
+    "t/s, its own report",
+    "ratio",
+    "t/s, client's clock",
+    "ratio",
+    "t/s in all",
+    "first text, ms",
+    "drafts accepted",
+    "same text",
+    "idle CPU",
+)
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]], n_words: int = 1) -> str:
+    """Markdown. The first n_words columns are words, the others numbers."""
+    rule = ["---"] * n_words + ["---:"] * (len(heads) - n_words)
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (heads, rule, *rows))
+
+
+def number(value: float | None, digits: int = 1) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.0f} %"
+
+
+def accepted(n_accepted: int, n_drafted: int) -> str:
+    return f"{n_accepted} of {n_drafted}" if n_drafted else "-"
 
 
 def heat_line(heat: Heat) -> str:
     """Tokens/s of each server by its own report, with the ratio to the first one's."""
     first = heat.replies[0]
-    parts = [f"{_number(first.server_rate)} t/s"]
+    parts = [f"{number(first.server_rate)} t/s"]
     for reply in heat.replies[1:]:
         ratio = reply.server_rate / first.server_rate if reply.server_rate and first.server_rate else None
         other = "" if reply.text == first.text else " (other text)"
-        parts.append(f"{_number(reply.server_rate)} x {_number(ratio, 2)}{other}")
+        parts.append(f"{number(reply.server_rate)} x {number(ratio, 2)}{other}")
     return f"{heat.prompt.id:16} {first.n_tokens:4} tokens: " + " | ".join(parts)
 
 
 def standings_table(standings: Sequence[Standing], idle: Sequence[float | None]) -> str:
-    """Markdown. `idle`: each server's share of a core while nobody asked anything."""
-    lines = [
-        "| server | t/s, its own report | ratio | t/s, client's clock | ratio | t/s in all | first text, ms |"
-        " drafts accepted | same text | idle CPU |",
-        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+    """Markdown. idle: each server's share of a core while nobody asked anything."""
+    rows = [
+        (
+            s.name,
+            number(s.server_rate),
+            number(s.server_ratio, 2),
+            number(s.client_rate),
+            number(s.client_ratio, 2),
+            number(s.total_rate),
+            number(s.first_ms),
+            accepted(s.n_accepted, s.n_drafted) + (f" ({percent(s.acceptance)})" if s.n_drafted else ""),
+            f"{s.n_equal} of {s.n_heats}",
+            percent(share),
+        )
+        for s, share in zip(standings, idle, strict=True)
     ]
-    for standing, share in zip(standings, idle, strict=True):
-        drafts = _percent(standing.acceptance)
-        if standing.n_drafted:
-            drafts = f"{standing.n_accepted} of {standing.n_drafted} ({drafts})"
-        cells = [
-            standing.name,
-            _number(standing.server_rate),
-            _number(standing.server_ratio, 2),
-            _number(standing.client_rate),
-            _number(standing.client_ratio, 2),
-            _number(standing.total_rate),
-            _number(standing.first_ms),
-            drafts,
-            f"{standing.n_equal} of {standing.n_heats}",
-            _percent(share),
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+    return table(_STANDINGS, rows)
 
 
 def machine() -> str:
     """One line about the hardware and the versions."""
-    name = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        names = [
-            line.partition(":")[2].strip()
-            for line in cpuinfo.read_text().splitlines()
-            if "model name" in line
-        ]
-        name = names[0] if names else name
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if "model name" in line]
+    name = names[0] if names else platform.processor() or platform.machine()
     gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     versions = f"duo {version('duo')}, llama-cpp-python {version('llama-cpp-python')}"
-    return (
-        f"{name}, {n_cores()} cores, {gib:.0f} GiB{_gpus()}; "
-        f"{platform.system()} {platform.machine()}; {versions}"
-    )
+    system = f"{platform.system()} {platform.machine()}"
+    return f"{name}, {n_cores()} cores, {gib:.0f} GiB{_gpus()}; {system}; {versions}"
 
 
 def _gpus() -> str:
-    """The NVIDIA GPUs of the machine, if any."""
     if shutil.which("nvidia-smi") is None:
         return ""
     query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
@@ -86,57 +99,25 @@ def _gpus() -> str:
 
 
 def model_line(model: Path) -> str:
+    """Name and size. Raises StartupError if there is no such file."""
+    if not model.is_file():
+        raise StartupError(f"no model file at {model}")
     return f"{model.name}, {model.stat().st_size / 1e6:,.0f} MB"
 
 
 def command_line(module: str, argv: Sequence[str]) -> str:
-    """As it was typed, with file names in place of paths: those tell of one machine only."""
+    """As it was typed, with file names in place of paths, which tell of one machine only."""
     return " ".join(["python -m", module, *(Path(arg).name if "/" in arg else arg for arg in argv)])
 
 
-def _number(value: float | None, digits: int = 1) -> str:
-    return "-" if value is None else f"{value:.{digits}f}"
-
-
-def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{100 * share:.0f} %"
-
-
-# -- what the programs that measure have in common ----------------------------------------
-
-
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Where results go, and how much of a grid is measured."""
-    parser.add_argument("--append", type=Path, help="append the result to this markdown file")
-    parser.add_argument(
-        "--plots",
-        type=Path,
-        nargs="?",
-        const=Path("docs/plots"),
-        help="also draw into this directory (default: docs/plots)",
-    )
-    parser.add_argument("--every", type=int, default=1, help="measure every n-th point of the grid only")
-
-
-def every(points: Sequence[T], n: int) -> Sequence[T]:
-    """Every n-th, for a quick look."""
-    return points[:: max(1, n)]
-
-
-def figure(args: argparse.Namespace, name: str, what: str) -> str:
-    """Markdown of a figure, by its path as seen from the file of results."""
-    base = args.append.parent if args.append else Path()
-    return f"![{what}]({os.path.relpath(args.plots / name, base)})"
-
-
 def section(title: str, module: str, argv: Sequence[str], parts: Sequence[str]) -> str:
-    """Markdown that can be appended to a file of results: what, on what, by which command, the results."""
+    """Markdown to append to RESULTS.md: title, machine, command, results."""
     lines = [f"## {datetime.date.today()}: {title}", f"On: {machine()}", f"`{command_line(module, argv)}`"]
     return "\n\n".join([*lines, *parts]) + "\n"
 
 
 def publish(text: str, append: Path | None) -> None:
-    """Print a section, and append it where asked."""
+    """Print a section, and append it to a file if there is one."""
     print(f"\n{text}")
     if append:
         with append.open("a") as file:

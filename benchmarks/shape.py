@@ -51,7 +51,7 @@ class Shape:
         return self.n_vocab * self.n_embd + self.n_layers * self.layer_params
 
     def widened(self, factor: int, n_layers: int) -> Shape:
-        """Every width times `factor`, more heads of the same size in the same grouping, `n_layers` layers."""
+        """Every width times `factor`, with more heads of this size and grouping, and n_layers layers."""
         return replace(
             self,
             n_layers=n_layers,
@@ -61,11 +61,10 @@ class Shape:
             n_ffn=factor * self.n_ffn,
         )
 
-    def enlarged(self, **sizes: int | None) -> Shape:
-        """With these fields in place of the own ones (None: the own one); heads keep their size, as the
-        function needs. Raises ValueError when the result cannot hold this shape."""
-        wanted = {name: size for name, size in sizes.items() if size is not None}
-        large = replace(self, **wanted)
+    def enlarged(self, **sizes: int) -> Shape:
+        """With these fields replaced; heads keep their size. Raises ValueError if the result cannot hold
+        this shape."""
+        large = replace(self, **sizes)
         head_size = 0 if large.n_heads * self.head_dim == large.n_embd else self.head_dim
         large = replace(large, head_size=head_size)
         if problem := self.misfit(large):
@@ -92,9 +91,7 @@ def choose(small: Shape, n_params: int) -> Shape:
         one = small.widened(factor, 1)
         n_layers = round((n_params - small.n_vocab * one.n_embd) / one.layer_params)
         if n_layers < small.n_layers:
-            raise ValueError(
-                f"the model has {small.n_params:,} parameters and as many layers: wanted {n_params:,}"
-            )
+            raise ValueError(f"the model has {small.n_params:,} parameters: wanted {n_params:,}")
         if n_layers <= max(MOST_LAYERS, small.n_layers):
             return small.widened(factor, n_layers)
         factor += 1

@@ -17,26 +17,29 @@ from pathlib import Path
 
 import numpy as np
 
-from server.errors import DuoError
+from benchmarks import program, report
 from server.llama.backend import Backend, Batch
 from server.llama.llamacpp import LlamaBackend, LlamaOptions
 
 WIDTHS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 16)
+EVALUATIONS = 5  # of which evaluation_ms is the median
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Of a step of `width` rows: its median milliseconds, and the median of its ratio to the one-row step of
-    the same round."""
+    """A step of `width` rows: median milliseconds, and the median of the ratio to the one-row step of its
+    round."""
 
     width: int
     ms: float
     ratio: float
 
 
-def measure(backend: Backend, widths: Sequence[int], n_context: int, n_rounds: int) -> list[Cost]:
-    """Cost curve on top of `n_context` cached tokens. Widths take turns, so that a slow minute of the machine
-    slows all of them alike. Leaves sequence 0 empty."""
+def measure(
+    backend: Backend, widths: Sequence[int], n_context: int, n_rounds: int, *, n_wanted: int = 0
+) -> list[Cost]:
+    """Cost curve on top of n_context cached tokens. Widths take turns, so that a slow minute of the machine
+    slows all of them. n_wanted: rows with logits; 0: all. Leaves sequence 0 empty."""
     rng = np.random.default_rng(0)
     ids = rng.integers(0, backend.vocab.size, n_context + max(widths)).tolist()
     for begin in range(0, n_context, backend.n_batch):
@@ -45,7 +48,7 @@ def measure(backend: Backend, widths: Sequence[int], n_context: int, n_rounds: i
     for _ in range(n_rounds + 1):
         for width, durations in times.items():
             began = time.perf_counter()
-            _decode(backend, n_context, ids[n_context : n_context + width], width)
+            _decode(backend, n_context, ids[n_context : n_context + width], n_wanted or width)
             durations.append(1000 * (time.perf_counter() - began))
             backend.trim(0, n_context)
     backend.trim(0, 0)
@@ -63,42 +66,38 @@ def _cost(width: int, times: list[float], ones: list[float]) -> Cost:
     return Cost(width, statistics.median(times), statistics.median(ratios))
 
 
+def evaluation_ms(model: Path, threads: int, n_held: int, n_new: int) -> float:
+    """Milliseconds of a decode of n_new rows on top of n_held cached tokens, with one logit row. Raises
+    StartupError."""
+    options = LlamaOptions(model, n_held + n_new + 1, 1, n_threads=threads)
+    with closing(LlamaBackend(options)) as backend:
+        return measure(backend, [n_new], n_held, EVALUATIONS, n_wanted=1)[0].ms
+
+
 def table(costs: Sequence[Cost]) -> str:
     """Markdown."""
-    lines = ["| rows | ms | v(k) | ms a row |", "| ---: | ---: | ---: | ---: |"]
-    lines += [f"| {c.width} | {c.ms:.2f} | {c.ratio:.2f} | {c.ms / c.width:.2f} |" for c in costs]
-    return "\n".join(lines)
+    rows = [(str(c.width), f"{c.ms:.2f}", f"{c.ratio:.2f}", f"{c.ms / c.width:.2f}") for c in costs]
+    return report.table(("rows", "ms", "v(k)", "ms a row"), rows, n_words=0)
+
+
+def run(args: argparse.Namespace) -> program.Result:
+    """Raises DuoError."""
+    parts = [f"{report.model_line(args.model)}, context {args.context}, {args.rounds} steps of each width."]
+    for n_threads in args.threads:
+        options = LlamaOptions(args.model, args.context + max(args.widths), 1, n_threads=n_threads)
+        with closing(LlamaBackend(options)) as backend:
+            costs = measure(backend, args.widths, args.context, args.rounds)
+            parts += [f"{backend.description}, {n_threads} threads", table(costs)]
+    return "what a step costs by its width", parts
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.steps", description="Cost of a step by its width."
-    )
-    parser.add_argument("--model", type=Path, required=True, help="the GGUF file")
-    parser.add_argument("--threads", type=_numbers, default=[1, 2], help="such as 1,2: each in turn")
-    parser.add_argument("--widths", type=_numbers, default=list(WIDTHS), help="rows of a step, such as 1,4,8")
-    parser.add_argument("--context", type=int, default=512, help="tokens in the KV cache before the step")
-    parser.add_argument("--rounds", type=int, default=30, help="steps of each width")
-    args = parser.parse_args(argv)
-    try:
-        for n_threads in args.threads:
-            n_cells = args.context + max(args.widths)
-            options = LlamaOptions(args.model, n_cells, 1, n_threads=n_threads)
-            with closing(LlamaBackend(options)) as backend:
-                costs = measure(backend, args.widths, args.context, args.rounds)
-                print(f"{backend.description}, {n_threads} threads, context {args.context}\n")
-                print(table(costs), end="\n\n", flush=True)
-    except DuoError as error:
-        print(f"steps: {error.message}", file=sys.stderr)
-        return 1
-    return 0
-
-
-def _numbers(text: str) -> list[int]:
-    numbers = [int(part) for part in text.split(",")]
-    if min(numbers) < 1:
-        raise ValueError(text)
-    return numbers
+    parser = program.make_parser("steps", "Cost of a step by its width.", "model", "rounds", rounds=30)
+    add = parser.add_argument
+    add("--threads", type=program.numbers, default=[1, 2], help="such as 1,2: each in turn")
+    add("--widths", type=program.numbers, default=list(WIDTHS), help="rows of a step, such as 1,4,8")
+    add("--context", type=int, default=512, help="tokens in the KV cache before the step")
+    return program.run(parser, argv, run)
 
 
 if __name__ == "__main__":

@@ -1,32 +1,28 @@
-"""Drafters that know the text and err on purpose, over (a, r, latency, …), against the formulas.
+"""Speed-ups over acceptance, speed and latency of drafters, beside those of the formulas (formulas.py).
 
-`python -m benchmarks.sweep --virtual`: the real engine and proposer under a virtual clock, the whole grid.
+`python -m benchmarks.sweep --simulated`: a discrete-event simulator that shares no code with the server.
+`python -m benchmarks.sweep --virtual`: the real engine and proposer under a virtual clock.
 `python -m benchmarks.sweep [--accept .6,.8,.9] [--r 4,8,16] [--drafters 1,2] [--crashes 2:1,5:1]`: real
-processes, a lead and drafters over Redis Streams, asked over HTTP, beside a lead without drafters.
+processes, a lead and replay drafters over Redis Streams, asked over HTTP, beside a lead without drafters.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
-import itertools
-import signal
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
-from benchmarks import grid, live, plots, report, virtual
+from benchmarks import grid, live, program, report, virtual
 from benchmarks.crashes import parse_schedule
-from benchmarks.renewal import Scheme
-from server.errors import DuoError
+from benchmarks.formulas import Scheme, asynchronous, with_outages
+from benchmarks.simulation import DrafterSetup, LeadSetup, simulate
 from server.flags import n_cores
 
-VIRTUAL_PLOT, LIVE_PLOT = "virtual.svg", "sweep.svg"
+AWAY = tuple((100.0 * i, 100.0 * i + 50) for i in range(200))  # dead for every other 50 tt
+BEYOND_TOKENS = 12_000  # of each case beyond the grid
 
-
-@functools.cache
-def _plain(n_tokens: int) -> virtual.Outcome:
-    return virtual.plain(n_tokens)
+_plain = functools.cache(virtual.plain)
 
 
 def virtual_speed(scheme: Scheme, n_tokens: int) -> float:
@@ -34,108 +30,65 @@ def virtual_speed(scheme: Scheme, n_tokens: int) -> float:
     return virtual.speedup(scheme, _plain(n_tokens))
 
 
-def sweep_virtual(args: argparse.Namespace) -> list[str]:
-    """Markdown parts."""
-    points = grid.measure(
-        report.every(grid.schemes(), args.every),
-        virtual_speed,
-        lambda point: print(grid.point_line(point), flush=True),
-    )
-    parts = [grid.summary(points), grid.table(points)]
-    if args.plots:
-        plots.draw_grid(
-            points, args.plots / VIRTUAL_PLOT, "Engine under a virtual clock (dots), formula (lines)"
-        )
-        parts.append(report.figure(args, VIRTUAL_PLOT, "speed-ups of the engine under a virtual clock"))
-    return parts
+def simulated_speed(scheme: Scheme, n_tokens: int) -> float:
+    """A grid.Measure."""
+    drafter = DrafterSetup(scheme.a, scheme.r, scheme.h, scheme.latency)
+    return simulate(LeadSetup(scheme.v, scheme.k_max), [drafter], n_tokens).speedup
 
 
-def sweep_live(args: argparse.Namespace) -> list[str]:
-    """Markdown parts. Raises DuoError, OSError."""
-    settings = [
-        live.Setting(a, r, latency, h, n)
-        for n, latency, h, a, r in itertools.product(
-            args.drafters, args.latency, args.hit, args.accept, args.r
-        )
+def beyond(n_tokens: int) -> str:
+    """Markdown: several drafters and absent ones, at a = 0.8 and r = 8."""
+    one, away = DrafterSetup(0.8, 8), DrafterSetup(0.8, 8, outages=AWAY)
+    expected = asynchronous(0.8, 8)
+    rows: list[tuple[str, LeadSetup, list[DrafterSetup], float | None]] = [
+        ("one drafter", LeadSetup(), [one], expected),
+        ("it is away half of the time", LeadSetup(), [away], with_outages(expected, 0.5)),
+        ("two drafters, the longest path verified", LeadSetup(), [one, one], None),
+        ("two drafters, both paths verified", LeadSetup(merge="all"), [one, one], None),
+        ("two, one of them away half of the time", LeadSetup(), [one, away], None),
     ]
-    bench = live.Bench(
-        model=args.model or live.inflated_model(),
-        threads=args.threads,
-        draft_max=args.draft_max,
-        max_tokens=args.max_tokens,
-        n_prompts=args.prompts,
-    )
-    results = live.measure(bench, report.every(settings, args.every), args.crashes)
-    parts = [live.describe(bench, results), live.table(results.rows)]
-    if args.plots:
-        plots.draw_sweep(
-            live.series(results.rows), args.plots / LIVE_PLOT, "Real processes: measured, formula"
-        )
-        parts.append(report.figure(args, LIVE_PLOT, "speed-ups of real processes"))
-    return parts
+    cells = [
+        (name, f"{simulate(lead, drafters, n_tokens).speedup:.2f}", report.number(formula, 2))
+        for name, lead, drafters, formula in rows
+    ]
+    return report.table(("a = 0.8, r = 8, no latency", "simulated", "formula"), cells)
 
 
-def _flags() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.sweep", description="Replay drafters against the formulas."
-    )
-    parser.add_argument("--virtual", action="store_true", help="under a virtual clock, without processes")
-    parser.add_argument(
-        "--model", type=Path, help="GGUF file of the lead (default: bundled, inflated to 400M)"
-    )
-    parser.add_argument(
-        "--threads",
-        type=int,
-        default=max(
-            1, n_cores() - 1
-        ),  # threads wait for each other, so the drafters need a core of their own
-        help="of the leads' models",
-    )
-    parser.add_argument("--accept", type=_floats, default=[0.6, 0.8, 0.9], help="acceptances a")
-    parser.add_argument("--r", type=_floats, default=[4.0, 8.0, 16.0], help="drafted tokens per plain step")
-    parser.add_argument("--latency", type=_floats, default=[0.0], help="one-way latencies, in plain steps")
-    parser.add_argument("--hit", type=_floats, default=[0.0], help="shares h of corrections drafted ahead")
-    parser.add_argument("--drafters", type=_counts, default=[1], help="numbers of drafters")
-    parser.add_argument(
-        "--crashes",
-        type=parse_schedule,
-        default=(),
-        help="kill -9 every drafter so many seconds into each point, back so much later: 2:1,5:1",
-    )
-    parser.add_argument("--draft-max", type=int, default=8, help="most drafted tokens verified per step")
-    parser.add_argument("--prompts", type=int, default=4, help="how many different prompts")
-    parser.add_argument("--max-tokens", type=int, default=128, help="longest reply")
-    report.add_flags(parser)
+def measure(args: argparse.Namespace) -> program.Result:
+    """Raises DuoError, OSError."""
+    if args.simulated:
+        points = grid.measure(grid.schemes()[:: args.every], simulated_speed)
+        parts = [grid.summary(points), grid.table(points), beyond(BEYOND_TOKENS)]
+        return "the simulator beside the formulas", parts
+    if args.virtual:
+        points = grid.measure(grid.schemes(hits=[0.0])[:: args.every], virtual_speed)
+        return "the engine under a virtual clock", [grid.summary(points), grid.table(points)]
+    return "replay drafters, real processes", live.measure(args)
+
+
+def _parser() -> argparse.ArgumentParser:
+    spare = max(1, n_cores() - 1)  # the lead's threads wait for each other, so drafters need a core
+    what = "Replay drafters against the formulas."
+    shared = ("inflated", "threads", "prompts", "max-tokens")
+    parser = program.make_parser("sweep", what, *shared, threads=spare, prompts=4)
+    add = parser.add_argument
+    add("--simulated", action="store_true", help="by a simulator, the whole grid")
+    add("--virtual", action="store_true", help="the engine under a virtual clock, the grid without hits")
+    add("--accept", type=program.floats, default=[0.6, 0.8, 0.9], help="acceptances a")
+    add("--r", type=program.floats, default=[4.0, 8.0, 16.0], help="drafted tokens per plain step")
+    add("--latency", type=program.floats, default=[0.0], help="one-way latencies, in plain steps")
+    add("--hit", type=program.floats, default=[0.0], help="shares h of corrections drafted ahead")
+    add("--drafters", type=program.numbers, default=[1], help="numbers of drafters")
+    crashes = "kill -9 every drafter this many seconds into each point, for this long: 2:1,5:1"
+    add("--crashes", type=parse_schedule, default=(), help=crashes)
+    add("--draft-max", type=int, default=8, help="most drafted tokens verified per step")
+    add("--every", type=int, default=1, help="measure every n-th point of the grid only")
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    arguments = sys.argv[1:] if argv is None else argv
-    args = _flags().parse_args(arguments)
-    title = "the engine under a virtual clock" if args.virtual else "replay drafters, real processes"
-    try:
-        parts = sweep_virtual(args) if args.virtual else sweep_live(args)
-        report.publish(report.section(title, "benchmarks.sweep", arguments, parts), args.append)
-    except (DuoError, OSError) as error:
-        print(f"sweep: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
-    return 0
-
-
-def _floats(text: str) -> list[float]:
-    return [float(part) for part in text.split(",")]
-
-
-def _counts(text: str) -> list[int]:
-    return [int(part) for part in text.split(",")]
-
-
-def _leave(*_: object) -> None:
-    raise SystemExit(0)  # through the with blocks, which end the processes
+    return program.run(_parser(), argv, measure)
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, _leave)
     sys.exit(main())

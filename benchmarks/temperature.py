@@ -1,8 +1,8 @@
 """What drafts are worth at temperature 1: `python -m benchmarks.temperature`.
 
-Two parts, neither of which has anything to do with time. The bundled pair: the target writes replies, and at
-each of their positions the draft model, which is given all tokens before it, guesses the next one by each
-rule. Synthetic pairs: the same for rows made of random numbers, from peaked to flat.
+Acceptance only, no times. The bundled pair: the target writes replies, and at each of their positions the
+draft model, given all tokens before it, guesses the next one by each rule. Synthetic pairs: the same for
+random rows, from peaked to flat.
 """
 
 from __future__ import annotations
@@ -10,30 +10,20 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
-from benchmarks import report, texts
-from benchmarks.prompts import Prompt, load
+from benchmarks import program, report, texts
+from benchmarks.prompts import load
 from drafters.guess import guess
 from drafters.rule import Rule
-from drafters.settings import BUNDLED_MODEL as BUNDLED_DRAFT
-from server.engine.engine import Engine
-from server.engine.events import Committed, Event, Failed
-from server.engine.proposer import NoProposer
-from server.engine.request import GenerationRequest
-from server.engine.scheduler import Limits
-from server.errors import DuoError
-from server.flags import n_cores
 from server.llama.backend import Backend, Batch
 from server.llama.llamacpp import LlamaBackend, LlamaOptions
 from server.sampling.draw import Distribution, Row, distribution, draw
 from server.sampling.params import SamplingParams
-from server.settings import BUNDLED_MODEL
 
 N_CELLS, N_SEQS = 8192, 4
 GREEDY, SHARED, CHOSEN, INDEPENDENT, OPTIMUM = RULES = (
@@ -57,8 +47,8 @@ LEGEND = (
 
 
 class Score:
-    """How often each rule's guess is the target's token, over positions in the order in which a drafter
-    would see them. Independent samples and the optimum count with their probabilities."""
+    """Shares of positions at which each rule's guess is the target's token, over positions in a drafter's
+    order. Independent samples and the optimum count with their probabilities."""
 
     def __init__(self) -> None:
         self.n = 0
@@ -66,7 +56,7 @@ class Score:
         self._rule = Rule()
 
     def add(self, token: int, rows: tuple[Row, Row], params: SamplingParams, position: int) -> None:
-        """The target chose `token` for this position. rows: the target's logits and the draft's."""
+        """The target chose `token`. rows: the logits of target and draft."""
         target, draft = rows
         guessed = guess(draft, params, position, likeliest=self._rule.likeliest, second=False)
         self._rule.judge(guessed, token)
@@ -97,59 +87,24 @@ def _overlap(p: Distribution, q: Distribution) -> tuple[float, float]:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """All tokens of a conversation, of which the first n_prompt were given and the others drawn by these
-    parameters."""
+    """A conversation's tokens; those after the first n_prompt were drawn with these parameters."""
 
     tokens: tuple[int, ...]
     n_prompt: int
     sampling: SamplingParams
 
 
-def prompt_ids(backend: Backend, prompts: Sequence[Prompt]) -> list[tuple[int, ...]]:
-    """Raises DuoError."""
-    begun = texts.record(backend, prompts, max_tokens=1)
-    return [
-        text[: len(text) - texts.reply_length(backend, prompt, text)]
-        for prompt, text in zip(prompts, begun, strict=True)
-    ]
-
-
 def write(
     backend: Backend, prompts: Sequence[tuple[int, ...]], sampling: SamplingParams, max_tokens: int
 ) -> list[Text]:
-    """The backend's replies without drafts, each by a seed of its own; as many at once as it has sequences.
-    Leaves the KV cache empty. Raises DuoError."""
-    events: list[tuple[int, Event]] = []
-    limits = Limits(n_batch=backend.n_batch, draft_max=0, leaves=1)
-    engine = Engine(
-        backend,
-        NoProposer(),
-        lambda i, event: events.append((i, event)),
-        n_slots=backend.n_seqs,
-        limits=limits,
-    )
-    written = [list(prompt) for prompt in prompts]
-    for i, prompt in enumerate(prompts):
-        own = sampling.reseeded(i + 1)
-        engine.submit(i, GenerationRequest(prompt, own, max_tokens, stop_tokens=backend.vocab.eog))
-    while engine.step():
-        pass
-    for i, event in events:
-        if isinstance(event, Failed):
-            raise event.error
-        if isinstance(event, Committed):
-            written[i] += event.tokens
-    for seq in range(backend.n_seqs):
-        backend.trim(seq, 0)
-    return [
-        Text(tuple(tokens), len(prompt), sampling.reseeded(i + 1))
-        for i, (tokens, prompt) in enumerate(zip(written, prompts, strict=True))
-    ]
+    """The backend's replies without drafts, each by a seed of its own. Raises DuoError."""
+    requests = [(prompt, sampling.reseeded(i)) for i, prompt in enumerate(prompts, start=1)]
+    written = texts.generate(backend, requests, max_tokens)
+    return [Text(tokens, len(prompt), own) for tokens, (prompt, own) in zip(written, requests, strict=True)]
 
 
 def rows_of(backend: Backend, text: Text) -> Iterator[Row]:
-    """The rows that say what follows, one for each token of the reply, evaluated many at once. Each is valid
-    until the next is asked for. Raises DuoError."""
+    """A row of logits for each token of the reply, valid until the next one. Raises DuoError."""
     given = text.tokens[:-1]
     for begin in range(0, len(given), backend.n_batch):
         chunk = given[begin : begin + backend.n_batch]
@@ -170,21 +125,18 @@ def score(target: Backend, draft: Backend, written: Sequence[Text]) -> Score:
     return result
 
 
-def pair_table(scores: dict[str, Score]) -> str:
-    """Markdown: rules by ways of sampling, beside each share its ratio to that of the first way."""
-    first = next(iter(scores.values()))
-    lines = [f"| | {' | '.join(scores)} |", f"| --- | {'---: | ' * len(scores)}".rstrip()]
+def pair_table(scores: Mapping[str, Score]) -> str:
+    """Markdown: rules by ways of sampling; in parentheses the ratio to the first way."""
+    first, *others = scores.values()
+    rows: list[list[str]] = []
     for rule in RULES:
-        cells = [f"{first.share(rule):.3f}"]
-        cells += [
-            f"{s.share(rule):.3f} ({s.share(rule) / first.share(rule):.2f})" if first.share(rule) else "-"
-            for s in list(scores.values())[1:]
-        ]
-        lines.append(f"| {rule} | {' | '.join(cells)} |")
+        base = first.share(rule)
+        ratios = [f"{s.share(rule):.3f} ({s.share(rule) / base:.2f})" if base else "-" for s in others]
+        rows.append([rule, f"{base:.3f}", *ratios])
     counts = [f"{s.n:,} (± {math.sqrt(0.25 / s.n) if s.n else 0:.3f})" for s in scores.values()]
-    lines.append(f"| positions (standard error at most) | {' | '.join(counts)} |")
-    lines.append(f"| the drafter's rule ends with | {' | '.join(s.takes for s in scores.values())} |")
-    return "\n".join(lines)
+    rows.append(["positions (standard error at most)", *counts])
+    rows.append(["the drafter's rule ends with", *(s.takes for s in scores.values())])
+    return report.table(["", *scores], rows)
 
 
 def measure_pair(args: argparse.Namespace) -> str:
@@ -193,7 +145,7 @@ def measure_pair(args: argparse.Namespace) -> str:
         LlamaOptions(path, N_CELLS, N_SEQS, n_threads=args.threads) for path in (args.model, args.draft_model)
     ]
     with closing(LlamaBackend(options[0])) as target, closing(LlamaBackend(options[1])) as draft:
-        prompts = prompt_ids(target, load(args.prompts))
+        prompts = texts.prompt_ids(target, load(args.prompts))
         scores: dict[str, Score] = {}
         for name, sampling in WAYS.items():
             scores[name] = score(target, draft, write(target, prompts, sampling, args.max_tokens))
@@ -209,7 +161,7 @@ def measure_pair(args: argparse.Namespace) -> str:
 @dataclass(frozen=True, slots=True)
 class Pair:
     """The target's logits are normal with standard deviation `spread`; the draft's are `factor` times the
-    same with normal errors of standard deviation `error` added."""
+    target's plus normal errors of standard deviation `error`."""
 
     spread: float
     error: float
@@ -224,78 +176,51 @@ PAIRS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Flatness:
-    """Means over positions: the target's largest probability, and the exponential of its entropy."""
-
-    largest: float
-    perplexity: float
-
-
-def score_pair(pair: Pair, n_vocab: int, n_positions: int) -> tuple[Score, Flatness]:
-    """Pure: the same numbers each time."""
+def score_pair(pair: Pair, n_vocab: int, n_positions: int) -> tuple[Score, float]:
+    """And the mean of the target's largest probabilities. Pure and deterministic."""
     rng = np.random.default_rng(0)
     params = WAYS["temperature 1"].reseeded(1)
-    result, largest, entropy = Score(), 0.0, 0.0
+    result, largest = Score(), 0.0
     for position in range(n_positions):
         target = (pair.spread * rng.standard_normal(n_vocab)).astype(np.float32)
-        error = pair.error * rng.standard_normal(n_vocab)
-        draft = (pair.factor * (target + error)).astype(np.float32)
-        p = distribution(target, params).probabilities
-        largest += float(p.max()) / n_positions
-        entropy -= float(p @ np.log(p)) / n_positions
+        draft = (pair.factor * (target + pair.error * rng.standard_normal(n_vocab))).astype(np.float32)
+        largest += float(distribution(target, params).probabilities.max()) / n_positions
         result.add(draw(target, params, position), (target, draft), params, position)
-    return result, Flatness(largest, math.exp(entropy))
+    return result, largest
 
 
 def synthetic_table(n_vocab: int, n_positions: int, pairs: Sequence[Pair] = PAIRS) -> str:
     """Markdown."""
-    lines = [
-        f"| spread | error | factor | largest p | perplexity | {' | '.join(RULES)} | the drafter ends with |",
-        "| ---: " * (5 + len(RULES)) + "| --- |",
-    ]
+    rows: list[list[str]] = []
     for pair in pairs:
-        result, flatness = score_pair(pair, n_vocab, n_positions)
-        cells = [f"{pair.spread:g}", f"{pair.error:g}", f"{pair.factor:g}"]
-        cells += [f"{flatness.largest:.3f}", f"{flatness.perplexity:,.1f}"]
-        cells += [f"{result.share(rule):.3f}" for rule in RULES]
-        lines.append(f"| {' | '.join(cells)} | {result.takes} |")
+        result, largest = score_pair(pair, n_vocab, n_positions)
+        cells = [f"{pair.spread:g}", f"{pair.error:g}", f"{pair.factor:g}", f"{largest:.3f}"]
+        rows.append([*cells, *(f"{result.share(rule):.3f}" for rule in RULES), result.takes])
     what = (
         f"Synthetic pairs at temperature 1, unfiltered: {n_vocab:,} tokens, {n_positions:,} positions each. "
-        "The target's logits are normal with standard deviation `spread`, the draft's are these plus normal "
-        "errors of standard deviation `error`, times `factor`."
     )
-    return f"{what}\n\n" + "\n".join(lines)
+    what += f"{Pair.__doc__}"
+    heads = ["spread", "error", "factor", "largest p", *RULES, "the drafter ends with"]
+    return f"{' '.join(what.split())}\n\n{report.table(heads, rows, n_words=0)}"
 
 
-def _flags() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.temperature", description="Acceptance by rule of guessing and temperature."
-    )
-    parser.add_argument("--model", type=Path, default=BUNDLED_MODEL, help="GGUF file (default: bundled)")
-    parser.add_argument(
-        "--draft-model", type=Path, default=BUNDLED_DRAFT, help="likewise, of the draft model"
-    )
-    parser.add_argument("--threads", type=int, default=n_cores(), help="of each model")
-    parser.add_argument("--prompts", type=int, help="how many different prompts (default: all)")
-    parser.add_argument("--max-tokens", type=int, default=160, help="longest reply")
+def measure(args: argparse.Namespace) -> program.Result:
+    """Raises DuoError, OSError."""
+    parts = [LEGEND, measure_pair(args), synthetic_table(args.vocabulary, args.positions)]
+    return "acceptance at temperature 1", parts
+
+
+def _parser() -> argparse.ArgumentParser:
+    shared = ("model", "draft-model", "threads", "prompts", "max-tokens")
+    what = "Acceptance by rule of guessing and temperature."
+    parser = program.make_parser("temperature", what, *shared, prompts=None, max_tokens=160)
     parser.add_argument("--vocabulary", type=int, default=2000, help="tokens of a synthetic row")
     parser.add_argument("--positions", type=int, default=2000, help="of each synthetic pair")
-    parser.add_argument("--append", type=Path, help="append the result to this markdown file")
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    arguments = sys.argv[1:] if argv is None else argv
-    args = _flags().parse_args(arguments)
-    try:
-        parts = [LEGEND, measure_pair(args), synthetic_table(args.vocabulary, args.positions)]
-        title = "acceptance at temperature 1"
-        report.publish(report.section(title, "benchmarks.temperature", arguments, parts), args.append)
-    except (DuoError, OSError) as error:
-        print(f"temperature: {error}", file=sys.stderr)
-        return 1
-    return 0
+    return program.run(_parser(), argv, measure)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchmarks.conversations import Turn
+from benchmarks import report
+from benchmarks.client import Reply
 
 COLD = "cold"
 WARM = "warm turn"
@@ -21,17 +22,25 @@ DISK = "turn after a restart, from disk"
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One turn of one conversation, as taken by duo and by llama-server."""
+    """One turn of one conversation: the replies of duo and of llama-server. restore_ms: what llama-server
+    spent on loading the saved conversation, which is added to its time."""
 
     scenario: str
     history: int
-    turns: tuple[Turn, ...]
+    turns: tuple[Reply, ...]
+    restore_ms: float = 0.0
+
+    @property
+    def ms(self) -> tuple[float, ...]:
+        """Milliseconds from the request to the first text, of each server."""
+        ours, theirs = (turn.first_ms for turn in self.turns)
+        return ours, theirs + self.restore_ms
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Medians over the samples of a scenario with this history: of each server's turns, and of the ratios of
-    duo's time to llama-server's. n_prompt: duo's."""
+    """Medians over the samples of a scenario with this history. ratio: of duo's time to llama-server's.
+    n_prompt: duo's."""
 
     scenario: str
     history: int
@@ -47,16 +56,14 @@ class Row:
         return f"{self.scenario}, {self.history}"
 
 
-# -- what comes out ----------------------------------------
-
-
 def line(sample: Sample) -> str:
-    parts = [f"{t.first_ms:8.1f} ms ({t.n_cached} of {t.n_prompt} cached)" for t in sample.turns]
+    pairs = zip(sample.ms, sample.turns, strict=True)
+    parts = [f"{ms:8.1f} ms ({turn.n_cached} of {turn.n_prompt} cached)" for ms, turn in pairs]
     return f"{sample.history:5} {sample.scenario:33}: {' | '.join(parts)}"
 
 
 def summarize(samples: Sequence[Sample]) -> list[Row]:
-    """Pure. In the order in which scenarios first occur, each by history."""
+    """Pure. Scenarios in the order in which they first occur, each by history."""
     found: dict[tuple[str, int], list[Sample]] = {}
     for sample in samples:
         found.setdefault((sample.scenario, sample.history), []).append(sample)
@@ -72,29 +79,25 @@ def _row(scenario: str, history: int, samples: Sequence[Sample]) -> Row:
         history,
         len(samples),
         round(statistics.median(turn.n_prompt for turn in by_server[0])),
-        tuple(statistics.median(turn.first_ms for turn in turns) for turns in by_server),
-        statistics.median(ours.first_ms / theirs.first_ms for ours, theirs in (s.turns for s in samples)),
+        tuple(statistics.median(of_server) for of_server in zip(*(s.ms for s in samples), strict=True)),
+        statistics.median(ours / theirs for ours, theirs in (s.ms for s in samples)),
         tuple(round(statistics.median(turn.n_cached for turn in turns)) for turns in by_server),
-        statistics.median(turn.restore_ms for turn in by_server[1]),
+        statistics.median(s.restore_ms for s in samples),
     )
 
 
 def table(rows: Sequence[Row]) -> str:
     """Markdown."""
-    lines = [
-        "| turn | history | prompt tokens | duo, ms | llama-server, ms | ratio | duo, cached tokens |"
-        " llama-server, cached tokens |",
-        f"| --- |{' ---: |' * 7}",
-    ]
+    heads = ("turn", "history", "prompt tokens", "duo, ms", "llama-server, ms", "ratio")
+    rows_of_text: list[list[str]] = []
     for row in rows:
         cells = [row.scenario, str(row.history), str(row.n_prompt), *(f"{ms:.1f}" for ms in row.ms)]
-        cells += [f"{row.ratio:.2f}", *(str(n) for n in row.n_cached)]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        rows_of_text.append([*cells, f"{row.ratio:.2f}", *(str(n) for n in row.n_cached)])
+    return report.table((*heads, "duo, cached tokens", "llama-server, cached tokens"), rows_of_text)
 
 
 def verdict(rows: Sequence[Row]) -> str:
-    """Pure. What the times of one server mean by its own others, and where duo is the slower one."""
+    """Pure. Each server's warm and restored turns by its other turns, and where duo is slower."""
     found = {(row.scenario, row.history): row for row in rows}
     lines: list[str] = []
     for history in sorted({row.history for row in rows}):

@@ -1,31 +1,31 @@
 """How soon a turn of a conversation begins: `python -m benchmarks.turns --llama-server PATH`.
 
-duo beside llama-server: same GGUF file, same threads, same conversations, request by request in turn, in one
-run. For each history: a new conversation, its next turn, a title asked for in between, conversations that
-share a system prompt and take turns in rotation, the first conversation again, and once more after both
-servers were stopped and started. llama-server's slot is saved before that and restored after, which counts as
-part of its turn; duo does the same unasked. Each server is sent its own replies.
+duo beside llama-server: same GGUF file, threads and conversations, request by request in turn, in one run.
+For each history: a new conversation, its next turn, a title asked for in between, conversations that share a
+system prompt and take turns in rotation, the first conversation again, and once more after both servers were
+stopped and started. llama-server's slot is saved before that and restored after, which counts as part of its
+turn; duo does that by itself. Each server is sent its own replies.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
-import signal
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks import live, report
-from benchmarks.conversations import Author, Conversation, Message, Turn, ask, call, object_of, pieces_of
-from benchmarks.evaluation import evaluation_ms
+from benchmarks import program, report
+from benchmarks.client import Reply, ask, call, call_json
+from benchmarks.conversations import Author, Conversation, Message, pieces_of
+from benchmarks.inflate import bundled_400m
 from benchmarks.processes import Command, Process, duo, idle_cpu
+from benchmarks.prompts import Prompt
+from benchmarks.steps import evaluation_ms
 from benchmarks.turn_table import (
     AFTER,
     ALONE,
@@ -43,8 +43,7 @@ from benchmarks.turn_table import (
     table,
     verdict,
 )
-from server.errors import DuoError, StartupError
-from server.flags import n_cores
+from server.errors import StartupError
 
 QUESTION = "Could you say that once more, in one sentence?"
 TITLE_OF = "Write a title of at most five words for a conversation that begins with: "
@@ -56,44 +55,40 @@ SLOT_FILE = "turns.bin"
 
 
 class Server:
-    """A server that can be stopped and started again, on another port. It saves conversations by itself."""
+    """A server that can be stopped and started again, on another port. duo saves conversations by itself."""
 
     def __init__(self, command: Command) -> None:
-        """Raises StartupError."""
+        """Start it; process.wait_ready() is the caller's. Raises StartupError."""
         self._command = command
         self.process = Process(command)
 
-    @property
-    def port(self) -> int:
-        return self.process.port
-
-    def wait_ready(self) -> None:
-        """Raises StartupError."""
+    def restart(self) -> None:
+        """Returns when it is ready again. Raises StartupError."""
+        self.process.stop()
+        self.process = Process(self._command)
         self.process.wait_ready()
 
     def stop(self) -> None:
         """Harmless when it is stopped."""
         self.process.stop()
 
-    def restart(self) -> None:
-        """Raises StartupError."""
-        self.process.stop()
-        self.process = Process(self._command)
-        self.process.wait_ready()
+    @property
+    def port(self) -> int:
+        return self.process.port
 
     def save(self) -> None:
         """Before a restart. Raises ReplyError."""
 
     def restore(self) -> float:
-        """After it; returns how many milliseconds that took. Raises ReplyError."""
+        """After a restart; returns the milliseconds that it took. Raises ReplyError."""
         return 0.0
 
 
 class LlamaServer(Server):
-    """llama-server, which has to be asked to save a conversation: the one that its latest task was about."""
+    """llama-server, which must be asked to save a conversation: that of its latest task."""
 
     def save(self) -> None:
-        slots: list[dict[str, Any]] = object_of(call(self.port, "/slots"))
+        slots: list[dict[str, Any]] = call_json(self.port, "/slots")
         latest = max(slots, key=lambda slot: int(slot.get("id_task", -1)))
         call(self.port, f"/slots/{latest['id']}?action=save", {"filename": SLOT_FILE})
 
@@ -104,14 +99,14 @@ class LlamaServer(Server):
 
 
 def settle(processes: Sequence[Process]) -> None:
-    """Until they take no CPU, or for SETTLE_S: what one saves after a reply must not slow the other down."""
+    """Until they take no CPU, for at most SETTLE_S: what one saves after a reply must not slow the other."""
     deadline = time.monotonic() + SETTLE_S
     while any(idle_cpu(processes, POLL_S)) and time.monotonic() < deadline:
         pass
 
 
 class Contest:
-    """The servers, duo first, and what was measured. Who is asked first changes from request to request."""
+    """The servers, duo first, and the samples. Each request goes first to another server."""
 
     def __init__(self, servers: Sequence[Server], author: Author, args: argparse.Namespace) -> None:
         self.samples: list[Sample] = []
@@ -131,7 +126,7 @@ class Contest:
 
     def round(self, history: int) -> None:
         """Every scenario once. Raises ReplyError, StartupError."""
-        self._n_asked = self._rounds[history]  # whoever was first in a scenario is second the next time
+        self._n_asked = self._rounds[history]  # who was first in a scenario is second in the next round
         self._rounds[history] += 1
         conversation = self._converse(self._author.opening(history))
         self._note(COLD, history, self._ask(conversation))
@@ -159,75 +154,65 @@ class Contest:
             self._note(SECOND, history, self._go_on(conversation))
 
     def _restart(self, history: int, conversation: Conversation) -> None:
-        """What a server's restoring took is added to its turn."""
-        spent: list[float] = []
+        restore_ms = 0.0
         for server in self._servers:
             server.save()
             server.restart()
-            spent.append(server.restore())
-        turns = zip(self._go_on(conversation), spent, strict=True)
-        self._note(DISK, history, [replace(t, first_ms=t.first_ms + ms, restore_ms=ms) for t, ms in turns])
+            restore_ms += server.restore()
+        self._note(DISK, history, self._go_on(conversation), restore_ms)
 
     def _converse(self, opening: Sequence[Message]) -> Conversation:
         return Conversation(opening, len(self._servers))
 
-    def _go_on(self, conversation: Conversation) -> list[Turn]:
+    def _go_on(self, conversation: Conversation) -> list[Reply]:
         conversation.say(QUESTION)
         return self._ask(conversation)
 
-    def _ask(self, conversation: Conversation) -> list[Turn]:
+    def _ask(self, conversation: Conversation) -> list[Reply]:
         """Each server's turn, in the servers' order; their replies join the conversation."""
         n = len(self._servers)
-        turns: dict[int, Turn] = {}
+        turns: dict[int, Reply] = {}
         for i in ((self._n_asked + j) % n for j in range(n)):
             settle([server.process for server in self._servers])
-            turns[i] = ask(self._servers[i].port, conversation.messages(i), self._max_tokens)
+            prompt = Prompt("turn", conversation.messages(i))
+            turns[i] = ask(self._servers[i].port, prompt, self._max_tokens)
             conversation.hear(i, turns[i].text)
         self._n_asked += 1
         return [turns[i] for i in range(n)]
 
-    def _note(self, scenario: str, history: int, turns: Sequence[Turn]) -> Sequence[Turn]:
-        self.samples.append(Sample(scenario, history, tuple(turns)))
+    def _note(
+        self, scenario: str, history: int, turns: Sequence[Reply], restore_ms: float = 0.0
+    ) -> Sequence[Reply]:
+        self.samples.append(Sample(scenario, history, tuple(turns), restore_ms))
         print(line(self.samples[-1]), flush=True)
         return turns
 
 
 def commands(args: argparse.Namespace, directory: Path) -> tuple[Command, Command]:
     """duo and llama-server, with directories of their own in this one."""
-    size = (
-        "--ctx-size",
-        str(args.ctx_size),
-        "--parallel",
-        str(args.parallel),
-        "--threads",
-        str(args.threads),
-    )
-    cache = ("--cache-ram", str(args.cache_ram))
+    size = ("--ctx-size", str(args.ctx_size), "--parallel", str(args.parallel))
+    common = ("--model", str(args.model), *size, "--threads", str(args.threads))
+    common += ("--cache-ram", str(args.cache_ram))
     ours = ("--cache-dir", str(directory / "duo"), "--cache-disk", str(args.cache_disk), "--draft-max", "0")
     theirs = ("--slots", "--slot-save-path", f"{directory / 'llama'}/", "--cache-reuse", "256", "--offline")
     theirs += ("--host", "127.0.0.1", "--port", "{port}")
-    model = ("--model", str(args.model))
     return (
-        Command("duo", duo("serve", *model, *size, *cache, *ours, *args.duo_flags)),
-        Command("llama-server", (str(args.llama_server), *model, *size, *cache, *theirs, *args.llama_flags)),
+        Command("duo", duo("serve", *common, *ours, *args.duo_flags)),
+        Command("llama-server", (str(args.llama_server), *common, *theirs, *args.llama_flags)),
     )
 
 
-def measure(args: argparse.Namespace) -> list[Sample]:
-    """Run it all. Raises DuoError."""
+def compare(args: argparse.Namespace) -> list[Sample]:
+    """Run all. Raises DuoError."""
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="duo-turns-")))
-        for name in ("duo", "llama"):
-            (directory / name).mkdir()
         servers: list[Server] = []
         for kind, command in zip((Server, LlamaServer), commands(args, directory), strict=True):
-            servers.append(
-                kind(command)
-            )  # one after the other: what a server measures at its start shall count
+            (directory / ("llama" if servers else "duo")).mkdir()
+            servers.append(kind(command))
             stack.callback(servers[-1].stop)
-            servers[-1].wait_ready()
-        author = Author(lambda text: pieces_of(servers[1].port, text))
-        contest = Contest(servers, author, args)
+            servers[-1].process.wait_ready()
+        contest = Contest(servers, Author(lambda text: pieces_of(servers[1].port, text)), args)
         contest.warm_up()
         for _ in range(args.rounds):
             for history in args.histories:
@@ -235,39 +220,8 @@ def measure(args: argparse.Namespace) -> list[Sample]:
         return contest.samples
 
 
-def _flags() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.turns", description="Time to first token.")
-    parser.add_argument("--llama-server", type=Path, required=True, help="the llama-server binary")
-    parser.add_argument("--model", type=Path, help="GGUF file (default: bundled, inflated to 400M)")
-    parser.add_argument("--threads", type=int, default=n_cores(), help="of each server's model")
-    parser.add_argument("--ctx-size", type=int, default=16384, help="KV cells of each server, all slots")
-    parser.add_argument("--parallel", type=int, default=4, help="slots of each server")
-    parser.add_argument("--cache-ram", type=int, default=4096, help="MiB of memory for evicted conversations")
-    parser.add_argument("--cache-disk", type=int, default=8192, help="MiB of disk, likewise")
-    parser.add_argument("--histories", type=_numbers, default=[1000, 2000, 3500], help="in tokens")
-    parser.add_argument("--system", type=int, default=1000, help="tokens of the shared system prompt")
-    parser.add_argument("--conversations", type=int, default=8, help="how many share it")
-    parser.add_argument(
-        "--rounds", type=int, default=4, help="an even number: who is first makes a difference"
-    )
-    parser.add_argument("--max-tokens", type=int, default=16, help="longest reply")
-    parser.add_argument("--duo-flags", type=str.split, default=[], help="more flags for duo serve")
-    parser.add_argument("--llama-flags", type=str.split, default=[], help="more flags for llama-server")
-    parser.add_argument("--append", type=Path, help="append the result to this markdown file")
-    return parser
-
-
-def _describe(args: argparse.Namespace) -> str:
-    return (
-        f"{report.model_line(args.model)}; {args.threads} threads; {args.ctx_size} KV cells and "
-        f"{args.parallel} slots each. Time to first text, streaming, temperature 0; medians over "
-        f"{args.rounds} rounds; {args.conversations} conversations share a system prompt of at most "
-        f"{args.system} tokens. The ratio is duo's time to llama-server's."
-    )
-
-
 def _beyond_evaluating(args: argparse.Namespace, rows: Sequence[Row]) -> str:
-    """What duo's warm turns take beyond evaluating their new tokens where they stand."""
+    """duo's warm turns by the time that evaluating their new tokens takes."""
     lines = ""
     for row in rows:
         if row.scenario == WARM:
@@ -278,30 +232,40 @@ def _beyond_evaluating(args: argparse.Namespace, rows: Sequence[Row]) -> str:
     return lines
 
 
-def _leave(*_: object) -> None:
-    raise SystemExit(0)  # through the with blocks, which end the servers and remove what they saved
+def measure(args: argparse.Namespace) -> program.Result:
+    """Raises DuoError."""
+    if not args.llama_server:
+        raise StartupError("give --llama-server")
+    args.llama_server = program.binary(args.llama_server)
+    args.model = args.model or bundled_400m()
+    rows = summarize(compare(args))
+    what = (
+        f"{report.model_line(args.model)}; {args.threads} threads; {args.ctx_size} KV cells and "
+        f"{args.parallel} slots each. Time to first text, streaming, temperature 0; medians over "
+        f"{args.rounds} rounds; {args.conversations} conversations share a system prompt of at most "
+        f"{args.system} tokens. The ratio is duo's time to llama-server's."
+    )
+    return "turns", [what, table(rows), verdict(rows) + _beyond_evaluating(args, rows)]
+
+
+def _parser() -> argparse.ArgumentParser:
+    shared = ("llama-server", "inflated", "threads", "duo-flags", "rounds", "max-tokens")
+    what = "Time to the first text, beside llama-server."
+    parser = program.make_parser("turns", what, *shared, rounds=4, max_tokens=16)
+    add = parser.add_argument
+    add("--ctx-size", type=int, default=16384, help="KV cells of each server, all slots")
+    add("--parallel", type=int, default=4, help="slots of each server")
+    add("--cache-ram", type=int, default=4096, help="MiB of memory for evicted conversations")
+    add("--cache-disk", type=int, default=8192, help="MiB of disk for them")
+    add("--histories", type=program.numbers, default=[1000, 2000, 3500], help="in tokens")
+    add("--system", type=int, default=1000, help="tokens of the shared system prompt")
+    add("--conversations", type=int, default=8, help="how many share it")
+    add("--llama-flags", type=str.split, default=[], help="more flags for llama-server")
+    return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    arguments = sys.argv[1:] if argv is None else argv
-    args = _flags().parse_args(arguments)
-    signal.signal(signal.SIGTERM, _leave)
-    try:
-        if not os.access(args.llama_server, os.X_OK):
-            raise StartupError(f"{args.llama_server} cannot be executed: --llama-server takes the binary")
-        args.llama_server = args.llama_server.resolve()
-        args.model = args.model or live.inflated_model()
-        rows = summarize(measure(args))
-        parts = [_describe(args), table(rows), verdict(rows) + _beyond_evaluating(args, rows)]
-        report.publish(report.section("turns", "benchmarks.turns", arguments, parts), args.append)
-    except DuoError as error:
-        print(f"turns: {error.message}", file=sys.stderr)
-        return 1
-    return 0
-
-
-def _numbers(text: str) -> list[int]:
-    return [int(part) for part in text.split(",") if part]
+    return program.run(_parser(), argv, measure)
 
 
 if __name__ == "__main__":

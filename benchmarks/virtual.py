@@ -1,9 +1,10 @@
 """The real engine and the real proposer under a clock of their own: no processes, no noise, no waiting.
 
-Only three things are scripted. The toy backend's decode moves the clock by tt v(drafted rows) and delivers
-what arrives meanwhile. The bus delivers each message, encoded and decoded as over a wire, one latency after
-it was sent. The drafter is `replay.ReplayDrafter`. Everything between them, from the drain of the inbox to
-the tree and the verification, is what serves requests. What comes out is the time the text would have taken.
+Scripted are the costs only. The toy backend's decode moves the clock by tt v(drafted rows) and delivers what
+arrives meanwhile. Each message arrives, encoded and decoded as on a wire, one latency after it was sent. The
+drafter is the replay drafter with a real session, in a loop on this clock. Everything else, from the drain of
+the inbox to the tree and the verification, is what serves requests. The result is how long the text would
+have taken.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from benchmarks.renewal import Scheme
-from benchmarks.replay import Mistakes, ReplayDrafter, Timer
+from benchmarks.formulas import Scheme
+from benchmarks.simulation import choices, gaps
+from drafters.replay import ReplayDrafter, Script
+from drafters.session import DraftSession
 from server.engine.engine import Engine
 from server.engine.events import Committed, Event, Finished
 from server.engine.proposer import NoProposer, Proposer
@@ -25,23 +28,24 @@ from server.llama.backend import Batch, Logits
 from server.llama.fake import FakeBackend, FakeModel, FakeVocabulary
 from server.sampling.params import SamplingParams
 from server.speculation.bus import Listener
-from server.speculation.messages import Message, decode, encode
+from server.speculation.messages import Close, Commit, Message, Open, decode, encode
 from server.speculation.presence import Presence, vocabulary_card
 from server.speculation.remote import RemoteDrafters
 from server.speculation.speculator import Policy, Speculator
 
 TT_US = 12_000  # of a plain step: divisible by many r, so that drafts and steps meet as in the formulas
 N_SEQS = 4
-MAX_AHEAD = 250  # no bound in effect: the formulas know none
+MAX_AHEAD = 250  # more than the drafter ever gets ahead: the formulas know no bound
 PROMPT = tuple(b"Once upon a time there was a lead and a drafter. ")
 MODEL = FakeModel(eog_rate=0.0)
 
 _CARD = vocabulary_card(FakeVocabulary())
 LEAD = Presence("lead", "lead", "toy", "0", _CARD, 1)
+DRAFTER = Presence("replay", "drafter", "text", "0", _CARD, 1)
 
 
 class World:
-    """A clock in whole microseconds, and what is to happen when."""
+    """A clock in whole microseconds, and actions that wait for their time."""
 
     def __init__(self) -> None:
         self.now_us = 0
@@ -52,11 +56,11 @@ class World:
         return self.now_us / 1e6
 
     def after(self, delay_us: int, action: Callable[[], None]) -> None:
-        """Do it then; of two things at the same time, first what was asked for first."""
+        """Do it then; of two actions at one time, that which was asked for first."""
         heapq.heappush(self._due, (self.now_us + delay_us, next(self._order), action))
 
     def advance(self, duration_us: int = 0) -> None:
-        """Let time pass and do what falls due, what that in turn brings about included."""
+        """Let time pass and do what falls due, with everything that follows from it."""
         end = self.now_us + duration_us
         while self._due and self._due[0][0] <= end:
             self.now_us, _, action = heapq.heappop(self._due)
@@ -76,34 +80,87 @@ class PacedBackend(FakeBackend):
         return logits
 
 
-class LeadBus:
-    """Implements Bus towards one drafter at a distance."""
+class Replay(ReplayDrafter):
+    """It errs at every position with probability 1 - a, and has corrections for a share h of its mistakes,
+    with the shares of simulation.py in place of chance."""
 
-    def __init__(self, world: World, latency_us: int, drafter: ReplayDrafter) -> None:
+    def __init__(self, scheme: Scheme, text: Sequence[int], seed: int) -> None:
+        super().__init__([text], Script(scheme.a, 0.0, scheme.h), sleep=lambda seconds: None)
+        rng, position = random.Random(seed), len(PROMPT)
+        self.mistakes: dict[int, bool] = {}  # positions, and whether the correction is ready
+        for gap, corrected in zip(gaps(scheme.a, rng), choices(scheme.h, rng), strict=False):
+            position += gap
+            if position >= len(text):
+                break
+            self.mistakes[position] = corrected
+            position += 1
+
+    def _chance(self, text: int, position: int, what: int) -> float:
+        right = position not in self.mistakes if what == 1 else self.mistakes[position]
+        return 0.0 if right else 1.0
+
+
+class DrafterBus:
+    """Implements Bus towards one drafter, and is that drafter's loop. A guess takes td; one that was begun
+    before the path changed comes to nothing."""
+
+    def __init__(self, world: World, scheme: Scheme, drafter: ReplayDrafter) -> None:
         self._world = world
-        self._latency_us = latency_us
+        self._latency_us = round(TT_US * scheme.latency)
+        self._td_us = round(TT_US / scheme.r)
         self._drafter = drafter
+        self._session: DraftSession | None = None
+        self._run = 0  # counts changes of path
 
     def start(self, listener: Listener) -> None:
-        """The drafter is seen, and its messages arrive, from now on."""
-
-        def deliver(message: Message) -> None:
-            data = encode(message)
-            self._world.after(self._latency_us, lambda: listener.received(decode(data)))
-
-        self._drafter.connect(deliver)
-        listener.peers([self._drafter.presence])
+        self._listener = listener
+        listener.peers([DRAFTER])
 
     def send(self, to: str, message: Message) -> None:
-        if to == self._drafter.presence.id:
-            data = encode(message)
-            self._world.after(self._latency_us, lambda: self._drafter.received(decode(data)))
+        if to == DRAFTER.id:
+            self._deliver(message, self._received)
 
     def describe(self, presence: Presence) -> None:
         pass
 
     def close(self) -> None:
         pass
+
+    def _deliver(self, message: Message, to: Callable[[Message], None]) -> None:
+        data = encode(message)
+        self._world.after(self._latency_us, lambda: to(decode(data)))
+
+    def _received(self, message: Message) -> None:
+        session = self._session
+        if isinstance(message, Open):
+            self._session = DraftSession(message)
+            self._begin()
+        elif isinstance(message, Close):
+            self._session = None
+        elif isinstance(message, Commit) and session:
+            before, waited = list(session.tokens), not self._drafter.wants(session)
+            session.commit(message)
+            if session.tokens != before or waited:
+                self._publish(session)  # what of a correction was not sent yet
+                self._begin()
+
+    def _begin(self) -> None:
+        self._run += 1
+        run = self._run
+        if self._session and self._drafter.wants(self._session):
+            self._world.after(self._td_us, lambda: self._drafted(run))
+
+    def _drafted(self, run: int) -> None:
+        if run == self._run and self._session:
+            self._drafter.advance([self._session])
+            self._publish(self._session)
+            self._begin()
+
+    def _publish(self, session: DraftSession) -> None:
+        while session.n_unpublished:
+            self._deliver(session.take_draft(DRAFTER.id, self._td_us), self._listener.received)
+        for draft in session.take_branches(DRAFTER.id, self._td_us):
+            self._deliver(draft, self._listener.received)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,34 +174,28 @@ class Outcome:
     n_accepted: int
 
 
-def make_proposer(bus: LeadBus, clock: Callable[[], float]) -> Proposer:
-    """The lead's side of the bus, started, with everything the formulas do not know switched off."""
+def make_proposer(bus: DrafterBus, clock: Callable[[], float]) -> Proposer:
+    """The lead's side of the bus, started, with everything off that the formulas do not know."""
     remote = RemoteDrafters(bus, LEAD, max_ahead=MAX_AHEAD, clock=clock)
     bus.start(remote)
-    policy = Policy(leaves=1, lookup=False, gate=False, waits=False)
+    policy = Policy(leaves=1, lookup=False, gate=False)
     return Speculator(policy, remote=remote, clock=clock)
 
 
 def plain(n_tokens: int) -> Outcome:
     """Without drafts, at tt a token."""
-    world = World()
-    return _generate(world, Scheme(0.0, 1.0), NoProposer(), n_tokens)
+    return _generate(World(), Scheme(0.0, 1.0), NoProposer(), n_tokens)
 
 
 def drafted(scheme: Scheme, text: Sequence[int], seed: int = 0) -> Outcome:
-    """With one drafter that knows the text, its mistakes drawn from this seed."""
+    """With one drafter that knows the text."""
     world = World()
-    timer = Timer(world.after, round(TT_US / scheme.r))
-    mistakes = Mistakes(scheme.a, scheme.h, len(PROMPT), len(text), random.Random(seed))
-    # While messages travel, the lead may need the correction of a correction, once in each of its steps
-    depth = 1 + int(2 * scheme.latency + 0.999)
-    drafter = ReplayDrafter(text, mistakes, timer, branch=scheme.branch, depth=depth)
-    bus = LeadBus(world, round(TT_US * scheme.latency), drafter)
+    bus = DrafterBus(world, scheme, Replay(scheme, text, seed))
     return _generate(world, scheme, make_proposer(bus, world.clock), len(text) - len(PROMPT))
 
 
 def speedup(scheme: Scheme, base: Outcome, seed: int = 0) -> float:
-    """Of drafting over the plain run `base`, for its text. Raises AssertionError if the text changes."""
+    """Time of the plain run `base` by that with drafts. Raises AssertionError if the text changes."""
     outcome = drafted(scheme, base.tokens, seed)
     assert outcome.tokens == base.tokens, "drafts changed the text"
     return base.seconds / outcome.seconds

@@ -14,23 +14,23 @@ from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from importlib.metadata import version
 
-from rich.console import Console
-
 from drafters.delay import DelayedBus
 from drafters.kinds import assemble
 from drafters.settings import DrafterSettings
 from drafters.status import StatusLine
 from drafters.worker import Worker
-from server.console import log_to
+from server.console import LogConsole, log_to
 from server.errors import DuoError, StartupError
 from server.flags import read
 from server.speculation.bus import Bus
-from server.speculation.presence import Presence
-from server.speculation.streams import RedisBus, check
+from server.speculation.presence import Presence, printable
+from server.speculation.redis_client import check
+from server.speculation.streams import RedisBus
 
 logger = logging.getLogger("duo.drafter")
 
 _STDIN = 0
+MAX_HOST = 64  # characters of an id that come from the name: the rest is the process's
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run(settings: DrafterSettings) -> int:
     """Draft until SIGTERM or SIGINT. Raises StartupError."""
-    console = Console(highlight=False)
+    console = LogConsole(highlight=False)
     log_to(console)
     url = settings.redis_url
     if not url:
@@ -57,7 +57,7 @@ def run(settings: DrafterSettings) -> int:
         kind = assemble(settings, stack)
         threads = f", {settings.threads} threads" if settings.kind == "model" else ""
         logger.info("duo-drafter %s: %s%s", version("duo"), kind.name, threads)
-        host = settings.name or platform.node()
+        host = "-".join(printable(settings.name or platform.node())[:MAX_HOST].split())
         own = Presence(
             f"{host}-{os.getpid()}-{secrets.token_hex(2)}",
             "drafter",

@@ -127,6 +127,7 @@ class ModelDrafter:
         likeliest, second = self.rule.likeliest, self._branches_out
         for (session, branch), row in zip(step.grown, logits[: len(step.grown)], strict=True):
             position = len(session.tokens) if branch is None else branch.end
+            position += session.n_dropped
             guessed = guess(row, session.sampling, position, likeliest=likeliest, second=second)
             (branch or session).add(guessed)
         if not step.behind and step.n_paths:  # no catching up in this step

@@ -70,14 +70,14 @@ class DraftSession:
         """How much of the path was published. While it is 0, the first guess is worth sending at once."""
         return self._n_published - self.n_committed
 
-    def reopen(self, opened: Open) -> None:
+    def reopen(self, opened: Open, *, anew: bool = False) -> None:
         """The lead tells everything anew. What agrees with it stays, in the path and in the KV cache; the
         path is published again, since the lead may have missed it. An Open that later commits have overtaken
-        changes nothing."""
+        changes nothing, unless the text itself begins `anew`."""
         self.told = True
         tokens = list(opened.tokens)
         agreed = common_prefix(self.tokens, tokens)
-        anew = opened.epoch != self.epoch or _mirrored(opened.sampling) != self.sampling
+        anew = anew or _mirrored(opened.sampling) != self.sampling
         grown = len(tokens) - self.n_committed
         if not anew and not self.lost and agreed == len(tokens) and grown < 0:
             return
@@ -172,7 +172,6 @@ class DraftSession:
         return Draft(
             by[0],
             self.id,
-            self.epoch,
             base,
             chain,
             by[1],
@@ -186,7 +185,7 @@ class DraftSession:
     def _adopt(self, opened: Open, path: list[Guess]) -> None:
         """Begin with the Open's tokens and this path beyond them, nothing of it published."""
         self.n_opened += 1
-        self.epoch, self.max_ahead = opened.epoch, opened.max_ahead
+        self.max_ahead, self.n_dropped = opened.max_ahead, opened.n_dropped
         self.sampling = _mirrored(opened.sampling)
         self.tokens = list(opened.tokens)
         self.n_committed = self._n_published = len(opened.tokens)

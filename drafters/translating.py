@@ -87,16 +87,12 @@ class TranslatingDrafter:
         if not tokens:
             return twin
         if own is None:
-            twin.own = DraftSession(self._opening(session, 0, tokens))
+            twin.own = DraftSession(_opening(session, tokens))
             return twin
         before = own.tokens[: own.n_committed]
         goes_on = list(tokens[: len(before)]) == before
-        own.reopen(self._opening(session, own.epoch if goes_on else own.epoch + 1, tokens))
+        own.reopen(_opening(session, tokens), anew=not goes_on)
         return twin
-
-    def _opening(self, session: DraftSession, epoch: int, tokens: tuple[int, ...]) -> Open:
-        chain = chain_start(tokens)
-        return Open(session.lead, session.id, epoch, chain, session.max_ahead, GREEDY, tokens, session.salt)
 
     def _lengthen(self, session: DraftSession, twin: _Twin) -> int:
         """Add to the path what the own path says beyond it; nothing where the two disagree. Returns how many
@@ -113,3 +109,9 @@ class TranslatingDrafter:
         for guess in new:
             session.add(guess)
         return len(new)
+
+
+def _opening(session: DraftSession, tokens: tuple[int, ...]) -> Open:
+    """A session's Open, in own tokens."""
+    chain = chain_start(tokens)
+    return Open(session.lead, session.id, chain, session.max_ahead, GREEDY, tokens, session.salt)

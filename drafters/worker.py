@@ -19,7 +19,9 @@ from server.speculation.presence import Presence
 logger = logging.getLogger("duo.drafter")
 
 PUBLISH_S = 0.002  # guesses of about this long go into one message
-WANT_S = 0.2  # between two requests for the same Open
+WANT_S = 0.2  # between two requests for the same Open: a few round trips over a slow network
+LEASE_S = 5.0  # a session that its lead says nothing about for so long is asked for: its Close may be lost
+UNANSWERED = 3  # times LEASE_S without an answer: it is closed
 MAX_WANTED = 1024  # sessions asked for that are remembered
 MAX_FAILURES = 3  # decodes in a row that may fail before a session is left alone
 TD_CHANGE = 0.2  # of the time per guess that is worth telling
@@ -39,6 +41,7 @@ class Worker:
         self._clock = clock
         self._arrived: SimpleQueue[Arrival] = SimpleQueue()
         self._sessions: dict[int, DraftSession] = {}
+        self._heard: dict[int, float] = {}  # when its lead said something of a session last
         self._obstructed: set[int] = set()  # sessions whose obstacle was told
         self._failures: dict[int, int] = {}
         self._wanted: dict[int, float] = {}
@@ -86,6 +89,7 @@ class Worker:
         if not self._take_in(wait and self._idle):
             return False
         progress = bool(self._busy) and self._advance(self._busy)
+        self._renew_leases()
         self._busy = self._servable()
         self._idle = not progress or not self._busy
         self._publish(all_of_it=self._idle, begun_only=self._overlaps and not self._idle)
@@ -155,7 +159,7 @@ class Worker:
         if not wait and self._arrived.empty():
             return True
         try:
-            arrival = self._arrived.get(block=wait)
+            arrival = self._arrived.get(block=wait, timeout=LEASE_S if self._sessions else None)
             while arrival is not None:
                 self._handle(arrival)
                 arrival = self._arrived.get_nowait()
@@ -172,7 +176,7 @@ class Worker:
                 self._commit(arrival)
             case Close():
                 session = self._sessions.get(arrival.session)
-                if session is not None and session.epoch <= arrival.epoch:
+                if session is not None and session.lead == arrival.lead:
                     self._close(session, keep=arrival.keep)
             case Refuse():
                 self._refuse(arrival)
@@ -188,27 +192,41 @@ class Worker:
         session = self._sessions.get(message.session)
         if session is None:
             self._sessions[message.session] = DraftSession(message)
-        elif session.lead == message.lead and session.epoch <= message.epoch:
+        elif session.lead == message.lead:
             session.reopen(message)
             self._failures.pop(session.id, None)
+        self._heard[message.session] = self._clock()
 
     def _commit(self, message: Commit) -> None:
         session = self._sessions.get(message.session)
-        if session is None or session.epoch < message.epoch:
-            self._want(message, self.leads if session is None else [session.lead])
-        elif session.epoch == message.epoch and not session.commit(message):
-            self._want(message, [session.lead])
+        if session is not None:
+            self._heard[session.id] = self._clock()
+            if not session.commit(message):
+                self._want(session.id, [session.lead])
+        else:
+            self._want(message.session, self.leads)
 
-    def _want(self, message: Commit, leads: list[str]) -> None:
-        """Ask for Open, again or because it never came, not more often than an answer takes."""
+    def _renew_leases(self) -> None:
+        """Ask leads for sessions that they say nothing about, and close those that nobody answers for."""
         now = self._clock()
-        if now - self._wanted.get(message.session, -WANT_S) < WANT_S:
+        for session in list(self._sessions.values()):
+            silent_s = now - self._heard[session.id]
+            if silent_s > UNANSWERED * LEASE_S:
+                self._close(session, keep=True)
+            elif silent_s > LEASE_S:
+                n_known = 0 if session.lost else session.n_committed
+                self._want(session.id, [session.lead], n_known, every_s=LEASE_S)
+
+    def _want(self, session: int, leads: list[str], n_known: int = 0, every_s: float = WANT_S) -> None:
+        """Ask for a session whose first n_known tokens are there, not more often than every_s."""
+        now = self._clock()
+        if now - self._wanted.get(session, -every_s) < every_s:
             return
         if len(self._wanted) >= MAX_WANTED:
             self._wanted.clear()
-        self._wanted[message.session] = now
+        self._wanted[session] = now
         for lead in leads:
-            self._bus.send(lead, Want(self._own.id, message.session, message.epoch))
+            self._bus.send(lead, Want(self._own.id, session, n_known))
 
     def _refuse(self, message: Refuse) -> None:
         if message.lead not in self._refusals:
@@ -221,6 +239,10 @@ class Worker:
         for lead in leads:
             if lead.id not in self._present:
                 logger.info("lead %s (%s) joined", lead.id, lead.model)
+            if lead.wire != self._own.wire and lead.id not in self._refusals:
+                reason = f"it speaks version {lead.wire} of the wire, this drafter version {self._own.wire}"
+                logger.warning("cannot draft for lead %s: %s", lead.id, reason)
+                self._refusals[lead.id] = reason
         for gone in self._present - present:
             logger.info("lead %s left", gone)
             self._refusals.pop(gone, None)
@@ -232,7 +254,7 @@ class Worker:
             self._close(session, keep=True)
 
     def _close(self, session: DraftSession, *, keep: bool) -> None:
-        del self._sessions[session.id]
+        del self._sessions[session.id], self._heard[session.id]
         self._failures.pop(session.id, None)
         self._wanted.pop(session.id, None)
         self._obstructed.discard(session.id)

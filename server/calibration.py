@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from server.errors import BackendError
-from server.llama.backend import Backend, Batch
+from server.llama.backend import Backend
+from server.llama.shapes import CONTEXT, decode_s, fill
 from server.llama.shapes import measure as measure_shapes
 from server.recollection import keep, recall
 
@@ -20,7 +21,6 @@ logger = logging.getLogger("duo.lead")
 
 WIDTHS = (1, 2, 4, 8, 16, 3, 6, 12, 5, 10, 24, 7, 9, 14, 20, 32)
 PADDED = (4, 8, 12)  # widths that steps may be padded to, beside the widest
-CONTEXT = 64  # tokens in the cache meanwhile
 ROUNDS = 5
 BUDGET_S = 3.0
 CHECKED = 4  # rows up to which what is remembered is checked,
@@ -39,14 +39,14 @@ def measure(backend: Backend, max_rows: int, *, budget_s: float = BUDGET_S) -> d
     deadline = time.perf_counter() + budget_s
     seen: dict[int, list[float]] = {}
     try:
-        _decode(backend, 0, CONTEXT)
+        fill(backend)
         if not backend.can_trim:
             backend.copy(0, 1, 0, 0)
         for attempt in range(ROUNDS + 1):
             for width in widths:
                 if seen and time.perf_counter() > deadline:
                     break
-                seconds = _decode(backend, CONTEXT, width)
+                seconds = decode_s(backend, CONTEXT, width)
                 _forget(backend)
                 if attempt:  # the first time round is to warm up, if there is time for a second one
                     seen[width] = [*seen.get(width, []), seconds]
@@ -66,14 +66,6 @@ def _forget(backend: Backend) -> None:
     if not backend.can_trim:
         backend.copy(1, 0, CONTEXT, CONTEXT)  # the state there, kept in the second sequence
     backend.trim(0, CONTEXT)
-
-
-def _decode(backend: Backend, position: int, width: int) -> float:
-    batch = Batch()
-    batch.extend(0, position, [i % backend.vocab.size for i in range(1, width + 1)], width)
-    began = time.perf_counter()
-    backend.decode(batch)
-    return time.perf_counter() - began
 
 
 def steady_widths(backend: Backend, one: int, most: int) -> dict[int, float]:

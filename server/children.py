@@ -1,4 +1,4 @@
-"""The drafter processes of `duo up`: started, started again when they die, and ended with duo."""
+"""Child processes of `duo up`: started, started again when they die, and ended with duo."""
 
 from __future__ import annotations
 
@@ -7,70 +7,91 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
-from types import TracebackType
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 
 logger = logging.getLogger("duo.children")
 
-SOONEST_S, LATEST_S = 0.2, 30.0  # before a drafter that died is started again; doubles with every quick death
-HEALTHY_S = 10.0  # lived this long: the next death is not held against it
+SOONEST_S, LATEST_S = 0.2, 30.0  # pause before a restart; doubles with every quick death
+HEALTHY_S = 10.0  # after a life this long the pause begins at SOONEST_S again
+GRACE_S = 3.0  # a drafter may take this long to end by itself: a decode, and its goodbye to the lead
 
 
 class Child:
-    """One drafter process. Its standard input is a pipe that closes when duo dies, however it dies."""
+    """A process that runs until close(), over restarts. All its starts are on one thread, which lives until
+    then: Linux takes that thread's end for the parent's (PR_SET_PDEATHSIG)."""
 
-    def __init__(
-        self, name: str, arguments: Sequence[str], environment: Mapping[str, str] | None = None
-    ) -> None:
-        """arguments: the flags of duo-drafter; environment: what differs from duo's own."""
-        self._name = name
-        self._environment = {**os.environ, **(environment or {})}
-        self._command = [sys.executable, "-m", "drafters", *arguments, "--end-with-parent"]
+    def __init__(self, name: str, start: Callable[[], subprocess.Popen[bytes]], *, grace_s: float) -> None:
+        """Raises what the first start() raises. grace_s: how long close() waits before it kills."""
+        self._name, self._start, self._grace_s = name, start, grace_s
         self._ending = threading.Event()
-        self._process = self._spawn()
-        self._keeper = threading.Thread(target=self._keep, name=f"duo-{name}", daemon=True)
+        self._starting = threading.Lock()
+        self._process: subprocess.Popen[bytes]
+        first: Future[None] = Future()
+        self._keeper = threading.Thread(target=self._keep, args=(first,), name=f"duo-{name}", daemon=True)
         self._keeper.start()
-
-    def __enter__(self) -> Child:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._ending.set()
-        if self._process.stdin:
-            self._process.stdin.close()
-        try:
-            self._process.wait(timeout=3)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._keeper.join(timeout=1)
+        first.result()
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
-    def _spawn(self) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            self._command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env=self._environment
-        )
+    @property
+    def ended(self) -> bool:
+        return self._process.poll() is not None
 
-    def _keep(self) -> None:
-        wait = SOONEST_S
+    def close(self) -> None:
+        """End the process: its standard input closes, and it is killed after grace_s. May be repeated."""
+        self._ending.set()
+        with self._starting:
+            process = self._process
+        _hang_up(process)
+        try:
+            process.wait(self._grace_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+        self._keeper.join()
+
+    def _keep(self, first: Future[None]) -> None:
+        try:
+            self._process = self._start()
+        except BaseException as error:
+            first.set_exception(error)
+            return
+        first.set_result(None)
+        pause = SOONEST_S
         while True:
-            try:
-                self._process.wait(timeout=HEALTHY_S)
-            except subprocess.TimeoutExpired:
-                wait = SOONEST_S
-                continue
-            if self._ending.wait(wait):
+            began = time.monotonic()
+            status = self._process.wait()
+            _hang_up(self._process)
+            if time.monotonic() - began >= HEALTHY_S:
+                pause = SOONEST_S
+            if self._ending.wait(pause):
                 return
-            logger.warning(
-                "%s ended (exit status %s), starting it again", self._name, self._process.returncode
-            )
-            wait = min(2 * wait, LATEST_S)
-            self._process = self._spawn()
-            if self._ending.is_set():
-                self._process.kill()
-                return
+            logger.warning("%s ended (exit status %s), starting it again", self._name, status)
+            pause = min(2 * pause, LATEST_S)
+            with self._starting:
+                if self._ending.is_set():
+                    return
+                try:
+                    self._process = self._start()
+                except OSError as error:  # tried again after the next pause
+                    logger.warning("%s cannot be started: %s", self._name, error)
+
+
+def _hang_up(process: subprocess.Popen[bytes]) -> None:
+    if process.stdin:
+        process.stdin.close()
+
+
+def drafter(name: str, arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> Child:
+    """arguments: the flags of duo-drafter; environment: what differs from duo's own. Its standard input is a
+    pipe that closes when duo dies, however it dies."""
+    command = [sys.executable, "-m", "drafters", *arguments, "--end-with-parent"]
+    everything = {**os.environ, **(environment or {})}
+
+    def start() -> subprocess.Popen[bytes]:
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env=everything)
+
+    return Child(name, start, grace_s=GRACE_S)

@@ -1,9 +1,10 @@
-"""The log of a process: plain lines on one console, or an object to a line for programs that read logs."""
+"""The log of a process: plain lines on a console, or a JSON object to a line for programs that read logs."""
 
 from __future__ import annotations
 
 import logging
 import time
+from abc import abstractmethod
 from typing import Any, Literal, TypeAlias
 
 import orjson
@@ -15,40 +16,48 @@ from server.engine.account import CURRENT
 LogFormat: TypeAlias = Literal["text", "json"]
 
 
-class ConsoleHandler(logging.Handler):
-    """Prints records as plain lines, warnings and errors in colour and with the id of the request that they
-    are about."""
+class LogConsole(Console):
+    """Silent once nobody reads it any more; rich would end the process, or the thread that prints."""
 
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+
+
+class _Handler(logging.Handler):
     def __init__(self, console: Console) -> None:
         super().__init__(logging.INFO)
         self._console = console
 
     def emit(self, record: logging.LogRecord) -> None:
+        """Never raises: a full disk ends no thread that logs."""
+        try:
+            self._console.print(self._line(record), highlight=False, soft_wrap=True)
+        except Exception:
+            self.handleError(record)
+
+    @abstractmethod
+    def _line(self, record: logging.LogRecord) -> Text: ...
+
+
+class ConsoleHandler(_Handler):
+    """Prints plain lines, warnings and errors in colour and with the id of their request."""
+
+    def _line(self, record: logging.LogRecord) -> Text:
         style = (
             "red" if record.levelno >= logging.ERROR else "yellow" if record.levelno > logging.INFO else ""
         )
-        text = self.format(record)
         account = CURRENT.get()
-        if style and account is not None:
-            text = f"{text} [{account.id}]"
-        self._console.print(Text(text, style), highlight=False, soft_wrap=True)
+        told = f" [{account.id}]" if style and account is not None else ""
+        return Text(self.format(record) + told, style)
 
 
-class JsonHandler(logging.Handler):
-    """Prints records as JSON objects: time (ISO 8601, UTC), level, logger, message; request_id and exception
-    where there are any, and whatever the record's `fields` say."""
+class JsonHandler(_Handler):
+    """Prints objects: time (ISO 8601, UTC), level, logger, message; request_id and exception where there are
+    any, and the record's `fields`."""
 
-    def __init__(self, console: Console) -> None:
-        super().__init__(logging.INFO)
-        self._console = console
-        self._exceptions = logging.Formatter()
+    _exceptions = logging.Formatter()
 
-    def emit(self, record: logging.LogRecord) -> None:
-        file = self._console.file
-        file.write(orjson.dumps(self._object(record), default=str).decode() + "\n")
-        file.flush()
-
-    def _object(self, record: logging.LogRecord) -> dict[str, Any]:
+    def _line(self, record: logging.LogRecord) -> Text:
         seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         told: dict[str, Any] = {
             "time": f"{seconds}.{int(record.msecs):03d}Z",
@@ -61,11 +70,11 @@ class JsonHandler(logging.Handler):
             told["request_id"] = account.id
         if record.exc_info:
             told["exception"] = self._exceptions.formatException(record.exc_info)
-        return told | getattr(record, "fields", {})
+        return Text(orjson.dumps(told | getattr(record, "fields", {}), default=str).decode())
 
 
 def log_to(console: Console, form: LogFormat = "text") -> None:
-    """Send duo's log to this console, and what uvicorn warns of."""
+    """Print duo's log on this console, and uvicorn's warnings."""
     handler = JsonHandler(console) if form == "json" else ConsoleHandler(console)
     for name, level in (("duo", logging.INFO), ("uvicorn", logging.WARNING)):
         logger = logging.getLogger(name)

@@ -1,12 +1,12 @@
 """A private server of the Redis protocol that lives and dies with this process, for a machine without one.
 
-It listens on a unix socket in a directory of its own and keeps nothing on disk. The owner holds a lock on a
-file in that directory for as long as it lives; the kernel lets go of the lock whatever way the owner ends.
-So a directory whose lock can be taken is proven to be an orphan: the next start shuts its server down and
-removes it. On Linux the kernel also ends the server itself together with its owner.
+It listens on a unix socket in a directory of its own and keeps nothing on disk. If it dies, it is started
+again on the same socket. The owner holds a lock on a file in the directory; the kernel releases the lock
+however the owner ends. So a directory whose lock can be taken is an orphan: the next start shuts its server
+down and removes it. On Linux the kernel also ends the server itself together with its owner.
 
-A directory is made under another name and renamed once it is locked, so that none is ever seen unlocked
-while its owner is only just beginning.
+A directory is made under another name and renamed once it is locked, so that no other process sees it
+unlocked.
 """
 
 from __future__ import annotations
@@ -22,14 +22,13 @@ import struct
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from urllib.parse import quote
 
+from server.children import Child
 from server.errors import StartupError
 
 PREFIX = "duo-redis-"  # of the directories
@@ -37,6 +36,7 @@ START_S = 10.0
 STOP_S = 2.0
 MAX_SOCKET_PATH = 100  # bytes; the kernels allow 107 (Linux) and 103 (macOS)
 
+_UNLOCKED = ".duo-new-"  # prefix of a directory until it is locked
 _LOCK, _SOCKET, _LOG = "lock", "socket", "log"
 
 # Run by a bare interpreter that then becomes the server: PR_SET_PDEATHSIG (1) survives exec. Not preexec_fn,
@@ -86,9 +86,8 @@ def server_command(binary: str, directory: Path) -> list[str]:
     return [binary, *(part for name, value in options.items() for part in (f"--{name}", value))]
 
 
-class EmbeddedServer:
-    """A server that runs from construction to close(). Construct it on the main thread: the kernel ends the
-    server with the *thread* that started it, so on another thread that safeguard is left out."""
+class EmbeddedServer(AbstractContextManager["EmbeddedServer"]):
+    """A server that runs, over restarts, from construction to close()."""
 
     def __init__(self, root: Path | None = None) -> None:
         """root: where its directory goes, instead of $XDG_RUNTIME_DIR or the temporary directory. Takes some
@@ -97,13 +96,13 @@ class EmbeddedServer:
         for place in roots:
             remove_orphans(place)
         binary = find_binary()
-        self._directory, self._lock = _make_directory(roots)
-        self._process = _spawn(server_command(binary, self._directory))
-        try:
+        with ExitStack() as stack:
+            self._directory = stack.enter_context(_locked_directory(roots))
+            command = server_command(binary, self._directory)
+            child = Child("redis", lambda: _spawn(command), grace_s=0)  # it has nothing to save
+            self._child = stack.enter_context(closing(child))
             self._wait_until_ready(binary)
-        except BaseException:
-            self.close()
-            raise
+            self._ending = stack.pop_all()
 
     @property
     def socket_path(self) -> Path:
@@ -115,30 +114,19 @@ class EmbeddedServer:
 
     @property
     def pid(self) -> int:
-        return self._process.pid
+        return self._child.pid
 
-    def __enter__(self) -> EmbeddedServer:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
         """End the server and remove its directory. May be repeated."""
-        if self._lock is None:
-            return
-        self._process.kill()  # it keeps nothing, so there is nothing to end gracefully
-        self._process.wait()
-        shutil.rmtree(self._directory, ignore_errors=True)
-        os.close(self._lock)
-        self._lock = None
+        self._ending.close()
 
     def _wait_until_ready(self, binary: str) -> None:
         deadline = time.monotonic() + START_S
         while not _answers(self.socket_path):
-            ended = self._process.poll() is not None
+            ended = self._child.ended
             if ended or time.monotonic() > deadline:
                 raise StartupError(
                     f"the embedded Redis server {binary} {'ended at once' if ended else 'does not answer'} "
@@ -197,20 +185,28 @@ def _roots() -> list[Path]:
     return list(dict.fromkeys(Path(place) for place in places if place))
 
 
-def _make_directory(roots: list[Path]) -> tuple[Path, int]:
+@contextmanager
+def _locked_directory(roots: list[Path]) -> Generator[Path]:
     """A new directory with our lock on it, in the first root that is writable and short enough."""
     reasons: list[str] = []
     for root in roots:
         if len(os.fsencode(root / f"{PREFIX}12345678" / _SOCKET)) > MAX_SOCKET_PATH:
             reasons.append(f"{root} is too long a path for a socket")
             continue
-        try:
-            made = Path(tempfile.mkdtemp(prefix=".duo-new-", dir=root))  # mode 0700
-            lock = os.open(made / _LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return made.rename(root / (PREFIX + made.name.removeprefix(".duo-new-"))), lock
-        except OSError as error:
-            reasons.append(f"{root}: {error.strerror}")
+        with ExitStack() as stack:
+            try:
+                made = Path(tempfile.mkdtemp(prefix=_UNLOCKED, dir=root))  # mode 0700
+                stack.callback(shutil.rmtree, made, ignore_errors=True)
+                lock = os.open(made / _LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+                stack.callback(os.close, lock)
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                directory = made.rename(root / (PREFIX + made.name.removeprefix(_UNLOCKED)))
+            except OSError as error:
+                reasons.append(f"{root}: {error.strerror}")
+                continue
+            stack.callback(shutil.rmtree, directory, ignore_errors=True)  # while it is locked
+            yield directory
+            return
     raise StartupError(
         f"no place for the embedded Redis server's socket ({'; '.join(reasons)}): "
         "point TMPDIR at a short, writable path, or give the URL of a running server with --redis"
@@ -218,7 +214,7 @@ def _make_directory(roots: list[Path]) -> tuple[Path, int]:
 
 
 def _spawn(command: list[str]) -> subprocess.Popen[bytes]:
-    if sys.platform == "linux" and threading.current_thread() is threading.main_thread():
+    if sys.platform == "linux":
         command = [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid()), *command]
     return subprocess.Popen(
         command,

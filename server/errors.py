@@ -82,6 +82,15 @@ class TimeLimitError(DuoError):
         )
 
 
+class UnreadError(InvalidRequestError):
+    """The client does not read its reply, which ends (408)."""
+
+    status = 408
+
+    def __init__(self, n_unread: int) -> None:
+        super().__init__(f"the reply was ended: {n_unread} parts of it were not read")
+
+
 class BusyError(DuoError):
     """The queue is full or the server is draining (429 or 503 with Retry-After)."""
 

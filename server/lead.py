@@ -24,7 +24,7 @@ from server.api.traffic import Traffic
 from server.app import create_app, create_waiting_app
 from server.cache.snapshots import Snapshots
 from server.calibration import remembered, steady_widths
-from server.console import log_to
+from server.console import LogConsole, log_to
 from server.engine.engine import Engine
 from server.engine.scheduler import Limits
 from server.engine.thread import Bounds, EngineThread, Observer
@@ -50,9 +50,10 @@ from server.site import Site, open_socket
 from server.speculation.costs import StepCosts
 from server.speculation.policy import Policy
 from server.speculation.presence import Presence, vocabulary_card
+from server.speculation.redis_client import check
 from server.speculation.remote import RemoteDrafters
 from server.speculation.speculator import Speculator
-from server.speculation.streams import RedisBus, check
+from server.speculation.streams import RedisBus
 from server.speculation.widths import Widths
 from server.tiers import open_snapshots, pace_of
 
@@ -80,7 +81,7 @@ def serve(settings: LeadSettings) -> int:
 
 def run_lead(settings: LeadSettings, site: Site) -> int:
     """Load the model, serve until stopped, and leave nothing behind. Returns the exit status."""
-    console = Console(highlight=False)
+    console = LogConsole(highlight=False)
     log_to(console, settings.log_format)
     if settings.log_format == "json" and settings.print != "none":
         raise StartupError("--print is for people: give it with --log-format text only")
@@ -88,13 +89,9 @@ def run_lead(settings: LeadSettings, site: Site) -> int:
     sys.setswitchinterval(GIL_SWITCH_S)
     signal.signal(signal.SIGTERM, _leave)
     with ExitStack() as stack:
-        logger.info("duo %s: loading %s", version("duo"), settings.model)
-        began = time.perf_counter()
-        loading = Health("loading", settings.parallel, 0, 0, 0.0)
-        with answering(site.listener, create_waiting_app(loading, door.edge), door.tls):
-            backend = stack.enter_context(closing(load_target(settings, site.n_threads)))
-            seconds = time.perf_counter() - began
-            logger.info("  model    %s in %.1f s", describe(backend, site.n_threads), seconds)
+        waiting = create_waiting_app(Health("loading", settings.parallel, 0, 0, 0.0), door.edge)
+        with answering(site.listener, waiting, door.tls):
+            backend = _load(stack, settings, site)
             proposer = _speculator(stack, settings, site, backend)
             embedder = load_embedder(stack, settings, backend)
             stack.enter_context(remembering(backend))  # not what was just decoded to measure this machine
@@ -102,11 +99,10 @@ def run_lead(settings: LeadSettings, site: Site) -> int:
         if snapshots is not None:
             stack.callback(snapshots.close)
         traffic = Traffic()
-        observers = [*_observers(settings, console, backend), traffic]
         engine = EngineThread(
             _engine_maker(settings, backend, proposer, snapshots),
             n_ctx=backend.n_ctx,
-            observers=observers,
+            observers=[*_observers(settings, console, backend), traffic],
             max_queued=settings.max_queued,
             bounds=Bounds(settings.max_tokens or None, settings.request_timeout or None),
             profile=settings.profile,
@@ -118,12 +114,27 @@ def run_lead(settings: LeadSettings, site: Site) -> int:
         if embedder is not None:
             served = replace(served, embedding=embedding_by(stack, embedder, served.model))
         if snapshots is not None:
-            served = replace(served, cached=snapshots.counters)
-            for salt in (caller.salt() for caller in door.edge.access.callers):
-                served.history.recall(snapshots.conversations(salt, most=RECALLED), salt)
+            served = _with_snapshots(served, snapshots, door)
         uvloop.run(_serve_http(engine, served, site.listener, door))
     logger.info("duo has ended")
     return 0
+
+
+def _load(stack: ExitStack, settings: LeadSettings, site: Site) -> LlamaBackend:
+    logger.info("duo %s: loading %s", version("duo"), settings.model)
+    began = time.perf_counter()
+    backend = stack.enter_context(closing(load_target(settings, site.n_threads)))
+    seconds = time.perf_counter() - began
+    logger.info("  model    %s in %.1f s", describe(backend, site.n_threads), seconds)
+    return backend
+
+
+def _with_snapshots(served: Served, snapshots: Snapshots, door: Door) -> Served:
+    """With their counters, and with the exact tokens of conversations on disk."""
+    served = replace(served, cached=snapshots.counters)
+    for salt in (caller.salt() for caller in door.edge.access.callers):
+        served.history.recall(snapshots.conversations(salt, most=RECALLED), salt)
+    return served
 
 
 async def _serve_http(engine: EngineThread, served: Served, listener: socket.socket, door: Door) -> None:
@@ -149,7 +160,6 @@ def _speculator(stack: ExitStack, settings: LeadSettings, site: Site, backend: L
         leaves=leaves_of(settings) if backend.can_trim else 1,
         lookup=settings.lookup and settings.verify == "exact",
         gate=settings.gate,
-        waits=settings.wait,
         by_rejection=settings.verify == "rejection",
         again=not backend.can_trim,
     )

@@ -60,6 +60,9 @@ def _read(template: Path) -> str:
 
 def load_target(settings: LeadSettings, n_threads: int) -> LlamaBackend:
     """The target model with room for all slots. Raises StartupError."""
+    if settings.stable_width > settings.batch_size:
+        width = settings.stable_width
+        raise StartupError(f"--stable-width {width} needs at least --batch-size {width}")
     path, most = settings.model, settings.parallel
     return LlamaBackend(
         settings.options(

@@ -22,6 +22,7 @@ from pydantic_settings import SettingsConfigDict
 from rich.console import Console
 from rich.table import Table
 
+from server.errors import StartupError
 from server.flags import n_cores
 from server.llama.backend import Backend, Batch, Logits, Vocabulary
 from server.llama.llamacpp import LlamaBackend
@@ -197,6 +198,10 @@ def _smallest_margin(rows: Logits) -> float:
 
 def probe(settings: ProbeSettings) -> int:
     """The command: print a table or JSON. Raises StartupError when the model cannot be loaded."""
+    if settings.max_width > settings.batch_size:
+        raise StartupError(
+            f"--max-width {settings.max_width} needs at least --batch-size {settings.max_width}"
+        )
     n_threads = settings.threads or n_cores()
     settings = downloaded(settings)
     options = settings.options(settings.model, n_cells=N_CELLS, n_seqs=2, n_threads=n_threads)

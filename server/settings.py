@@ -70,10 +70,11 @@ class LeadSettings(ModelSettings, DoorSettings):
         description="KV cells shared by all conversations; 0: the model's context, at most 8192, per slot",
     )
     parallel: int = Field(4, ge=1, le=64, description="replies generated at once")
-    cache_ram: int = Field(
-        2048,
+    cache_ram: int | None = Field(
+        None,
         ge=0,
-        description="MiB of host memory for conversations that the KV cache lacks room for; 0: none",
+        description="MiB of host memory for conversations that the KV cache lacks room for; 0: none "
+        "(default: a quarter of what is free once the model is loaded)",
     )
     cache_dir: Path | None = Field(
         None,
@@ -113,9 +114,6 @@ class LeadSettings(ModelSettings, DoorSettings):
         "the distribution only; for --draft-mode sync",
     )
     gate: bool = Field(True, description="verify only drafts that pay; off: as many as there are")
-    wait: bool = Field(
-        False, description="wait shortly for a guess where there is none and that seems to pay"
-    )
     exactness: Literal["default", "width-stable"] = Field(
         "default", description="width-stable: bits do not depend on drafts, one reply at a time"
     )

@@ -21,13 +21,17 @@ logger = logging.getLogger("duo.cache")
 
 PART = 1 << 20  # bytes of each end of a model's file that tell it from another
 MIB = 20  # bits
+SHARE = 4  # one part of so many of free memory: drafters, other programs and files in use need the rest
+UNKNOWN_FREE = 8192 << MIB  # bytes, where the system does not say: gives 2 GiB, two long conversations of 8B
+PROC, GROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 
 
 def open_snapshots(
     settings: LeadSettings, backend: LlamaBackend, on_ready: Callable[[], None]
 ) -> Snapshots | None:
     """None if there shall be none. on_ready: see Snapshots. Raises StartupError."""
-    if not settings.cache_ram and settings.cache_dir is None:
+    memory_bytes = memory_budget(settings.cache_ram, backend)
+    if not memory_bytes and settings.cache_dir is None:
         return None
     disk = None
     if settings.cache_dir is not None:
@@ -42,12 +46,43 @@ def open_snapshots(
                 f"cannot keep conversations in {settings.cache_dir} ({error.strerror}): choose another "
                 "directory with --cache-dir"
             ) from error
-    memory_bytes = settings.cache_ram << MIB
+    logger.info("  cache    %d MiB of host memory", memory_bytes >> MIB)
     snapshots = Snapshots(memory_bytes=memory_bytes, disk=disk, on_ready=on_ready, partial=backend.can_trim)
     if settings.cache_dir is not None:
         n_found = snapshots.counters().disk_snapshots
         logger.info("  cache    %s, %d conversations there", settings.cache_dir, n_found)
     return snapshots
+
+
+def memory_budget(wanted: int | None, backend: LlamaBackend) -> int:
+    """Bytes of host memory for conversations. wanted: MiB; None: one part in SHARE of what is free, without
+    the weights, if they are evaluated where they are mapped: their pages count as free."""
+    if wanted is not None:
+        return wanted << MIB
+    weights = backend.options.weights
+    mapped = backend.n_bytes if weights.mmap and not weights.mlock and not backend.overlaps else 0
+    return max(0, free_memory() - mapped) // SHARE
+
+
+def free_memory() -> int:
+    """Bytes that this process may still take, by Linux's meminfo and the limit of its cgroup (version 2)."""
+    try:
+        free = _numbers(PROC / "meminfo")["MemAvailable:"] << 10
+    except (OSError, KeyError):
+        return UNKNOWN_FREE
+    try:
+        lines = (PROC / "self/cgroup").read_text().splitlines()
+        group = GROUPS / next(line for line in lines if line.startswith("0::")).removeprefix("0::").strip("/")
+        limit = int((group / "memory.max").read_text())
+        return min(free, limit - _numbers(group / "memory.stat")["anon"])
+    except (OSError, KeyError, ValueError, StopIteration):
+        return free  # no such limit
+
+
+def _numbers(path: Path) -> dict[str, int]:
+    """Of a file with a name and a number in each line."""
+    lines = (line.split() for line in path.read_text().splitlines())
+    return {words[0]: int(words[1]) for words in lines if len(words) > 1 and words[1].isdigit()}
 
 
 def pace_of(options: LlamaOptions) -> Kept:

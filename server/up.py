@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
-from server.children import Child
+from server.children import Child, drafter
 from server.embedded import EmbeddedServer
 from server.errors import StartupError
 from server.flags import n_cores
@@ -16,7 +16,7 @@ from server.loading import prepared
 from server.placement import Machine, Placement, place
 from server.settings import BUNDLED_DRAFT, UpSettings
 from server.site import Site, open_socket
-from server.speculation.streams import check
+from server.speculation.redis_client import check
 
 
 def up(settings: UpSettings) -> int:
@@ -35,7 +35,7 @@ def up(settings: UpSettings) -> int:
         if settings.verify == "rejection" and not placement.sync:
             raise StartupError("--verify rejection is for --draft-mode sync: other drafts would bias it")
         for i in range(0 if placement.sync else settings.drafters):
-            stack.enter_context(_drafter(settings, placement, url, i))
+            stack.enter_context(closing(_drafter(settings, placement, url, i)))
         if placement.target_gpu is not None:
             alone = {"split_mode": "none", "main_gpu": placement.target_gpu}
             settings = settings.model_copy(update=alone)
@@ -60,4 +60,4 @@ def _drafter(settings: UpSettings, placement: Placement, url: str, i: int) -> Ch
     if gpus:
         flags += ["--split-mode", "none", "--main-gpu", str(gpus[i % len(gpus)])]
     devices = settings.draft_devices
-    return Child(name, flags, {} if devices is None else {"CUDA_VISIBLE_DEVICES": devices})
+    return drafter(name, flags, {} if devices is None else {"CUDA_VISIBLE_DEVICES": devices})

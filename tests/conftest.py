@@ -7,9 +7,11 @@ from collections.abc import Iterator
 
 import openai
 import pytest
+import trustme
 from hypothesis import settings
 
 from server.llama.fake import FakeBackend, FakeModel
+from tests import leaks
 from tests.contract import witness
 from tests.http_lead import Lead, serving
 
@@ -38,12 +40,30 @@ def _slowness(item: pytest.Item) -> int:
     return max((SLOWER.index(name) + 1 for name in marks if name in SLOWER), default=0)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _one_authority(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:  # pyright: ignore[reportUnusedFunction]
+    """An HTTP client reads the certificates that it trusts when it is made: one here, else 150 in 20 ms."""
+    file = tmp_path_factory.mktemp("trusted") / "authority.pem"
+    trustme.CA().cert_pem.write_to_path(str(file))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SSL_CERT_FILE", str(file))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _replies_fit_the_contract() -> Iterator[None]:  # pyright: ignore[reportUnusedFunction]
     """Fails the test that makes a server answer anything else than openapi.yaml says."""
     yield
     faults, witness.faults[:] = list(witness.faults), []
     assert not faults, "not in openapi.yaml:\n" + "\n".join(faults)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left_open() -> Iterator[None]:  # pyright: ignore[reportUnusedFunction]
+    """Fails the test that leaves a socket open or a process running, and no other test."""
+    with leaks.watched() as left:
+        yield
+    assert not left, "left open:\n" + "\n".join(left)
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from server.cache.snapshots import Snapshots
 from server.engine.engine import Engine
 from server.engine.events import Committed, Event, Failed, Finished, Started
-from server.engine.proposer import NOTHING, Ask, NoProposer, Proposal, Proposer
+from server.engine.proposer import NOTHING, Ask, NoProposer, Planned, Proposal, Proposer, TimedStep
 from server.engine.request import GenerationRequest, Speculation
 from server.engine.scheduler import Limits
 from server.llama.fake import FakeBackend, FakeVocabulary
@@ -115,19 +115,21 @@ class OracleProposer:
     def drain(self) -> None:
         pass
 
-    spent_s = 0.0
-    width = 0
-
     def open(
-        self, session: int, tokens: Sequence[int], sampling: SamplingParams, bounds: Speculation
+        self,
+        session: int,
+        tokens: Sequence[int],
+        sampling: SamplingParams,
+        bounds: Speculation,
+        n_dropped: int = 0,
     ) -> None:
         self._open[session] = tokens
 
-    def stepped(self, n_rows: int, n_cells: int, decode_s: float, step_s: float, n_tokens: int) -> None:
+    def stepped(self, planned: Planned, step: TimedStep) -> None:
         pass
 
-    def propose(self, asks: Sequence[Ask], n_rows: int, n_cells: int) -> list[Proposal]:
-        return [self._propose(ask.session, ask.limit) for ask in asks]
+    def propose(self, asks: Sequence[Ask], n_rows: int, n_cells: int) -> Planned:
+        return Planned([self._propose(ask.session, ask.limit) for ask in asks])
 
     def _propose(self, session: int, limit: int) -> Proposal:
         tokens = list(self._open[session])

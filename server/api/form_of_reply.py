@@ -19,8 +19,8 @@ from server.api.served import Served
 from server.api.structured import StructuredFields, constraint, forms
 from server.api.tools import Calling, calling
 from server.errors import InvalidRequestError
-from server.grammar.compiler import Compiler, Start
-from server.grammar.schema import written
+from server.grammar.compiler import Start
+from server.grammar.schema import Allowance
 from server.text.form import Form, Style
 from server.text.template import Setting
 
@@ -81,7 +81,8 @@ def _calling(served: Served, body: ChatRequest, form: Form, calls: Calling) -> S
     try:
         functions = _functions(calls)
         lark = _lark(served, form, functions, calls, answer)
-        return None if lark is None else _compiled(served.grammars, lark, calls)
+        schemas = [(_place(i), function.schema_of_arguments) for i, function in calls.functions]
+        return None if lark is None else served.grammars.lark(lark, "tools", schemas)
     except InvalidRequestError:
         if insists:
             raise
@@ -98,9 +99,10 @@ def _silent(served: Served, form: Form) -> Start | None:
 def _functions(calls: Calling) -> Sequence[Function]:
     """Raises InvalidRequestError for a schema that would take too long to look at."""
     functions: list[Function] = []
+    allowance = Allowance()
     for i, function in calls.functions:
         schema = {"type": "object", **function.schema_of_arguments}
-        written(schema, _place(i))
+        allowance.written(schema, _place(i))
         functions.append(Function(function.name, schema))
     return functions
 
@@ -117,16 +119,6 @@ def _lark(
     if answer is not None:
         return calls_or_answer(served.vocabulary, form, functions, answer)
     return calls_in_text(served.vocabulary, form, functions)
-
-
-def _compiled(grammars: Compiler, lark: str, calls: Calling) -> Start:
-    """When it cannot be, tells which function's schema is to blame, if one is."""
-    try:
-        return grammars.lark(lark, "tools")
-    except InvalidRequestError:
-        for i, function in calls.functions:
-            grammars.json_schema(function.schema_of_arguments, _place(i))
-        raise
 
 
 def _place(tool: int) -> str:

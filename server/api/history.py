@@ -100,7 +100,7 @@ class History:
         try:
             tokens = await self._work.run(self._remember, said, settle)
             if tokens:
-                request = GenerationRequest(tokens, salt=said.salt, precompute=True)
+                request = GenerationRequest(tokens, salt=said.salt, precompute=True, patient=True)
                 async for _ in self._generator.submit(request):
                     pass
         except DuoError:

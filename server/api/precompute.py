@@ -19,13 +19,13 @@ from server.engine.request import GenerationRequest
 
 
 async def create(request: Request) -> Response:
-    """Answers when that is done, or when somebody had better to do. A client that goes away ends it."""
+    """Answers when that is done, or a reply is asked for or under way. A client that goes away ends it."""
     served: Served = request.state.served
     body = await parse(request, served)
     prompt = await aside(request, _prompt, served, body)
     generation = served.generator.submit(GenerationRequest(prompt, salt=body.salt, precompute=True))
     try:
-        return JSONResponse(await unless_gone(request, _outcome(generation)))
+        return JSONResponse(await unless_gone(request, _outcome(generation, len(prompt))))
     finally:
         generation.cancel()
 
@@ -39,13 +39,12 @@ def _prompt(served: Served, body: ChatRequest) -> list[int]:
     return tokens[:-1] if len(tokens) > 1 else tokens
 
 
-async def _outcome(generation: Generation) -> dict[str, Any]:
-    n_prompt = n_cached = 0
-    completed = False
+async def _outcome(generation: Generation, n_prompt: int) -> dict[str, Any]:
+    n_cached, completed = 0, False
     async for event in generation:
         match event:
             case Started():
-                n_prompt, n_cached = event.n_prompt, event.n_cached
+                n_cached = event.n_cached
             case Failed():
                 raise event.error
             case Finished():

@@ -11,9 +11,9 @@ from starlette.responses import Response
 
 from server.api.body import Body, Count
 from server.api.chat.route import parse
-from server.api.form_of_reply import setting_of
 from server.api.incoming import aside, read
 from server.api.served import Served
+from server.api.translate import rendered
 from server.errors import InvalidRequestError
 from server.llama.backend import Vocabulary
 
@@ -51,9 +51,7 @@ async def detokenize(request: Request) -> Response:
 async def apply_template(request: Request) -> Response:
     """The prompt that a chat completion with this body has; nothing is generated."""
     served: Served = request.state.served
-    body = await parse(request, served)
-    messages = [message.for_template() for message in body.messages]
-    text = await aside(request, served.template.render, messages, setting_of(served, body))
+    _, _, text = await aside(request, rendered, served, await parse(request, served))
     return Response(orjson.dumps({"prompt": text}), media_type="application/json")
 
 

@@ -49,12 +49,17 @@ class Prompted:
                 history.ended(said, settle=bool(self.messages) and len(choices) == 1)
 
 
-def generation_requests(served: Served, body: ChatRequest) -> Prompted:
-    """Requests differ in their seeds only. Raises InvalidRequestError. Slow for long prompts and grammars:
-    not for the event loop."""
+def rendered(served: Served, body: ChatRequest) -> tuple[list[dict[str, Any]], Setting, str]:
+    """The messages, what the template is told beside them, and the prompt."""
     messages = [message.for_template() for message in body.messages]
     setting = setting_of(served, body)
-    text = served.template.render(messages, setting)
+    return messages, setting, served.template.render(messages, setting)
+
+
+def generation_requests(served: Served, body: ChatRequest) -> Prompted:
+    """Requests differ in their seeds only. Raises InvalidRequestError, about the prompt's length before a
+    grammar is compiled. Slow for long prompts and grammars: not for the event loop."""
+    messages, setting, text = rendered(served, body)
     form = form_of(body, served.template.style).after(text, begun_by(messages) or "")
     prompt = served.history.tokens_of(text, body.salt)
     requests = requests_for(served, body, prompt, reply_constraint(served, body, form))

@@ -13,10 +13,13 @@ from server.cache.radix import RadixIndex
 
 @dataclass(slots=True)
 class Entry:
-    """One snapshot. data: its payload of n_bytes, while in memory. writing: waits for the disk, or is being
-    written. leaving: in memory only until that is done. arrived: read from disk for somebody who has not come
-    for it yet. replaces: whose files are superfluous once this one is written. last_used: as Catalogue.use()
-    counts."""
+    """One snapshot.
+
+    data: its payload of n_bytes, while in memory. on_disk: its file is there. writing: it waits for the disk,
+    or is being written. leaving: it is in memory only until it is written. loading: it is being read.
+    arrived: it was read for a session that has not taken it yet. n_loaded: tokens that the KV cache holds too
+    since the last use. last_used: the value of Catalogue.n_uses then. replaces: keys of shorter snapshots
+    whose files go once this one is written."""
 
     n_tokens: int
     n_bytes: int
@@ -26,6 +29,7 @@ class Entry:
     leaving: bool = False
     loading: bool = False
     arrived: bool = False
+    n_loaded: int = 0
     last_used: int = 0
     replaces: tuple[str, ...] = ()
 
@@ -112,11 +116,18 @@ class Catalogue:
             entry.data, entry.leaving, entry.arrived = None, False, False
             self._warm.remove(key)
 
-    def use(self, key: str) -> None:
-        """Count a use. An entry that is used stays in memory again."""
+    def use(self, key: str, n_loaded: int = 0) -> None:
+        """Count a use. An entry that is used stays in memory again. n_loaded: see Entry."""
         entry = self.entries[key]
         self.n_uses += 1
-        entry.last_used, entry.leaving = self.n_uses, False
+        entry.last_used, entry.leaving, entry.n_loaded = self.n_uses, False, n_loaded
+
+    def keeps(self, n_tokens: int, n_bytes: float, budget: int, idle: int) -> bool:
+        """Whether a new entry of this size stays in memory until `idle` others are used: the less worthy make
+        room for it."""
+        new = worth(n_tokens, idle)
+        above = (e.n_bytes for e in self.held.values() if not e.leaving and self._worth(e, 1) >= new)
+        return sum(above) + n_bytes <= budget
 
     def overflowing(self, budget: int) -> Iterator[str]:
         """What should leave memory for the rest to fit into it, least worthy first. What has arrived goes
@@ -127,7 +138,7 @@ class Catalogue:
             return
         arrived = [key for key, entry in staying.items() if entry.arrived]
         staying.pop(max(arrived, key=lambda key: staying[key].last_used, default=""), None)
-        for key in sorted(staying, key=lambda key: (staying[key].arrived, self._worth(key))):
+        for key in sorted(staying, key=lambda key: (staying[key].arrived, self._worth(staying[key]))):
             if total <= budget:
                 return
             total -= staying[key].n_bytes
@@ -137,7 +148,7 @@ class Catalogue:
         """What should not wait for the disk any more, least worthy first, until the caller has let go of
         enough: some may be past cancelling. One may always wait."""
         leaving = [key for key, entry in self.held.items() if entry.leaving]
-        for key in sorted(leaving, key=self._worth)[:-1]:
+        for key in sorted(leaving, key=lambda key: self._worth(self.held[key]))[:-1]:
             if self.leaving_bytes <= budget:
                 return
             yield key
@@ -165,9 +176,9 @@ class Catalogue:
             )
             assert entry.data is not None or entry.on_disk or entry.loading, "an entry of nothing"
 
-    def _worth(self, key: str) -> float:
-        entry = self.entries[key]
-        return worth(entry.n_tokens, self.n_uses - entry.last_used)
+    def _worth(self, entry: Entry, n_more: int = 0) -> float:
+        """n_more: uses of other entries to come."""
+        return worth(entry.n_tokens - entry.n_loaded, self.n_uses + n_more - entry.last_used)
 
     def _match(self, index: RadixIndex[str], tokens: tuple[int, ...], salt: str) -> tuple[int, str | None]:
         return index.match(tokens, salt) if self._partial else index.match_whole(tokens, salt)

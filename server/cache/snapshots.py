@@ -89,9 +89,13 @@ class Snapshots:
         self._look()
 
     @property
-    def has_memory(self) -> bool:
-        """Whether what is put here can come back without a disk."""
-        return self._memory_bytes > 0
+    def memory_bytes(self) -> int:
+        """The budget of host memory."""
+        return self._memory_bytes
+
+    def keeps(self, n_tokens: int, n_bytes: float, idle: int = 0) -> bool:
+        """Whether a state of this size, put now, would be kept until `idle` others are used."""
+        return self._disk is not None or self._catalogue.keeps(n_tokens, n_bytes, self._memory_bytes, idle)
 
     @property
     def free_bytes(self) -> int:
@@ -163,15 +167,16 @@ class Snapshots:
             self._save(entry, record(self._fingerprint, salted, tokens, data))
         self._shrink()
 
-    def get(self, key: str) -> bytes | None:
-        """The payload, if it is in memory. That counts as a use."""
+    def get(self, key: str, n_loaded: int = 0) -> bytes | None:
+        """The payload, if it is in memory. That counts as a use. n_loaded: tokens of it that the KV cache
+        will hold too; they count for nothing when room is short."""
         self._settle()
         entry = self._catalogue.held.get(key)
         if entry is None:
             return None
         data, entry.arrived = entry.data, False
         self._hits += 1
-        self._catalogue.use(key)
+        self._catalogue.use(key, n_loaded)
         if self._carriers and entry.on_disk:
             self._carriers.touch(key)
         self._shrink()
@@ -262,7 +267,7 @@ class Snapshots:
         if key is None or self._disk is None:
             return key
         entry = self._catalogue.entries[key]
-        if self.has_memory and entry.data is None and entry.n_tokens == len(tokens):
+        if self._memory_bytes and entry.data is None and entry.n_tokens == len(tokens):
             return None  # it would be in memory, too
         return key if entry.on_disk or entry.writing else None
 

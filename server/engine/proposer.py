@@ -63,31 +63,55 @@ class Ask:
     n_pending: int = 1
 
 
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """The guesses of a step, one proposal per session. width: rows that the step has after padding, 0: no
+    padding. spent_s: seconds that a draft model worked, or the lead waited, for the proposals."""
+
+    proposals: Sequence[Proposal]
+    width: int = 0
+    spent_s: float = 0.0
+
+    @property
+    def guesses(self) -> bool:
+        """Whether the step verifies any guess."""
+        return any(map(len, self.proposals))
+
+
+@dataclass(frozen=True, slots=True)
+class TimedStep:
+    """A step without prompt rows: n_rows rows were decoded in decode_s seconds with n_cells cells of the KV
+    cache in use; the whole step took step_s seconds and committed n_tokens tokens of n_sessions sessions."""
+
+    n_rows: int
+    n_cells: int
+    decode_s: float
+    step_s: float
+    n_tokens: int
+    n_sessions: int
+
+
 class Proposer(Protocol):
-    """What it proposes may be stale or wrong: verification decides. Never blocks on a peer, but for a wait
-    that it expects to pay and whose end it sets itself."""
-
-    @property
-    def spent_s(self) -> float:
-        """Seconds of the last propose() that a draft model worked or the lead waited."""
-        ...
-
-    @property
-    def width(self) -> int:
-        """Rows that the step after the last propose() shall have, 0: any. Fewer are to be padded."""
-        ...
+    """Where guesses come from. They may be stale or wrong: verification decides. Never blocks on a peer, but
+    for a bounded wait that it expects to pay."""
 
     def drain(self) -> None:
         """Take in what arrived since the last step."""
         ...
 
     def open(
-        self, session: int, tokens: Sequence[int], sampling: SamplingParams, bounds: Speculation
+        self,
+        session: int,
+        tokens: Sequence[int],
+        sampling: SamplingParams,
+        bounds: Speculation,
+        n_dropped: int = 0,
     ) -> None:
-        """A session begins. `tokens` is the engine's own list and grows as tokens are committed."""
+        """A session begins. `tokens` is the engine's own list and grows as tokens are committed; tokens[i] is
+        drawn with the noise of position i + n_dropped."""
         ...
 
-    def propose(self, asks: Sequence[Ask], n_rows: int, n_cells: int) -> list[Proposal]:
+    def propose(self, asks: Sequence[Ask], n_rows: int, n_cells: int) -> Planned:
         """Guesses for what follows the committed tokens, one proposal per ask, to be decoded beside n_rows
         rows with n_cells cells of the KV cache in use."""
         ...
@@ -97,9 +121,8 @@ class Proposer(Protocol):
         which the nodes with indices `accepted` were right."""
         ...
 
-    def stepped(self, n_rows: int, n_cells: int, decode_s: float, step_s: float, n_tokens: int) -> None:
-        """A step without prompt rows decoded n_rows rows in decode_s, took step_s in all, and committed
-        n_tokens tokens."""
+    def stepped(self, planned: Planned, step: TimedStep) -> None:
+        """What became of a step without prompt rows; planned: its guesses, one proposal per session."""
         ...
 
     def close(self, session: int, *, keep: bool) -> None:
@@ -114,24 +137,26 @@ class Proposer(Protocol):
 class NoProposer:
     """A server without drafts."""
 
-    spent_s = 0.0
-    width = 0
-
     def drain(self) -> None:
         pass
 
     def open(
-        self, session: int, tokens: Sequence[int], sampling: SamplingParams, bounds: Speculation
+        self,
+        session: int,
+        tokens: Sequence[int],
+        sampling: SamplingParams,
+        bounds: Speculation,
+        n_dropped: int = 0,
     ) -> None:
         pass
 
-    def propose(self, asks: Sequence[Ask], n_rows: int, n_cells: int) -> list[Proposal]:
-        return [NOTHING] * len(asks)
+    def propose(self, asks: Sequence[Ask], n_rows: int, n_cells: int) -> Planned:
+        return Planned([NOTHING] * len(asks))
 
     def committed(self, session: int, n: int, proposal: Proposal, accepted: Sequence[int]) -> None:
         pass
 
-    def stepped(self, n_rows: int, n_cells: int, decode_s: float, step_s: float, n_tokens: int) -> None:
+    def stepped(self, planned: Planned, step: TimedStep) -> None:
         pass
 
     def close(self, session: int, *, keep: bool) -> None:

@@ -42,8 +42,9 @@ class GenerationRequest:
     to report beside the chosen one (0 to 20). n_keep: a reply that reaches the end of the context goes on,
     half of the tokens after the first n_keep forgotten; None: it ends there. n_beams > 1: search for the
     likeliest reply instead of drawing one (beams.py); not together with n_keep. salt: what is cached is
-    shared among requests with the same one only. precompute: only evaluate the prompt, while there is nothing
-    else to do; it ends, cancelled, as soon as there is.
+    shared among requests with the same one only. precompute: only evaluate the prompt, while no reply is
+    asked for; it is cancelled as soon as one is. patient: it waits in the queue while replies are generated,
+    and is cancelled only once it has begun.
     """
 
     prompt: Sequence[int]
@@ -57,3 +58,4 @@ class GenerationRequest:
     n_beams: int = 1
     salt: str = ""
     precompute: bool = False
+    patient: bool = False

@@ -77,24 +77,29 @@ class Residence:
         reuse = self.cache.take(tokens, busy, salt=salt)
         if reuse is None:
             return None
+        data = self._payload(found)  # before anything is saved, which may push it out of memory
         for leaving in (reuse.evicted, reuse.lost):
             self._save(leaving)
         self._copies.drop(reuse.seq)
         if found is None:
             return reuse
-        if self._load(found, reuse.seq):
-            return Reuse(reuse.seq, found.length, reuse.seq)
-        return Reuse(reuse.seq, 0, reuse.seq)
+        n_loaded = found.length if data is not None and self._load(found, data, reuse.seq) else 0
+        return Reuse(reuse.seq, n_loaded, reuse.seq)
 
     def make_way(self, n_tokens: int) -> None:
         """So many tokens are to be evaluated now: have those who rest leave for host memory, if that pays."""
-        if self.snapshots is None or not self.snapshots.has_memory:
+        if self.snapshots is None or not self.snapshots.memory_bytes:
             return
         if not self.pace.cell_bytes and n_tokens <= LONG:
             return
         n_moves = 1 if all(self._is_safe(one) for one in self._worth_saving()) else 2
-        while self.pace.leaving_pays(n_tokens, n_moves) and self.evict():
-            pass
+        while self.pace.leaving_pays(n_tokens, n_moves) and (resting := self.cache.idle()):
+            n = len(resting[-1].tokens)
+            if not self._is_safe(resting[-1]) and not self.snapshots.keeps(
+                n, n * self.pace.cell_bytes, idle=self.n_places
+            ):
+                return  # it would take the place of one that is likely to come back
+            self.evict()
 
     def at_work(self, is_so: bool) -> None:
         """Whether there is anything else to do: what is written behind gives way to it."""
@@ -106,7 +111,7 @@ class Residence:
         it can leave at once; when all are, have one that may be continued next read from disk. Only where
         host memory has room for it without anybody leaving that. Returns whether there was one, or one is
         being read still."""
-        if self.snapshots is None or not self.snapshots.has_memory:
+        if self.snapshots is None or not self.snapshots.memory_bytes:
             return False
         self._fit_copies()
         for resting in self._worth_saving():
@@ -214,21 +219,25 @@ class Residence:
         n_resident = self.cache.longest(tokens, busy, salt=salt)
         return found if self.pace.loading_pays(found, n_resident) else None
 
-    def _load(self, found: Found, seq: int) -> bool:
-        """Have the sequence hold the snapshot's part of the prompt, and nothing else."""
+    def _payload(self, found: Found | None) -> bytes | None:
+        if found is None or self.snapshots is None:
+            return None
+        return self.snapshots.get(found.key, found.length)
+
+    def _load(self, found: Found, data: bytes, seq: int) -> bool:
+        """Replace what the sequence holds by this snapshot. False if it has no room or is refused."""
         self._sequences.trim(seq, 0)
         while self._n_held() + found.n_tokens > self._backend.n_cells:
             if not self.evict():
                 return False
-        if self.snapshots is None or (data := self.snapshots.get(found.key)) is None:
-            return False
         began = time.perf_counter()
         try:
             self._backend.load(seq, data)
         except BackendError as error:
             logger.warning("a saved conversation is not used: %s", error.message)
             self._sequences.trim(seq, 0)
-            self.snapshots.forget(found.key)
+            if self.snapshots is not None:
+                self.snapshots.forget(found.key)
             return False
         self.pace.moved(len(data), found.n_tokens, time.perf_counter() - began)
         return True
@@ -239,6 +248,9 @@ class Residence:
         data = self._copies.get(leaving.seq, leaving.tokens)
         self._copies.drop(leaving.seq)
         if data is None and self.snapshots.renew(leaving.tokens, leaving.salt):
+            return
+        n = len(leaving.tokens)
+        if data is None and not self.snapshots.keeps(n, n * self.pace.cell_bytes):
             return
         if data is not None or (data := self._saved(leaving)) is not None:
             self.snapshots.put(leaving.tokens, leaving.salt, data)

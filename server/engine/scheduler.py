@@ -59,8 +59,8 @@ class Work:
 
 
 def plan(sessions: Sequence[Session], limits: Limits) -> list[Work]:
-    """Every decoding session first, one row each, with what it has to evaluate again; then prompts in order
-    of admission as far as rows last; then guesses in what is left, evenly."""
+    """Every decoding session first, one row each, with what it has to evaluate again; then prompts; then
+    guesses in what is left, evenly."""
     works, left = list[Work](), limits.n_batch
     decoding = [session for session in sessions if session.decodes and not session.request.precompute]
     for i, session in enumerate(decoding):
@@ -68,15 +68,9 @@ def plan(sessions: Sequence[Session], limits: Limits) -> list[Work]:
         works.append(Work(session, n))
         left -= works[-1].n_rows
     alone = not works and not any(session.request.precompute for session in sessions)
-    prompt_rows = left if alone else min(left, limits.n_chunk)
-    for session in sessions:
-        if session.n_pending > 1 and not session.decodes and prompt_rows > 0:
-            n = _chunk(session.n_due - session.request.precompute, prompt_rows)
-            if session.n_kv < session.mark_at:
-                n = min(n, session.mark_at - session.n_kv)
-            works.append(Work(session, n))
-            prompt_rows -= n
-            left -= n
+    prompts = _prompts(sessions, left if alone else min(left, limits.n_chunk))
+    left -= sum(work.n_pending for work in prompts)
+    works += prompts
     deciding = [work for work in works if work.completes]
     for i, work in enumerate(deciding):
         work.n_draft = max(0, min(_draft_max(work.session, limits), left // (len(deciding) - i)))
@@ -84,8 +78,25 @@ def plan(sessions: Sequence[Session], limits: Limits) -> list[Work]:
     return works
 
 
+def _prompts(sessions: Sequence[Session], n_rows: int) -> list[Work]:
+    """Work for at most n_rows rows of prompts. The prompt admitted first gets half of the rows at least, and
+    what the others do not need; those share the rest, the one with the fewest tokens left first."""
+    works = list[Work]()
+    prompts = [session for session in sessions if session.n_pending > 1 and not session.decodes]
+    others = sorted(prompts[1:], key=lambda other: other.n_due)
+    reserved = min(n_rows // 2, sum(other.n_due for other in others))
+    for session in (*prompts[:1], *others):
+        n = _chunk(session.n_due - session.request.precompute, n_rows - reserved)
+        if session.n_kv < session.mark_at:
+            n = min(n, session.mark_at - session.n_kv)
+        if n > 0:
+            works.append(Work(session, n))
+        n_rows, reserved = n_rows - n, 0
+    return works
+
+
 def _chunk(n: int, most: int) -> int:
-    """How many of the next n tokens of a prompt to evaluate: at most so many, and no short end is left."""
+    """How many of the next n tokens of a prompt to evaluate: at most `most`, and no short end is left."""
     return most - SHORT if 2 * SHORT <= most < n < most + SHORT else min(n, most)
 
 

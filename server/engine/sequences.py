@@ -21,7 +21,7 @@ PAD = 0  # the token of rows that are there for the width only
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class RowLayout:
     """How one session's rows were added. tree: None if only its own sequence has any; n_shadows: how many
     shadows have the pending tokens, too."""
 
@@ -30,7 +30,7 @@ class Rows:
     n_shadows: int
 
 
-NOT_PLACED = Rows(None, 0, 0)
+NO_LAYOUT = RowLayout(None, 0, 0)
 
 
 class Sequences:
@@ -46,7 +46,6 @@ class Sequences:
         n_spare = 0 if backend.can_trim else max(0, min(2, backend.n_seqs // n_slots - 1))
         self.n_main = backend.n_seqs // (1 + self._n_shadows + n_spare)
         self.checkpoints = Checkpoints(backend, self.n_main, n_spare)
-        self._lengths = [0] * backend.n_seqs  # of shadows
         self._shared = [0] * self.n_main  # beyond it a conversation's cells are its own
         for seq in range(backend.n_seqs):
             backend.trim(seq, 0)
@@ -76,7 +75,7 @@ class Sequences:
 
     def add(
         self, batch: Batch, session: Session, proposal: Proposal, n_pad: int, *, wide: bool = False
-    ) -> Rows:
+    ) -> RowLayout:
         """Rows for all pending tokens, the last with logits, then for the proposal, then n_pad that nobody
         reads. wide: all shadows take part, so that steps with as many rows have the same shape."""
         rows = session.tokens[session.n_kv :]
@@ -85,14 +84,13 @@ class Sequences:
             self.checkpoints.before_guesses(session.seq)
         if proposal.parents == tuple(range(-1, n - 1)) and not (wide and self._n_shadows):
             batch.extend(session.seq, session.n_kv, [*rows, *proposal.tokens, *[PAD] * n_pad], 1 + n + n_pad)
-            return Rows(None, n_pad, 0)
+            return RowLayout(None, n_pad, 0)
         tree = branches(proposal.parents)
         assert tree.n_leaves <= self.most_leaves, f"{tree.n_leaves} leaves"
         n_shadows = self._n_shadows if wide else tree.n_leaves - 1
         seqs = (session.seq, *self._shadows(session.seq)[:n_shadows])
         for shadow in seqs[1:]:
-            self._backend.copy(session.seq, shadow, self._lengths[shadow], session.n_kv)
-            self._lengths[shadow] = session.n_kv
+            self._backend.copy(session.seq, shadow, self._backend.length(shadow), session.n_kv)
         for i, token in enumerate(rows):
             batch.append(seqs, session.n_kv + i, token, wanted=i == len(rows) - 1)
         base = len(session.tokens)
@@ -101,9 +99,9 @@ class Sequences:
             batch.append(of_leaves[below], base + depth, token, wanted=True)
         end = base + sum(MAIN in below for below in tree.below)
         batch.extend(session.seq, end, [PAD] * n_pad, n_pad)
-        return Rows(tree, n_pad, n_shadows)
+        return RowLayout(tree, n_pad, n_shadows)
 
-    def settle(self, session: Session, placed: Rows, nodes: Sequence[int]) -> None:
+    def settle(self, session: Session, layout: RowLayout, nodes: Sequence[int]) -> None:
         """All pending tokens and these nodes of the proposal are in the sequence now, nothing else; or, where
         it cannot be trimmed, none of them: they are to be evaluated again. To be called with session.n_kv as
         it was before the step."""
@@ -113,17 +111,16 @@ class Sequences:
             return
         base = len(session.tokens)
         session.n_kv = base + len(nodes)
-        tree = placed.tree
+        tree = layout.tree
         if tree is not None:
             main = sum(MAIN in tree.below[node] for node in nodes)
-            shadows = self._shadows(session.seq)[: placed.n_shadows]
+            shadows = self._shadows(session.seq)[: layout.n_shadows]
             if main < len(nodes):
                 winner = shadows[tree.below[nodes[-1]][0] - 1]
                 self._backend.trim(session.seq, base + main)
                 self._backend.copy(winner, session.seq, base + main, session.n_kv)
             for shadow in shadows:
                 self._backend.trim(shadow, base)
-                self._lengths[shadow] = base
         self._backend.trim(session.seq, session.n_kv)
 
     def trim(self, seq: int, length: int) -> None:
@@ -143,17 +140,18 @@ class Sequences:
         self._backend.shift(seq, start, end)
         self._shared[seq] = min(self._shared[seq], start)
 
+    def check(self) -> None:
+        """Raises AssertionError unless all shadows are empty."""
+        for shadow in range(self.n_main, self.n_main * (1 + self._n_shadows)):
+            assert not self._backend.length(shadow), f"cells in the shadow sequence {shadow}"
+
     def claim(self, seq: int) -> list[int]:
         """A conversation's sequence and its shadows, to be used in any way until the next trim of it."""
-        for shadow in self._shadows(seq):
-            self._lengths[shadow] = 1
         return [seq, *self._shadows(seq)]
 
     def _free_shadows(self, seq: int) -> None:
         for shadow in self._shadows(seq):
-            if self._lengths[shadow]:
-                self._backend.trim(shadow, 0)
-                self._lengths[shadow] = 0
+            self._backend.trim(shadow, 0)
 
     def _shadows(self, seq: int) -> range:
         first = self.n_main + seq * self._n_shadows

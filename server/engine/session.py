@@ -24,7 +24,8 @@ class Session:
     Tokens that the context had no room for are in `drops`: (where they were, the tokens), in order. ahead:
     committed tokens that come after `tokens` but are not evaluated again yet (see rewind). n_intact: how many
     leading cells are surely those that evaluating `tokens` would give, None for all. n_rows: rows of a step
-    that decodes; n_extra: cells beyond the first n_kv; more than 1 and 0 for beam searches only.
+    that decodes; n_extra: cells beyond the first n_kv; more than 1 and 0 for beam searches only. drafts: the
+    proposer knows the session.
     """
 
     id: int
@@ -41,6 +42,7 @@ class Session:
     n_intact: int | None = None
     n_rows: int = 1
     n_extra: int = 0
+    drafts: bool = False
     drops: list[tuple[int, list[int]]] = field(default_factory=list[tuple[int, list[int]]])
     ahead: list[int] = field(default_factory=list[int])
     n_cached: int = 0

@@ -6,7 +6,7 @@ engine's thread, between steps.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from server.cache.prefix import Evicted
@@ -39,18 +39,11 @@ class Slot:
 class Slots:
     """The first sequences of the KV cache as slots; ids count from 0."""
 
-    def __init__(
-        self,
-        residence: Residence,
-        active: Sequence[Session],
-        limits: Limits,
-        may_draft: Callable[[Session], bool],
-    ) -> None:
+    def __init__(self, residence: Residence, active: Sequence[Session], limits: Limits) -> None:
         """active: the sessions that have a sequence; it changes as they come and go."""
         self._residence = residence
         self._active = active
         self._limits = limits
-        self._may_draft = may_draft
 
     def list(self) -> list[Slot]:
         """All slots, in order of their ids."""
@@ -108,7 +101,7 @@ class Slots:
 
     def _slot(self, id: int, session: Session | None, held: Evicted | None) -> Slot:
         if session is not None:
-            n_past, drafts = session.n_kv, self._may_draft(session)
-            return Slot(id, True, drafts, n_past, session.id, session.n_prompt, session.n_generated)
+            n_past, n_prompt = session.n_kv, session.n_prompt
+            return Slot(id, True, session.drafts, n_past, session.id, n_prompt, session.n_generated)
         drafts = self._limits.draft_max > 0
         return Slot(id, True, False) if held is None else Slot(id, False, drafts, len(held.tokens))

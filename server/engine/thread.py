@@ -27,6 +27,7 @@ from server.errors import (
     DuoError,
     InvalidRequestError,
     TimeLimitError,
+    UnreadError,
 )
 
 logger = logging.getLogger("duo.engine")
@@ -37,8 +38,10 @@ T = TypeVar("T")
 
 IDLE_S = 0.1  # how often an idle engine looks at who joined or left
 PAUSE_S = 0.02  # after the last reply, until an idle engine prepares for what may come
+MOST_PAUSE_S = 60.0  # between two failed steps without a request: the pause doubles with each of them
 GATHER_S = 0.005  # tokens go to the event loop this often: each hand-over costs compute time
 SAVE_S = 10.0  # for conversations to reach the disk when the server ends
+MOST_UNREAD = 8192  # events of a generation before it ends: 1 MB, or 25 MB with 20 logprobs per token
 STUCK_S = 60.0  # without a finished step while there is work: not healthy
 ANSWER_S = 60.0  # a question is answered between two steps
 ENDS = (Finished, Failed)  # events that nothing follows
@@ -90,9 +93,12 @@ class LiveGeneration:
         self._timer = asyncio.get_running_loop().call_later(seconds, self._expire, seconds)
 
     def deliver(self, event: Event) -> None:
-        """Nothing follows the event that ends it."""
+        """Nothing follows the event that ends it; one whose client does not read it ends, too."""
         if self._ended:
             return
+        if len(self._events) >= MOST_UNREAD and not isinstance(event, ENDS):
+            event = Failed(UnreadError(len(self._events)))
+            self.cancel()
         self._ended = isinstance(event, ENDS)
         if self._ended and self._timer is not None:
             self._timer.cancel()
@@ -123,9 +129,9 @@ class EngineThread:
         observers: Sequence[Observer] = (),
         profile: Path | None = None,
     ) -> None:
-        """make_engine(emit) is called once, here. Observers see every event, on the event loop, and must
-        not raise. max_queued: requests in the engine, running ones included, beyond which Busy is raised.
-        profile: where to write what the thread spent its time on, for pstats, once it has ended."""
+        """make_engine(emit) is called once, here. Observers see the events of all replies, on the event loop,
+        and must not raise. max_queued: requests in the engine, running ones included, beyond which BusyError
+        is raised. profile: where to write what the thread spent its time on, for pstats, at its end."""
         self._engine = make_engine(self._emit)
         self._engine.meanwhile = self._meanwhile
         self._overlaps = False  # whether the model's decodes leave this thread free
@@ -241,10 +247,11 @@ class EngineThread:
 
     def _deliver(self, events: list[tuple[int, Event]]) -> None:
         for id, event in events:
-            for observer in self._observers:
-                observer(id, event)
             ended = isinstance(event, ENDS)
             generation = self._generations.pop(id, None) if ended else self._generations.get(id)
+            if generation is None or not generation.precompute:
+                for observer in self._observers:
+                    observer(id, event)
             if generation is not None:
                 generation.deliver(event)
 
@@ -274,6 +281,7 @@ class EngineThread:
             except Exception:
                 logger.exception("a step of the engine failed; it ends %s", self._requests() or "no request")
                 self._carry_out(_fail_all)
+                wait_s = min(max(PAUSE_S, 2 * wait_s), MOST_PAUSE_S)
             self._progress_at = now = time.monotonic()
             if idle or self._urgent or not self._overlaps:  # else the loop would take the interpreter now
                 self.hand_over(now)

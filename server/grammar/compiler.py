@@ -2,30 +2,38 @@
 
 from __future__ import annotations
 
-import functools
 import json
-from collections.abc import Callable
-from typing import Literal, TypeAlias
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from server.errors import InvalidRequestError
 from server.grammar.schema import Schema, written
 from server.llama.backend import Vocabulary
 from server.sampling.constraint import Constraint
 
+if TYPE_CHECKING:
+    from server.grammar.constraint import CompiledGrammar
+
 Start: TypeAlias = Callable[[], Constraint]
 """Begins a text."""
 
-KEPT = 64
+Kind: TypeAlias = Literal["gbnf", "schema", "lark"]
+
+KEPT_BYTES = 256 << 20  # by CompiledGrammar.n_bytes: hundreds of usual schemas, or nine with 128 tools each
 _OBJECT = '{"type": "object"}'
 
 
 class Compiler:
-    """Of one vocabulary. Safe from any thread. Compiling takes milliseconds, at worst some tenths of a
-    second. Everything raises InvalidRequestError that names the place; param is the field of the request."""
+    """Compiles for one vocabulary, on any thread, in milliseconds, at worst some seconds. Every method raises
+    InvalidRequestError that names the place; param is the field of the request."""
 
-    def __init__(self, vocabulary: Vocabulary, *, kept: int = KEPT) -> None:
-        """kept: those least recently asked for are forgotten first."""
+    def __init__(self, vocabulary: Vocabulary, *, kept_bytes: int = KEPT_BYTES) -> None:
+        """kept_bytes: grammars least recently asked for are forgotten first."""
         self._vocabulary = vocabulary
-        self._compiled = functools.lru_cache(maxsize=kept)(self._compile)
+        self._kept_bytes = kept_bytes
+        self._lock = threading.Lock()
+        self._kept: dict[tuple[Kind, str, str], CompiledGrammar] = {}  # most recently asked for last
 
     def gbnf(self, text: str) -> Start:
         """A grammar in llama.cpp's notation."""
@@ -39,11 +47,39 @@ class Compiler:
         """Any JSON object."""
         return self._compiled("schema", _OBJECT, param)
 
-    def lark(self, text: str, param: str) -> Start:
-        """Rules in llguidance's dialect of Lark, without its options; they begin with `start`."""
-        return self._compiled("lark", text, param)
+    def lark(self, text: str, param: str, schemas: Sequence[tuple[str, Schema]] = ()) -> Start:
+        """Rules in llguidance's dialect of Lark, without its options; they begin with `start`. schemas: those
+        in the rules, each after its place in the request, one of which may be to blame."""
+        try:
+            return self._compiled("lark", text, param)
+        except InvalidRequestError:
+            for place, schema in schemas:
+                self._compile("schema", written(schema, place), place)
+            raise
 
-    def _compile(self, kind: Literal["gbnf", "schema", "lark"], text: str, param: str) -> Start:
+    def _compiled(self, kind: Kind, text: str, param: str) -> Start:
+        key = kind, text, param
+        with self._lock:
+            found = self._kept.pop(key, None)
+            if found is not None and not found.worn:
+                self._kept[key] = found
+                return found
+        found = self._compile(kind, text, param)
+        with self._lock:
+            self._kept[key] = found
+            self._forget()
+        return found
+
+    def _forget(self) -> None:
+        """Keep the grammars most recently asked for that have room in kept_bytes."""
+        left = self._kept_bytes
+        for key, grammar in reversed(list(self._kept.items())):
+            if grammar.n_bytes > left:
+                del self._kept[key]
+            else:
+                left -= grammar.n_bytes
+
+    def _compile(self, kind: Kind, text: str, param: str) -> CompiledGrammar:
         from server.grammar import constraint  # llguidance loads when somebody needs it
 
         match kind:

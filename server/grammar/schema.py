@@ -16,13 +16,15 @@ Schema: TypeAlias = Mapping[str, Any]
 Path: TypeAlias = tuple[str | int, ...]
 Fault: TypeAlias = Callable[[Schema], str | None]
 
-MAX_CHARACTERS = 1 << 16
+MAX_CHARACTERS = 1 << 16  # of one schema: the slowest known, of URIs with lengths, takes 1.5 s to compile
+MAX_TOGETHER = 4 * MAX_CHARACTERS  # of all schemas of a request
 MAX_DEPTH = 120  # llguidance's parser gives up at 128
 MAX_MULTIPLE = 50_000
-"""Of the least common multiple of all multipleOf, decimal points and final zeros left out: an automaton has
-as many states, and making it takes 3 ms for 1,000, 5 s for 1,000,000."""
-MAX_TRIES = 200
-"""Parts of a schema that are looked at to find what is wrong. Each takes some milliseconds at worst."""
+"""States of the automata for multipleOf in a request. One schema has as many as the least common multiple of
+its own has, decimal points and final zeros left out. 50,000 take 0.3 s and 20 MB."""
+MAX_BLAME = 200_000
+"""Characters of schemas compiled to find the part that is wrong: up to 5 s for the slowest schemas known."""
+TRY = 1_000  # characters that compile as long as it takes to begin with any part
 
 _NAMED = ("properties", "patternProperties", "dependentSchemas", "$defs", "definitions")
 _LISTED = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
@@ -63,25 +65,47 @@ def _one(steps: Path, value: Any) -> Iterator[tuple[Path, Schema]]:
 
 
 def written(schema: Schema, param: str) -> str:
-    """As JSON. Raises InvalidRequestError for what would take a compiler too long, or its stack."""
-    if depth(schema) > MAX_DEPTH:
-        raise misfit(param, (), f"a schema must not be nested more than {MAX_DEPTH} levels deep")
-    text = json.dumps(schema)
-    if len(text) > MAX_CHARACTERS:
-        raise misfit(param, (), f"a schema may have at most {MAX_CHARACTERS} characters, not {len(text)}")
+    """As JSON. Raises InvalidRequestError for what would take a compiler too long, too much memory, or its
+    stack. param: the schema's place in the request."""
+    return Allowance().written(schema, param)
+
+
+class Allowance:
+    """What the schemas of one request may have together."""
+
+    def __init__(self) -> None:
+        self._n_characters = 0
+        self._n_states = 0
+
+    def written(self, schema: Schema, param: str) -> str:
+        """As written()."""
+        if depth(schema) > MAX_DEPTH:
+            raise misfit(param, (), f"a schema must not be nested more than {MAX_DEPTH} levels deep")
+        text = json.dumps(schema)
+        if len(text) > MAX_CHARACTERS:
+            raise misfit(param, (), f"a schema may have at most {MAX_CHARACTERS} characters, not {len(text)}")
+        self._n_characters += len(text)
+        if self._n_characters > MAX_TOGETHER:
+            raise misfit(param, (), f"schemas may have at most {MAX_TOGETHER} characters together")
+        self._n_states += _n_states(schema, param, MAX_MULTIPLE - self._n_states)
+        return text
+
+
+def _n_states(schema: Schema, param: str, most: int) -> int:
+    """Of the automaton for its multipleOf, 0 if there is none."""
     multiple = 1
     left: list[tuple[Path, Schema]] = [((), schema)]
     while left:
         path, one = left.pop()
         multiple = math.lcm(multiple, _significant(one.get("multipleOf")))
-        if multiple > MAX_MULTIPLE:
-            why = f"the multiples of a schema must not be above {MAX_MULTIPLE} together"
+        if multiple > max(1, most):
+            why = f"the multiples of all schemas must not be above {MAX_MULTIPLE} together"
             raise misfit(param, (*path, "multipleOf"), why)
         if (keyword := _leaky(one)) is not None:
             why = "cannot be kept beside another bound before the next integer: use one that includes"
             raise misfit(param, (*path, keyword), why)
         left += [((*path, *steps), inner) for steps, inner in subschemas(one)]
-    return text
+    return multiple if multiple > 1 else 0
 
 
 def misfit(param: str, path: Path, why: str) -> InvalidRequestError:
@@ -138,17 +162,21 @@ def _is_number(value: Any) -> TypeGuard[int | float]:
 
 
 def blame(schema: Schema, fault: Fault) -> tuple[Path, str]:
-    """Where the fault of a schema is: the innermost part that, taken for itself, has the same fault; with the
-    keyword at its end, if the fault names one of that part's. And what the fault is."""
+    """Where the fault of a schema is: the innermost part that by itself has the fault, with the keyword at
+    its end if the fault names one of that part's. And what the fault is. Asks for MAX_BLAME characters."""
     whole = _moved(schema)
     at: Path = ()
     first = fault(_part(whole, at))
     if first is None:  # it only shows where the schema really is
         return at, fault(schema) or ""
-    tries = iter(range(MAX_TRIES))
+    n_whole = len(json.dumps(schema))
+    left = MAX_BLAME
 
     def has_it_too(part: tuple[Path, Schema]) -> bool:
-        return next(tries, None) is not None and fault(_part(whole, (*at, *part[0]))) == first
+        nonlocal left
+        text = json.dumps(part[1])
+        left -= TRY + (n_whole if '"$ref"' in text else len(text))
+        return left >= 0 and fault(_part(whole, (*at, *part[0]))) == first
 
     here = schema
     while inner := next(filter(has_it_too, subschemas(here)), None):

@@ -154,6 +154,10 @@ class Backend(Protocol):
         has one, is longer than that, and does nothing."""
         ...
 
+    def length(self, seq: int) -> int:
+        """One more than the last position of the sequence in the KV cache, 0 if it is empty."""
+        ...
+
     def intact(self, seq: int, length: int) -> bool:
         """Whether all that the token after the first `length` attends to is there. Where attention has a
         sliding window, cells that the sequence's end has passed may be given to others."""

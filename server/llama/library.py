@@ -21,6 +21,7 @@ C: Any = _untyped  # ctypes bindings: their types are in the C header, not in Py
 logger = logging.getLogger("duo.llama")
 
 MOST_CTX = 8192
+CELLS_STEP = 256  # cells: what llama.cpp rounds n_ctx up to (llama_context's GGML_PAD)
 _SPLIT_MODES = {"none": 0, "layer": 1, "row": 2, "tensor": 3}
 _LOAD_MODES = {(False, False): 0, (True, False): 1, (False, True): 2, (True, True): 3}  # by mmap, mlock
 _FILE_TYPE = "LLAMA_FTYPE_"
@@ -227,13 +228,14 @@ class LoadedModel:
         return array
 
 
-def context_params(options: LlamaOptions) -> Any:
-    """Of a context as the options describe it."""
+def context_params(options: LlamaOptions, *, n_spare: int = 0) -> Any:
+    """Of a context as the options describe it, with n_spare more sequences. llama.cpp rounds n_ctx up, but
+    aborts if n_batch or n_ctx as it was given is smaller than the number of sequences."""
     params = C.llama_context_default_params()
-    params.n_ctx = options.n_cells
-    params.n_batch = options.n_batch
+    params.n_ctx = -(-options.n_cells // CELLS_STEP) * CELLS_STEP
+    params.n_seq_max = options.n_seqs + n_spare
+    params.n_batch = max(options.n_batch, params.n_seq_max)
     params.n_ubatch = min(options.n_ubatch or options.n_batch, options.n_batch)
-    params.n_seq_max = options.n_seqs
     params.n_threads = options.n_threads
     params.n_threads_batch = options.n_threads_batch or options.n_threads
     params.type_k = _cache_types()[options.cache_type_k]

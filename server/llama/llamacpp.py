@@ -278,11 +278,14 @@ class LlamaBackend:
         if not C.llama_memory_seq_rm(self._memory, seq, length, -1):
             raise BackendError("this model's sequences cannot be trimmed")
 
+    def length(self, seq: int) -> int:
+        return int(C.llama_memory_seq_pos_max(self._memory, seq)) + 1
+
     def intact(self, seq: int, length: int) -> bool:
         """llama.cpp reuses cells that the window has passed even with swa_full, and tells where the others
         begin."""
         window = int(C.llama_model_n_swa(self._model))
-        if not window or C.llama_memory_seq_pos_max(self._memory, seq) < length:
+        if not window or self.length(seq) <= length:
             return True
         return C.llama_memory_seq_pos_min(self._memory, seq) <= max(0, length + 1 - window)
 
@@ -320,8 +323,7 @@ _uninitialised.argtypes = (ctypes.c_void_p, ctypes.c_ssize_t)
 
 
 def _context_params(options: LlamaOptions) -> Any:
-    params = context_params(options)
+    params = context_params(options, n_spare=options.n_seqs < MAX_SEQS)  # one for padding
     params.kv_unified = True
-    params.n_seq_max = max(options.n_seqs, min(options.n_seqs + 1, MAX_SEQS))  # one for padding
     params.swa_full = True  # what a sliding window has passed is needed again when a sequence is trimmed
     return params

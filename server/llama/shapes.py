@@ -44,7 +44,7 @@ def measure(backend: Backend, widths: Sequence[int]) -> Shapes:
     if not backend.can_trim or len(widths) < 2:
         return UNKNOWN
     try:
-        _decode(backend, 0, CONTEXT)
+        fill(backend)
         if min(_timed(backend, widths[:1])) > SLOW_S:
             return UNKNOWN
         mixed = _timed(backend, widths)
@@ -59,12 +59,19 @@ def _timed(backend: Backend, widths: Sequence[int]) -> list[float]:
     seconds: list[list[float]] = [[] for _ in widths]
     for i in range(SETTLE + TIMED * len(widths)):
         at = i % len(widths)
-        seconds[at].append(_decode(backend, CONTEXT, widths[at]))
+        seconds[at].append(decode_s(backend, CONTEXT, widths[at]))
         backend.trim(0, CONTEXT)
     return [median(s[-TIMED:]) for s in seconds]
 
 
-def _decode(backend: Backend, position: int, width: int) -> float:
+def fill(backend: Backend) -> None:
+    """Evaluate CONTEXT tokens in sequence 0, which is empty."""
+    for position in range(0, CONTEXT, backend.n_batch):
+        decode_s(backend, position, min(backend.n_batch, CONTEXT - position))
+
+
+def decode_s(backend: Backend, position: int, width: int) -> float:
+    """Seconds of a decode of `width` rows of sequence 0 from this position on."""
     batch = Batch()
     batch.extend(0, position, [i % backend.vocab.size for i in range(1, width + 1)], width)
     began = time.perf_counter()

@@ -23,8 +23,9 @@ class Candidate:
 
     @property
     def speed(self) -> float:
-        """Right guesses per second in a row, an unknown time counting as a millisecond."""
-        return self.acceptance / ((1 - min(self.acceptance, 0.99)) * (self.td_s or 1e-3))
+        """Right guesses per second in a row, always positive; an unknown time counts as a millisecond."""
+        acceptance = min(max(self.acceptance, 0.01), 0.99)
+        return acceptance / ((1 - acceptance) * max(self.td_s or 1e-3, 1e-6))
 
 
 def assign(session: int, candidates: Sequence[Candidate], *, taken: int = 0) -> list[str]:

@@ -78,9 +78,10 @@ class StepCosts:
         return timing is None or self._now - timing.last > STALE
 
     def table(self) -> dict[int, float]:
-        """Seconds by rows as far as measured, for the smallest context measured."""
-        seen = self._buckets[min(self._buckets)] if self._buckets else {}
-        return dict(sorted((self._calibrated | {rows: t.seconds for rows, t in seen.items()}).items()))
+        """Seconds by rows as far as measured, for the smallest context measured. Safe from any thread."""
+        buckets = list(self._buckets)  # a list at once, as below: the engine's thread adds to both dicts
+        seen = list(self._buckets[min(buckets)].items()) if buckets else []
+        return dict(sorted((self._calibrated | {rows: timing.seconds for rows, timing in seen}).items()))
 
     def _make(self, bucket: int) -> list[float]:
         seen = {rows: timing.seconds for rows, timing in self._buckets.get(bucket, {}).items()}

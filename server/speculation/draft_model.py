@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from server.cache.prefix import PrefixCache, common_prefix
+from server.cache.prefix import PrefixCache, Reuse, common_prefix
 from server.errors import BackendError
 from server.llama.backend import Backend, Batch, Logits
 from server.sampling.draw import distribution
@@ -30,6 +30,7 @@ class _Path:
     n_committed: int
     n_kv: int
     sampling: SamplingParams
+    n_dropped: int
 
 
 class DraftModel:
@@ -59,10 +60,16 @@ class DraftModel:
         self.td_s = 0.0
         self._meanwhile: Callable[[], None] | None = None
 
-    def follow(self, session: int, tokens: Sequence[int], sampling: SamplingParams, salt: str) -> None:
+    def follow(
+        self, session: int, tokens: Sequence[int], sampling: SamplingParams, salt: str, n_dropped: int = 0
+    ) -> None:
         path = self._paths.get(session)
         if path is None:
-            self._begin(session, list(tokens), sampling, salt)
+            reuse = self._cache.take(list(tokens), salt=salt)
+            if reuse is not None:
+                path = _Path(reuse.seq, list(tokens), len(tokens), reuse.length, sampling, n_dropped)
+                self._begin(path, reuse)
+                self._paths[session] = path
             return
         start = path.n_committed
         new = list(tokens[start:])
@@ -102,17 +109,12 @@ class DraftModel:
             self._trim(path, min(path.n_kv, path.n_committed) if keep and not self._failed else 0)
             self._cache.release(path.seq, path.tokens[: path.n_kv])
 
-    def _begin(self, session: int, tokens: list[int], sampling: SamplingParams, salt: str) -> None:
-        reuse = self._cache.take(tokens, salt=salt)
-        if reuse is None:
-            return
-        path = _Path(reuse.seq, tokens, len(tokens), reuse.length, sampling)
+    def _begin(self, path: _Path, reuse: Reuse) -> None:
         if reuse.source != reuse.seq:
             self._backend.trim(reuse.seq, 0)
             if reuse.length:
                 self._backend.copy(reuse.source, reuse.seq, 0, reuse.length)
         self._trim(path, reuse.length)
-        self._paths[session] = path
 
     def _trim(self, path: _Path, length: int) -> None:
         path.n_kv = min(path.n_kv, length)
@@ -154,6 +156,6 @@ class DraftModel:
         return [self._take(path, row, second) for path, row in zip(paths, logits, strict=True)]
 
     def _take(self, path: _Path, row: Logits, second: bool) -> Guess:
-        guessed = guess(row, path.sampling, len(path.tokens), second=second)
+        guessed = guess(row, path.sampling, len(path.tokens) + path.n_dropped, second=second)
         path.tokens.append(guessed.token)
         return guessed._replace(drafted=distribution(row, path.sampling)) if self._distributions else guessed

@@ -112,30 +112,3 @@ def worth_drafting(
                 break
         worth += share * most
     return False
-
-
-def worth_waiting(
-    seconds: Sequence[float],
-    n_rows: int,
-    acceptance: float,
-    due: tuple[float, float],
-    rate: float,
-    most_s: float,
-) -> tuple[int, float]:
-    """How many guesses to wait for when there is none, and for how long: (0, 0.0) when waiting does not pay.
-
-    due: seconds from now until the first guess is here, and for each further one. most_s: bound of the wait.
-    """
-    lag_s, td_s = due
-    best, best_s, most = 0, 0.0, 0.0
-    gained, probability = 0.0, 1.0
-    for k in range(1, len(seconds) - n_rows):
-        probability *= acceptance
-        gained += probability
-        wait_s = lag_s + (k - 1) * td_s
-        if wait_s > most_s:
-            break
-        gain = gained - rate * (wait_s + seconds[n_rows + k] - seconds[n_rows])
-        if gain > most:
-            best, best_s, most = k, wait_s, gain
-    return best, best_s

@@ -17,8 +17,11 @@ class InlineDrafter(Protocol):
         """Seconds per guess, of one session or several at once; 0 before the first."""
         ...
 
-    def follow(self, session: int, tokens: Sequence[int], sampling: SamplingParams, salt: str) -> None:
-        """Begin a path after these committed tokens; what it had guessed and they confirm stays evaluated."""
+    def follow(
+        self, session: int, tokens: Sequence[int], sampling: SamplingParams, salt: str, n_dropped: int = 0
+    ) -> None:
+        """Begin a path after these committed tokens, of which tokens[i] has the noise of position
+        i + n_dropped; guesses that they confirm stay evaluated."""
         ...
 
     def guess(self, sessions: Sequence[int], *, second: bool) -> list[Guess | None]:

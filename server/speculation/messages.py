@@ -2,7 +2,8 @@
 
 Layout, little endian: version u8, tag u8, then the fields of the message in order. Token lists and strings
 are preceded by their length as u32. Decoding is strict: wrong version, unknown tag, missing or trailing
-bytes, or a list beyond its bound raise WireError.
+bytes, a list beyond its bound, or text that is not printable raise WireError. Only Refuse keeps its bytes and
+its version number for ever, so that a drafter of another version can read why it is refused.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from typing import Any, TypeAlias
 
 from server.sampling.params import SamplingParams
 
-VERSION = 2
+VERSION = 3
+REFUSE_VERSION = 2
 MAX_TOKENS = 1 << 20  # tokens of one Open or Commit
 MAX_NODES = 256  # nodes of one Draft
-MAX_TEXT = 4096  # bytes of one string
+MAX_TEXT = 512  # bytes of one string: a name of 128 characters, or a reason
 ROOT = -1  # parent of a draft's first nodes: the token just before `base`
 
 _MASK = (1 << 64) - 1
@@ -33,27 +35,28 @@ class WireError(ValueError):
 @dataclass(frozen=True, slots=True)
 class Open:
     """lead → drafter: a session begins, or is told anew; tokens are all committed so far, chain is the chain
-    hash after them. sampling is what the drafter may mirror, its seed that of the shared Gumbel noise;
-    max_ahead bounds how far past the committed tokens to draft. Sessions of another salt must not share what
-    the drafter keeps of this one: else its pace would tell what others said.
+    hash after them. sampling is what the drafter may mirror, its seed that of the shared Gumbel noise, which
+    tokens[i] has at position i + n_dropped: so many tokens were dropped when the context was full. max_ahead
+    bounds how far past the committed tokens to draft. Sessions with different salts must not share a KV
+    cache: the drafter's pace would tell one client what another one said.
     """
 
     lead: str
     session: int
-    epoch: int
     chain: int
     max_ahead: int
     sampling: SamplingParams
     tokens: tuple[int, ...]
     salt: str = ""
+    n_dropped: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """lead → drafter: `tokens` follow the first `base` committed ones; chain is the hash after them."""
+    """lead → drafter: `tokens` follow the first `base` committed ones; chain is the hash after them. Without
+    tokens it says that the session is still open."""
 
     session: int
-    epoch: int
     base: int
     chain: int
     tokens: tuple[int, ...]
@@ -61,10 +64,11 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """lead → drafter: the session ended. keep: the conversation is likely to go on, so keep its KV cache."""
+    """lead → drafter: the session ended, or this lead does not know it. keep: the conversation is likely to
+    go on, so keep its KV cache."""
 
+    lead: str
     session: int
-    epoch: int
     keep: bool
 
 
@@ -87,7 +91,6 @@ class Draft:
 
     drafter: str
     session: int
-    epoch: int
     base: int
     chain: int
     td_us: int
@@ -98,11 +101,12 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """drafter → lead: send Open again (a gap was seen, or an unknown session)."""
+    """drafter → lead: is this session still open? n_known: committed tokens that the drafter has. The lead
+    answers with Close, with an empty Commit where these are all, else with Open."""
 
     drafter: str
     session: int
-    epoch: int
+    n_known: int
 
 
 Message: TypeAlias = Open | Commit | Close | Refuse | Draft | Want
@@ -110,7 +114,7 @@ Message: TypeAlias = Open | Commit | Close | Refuse | Draft | Want
 
 def chain_start(tokens: Sequence[int]) -> int:
     """The chain hash a session opens with. Only the lead computes it, drafters learn it from Open, and it is
-    compared within one (session, epoch) only: the length and the last tokens are enough."""
+    compared within one session only: the length and the last tokens are enough."""
     chain = len(tokens)
     for token in tokens[-32:]:
         chain = chain_next(chain, token)
@@ -126,7 +130,7 @@ def chain_next(chain: int, token: int) -> int:
 def encode(message: Message) -> bytes:
     """The bytes of a message."""
     tag, body = _ENCODERS[type(message)](message)
-    return _HEAD.pack(VERSION, tag) + body
+    return _HEAD.pack(REFUSE_VERSION if tag == _REFUSE else VERSION, tag) + body
 
 
 def decode(data: bytes) -> Message:
@@ -134,7 +138,7 @@ def decode(data: bytes) -> Message:
     reader = _Reader(data)
     try:
         version, tag = reader.unpack(_HEAD)
-        if version != VERSION:
+        if version != (REFUSE_VERSION if tag == _REFUSE else VERSION):
             raise WireError(f"wire version {version}, this is {VERSION}")
         if tag not in _DECODERS:
             raise WireError(f"unknown message tag {tag}")
@@ -147,11 +151,12 @@ def decode(data: bytes) -> Message:
 
 _HEAD = struct.Struct("<BB")
 _LENGTH = struct.Struct("<I")
-_OPEN = struct.Struct("<QIQIdiddQ")  # session epoch chain max_ahead | temperature top_k top_p min_p seed
-_COMMIT = struct.Struct("<QIIQ")  # session epoch base chain
-_CLOSE = struct.Struct("<QI?")  # session epoch keep
-_DRAFT = struct.Struct("<QIIQI")  # session epoch base chain td_us
-_WANT = struct.Struct("<QI")  # session epoch
+_OPEN = struct.Struct("<QQIIdiddQ")  # session chain max_ahead n_dropped | temperature top_k top_p min_p seed
+_COMMIT = struct.Struct("<QIQ")  # session base chain
+_CLOSE = struct.Struct("<Q?")  # session keep
+_DRAFT = struct.Struct("<QIQI")  # session base chain td_us
+_WANT = struct.Struct("<QI")  # session n_known
+_REFUSE = 4
 
 
 class _Reader:
@@ -165,7 +170,10 @@ class _Reader:
         return layout.unpack(self._take(layout.size))
 
     def text(self) -> str:
-        return self.blob(MAX_TEXT).decode()
+        text = self.blob(MAX_TEXT).decode()
+        if not text.isprintable():
+            raise WireError("text that would garble a log")
+        return text
 
     def blob(self, bound: int) -> bytes:
         return self._take(self._length(bound))
@@ -211,35 +219,37 @@ def _ints(values: Sequence[int]) -> bytes:
 
 def _encode_open(m: Open) -> tuple[int, bytes]:
     s = m.sampling
-    fields = (m.session, m.epoch, m.chain, m.max_ahead, s.temperature, s.top_k, s.top_p, s.min_p, s.seed)
-    return 1, _OPEN.pack(*fields) + _text(m.lead) + _ints(m.tokens) + _text(m.salt)
+    head = (m.session, m.chain, m.max_ahead, m.n_dropped)
+    packed = _OPEN.pack(*head, s.temperature, s.top_k, s.top_p, s.min_p, s.seed)
+    return 1, packed + _text(m.lead) + _ints(m.tokens) + _text(m.salt)
 
 
 def _decode_open(r: _Reader) -> Open:
-    session, epoch, chain, max_ahead, *sampling = r.unpack(_OPEN)
+    session, chain, max_ahead, n_dropped, *sampling = r.unpack(_OPEN)
     lead, tokens = r.text(), r.ints(MAX_TOKENS)
-    return Open(lead, session, epoch, chain, max_ahead, SamplingParams(*sampling), tokens, r.text())
+    return Open(lead, session, chain, max_ahead, SamplingParams(*sampling), tokens, r.text(), n_dropped)
 
 
 def _encode_commit(m: Commit) -> tuple[int, bytes]:
-    return 2, _COMMIT.pack(m.session, m.epoch, m.base, m.chain) + _ints(m.tokens)
+    return 2, _COMMIT.pack(m.session, m.base, m.chain) + _ints(m.tokens)
 
 
 def _decode_commit(r: _Reader) -> Commit:
-    session, epoch, base, chain = r.unpack(_COMMIT)
-    return Commit(session, epoch, base, chain, r.ints(MAX_TOKENS))
+    session, base, chain = r.unpack(_COMMIT)
+    return Commit(session, base, chain, r.ints(MAX_TOKENS))
 
 
 def _encode_close(m: Close) -> tuple[int, bytes]:
-    return 3, _CLOSE.pack(m.session, m.epoch, m.keep)
+    return 3, _CLOSE.pack(m.session, m.keep) + _text(m.lead)
 
 
 def _decode_close(r: _Reader) -> Close:
-    return Close(*r.unpack(_CLOSE))
+    session, keep = r.unpack(_CLOSE)
+    return Close(r.text(), session, keep)
 
 
 def _encode_refuse(m: Refuse) -> tuple[int, bytes]:
-    return 4, _text(m.lead) + _text(m.reason)
+    return _REFUSE, _text(m.lead) + _text(m.reason)
 
 
 def _decode_refuse(r: _Reader) -> Refuse:
@@ -247,28 +257,28 @@ def _decode_refuse(r: _Reader) -> Refuse:
 
 
 def _encode_draft(m: Draft) -> tuple[int, bytes]:
-    head = _DRAFT.pack(m.session, m.epoch, m.base, m.chain, m.td_us)
+    head = _DRAFT.pack(m.session, m.base, m.chain, m.td_us)
     return 5, head + _text(m.drafter) + _ints(m.parents) + _ints(m.tokens) + _blob(m.confidences)
 
 
 def _decode_draft(r: _Reader) -> Draft:
-    session, epoch, base, chain, td_us = r.unpack(_DRAFT)
+    session, base, chain, td_us = r.unpack(_DRAFT)
     drafter, parents, tokens = r.text(), r.ints(MAX_NODES), r.ints(MAX_NODES)
     confidences = r.blob(MAX_NODES)
     if not len(parents) == len(tokens) == len(confidences):
         raise WireError("parents, tokens and confidences differ in length")
     if any(not ROOT <= parent < i for i, parent in enumerate(parents)):
         raise WireError("a parent does not come before its child")
-    return Draft(drafter, session, epoch, base, chain, td_us, parents, tokens, confidences)
+    return Draft(drafter, session, base, chain, td_us, parents, tokens, confidences)
 
 
 def _encode_want(m: Want) -> tuple[int, bytes]:
-    return 6, _WANT.pack(m.session, m.epoch) + _text(m.drafter)
+    return 6, _WANT.pack(m.session, m.n_known) + _text(m.drafter)
 
 
 def _decode_want(r: _Reader) -> Want:
-    session, epoch = r.unpack(_WANT)
-    return Want(r.text(), session, epoch)
+    session, n_known = r.unpack(_WANT)
+    return Want(r.text(), session, n_known)
 
 
 _ENCODERS: dict[type, Callable[[Any], tuple[int, bytes]]] = {
@@ -283,7 +293,7 @@ _DECODERS: dict[int, Callable[[_Reader], Message]] = {
     1: _decode_open,
     2: _decode_commit,
     3: _decode_close,
-    4: _decode_refuse,
+    _REFUSE: _decode_refuse,
     5: _decode_draft,
     6: _decode_want,
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from server.speculation.acceptance import Acceptance
 from server.speculation.remote import RemoteDrafters
 from server.speculation.trial import Trial
 
@@ -34,17 +33,15 @@ class Neighbours:
         have nothing to do."""
         return any(record.n_assigned or record.resting for record in self._remote.neighbours)
 
-    def stepped(
-        self, n_tokens: int, seconds: float, *, plain: bool, n_sessions: int, acceptance: Acceptance
-    ) -> None:
+    def stepped(self, n_tokens: int, seconds: float, *, plain: bool, n_sessions: int) -> None:
         """As Trial.step()."""
         here = self._remote.neighbours
         others = self.pausing and not all(record.resting for record in here)  # joined since
         if self._trial.begun and (not here or others):
             self._trial = Trial()
-            self._remote.rest(False, acceptance)
+            self._remote.rest(False)
         if self._are_tried:
-            paused, score = self.pausing, self._remote.score(acceptance)
+            paused, score = self.pausing, self._remote.score()
             self._trial.step(n_tokens, seconds, plain=plain, score=score, sessions=n_sessions)
             if self.pausing != paused:
-                self._remote.rest(self.pausing, acceptance)
+                self._remote.rest(self.pausing)

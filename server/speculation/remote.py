@@ -7,8 +7,8 @@ Nothing a drafter sends reaches the engine unchecked: ids in range, base and cha
 from __future__ import annotations
 
 import hashlib
+import itertools
 import logging
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -18,29 +18,25 @@ from server.speculation.acceptance import Acceptance
 from server.speculation.assignment import Candidate, assign
 from server.speculation.bus import Bus
 from server.speculation.messages import Close, Commit, Draft, Message, Open, Refuse, Want
-from server.speculation.presence import Presence, misfit
+from server.speculation.presence import Presence, refusal
 from server.speculation.speculated import Speculated
 
 logger = logging.getLogger("duo.drafters")
 
 MAX_RATE = 4000  # messages per second of one drafter; what is above is dropped
-MAX_QUEUED = 20_000  # messages waiting for the engine thread
-SMOOTHING = 0.2  # of the measured lag
-FRESH_S = 2.0  # a drafter that was silent for longer is not waited for
+MAX_QUEUED = 20_000  # messages waiting for the engine thread: five seconds of one drafter
 
 
 @dataclass(slots=True)
 class DrafterRecord:
-    """What this lead knows of one drafter. refusal: why it is not used, None when it is. lag_s: from a commit
-    that leaves it without valid guesses to the arrival of the next one, 0 before the first. n_missed: commits
-    between which nothing of it was judged, and something was refuted when it came."""
+    """What this lead knows of one drafter. join: a number for each time that one joins; refusal: why it is
+    not used, None when it is. n_missed: misses between which none of its guesses was judged."""
 
+    join: int
     presence: Presence
     refusal: str | None
     counts: dict[str, int] = field(default_factory=dict[str, int])
     td_s: float = 0.0
-    lag_s: float = 0.0
-    heard_at: float = 0.0
     n_assigned: int = 0
     resting: bool = False
     n_missed: int = 0
@@ -62,65 +58,64 @@ class RemoteDrafters:
         self._own = own
         self._max_ahead = max_ahead
         self._clock = clock
-        self._arrived: deque[tuple[float, Message | tuple[Presence, ...]]] = deque(maxlen=MAX_QUEUED)
-        self._something = threading.Event()
+        self.acceptance = Acceptance()  # of every source, over all sessions
+        self._arrived: deque[tuple[float, Draft | Want]] = deque(maxlen=MAX_QUEUED)
+        self._joins = itertools.count()
+        self._present: dict[str, tuple[int, Presence]] = {}  # by id: number of join, card
+        self._met = self._present  # what drain() has seen of it
         self._drafters: dict[str, DrafterRecord] = {}
         self._sessions: dict[int, Speculated] = {}  # by wire id
 
     # -- Listener: the bus's reader thread ----------------------------------------
 
     def received(self, message: Message) -> None:
-        self._arrived.append((self._clock(), message))
-        self._something.set()
+        if isinstance(message, Draft | Want):
+            self._arrived.append((self._clock(), message))
 
     def peers(self, present: Sequence[Presence]) -> None:
-        self._arrived.append((self._clock(), tuple(present)))
+        before = self._present
+        self._present = {p.id: (before[p.id][0] if p.id in before else next(self._joins), p) for p in present}
 
     # -- the engine thread ----------------------------------------
 
     def drain(self) -> None:
-        """Take in what arrived."""
+        """Take in who is there and what arrived."""
+        if self._present is not self._met:
+            self._met = self._present
+            self._meet(self._met)
         while self._arrived:
-            at, item = self._arrived.popleft()
-            if isinstance(item, tuple):
-                self._meet(item)
-            elif isinstance(item, Draft):
-                self._graft(item, at)
-            elif isinstance(item, Want):
-                self._reopen(item, at)
+            at, message = self._arrived.popleft()
+            record = self._drafters.get(message.drafter)
+            if record is None or record.refusal or not self._within_rate(record, at):
+                continue
+            if isinstance(message, Draft):
+                self._graft(message, record)
+            else:
+                self._answer(message)
 
-    def now(self) -> float:
-        """The clock of diverged_at and heard_at."""
-        return self._clock()
-
-    def wait(self, timeout_s: float) -> None:
-        """Take in what arrives, as soon as something does."""
-        self._something.clear()
-        if not self._arrived:
-            self._something.wait(timeout_s)
-        self.drain()
-
-    def open(self, speculated: Speculated, acceptance: Acceptance) -> None:
+    def open(self, speculated: Speculated) -> None:
+        """Tell drafters of a session. If this raises, forget() undoes it."""
         self._sessions[speculated.wire_id] = speculated
-        self._assign(speculated, acceptance)
+        self._assign(speculated)
 
-    def committed(self, speculated: Speculated, base: int, tokens: tuple[int, ...], grown: bool) -> None:
-        """These tokens follow the first `base` ones; grown: guesses that follow them are known."""
-        message = Commit(speculated.wire_id, speculated.epoch, base, speculated.tree.chain, tokens)
+    def committed(self, speculated: Speculated, base: int, tokens: tuple[int, ...]) -> None:
+        """These tokens follow the first `base` ones."""
+        message = Commit(speculated.wire_id, base, speculated.tree.chain, tokens)
         for drafter in speculated.drafters:
             self._bus.send(drafter, message)
-        if speculated.drafters:
-            speculated.diverged_at = None if grown else self._clock()
 
-    def close(self, speculated: Speculated, acceptance: Acceptance, *, keep: bool) -> None:
-        del self._sessions[speculated.wire_id]
-        message = Close(speculated.wire_id, speculated.epoch, keep)
-        for drafter in speculated.drafters:
-            self._bus.send(drafter, message)
-            self._drafters[drafter].n_assigned -= 1
+    def close(self, speculated: Speculated, *, keep: bool) -> None:
+        self.forget(speculated, keep=keep)
         for other in self._sessions.values():
             if not other.drafters:
-                self._assign(other, acceptance)
+                self._assign(other)
+
+    def forget(self, speculated: Speculated, *, keep: bool) -> None:
+        """Have its drafters close the session, and give their room to nobody yet."""
+        self._sessions.pop(speculated.wire_id, None)
+        for drafter in speculated.drafters:
+            self._bus.send(drafter, Close(self._own.id, speculated.wire_id, keep))
+            self._drafters[drafter].n_assigned -= 1
 
     def count(self, tally: Mapping[str, tuple[int, int]]) -> None:
         """How many guesses were verified of each source, and how many of them were right."""
@@ -130,7 +125,7 @@ class RemoteDrafters:
                 record.count("drafted", drafted)
                 record.count("accepted", accepted)
 
-    def rest(self, resting: bool, acceptance: Acceptance) -> None:
+    def rest(self, resting: bool) -> None:
         """Have the drafters on this machine pause, or go on: a session is closed there for the time being."""
         for record in self.neighbours:
             if record.resting != resting:
@@ -139,14 +134,14 @@ class RemoteDrafters:
                 logger.info("drafter %s %s", record.presence.id, said)
                 self._release(record.presence.id, record)
         for speculated in self._sessions.values():
-            self._assign(speculated, acceptance)
+            self._assign(speculated)
 
     def _release(self, id: str, record: DrafterRecord) -> None:
         """Take the drafter's sessions from it; it keeps what it has evaluated."""
         for speculated in self._sessions.values():
             if id in speculated.drafters:
                 speculated.drafters.remove(id)
-                self._bus.send(id, Close(speculated.wire_id, speculated.epoch, keep=True))
+                self._bus.send(id, Close(self._own.id, speculated.wire_id, keep=True))
         record.n_assigned = 0
 
     @property
@@ -160,23 +155,13 @@ class RemoteDrafters:
         """Whether any drafter has a session."""
         return any(record.n_assigned for record in self._drafters.values())
 
-    def score(self, acceptance: Acceptance) -> tuple[int, int]:
+    def score(self) -> tuple[int, int]:
         """How many guesses of drafters on this machine were judged, and how many of them were right."""
         judged = right = 0
         for record in self.neighbours:
-            n_best, n_right = acceptance.score(record.presence.id)
+            n_best, n_right = self.acceptance.score(record.presence.id)
             judged, right = judged + n_best + record.n_missed, right + n_right
         return judged, right
-
-    def awaited(self, speculated: Speculated) -> DrafterRecord | None:
-        """The assigned drafter whose next guess is due first, None if there is none to wait for."""
-        now = self._clock()
-        live = [
-            record
-            for record in (self._drafters[id] for id in speculated.drafters)
-            if record.lag_s and now - record.heard_at < FRESH_S
-        ]
-        return min(live, key=lambda record: record.lag_s, default=None)
 
     def idle(self) -> bool:
         return not self._sessions and all(record.n_assigned == 0 for record in self._drafters.values())
@@ -189,37 +174,39 @@ class RemoteDrafters:
 
     # -- arrivals ----------------------------------------
 
-    def _meet(self, present: Sequence[Presence]) -> None:
-        """Drafters joined or left: assign sessions to those that joined."""
-        now = {presence.id: presence for presence in present}
-        for gone in [drafter for drafter in self._drafters if drafter not in now]:
-            del self._drafters[gone]
-            for speculated in self._sessions.values():
-                speculated.drafters.discard(gone)
-            logger.info("drafter %s left", gone)
-        joined = [presence for id, presence in now.items() if id not in self._drafters]
-        for presence in joined:
-            refusal = misfit(self._own.vocabulary, presence.vocabulary)
-            self._drafters[presence.id] = DrafterRecord(presence, refusal)
-            if refusal:
-                logger.warning("drafter %s (%s) refused: %s", presence.id, presence.model, refusal)
-                self._bus.send(presence.id, Refuse(self._own.id, refusal))
+    def _meet(self, present: Mapping[str, tuple[int, Presence]]) -> None:
+        """Take in who is there now, and assign sessions to those that joined."""
+        for id, record in list(self._drafters.items()):
+            if id not in present or present[id][0] != record.join:
+                del self._drafters[id]
+                for speculated in self._sessions.values():
+                    speculated.drafters.discard(id)
+                logger.info("drafter %s left", id)
+        for id, (join, presence) in present.items():
+            if id in self._drafters:
+                self._drafters[id].presence = presence
             else:
-                logger.info("drafter %s (%s) joined", presence.id, presence.model)
-        for presence in now.values():
-            self._drafters[presence.id].presence = presence  # with a new td, say
-        if joined:
-            for speculated in self._sessions.values():
-                self._assign(speculated, None)
+                self._admit(join, presence)
+        for speculated in self._sessions.values():
+            self._assign(speculated)
 
-    def _assign(self, speculated: Speculated, acceptance: Acceptance | None) -> None:
+    def _admit(self, join: int, presence: Presence) -> None:
+        reason = refusal(self._own, presence)
+        self._drafters[presence.id] = DrafterRecord(join, presence, reason)
+        if reason:
+            logger.warning("drafter %s (%s) refused: %s", presence.id, presence.model, reason)
+            self._bus.send(presence.id, Refuse(self._own.id, reason))
+        else:
+            logger.info("drafter %s (%s) joined", presence.id, presence.model)
+
+    def _assign(self, speculated: Speculated) -> None:
         """Open the session at the drafters that shall guess for it and do not yet."""
         candidates = [
             Candidate(
                 id,
                 record.presence.capacity - record.n_assigned,
                 record.td_s or record.presence.td_us / 1e6,
-                acceptance.mean(id) if acceptance else 0.7,
+                self.acceptance.mean(id),
             )
             for id, record in self._drafters.items()
             if not record.refusal
@@ -237,40 +224,38 @@ class RemoteDrafters:
         message = Open(
             self._own.id,
             speculated.wire_id,
-            speculated.epoch,
             speculated.tree.chain,
             self._max_ahead,
             speculated.sampling,
             tuple(speculated.tokens),
             _told(speculated.bounds.salt),
+            speculated.n_dropped,
         )
         self._bus.send(drafter, message)
 
-    def _reopen(self, want: Want, at: float) -> None:
+    def _answer(self, want: Want) -> None:
+        """Say whether the session is open for this drafter: a Close may have been lost, or an Open."""
         speculated = self._sessions.get(want.session)
-        record = self._drafters.get(want.drafter)
-        if speculated and record and want.drafter in speculated.drafters and self._within_rate(record, at):
+        if speculated is None or want.drafter not in speculated.drafters:
+            self._bus.send(want.drafter, Close(self._own.id, want.session, keep=True))
+        elif want.n_known == speculated.tree.position:
+            chain = speculated.tree.chain
+            self._bus.send(want.drafter, Commit(want.session, want.n_known, chain, ()))
+        else:
             self._announce(speculated, want.drafter)
 
-    def _graft(self, draft: Draft, at: float) -> None:
-        record = self._drafters.get(draft.drafter)
-        if record is None or record.refusal or not self._within_rate(record, at):
-            return
+    def _graft(self, draft: Draft, record: DrafterRecord) -> None:
         speculated = self._sessions.get(draft.session)
-        if speculated is None or draft.epoch != speculated.epoch or draft.drafter not in speculated.drafters:
+        if speculated is None or draft.drafter not in speculated.drafters:
             record.count("stale")
         elif draft.tokens and not 0 <= min(draft.tokens) <= max(draft.tokens) < self._own.vocabulary.size:
             record.count("invalid")
         else:
             outcome = speculated.tree.graft(draft)
             record.count(outcome)
-            record.td_s, record.heard_at = draft.td_us / 1e6, at
+            record.td_s = draft.td_us / 1e6
             if outcome == "stale":
                 record.n_missed += _is_missed(speculated, draft.drafter)
-            if speculated.diverged_at is not None and outcome == "fresh" and speculated.tree.n_below:
-                lag = at - speculated.diverged_at
-                record.lag_s += (lag - record.lag_s) * (SMOOTHING if record.lag_s else 1.0)
-                speculated.diverged_at = None
 
     def _within_rate(self, record: DrafterRecord, at: float) -> bool:
         window = int(at)

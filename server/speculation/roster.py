@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import orjson
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from server.speculation.presence import Presence, Role
 
-MAX_CARD_BYTES = 1 << 20
-MAX_PEERS = 256
+MAX_CARD_BYTES = 1 << 16  # the largest vocabulary allowed needs 45 kB
+MAX_PEERS = 256  # members of the other role that one process looks at
+_FIRST_WITH_WIRE = 3  # cards of earlier wire versions do not say theirs
 
 _PRESENCE = TypeAdapter(Presence)
 
@@ -26,12 +27,13 @@ def write_card(presence: Presence) -> bytes:
 
 
 def read_card(member: str, card: bytes) -> Presence | None:
-    """What the member says of itself, or None if that is not a Presence or is somebody else's."""
+    """What the member says of itself, or None if that is no Presence within its bounds, or another's."""
     if len(card) > MAX_CARD_BYTES:
         return None
     try:
-        presence = _PRESENCE.validate_json(card)
-    except ValidationError:
+        fields = orjson.loads(card)
+        presence = _PRESENCE.validate_python({"wire": _FIRST_WITH_WIRE - 1} | fields)
+    except (ValueError, TypeError):  # no JSON, no object, no Presence
         return None
     return presence if member_name(presence.role, presence.id) == member else None
 

@@ -15,9 +15,9 @@ from server.speculation.tree import ScoredTree
 @dataclass(slots=True)
 class Speculated:
     """wire_id is unique across the leads of a pool; tokens is the engine's own list, of which n_prompt were
-    asked and the first n_indexed are in `lookup`. drafters: the ids of those it is assigned to. diverged_at:
-    when a commit left the tree empty, None once a guess has arrived. missed: by drafter, where it had been
-    refuted on arrival, and how many of its guesses were judged by then."""
+    asked and the first n_indexed are in `lookup`; tokens[i] has the noise of position i + n_dropped.
+    drafters: the ids of those it is assigned to. missed: by drafter, at which position a draft of it came
+    stale last, and how many of its guesses were judged by then."""
 
     wire_id: int
     tokens: Sequence[int]
@@ -28,10 +28,9 @@ class Speculated:
     n_prompt: int
     lookup: Lookup | None
     prediction: Prediction | None
-    epoch: int = 0
+    n_dropped: int = 0
     n_indexed: int = 0
     drafters: set[str] = field(default_factory=set[str])
-    diverged_at: float | None = None
     missed: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
 
     def allows(self, source: str) -> bool:

@@ -12,13 +12,13 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 
-from server.engine.proposer import NOTHING, Ask, Proposal
+from server.engine.proposer import NOTHING, Ask, Planned, Proposal, TimedStep
 from server.engine.request import Speculation
 from server.sampling.params import SamplingParams
 from server.speculation.acceptance import Acceptance
 from server.speculation.aftermath import Aftermath
 from server.speculation.costs import StepCosts
-from server.speculation.gate import choose, with_losses, worth_waiting
+from server.speculation.gate import choose, with_losses
 from server.speculation.inline import InlineDrafter
 from server.speculation.lookup import Lookup, LookupPool, Prediction
 from server.speculation.messages import chain_start
@@ -35,8 +35,6 @@ GRAMMAR = "grammar"
 INDEXED = 64  # tokens that one step adds to a lookup's index at most
 PROBE_SHARE = 0.005  # of the time that may go into looking at widths that were not measured lately
 MAX_POOLS = 16  # salts whose texts are remembered
-PATIENCE = 1.2  # of the expected wait, before it is given up
-MOST_WAIT = 0.5  # of a step's time: no wait is longer
 
 
 class Speculator:
@@ -53,21 +51,18 @@ class Speculator:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._policy = policy
-        self.acceptance = Acceptance()
+        self.acceptance = remote.acceptance if remote else Acceptance()
         self._remote = remote
         self._inline = Synchronous(inline, policy, clock) if inline else None
         self._clock = clock
         self.costs = costs or StepCosts(policy.max_rows)
         self.widths = widths or Widths({})
-        self.width = 0  # of the step to come, 0: any
         self._aftermath = Aftermath()
         self.pace = Pace()
         self._neighbours = Neighbours(remote) if remote and policy.gate else None
-        self._pools: dict[str, LookupPool] = {}  # by salt
+        self._pools: dict[str, LookupPool] = {}  # by salt, the one used last at the end
         self._sessions: dict[int, Speculated] = {}
         self._wire_ids = itertools.count(secrets.randbits(48) << 16)
-        self.spent_s = 0.0
-        self._guessed = False  # whether the step has guesses
         self._probe_s = 0.0  # time that probing has saved up
 
     # -- Proposer ----------------------------------------
@@ -79,7 +74,12 @@ class Speculator:
             speculated.index(INDEXED)
 
     def open(
-        self, session: int, tokens: Sequence[int], sampling: SamplingParams, bounds: Speculation
+        self,
+        session: int,
+        tokens: Sequence[int],
+        sampling: SamplingParams,
+        bounds: Speculation,
+        n_dropped: int = 0,
     ) -> None:
         speculated = Speculated(
             next(self._wire_ids),
@@ -91,22 +91,28 @@ class Speculator:
             len(tokens),
             Lookup(pool=self._pool(bounds.salt)) if self._policy.lookup else None,
             Prediction(bounds.prediction) if bounds.prediction else None,
+            n_dropped,
         )
         self._sessions[session] = speculated
         if self._remote:
-            self._remote.open(speculated, self.acceptance)
+            try:
+                self._remote.open(speculated)
+            except Exception:
+                del self._sessions[session]
+                self._remote.forget(speculated, keep=False)
+                raise
 
-    def propose(self, asks: Sequence[Ask], n_rows: int, n_cells: int) -> list[Proposal]:
-        self.spent_s, self._guessed, self.width = 0.0, False, 0
+    def propose(self, asks: Sequence[Ask], n_rows: int, n_cells: int) -> Planned:
+        spent_s, width = 0.0, 0
         curve = self.costs.curve(n_cells)
         if self._policy.gate and not self.costs.knows(n_rows) and not self._is_stable(asks[0]):
-            return [NOTHING] * len(asks)  # what a plain step costs has to be known first
+            return Planned([NOTHING] * len(asks))  # what a plain step costs has to be known first
         if self._neighbours and self._neighbours.muted and not self._is_stable(asks[0]):
-            return [NOTHING] * len(asks)
+            return Planned([NOTHING] * len(asks))
         alone = self._charged(curve, asks, n_rows)
         if self._may_pad(asks, n_rows):
-            self.width = self.widths.width(n_rows)
-        curve = self.widths.curve(self.width) if self.width else alone
+            width = self.widths.width(n_rows)
+        curve = self.widths.curve(width) if width else alone
         rate = self._rate(curve, len(asks) if self._policy.again else n_rows)
         wanting = [ask for ask in asks if ask.limit > 0]
         for ask in wanting:
@@ -114,15 +120,13 @@ class Speculator:
             speculated.look_up(ask.limit)
             speculated.tree.guess(GRAMMAR, ask.forced, [255] * len(ask.forced))
         if self._inline and wanting:
-            self.spent_s = self._draft(self._inline, asks, n_rows, curve, rate)
+            spent_s = self._draft(self._inline, asks, n_rows, curve, rate)
             if self._policy.by_rejection:
-                return [self._inline.chain(ask.session) for ask in asks]
+                return Planned([self._inline.chain(ask.session) for ask in asks], width, spent_s)
         offers = [self._offer(ask) for ask in asks]
-        if self._remote and self._policy.waits and len(asks) == 1 and wanting and not offers[0].tokens:
-            self.spent_s += self._wait(self._remote, self._sessions[asks[0].session], n_rows, curve)
-            offers = [self._offer(asks[0])]
         if self._may_pad(asks, n_rows):
-            self._learn_width(asks, offers, alone, rate)
+            merged = sorted((p for offer in offers for p in offer.probabilities), reverse=True)
+            self._learn_width(asks, Offered(merged, spent_s), alone, rate, width)
         counts = self._chosen(asks, curve, n_rows, n_cells, offers)
         if self._has_aftermath:
             pays = any(self._choose(asks, self.costs.curve(n_cells), n_rows, offers))
@@ -131,36 +135,33 @@ class Speculator:
             offer.take(n if n >= self._sessions[ask.session].bounds.n_min else 0)
             for ask, offer, n in zip(asks, offers, counts, strict=True)
         ]
-        self._guessed = any(map(len, proposals))
-        return proposals
+        return Planned(proposals, width, spent_s)
 
     def committed(self, session: int, n: int, proposal: Proposal, accepted: Sequence[int]) -> None:
         speculated = self._sessions[session]
         tokens = tuple(speculated.tokens[-n:])
         base = speculated.tree.position
-        grown = speculated.tree.commit(tokens, speculated.acceptance)
+        speculated.tree.commit(tokens, speculated.acceptance)
         if speculated.prediction is not None:
             speculated.prediction.extend(tokens)
         speculated.index(INDEXED)
         if self._remote:
-            self._remote.committed(speculated, base, tokens, grown)
+            self._remote.committed(speculated, base, tokens)
             self._remote.count(proposal.tally(accepted))
 
-    def stepped(self, n_rows: int, n_cells: int, decode_s: float, step_s: float, n_tokens: int) -> None:
-        usual_s = decode_s
+    def stepped(self, planned: Planned, step: TimedStep) -> None:
+        usual_s, plain = step.decode_s, not planned.guesses
         if self._has_aftermath:
-            usual_s = self._aftermath.usual(n_rows, decode_s, plain=not self._guessed)
-        if n_rows == self.width:
-            self.widths.timed(n_rows, decode_s)
-        elif not self.width:
-            self.costs.observe(n_rows, n_cells, usual_s)
-        self.width = 0  # a step that asks for nothing has any
-        self.pace.observe(n_tokens, step_s)
-        self._probe_s += PROBE_SHARE * step_s
+            usual_s = self._aftermath.usual(step.n_rows, step.decode_s, plain=plain)
+        if step.n_rows == planned.width:
+            self.widths.timed(step.n_rows, step.decode_s)
+        elif not planned.width:
+            self.costs.observe(step.n_rows, step.n_cells, usual_s)
+        self.pace.observe(step.n_tokens, step.step_s)
+        self._probe_s += PROBE_SHARE * step.step_s
         if self._neighbours:
-            n, plain = len(self._sessions), not self._guessed
-            self._neighbours.stepped(n_tokens, step_s, plain=plain, n_sessions=n, acceptance=self.acceptance)
-        self._guessed = False  # nor does it guess
+            n = step.n_sessions
+            self._neighbours.stepped(step.n_tokens, step.step_s, plain=plain, n_sessions=n)
 
     def close(self, session: int, *, keep: bool) -> None:
         speculated = self._sessions.pop(session, None)
@@ -171,7 +172,7 @@ class Speculator:
         if self._inline:
             self._inline.inline.close(session, keep=keep)
         if self._remote:
-            self._remote.close(speculated, self.acceptance, keep=keep)
+            self._remote.close(speculated, keep=keep)
 
     def idle(self) -> bool:
         return not self._sessions and (self._remote is None or self._remote.idle())
@@ -196,9 +197,10 @@ class Speculator:
 
     def _pool(self, salt: str) -> LookupPool:
         """What lookups of this salt may know of other texts."""
-        if salt not in self._pools and len(self._pools) >= MAX_POOLS:
-            self._pools.clear()
-        return self._pools.setdefault(salt, LookupPool())
+        pool = self._pools[salt] = self._pools.pop(salt, None) or LookupPool()
+        if len(self._pools) > MAX_POOLS:
+            del self._pools[next(iter(self._pools))]
+        return pool
 
     def _may_pad(self, asks: Sequence[Ask], n_rows: int) -> bool:
         """Whether the step may be made wider than it has to be: where that may pay, nothing but these
@@ -225,14 +227,12 @@ class Speculator:
         return self.widths.pays and not self._inline
 
     def _learn_width(
-        self, asks: Sequence[Ask], offers: Sequence[Offer], curve: list[float], rate: float
+        self, asks: Sequence[Ask], offered: Offered, curve: list[float], rate: float, width: int
     ) -> None:
-        """What this step could have gained by its width. Where rows are dear the draft model did not guess as
-        far as it would where they are free."""
-        merged = sorted((p for offer in offers for p in offer.probabilities), reverse=True)
-        offered = Offered(merged, self.spent_s)
+        """What a step of this width could have gained by another one. Where rows are dear the draft model
+        guessed less far than it would where they are free."""
         options = [offered]
-        if self._inline and self.width <= len(asks):
+        if self._inline and width <= len(asks):
             options.append(self._inline.outlook(asks, self._sessions, rate))
         padded = max(options, key=lambda option: sum(option.probabilities) - rate * option.seconds)
         self.widths.observe(len(asks), offered, curve, padded)
@@ -297,26 +297,3 @@ class Speculator:
             return False
         self._probe_s -= extra_s
         return True
-
-    def _wait(self, remote: RemoteDrafters, speculated: Speculated, n_rows: int, curve: list[float]) -> float:
-        """Give the fastest drafter the time that its first guesses after a mismatch need, if that pays.
-        Returns the seconds waited; never before the first token."""
-        record = remote.awaited(speculated)
-        first = len(speculated.tokens) == speculated.n_prompt
-        if record is None or first or speculated.diverged_at is None or not self.pace.rate:
-            return 0.0
-        gone_s = remote.now() - speculated.diverged_at
-        lag_s, td_s = max(record.lag_s - gone_s, 0.0), record.td_s
-        acceptance = speculated.acceptance.mean(record.presence.id)
-        rate, most_s = self._rate(curve, 1 if self._policy.again else n_rows), MOST_WAIT * curve[n_rows]
-        curve = with_losses(curve, n_rows, 1, acceptance) if self._policy.again else curve
-        wanted, wait_s = worth_waiting(curve, n_rows, acceptance, (lag_s, td_s), rate, most_s)
-        if not wanted:
-            return 0.0
-        began = self._clock()
-        deadline = began + PATIENCE * wait_s
-        while (left := deadline - self._clock()) > 0 and speculated.tree.depth(wanted) < wanted:
-            remote.wait(left)
-        if not speculated.tree.n_below:
-            record.heard_at = float("-inf")  # not waited for again before it was heard
-        return self._clock() - began

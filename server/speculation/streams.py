@@ -21,36 +21,31 @@ import threading
 import time
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import Any, TypeAlias, cast
-from urllib.parse import urlsplit
+from typing import cast
 
-import redis
-from redis.backoff import NoBackoff
-from redis.exceptions import AuthenticationError, RedisError, ResponseError
-from redis.retry import Retry
+from redis.exceptions import RedisError
 
-from server.errors import StartupError
 from server.speculation.bus import Listener
 from server.speculation.counters import Counters
 from server.speculation.messages import Message, WireError, decode, encode
 from server.speculation.presence import Presence, Role
-from server.speculation.roster import Roster, member_name, write_card
+from server.speculation.redis_client import Entry, connect, place_of
+from server.speculation.roster import MAX_CARD_BYTES, Roster, member_name, write_card
 
 BEAT_S = 0.25  # between two renewals of our keys, which also look who is here
 PRESENCE_TTL_MS = 2_000  # a process silent for longer is gone
 INBOX_TTL_MS = 10_000
 MEMBERS_TTL_MS = 10_000
+MAX_MEMBERS = 1024  # names in the set: four times as many as a process looks at, of either role
 INBOX_LENGTH = 1024  # entries an inbox keeps for a reader that lags
 READ_COUNT = 32  # entries of one read
 MAX_QUEUED = 1024  # messages waiting to be sent
 MAX_BYTES = 8 << 20  # of one message, and roughly of one pipeline
 BACKOFF_S = (0.1, 1.0)  # first and longest pause before connecting again
-IO_TIMEOUT_S = 2.0  # for the server to answer; well above a blocking read's BEAT_S
 CLOSE_S = 0.4  # close() waits no longer than this for the threads
 
 logger = logging.getLogger("duo.bus")
 
-_Entry: TypeAlias = tuple[bytes, list[bytes]]  # id; field, value, field, value …
 _MESSAGE = b"m"
 _WAKE = b"w"  # an entry that says nothing
 _START = b"0-0"
@@ -77,32 +72,6 @@ class _Names:
         return f"duo:{{{self.pool}}}:{member}"
 
 
-def check(url: str) -> None:
-    """Raise a StartupError that says what to do unless a usable server answers at this URL."""
-    client = _client(url)
-    place = _place(url)
-    try:
-        client.ping()
-        # Answers 0 for a missing key; a server before 6.2 calls it a syntax error.
-        client.execute_command("XTRIM", _Names("check").inbox("lead:check"), "MINID", _START)
-    except AuthenticationError as error:
-        raise StartupError(
-            f"the Redis server at {place} wants a user or password ({error}): "
-            "put them in the URL, as in redis://user:password@host:6379"
-        ) from error
-    except ResponseError as error:
-        raise StartupError(
-            f"the Redis server at {place} refused a command ({error}): duo needs Redis 6.2 or later, "
-            "and a user who may use the keys duo:*"
-        ) from error
-    except (RedisError, OSError) as error:
-        raise StartupError(
-            f"cannot reach a Redis server at {place} ({error}): start it, or give the right URL with --redis"
-        ) from error
-    finally:
-        client.close()
-
-
 class RedisBus:
     """A Bus (see bus.py) on a Redis server, which may be down at any time, also at the start.
 
@@ -112,8 +81,8 @@ class RedisBus:
 
     def __init__(self, url: str, pool: str, presence: Presence) -> None:
         self.counters = Counters()
-        self._client = _client(url)
-        self._place = _place(url)
+        self._client = connect(url)
+        self._place = place_of(url)
         self._names = _Names(pool)
         self._me = member_name(presence.role, presence.id)
         self._their_role: Role = "drafter" if presence.role == "lead" else "lead"
@@ -202,7 +171,7 @@ class RedisBus:
     def _receive(self, listener: Listener, block_ms: int) -> None:
         inbox, link = self._names.inbox(self._me), self._link
         found = cast(
-            list[_Entry],
+            list[Entry],
             self._client.execute_command(
                 "XREAD", "COUNT", READ_COUNT, "BLOCK", block_ms, "STREAMS", inbox, link.last
             ),
@@ -222,29 +191,42 @@ class RedisBus:
                 logger.exception("a bus listener failed on %s", type(message).__name__)
 
     def _beat(self) -> tuple[Presence, ...]:
-        """Renew our keys, trim what was read, and return who is here. Raises _InboxLostError."""
+        """Renew our keys, trim what was read, and return who is here. Raises _InboxLostError.
+
+        Reads at most MAX_MEMBERS names. A set with more is emptied: its members are in it again after a
+        beat, and those that are known stay so by their cards.
+        """
         names, roster = self._names, self._link.roster
-        inbox, known = names.inbox(self._me), roster.names
+        inbox = names.inbox(self._me)
         with self._client.pipeline(transaction=True) as pipe:
             pipe.pexpire(inbox, INBOX_TTL_MS)
             pipe.execute_command("XTRIM", inbox, "MINID", _after(self._link.last))
             pipe.set(names.card(self._me), self._card, px=PRESENCE_TTL_MS)
             pipe.sadd(names.members, self._me)
             pipe.pexpire(names.members, MEMBERS_TTL_MS)
-            pipe.smembers(names.members)
-            pipe.mget([names.card(name) for name in [*known, self._me]])  # MGET wants at least one key
-            alive, *_, listed, values = pipe.execute()
+            pipe.scard(names.members)
+            pipe.srandmember(names.members, MAX_MEMBERS)
+            alive, *_, n_listed, listed = pipe.execute()
         if not alive:
             raise _InboxLostError("its inbox is gone")
-        cards: dict[str, bytes | None] = dict(zip(known, values, strict=False))
         new = roster.newcomers({name.decode(errors="replace") for name in listed})
-        if new:
-            values = cast(list[bytes | None], self._client.mget([names.card(name) for name in new]))
-            cards.update(zip(new, values, strict=True))
+        cards = self._read_cards([*roster.names, *new])
         gone = [name for name, card in cards.items() if card is None]
-        if gone:
-            self._client.srem(names.members, *gone)  # whoever is not gone adds itself again in a beat
+        if n_listed > MAX_MEMBERS:
+            self._client.unlink(names.members)
+        elif gone:
+            self._client.srem(names.members, *gone)  # one that is not gone adds itself again in a beat
         return roster.update(cards)
+
+    def _read_cards(self, members: list[str]) -> dict[str, bytes | None]:
+        """What these say of themselves, at most a byte more than a card may have; None: nothing."""
+        if not members:
+            return {}
+        with self._client.pipeline(transaction=False) as pipe:
+            for member in members:
+                pipe.getrange(self._names.card(member), 0, MAX_CARD_BYTES)
+            replies = pipe.execute(raise_on_error=False)
+        return {m: r if isinstance(r, bytes) and r else None for m, r in zip(members, replies, strict=True)}
 
     def _tell_peers(self, listener: Listener, peers: tuple[Presence, ...]) -> None:
         if peers == self._link.peers:
@@ -338,40 +320,6 @@ class _Link:
         self.last = _START  # entry read last
         self.peers: tuple[Presence, ...] = ()  # as last told to the listener
         self.roster = Roster(their_role)
-
-
-def _client(url: str) -> redis.Redis:
-    """A client that fails at once instead of retrying for seconds. Raises StartupError for a bad URL."""
-    try:
-        client = redis.Redis.from_url(
-            url,
-            protocol=2,
-            socket_timeout=IO_TIMEOUT_S,
-            socket_connect_timeout=IO_TIMEOUT_S,
-            retry=Retry(NoBackoff(), 0),
-            driver_info=None,
-        )
-    except ValueError as error:
-        raise StartupError(
-            f"not a Redis URL ({error}): give redis://[user:password@]host[:port][/db], "
-            "rediss://… for TLS, or unix:///path/to/socket"
-        ) from error
-    client.set_response_callback("XREAD", _entries)
-    return client
-
-
-def _place(url: str) -> str:
-    """The URL without user, password and options, for people to read."""
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
-
-
-def _entries(reply: Any, **_: Any) -> list[_Entry]:
-    """XREAD's entries of the only stream asked for: RESP2 sends [[name, entries]], RESP3 a map, both nil."""
-    if not reply:
-        return []
-    streams = cast(dict[bytes, Any], reply).values() if isinstance(reply, dict) else [reply[0][1]]
-    return [(entry, fields) for entries in streams for entry, fields in entries]
 
 
 def _open(fields: list[bytes]) -> Message | None:

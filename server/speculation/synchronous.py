@@ -55,8 +55,8 @@ class Synchronous:
         for ask in asks:
             speculated = sessions[ask.session]
             if speculated.allows(SOURCE):
-                salt = speculated.bounds.salt
-                self.inline.follow(ask.session, speculated.tokens, speculated.sampling, salt)
+                told = speculated.sampling, speculated.bounds.salt, speculated.n_dropped
+                self.inline.follow(ask.session, speculated.tokens, *told)
                 self._paths[ask.session] = _Path(ask.limit, speculated.acceptance)
         rows, spent_s = n_rows, 0.0
         going = self._going(curve, rows, rate)

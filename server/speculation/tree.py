@@ -149,10 +149,10 @@ class ScoredTree:
         if node is not None:
             self._grow(node, token, source, confidence)
 
-    def commit(self, tokens: Sequence[int], acceptance: Acceptance) -> bool:
+    def commit(self, tokens: Sequence[int], acceptance: Acceptance) -> None:
         """These tokens are committed: move the root along them, learn from the guesses beside them, and
-        forget those. Returns whether something is left of the tree."""
-        root, grown = self._root, False
+        forget those."""
+        root = self._root
         for token in tokens:
             if root.children:
                 _learn(acceptance, root.children.values(), token)
@@ -164,7 +164,6 @@ class ScoredTree:
             self._chains.append(root.chain)
         if root is not self._root:
             self._root = root
-            grown = bool(root.children)
             self._places = {root.chain: root}
             below = list(root.children.values())
             while below:
@@ -172,20 +171,11 @@ class ScoredTree:
                 self._places[node.chain] = node
                 if node.children:
                     below += node.children.values()
-        return grown
 
     @property
     def n_below(self) -> int:
         """How many guesses follow the committed tokens directly."""
         return len(self._root.children)
-
-    def depth(self, most: int) -> int:
-        """How many guesses in a row follow the committed tokens, counted up to `most`."""
-        level, depth = list(self._root.children.values()), 0
-        while level and depth < most:
-            level = [child for node in level for child in node.children.values()]
-            depth += 1
-        return depth
 
     def offer(self, acceptance: Acceptance, wanted: Wanted) -> Offer:
         """The most probable tree of at most `limit` guesses, in descending order of path probability."""

@@ -35,7 +35,7 @@ LAST: dict[str, Any] = {
 
 def test_rates_of_both_clocks():
     role = {"choices": [{"delta": {"role": "assistant"}}]}
-    reply = parse(stream(role, delta("a"), delta("b"), delta("c d"), FINISH, LAST), began=10.0)
+    reply = parse(stream(role, delta("a"), delta("b"), delta("c d"), FINISH, LAST), asked=10.0)
     assert reply.text == "abc d"
     assert reply.first_ms == pytest.approx(200)
     assert reply.client_rate == pytest.approx(4 / 0.3)  # four tokens after the first, from 10.2 to 10.5
@@ -45,20 +45,37 @@ def test_rates_of_both_clocks():
 def test_timings_may_stand_in_the_finishing_chunk():
     timings = {"predicted_n": 4, "predicted_ms": 1000}
     usage: dict[str, Any] = {"choices": [], "usage": {"completion_tokens": 4}}
-    reply = parse(stream(delta("a"), {**FINISH, "timings": timings}, usage), began=10.0)
+    reply = parse(stream(delta("a"), {**FINISH, "timings": timings}, usage), asked=10.0)
     assert reply.server_rate == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize(
+    ("usage", "timings", "expected"),
+    [
+        ({"prompt_tokens_details": {"cached_tokens": 4}}, {}, 4),
+        ({"prompt_tokens_details": {"cached_tokens": 0}}, {"cache_n": 5}, 0),
+        ({}, {"cache_n": 5}, 5),
+        ({"prompt_tokens_details": None}, {}, 0),
+    ],
+)
+def test_cached_tokens_by_usage_else_by_timings(
+    usage: dict[str, Any], timings: dict[str, Any], expected: int
+):
+    last = {"usage": {"completion_tokens": 1, "prompt_tokens": 9, **usage}, "timings": timings}
+    reply = parse(stream(delta("a"), FINISH, last), asked=10.0)
+    assert (reply.n_prompt, reply.n_cached) == (9, expected)
 
 
 def test_a_reply_of_one_token_has_no_rate():
     timings = {"predicted_n": 1, "predicted_ms": 0.0}
     last: dict[str, Any] = {"choices": [], "usage": {"completion_tokens": 1}, "timings": timings}
-    reply = parse(stream(delta("a"), FINISH, last), began=10.0)
+    reply = parse(stream(delta("a"), FINISH, last), asked=10.0)
     assert (reply.server_rate, reply.client_rate) == (None, None)
 
 
 def test_an_empty_reply_is_a_reply():
     last: dict[str, Any] = {"choices": [], "usage": {"completion_tokens": 1}}
-    reply = parse(stream(FINISH, last), began=10.0)
+    reply = parse(stream(FINISH, last), asked=10.0)
     assert (reply.text, reply.client_rate) == ("", None)
 
 
@@ -74,7 +91,7 @@ def test_an_empty_reply_is_a_reply():
 )
 def test_a_broken_stream_is_an_error(lines: list[tuple[float, bytes]], reason: str):
     with pytest.raises(ReplyError, match=reason):
-        parse(lines, began=10.0)
+        parse(lines, asked=10.0)
 
 
 def test_a_server_that_is_not_there_is_an_error():

@@ -8,8 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import drafting, prepared, profiling
-from benchmarks.drafting import N_PROMPT, PER_COMMIT, READY, SHAPES, WAYS, Bench, Case, Cost, Lead
+from benchmarks import drafting, prepared, timing
+from benchmarks.drafting import PER_COMMIT, READY, SHAPES, Bench, Lead
+from benchmarks.prepared import N_PROMPT
+from benchmarks.timing import WAYS, Case, Cost
 from server.sampling.draw import probability
 from server.sampling.params import SamplingParams
 from server.speculation.messages import Draft, chain_next
@@ -22,16 +24,16 @@ GREEDY = SamplingParams(temperature=0.0)
 @pytest.mark.parametrize("way", WAYS)
 def test_most_guesses_are_right_and_a_turn_is_at_least_one(shape: str, way: str):
     bench = Bench(SMALL, shape, WAYS[way], n_turns=300)
-    n_drafted, n_committed = bench.worker.n_drafted, bench.lead.n_committed
+    n_drafted, n_committed = bench.n_guesses, bench.n_committed
     for _ in range(300):
-        assert bench.turn() > 0.0
-    n_drafted, n_committed = bench.worker.n_drafted - n_drafted, bench.lead.n_committed - n_committed
+        assert bench.work() > 0.0
+    n_drafted, n_committed = bench.n_guesses - n_drafted, bench.n_committed - n_committed
     assert n_drafted == 300 if shape == "path" else n_drafted >= 300
     assert n_committed > 300 / 3
 
 
 def test_branches_are_drafted_where_rows_are_cheap():
-    costs = {shape: drafting.measure(SMALL, shape, WAYS["temperature 1"], 300) for shape in SHAPES}
+    costs = {s: timing.measure(Bench(SMALL, s, WAYS["temperature 1"], 300), 300) for s in SHAPES}
     assert costs["path"].n_guesses == 1.0
     assert min(costs["tree"].n_guesses, costs["padded tree"].n_guesses) > 1.1
     assert all(0.0 < cost.us_fastest <= cost.us <= cost.us_slowest for cost in costs.values())
@@ -57,7 +59,7 @@ class Answering:
 
     def say(self, base: int, chain: int, *tokens: int) -> None:
         parents = tuple(range(-1, len(tokens) - 1))
-        self.lead.send("lead", Draft("drafter", 1, 0, base, chain, 9, parents, tokens, bytes(len(tokens))))
+        self.lead.send("lead", Draft("drafter", 1, base, chain, 9, parents, tokens, bytes(len(tokens))))
 
 
 def test_the_lead_commits_when_enough_guesses_are_there():
@@ -102,8 +104,9 @@ def test_rows_are_those_of_a_model_that_is_mostly_sure():
 
 
 def test_a_profile_names_the_drafters_functions_and_not_decode():
-    lines = drafting.profiled(SMALL, "tree", WAYS["temperature 1"], 20).splitlines()
-    assert len(lines) == 1 + profiling.TOP
+    bench = Bench(SMALL, "tree", WAYS["temperature 1"], 20)
+    lines = timing.profiled(drafting.SUBJECT, bench, 20).splitlines()
+    assert len(lines) == 1 + timing.TOP
     shares = [float(line.split()[0]) for line in lines[1:]]
     assert all(a >= b for a, b in pairwise(shares))
     assert any("drafters/model.py" in line for line in lines)
@@ -112,11 +115,11 @@ def test_a_profile_names_the_drafters_functions_and_not_decode():
 
 def test_the_table_has_median_and_tenths():
     costs = {
-        Case("path", "defaults", 4_096): Cost(20.4, 18.0, 31.0, 1.0),
-        Case("path", "defaults", 150_000): Cost(50.0, 45.0, 90.0, 1.0),
-        Case("tree", "defaults", 150_000): Cost(60.0, 55.0, 95.0, 1.25),
+        Case("path", "defaults", "4096 tokens"): Cost(20.4, 18.0, 31.0, 1.0, 0.5),
+        Case("path", "defaults", "150000 tokens"): Cost(50.0, 45.0, 90.0, 1.0, 0.5),
+        Case("tree", "defaults", "150000 tokens"): Cost(60.0, 55.0, 95.0, 1.25, 0.5),
     }
-    lines = drafting.table(costs).splitlines()
+    lines = timing.table(drafting.SUBJECT, costs).splitlines()
     assert lines[0].endswith("| 4096 tokens | 150000 tokens |")
     assert lines[2:] == [
         "| path | defaults | 1.0 | 20 (18 to 31) | 50 (45 to 90) |",
@@ -135,6 +138,5 @@ def test_the_program_prints_table_and_profile_and_appends(tmp_path: Path, capsys
 
 
 def test_nothing_to_measure_is_an_error(capsys: pytest.CaptureFixture[str]):
-    with pytest.raises(SystemExit):
-        drafting.main(["--only", "nobody"])
+    assert drafting.main(["--only", "nobody"]) == 1
     assert "nothing to measure" in capsys.readouterr().err

@@ -8,8 +8,8 @@ import gguf
 import numpy as np
 import pytest
 
-from benchmarks.convert import convert, main
 from benchmarks.gguf_file import GGUFSource, Kind, PlannedTensor, write
+from benchmarks.inflate import convert, main
 from drafters.settings import BUNDLED_MODEL as DRAFT
 from server.errors import StartupError
 

@@ -30,7 +30,7 @@ def test_the_hottest_functions_of_a_step():
         ("b/draw.py:9 draw", pytest.approx(1000.0), 2.0, pytest.approx(0.5)),
         ("a/building.py:7 build", pytest.approx(500.0), 1.0, pytest.approx(0.25)),
     ]
-    assert "| `b/draw.py:9 draw` | 1000.0 | 2.0 | 50.0 % |" in hot.table(n_steps, lines)
+    assert "| `b/draw.py:9 draw` | 1000.0 | 2.0 | 50.0 % |" in hot.table(lines)
 
 
 async def test_the_engines_thread_writes_its_profile_when_it_ends(tmp_path: Path):

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks import http
 from benchmarks.client import ReplyError
-from benchmarks.http import MODES, Round, events, measure, result, table
+from benchmarks.http import MODES, Round, events, measure_round, result, table
 from benchmarks.http_lead import WARM, LoopThread, Recorder, Told, Window, lead
 from server.engine.events import Committed, Event, Finished, Started, Stats
 
@@ -121,7 +121,7 @@ def test_every_mode_streams_all_its_tokens():
     n_tokens = 80
     with lead(3, 0.002) as one:
         for mode in MODES:
-            measured = measure(mode, one, 3, n_tokens)
+            measured = measure_round(mode, one, 3, n_tokens)
             assert measured.cost_us + measured.kernel_us > 0
             assert measured.per_chunk >= 1
             assert 0 < len(measured.latencies) <= 3 * n_tokens

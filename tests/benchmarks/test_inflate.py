@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.convert import convert
 from benchmarks.gguf_file import GGUFSource, Kind, PlannedTensor, write
-from benchmarks.inflate import inflate, main, read_shape
+from benchmarks.inflate import convert, inflate, main, read_shape
 from benchmarks.shape import Shape, choose, parse_count
 from drafters.settings import BUNDLED_MODEL as DRAFT
 from server.errors import StartupError

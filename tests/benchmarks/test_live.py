@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import live, plots, sweep, texts
+from benchmarks import live, sweep, texts
 from benchmarks.client import Reply
 from benchmarks.contest import Heat
 from benchmarks.crashes import Crash, Crew, parse_schedule
@@ -21,7 +21,7 @@ from server.errors import StartupError
 from server.llama.fake import FakeBackend, FakeModel
 from server.settings import BUNDLED_MODEL
 
-BENCH = live.Bench(Path("model.gguf"), threads=1, draft_max=8, max_tokens=64, n_prompts=2)
+MODEL = Path("model.gguf")
 SETTING = live.Setting(0.8, 8.0, 0.5, n_drafters=2)
 TARGET = live.Target(50.0, {0: 1.0, 1: 1.1, 3: 1.2, 7: 1.5, 8: 1.9}, load(2), [(1, 2), (3, 4)])
 PROMPT = Prompt("p", [{"role": "user", "content": "Say something."}])
@@ -134,7 +134,7 @@ def test_a_member_that_ends_by_itself_is_told():
 
 
 def test_drafters_are_told_times_in_milliseconds():
-    first, second = live.drafters(BENCH, SETTING, 50.0, "unix:///tmp/x", Path("texts.jsonl"))
+    first, second = live.drafters(MODEL, SETTING, 50.0, "unix:///tmp/x", Path("texts.jsonl"))
     line = " ".join(first.arguments)
     assert "--kind replay" in line
     assert "--accept 0.8 --hit 0 --td-ms 6.25 --latency-ms 25" in line
@@ -161,21 +161,10 @@ def test_a_row_counts_equal_texts_only_and_long_ones_more():
     nothing = live.row(SETTING, heats[1:2], TARGET, 8, present=1.0)
     assert nothing.measured is None
     assert live.table([nothing]).count("| - |") == 3
-    assert live.series([row, nothing]) == {
-        "a = 0.8, L = 0.5, h = 0, drafters 2": [(8.0, row.measured, row.expected)]
-    }
 
 
 def test_where_no_draft_pays_none_is_expected():
     assert live.expected(live.Setting(0.3, 2.0, 4.0), lambda k: 1.0 + k, 8) == 1.0
-
-
-def test_a_plot_of_a_sweep(tmp_path: Path):
-    pytest.importorskip("matplotlib")
-    plots.draw_sweep(
-        {"a = 0.8": [(8.0, 2.0, 2.1), (4.0, 1.6, 1.7)]}, tmp_path / "plots" / "sweep.svg", "Sweep"
-    )
-    assert "<svg" in (tmp_path / "plots" / "sweep.svg").read_text()
 
 
 def test_a_model_that_is_missing_is_told_in_one_line(capsys: pytest.CaptureFixture[str]):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from benchmarks import compare, demo
-from benchmarks.inflate import inflate
-from benchmarks.shape import Shape
+from benchmarks import compare, demo, faults, inflate
+from benchmarks.processes import Command, Process, start
 from drafters.settings import BUNDLED_MODEL as DRAFT
 
 STUB = (sys.executable, "-m", "tests.benchmarks.stub_server", "--port", "{port}")
@@ -68,7 +69,7 @@ def test_compare_runs_the_real_duo(llama_server: Path, capsys: pytest.CaptureFix
 
 def test_compare_asks_llama_server_and_duo_for_the_same(llama_server: Path):
     flags = ["--llama-server", str(llama_server), "--sweep", "4,8", "--p-min", "0,0.5", "--threads", "3"]
-    args = compare._flags().parse_args(flags)  # pyright: ignore[reportPrivateUsage]
+    args = compare._parser().parse_args(flags)  # pyright: ignore[reportPrivateUsage]
     commands = {command.name: " ".join(command.arguments) for command in compare.commands(args)}
     assert list(commands)[:2] == ["llama-server", "duo"]
     assert len(commands) == 7
@@ -87,6 +88,28 @@ def test_compare_names_the_file_that_is_missing(
     assert capsys.readouterr().err == "compare: no file at missing\n"
 
 
+@pytest.mark.usefixtures("reciting_duo")
+def test_compare_measures_bad_drafters_without_llama_server(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    def enter(stack: ExitStack, scene: faults.Scene, *_: object) -> tuple[list[Process], Callable[[], None]]:
+        commands = [Command(f"duo, {fault} drafter", STUB) for fault in scene.faults]
+        return start(stack, commands), lambda: print("joined")
+
+    monkeypatch.setattr(faults, "enter", enter)
+    flags = ["--faults", "dead,lying", "--prompts", "2", "--max-tokens", "20"]
+    assert compare.main(flags) == 0
+    out = capsys.readouterr().out
+    assert "joined" in out
+    rows = [line.split(" | ")[0] for line in out.splitlines() if line.startswith("| duo")]
+    assert rows == ["| duo", "| duo, dead drafter", "| duo, lying drafter"]
+
+
+def test_compare_says_that_it_has_nothing_to_compare(capsys: pytest.CaptureFixture[str]):
+    assert compare.main([]) == 1
+    assert "give --llama-server, or --faults" in capsys.readouterr().err
+
+
 def test_compare_refuses_what_cannot_be_executed(capsys: pytest.CaptureFixture[str]):
     assert compare.main(["--llama-server", str(DRAFT)]) == 1
     assert "cannot be executed" in capsys.readouterr().err
@@ -96,8 +119,8 @@ def test_compare_refuses_what_cannot_be_executed(capsys: pytest.CaptureFixture[s
 def small_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache directory, and an inflation of the draft model by little in place of the real one."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(demo, "BUNDLED_MODEL", DRAFT)
-    monkeypatch.setattr(demo, "N_PARAMS", 8_000_000)
+    monkeypatch.setattr(inflate, "BUNDLED_MODEL", DRAFT)
+    monkeypatch.setattr(inflate, "N_PARAMS", 8_000_000)
     return tmp_path / "duo"
 
 
@@ -105,14 +128,14 @@ def small_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_demo_inflates_once_measures_and_leaves(small_cache: Path, capsys: pytest.CaptureFixture[str]):
     flags = ["--measure-only", "--prompts", "2", "--max-tokens", "20"]
     assert demo.main(flags) == 0
-    out = capsys.readouterr().out
-    assert "Inflating the bundled target, once" in out
+    out, err = capsys.readouterr()
+    assert "Inflating the bundled target, once" in err
     assert "2 of 2 same" in out
     assert "times as fast" in out
     (made,) = small_cache.iterdir()
     before = made.stat()
     assert demo.main(flags) == 0
-    assert "Inflating" not in capsys.readouterr().out
+    assert "Inflating" not in capsys.readouterr().err
     assert made.stat().st_mtime_ns == before.st_mtime_ns
 
 
@@ -128,10 +151,10 @@ def test_demo_says_on_the_page_what_the_model_is():
 def test_demo_tells_in_one_line_that_there_is_no_room(
     small_cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    def full(model: Path, out: Path, shape: Shape, kind: str) -> None:
-        inflate(model, out, shape, kind)
+    def full(*_: object) -> None:
         raise OSError(28, os.strerror(28))
 
-    monkeypatch.setattr(demo, "inflate", full)
+    monkeypatch.setattr(inflate, "write", full)
     assert demo.main(["--measure-only"]) == 1
-    assert capsys.readouterr().err.startswith("demo: ")
+    assert "\ndemo: [Errno 28]" in capsys.readouterr().err
+    assert not small_cache.exists()

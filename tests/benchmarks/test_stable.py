@@ -30,7 +30,7 @@ def test_the_table_has_a_row_for_every_way_and_a_column_for_every_tier():
 
 
 def test_the_drafters_that_are_asked_for_are_those_that_run(tmp_path: Path):
-    args = stable._flags().parse_args(["--device", "0", "--draft-device", "1"])  # pyright: ignore[reportPrivateUsage]
+    args = stable._parser().parse_args(["--device", "0", "--draft-device", "1"])  # pyright: ignore[reportPrivateUsage]
     commands = stable.drafters(args, "redis://here", tmp_path / "texts")
     asked = {name for way in WAYS if way.lead == BUS for name in way.wanted.get("drafters", ())}
     assert asked == {command.name for command in commands}

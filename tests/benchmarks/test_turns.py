@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from collections.abc import Iterator
@@ -11,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks import turns
-from benchmarks.client import ReplyError
-from benchmarks.conversations import Author, Conversation, Turn, ask, call, counts, pieces_of
+from benchmarks.client import Reply, ReplyError, ask, call
+from benchmarks.conversations import Author, Conversation, pieces_of
 from benchmarks.processes import Command, Process
+from benchmarks.prompts import Prompt
 from benchmarks.turn_table import (
     AFTER,
     ALONE,
@@ -41,12 +41,13 @@ def words(text: str) -> list[str]:
     return re.findall(r"\s*\S+", text)
 
 
-def turn(ms: float, cached: int = 0, n_prompt: int = 100, restore_ms: float = 0.0) -> Turn:
-    return Turn("text", ms, n_prompt, cached, restore_ms)
+def turn(ms: float, cached: int) -> Reply:
+    return Reply("text", 5, ms, n_prompt=100, n_cached=cached)
 
 
 def sample(scenario: str, ours: float, theirs: float, history: int = 1000) -> Sample:
-    return Sample(scenario, history, (turn(ours, 90), turn(theirs, 80, restore_ms=theirs / 4)))
+    """A quarter of the other server's time is restoring."""
+    return Sample(scenario, history, (turn(ours, 90), turn(0.75 * theirs, 80)), theirs / 4)
 
 
 # -- what is said ----------------------------------------
@@ -88,27 +89,6 @@ def test_each_server_hears_its_own_replies():
 # -- what is asked ----------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("chunk", "expected"),
-    [
-        ({"usage": {"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 4}}}, (9, 4)),
-        (
-            {
-                "usage": {"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 0}},
-                "timings": {"cache_n": 5},
-            },
-            (9, 0),
-        ),
-        ({"usage": {"prompt_tokens": 9}, "timings": {"cache_n": 5}}, (9, 5)),
-        ({"usage": {"prompt_tokens": 9, "prompt_tokens_details": None}}, (9, 0)),
-    ],
-)
-def test_cached_tokens_by_usage_else_by_timings(chunk: dict[str, object], expected: tuple[int, int]):
-    rest: dict[str, object] = {"choices": []}
-    lines = [f"data: {json.dumps(part)}\n".encode() for part in (rest, chunk, rest)]
-    assert counts([b": comment\n", *lines, b"\n", b"data: [DONE]\n"]) == expected
-
-
 @pytest.fixture
 def stub() -> Iterator[Process]:
     with Process(Command("stub", STUB)) as server:
@@ -118,11 +98,11 @@ def stub() -> Iterator[Process]:
 
 def test_a_turn_of_a_real_stream(stub: Process):
     messages = [{"role": "user", "content": "one two three"}]
-    first = ask(stub.port, messages, 8)
+    first = ask(stub.port, Prompt("p", messages), 8)
     assert (first.text, first.n_prompt, first.n_cached) == ("reply 1 ", 4, 0)
     assert first.first_ms > 0
     more = [*messages, {"role": "assistant", "content": first.text}, {"role": "user", "content": "four"}]
-    assert ask(stub.port, more, 1).n_cached == 4
+    assert ask(stub.port, Prompt("p", more), 1).n_cached == 4
     assert pieces_of(stub.port, "one  two three") == ["one", "  two", " three"]
 
 
@@ -197,7 +177,7 @@ def test_both_servers_get_the_same_sizes(tmp_path: Path, llama_server: Path):
         "3",
         "--llama-flags=-kvu -fa on",
     ]
-    args = turns._flags().parse_args(flags)  # pyright: ignore[reportPrivateUsage]
+    args = turns._parser().parse_args(flags)  # pyright: ignore[reportPrivateUsage]
     ours, theirs = (" ".join(command.arguments) for command in turns.commands(args, tmp_path))
     for text in (ours, theirs):
         assert "--model m.gguf --ctx-size 16384 --parallel 4 --threads 3 --cache-ram 4096" in text

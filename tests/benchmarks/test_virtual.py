@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from random import Random
 
 import pytest
 
 from benchmarks import grid, sweep, virtual
-from benchmarks.formulas import asynchronous, staircase
-from benchmarks.renewal import Scheme, speedup
-from benchmarks.replay import Mistakes
+from benchmarks.formulas import Scheme, asynchronous, limit, speedup, staircase
 
 GRID = [
-    *itertools.product((0.5, 0.8), (2.0, 8.0), (0.0, 0.5, 2.0), (0.0, 0.8)),
-    *itertools.product((0.95,), (4.0, 20.0), (0.0, 1.0), (0.0, 0.5, 1.0)),
-    (0.5, 20.0, 0.0, 1.0),
-    (0.8, 12.0, 1.0, 1.0),
-    (0.9, 20.0, 2.0, 1.0),  # the largest messages
+    *itertools.product((0.5, 0.8), (2.0, 8.0), (0.0, 0.5, 2.0)),
+    *itertools.product((0.9, 0.95), (4.0, 20.0), (0.0, 1.0)),
 ]
 
 
@@ -26,21 +20,25 @@ def measured(scheme: Scheme, seed: int = 0) -> float:
     return virtual.speedup(scheme, base, seed)
 
 
-@pytest.mark.parametrize(("a", "r", "latency", "h"), GRID)
-def test_within_5_percent_of_the_formula(a: float, r: float, latency: float, h: float):
-    scheme = Scheme(a, r, latency, h, k_max=grid.K_MAX)
-    assert measured(scheme) == pytest.approx(speedup(scheme), rel=0.05)
+@pytest.mark.parametrize(("a", "r", "latency"), GRID)
+def test_within_2_percent_of_the_formula(a: float, r: float, latency: float):
+    scheme = Scheme(a, r, latency, k_max=grid.K_MAX)
+    assert measured(scheme) == pytest.approx(speedup(scheme), rel=0.02)
 
 
-@pytest.mark.parametrize(("r", "h"), [(2.0, 0.0), (8.0, 0.0), (8.0, 0.8), (20.0, 1.0)])
-def test_within_5_percent_of_the_closed_formula(r: float, h: float):
-    assert measured(Scheme(0.8, r, h=h, k_max=grid.K_MAX)) == pytest.approx(asynchronous(0.8, r, h), rel=0.05)
+@pytest.mark.parametrize(("r", "h"), [(8.0, 0.5), (8.0, 1.0)])
+def test_corrections_come_in_time(r: float, h: float):
+    """A real drafter's corrections are longer than those of the formula, but have none of their own."""
+    without = asynchronous(0.8, r)
+    expected = asynchronous(0.8, r, h)
+    speed = measured(Scheme(0.8, r, h=h, k_max=grid.K_MAX))
+    assert without + 0.5 * (expected - without) < speed < 1.1 * limit(0.8, r)
 
 
-@pytest.mark.parametrize(("latency", "h", "k_max"), [(0.0, 0.0, 8), (0.3, 0.5, 8), (0.0, 1.0, 3)])
-def test_a_cost_curve_and_a_bound(latency: float, h: float, k_max: int):
+@pytest.mark.parametrize(("latency", "k_max"), [(0.0, 8), (0.3, 8), (0.0, 3)])
+def test_a_cost_curve_and_a_bound(latency: float, k_max: int):
     v = staircase({0: 1.0, 1: 1.2, 3: 1.3, 7: 1.6, 15: 2.1})
-    scheme = Scheme(0.8, 8, latency, h, v, k_max)
+    scheme = Scheme(0.8, 8, latency, v=v, k_max=k_max)
     assert measured(scheme) == pytest.approx(speedup(scheme), rel=0.05)
 
 
@@ -67,18 +65,14 @@ def test_a_drafter_that_is_always_wrong_changes_nothing_but_its_share():
     assert outcome.seconds == base.seconds
 
 
-def test_what_no_message_can_hold_is_refused():
-    with pytest.raises(ValueError, match="do not fit"):
-        virtual.drafted(Scheme(0.8, 200, k_max=8), virtual.PROMPT)
-
-
-def test_mistakes_are_where_they_should_be_and_as_many():
-    mistakes = Mistakes(0.8, 0.5, 10, 2010, Random(1))
-    places = [p for p in range(2010) if mistakes.next(p) == p]
-    assert places[0] >= 10
+def test_mistakes_have_their_shares():
+    start = len(virtual.PROMPT)
+    drafter = virtual.Replay(Scheme(0.8, 4, h=0.5), [7] * (start + 2000), seed=1)
+    places = [p for p in range(start + 2000) if drafter.token(0, p) != 7]
+    assert places == sorted(drafter.mistakes)
+    assert places[0] >= start
     assert len(places) == pytest.approx(400, rel=0.05)
-    assert sum(map(mistakes.corrected, places)) == pytest.approx(200, rel=0.1)
-    assert mistakes.next(2010) is None
+    assert sum(drafter.mistakes.values()) == pytest.approx(200, rel=0.1)
 
 
 def test_the_clock_delivers_in_order_and_not_before():
@@ -97,8 +91,8 @@ def test_the_clock_delivers_in_order_and_not_before():
 
 
 def test_the_sweep_prints_its_table(capsys: pytest.CaptureFixture[str]):
-    assert sweep.main(["--virtual", "--every", "130"]) == 0
+    assert sweep.main(["--virtual", "--every", "40"]) == 0
     out = capsys.readouterr().out
-    assert "`python -m benchmarks.sweep --virtual --every 130`" in out
-    assert "4 points: relative error" in out
+    assert "`python -m benchmarks.sweep --virtual --every 40`" in out
+    assert "3 points: relative error" in out
     assert "| L / tt | h | a |" in out

@@ -93,20 +93,19 @@ def open_(
     tokens: Sequence[int] = PROMPT,
     session: int = 1,
     max_ahead: int = 6,
-    epoch: int = 0,
     sampling: SamplingParams = GREEDY,
     *,
     salt: str = "",
 ) -> Open:
-    return Open("lead", session, epoch, chain_start(tokens), max_ahead, sampling, tuple(tokens), salt)
+    return Open("lead", session, chain_start(tokens), max_ahead, sampling, tuple(tokens), salt)
 
 
-def commit(*tokens: int, session: int = 1, epoch: int = 0, prompt: Sequence[int] = PROMPT) -> Commit:
+def commit(*tokens: int, session: int = 1, prompt: Sequence[int] = PROMPT) -> Commit:
     """These tokens are committed after the prompt."""
     chain = chain_start(prompt)
     for token in tokens:
         chain = chain_next(chain, token)
-    return Commit(session, epoch, len(prompt), chain, tokens)
+    return Commit(session, len(prompt), chain, tokens)
 
 
 def told(n: int, prompt: Sequence[int] = PROMPT, model: FakeModel = ENDLESS) -> list[int]:

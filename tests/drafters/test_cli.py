@@ -109,7 +109,7 @@ class Lead:
         with self._heard:
             for peer in present:
                 if peer.id not in self._present:
-                    opening = Open("lead", 1, 0, chain_start(tokens), 8, SamplingParams(0.0), tokens)
+                    opening = Open("lead", 1, chain_start(tokens), 8, SamplingParams(0.0), tokens)
                     self._bus.send(peer.id, opening)
             self._present = [peer.id for peer in present]
             self._capacities = [peer.capacity for peer in present]

@@ -58,7 +58,7 @@ def test_nothing_is_shared_with_another_salt(busy: bool):
     scene = Scene()
     scene.send(open_(salt="one"))
     if not busy:
-        scene.send(Close(1, 0, True))
+        scene.send(Close("lead", 1, True))
     for session, salt, n_evaluated in ((2, "another", len(PROMPT)), (3, "one", 1)):
         before = len(scene.backend.widths)
         scene.send(open_(session=session, salt=salt))
@@ -70,7 +70,7 @@ def test_the_cache_is_kept_across_turns():
     scene = Scene()
     scene.send(open_())
     guesses = scene.drafted()
-    scene.send(commit(*guesses), Close(1, 0, True))
+    scene.send(commit(*guesses), Close("lead", 1, True))
     later = (*PROMPT, *guesses, *b"next turn")
     before = len(scene.backend.widths)
     scene.send(open_(later, session=2))
@@ -155,14 +155,14 @@ def test_more_sessions_than_sequences_wait_for_their_turn():
     scene.send(open_(session=1), open_((9, 8, 7), session=2))
     assert scene.drafted(1)
     assert not scene.drafted(2)
-    scene.send(Close(1, 0, False))
+    scene.send(Close("lead", 1, False))
     assert scene.drafted(2) == told(6, (9, 8, 7))
 
 
 def test_a_full_cache_gives_up_closed_sessions_first():
     scene = Scene(FakeBackend(ENDLESS, n_cells=100))
     scene.send(open_())
-    scene.send(Close(1, 0, True))
+    scene.send(Close("lead", 1, True))
     scene.send(open_(PROMPT[::-1], session=2))
     assert scene.drafted(2) == told(6, PROMPT[::-1])
 
@@ -175,7 +175,7 @@ def test_sessions_that_outgrow_the_cache_together_do_not_block_each_other():
     [done] = [i for i in prompts if len(scene.drafted(i)) == 40]
     left = 3 - done
     assert 0 < len(scene.drafted(left)) < 40
-    scene.send(Close(done, 0, True))
+    scene.send(Close("lead", done, True))
     assert scene.drafted(left) == told(40, prompts[left], sure)
 
 
@@ -191,6 +191,6 @@ def test_a_model_that_cannot_forget_begins_anew(caplog: pytest.LogCaptureFixture
     scene.send(open_())
     scene.send(commit(65, 66))
     assert scene.drafted()[-6:] == told(6, (*PROMPT, 65, 66))
-    scene.send(commit(65, 66, 67), Close(1, 0, True), open_((*PROMPT, 68), session=2))
+    scene.send(commit(65, 66, 67), Close("lead", 1, True), open_((*PROMPT, 68), session=2))
     assert scene.drafted(2) == told(6, (*PROMPT, 68))
     assert "drafting failed" not in caplog.text

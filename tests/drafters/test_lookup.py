@@ -46,14 +46,14 @@ def test_what_another_session_said_is_drafted_after_it_ended():
     scene = scene_of()
     scene.send(open_((250, 251)))
     scene.send(commit(*SAID, prompt=(250, 251)))
-    scene.send(Close(1, 0, False))
+    scene.send(Close("lead", 1, False))
     scene.send(open_((252, *b"and two thr"), session=2, max_ahead=5))
     assert bytes(scene.drafted(2)) == b"ee fo"
 
 
 def test_a_prompt_is_not_what_somebody_said():
     scene = scene_of()
-    scene.send(open_(SAID), Close(1, 0, False))
+    scene.send(open_(SAID), Close("lead", 1, False))
     scene.send(open_((252, *b"and two thr"), session=2, max_ahead=5))
     assert scene.drafted(2) == []
 
@@ -72,7 +72,7 @@ def test_an_open_that_says_something_else_begins_anew():
     scene = scene_of()
     scene.send(open_((*SAID, *b"one two thr"), max_ahead=4))
     other = tuple(b"red green blue. red gre")
-    scene.send(open_(other, max_ahead=4, epoch=1))
+    scene.send(open_(other, max_ahead=4))
     assert bytes(scene.drafted()[4:]) == b"en b"
 
 

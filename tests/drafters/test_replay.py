@@ -163,7 +163,7 @@ def test_a_closed_bus_is_silent_at_once():
     lead_bus.start(lead)
     bus = DelayedBus(pool.bus(OWN), 60.0)
     bus.start(Ear())
-    bus.send("lead", Draft("drafter", 1, 0, 1, 1, 1, (), (), b""))
+    bus.send("lead", Draft("drafter", 1, 1, 1, 1, (), (), b""))
     bus.close()
     while pool.pump():
         pass

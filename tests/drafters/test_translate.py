@@ -32,6 +32,7 @@ class Pieces:
     eog = frozenset({END})
     add_bos = False
     fim = None
+    longest = 16
 
     def __init__(self, words: Sequence[bytes] = (), *, space_first: bool = False) -> None:
         """space_first: a space is put before every text."""
@@ -108,7 +109,7 @@ def test_guesses_that_come_true_are_kept():
 def test_turns_keep_the_cache():
     scene = scene_of()
     scene.send(open_(START, max_ahead=4))
-    scene.send(Close(1, 0, True))
+    scene.send(Close("lead", 1, True))
     n_steps = len(scene.backend.widths)
     scene.send(open_((*START, *TARGET.tokenize("and so on", special=True)), session=2, max_ahead=4))
     assert scene.backend.widths[n_steps] <= 20

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from drafters.expansion import BRANCH_LENGTH, MOST_BRANCHES, PATH_FIRST
+from drafters.session import GREEDY
 from server.errors import BackendError
 from server.llama.backend import Batch, Logits
 from server.llama.fake import FakeBackend, FakeModel
@@ -179,7 +181,7 @@ def test_a_branch_that_became_the_path_keeps_its_cells_when_another_session_ends
     scene.send(open_(START[:20], session=2, max_ahead=AHEAD))
     fork, branch = min(Tree(scene).branches.items())
     scene.worker.received(committed(*branch[: fork + 1]))
-    scene.worker.received(Close(2, 0, keep=True))  # before the next step
+    scene.worker.received(Close("lead", 2, keep=True))  # before the next step
     n_drafts = len(scene.lead.drafts())
     scene.settle()
     first = scene.lead.drafts()[n_drafts]
@@ -190,7 +192,7 @@ def test_a_branch_that_became_the_path_keeps_its_cells_when_another_session_ends
 def test_a_session_told_anew_begins_where_both_agree_and_gives_its_branches_back():
     scene = drafting()
     n_drafts = len(scene.lead.drafts())
-    scene.send(open_(START[:15], max_ahead=1, epoch=1))
+    scene.send(open_(START[:15], max_ahead=1, sampling=replace(GREEDY, seed=1)))
     assert scene.n_failures == 0
     assert list(scene.lead.drafts()[n_drafts].tokens) == told(1, START[:15], DOUBTFUL)
     n_branches = len(scene.worker._sessions[1].branches)  # pyright: ignore[reportPrivateUsage]
@@ -264,7 +266,7 @@ def test_a_failed_decode_ends_branches_and_leaves_no_cells_behind():
     scene.send(committed(*branch[: fork + 1]))
     first = scene.lead.drafts()[n_drafts]
     assert list(first.tokens) == told(AHEAD, (*START, *branch), DOUBTFUL)[: len(first.tokens)]
-    scene.send(Close(1, 0, False))
+    scene.send(Close("lead", 1, False))
     assert scene.backend.n_used == 0
 
 
@@ -327,6 +329,6 @@ def test_whatever_is_committed_every_guess_is_the_toys(seed: int):
             scene.bus.send("drafter", told_)
     scene.settle()
     assert sum(reader.n_guesses for reader in readers.values()) > 50
-    scene.send(*(Close(i, 0, False) for i in prompts))
+    scene.send(*(Close("lead", i, False) for i in prompts))
     assert scene.backend.n_used == 0
     assert scene.worker.n_sessions == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -14,7 +15,7 @@ from server.llama.backend import Batch, Logits
 from server.llama.fake import FakeBackend
 from server.sampling.params import SamplingParams
 from server.speculation.messages import Close, Commit, Draft, Message, Open, Refuse, Want, chain_next
-from tests.drafters.scene import ENDLESS, PROMPT, Scene, commit, open_, told
+from tests.drafters.scene import ENDLESS, LEAD, PROMPT, Scene, commit, open_, told
 
 # -- what is said
 
@@ -76,7 +77,7 @@ def test_while_a_gpu_works_guesses_go_out_but_for_the_first_and_last():
 
 def test_a_gap_makes_it_ask_for_everything():
     scene = Scene()
-    scene.send(open_(), Commit(1, 0, len(PROMPT) + 5, 1, (1,)), Commit(1, 0, len(PROMPT) + 6, 1, (1,)))
+    scene.send(open_(), Commit(1, len(PROMPT) + 5, 1, (1,)), Commit(1, len(PROMPT) + 6, 1, (1,)))
     assert scene.lead.wants() == [Want("drafter", 1, 0)]
     scene.send(open_((*PROMPT, 1, 2)))
     assert scene.drafted()[-6:] == told(6, (*PROMPT, 1, 2))
@@ -101,11 +102,11 @@ def test_the_time_per_guess_is_announced():
     assert scene.lead.drafts()[-1].td_us >= 1000
 
 
-def test_messages_of_an_older_epoch_are_ignored():
+def test_what_another_lead_says_of_a_session_is_ignored():
     scene = Scene()
-    scene.send(open_(epoch=2))
+    scene.send(open_())
     heard = len(scene.lead.heard)
-    scene.send(commit(1, epoch=1), Close(1, 1, False), open_((1, 2), epoch=1))
+    scene.send(Close("another", 1, False), replace(open_((1, 2)), lead="another"))
     assert len(scene.lead.heard) == heard
     assert scene.worker.n_sessions == 1
 
@@ -119,6 +120,17 @@ def test_a_refusal_ends_work_for_that_lead(caplog: pytest.LogCaptureFixture):
     assert (scene.worker.n_sessions, scene.worker.leads) == (0, [])
     assert len(scene.lead.heard) == heard
     assert caplog.messages.count("lead lead refuses this drafter: vocabulary sizes differ") == 1
+
+
+def test_a_lead_of_another_wire_version_is_not_served(caplog: pytest.LogCaptureFixture):
+    scene = Scene()
+    scene.pool.bus(replace(LEAD, id="old", wire=2)).start(scene.lead)
+    scene.settle()
+    assert scene.worker.leads == ["lead"]
+    said = "cannot draft for lead old: it speaks version 2 of the wire, this drafter version 3"
+    assert caplog.messages.count(said) == 1
+    scene.send(replace(open_(), lead="old"))
+    assert scene.worker.n_sessions == 0
 
 
 def test_a_lead_that_leaves_takes_its_sessions_along_and_may_come_back():
@@ -196,18 +208,18 @@ def test_no_message_in_any_order_breaks_it(seed: int):
         return tuple(chance.choice(tokens) for _ in range(chance.randrange(8)))
 
     def message() -> Message:
-        session, epoch, run = chance.randrange(4), chance.randrange(3), some()
+        session, run = chance.randrange(4), some()
         return chance.choice(
             [
-                Open("lead", session, epoch, 5, 4, chance.choice([GREEDY, wild]), run),
-                Open("another", session, epoch, 5, 1 << 31, GREEDY, run),
-                open_(run, session, epoch=epoch),
-                commit(*some(), session=session, epoch=epoch, prompt=run),
-                Commit(session, epoch, chance.randrange(12), 7, run),
-                Close(session, epoch, chance.random() < 0.5),
+                Open("lead", session, 5, 4, chance.choice([GREEDY, wild]), run),
+                Open("another", session, 5, 1 << 31, GREEDY, run),
+                open_(run, session),
+                commit(*some(), session=session, prompt=run),
+                Commit(session, chance.randrange(12), 7, run),
+                Close("lead", session, chance.random() < 0.5),
                 Refuse("a third", "no"),
-                Draft("x", session, epoch, 3, 1, 1, (-1,), (5,), b"\x01"),
-                Want("x", session, epoch),
+                Draft("x", session, 3, 1, 1, (-1,), (5,), b"\x01"),
+                Want("x", session, chance.randrange(12)),
             ]
         )
 
@@ -217,7 +229,7 @@ def test_no_message_in_any_order_breaks_it(seed: int):
             scene.bus.send("drafter", said)
         scene.pool.pump()
         scene.worker.turn(wait=False)
-    scene.send(*(Close(session, 3, True) for session in range(4)))
+    scene.send(*(Close(lead, session, True) for session in range(4) for lead in ("lead", "another")))
     assert scene.worker.n_sessions == 0
     scene.send(open_(PROMPT[:40], session=9))
     assert scene.drafted(9) == told(6, PROMPT[:40])

@@ -13,7 +13,7 @@ from server.engine.scheduler import Limits
 from server.llama.backend import Batch, Logits
 from server.llama.fake import FakeBackend, FakeVocabulary
 from server.speculation.inline import InlineDrafter
-from server.speculation.memory import MemoryBus, MemoryPool
+from server.speculation.memory import MemoryPool
 from server.speculation.policy import Policy
 from server.speculation.presence import Presence, VocabularyCard, vocabulary_card
 from server.speculation.remote import RemoteDrafters
@@ -24,15 +24,15 @@ from tests.support import Harness
 VOCABULARY = FakeVocabulary()
 CARD: VocabularyCard = vocabulary_card(VOCABULARY)
 LEAD = Presence("lead-1", "lead", "toy", "0", CARD, 4)
-ALL = Policy(lookup=False, gate=False, waits=False)
+ALL = Policy(lookup=False, gate=False)
 """Verify whatever there is: the order of things is fixed then."""
 
 LEAVES = Limits().leaves
 LIVE_STEP_S = 0.001
 
 
-STEP_S, ROW_S, WAIT_S = 0.01, 0.0003, 0.0005
-"""By a scene's clock: what a decode takes, and each of its rows, and how long a message is awaited."""
+STEP_S, ROW_S, DELIVERY_S = 0.01, 0.0003, 0.0005
+"""By a scene's clock: what a decode takes, and each of its rows, and the delivery of messages."""
 
 
 @dataclass(slots=True)
@@ -43,23 +43,6 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
-
-
-class Awaited(RemoteDrafters):
-    """Waits by a scene's clock: what is on its way arrives."""
-
-    n_waits = 0
-
-    def __init__(self, bus: MemoryBus, clock: Clock, pool: MemoryPool) -> None:
-        super().__init__(bus, LEAD, max_ahead=16, clock=clock)
-        self._time, self._pool = clock, pool
-
-    def wait(self, timeout_s: float) -> None:
-        self.n_waits += 1
-        self._time.now += min(timeout_s, WAIT_S)
-        while self._pool.pump():
-            pass
-        self.drain()
 
 
 @dataclass(slots=True)
@@ -109,8 +92,7 @@ class Scene:
             policy = replace(policy, leaves=1, again=True)
         bus = self.pool.bus(LEAD)
         clock = time.perf_counter if live else self.clock
-        self.awaited = None if live else Awaited(bus, self.clock, self.pool)
-        remote = self.awaited or RemoteDrafters(bus, LEAD, max_ahead=16)
+        remote = RemoteDrafters(bus, LEAD, max_ahead=16, clock=clock)
         self.proposer = Speculator(policy, remote=remote, inline=inline, clock=clock)
         bus.start(remote)
         self.harness = Harness(self.backend, self.proposer, clock=clock, limits=limits)
@@ -127,7 +109,7 @@ class Scene:
 
     def deliver(self, step: int) -> None:
         """Before the step of this number."""
-        self.clock.now += WAIT_S
+        self.clock.now += DELIVERY_S
         while not self._live and step % self._every == 0 and self.pool.pump():
             pass
 

@@ -27,9 +27,8 @@ Shape: TypeAlias = Literal["linear", "tree"]
 
 @dataclass(slots=True)
 class _Known:
-    epoch: int
+    opened: Open
     chain: int
-    sampling: SamplingParams
     tokens: list[int]
 
 
@@ -82,9 +81,7 @@ class ScriptedDrafter:
     def received(self, message: Message) -> None:
         match message:
             case Open():
-                self._known[message.session] = _Known(
-                    message.epoch, message.chain, message.sampling, list(message.tokens)
-                )
+                self._known[message.session] = _Known(message, message.chain, list(message.tokens))
                 self.answer(message.session)
             case Commit():
                 known = self._known.get(message.session)
@@ -113,7 +110,7 @@ class ScriptedDrafter:
         base, chain, drafts = len(known.tokens), known.chain, list[Draft]()
         for n in (n_first, N_AHEAD - n_first):
             if n:
-                bough = self._grow(toy_chain, base, n, known.sampling)
+                bough = self._grow(toy_chain, base + known.opened.n_dropped, n, known.opened.sampling)
                 drafts.append(self._draft(session, base, chain, bough))
                 base += n
                 toy_chain = bough.toy_chain
@@ -144,9 +141,9 @@ class ScriptedDrafter:
         return bough
 
     def _draft(self, session: int, base: int, chain: int, bough: _Bough) -> Draft:
-        epoch, confidences = self._known[session].epoch, bytes(bough.confidences)
+        confidences = bytes(bough.confidences)
         parents, tokens = tuple(bough.parents), tuple(bough.tokens)
-        return Draft(self._name, session, epoch, base, chain, 100, parents, tokens, confidences)
+        return Draft(self._name, session, base, chain, 100, parents, tokens, confidences)
 
     def send(self, draft: Draft) -> None:
         for lead in self._leads:
@@ -188,9 +185,8 @@ class LyingDrafter(ScriptedDrafter):
             replace(honest, tokens=(2**31 - 1,) * n),
             replace(honest, parents=(ROOT,) * n, tokens=wrong),
             replace(honest, session=honest.session + 1),
-            replace(honest, epoch=honest.epoch + 1),
             replace(honest, drafter="somebody else"),
-            Draft(honest.drafter, honest.session, honest.epoch, honest.base, honest.chain, 0, (), (), b""),
+            Draft(honest.drafter, honest.session, honest.base, honest.chain, 0, (), (), b""),
             replace(honest, parents=(ROOT,) * 256, tokens=tuple(range(256)), confidences=bytes([1] * 256)),
         ]
 

@@ -55,15 +55,12 @@ def test_no_drafter_changes_anything_a_client_sees(
 @of_kinds
 @at_temperatures
 def test_nor_does_all_of_it_together(temperature: float, kind: Kind):
-    """As a lead runs by default: gate, lookup, and waits for messages that are late."""
+    """As a lead runs by default: gate and lookup, and messages that are late."""
     scene = Scene("tree", Policy(), every=2)
     during = two(scene)
     clients = converse(asks_of(kind, temperature), lambda asks: in_scene(scene, asks, during))
     assert_same(clients, alone(kind, temperature))
     assert_right_and_wrong(clients)
-    if kind is PLAIN:
-        assert scene.awaited is not None
-        assert scene.awaited.n_waits > 0
 
 
 @at_temperatures
@@ -115,7 +112,7 @@ def test_nor_does_a_draft_model_that_fails(kind: Kind):
 @at_temperatures
 def test_nor_does_what_was_said_before(temperature: float, kind: Kind):
     """The lookup; the first turn is asked for once more, so that there is something to find."""
-    scene = Scene("tree", Policy(gate=False, waits=False))
+    scene = Scene("tree", Policy(gate=False))
     clients = converse(asks_of(kind, temperature), lambda asks: in_scene(scene, asks, nothing), again=True)
     assert_same(clients, alone(kind, temperature, again=True))
     assert_right_and_wrong(clients)

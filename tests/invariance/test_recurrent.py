@@ -63,7 +63,7 @@ def test_no_drafter_changes_anything_a_client_sees(fault: Fault, temperature: fl
 
 @of_kinds
 @at_temperatures
-def test_nor_do_gate_lookup_and_waits(temperature: float, kind: Kind):
+def test_nor_do_gate_and_lookup(temperature: float, kind: Kind):
     scene = RecurrentScene(policy=Policy(), every=2)
     during = two(scene)
     clients = converse(asks_of(kind, temperature), lambda asks: in_scene(scene, asks, during), again=True)

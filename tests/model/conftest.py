@@ -14,7 +14,7 @@ from typing import cast
 import pytest
 import redis
 
-from benchmarks.convert import convert
+from benchmarks.inflate import convert
 from drafters.settings import BUNDLED_MODEL as DRAFT
 from server.embedded import EmbeddedServer
 from server.llama.llamacpp import LlamaBackend, LlamaOptions

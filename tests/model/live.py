@@ -137,6 +137,9 @@ class Padded:
     def copy(self, source: int, target: int, start: int, end: int) -> None:
         self._backend.copy(source, target, start, end)
 
+    def length(self, seq: int) -> int:
+        return self._backend.length(seq)
+
     def intact(self, seq: int, length: int) -> bool:
         return self._backend.intact(seq, length)
 
@@ -153,7 +156,7 @@ class Padded:
         pass
 
 
-ALL = Policy(lookup=False, gate=False, waits=False)
+ALL = Policy(lookup=False, gate=False)
 """Verify whatever there is."""
 
 

@@ -23,7 +23,6 @@ class Meddler:
         self._n_vocab = card.size
         self._bus = RedisBus(url, "default", Presence(self._id, "drafter", "lies", "0", card, 8))
         self._leads: list[str] = []
-        self._epochs: dict[int, int] = {}
         self._bus.start(self)
 
     def peers(self, present: Sequence[Presence]) -> None:
@@ -31,24 +30,13 @@ class Meddler:
 
     def received(self, message: Message) -> None:
         if isinstance(message, Open):
-            self._epochs[message.session] = message.epoch
             self._lie(message.session, len(message.tokens), message.chain)
         elif isinstance(message, Commit):
             self._lie(message.session, message.base + len(message.tokens), message.chain)
 
     def _lie(self, session: int, base: int, chain: int) -> None:
         tokens = tuple((base * 37 + i * 11) % self._n_vocab for i in range(6))
-        draft = Draft(
-            self._id,
-            session,
-            self._epochs.get(session, 0),
-            base,
-            chain,
-            1,
-            (-1, 0, 1, 2, 3, 4),
-            tokens,
-            b"\x40" * 6,
-        )
+        draft = Draft(self._id, session, base, chain, 1, (-1, 0, 1, 2, 3, 4), tokens, b"\x40" * 6)
         for lie in (
             draft,
             draft,
@@ -57,7 +45,6 @@ class Meddler:
             replace(draft, chain=chain ^ 7),
             replace(draft, tokens=(-5, self._n_vocab, 2**31 - 1, 0, 0, 0)),
             replace(draft, session=session + 1),
-            replace(draft, epoch=9),
         ):
             for lead_id in self._leads:
                 self._bus.send(lead_id, lie)

@@ -36,7 +36,7 @@ N_TOKENS = {1: 32, 2: 8}
 TEMPERATURES = {1: (0.0, 0.8), 2: (0.8,)}
 """By threads. Two threads on two cores that are not idle can take a hundred times as long as one."""
 PAUSE_S = 0.005  # between steps: a guess that comes during a step, of one token, is too late where none was
-LOOKUP = Policy(lookup=True, gate=False, waits=False)
+LOOKUP = Policy(lookup=True, gate=False)
 
 
 @pytest.fixture(scope="module", params=[1, 2], ids=["1_thread", "2_threads"])

@@ -83,12 +83,24 @@ def test_the_readmes_script_works_as_it_stands(up: Duo):
     assert "accepted_prediction_tokens=" in result.stdout
 
 
+def child(up: Duo, argument: str) -> int:
+    """The id of the process below duo that shows this as its command line."""
+    return next(pid for pid in up.descendants() if argument in Path(f"/proc/{pid}/cmdline").read_text())
+
+
 @linux_only
 def test_a_drafter_that_dies_is_started_again(up: Duo):
     [before] = up.drafters()
-    drafter = next(pid for pid in up.descendants() if "drafters" in Path(f"/proc/{pid}/cmdline").read_text())
-    os.kill(drafter, signal.SIGKILL)
+    os.kill(child(up, "drafters"), signal.SIGKILL)
     until(lambda: [d for d in up.drafters() if d["id"] != before["id"]], 15, "no new drafter came")
+    assert up.ask(QUESTION)["timings"]["draft_n_accepted"] > 20
+
+
+@linux_only
+def test_a_redis_that_dies_is_started_again(up: Duo):
+    os.kill(child(up, "unixsocket:"), signal.SIGKILL)
+    until(lambda: "is back" in up.log.read_text(), 15, "the server was not started again")
+    until(lambda: up.log.read_text().count("joined") == 2, 15, "the drafter did not join again")
     assert up.ask(QUESTION)["timings"]["draft_n_accepted"] > 20
 
 

@@ -13,7 +13,8 @@ from members import POOL, Member, eventually, keys, presence
 from server.sampling.params import SamplingParams
 from server.speculation.messages import Close, Commit, Draft, Message, Open, Refuse, Want, encode
 from server.speculation.presence import Presence
-from server.speculation.streams import CLOSE_S, MAX_BYTES, RedisBus
+from server.speculation.roster import write_card
+from server.speculation.streams import CLOSE_S, MAX_BYTES, MAX_MEMBERS, RedisBus
 
 pytestmark = pytest.mark.redis
 
@@ -26,12 +27,12 @@ def test_they_meet_and_talk(join: Join) -> None:
     drafter.wait_to_see("L")
     assert lead.peers_seen == [[presence("D", "drafter")]]
     down: list[Message] = [
-        Open("L", 2**64 - 1, 1, 2**63, 16, SamplingParams(), tuple(range(100_000))),
-        *(Commit(1, 1, i, i, (i,)) for i in range(200)),
-        Close(1, 1, True),
+        Open("L", 2**64 - 1, 2**63, 16, SamplingParams(), tuple(range(100_000))),
+        *(Commit(1, i, i, (i,)) for i in range(200)),
+        Close("L", 1, True),
         Refuse("L", "too slow"),
     ]
-    up: list[Message] = [Draft("D", 1, 1, 5, 6, 900, (-1, 0), (7, 8), b"\xff\x00"), Want("D", 1, 1)]
+    up: list[Message] = [Draft("D", 1, 5, 6, 900, (-1, 0), (7, 8), b"\xff\x00"), Want("D", 1, 1)]
     for message in down:
         lead.bus.send("D", message)
     for message in up:
@@ -50,8 +51,8 @@ def test_both_reply_shapes_are_understood(url: str, option: str) -> None:
         lead.start()
         drafter.start()
         lead.wait_to_see("D")
-        lead.bus.send("D", Close(1, 1, False))
-        drafter.wait(lambda: drafter.messages == [Close(1, 1, False)])
+        lead.bus.send("D", Close("L", 1, False))
+        drafter.wait(lambda: drafter.messages == [Close("L", 1, False)])
     finally:
         lead.bus.close()
         drafter.bus.close()
@@ -63,7 +64,7 @@ def test_a_drafter_may_answer_before_it_has_seen_the_lead(join: Join) -> None:
     eventually(lambda: drafter.bus.counters.received == 0)
     lead = join("L", "lead")
     lead.wait_to_see("D")
-    lead.bus.send("D", Close(1, 1, False))
+    lead.bus.send("D", Close("L", 1, False))
     drafter.wait(lambda: drafter.messages)
     drafter.bus.send("L", Want("D", 1, 1))
     lead.wait(lambda: lead.messages == [Want("D", 1, 1)])
@@ -84,7 +85,7 @@ def test_pools_do_not_mix(join: Join, url: str) -> None:
     stranger.start(lead)
     drafter = join("D", "drafter")
     lead.wait_to_see("D")
-    lead.bus.send("X", Close(1, 1, False))
+    lead.bus.send("X", Close("L", 1, False))
     eventually(lambda: lead.bus.counters.dropped == 1)
     stranger.close()
     drafter.bus.close()
@@ -103,7 +104,7 @@ def test_leaving_takes_everything_away_at_once(join: Join, client: redis.Redis) 
     assert not [key for key in keys(client) if key.endswith(b":D")]
     lead.wait(lambda: lead.messages)
     lead.wait_to_see()
-    lead.bus.send("D", Close(1, 1, True))
+    lead.bus.send("D", Close("L", 1, True))
     eventually(lambda: lead.bus.counters.dropped == 1)
     assert not client.exists(INBOX), "sending must not make an inbox"
     drafter.bus.close()  # may be repeated
@@ -116,7 +117,7 @@ def test_every_key_has_a_ttl_while_they_work(join: Join, client: redis.Redis) ->
     lead.wait_to_see("D")
     drafter.wait_to_see("L")
     for i in range(300):
-        lead.bus.send("D", Commit(1, 1, i, i, (i,)))
+        lead.bus.send("D", Commit(1, i, i, (i,)))
         drafter.bus.send("L", Want("D", 1, i))
     drafter.wait(lambda: len(drafter.messages) == 300)
     assert keys(client) == sorted(
@@ -129,7 +130,7 @@ def test_every_key_has_a_ttl_while_they_work(join: Join, client: redis.Redis) ->
 def test_what_was_read_does_not_stay_on_the_server(join: Join, client: redis.Redis) -> None:
     lead, drafter = join("L", "lead"), join("D", "drafter")
     lead.wait_to_see("D")
-    lead.bus.send("D", Commit(1, 1, 0, 0, (1, 2, 3)))
+    lead.bus.send("D", Commit(1, 0, 0, (1, 2, 3)))
     drafter.wait(lambda: drafter.messages)
     eventually(lambda: client.xlen(INBOX) == 0)
 
@@ -145,7 +146,7 @@ def test_describing_oneself_anew(join: Join) -> None:
 def test_rubbish_in_the_inbox_is_counted_and_passed_over(join: Join, client: redis.Redis) -> None:
     lead, drafter = join("L", "lead"), join("D", "drafter")
     lead.wait_to_see("D")
-    good = encode(Close(1, 1, True))
+    good = encode(Close("L", 1, True))
     rubbish: list[dict[str, bytes]] = [
         {"m": b""},
         {"m": good[:-1]},
@@ -157,8 +158,8 @@ def test_rubbish_in_the_inbox_is_counted_and_passed_over(join: Join, client: red
     ]
     for fields in rubbish:
         client.xadd(INBOX, fields)  # pyright: ignore[reportArgumentType]
-    lead.bus.send("D", Close(9, 1, True))
-    drafter.wait(lambda: drafter.messages == [Close(9, 1, True)])
+    lead.bus.send("D", Close("L", 9, True))
+    drafter.wait(lambda: drafter.messages == [Close("L", 9, True)])
     assert drafter.bus.counters.undecodable == len(rubbish)
 
 
@@ -168,19 +169,40 @@ def test_rubbish_among_the_members_is_passed_over(join: Join, client: redis.Redi
     eventually(lambda: client.exists(members))
     client.sadd(members, "drafter:ghost", "drafter:liar", "nobody", b"\xff\xfe", "drafter:")
     client.set(f"duo:{{{POOL}}}:member:drafter:liar", b'{"id": "D"}', ex=60)
+    vast = write_card(presence("vast", "drafter")).replace(b'"td_us":0', b'"td_us":1' + b"0" * 400)
+    client.set(f"duo:{{{POOL}}}:member:drafter:vast", vast, ex=60)
+    client.set(f"duo:{{{POOL}}}:member:drafter:long", bytes(1 << 22), ex=60)
+    client.lpush(f"duo:{{{POOL}}}:member:drafter:list", "x")
+    client.expire(f"duo:{{{POOL}}}:member:drafter:list", 60)
+    client.sadd(members, "drafter:vast", "drafter:long", "drafter:list")
     join("D", "drafter")
     lead.wait_to_see("D")
     eventually(lambda: not client.sismember(members, "drafter:ghost"))
 
 
+def test_a_flood_of_members_is_removed_and_hides_nobody(join: Join, client: redis.Redis) -> None:
+    members = f"duo:{{{POOL}}}:members"
+    lead, drafter = join("L", "lead"), join("D", "drafter")
+    lead.wait_to_see("D")
+    drafter.wait_to_see("L")
+    client.sadd(members, *(f"drafter:{i:07}" for i in range(100 * MAX_MEMBERS)))
+    another = join("E", "drafter")
+    lead.wait_to_see("D", "E")
+    eventually(lambda: client.scard(members) == 3)
+    drafter.bus.close()
+    lead.wait_to_see("E")
+    assert [[peer.id for peer in peers] for peers in lead.peers_seen] == [["D"], ["D", "E"], ["E"]]
+    another.wait_to_see("L")
+
+
 def test_messages_too_large_or_not_encodable_are_refused(join: Join) -> None:
     lead, drafter = join("L", "lead"), join("D", "drafter")
     lead.wait_to_see("D")
-    lead.bus.send("D", Commit(1, 1, 0, 0, (1,) * (MAX_BYTES // 4)))
-    lead.bus.send("D", Commit(1, 1, 0, 0, (2**31,)))
-    lead.bus.send("D", Close(-1, 1, True))
-    lead.bus.send("D", Close(2, 1, True))
-    drafter.wait(lambda: drafter.messages == [Close(2, 1, True)])
+    lead.bus.send("D", Commit(1, 0, 0, (1,) * (MAX_BYTES // 4)))
+    lead.bus.send("D", Commit(1, 0, 0, (2**31,)))
+    lead.bus.send("D", Close("L", -1, True))
+    lead.bus.send("D", Close("L", 2, True))
+    drafter.wait(lambda: drafter.messages == [Close("L", 2, True)])
     assert lead.bus.counters.dropped == 3
 
 
@@ -200,7 +222,7 @@ def test_a_listener_that_raises_does_not_cut_the_link(
     try:
         lead.wait_to_see("F")
         for i in range(3):
-            lead.bus.send("F", Close(i, 1, True))
+            lead.bus.send("F", Close("L", i, True))
         eventually(lambda: bus.counters.received == 3)
         assert lead.sees == ["F"]
     finally:
@@ -213,11 +235,11 @@ def test_a_lost_inbox_is_made_anew(join: Join, client: redis.Redis, caplog: pyte
     lead, drafter = join("L", "lead"), join("D", "drafter")
     lead.wait_to_see("D")
     drafter.wait_to_see("L")
-    client.xadd(INBOX, {"m": encode(Close(1, 1, True))}, id="99999999999999-0")
+    client.xadd(INBOX, {"m": encode(Close("L", 1, True))}, id="99999999999999-0")
     drafter.wait(lambda: drafter.messages)
     client.delete(INBOX)
     eventually(lambda: client.exists(INBOX))
     drafter.wait(lambda: drafter.sees == ["L"] and len(drafter.peers_seen) == 3)  # there, alone, there
-    lead.bus.send("D", Close(2, 1, True))
-    drafter.wait(lambda: drafter.messages[1:] == [Close(2, 1, True)])
+    lead.bus.send("D", Close("L", 2, True))
+    drafter.wait(lambda: drafter.messages[1:] == [Close("L", 2, True)])
     assert sum("lost the Redis server" in record.message for record in caplog.records) == 1

@@ -17,7 +17,8 @@ from members import Member, Server, eventually, presence
 
 from server.errors import StartupError
 from server.speculation.messages import Close, Commit
-from server.speculation.streams import CLOSE_S, MAX_QUEUED, RedisBus, check
+from server.speculation.redis_client import check
+from server.speculation.streams import CLOSE_S, MAX_QUEUED, RedisBus
 
 pytestmark = pytest.mark.redis
 
@@ -49,12 +50,12 @@ def test_a_server_killed_and_started_again(
     server.kill()
     lead.wait_to_see()
     drafter.wait_to_see()
-    lead.bus.send("D", Close(1, 1, True))
+    lead.bus.send("D", Close("L", 1, True))
     server.start()
     lead.wait_to_see("D")
     drafter.wait_to_see("L")
-    lead.bus.send("D", Close(2, 1, True))
-    drafter.wait(lambda: drafter.messages == [Close(2, 1, True)])
+    lead.bus.send("D", Close("L", 2, True))
+    drafter.wait(lambda: drafter.messages == [Close("L", 2, True)])
     assert [[peer.id for peer in peers] for peers in lead.peers_seen] == [["D"], [], ["D"]]
     assert lead.bus.counters.dropped == 1
     said = [record.getMessage() for record in caplog.records if record.name == "duo.bus"]
@@ -68,7 +69,7 @@ def test_nothing_blocks_without_a_server() -> None:
     try:
         began = time.monotonic()
         for i in range(5000):
-            member.bus.send("D", Commit(1, 1, i, i, (i,)))
+            member.bus.send("D", Commit(1, i, i, (i,)))
         assert time.monotonic() - began < 1
         assert member.bus.counters.dropped == 5000
         server.start()  # a server that comes later is found
@@ -89,7 +90,7 @@ def test_nothing_blocks_on_a_server_that_hangs(server: Server, pair: tuple[Membe
     try:
         began = time.monotonic()
         for i in range(3 * MAX_QUEUED):
-            lead.bus.send("D", Commit(1, 1, i, i, (i,)))
+            lead.bus.send("D", Commit(1, i, i, (i,)))
         assert time.monotonic() - began < 1
         assert lead.bus.counters.dropped >= MAX_QUEUED  # the queue is bounded
         lead.wait_to_see()  # it is noticed

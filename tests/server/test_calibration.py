@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from server.calibration import CONTEXT, WIDTHS, measure, remembered
+from server.calibration import WIDTHS, measure, remembered
 from server.llama.fake import FakeBackend
 from server.llama.options import LlamaOptions
+from server.llama.shapes import CONTEXT
 from server.recollection import keep, of_model, recall
 
 
@@ -23,6 +24,12 @@ def test_every_width_that_fits_is_measured_and_nothing_left_in_the_cache():
     found = measure(backend, 12)
     assert sorted(found) == sorted(width for width in WIDTHS if width <= 12)
     assert all(seconds > 0 for seconds in found.values())
+    assert backend.n_used == 0
+
+
+def test_batches_smaller_than_the_context_are_measured_too():
+    backend = FakeBackend(n_batch=CONTEXT // 2 + 1)
+    assert sorted(measure(backend, 4)) == [1, 2, 3, 4]
     assert backend.n_used == 0
 
 

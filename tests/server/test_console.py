@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import logging
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from server.console import log_to
+from server.console import LogConsole, log_to
 from server.engine.account import CURRENT, Account
 
 NAMES = ("duo", "duo.llama", "uvicorn")
@@ -54,6 +55,36 @@ def test_each_line_is_an_object(file: io.StringIO):
     assert (third["logger"], third["level"]) == ("uvicorn.error", "warning")
     assert "ValueError: a bug\nof two lines" in fourth["exception"]
     assert "request_id" not in fourth
+
+
+class Gone(io.StringIO):
+    """Standard output as a pipe whose reader has ended, or on a full disk."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__()
+        self.error, self.n_written = error, 0
+
+    def write(self, text: str) -> int:
+        self.n_written += 1
+        raise self.error
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+@pytest.mark.usefixtures("file")
+def test_duo_goes_on_when_nobody_reads_its_log(form: Any):
+    gone = Gone(BrokenPipeError())
+    log_to(LogConsole(file=gone), form)
+    for _ in range(3):
+        logging.getLogger("duo.lead").warning("a line")
+    assert gone.n_written == 1
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+@pytest.mark.usefixtures("file")
+def test_duo_goes_on_when_its_log_cannot_be_written(form: Any, capsys: pytest.CaptureFixture[str]):
+    log_to(LogConsole(file=Gone(OSError(errno.ENOSPC, "no space left"))), form)
+    logging.getLogger("duo.lead").warning("a line")
+    assert "no space left" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("form", ["text", "json"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -34,10 +35,12 @@ def own():
     print(server.pid, server.socket_path, flush=True)
     threading.Event().wait()
 
-if sys.argv[2] == "main":
-    own()
-else:  # where the kernel's help is not to be had
+if sys.argv[2] == "without help of the kernel":
+    sys.platform = "another"
+if sys.argv[2] == "on another thread":
     threading.Thread(target=own).start()
+else:
+    own()
 """
 
 
@@ -64,6 +67,21 @@ def ask(path: Path, line: bytes) -> bytes:
         return link.recv(4096)
 
 
+def answers(path: Path) -> bool:
+    try:
+        return ask(path, b"PING") == b"+PONG\r\n"
+    except OSError:  # nothing listens there
+        return False
+
+
+def peer_of(path: Path) -> int:
+    """The process that listens on this socket."""
+    with socket.socket(socket.AF_UNIX) as link:
+        link.connect(str(path))
+        credentials = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+    return int.from_bytes(credentials[:4], sys.byteorder)
+
+
 def runs(pid: int) -> bool:
     """Whether this process exists and is more than a zombie nobody has waited for yet."""
     state = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False)
@@ -73,9 +91,9 @@ def runs(pid: int) -> bool:
 class Owner:
     """Another process that owns a server."""
 
-    def __init__(self, root: Path, thread: str = "main") -> None:
+    def __init__(self, root: Path, how: str = "on the main thread") -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-c", OWNER, str(root), thread],
+            [sys.executable, "-c", OWNER, str(root), how],
             cwd=REPOSITORY,
             stdout=subprocess.PIPE,
             text=True,
@@ -107,6 +125,27 @@ def test_it_runs_in_a_private_place_and_leaves_nothing(root: Path) -> None:
     server.close()  # may be repeated
 
 
+def test_a_server_that_dies_is_started_again_on_its_socket(root: Path) -> None:
+    with EmbeddedServer(root) as server:
+        for _ in range(2):
+            before, path = server.pid, server.socket_path
+            os.kill(before, signal.SIGKILL)
+            eventually(lambda: server.pid != before and answers(path))  # noqa: B023
+            assert server.socket_path == path
+    assert not runs(server.pid)
+    assert list(root.iterdir()) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="PR_SET_PDEATHSIG is Linux's")
+def test_killing_the_owner_kills_a_server_that_was_started_again(root: Path) -> None:
+    owner = Owner(root)
+    os.kill(owner.server_pid, signal.SIGKILL)
+    eventually(lambda: answers(owner.socket_path))
+    again = peer_of(owner.socket_path)
+    owner.end(signal.SIGKILL)
+    eventually(lambda: not runs(again))
+
+
 def test_two_live_together(root: Path) -> None:
     with EmbeddedServer(root) as one, EmbeddedServer(root) as other:
         assert one.socket_path != other.socket_path
@@ -136,8 +175,9 @@ def test_a_stopped_owner_is_not_a_dead_one(root: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="PR_SET_PDEATHSIG is Linux's")
-def test_killing_the_owner_kills_the_server(root: Path) -> None:
-    owner = Owner(root)
+@pytest.mark.parametrize("how", ["on the main thread", "on another thread"])
+def test_killing_the_owner_kills_the_server(root: Path, how: str) -> None:
+    owner = Owner(root, how)
     assert runs(owner.server_pid)
     owner.end(signal.SIGKILL)
     eventually(lambda: not runs(owner.server_pid))
@@ -147,7 +187,7 @@ def test_killing_the_owner_kills_the_server(root: Path) -> None:
 
 
 def test_the_next_start_ends_an_orphan_server(root: Path) -> None:
-    owner = Owner(root, thread="other")
+    owner = Owner(root, "without help of the kernel")
     owner.end(signal.SIGKILL)
     assert runs(owner.server_pid), "this test needs an orphan"
     with EmbeddedServer(root) as server:
@@ -158,7 +198,7 @@ def test_the_next_start_ends_an_orphan_server(root: Path) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="SO_PEERCRED is Linux's")
 def test_the_next_start_ends_an_orphan_that_hangs(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedded, "STOP_S", 0.2)
-    owner = Owner(root, thread="other")
+    owner = Owner(root, "without help of the kernel")
     owner.end(signal.SIGKILL)
     os.kill(owner.server_pid, signal.SIGSTOP)
     assert remove_orphans(root) == 1
@@ -197,6 +237,16 @@ def test_a_root_that_is_too_long_is_passed_over(root: Path, monkeypatch: pytest.
     with pytest.raises(StartupError, match="too long") as caught:
         EmbeddedServer(long)
     assert "--redis" in caught.value.message
+
+
+def test_a_directory_that_cannot_be_locked_is_removed(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_locks(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(embedded.fcntl, "flock", no_locks)
+    with pytest.raises(StartupError, match="No locks available"):
+        EmbeddedServer(root)
+    assert list(root.iterdir()) == []
 
 
 def test_no_server_to_be_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -50,5 +50,6 @@ def test_the_cache_is_left_empty_and_what_cannot_be_measured_is_unknown():
     batch = Batch()
     batch.extend(0, 0, [1], 1)
     backend.decode(batch)  # raises if something is there
+    assert set(measure(FakeBackend(n_batch=CONTEXT // 2 + 1), (1, 2)).steady) == {1, 2}
     assert measure(FakeBackend(can_trim=False), (1, 2)) is UNKNOWN
     assert measure(FakeBackend(), (1,)) is UNKNOWN

@@ -19,9 +19,9 @@ class Started:
         self.drafters: list[tuple[str, list[str], dict[str, str]]] = []
         self.lead: LeadSettings | None = None
 
-    def drafter(self, name: str, flags: list[str], environment: dict[str, str]) -> nullcontext[None]:
+    def drafter(self, name: str, flags: list[str], environment: dict[str, str]) -> SimpleNamespace:
         self.drafters.append((name, flags, environment))
-        return nullcontext()
+        return SimpleNamespace(close=lambda: None)
 
     def run_lead(self, settings: LeadSettings, site: object) -> int:
         self.lead = settings
@@ -37,7 +37,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Started:
         "n_cores": lambda: 8,
         "open_socket": lambda host, port: nullcontext(),  # pyright: ignore[reportUnknownLambdaType]
         "EmbeddedServer": lambda: nullcontext(here),
-        "Child": found.drafter,
+        "drafter": found.drafter,
         "run_lead": found.run_lead,
     }
     for name, value in replaced.items():

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
@@ -41,6 +42,7 @@ class Scene:
 
     lead: Lead
     backend: Gated
+    links: contextlib.ExitStack
 
     def allow(self, n: int) -> None:
         for _ in range(n):
@@ -54,33 +56,40 @@ class Scene:
             time.sleep(0.002)
 
     def ask(self, *, stream: bool) -> socket.socket:
-        """A request of 5 prompt chunks whose reply never ends."""
+        """A request of 5 prompt chunks, whose reply never ends; returns its connection."""
         content = "a prompt that takes five steps. " * 2
         body = {"messages": [{"role": "user", "content": content}], "stream": stream}
         data = json.dumps(body).encode()
         parts = urlsplit(self.lead.url)
-        link = socket.create_connection((parts.hostname, parts.port))
+        link = self.links.enter_context(socket.create_connection((parts.hostname, parts.port)))
         head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: duo\r\nContent-Length: {len(data)}\r\n\r\n"
         link.sendall(head.encode() + data)
         return link
 
-    def leave(self, link: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Close the connection, and wait until the server has noticed: it tells the engine."""
-        noticed = threading.Event()
+    @contextlib.contextmanager
+    def at_command(self, then: Callable[[], object]) -> Generator[None]:
+        """Call then() after each command that the server gives to the engine."""
         command = self.lead.thread.command
 
         def watched(one: Command) -> None:
             command(one)
-            noticed.set()
+            then()
 
-        with monkeypatch.context() as patch:
+        with pytest.MonkeyPatch.context() as patch:
             patch.setattr(self.lead.thread, "command", watched)
+            yield
+
+    def leave(self, link: socket.socket) -> None:
+        """Close the connection, and wait until the server has noticed: it tells the engine."""
+        noticed = threading.Event()
+        with self.at_command(noticed.set):
             link.close()
             assert noticed.wait(10), "the server never noticed"
 
     def n_busy(self) -> int:
-        """Slots that are busy, as GET /slots says."""
-        slots = httpx.get(f"{self.lead.url}/slots").json()
+        """Busy slots, as GET /slots says. The engine finishes the step that runs, then answers."""
+        with self.at_command(lambda: self.allow(1)):
+            slots = httpx.get(f"{self.lead.url}/slots").json()
         validate("Slots", slots)
         return sum(slot["is_processing"] for slot in slots)
 
@@ -88,9 +97,9 @@ class Scene:
 @pytest.fixture
 def scene() -> Iterator[Scene]:
     backend = Gated(FakeModel(eog_rate=0.0), n_ctx=4000, n_cells=4000)
-    with serving(backend, n_slots=1) as lead:
+    with serving(backend, n_slots=1) as lead, contextlib.ExitStack() as links:
         try:
-            yield Scene(lead, backend)
+            yield Scene(lead, backend, links)
         finally:
             backend.permits.release(ENOUGH)
 
@@ -100,9 +109,7 @@ MOMENTS = {"before the first byte": 1, "prefill": 3, "decode": 10}
 
 @pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
 @pytest.mark.parametrize("step", MOMENTS.values(), ids=MOMENTS)
-def test_the_slot_is_free_after_the_step_that_runs(
-    scene: Scene, step: int, stream: bool, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_slot_is_free_after_the_step_that_runs(scene: Scene, step: int, stream: bool):
     link = scene.ask(stream=stream)
     scene.allow(step - 1)
     scene.until_step(step)
@@ -111,7 +118,7 @@ def test_the_slot_is_free_after_the_step_that_runs(
         link.setblocking(False)
         with pytest.raises(BlockingIOError):
             link.recv(1)
-    scene.leave(link, monkeypatch)
+    scene.leave(link)
     scene.allow(1)
     scene.lead.until(lambda engine: not engine.n_active)
     assert scene.n_busy() == 0
@@ -120,20 +127,20 @@ def test_the_slot_is_free_after_the_step_that_runs(
 
 
 @pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
-def test_one_that_waits_is_forgotten_after_the_step_that_runs(
-    scene: Scene, stream: bool, monkeypatch: pytest.MonkeyPatch
-):
+def test_one_that_waits_is_forgotten_after_the_step_that_runs(scene: Scene, stream: bool):
     running = scene.ask(stream=True)
     scene.allow(1)
     scene.until_step(2)
     waiting = scene.ask(stream=stream)
     scene.lead.until(lambda _: scene.lead.thread.n_live == 2)
-    scene.leave(waiting, monkeypatch)
+    scene.leave(waiting)
     scene.allow(1)
     scene.until_step(3)
     assert scene.lead.thread.engine.n_waiting == 0
-    scene.allow(ENOUGH)
     assert scene.n_busy() == 1
-    running.close()
+    scene.until_step(4)
+    scene.leave(running)
+    scene.allow(1)
     scene.lead.until_idle()
     assert scene.n_busy() == 0
+    assert scene.backend.n_begun == 4

@@ -62,7 +62,7 @@ def test_a_bias_beyond_all_bounds_forces_or_bans(lead: Lead, bias: float):
 def test_a_top_k_of_any_size_fits_what_drafters_are_told():
     sampling = sampling_params(SamplingFields(top_k=1 << 62), SamplingParams(), FakeVocabulary())
     assert sampling.top_k == MOST
-    told = Open("lead", 1, 0, 1, 8, sampling, (1, 2))
+    told = Open("lead", 1, 1, 8, sampling, (1, 2))
     assert decode(encode(told)) == told  # whose other fields are those of a default
 
 

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from tests.server.api.test_tools import TOOLS, WEATHER, asked, refusal
+from server.grammar.compiler import Compiler, Kind
+from server.grammar.constraint import CompiledGrammar
+from server.llama.fake import FakeVocabulary
+from tests.server.api.scripted import Call, Script
+from tests.server.api.test_tools import HELLO, TOOLS, UNKEPT, WEATHER, asked, refusal, setting
 
 
 def numbered(n: int) -> list[dict[str, Any]]:
@@ -41,3 +47,65 @@ async def test_beyond_the_limits_is_refused_by_name(fields: dict[str, Any], para
 def test_up_to_the_limits_is_fine():
     assert asked(tools=[*numbered(127), nested(120)])
     assert asked(tools=numbered(128), tool_choice=allowed(128))
+
+
+def multiple_of(n: int) -> dict[str, Any]:
+    schema = {"type": "object", "properties": {"n": {"type": "integer", "multipleOf": n}}}
+    return {"type": "function", "function": {"name": f"f{n}", "parameters": schema}}
+
+
+async def test_multiples_beyond_the_bound_together_are_refused_where_calls_are_required():
+    tools = [multiple_of(30_011), multiple_of(30_013)]
+    error = await refusal(tools=tools, tool_choice="required")
+    assert error["param"] == "tools.1.function.parameters.properties.n.multipleOf"
+
+
+def test_multiples_beyond_the_bound_together_leave_calls_unchecked_elsewhere():
+    assert asked(tools=[multiple_of(30_011)]).constraint is not None
+    assert asked(tools=[multiple_of(30_011), multiple_of(30_013)]).constraint is None
+
+
+class Counting(Compiler):
+    n_compiled = 0
+
+    def _compile(self, kind: Kind, text: str, param: str) -> CompiledGrammar:
+        self.n_compiled += 1
+        return super()._compile(kind, text, param)
+
+
+async def answered(grammars: Compiler, path: str = "/v1/chat/completions", **body: Any) -> Call:
+    vocabulary = FakeVocabulary()
+    state = replace(setting(Script(), vocabulary), grammars=grammars)
+    one = Call(state, path, body=body)
+    await asyncio.wait_for(one.run(), 10)
+    return one
+
+
+@pytest.mark.parametrize(
+    ("path", "field", "name"),
+    [("/v1/chat/completions", "messages", "response_format"), ("/v1/responses", "input", "text")],
+)
+async def test_a_grammar_is_compiled_for_no_prompt_that_is_too_long(path: str, field: str, name: str):
+    grammars = Counting(FakeVocabulary())
+    messages = [{"role": "user", "content": "x" * (1 << 16)}]
+    form = {"type": "json_object"}
+    body = {field: messages, "tools": [WEATHER], name: form if name != "text" else {"format": form}}
+    if name == "text":
+        body["tools"] = [{"type": "function", "name": "weather", "parameters": {}}]
+    one = await answered(grammars, path, **body)
+    assert one.status == 400
+    assert one.json["error"]["code"] == "context_length_exceeded"
+    assert one.json["error"]["param"] == field
+    assert f"length of the {field}." in one.json["error"]["message"]
+    assert grammars.n_compiled == 0
+
+
+async def test_a_refused_request_displaces_no_kept_grammar():
+    grammars = Counting(FakeVocabulary())
+    kept = grammars.json_object()
+    tools = [*(multiple_of(i + 2) for i in range(100)), UNKEPT]
+    one = await answered(grammars, messages=HELLO, tools=tools, tool_choice="required")
+    assert one.status == 400
+    assert one.json["error"]["param"].startswith("tools.100.function.parameters")
+    assert grammars.n_compiled > 100
+    assert grammars.json_object() is kept

@@ -46,6 +46,7 @@ def setting(
     script: Script, vocabulary: FakeVocabulary, template: str | None = None, *, grammars: bool = False
 ) -> Served:
     one = replace(served(script, vocabulary=vocabulary), template=ChatTemplate(template))
+    one = replace(one, model=replace(one.model, n_ctx=1 << 16))  # room for many tools
     return replace(one, grammars=Compiler(vocabulary)) if grammars else one
 
 

@@ -37,15 +37,20 @@ class Following(OracleProposer):
     def __init__(self, texts: list[tuple[int, ...]], *, wrong_every: int = 0) -> None:
         super().__init__(texts, wrong_every=wrong_every)
         self.opened: list[int] = []
-        self.seeds: list[int] = []
+        self.dropped: list[int] = []
 
     def open(
-        self, session: int, tokens: Sequence[int], sampling: SamplingParams, bounds: Speculation
+        self,
+        session: int,
+        tokens: Sequence[int],
+        sampling: SamplingParams,
+        bounds: Speculation,
+        n_dropped: int = 0,
     ) -> None:
         assert session not in self._open
-        super().open(session, tokens, sampling, bounds)
+        super().open(session, tokens, sampling, bounds, n_dropped)
         self.opened.append(len(tokens))
-        self.seeds.append(sampling.seed)
+        self.dropped.append(n_dropped)
 
     def _propose(self, session: int, limit: int) -> Proposal:
         known, tokens = self._texts, list(self._open[session])

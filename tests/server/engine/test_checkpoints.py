@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from server.engine.checkpoints import MARGIN, WORTH, Checkpoints
-from server.engine.proposer import Ask, Proposal
+from server.engine.proposer import Ask, Planned
 from server.engine.request import GenerationRequest
 from server.engine.scheduler import Limits
 from server.errors import BackendError
@@ -283,10 +283,10 @@ def test_what_a_proposer_is_told_of_rows():
     asked: list[int] = []
 
     class Watching(OracleProposer):
-        def propose(self, asks: Sequence[Ask], n_rows: int, n_cells: int) -> list[Proposal]:
-            proposals = super().propose(asks, n_rows, n_cells)
-            asked.append(asks[0].n_pending + len(proposals[0]))
-            return proposals
+        def propose(self, asks: Sequence[Ask], n_rows: int, n_cells: int) -> Planned:
+            planned = super().propose(asks, n_rows, n_cells)
+            asked.append(asks[0].n_pending + len(planned.proposals[0]))
+            return planned
 
     [expected] = plain(request())
     backend = recurrent()

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from server.engine.request import GenerationRequest
 from server.engine.session import Session
-from server.engine.shift import for_drafters
 from server.errors import BackendError
 from server.llama.backend import Batch
 from server.llama.fake import FakeBackend
-from server.sampling.noise import gumbel
-from server.sampling.params import SamplingParams
 from tests.server.engine.shifting import ENDLESS, N_CTX
 
 # -- which tokens go ----------------------------------------
@@ -48,17 +44,6 @@ def test_going_back_to_the_first_drop_and_forward_again_restores_the_very_list()
     assert session.tokens is held
     assert session.drops == drops
     assert (session.position, session.n_generated) == whole
-
-
-@pytest.mark.parametrize("n_dropped", [0, 1, 33, 70_000])
-@pytest.mark.parametrize("seed", [0, 7, 2**64 - 1])
-def test_drafters_that_count_what_remains_have_the_noise_of_the_whole_text(seed: int, n_dropped: int):
-    told = for_drafters(SamplingParams(1.0, seed=seed), n_dropped)
-    ids = np.arange(50)
-    for position in (0, 1, 999):
-        np.testing.assert_array_equal(
-            gumbel(told.seed, position, ids), gumbel(seed, position + n_dropped, ids)
-        )
 
 
 # -- the toy is strict ----------------------------------------

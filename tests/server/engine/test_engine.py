@@ -105,6 +105,22 @@ def test_a_long_prompt_does_not_stall_a_decoding_session():
     assert harness.outcomes[second].tokens == plain(request(another, max_tokens=3), model=ENDLESS)[0]
 
 
+def test_a_twin_of_a_long_prompt_holds_nobody_up():
+    backend = FakeBackend(ENDLESS)
+    harness = Harness(backend, limits=Limits(n_batch=64, n_chunk=16))
+    long = PROMPT * 10
+    first, twin, other = harness.submit(request(long), request(long, seed=8), request((1, 2), max_tokens=3))
+    while not harness.outcomes[other].ended:
+        assert harness.engine.step()
+    assert harness.engine.n_waiting == 1
+    assert not harness.outcomes[first].tokens
+    while harness.engine.step():
+        pass
+    harness.engine.check()
+    assert harness.outcomes[twin].started.n_cached > len(long) - 64
+    assert harness.outcomes[twin].tokens == plain(request(long, seed=8), model=ENDLESS)[0]
+
+
 def test_the_next_turn_evaluates_only_what_is_new():
     harness = Harness()
     [first] = harness.run(request())

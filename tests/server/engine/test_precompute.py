@@ -50,11 +50,20 @@ def test_it_steps_aside_for_whoever_asks_and_what_it_did_stays():
     assert 32 <= outcome.started.n_cached < len(PROMPT) - 1
 
 
-def test_it_waits_while_anybody_is_answered():
+def test_it_ends_at_once_while_anybody_is_answered():
+    found = harness()
+    (busy,) = found.submit(ask([5, 6, 7]))
+    (idle,) = found.submit(ask(PROMPT, precompute=True))
+    found.engine.step()
+    assert ending(found, idle) == "cancelled"
+    assert not found.outcomes[busy].ended
+
+
+def test_a_patient_one_waits_while_anybody_is_answered():
     found = harness()
     (busy,) = found.submit(ask([5, 6, 7]))
     found.engine.step()
-    (idle,) = found.submit(ask(PROMPT, precompute=True))
+    (idle,) = found.submit(replace(ask(PROMPT, precompute=True), patient=True))
     while not found.outcomes[busy].ended:
         assert not found.outcomes[idle].events
         found.engine.step()

@@ -341,7 +341,7 @@ def test_those_who_rest_leave_before_a_long_prompt_and_come_back():
     pace = found.engine._residence.pace  # pyright: ignore[reportPrivateUsage]
     for i in range(3):
         found.run(ask(prompt(i)))
-    assert found.engine._cache.n_cells > 300  # pyright: ignore[reportPrivateUsage]
+    assert found.engine._residence.cache.n_cells > 300  # pyright: ignore[reportPrivateUsage]
     assert not tiers.counters().memory_snapshots
     for i in range(500):
         pace.stepped(0.01 * (i % 2), i % 2)  # 10 ms a cell
@@ -350,3 +350,50 @@ def test_those_who_rest_leave_before_a_long_prompt_and_come_back():
     (again,) = found.run(ask([*prompt(1), 3]))
     assert again.started.n_cached >= 100
     assert tiers.counters().hits == 1
+
+
+def test_with_memory_for_one_of_three_conversations_every_turn_is_reused():
+    """What leaves the KV cache does not push out of memory what is about to be loaded."""
+    plain, _ = texts_of(harness(None, n_seqs=8), 4, 3)
+    size = 8 * len(prompt(0)) + 8 * 60  # the fake keeps 8 bytes a token; four turns add fewer than 60 tokens
+    tiers = memory(size)
+    texts, cached = texts_of(harness(tiers, n_seqs=2), 4, 3)
+    assert texts == plain
+    assert cached[3:] == [107 + 11 * turn for turn in range(3) for _ in range(3)]
+    assert tiers.counters().memory_bytes <= size
+    tiers.check()
+
+
+def test_what_was_loaded_leaves_memory_before_what_is_nowhere_else():
+    """A conversation three times as long, now in the KV cache, gives its memory to the one it displaced."""
+    tiers = memory(8 * 420)
+    found = harness(tiers, n_seqs=1)
+    found.run(ask(prompt(0, 300)))
+    found.run(ask(prompt(1, 150)))
+    (long,) = found.run(ask([*prompt(0, 300), 7]))
+    assert long.started.n_cached == 300
+    (short,) = found.run(ask([*prompt(1, 150), 7]))
+    assert short.started.n_cached == 150
+
+
+def test_a_state_that_memory_would_not_keep_is_not_copied():
+    backend, tiers = Watched(n_seqs=1, n_cells=4096), memory(8 * 500)
+    found = Harness(backend, snapshots=tiers, n_slots=1, limits=LIMITS)
+    for tokens in (prompt(0, 450), prompt(1), prompt(2)):  # the second is worth less than the first
+        found.run(ask(tokens))
+    assert backend.n_saved == 1
+    assert tiers.counters().memory_snapshots == 1
+
+
+def test_making_way_for_a_long_prompt_pushes_out_of_memory_nobody_who_left_lately():
+    tiers = memory(8 * 120)
+    found = harness(tiers, n_seqs=6)
+    for i in range(3):
+        found.run(ask(prompt(i)))
+    pace = found.engine._residence.pace  # pyright: ignore[reportPrivateUsage]
+    pace.moved(8 * 107, 107, 1e-6)
+    for i in range(500):
+        pace.stepped(0.01 * (i % 2), i % 2)  # 10 ms a cell
+    found.run(ask(prompt(9, 700)))
+    cached = [found.run(ask([*prompt(i), 3]))[0].started.n_cached for i in range(3)]
+    assert cached == [100] * 3

@@ -12,9 +12,21 @@ from server.sampling.params import SamplingParams
 LIMITS = Limits(n_batch=512)
 
 
+def prefilling(id: int, n_prompt: int) -> Session:
+    return Session(id, GenerationRequest([1] * n_prompt, SamplingParams(), 8), 1 << 16)
+
+
+def rows_of_step(sessions: list[Session]) -> list[int]:
+    """Prompt rows of each session in the next step, which is then evaluated."""
+    works = {work.session.id: work for work in plan(sessions, LIMITS)}
+    for work in works.values():
+        work.session.evaluated(work.n_pending)
+    return [works[session.id].n_pending if session.id in works else 0 for session in sessions]
+
+
 def cuts(n_prompt: int, limits: Limits = LIMITS) -> list[int]:
     """Rows of the steps that a prompt takes, alone."""
-    session, rows = Session(1, GenerationRequest([1] * n_prompt, SamplingParams(), 8), 1 << 16), list[int]()
+    session, rows = prefilling(1, n_prompt), list[int]()
     while True:
         [work] = plan([session], limits)
         rows.append(work.n_pending)
@@ -55,3 +67,21 @@ def test_small_batches_are_as_large_as_they_can_be():
             rows = cuts(n_prompt, Limits(n_batch=n_batch))
             assert len(rows) == -(-n_prompt // n_batch)
             assert sum(rows) == n_prompt
+
+
+def test_a_short_prompt_is_evaluated_beside_a_long_one():
+    assert rows_of_step([prefilling(1, 3500), prefilling(2, 30)]) == [512 - 30, 30]
+
+
+def test_the_first_prompt_gets_half_of_the_rows_at_least():
+    sessions = [prefilling(1, 3500), prefilling(2, 2000), prefilling(3, 200), prefilling(4, 100)]
+    assert rows_of_step(sessions) == [256, 64, 92, 100]
+    assert rows_of_step(sessions[:3]) == [256, 148, 108]
+
+
+def test_a_stream_of_short_prompts_delays_a_long_one_by_its_own_time_at_most():
+    long, steps = prefilling(0, 3500), 0
+    while long.n_pending:
+        rows_of_step([long, *(prefilling(i, 90) for i in (1, 2, 3))])
+        steps += 1
+    assert steps == -(-3500 // 256)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
+from server.engine import thread as engine_thread
 from server.engine.engine import Engine
-from server.engine.events import Committed, Event, Finished, Started
+from server.engine.events import Committed, Event, Failed, Finished, Started
 from server.engine.thread import GATHER_S, EngineThread
 from server.llama.backend import Batch, Logits
 from server.llama.fake import FakeBackend, FakeModel
@@ -64,3 +65,18 @@ async def test_tokens_are_handed_over_while_a_gpu_computes(overlaps: bool, monke
     assert any(handed) is overlaps
     if overlaps:
         assert sum(not during for during in handed) <= 6, "what began or ended, and first tokens"
+
+
+async def test_a_reply_that_nobody_reads_ends_with_a_reason(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(engine_thread, "MOST_UNREAD", 20)
+    backend = FakeBackend(FakeModel(eog_rate=0.0), n_ctx=80)
+    thread = EngineThread(lambda emit: Engine(backend, NoProposer(), emit), n_ctx=backend.n_ctx)
+    thread.start()
+    unread = thread.submit(replace(request(max_tokens=None), n_keep=4))
+    while thread.n_live:
+        await asyncio.sleep(0)
+    kept = [event async for event in unread]
+    assert len(kept) == 20 + 1
+    assert isinstance(kept[-1], Failed)
+    assert kept[-1].error.status == 408
+    await thread.stop()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
-from server.engine.proposer import Ask, Proposal, Proposer
+from server.engine.proposer import Ask, Planned, Proposer
 from server.engine.request import GenerationRequest, Speculation
 from server.engine.scheduler import Limits
 from server.llama.backend import Batch, Logits
@@ -34,9 +35,11 @@ class Shapes(FakeBackend):
 class Wide(TreeOracle):
     """Trees for steps of one width; now and then nothing at all."""
 
-    def propose(self, asks: Sequence[Ask], n_rows: int, n_cells: int) -> list[Proposal]:
+    width = 0  # of the last step that it was asked for
+
+    def propose(self, asks: Sequence[Ask], n_rows: int, n_cells: int) -> Planned:
         self.width = WIDTH * len(asks) if n_rows == len(asks) else 0
-        return super().propose(asks, n_rows, n_cells)
+        return replace(super().propose(asks, n_rows, n_cells), width=self.width)
 
 
 def texts(backend: Shapes, proposer: Proposer | None, n: int) -> list[list[int]]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import random
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -12,11 +14,13 @@ import jsonschema
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from llguidance import LLParserLimits
 
 from server.errors import InvalidRequestError
-from server.grammar.compiler import Compiler
-from server.grammar.constraint import compile_json_schema
-from server.grammar.schema import blame
+from server.grammar import constraint
+from server.grammar.compiler import KEPT_BYTES, Compiler
+from server.grammar.constraint import TOKEN_BYTES, compile_json_schema
+from server.grammar.schema import Allowance, blame
 from server.llama.fake import FakeVocabulary
 from server.sampling.constraint import Constraint
 from tests.server.grammar.test_constraint import accepts, refusal, stroll
@@ -175,8 +179,25 @@ def test_blame_looks_at_a_bounded_number_of_parts():
     assert len(asked) <= 210
 
 
+def test_blame_does_not_compile_a_large_schema_at_every_level():
+    schema: dict[str, Any] = {"enum": ["x" * 40_000]}
+    for _ in range(50):
+        schema = {"properties": {"a": schema}}
+    asked: list[object] = []
+
+    def fault(part: object) -> str:
+        asked.append(part)
+        return "a fault"
+
+    place, why = blame(schema, fault)
+    assert why == "a fault"
+    assert place == ("properties", "a") * (len(asked) - 1)
+    assert len(asked) <= 5
+
+
 def test_what_is_compiled_is_kept_by_its_text():
-    compiler = Compiler(VOCABULARY, kept=2)
+    n_bytes = compile_json_schema(VOCABULARY, {"type": "object", "properties": {"a": {}, "b": {}}}).n_bytes
+    compiler = Compiler(VOCABULARY, kept_bytes=int(2.5 * n_bytes))
     schema: dict[str, Any] = {"type": "object", "properties": {"a": {}, "b": {}}}
     other: dict[str, Any] = {
         "type": "object",
@@ -188,11 +209,95 @@ def test_what_is_compiled_is_kept_by_its_text():
     assert compiler.json_schema(schema) is first
     assert compiler.json_object() is compiler.json_object()
     compiler.gbnf('root ::= "a"')
-    assert compiler.json_schema(schema) is not first, "two are kept"
+    assert compiler.json_schema(schema) is not first, "two have room"
     one, another = first(), first()
     one.accept(ord("{"))
     assert one.allows(ord('"'))
     assert not another.allows(ord('"'))
+
+
+def alive(grammars: list[weakref.ref[Any]]) -> list[Any]:
+    gc.collect()
+    return [grammar for reference in grammars if (grammar := reference()) is not None]
+
+
+def test_kept_grammars_are_bounded_by_their_bytes():
+    compiler = Compiler(VOCABULARY)
+    small = compiler.json_object()
+    large: list[weakref.ref[Any]] = []
+    for i in range(20):
+        names = {f"property {i} {j}": {"type": "string"} for j in range(900)}
+        schema = {"type": "object", "properties": names, "required": list(names)}
+        large.append(weakref.ref(compiler.json_schema(schema)))
+        assert compiler.json_object() is small, "asked for just now"
+    kept = alive(large)
+    assert 0 < len(kept) < 20
+    assert sum(grammar.n_bytes for grammar in kept) <= KEPT_BYTES
+
+
+def test_a_grammar_that_has_grown_leaves_no_room_for_others():
+    first, second = {"const": "a"}, {"const": "b"}
+    n_bytes = compile_json_schema(VOCABULARY, first).n_bytes
+    compiler = Compiler(VOCABULARY, kept_bytes=3 * n_bytes + 20 * TOKEN_BYTES)
+    before, grown = compiler.json_schema(first), compiler.json_schema(second)
+    for _ in range(10):
+        text = grown()
+        for token in b'"b"':
+            text.accept(token)
+    compiler.json_schema(second)
+    compiler.json_schema({"const": "c"})
+    assert compiler.json_schema(first) is not before
+
+
+def test_one_larger_than_the_room_is_compiled_each_time_and_forgets_no_other():
+    n_bytes = compile_json_schema(VOCABULARY, {}).n_bytes
+    compiler = Compiler(VOCABULARY, kept_bytes=int(1.5 * n_bytes))
+    first, large = compiler.json_schema({}), {"enum": [str(i) for i in range(1000)]}
+    assert compiler.json_schema(large) is not compiler.json_schema(large)
+    assert compiler.json_schema({}) is first
+
+
+def test_a_text_beyond_the_limits_fails_no_later_one(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(constraint, "LIMITS", LLParserLimits(max_lexer_states=300, verbose_errors=False))
+    compiler = Compiler(VOCABULARY)
+    schema = {"type": "string", "pattern": "^.*[a-m].{14}$"}  # a state for each pattern of 14 characters
+    rng = random.Random(1)
+
+    def beyond() -> None:
+        text = compiler.json_schema(schema)()
+        text.accept(ord('"'))
+        for _ in range(1000):
+            text.accept(rng.choice(b"az"))
+
+    assert "too many states" in refusal(beyond).message
+    assert accepts(compiler.json_schema(schema)(), '"' + "a" * 15 + '"')
+
+
+def test_a_grammar_is_compiled_anew_after_so_many_tokens(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(constraint, "MAX_TOKENS", 6)
+    compiler = Compiler(VOCABULARY)
+    first = compiler.json_schema({"const": "a"})
+    for kept in (True, False):
+        assert (compiler.json_schema({"const": "a"}) is first) is True
+        assert accepts(first(), '"a"')
+        assert (compiler.json_schema({"const": "a"}) is first) is kept
+
+
+def test_multiples_are_bounded_over_all_schemas_of_a_request():
+    allowance = Allowance()
+    allowance.written({"multipleOf": 30_011}, "a")
+    allowance.written({"type": "string"}, "b")
+    error = refusal(lambda: allowance.written({"properties": {"x": {"multipleOf": 30_013}}}, "c"))
+    assert error.param == "c.properties.x.multipleOf"
+    assert "above 50000" in error.message
+
+
+def test_characters_are_bounded_over_all_schemas_of_a_request():
+    allowance = Allowance()
+    schema = {"const": "x" * 60_000}
+    for i in range(4):
+        allowance.written(schema, str(i))
+    assert refusal(lambda: allowance.written(schema, "last")).param == "last"
 
 
 def test_an_object_is_what_json_object_asks_for():

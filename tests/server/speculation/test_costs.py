@@ -148,3 +148,24 @@ def test_equals_share_the_sessions_and_a_session_stays_where_it_was():
     first = [assign(session, equals, taken=MOST - 1)[0] for session in range(200)]
     assert all(first.count(candidate.id) > 20 for candidate in equals)
     assert first == [assign(session, equals[::-1], taken=MOST - 1)[0] for session in range(200)]
+
+
+def test_the_table_can_be_read_while_the_engine_thread_learns_another_width():
+    costs = StepCosts(64)
+    others = iter(range(10, 60))
+
+    class Width(int):
+        """Has another width measured whenever a dict is asked for it."""
+
+        def __hash__(self) -> int:
+            if learning:
+                costs.observe(next(others), 10, 1.0)
+            return int(self)
+
+    learning = False
+    for rows in (1, 2, 3):
+        costs.observe(Width(rows), 10, 1.0)
+    learning = True
+    table = costs.table()
+    learning = False
+    assert {1, 2, 3} <= set(table)

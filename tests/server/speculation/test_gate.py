@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.speculation.gate import choose, with_losses, worth_drafting, worth_waiting
+from server.speculation.gate import choose, with_losses, worth_drafting
 
 
 def _curve(deltas: list[float]) -> list[float]:
@@ -120,19 +120,3 @@ def test_drafting_as_long_as_it_pays_reaches_the_best_fixed_depth(a: float, td: 
         depth += 1
     if a**best > 0.01:
         assert throughput(curve, a, td, depth) >= throughput(curve, a, td, best) * 0.97 or depth >= best
-
-
-@given(st.floats(0.05, 0.97), st.floats(0.0, 2.0), st.floats(0.001, 1.0), st.floats(0.1, 3.0), CURVE)
-def test_the_wait_is_the_best_of_all_waits(a: float, lag: float, td: float, rate: float, curve: list[float]):
-    def worth(n: int) -> float:
-        if not n:
-            return 0.0
-        extra = lag + (n - 1) * td + curve[1 + n] - curve[1]
-        return sum(a**i for i in range(1, n + 1)) - rate * extra
-
-    n, wait_s = worth_waiting(curve, 1, a, (lag, td), rate, math.inf)
-    assert worth(n) == pytest.approx(max(worth(k) for k in range(len(curve) - 1)), abs=1e-9)
-    assert wait_s == (lag + (n - 1) * td if n else 0.0)
-    bounded, wait_s = worth_waiting(curve, 1, a, (lag, td), rate, lag + 2.5 * td)
-    assert worth(bounded) == pytest.approx(max(worth(k) for k in range(min(4, len(curve) - 1))), abs=1e-9)
-    assert wait_s <= lag + 2.5 * td

@@ -58,11 +58,11 @@ def pair() -> Pair:
 
 def test_they_meet_and_talk(pair: Pair) -> None:
     assert (pair.lead.peers_seen, pair.drafter.peers_seen) == ([["D"]], [["L"]])
-    pair.lead_bus.send("D", Close(1, 2, True))
+    pair.lead_bus.send("D", Close("L", 1, True))
     pair.drafter_bus.send("L", Want("D", 1, 2))
     assert pair.drafter.messages == []  # nothing moves by itself
     assert pair.pool.pump() == 2
-    assert pair.drafter.messages == [Close(1, 2, True)]
+    assert pair.drafter.messages == [Close("L", 1, True)]
     assert pair.lead.messages == [Want("D", 1, 2)]
     assert pair.lead_bus.counters.sent == pair.lead_bus.counters.received == 1
 
@@ -74,7 +74,7 @@ def test_a_pump_does_not_deliver_answers(pair: Pair) -> None:
             pair.drafter_bus.send("L", Want("D", 1, len(self.messages)))
 
     pair.drafter_bus.start(Echo())
-    pair.lead_bus.send("D", Close(1, 2, True))
+    pair.lead_bus.send("D", Close("L", 1, True))
     assert pair.pool.pump() == 1
     assert pair.lead.messages == []
     assert pair.pool.pump() == 1
@@ -82,14 +82,14 @@ def test_a_pump_does_not_deliver_answers(pair: Pair) -> None:
 
 
 def test_sending_to_strangers_is_counted(pair: Pair) -> None:
-    pair.lead_bus.send("nobody", Close(1, 1, False))
-    pair.lead_bus.send("L", Close(1, 1, False))  # a lead writes to drafters only
+    pair.lead_bus.send("nobody", Close("L", 1, False))
+    pair.lead_bus.send("L", Close("L", 1, False))  # a lead writes to drafters only
     assert pair.lead_bus.counters.dropped == 2
     assert pair.pool.pump() == 0
 
 
 def test_leaving(pair: Pair) -> None:
-    pair.lead_bus.send("D", Close(1, 1, False))
+    pair.lead_bus.send("D", Close("L", 1, False))
     pair.drafter_bus.close()
     pair.settle()
     assert pair.lead.peers_seen == [["D"], []]
@@ -106,9 +106,9 @@ def test_describing_oneself_anew_tells_the_others(pair: Pair) -> None:
 
 
 def test_an_outage_loses_what_was_on_its_way(pair: Pair) -> None:
-    pair.lead_bus.send("D", Close(1, 1, False))
+    pair.lead_bus.send("D", Close("L", 1, False))
     pair.pool.disconnect()
-    pair.lead_bus.send("D", Close(2, 1, False))
+    pair.lead_bus.send("D", Close("L", 2, False))
     pair.pool.connect()
     pair.settle()
     assert pair.drafter.messages == []
@@ -120,7 +120,7 @@ def test_an_outage_loses_what_was_on_its_way(pair: Pair) -> None:
 def test_a_process_that_goes_silent_and_comes_back(pair: Pair) -> None:
     pair.pool.vanish("D")
     pair.settle()
-    pair.lead_bus.send("D", Close(1, 1, False))
+    pair.lead_bus.send("D", Close("L", 1, False))
     pair.pool.appear("D")
     pair.settle()
     assert pair.lead.peers_seen == [["D"], [], ["D"]]
@@ -129,18 +129,18 @@ def test_a_process_that_goes_silent_and_comes_back(pair: Pair) -> None:
 
 def test_duplicates_losses_and_changes(pair: Pair) -> None:
     pair.pool.tamper = lambda to, data: (data, data)
-    pair.lead_bus.send("D", Close(1, 1, False))
+    pair.lead_bus.send("D", Close("L", 1, False))
     pair.pool.tamper = lambda to, data: ()
-    pair.lead_bus.send("D", Close(2, 1, False))
+    pair.lead_bus.send("D", Close("L", 2, False))
     pair.pool.tamper = lambda to, data: (data[:-1],)
-    pair.lead_bus.send("D", Close(3, 1, False))
+    pair.lead_bus.send("D", Close("L", 3, False))
     pair.settle()
-    assert pair.drafter.messages == [Close(1, 1, False)] * 2
+    assert pair.drafter.messages == [Close("L", 1, False)] * 2
     assert pair.drafter_bus.counters.undecodable == 1
 
 
 def test_delay_and_disorder(pair: Pair) -> None:
-    sent = [Close(i, 1, False) for i in range(20)]
+    sent = [Close("L", i, False) for i in range(20)]
     pair.pool.hold("D")
     for message in sent:
         pair.lead_bus.send("D", message)
@@ -156,16 +156,16 @@ def test_delay_and_disorder(pair: Pair) -> None:
 
 def test_raw_bytes(pair: Pair) -> None:
     pair.pool.inject("D", b"\x01\x09")
-    pair.pool.inject("D", encode(Close(1, 1, False)))
+    pair.pool.inject("D", encode(Close("L", 1, False)))
     pair.settle()
-    assert pair.drafter.messages == [Close(1, 1, False)]
+    assert pair.drafter.messages == [Close("L", 1, False)]
     assert pair.drafter_bus.counters.undecodable == 1
 
 
 def test_in_the_background(pair: Pair) -> None:
     with pair.pool.running():
-        pair.lead_bus.send("D", Close(1, 1, False))
+        pair.lead_bus.send("D", Close("L", 1, False))
         assert pair.drafter.heard.wait(10)
-    pair.lead_bus.send("D", Close(2, 1, False))
-    assert pair.drafter.messages == [Close(1, 1, False)]  # the background ended with the block
+    pair.lead_bus.send("D", Close("L", 2, False))
+    assert pair.drafter.messages == [Close("L", 1, False)]  # the background ended with the block
     assert pair.pool.pump() == 1

@@ -33,25 +33,23 @@ from server.speculation.messages import (
 SAMPLING = SamplingParams(0.5, 40, 0.95, 0.05, 9)
 GOLDEN: list[tuple[Message, str]] = [
     (
-        Open(
-            "lead-1", 7, 2, 0x1122334455667788, 16, SamplingParams(0.5, 40, 0.95, 0.05, 9), (1, 258, -1), "s"
-        ),
-        "02 01  0700000000000000 02000000 8877665544332211 10000000"
+        Open("lead-1", 7, 0x1122334455667788, 16, SAMPLING, (1, 258, -1), "s", 3),
+        "03 01  0700000000000000 8877665544332211 10000000 03000000"
         "000000000000e03f 28000000 666666666666ee3f 9a9999999999a93f 0900000000000000"
         "06000000 6c6561642d31  03000000 01000000 02010000 ffffffff  01000000 73",
     ),
     (
-        Commit(7, 2, 3, 0xFFFFFFFFFFFFFFFF, (5, 6)),
-        "02 02  0700000000000000 02000000 03000000 ffffffffffffffff  02000000 05000000 06000000",
+        Commit(7, 3, 0xFFFFFFFFFFFFFFFF, (5, 6)),
+        "03 02  0700000000000000 03000000 ffffffffffffffff  02000000 05000000 06000000",
     ),
-    (Close(7, 2, keep=True), "02 03  0700000000000000 02000000 01"),
+    (Close("lead-1", 7, keep=True), "03 03  0700000000000000 01  06000000 6c6561642d31"),
     (Refuse("lead-1", "größer"), "02 04  06000000 6c6561642d31  08000000 6772c3b6c39f6572"),
     (
-        Draft("d", 7, 2, 5, 6, 1500, (ROOT, 0, 0), (10, 11, 12), b"\xff\x80\x00"),
-        "02 05  0700000000000000 02000000 05000000 0600000000000000 dc050000  01000000 64"
+        Draft("d", 7, 5, 6, 1500, (ROOT, 0, 0), (10, 11, 12), b"\xff\x80\x00"),
+        "03 05  0700000000000000 05000000 0600000000000000 dc050000  01000000 64"
         "03000000 ffffffff 00000000 00000000  03000000 0a000000 0b000000 0c000000  03000000 ff8000",
     ),
-    (Want("d", 7, 2), "02 06  0700000000000000 02000000  01000000 64"),
+    (Want("d", 7, 2), "03 06  0700000000000000 02000000  01000000 64"),
 ]
 EACH = pytest.mark.parametrize(("message", "golden"), GOLDEN, ids=[type(m).__name__ for m, _ in GOLDEN])
 
@@ -95,13 +93,13 @@ def test_unknown_tags(tag: int) -> None:
 
 
 def test_lists_beyond_their_bounds() -> None:
-    commit = encode(Commit(7, 2, 3, 4, ()))[:-4]
+    commit = encode(Commit(7, 3, 4, ()))[:-4]
     n = MAX_TOKENS + 1
     with pytest.raises(WireError, match="at most"):
         decode(commit + struct.pack("<I", n) + bytes(4 * n))
     n = MAX_NODES + 1
     with pytest.raises(WireError, match="at most"):
-        decode(encode(Draft("d", 7, 2, 5, 6, 0, (ROOT,) * n, (1,) * n, bytes(n))))
+        decode(encode(Draft("d", 7, 5, 6, 0, (ROOT,) * n, (1,) * n, bytes(n))))
     with pytest.raises(WireError, match="at most"):
         decode(encode(Want("d" * (MAX_TEXT + 1), 7, 2)))
 
@@ -109,14 +107,14 @@ def test_lists_beyond_their_bounds() -> None:
 def test_lists_at_their_bounds() -> None:
     n = MAX_NODES
     for message in (
-        Draft("d" * MAX_TEXT, 7, 2, 5, 6, 0, (ROOT,) * n, (1,) * n, bytes(n)),
-        Commit(7, 2, 3, 4, (1,) * MAX_TOKENS),
+        Draft("d" * MAX_TEXT, 7, 5, 6, 0, (ROOT,) * n, (1,) * n, bytes(n)),
+        Commit(7, 3, 4, (1,) * MAX_TOKENS),
     ):
         assert decode(encode(message)) == message
 
 
 def test_a_length_that_the_bytes_do_not_hold() -> None:
-    commit = encode(Commit(7, 2, 3, 4, ()))[:-4]
+    commit = encode(Commit(7, 3, 4, ()))[:-4]
     with pytest.raises(WireError, match="too short"):
         decode(commit + struct.pack("<I", MAX_TOKENS))
 
@@ -125,13 +123,27 @@ def test_a_length_that_the_bytes_do_not_hold() -> None:
 def test_parents_come_before_children(parents: tuple[int, ...]) -> None:
     n = len(parents)
     with pytest.raises(WireError, match="parent"):
-        decode(encode(Draft("d", 7, 2, 5, 6, 0, parents, (1,) * n, bytes(n))))
+        decode(encode(Draft("d", 7, 5, 6, 0, parents, (1,) * n, bytes(n))))
 
 
 @pytest.mark.parametrize(("parents", "tokens", "confidences"), [(1, 2, 2), (2, 1, 2), (2, 2, 1)])
 def test_a_draft_describes_each_node_once(parents: int, tokens: int, confidences: int) -> None:
     with pytest.raises(WireError, match="differ in length"):
-        decode(encode(Draft("d", 7, 2, 5, 6, 0, (ROOT,) * parents, (1,) * tokens, bytes(confidences))))
+        decode(encode(Draft("d", 7, 5, 6, 0, (ROOT,) * parents, (1,) * tokens, bytes(confidences))))
+
+
+@pytest.mark.parametrize("text", ["a\nb", "a\x1b[2J", "a\u202eb", "a\0"])
+def test_text_that_would_garble_a_log(text: str) -> None:
+    with pytest.raises(WireError, match="garble"):
+        decode(encode(Refuse("lead-1", text)))
+
+
+def test_a_refusal_has_the_bytes_that_version_2_reads() -> None:
+    """Such a drafter logs why it is refused."""
+    refusal = encode(Refuse("lead-1", "no"))
+    assert refusal[0] == 2 != VERSION
+    with pytest.raises(WireError, match="wire version 3"):
+        decode(bytes([VERSION]) + refusal[1:])
 
 
 def test_text_that_is_not_utf8() -> None:
@@ -152,7 +164,7 @@ def test_any_other_bytes_are_a_message_or_a_wire_error(body: bytes, tag: int) ->
 
 U64, U32 = st.integers(0, 2**64 - 1), st.integers(0, 2**32 - 1)
 I32 = st.integers(-(2**31), 2**31 - 1)
-TEXT = st.text(max_size=40)
+TEXT = st.text(max_size=40).filter(str.isprintable)
 TOKENS = st.lists(I32, max_size=40).map(tuple)
 FINITE = st.floats(allow_nan=False)
 
@@ -162,16 +174,24 @@ def drafts(draw: st.DrawFn) -> Draft:
     tokens = draw(TOKENS)
     parents = tuple(draw(st.integers(ROOT, i - 1)) for i in range(len(tokens)))
     confidences = draw(st.binary(min_size=len(tokens), max_size=len(tokens)))
-    head = (draw(TEXT), draw(U64), draw(U32), draw(U32), draw(U64), draw(U32))
+    head = (draw(TEXT), draw(U64), draw(U32), draw(U64), draw(U32))
     return Draft(*head, parents, tokens, confidences)
 
 
 MESSAGES: st.SearchStrategy[Message] = st.one_of(
     st.builds(
-        Open, TEXT, U64, U32, U64, U32, st.builds(SamplingParams, FINITE, I32, FINITE, FINITE, U64), TOKENS
+        Open,
+        TEXT,
+        U64,
+        U64,
+        U32,
+        st.builds(SamplingParams, FINITE, I32, FINITE, FINITE, U64),
+        TOKENS,
+        TEXT,
+        U32,
     ),
-    st.builds(Commit, U64, U32, U32, U64, TOKENS),
-    st.builds(Close, U64, U32, st.booleans()),
+    st.builds(Commit, U64, U32, U64, TOKENS),
+    st.builds(Close, TEXT, U64, st.booleans()),
     st.builds(Refuse, TEXT, TEXT),
     drafts(),
     st.builds(Want, TEXT, U64, U32),
@@ -186,7 +206,7 @@ def test_round_trip(message: Message) -> None:
 def test_not_a_number_arrives_as_such() -> None:
     """The wire carries it; whoever uses sampling parameters must be ready for it."""
     sampling = SamplingParams(math.nan, 0, 1.0, 0.0, 0)
-    arrived = decode(encode(Open("l", 1, 1, 1, 1, sampling, ())))
+    arrived = decode(encode(Open("l", 1, 1, 1, sampling, ())))
     assert isinstance(arrived, Open)
     assert math.isnan(arrived.sampling.temperature)
 

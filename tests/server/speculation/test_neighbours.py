@@ -28,7 +28,7 @@ class Neighbour:
     def __init__(self, *, lies: bool, in_time: bool) -> None:
         """in_time: its lies are there before the lead's step begins, else while it takes place."""
         self.lies, self.in_time = lies, in_time
-        self.sessions: dict[int, tuple[int, int, int]] = {}  # epoch, base, chain
+        self.sessions: dict[int, tuple[int, int]] = {}  # base, chain
         self._presence = Presence("drafter", "drafter", "toy", "0", CARD, 1, host="here")
         self._listener: Listener | None = None
         self._here = False
@@ -53,10 +53,10 @@ class Neighbour:
             return
         match message:
             case Open():
-                self.sessions[message.session] = message.epoch, len(message.tokens), message.chain
+                self.sessions[message.session] = len(message.tokens), message.chain
             case Commit():
                 end = message.base + len(message.tokens)
-                self.sessions[message.session] = message.epoch, end, message.chain
+                self.sessions[message.session] = end, message.chain
             case Close():
                 self.sessions.pop(message.session, None)
             case _:
@@ -66,8 +66,8 @@ class Neighbour:
 
     def guess(self) -> None:
         assert self._listener
-        for session, (epoch, base, chain) in self.sessions.items() if self.lies else ():
-            draft = Draft("drafter", session, epoch, base, chain, 1000, (-1,), (NONSENSE,), b"\xff")
+        for session, (base, chain) in self.sessions.items() if self.lies else ():
+            draft = Draft("drafter", session, base, chain, 1000, (-1,), (NONSENSE,), b"\xff")
             self._listener.received(draft)
 
     def describe(self, presence: Presence) -> None:
@@ -99,7 +99,7 @@ class Scene:
         self.backend = SlowedBackend(clock, self.neighbour)
         remote = RemoteDrafters(self.neighbour, OWN, max_ahead=8, clock=clock)
         self.neighbour.start(remote)
-        speculator = Speculator(Policy(lookup=False, waits=False), remote=remote, clock=clock)
+        speculator = Speculator(Policy(lookup=False), remote=remote, clock=clock)
         limits = Limits(n_batch=64, n_chunk=64, draft_max=4)
         self.harness = Harness(self.backend, speculator, limits=limits, clock=clock)
 

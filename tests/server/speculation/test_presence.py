@@ -9,13 +9,16 @@ import pytest
 
 from server.speculation.presence import (
     BLOCK,
+    MAX_BLOCKS,
+    MAX_NAME,
     MAX_SIZE_DIFFERENCE,
     Presence,
     VocabularyCard,
     misfit,
+    refusal,
     vocabulary_card,
 )
-from server.speculation.roster import MAX_PEERS, Roster, read_card, write_card
+from server.speculation.roster import MAX_CARD_BYTES, MAX_PEERS, Roster, read_card, write_card
 
 
 @dataclass
@@ -102,6 +105,10 @@ def test_a_later_version_may_say_more() -> None:
         ("drafter:anne", {"role": "king"}),
         ("drafter:anne", {"capacity": "many"}),
         ("drafter:anne", {"vocabulary": None}),
+        *[("drafter:anne", {"td_us": td_us}) for td_us in (-1, 1 << 32, 0.5, "1e999", [[7]])],
+        *[("drafter:anne", {"capacity": capacity}) for capacity in (-1, 1 << 17)],
+        *[("drafter:anne", {"wire": wire}) for wire in (-1, 256, None)],
+        *[(f"drafter:{id}", {"id": id}) for id in ("", "a b", "a\nb", "x" * 129, "a\u202eb")],
         ("drafter:anne", {"vocabulary": {"size": 1, "bos": None, "eos": None, "blocks": ["x"]}}),
     ],
 )
@@ -109,9 +116,70 @@ def test_cards_that_are_not_believed(member: str, change: dict[str, object]) -> 
     assert read_card(member, orjson.dumps(orjson.loads(write_card(ANNE)) | change)) is None
 
 
-@pytest.mark.parametrize("card", [b"", b"{", b"[]", b"\xff\xfe", b"null", b" " * (1 << 20) + b"{}"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"size": -1},
+        {"size": 1 << 30},
+        {"bos": -1},
+        {"eos": 1 << 40},
+        {"blocks": [-1]},
+        {"blocks": [1 << 32]},
+        {"blocks": [0] * (MAX_BLOCKS + 1)},
+        {"blocks": {"0": 1}},
+    ],
+)
+def test_vocabularies_that_are_not_believed(change: dict[str, object]) -> None:
+    card = orjson.loads(write_card(ANNE))
+    card["vocabulary"] |= change
+    assert read_card("drafter:anne", orjson.dumps(card)) is None
+
+
+@pytest.mark.parametrize(
+    "card",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"7",
+        b"\xff\xfe",
+        b"null",
+        b" " * MAX_CARD_BYTES + b"{}",
+        b"[" * 5000,
+        write_card(ANNE).replace(b'"td_us":900', b'"td_us":1' + b"0" * 400),
+        write_card(ANNE).replace(b'"td_us":900', b'"td_us":NaN'),
+        write_card(ANNE).replace(b'"td_us":900', b'"td_us":Infinity'),
+    ],
+)
 def test_cards_that_are_not_cards(card: bytes) -> None:
     assert read_card("drafter:anne", card) is None
+
+
+def test_names_on_a_card_cannot_forge_a_line_of_the_log() -> None:
+    said = "tiny\n2026-01-01 WARNING all is lost \x1b[31m" + "x" * 1000
+    card = orjson.dumps(orjson.loads(write_card(ANNE)) | {"model": said, "version": said, "host": said})
+    presence = read_card("drafter:anne", card)
+    assert presence is not None
+    for name in (presence.model, presence.version, presence.host):
+        assert name == ("tiny?2026-01-01 WARNING all is lost ?[31m" + "x" * 1000)[:MAX_NAME]
+
+
+def test_a_card_without_a_wire_version_is_of_version_2_and_refused() -> None:
+    card = orjson.loads(write_card(ANNE))
+    del card["wire"]
+    earlier = read_card("drafter:anne", orjson.dumps(card))
+    lead = replace(ANNE, id="lead", role="lead", version="0.9")
+    assert earlier is not None
+    assert refusal(lead, earlier) == (
+        "it speaks version 2 of the wire, this lead version 3: install duo 0.9 on both sides"
+    )
+    assert refusal(lead, ANNE) is None
+
+
+@pytest.mark.parametrize("n_blocks", [0, 4, 6, 17])
+def test_checksums_of_another_block_size_are_refused(n_blocks: int) -> None:
+    other = replace(LEAD, blocks=tuple(range(n_blocks)))
+    assert misfit(LEAD, other) == (f"{n_blocks} checksums for 4106 tokens: another version of duo made them")
 
 
 def test_a_roster_follows_the_cards() -> None:

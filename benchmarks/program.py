@@ -1,0 +1,104 @@
+"""What the programs share: flags, one line for an error, and where a result goes."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from benchmarks import report
+from drafters.settings import BUNDLED_MODEL as BUNDLED_DRAFT
+from server.errors import DuoError, StartupError
+from server.flags import n_cores
+from server.settings import BUNDLED_MODEL
+
+Result: TypeAlias = tuple[str, Sequence[str]]
+"""The title of a section, and its parts in markdown."""
+
+_SHARED: dict[str, dict[str, Any]] = {
+    "llama-server": {"type": Path, "help": "the llama-server binary"},
+    "model": {"type": Path, "default": BUNDLED_MODEL, "help": "GGUF file (default: bundled)"},
+    "inflated": {"type": Path, "help": "GGUF file (default: bundled, inflated to 400M)"},
+    "draft-model": {"type": Path, "default": BUNDLED_DRAFT, "help": "GGUF file of the draft model"},
+    "device": {"type": int, "help": "CUDA device of each server's model"},
+    "draft-device": {"type": int, "help": "CUDA device of each server's draft model"},
+    "threads": {"type": int, "default": n_cores(), "help": "threads of each server's model"},
+    "duo-flags": {"type": str.split, "default": [], "help": "more flags for duo"},
+    "prompts": {"type": int, "default": 12, "help": "how many different prompts"},
+    "rounds": {"type": int, "default": 1, "help": "how often everything is asked"},
+    "max-tokens": {"type": int, "default": 128, "help": "longest reply"},
+}
+
+
+def make_parser(name: str, what: str, *shared: str, **defaults: Any) -> argparse.ArgumentParser:
+    """A parser with --append and these shared flags. "inflated" is --model with another default."""
+    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=what)
+    for flag in shared:
+        parser.add_argument("--model" if flag == "inflated" else f"--{flag}", **_SHARED[flag])
+    parser.add_argument("--append", type=Path, help="append the result to this markdown file")
+    parser.set_defaults(**defaults)
+    return parser
+
+
+def numbers(text: str) -> list[int]:
+    """ "1,4" is [1, 4]. Raises ValueError for numbers below 1."""
+    found = [int(part) for part in text.split(",") if part]
+    if min(found, default=1) < 1:
+        raise ValueError(text)
+    return found
+
+
+def floats(text: str) -> list[float]:
+    return [float(part) for part in text.split(",") if part]
+
+
+def names(text: str) -> list[str]:
+    return text.split(",")
+
+
+def run(
+    parser: argparse.ArgumentParser,
+    argv: Sequence[str] | None,
+    measure: Callable[[argparse.Namespace], Result],
+) -> int:
+    """Parse, measure, print the section and append it where asked; returns the exit status. SIGTERM and
+    Ctrl-C leave through the with blocks, which end the servers."""
+    arguments = sys.argv[1:] if argv is None else argv
+    args = parser.parse_args(arguments)
+    module = parser.prog.removeprefix("python -m ")
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        title, parts = measure(args)
+    except (DuoError, OSError) as error:
+        print(f"{module.removeprefix('benchmarks.')}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    report.publish(report.section(title, module, arguments, parts), args.append)
+    return 0
+
+
+def leave(*_: object) -> None:
+    """A signal handler."""
+    raise SystemExit(0)
+
+
+def check_files(*paths: Path) -> None:
+    """Raises StartupError."""
+    for path in paths:
+        if not path.is_file():
+            raise StartupError(f"no file at {path}")
+
+
+def binary(path: Path) -> Path:
+    """The absolute path of llama-server. Raises StartupError unless it can be executed."""
+    check_files(path)
+    if not os.access(path, os.X_OK):
+        raise StartupError(f"{path} cannot be executed: --llama-server takes the binary")
+    return path.resolve()

@@ -1,0 +1,36 @@
+"""Contexts and batches that are smaller than the number of sequences: llama.cpp alone aborts."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import pytest
+
+from server.calibration import measure, steady_widths
+from server.llama.backend import Batch
+from server.llama.llamacpp import LlamaBackend, LlamaOptions
+from server.settings import BUNDLED_MODEL
+from tests.process.duo import run
+
+pytestmark = pytest.mark.model
+
+
+@pytest.mark.parametrize(("n_cells", "n_seqs", "n_batch"), [(1, 18, 512), (40, 18, 512), (4096, 96, 32)])
+def test_every_sequence_has_a_row_and_steps_can_be_measured(n_cells: int, n_seqs: int, n_batch: int):
+    options = LlamaOptions(BUNDLED_MODEL, n_cells=n_cells, n_seqs=n_seqs, n_batch=n_batch)
+    with closing(LlamaBackend(options)) as backend:
+        assert backend.n_cells == max(256, n_cells)
+        assert set(measure(backend, 4, budget_s=0.1)) <= {1, 2, 3, 4}
+        steady_widths(backend, 2, 4)
+        batch = Batch()
+        for seq in range(n_seqs):
+            batch.extend(seq, 0, [40], 1)
+        assert len(backend.decode(batch)) == n_seqs
+
+
+def test_steps_wider_than_a_batch_are_refused_at_start():
+    for command in (("serve", "--stable-width", "64"), ("probe", "--max-width", "64")):
+        done = run(*command, "--batch-size", "40", *(("--port", "0") if command[0] == "serve" else ()))
+        assert done.returncode == 1
+        assert "Traceback" not in done.stderr
+        assert "--batch-size 64" in done.stdout + done.stderr

@@ -1,0 +1,150 @@
+"""A session ends whole, whatever raises on the way: its sequences, the proposer's session and its caller."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+from collections.abc import Sequence
+from types import SimpleNamespace
+
+import pytest
+
+from server.engine import thread
+from server.engine.engine import Engine
+from server.engine.events import Failed
+from server.engine.proposer import NoProposer
+from server.engine.request import Speculation
+from server.engine.scheduler import Limits
+from server.errors import BackendError
+from server.llama.fake import FakeBackend
+from server.sampling.params import SamplingParams
+from tests.server.engine.shifting import Following, alone, asked, backend
+from tests.server.engine.test_engine import ENDLESS, plain
+from tests.support import PROMPT, Harness, OracleProposer, request
+
+MANY = 50  # failed steps
+
+
+class Unopened(OracleProposer):
+    """Fails on every session after it has begun to keep it."""
+
+    def open(
+        self,
+        session: int,
+        tokens: Sequence[int],
+        sampling: SamplingParams,
+        bounds: Speculation,
+        n_dropped: int = 0,
+    ) -> None:
+        super().open(session, tokens, sampling, bounds, n_dropped)
+        raise RuntimeError("a bad presence card")
+
+
+def test_a_session_that_the_proposer_fails_on_is_answered_without_drafts():
+    [expected] = plain(request())
+    harness = Harness(proposer=Unopened([PROMPT + expected]))
+    [outcome] = harness.run(request())
+    assert outcome.tokens == expected
+    assert outcome.finished.stats.n_drafted == 0
+
+
+def test_a_reply_goes_on_without_drafts_if_it_cannot_be_opened_again_after_a_shift():
+    class OpenedOnce(Following):
+        def open(
+            self,
+            session: int,
+            tokens: Sequence[int],
+            sampling: SamplingParams,
+            bounds: Speculation,
+            n_dropped: int = 0,
+        ) -> None:
+            super().open(session, tokens, sampling, bounds, n_dropped)
+            if len(self.opened) > 1:
+                raise RuntimeError("a bad presence card")
+
+    expected = alone(asked())
+    proposer = OpenedOnce([PROMPT + expected])
+    [outcome] = Harness(backend(), proposer).run(asked())
+    assert outcome.tokens == expected
+    assert len(proposer.opened) == 2
+    assert 0 < outcome.finished.stats.n_drafted < len(expected)
+
+
+def broken_trim(self: FakeBackend, seq: int, length: int) -> None:
+    raise BackendError("the KV cache cannot be trimmed")
+
+
+@pytest.mark.parametrize("all_at_once", [False, True])
+def test_sessions_end_though_their_sequences_cannot_be_emptied(
+    all_at_once: bool, monkeypatch: pytest.MonkeyPatch
+):
+    oracle = OracleProposer([])
+    harness = Harness(FakeBackend(ENDLESS, n_seqs=2), oracle, n_slots=2, limits=Limits(n_batch=64, leaves=1))
+    ids = harness.submit(request(), request((1, 2)))
+    for _ in range(3):
+        harness.engine.step()
+    with monkeypatch.context() as patch:
+        patch.setattr(FakeBackend, "trim", broken_trim)
+        if all_at_once:
+            with pytest.raises(BackendError):
+                harness.engine.fail_all(BackendError("a defect"))
+        else:
+            for id in ids:
+                with pytest.raises(BackendError):
+                    harness.engine.cancel(id)
+    assert all(harness.outcomes[id].ended for id in ids)
+    assert oracle.idle()
+    asks = request(max_tokens=5), request((1, 2), max_tokens=5)
+    assert [outcome.tokens for outcome in harness.run(*asks)] == plain(*asks, model=ENDLESS)
+
+
+def to_the_end(harness: Harness) -> None:
+    while harness.engine.step():
+        pass
+
+
+def test_a_session_that_cannot_be_put_back_waits_all_the_same(monkeypatch: pytest.MonkeyPatch):
+    harness = Harness(FakeBackend(ENDLESS, n_cells=420, n_ctx=420))
+    ids = harness.submit(*(request((i, *PROMPT), max_tokens=150) for i in range(4)))
+    harness.engine.step()
+    with monkeypatch.context() as patch:
+        patch.setattr(FakeBackend, "trim", broken_trim)
+        with pytest.raises(BackendError):
+            to_the_end(harness)
+    assert (harness.engine.n_active, harness.engine.n_waiting) == (3, 1)
+    harness.engine.fail_all(BackendError("a defect"))
+    assert all(isinstance(harness.outcomes[id].events[-1], Failed) for id in ids)
+
+
+class Undrained(NoProposer):
+    """Cannot take in what arrived."""
+
+    def drain(self) -> None:
+        raise RuntimeError("a message that nobody can read")
+
+
+async def test_steps_that_fail_pause_for_longer_and_longer(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    loop, many = asyncio.get_running_loop(), asyncio.Event()
+    pauses: list[float] = []
+
+    class Timeless(queue.SimpleQueue[object]):
+        """Notes how long it was to wait, and does not."""
+
+        def get(self, block: bool = True, timeout: float | None = None) -> object:
+            pauses.append(timeout or 0.0)
+            if len(pauses) == MANY:
+                loop.call_soon_threadsafe(many.set)
+            return super().get(block=len(pauses) > MANY)
+
+    monkeypatch.setattr(thread, "queue", SimpleNamespace(SimpleQueue=Timeless, Empty=queue.Empty))
+    model = FakeBackend()
+    running = thread.EngineThread(lambda emit: Engine(model, Undrained(), emit), n_ctx=model.n_ctx)
+    running.start()
+    await many.wait()
+    await running.stop()
+    growing = pauses[: pauses.index(thread.MOST_PAUSE_S)]
+    assert growing == sorted(set(growing))
+    assert set(pauses[len(growing) : MANY]) == {thread.MOST_PAUSE_S}
+    assert "nobody can read" in caplog.text

@@ -1,0 +1,69 @@
+"""Shadow sequences hold nothing once their session has ended, however it did."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from server.engine.events import Failed
+from server.engine.proposer import ROOT, Ask, NoProposer, Planned, Proposal
+from server.errors import BackendError
+from server.llama.backend import Batch, Logits
+from server.llama.fake import FakeBackend
+from tests.server.engine.test_engine import ENDLESS, Exhausted
+from tests.support import Harness, Outcome, request
+
+SHORT = (5, 6, 7)  # a prompt that is evaluated in the step that verifies the first tree
+
+
+class Forked(NoProposer):
+    """Guesses two alternatives for the next token of every session."""
+
+    def propose(self, asks: Sequence[Ask], n_rows: int, n_cells: int) -> Planned:
+        return Planned([Proposal((97, 98), (ROOT, ROOT), ("fork", "fork")) for _ in asks])
+
+
+def assert_clean_after(harness: Harness, failed: Outcome) -> None:
+    """The engine holds nothing of a failed session, and the next reply is the right one."""
+    assert isinstance(failed.events[-1], Failed)
+    harness.engine.check()
+    [expected] = Harness(FakeBackend(ENDLESS)).run(request(SHORT))
+    [after] = harness.run(request(SHORT))
+    assert after.tokens == expected.tokens
+
+
+def test_a_failed_decode_leaves_no_cells_in_shadows(monkeypatch: pytest.MonkeyPatch):
+    harness = Harness(FakeBackend(ENDLESS), Forked())
+    decode = FakeBackend.decode
+
+    def fail_after_writing(self: FakeBackend, batch: Batch) -> Logits:
+        decode(self, batch)
+        raise BackendError("llama_decode returned -3")
+
+    [id] = harness.submit(request(SHORT))
+    with monkeypatch.context() as patch:
+        patch.setattr(FakeBackend, "decode", fail_after_writing)
+        harness.engine.step()
+    assert_clean_after(harness, harness.outcomes[id])
+
+
+def test_a_grammar_that_gives_up_in_the_first_step_leaves_no_cells_in_shadows():
+    class AtOnce(Exhausted):
+        def __init__(self) -> None:
+            self._left = 1
+
+    harness = Harness(FakeBackend(ENDLESS), Forked())
+    [failed] = harness.run(replace(request(SHORT), constraint=AtOnce))
+    assert_clean_after(harness, failed)
+
+
+def test_check_finds_cells_that_nobody_accounts_for():
+    for seq in (0, 14):
+        harness = Harness(FakeBackend(ENDLESS))
+        batch = Batch()
+        batch.extend(seq, 0, [1], 1)
+        harness.backend.decode(batch)
+        with pytest.raises(AssertionError, match="cells"):
+            harness.engine.check()
