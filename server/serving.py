@@ -39,42 +39,21 @@ def served_by(
     settings: LeadSettings, site: Site, backend: LlamaBackend, engine: EngineThread, proposer: Speculator
 ) -> Served:
     vocabulary = backend.vocab
-    template = ChatTemplate(
-        settings.chat_template or backend.chat_template,
-        room=Room(backend.n_ctx, vocabulary.longest),
-        bos=_special(vocabulary, vocabulary.bos),
-        eos=_special(vocabulary, vocabulary.eos),
-    )
     card = _card(settings.name, settings.model, backend.model, backend.n_ctx)
-    card = replace(card, note=settings.note, aliases=settings.names[1:])
     probed = recall("probe", of_model(backend.options))
     exactness = ExactnessHealth(settings.exactness, settings.stable_width, probed)
-
-    def health() -> Health:
-        return Health(
-            status="stuck" if engine.stuck() else "draining" if engine.draining else "ok",
-            slots_total=settings.parallel,
-            slots_busy=engine.engine.n_active,
-            queued=engine.engine.n_waiting,
-            step_python_us=engine.engine.step_overhead_us(),
-            drafters=_drafters(proposer),
-            exactness=exactness,
-            draft_mode="async" if site.draft_model is None else "sync",
-            gate=GateHealth(
-                proposer.pace.rate,
-                {rows: seconds * 1e3 for rows, seconds in proposer.costs.table().items()},
-                proposer.widths.best,
-                {rows: seconds * 1e3 for rows, seconds in proposer.widths.steady.items()},
-            ),
-        )
-
     return Served(
         engine,
         vocabulary,
-        template,
-        card,
+        ChatTemplate(
+            settings.chat_template or backend.chat_template,
+            room=Room(backend.n_ctx, vocabulary.longest),
+            bos=_special(vocabulary, vocabulary.bos),
+            eos=_special(vocabulary, vocabulary.eos),
+        ),
+        replace(card, note=settings.note, aliases=settings.names[1:]),
         settings.sampling,
-        health,
+        lambda: _health(settings, site, engine, proposer, exactness),
         f"duo-{version('duo')}",
         grammars=Compiler(vocabulary),
         ask=engine.ask,
@@ -82,6 +61,31 @@ def served_by(
         prompt_work=PromptWork(settings.max_queued),
         seed=None if settings.seed < 0 else settings.seed,
         max_tokens=settings.predict if settings.predict > 0 else None,
+    )
+
+
+def _health(
+    settings: LeadSettings,
+    site: Site,
+    engine: EngineThread,
+    proposer: Speculator,
+    exactness: ExactnessHealth,
+) -> Health:
+    return Health(
+        status="stuck" if engine.stuck() else "draining" if engine.draining else "ok",
+        slots_total=settings.parallel,
+        slots_busy=engine.engine.n_active,
+        queued=engine.engine.n_waiting,
+        step_python_us=engine.engine.step_overhead_us(),
+        drafters=_drafters(proposer),
+        exactness=exactness,
+        draft_mode="async" if site.draft_model is None else "sync",
+        gate=GateHealth(
+            proposer.pace.rate,
+            {rows: seconds * 1e3 for rows, seconds in proposer.costs.table().items()},
+            proposer.widths.best,
+            {rows: seconds * 1e3 for rows, seconds in proposer.widths.steady.items()},
+        ),
     )
 
 
