@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from importlib.metadata import version
@@ -81,12 +82,16 @@ def _health(
         exactness=exactness,
         draft_mode="async" if site.draft_model is None else "sync",
         gate=GateHealth(
-            proposer.pace.rate,
-            {rows: seconds * 1e3 for rows, seconds in proposer.costs.table().items()},
+            round(proposer.pace.rate, 1),
+            _milliseconds(proposer.costs.table()),
             proposer.widths.best,
-            {rows: seconds * 1e3 for rows, seconds in proposer.widths.steady.items()},
+            _milliseconds(proposer.widths.steady),
         ),
     )
+
+
+def _milliseconds(seconds: Mapping[int, float]) -> dict[str, float]:
+    return {str(rows): round(value * 1e3, 3) for rows, value in seconds.items()}
 
 
 def embedding_by(stack: ExitStack, embedder: LlamaEmbedder, lead: ModelCard) -> Embedding:
