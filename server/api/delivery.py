@@ -1,4 +1,4 @@
-"""A reply on its way to a client who may go away: whole, or as a stream of server-sent events."""
+"""Sends an answer to a client that may leave: whole, or as server-sent events."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
 class Json(Response):
-    """content: an object, or JSON already."""
+    """content: an object, or bytes of JSON."""
 
     media_type = "application/json"
 
@@ -30,14 +30,14 @@ class Json(Response):
 
 
 class Deliverable(Protocol):
-    """What a route has to say: begin it, then take it whole or in chunks."""
+    """The answer of a route: begin(), then whole() or chunks()."""
 
     async def begin(self) -> None:
-        """Wait until the engine takes it up. Raises the error if it fails before that."""
+        """Wait until the engine starts the request. Raises the error of a failure before that."""
         ...
 
     async def whole(self) -> bytes:
-        """The JSON of all of it."""
+        """The answer as JSON."""
         ...
 
     def chunks(self) -> AsyncIterator[bytes]:
@@ -45,13 +45,14 @@ class Deliverable(Protocol):
         ...
 
     def cancel(self) -> None:
-        """Nobody will read the rest."""
+        """Cancel all generations."""
         ...
 
 
 async def deliver(request: Request, reply: Deliverable, *, stream: bool) -> Response:
-    """The reply whole, or a stream that begins once the engine has taken the request up, so that every
-    refusal before that is a real HTTP status. However it ends, so do its generations."""
+    """The whole answer, or a stream. A stream begins once the engine has started the request, so that every
+    refusal before is an HTTP status. When the response ends, for any reason, its generations are
+    cancelled."""
     try:
         if not stream:
             return Json(await unless_gone(request, reply.whole()))
@@ -63,7 +64,7 @@ async def deliver(request: Request, reply: Deliverable, *, stream: bool) -> Resp
 
 
 class _Stream(EventSourceResponse):
-    """The chunks of one reply. However it ends, even before its first chunk, so do its generations."""
+    """The chunks of one answer. Cancels its generations at its end, also before the first chunk."""
 
     def __init__(self, reply: Deliverable) -> None:
         super().__init__(
@@ -84,8 +85,8 @@ class _Stream(EventSourceResponse):
 
 
 def warm_up() -> None:
-    """To be called in the event loop, before the first request: the first stream of all loads modules, for
-    tens of milliseconds."""
+    """Call it on the event loop before the first request: the first stream loads modules, for tens of
+    milliseconds."""
     EventSourceResponse(_nothing())
 
 
@@ -95,7 +96,7 @@ async def _nothing() -> AsyncIterator[bytes]:
 
 
 async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """The work's result. Raises ClientDisconnect, the work cancelled, if the client goes away before."""
+    """The result of work. If the client leaves first, cancels work and raises ClientDisconnect."""
     task = asyncio.ensure_future(work)
     watch = asyncio.ensure_future(_disconnected(request))
     try:
