@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Coroutine
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
 from sse_starlette import EventSourceResponse
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
+
+if TYPE_CHECKING:
+    from server.api.answer import Answer
 
 T = TypeVar("T")
 
@@ -29,59 +32,39 @@ class Json(Response):
         return content if isinstance(content, bytes) else orjson.dumps(content)
 
 
-class Deliverable(Protocol):
-    """The answer of a route: begin(), then whole() or chunks()."""
-
-    async def begin(self) -> None:
-        """Wait until the engine starts the request. Raises the error of a failure before that."""
-        ...
-
-    async def whole(self) -> bytes:
-        """The answer as JSON."""
-        ...
-
-    def chunks(self) -> AsyncIterator[bytes]:
-        """Server-sent events, one or more at a time, each complete with its blank line."""
-        ...
-
-    def cancel(self) -> None:
-        """Cancel all generations."""
-        ...
-
-
-async def deliver(request: Request, reply: Deliverable, *, stream: bool) -> Response:
+async def deliver(request: Request, answer: Answer, *, stream: bool) -> Response:
     """The whole answer, or a stream. A stream begins once the engine has started the request, so that every
     refusal before is an HTTP status. When the response ends, for any reason, its generations are
     cancelled."""
     try:
         if not stream:
-            return Json(await unless_gone(request, reply.whole()))
-        await unless_gone(request, reply.begin())
+            return Json(await unless_gone(request, answer.whole()))
+        await unless_gone(request, answer.begin())
     except BaseException:
-        reply.cancel()
+        answer.cancel()
         raise
-    return _Stream(reply)
+    return _Stream(answer)
 
 
 class _Stream(EventSourceResponse):
     """The chunks of one answer. Cancels its generations at its end, also before the first chunk."""
 
-    def __init__(self, reply: Deliverable) -> None:
+    def __init__(self, answer: Answer) -> None:
         super().__init__(
-            reply.chunks(),
+            answer.chunks(),
             headers=STREAM_HEADERS,
             ping=KEEP_ALIVE_S,
             sep="\n",
             media_type="text/event-stream",
             shutdown_grace_period=DRAIN_S,
         )
-        self._reply = reply
+        self._answer = answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await super().__call__(scope, receive, send)
         finally:
-            self._reply.cancel()
+            self._answer.cancel()
 
 
 def warm_up() -> None:

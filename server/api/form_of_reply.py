@@ -16,7 +16,7 @@ from server.api.call_grammar import (
 )
 from server.api.chat.schema import ChatRequest
 from server.api.served import Served
-from server.api.structured import StructuredFields, constraint, forms
+from server.api.structured import StructuredFields, constraint, forms, schema_of
 from server.api.tools import Calling, calling
 from server.errors import InvalidRequestError
 from server.grammar.compiler import Start
@@ -127,9 +127,5 @@ def _place(tool: int) -> str:
 
 def _answer(body: StructuredFields) -> dict[str, Any] | None:
     """The schema of a reply without calls."""
-    asked = body.response_format
-    if asked is None or asked.type == "text":
-        return body.json_schema
-    if asked.json_schema is not None:
-        return asked.json_schema.definition
-    return asked.definition or {"type": "object"}
+    schema, _ = schema_of(body)
+    return {"type": "object"} if schema is None and "response_format" in forms(body) else schema

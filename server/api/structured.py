@@ -68,13 +68,15 @@ def constraint(served: Served, body: StructuredFields) -> Start | None:
         )
     if body.grammar:
         return served.grammars.gbnf(body.grammar)
-    if body.json_schema is not None:
-        return served.grammars.json_schema(body.json_schema)
+    schema, place = schema_of(body)
+    return served.grammars.json_object() if schema is None else served.grammars.json_schema(schema, place)
+
+
+def schema_of(body: StructuredFields) -> tuple[dict[str, Any] | None, str]:
+    """The schema of a reply and its place in the body. None: there is none, or any object fits."""
     asked = body.response_format
-    assert asked is not None
-    if asked.type == "json_schema":
-        assert asked.json_schema is not None
-        return served.grammars.json_schema(asked.json_schema.definition, "response_format.json_schema.schema")
-    if asked.definition is not None:
-        return served.grammars.json_schema(asked.definition, "response_format.schema")
-    return served.grammars.json_object()
+    if asked is None or asked.type == "text":
+        return body.json_schema, "json_schema"
+    if asked.type == "json_schema" and asked.json_schema is not None:
+        return asked.json_schema.definition, "response_format.json_schema.schema"
+    return asked.definition, "response_format.schema"

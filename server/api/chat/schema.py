@@ -38,17 +38,9 @@ class ChatMessage(Body):
 
     def for_template(self) -> dict[str, Any]:
         """The message as chat templates expect it; they know no developer role."""
+        given = {name: value for name, value in self.model_dump(exclude={"content"}).items() if value}
         role = "system" if self.role == "developer" else self.role
-        message: dict[str, Any] = {"role": role, "content": joined(self.content or "")}
-        if self.tool_calls:
-            message["tool_calls"] = [call.model_dump() for call in self.tool_calls]
-        if self.name is not None:
-            message["name"] = self.name
-        if self.tool_call_id is not None:
-            message["tool_call_id"] = self.tool_call_id
-        if self.reasoning_content:
-            message["reasoning_content"] = self.reasoning_content
-        return message
+        return {**given, "role": role, "content": joined(self.content or "")}
 
 
 class ChatRequest(GenerationFields, ToolFields):
