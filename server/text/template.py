@@ -147,9 +147,13 @@ class ChatTemplate:
         self, messages: Sequence[Message], setting: Setting, *, add_generation_prompt: bool = True
     ) -> str:
         try:
-            with self._limit():
-                told = adapted(messages, setting.tools, self.wants)
-                text = self._raw(told, setting, add_generation_prompt=add_generation_prompt)
+            text = self._limit.run(
+                lambda: self._raw(
+                    adapted(messages, setting.tools, self.wants),
+                    setting,
+                    add_generation_prompt=add_generation_prompt,
+                )
+            )
             self._room.check_bytes(len(text.encode()))  # raises for a text that cannot be tokenised, too
             return text
         except DuoError:

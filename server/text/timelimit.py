@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import Callable
+from typing import TypeVar
 
 from server.errors import TimeLimitError
+
+T = TypeVar("T")
+
+AGAIN_S = 0.1  # between two attempts to end a block: far longer than leaving it takes
 
 
 class _Ended(BaseException):
@@ -15,20 +19,28 @@ class _Ended(BaseException):
 
 
 class _Block:
-    """One block in one thread."""
+    """A call in one thread."""
 
     def __init__(self) -> None:
         self._thread = ctypes.c_ulong(threading.get_ident())
         self._lock = threading.Lock()
         self._left = False
         self._ended = False
+        self._timer: threading.Timer | None = None
 
-    def end(self) -> None:
-        """Raise _Ended in the block's thread, unless the block has been left."""
+    def end(self, *, again: bool = False) -> None:
+        """Raise _Ended in the thread every AGAIN_S until the block has been left: a finalizer may swallow
+        it."""
         with self._lock:
-            if not self._left and not self._ended:
+            if not self._left and (again or not self._ended):
                 self._ended = True
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(self._thread, ctypes.py_object(_Ended))
+                self.end_in(AGAIN_S, again=True)
+
+    def end_in(self, seconds: float, *, again: bool = False) -> None:
+        self._timer = threading.Timer(seconds, self.end, kwargs={"again": again})
+        self._timer.daemon = True
+        self._timer.start()
 
     def leave(self) -> None:
         """No _Ended is raised after this; one that is pending is raised here."""
@@ -37,40 +49,39 @@ class _Block:
         if self._ended:
             for _ in range(1000):  # the interpreter raises at a jump back
                 pass
+        elif self._timer is not None:
+            self._timer.cancel()
 
 
 class TimeLimit:
-    """Limits blocks in any thread to a number of seconds each. It cannot interrupt a call into C, and a block
-    should hold no lock that others need."""
+    """Limits calls in any thread to a number of seconds each. It cannot interrupt a call into C, and what is
+    called should hold no lock that others need."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._blocks: set[_Block] = set()
         self._stopped = False
 
-    @contextmanager
-    def __call__(self) -> Generator[None]:
-        """Raises TimeLimitError if the block takes too long or stop() is called."""
+    def run(self, work: Callable[[], T]) -> T:
+        """The result of work. Raises TimeLimitError if it takes too long or stop() is called."""
         block = _Block()
-        timer = threading.Timer(self._seconds, block.end)
-        timer.daemon = True
-        self._blocks.add(block)
         try:
-            timer.start()
+            self._blocks.add(block)
             if self._stopped:
-                block.end()
+                raise _Ended
+            block.end_in(self._seconds)
             try:
-                yield
+                return work()
             finally:
                 block.leave()
         except _Ended:
+            block.leave()  # again, if _Ended came before it was left; the next one is AGAIN_S away
             raise TimeLimitError(self._seconds) from None
         finally:
-            timer.cancel()
             self._blocks.discard(block)
 
     def stop(self) -> None:
-        """End all blocks, later ones too."""
+        """End all calls, later ones too."""
         self._stopped = True
         for block in list(self._blocks):
             block.end()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+from contextlib import suppress
+from functools import partial
 
 import pytest
 
@@ -10,8 +13,9 @@ from server.errors import TimeLimitError
 from server.text.timelimit import TimeLimit
 
 
-def forever(begun: threading.Event) -> None:
-    begun.set()
+def forever(begun: threading.Event | None = None) -> None:
+    if begun is not None:
+        begun.set()
     while True:
         try:
             pass
@@ -19,20 +23,40 @@ def forever(begun: threading.Event) -> None:
             raise AssertionError("code that catches exceptions goes on") from None
 
 
-def test_a_block_ends_after_its_time():
-    limit = TimeLimit(0.01)
-    with pytest.raises(TimeLimitError, match=r"0\.01 s"), limit():
-        forever(threading.Event())
+def a_while(n: int) -> None:
+    for _ in range(n):
+        pass
 
 
-def test_a_block_in_another_thread_ends_when_it_is_told_to():
+def test_a_call_ends_after_its_time():
+    with pytest.raises(TimeLimitError, match=r"0\.01 s"):
+        TimeLimit(0.01).run(forever)
+
+
+def test_a_finalizer_that_swallows_the_end_does_not_save_a_call(monkeypatch: pytest.MonkeyPatch):
+    swallowed: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", swallowed.append)
+
+    class Endless:
+        def __del__(self) -> None:
+            forever()
+
+    def work() -> None:
+        Endless()
+        forever()
+
+    with pytest.raises(TimeLimitError):
+        TimeLimit(0.01).run(work)
+    assert len(swallowed) == 1
+
+
+def test_a_call_in_another_thread_ends_when_it_is_told_to():
     limit, begun = TimeLimit(1000), threading.Event()
     raised: list[BaseException] = []
 
     def work() -> None:
         try:
-            with limit():
-                forever(begun)
+            limit.run(partial(forever, begun))
         except TimeLimitError as error:
             raised.append(error)
 
@@ -42,29 +66,22 @@ def test_a_block_in_another_thread_ends_when_it_is_told_to():
     limit.stop()
     thread.join(30)
     assert len(raised) == 1
-    with pytest.raises(TimeLimitError), limit():  # later blocks end at once
-        forever(begun)
+    with pytest.raises(TimeLimitError):  # later ones do not begin
+        limit.run(lambda: pytest.fail("it began"))
 
 
-def test_a_block_that_ends_in_time_or_fails_is_left_alone():
+def test_a_call_that_ends_in_time_or_fails_is_left_alone():
     limit = TimeLimit(1000)
-    with limit():
-        pass
-    with pytest.raises(KeyError), limit():
-        raise KeyError
+    assert limit.run(lambda: 7) == 7
+    with pytest.raises(ZeroDivisionError):
+        limit.run(lambda: 1 // 0)
     limit.stop()
-    for _ in range(100_000):  # nothing is raised here
-        pass
+    a_while(100_000)  # nothing is raised here
 
 
-def test_of_many_blocks_that_end_when_their_time_does_none_raises_later():
-    for _ in range(300):
-        limit = TimeLimit(0.0005)
-        try:
-            with limit():
-                for _ in range(5_000):
-                    pass
-        except TimeLimitError:
-            pass
-        for _ in range(2_000):
-            pass
+def test_of_many_calls_that_end_when_their_time_does_none_raises_later():
+    for _ in range(1000):
+        with suppress(TimeLimitError):
+            TimeLimit(0.0005).run(partial(a_while, 10_000))
+        a_while(2_000)
+    a_while(1_000_000)
