@@ -21,7 +21,7 @@ PAD = 0  # the token of rows that are there for the width only
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class RowLayout:
     """How one session's rows were added. tree: None if only its own sequence has any; n_shadows: how many
     shadows have the pending tokens, too."""
 
@@ -30,7 +30,7 @@ class Rows:
     n_shadows: int
 
 
-NOT_PLACED = Rows(None, 0, 0)
+NO_LAYOUT = RowLayout(None, 0, 0)
 
 
 class Sequences:
@@ -75,7 +75,7 @@ class Sequences:
 
     def add(
         self, batch: Batch, session: Session, proposal: Proposal, n_pad: int, *, wide: bool = False
-    ) -> Rows:
+    ) -> RowLayout:
         """Rows for all pending tokens, the last with logits, then for the proposal, then n_pad that nobody
         reads. wide: all shadows take part, so that steps with as many rows have the same shape."""
         rows = session.tokens[session.n_kv :]
@@ -84,7 +84,7 @@ class Sequences:
             self.checkpoints.before_guesses(session.seq)
         if proposal.parents == tuple(range(-1, n - 1)) and not (wide and self._n_shadows):
             batch.extend(session.seq, session.n_kv, [*rows, *proposal.tokens, *[PAD] * n_pad], 1 + n + n_pad)
-            return Rows(None, n_pad, 0)
+            return RowLayout(None, n_pad, 0)
         tree = branches(proposal.parents)
         assert tree.n_leaves <= self.most_leaves, f"{tree.n_leaves} leaves"
         n_shadows = self._n_shadows if wide else tree.n_leaves - 1
@@ -99,9 +99,9 @@ class Sequences:
             batch.append(of_leaves[below], base + depth, token, wanted=True)
         end = base + sum(MAIN in below for below in tree.below)
         batch.extend(session.seq, end, [PAD] * n_pad, n_pad)
-        return Rows(tree, n_pad, n_shadows)
+        return RowLayout(tree, n_pad, n_shadows)
 
-    def settle(self, session: Session, placed: Rows, nodes: Sequence[int]) -> None:
+    def settle(self, session: Session, layout: RowLayout, nodes: Sequence[int]) -> None:
         """All pending tokens and these nodes of the proposal are in the sequence now, nothing else; or, where
         it cannot be trimmed, none of them: they are to be evaluated again. To be called with session.n_kv as
         it was before the step."""
@@ -111,10 +111,10 @@ class Sequences:
             return
         base = len(session.tokens)
         session.n_kv = base + len(nodes)
-        tree = placed.tree
+        tree = layout.tree
         if tree is not None:
             main = sum(MAIN in tree.below[node] for node in nodes)
-            shadows = self._shadows(session.seq)[: placed.n_shadows]
+            shadows = self._shadows(session.seq)[: layout.n_shadows]
             if main < len(nodes):
                 winner = shadows[tree.below[nodes[-1]][0] - 1]
                 self._backend.trim(session.seq, base + main)

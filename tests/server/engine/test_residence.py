@@ -341,7 +341,7 @@ def test_those_who_rest_leave_before_a_long_prompt_and_come_back():
     pace = found.engine._residence.pace  # pyright: ignore[reportPrivateUsage]
     for i in range(3):
         found.run(ask(prompt(i)))
-    assert found.engine._cache.n_cells > 300  # pyright: ignore[reportPrivateUsage]
+    assert found.engine._residence.cache.n_cells > 300  # pyright: ignore[reportPrivateUsage]
     assert not tiers.counters().memory_snapshots
     for i in range(500):
         pace.stepped(0.01 * (i % 2), i % 2)  # 10 ms a cell

@@ -215,7 +215,7 @@ def test_the_first_long_prompt_after_a_restart_finds_an_empty_cache(tmp_path: Pa
     for remembering in (True, False):
         with life(tmp_path, n_seqs=4, notes=notes if remembering else None) as after:
             assert after.run(ask([*prompt(0), 7], max_tokens=1))[0] >= 99
-            cache = after.engine._cache  # pyright: ignore[reportPrivateUsage]
+            cache = after.engine._residence.cache  # pyright: ignore[reportPrivateUsage]
             after.harness.submit(ask(prompt(9, 400)))
             after.engine.step()
             assert bool(cache.n_cells) is not remembering, "whether somebody rests beside it"

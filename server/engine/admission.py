@@ -1,0 +1,126 @@
+"""Who gets a place in the KV cache, and who has to leave it when cells run out."""
+
+from __future__ import annotations
+
+from server.cache.prefix import common_prefix
+from server.engine import endings
+from server.engine.building import n_pad
+from server.engine.events import Started
+from server.engine.residence import LATER, Placed
+from server.engine.scheduler import Work, plan
+from server.engine.session import NO_SEQ, Session
+from server.engine.state import EngineState
+
+WORTH_SHARING = 32  # prompt tokens: to evaluate fewer takes less than the wait until another session has them
+
+
+def step_aside(state: EngineState) -> None:
+    """End the sessions that only precompute when they are done, or when a reply is asked for."""
+    asked = any(not session.request.precompute for session in state.sessions)
+    for session in [one for one in state.sessions if one.request.precompute]:
+        begun = session.seq != NO_SEQ
+        if begun and session.n_pending <= 1:
+            endings.finish(state, session, "stop")
+        elif asked and (begun or not session.request.patient):
+            endings.finish(state, session, "cancelled")
+
+
+def admit(state: EngineState) -> None:
+    """Make waiting sessions active while there are slots and places in the KV cache."""
+    for session in list(state.waiting):
+        if len(state.active) >= state.n_slots:
+            return
+        if session.request.precompute and state.active:
+            continue
+        place = _place(state, session)
+        if place is None:
+            return
+        if place == LATER:
+            continue
+        state.waiting.remove(session)
+        state.active.append(session)
+        session.seq = place.seq
+        session.n_kv = state.sequences.take(place)
+        session.mark_at = _mark_at(state, session)
+        state.residence.make_way(session.n_pending)
+        if session.request.n_beams > 1:
+            state.searches.begin(session, _further_sequences(state, session))
+        if session.admitted_at is None:
+            session.admitted_at, session.n_cached = state.clock(), session.n_kv
+            state.emit(session.id, Started(session.n_prompt, session.n_cached))
+
+
+def make_room(state: EngineState, works: list[Work]) -> list[Work]:
+    """What of a step's work there are cells for. Cached conversations make room first, then guesses, then the
+    session admitted last, which is queued again."""
+    while (missing := _missing(state, works)) > 0:
+        if state.residence.evict():
+            continue
+        if any(work.n_draft for work in works):
+            for work in works:
+                work.n_draft = 0
+        elif len(state.active) > 1:
+            endings.preempt(state, state.active[-1])
+            works = plan(state.active, state.limits)
+        else:
+            raise AssertionError(f"one session of at most n_ctx tokens lacks {missing} cells")
+    return works
+
+
+def _place(state: EngineState, session: Session) -> Placed:
+    """Where in the KV cache the session goes. LATER: others may go first; None: they wait behind it."""
+    if _may_share_soon(state, session):
+        return LATER
+    if not _fits(state, session):
+        return None
+    salt = session.request.salt
+    if state.sequences.n_main - state.cache.n_busy < state.searches.n_conversations(session.request):
+        return None
+    if state.limits.is_stable(session):  # its bits shall not depend on what else is in the cache
+        return state.residence.place_alone(salt)
+    busy = {other.seq: other.tokens[: other.n_reusable] for other in state.active}
+    return state.residence.place(session.tokens, salt, busy)
+
+
+def _may_share_soon(state: EngineState, session: Session) -> bool:
+    """True while an active session evaluates a prompt that begins with the same tokens: to copy them then is
+    cheaper than to evaluate them twice (the choices of one request, say)."""
+    if not state.backend.can_trim or state.limits.is_stable(session):
+        return False
+    for other in state.active:
+        if other.request.salt == session.request.salt and other.n_pending > 1 and other.n_intact is None:
+            shared = min(common_prefix(other.tokens, session.tokens), len(session.tokens) - 1)
+            if shared > other.n_kv + WORTH_SHARING:
+                return True
+    return False
+
+
+def _fits(state: EngineState, session: Session) -> bool:
+    """Whether the session can run beside the active ones without pushing one out at once."""
+    if not state.active:
+        return True
+    beside = [*state.active, session]
+    if any(state.limits.is_stable(one) for one in beside):
+        return False
+    n_tokens = sum(len(one.tokens) + one.request.n_beams * state.limits.n_chunk for one in beside)
+    return n_tokens <= state.backend.n_cells
+
+
+def _further_sequences(state: EngineState, session: Session) -> list[int]:
+    """Sequences for the beams that the session's own one and its shadows are too few for."""
+    n = state.searches.n_conversations(session.request) - 1
+    taken = (state.residence.place_empty(session.request.salt) for _ in range(n))
+    return [place.seq for place in taken if place is not None]
+
+
+def _mark_at(state: EngineState, session: Session) -> int:
+    if session.request.precompute:
+        return 0
+    return state.sequences.checkpoints.mark_at(session.seq, session.n_kv, len(session.tokens))
+
+
+def _missing(state: EngineState, works: list[Work]) -> int:
+    """How many cells this work needs beyond the free ones."""
+    n_ctx = state.backend.n_ctx
+    rows = sum(work.n_rows + max(work.n_draft, n_pad(state.limits, n_ctx, work, 0)) for work in works)
+    return state.n_held() + rows - state.backend.n_cells

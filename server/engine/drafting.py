@@ -1,0 +1,76 @@
+"""What the engine tells the proposer, and asks of it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from server.engine.proposer import NOTHING, Ask, Planned
+from server.engine.scheduler import Work
+from server.engine.session import Session
+from server.engine.shift import for_drafters, shift
+from server.engine.state import EngineState
+
+logger = logging.getLogger("duo.engine")
+
+
+def open_session(state: EngineState, session: Session) -> None:
+    """Tell the proposer of a session that may draft. One that it fails on goes on without drafts."""
+    if not _may_draft(state, session):
+        return
+    sampling = for_drafters(session.request.sampling, session.n_dropped)
+    try:
+        state.proposer.open(session.id, session.tokens, sampling, state.limits.bounds(session))
+        session.drafts = True
+    except Exception:
+        logger.exception("session %d gets no drafts", session.id)
+        session.drafts = False
+        with suppress(Exception):
+            state.proposer.close(session.id, keep=False)
+
+
+def shift_full(state: EngineState) -> None:
+    """Make room in the sessions whose context is full. The proposer is told their tokens anew."""
+    for session in state.active:
+        if not session.is_full or not session.decodes:
+            continue
+        reopen = session.drafts and not session.is_rewound
+        if shift(session, state.sequences, state.backend) and reopen:
+            state.proposer.close(session.id, keep=True)
+            open_session(state, session)
+
+
+def propose(state: EngineState, works: list[Work]) -> Planned:
+    """One proposal per work: guesses for the sessions that draw a token in this step, else NOTHING."""
+    drafting = [work for work in works if work.completes and work.session.drafts]
+    if not drafting:
+        return Planned([NOTHING] * len(works))
+    n_rows = sum(work.n_rows for work in works)
+    planned = state.proposer.propose([_ask(work) for work in drafting], n_rows, state.n_held())
+    given = {work.session.id: one for work, one in zip(drafting, planned.proposals, strict=True)}
+    width = planned.width if all(work.n_pending == 1 for work in works) else 0
+    return Planned([given.get(work.session.id, NOTHING) for work in works], width, planned.spent_s)
+
+
+def _may_draft(state: EngineState, session: Session) -> bool:
+    request, limits = session.request, state.limits
+    if limits.by_rejection and request.sampling.mirostat:
+        return False  # it learns from its own draws only
+    if request.n_beams > 1 or request.precompute:
+        return False
+    return limits.draft_max > 0 and request.speculation.n_max != 0
+
+
+def _ask(work: Work) -> Ask:
+    constraint = work.session.constraint
+    ask = Ask(work.session.id, work.n_draft, n_pending=work.n_pending)
+    if constraint is None:
+        return ask
+    forced = constraint.forced() if work.n_draft > 0 else ()
+
+    def allows(tokens: Sequence[int]) -> bool:
+        return constraint.n_allowed(tokens) == len(tokens)
+
+    return replace(ask, forced=forced, allows=allows)

@@ -1,0 +1,80 @@
+"""How sessions end or are put back: whatever raises on the way, all that they hold is given back."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+from server.engine.events import Event, Failed, Finished, FinishReason
+from server.engine.session import NO_SEQ, Session
+from server.engine.state import EngineState
+from server.errors import DuoError
+
+
+def finish(state: EngineState, session: Session, reason: FinishReason) -> None:
+    end(state, session, Finished(reason, session.stats(state.clock())), len(session.tokens))
+
+
+def fail(state: EngineState, session: Session, error: DuoError) -> None:
+    """End a session with an error; nothing of it stays cached."""
+    end(state, session, Failed(error), 0)
+
+
+def fail_all(state: EngineState, error: DuoError) -> None:
+    with ExitStack() as each:  # goes on with the others if one of them raises
+        for session in state.sessions:
+            each.callback(fail, state, session, error)
+
+
+def cancel(state: EngineState, session: Session, keep: int | None) -> None:
+    """End a session whose reply is its first `keep` generated tokens (None: all); the last is not cached."""
+    n_all = len(session.tokens) if keep is None else session.n_prompt + keep - session.n_dropped
+    end(state, session, Finished("cancelled", session.stats(state.clock())), n_all - 1)
+
+
+def end(state: EngineState, session: Session, event: Event, n_keep: int) -> None:
+    """Take the session out; its first n_keep tokens stay cached as far as they are evaluated."""
+    if session in state.active:
+        state.active.remove(session)
+    else:
+        state.waiting.remove(session)
+    n_most = len(session.tokens) - 1  # else reuse would tell who chose the last one
+    n = max(0, min(session.n_reusable, n_keep, n_most))
+    with ExitStack() as each:  # last in, first out; all of them, even if one raises
+        each.callback(state.emit, session.id, event)
+        if session.drafts:
+            each.callback(state.proposer.close, session.id, keep=n > 0)
+        each.callback(_release, state, session, n)
+
+
+def preempt(state: EngineState, session: Session) -> None:
+    """Put an active session back to the front of the queue, to be evaluated again."""
+    state.active.remove(session)
+    try:
+        _release(state, session, 0)
+    finally:
+        session.lose_cells()
+        state.waiting.appendleft(session)
+
+
+def _release(state: EngineState, session: Session, length: int) -> None:
+    """Give the session's sequences back, the first `length` tokens of its own one cached."""
+    if session.seq == NO_SEQ:
+        return
+    marked = state.sequences.checkpoints.marked(session.seq)
+    if length < session.n_kv and not state.backend.can_trim:
+        length = marked if length >= marked else 0
+    own, session.seq, session.n_kv = session.seq, NO_SEQ, 0
+    with ExitStack() as each:  # all of them, even if one raises
+        for seq in state.searches.end(session):
+            each.callback(_cut, state, seq, [])
+        each.callback(_cut, state, own, session.tokens[:length])
+
+
+def _cut(state: EngineState, seq: int, tokens: list[int]) -> None:
+    """Trim a sequence to these tokens, with which it begins, and make it idle; free if trimming raises."""
+    held = list[int]()
+    try:
+        state.sequences.trim(seq, len(tokens))
+        held = tokens
+    finally:
+        state.cache.release(seq, held, mark=state.sequences.checkpoints.marked(seq) if held else 0)

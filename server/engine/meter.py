@@ -1,0 +1,65 @@
+"""What steps cost, measured, and told to those who learn from it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from statistics import median
+
+from server.engine.proposer import Planned, TimedStep
+from server.engine.scheduler import Work
+from server.engine.state import EngineState
+from server.llama.backend import Batch, Logits
+
+PREFILL = 32  # prompt rows from which a step tells what a prompt token costs: below, reading weights does
+N_OVERHEADS = 1024  # steps that the median overhead is taken of
+
+
+class Meter:
+    """Times one step after the other: begin(), decode(), end()."""
+
+    def __init__(self, state: EngineState) -> None:
+        self._state = state
+        self._began = 0.0
+        self._plain = False  # whether the step has neither prompts nor beams
+        self._n_tokens = 0  # of its sessions, before its commits
+        self._n_rows = self._n_cells = 0
+        self._decode_s = 0.0
+        self._overheads: deque[float] = deque(maxlen=N_OVERHEADS)
+
+    def begin(self) -> None:
+        self._began = self._state.clock()
+
+    def decode(self, batch: Batch, works: Sequence[Work]) -> Logits:
+        """The batch decoded. Raises BackendError."""
+        state = self._state
+        self._plain = all(work.session.decodes and work.session.request.n_beams == 1 for work in works)
+        began = state.clock()
+        logits = state.backend.decode(batch)
+        self._decode_s = state.clock() - began
+        self._n_tokens = _n_tokens(works)
+        self._n_rows, self._n_cells = len(batch), state.n_held()
+        n_prompt = len(batch) - sum(batch.wanted)
+        if n_prompt >= PREFILL and not self._plain:
+            state.residence.pace.evaluated(n_prompt, self._decode_s, self._n_cells)
+        return logits
+
+    def end(self, works: Sequence[Work], planned: Planned) -> None:
+        """The step's tokens are committed. planned: its guesses."""
+        if not self._plain:
+            return
+        state, rows, cells, decode_s = self._state, self._n_rows, self._n_cells, self._decode_s
+        step_s = state.clock() - self._began
+        state.residence.pace.stepped(decode_s, cells)
+        n_new = _n_tokens(works) - self._n_tokens
+        state.proposer.stepped(planned, TimedStep(rows, cells, decode_s, step_s, n_new, len(works)))
+        if len(works) == 1:
+            self._overheads.append(step_s - decode_s - planned.spent_s)
+
+    def overhead_us(self) -> float:
+        """Median microseconds outside decode and drafting in recent one-session steps; 0 before the first."""
+        return median(self._overheads) * 1e6 if self._overheads else 0.0
+
+
+def _n_tokens(works: Sequence[Work]) -> int:
+    return sum(len(work.session.tokens) for work in works)

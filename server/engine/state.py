@@ -1,0 +1,66 @@
+"""What admission, drafting, commits and endings share: the sessions, and what they run on."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+
+from server.engine.events import Event
+from server.engine.proposer import Proposer
+from server.engine.residence import Residence
+from server.engine.scheduler import Limits
+from server.engine.search import Searches
+from server.engine.sequences import Sequences
+from server.engine.session import Session
+from server.llama.backend import Backend
+
+
+class EngineState:
+    """active: the sessions that have a KV sequence, in order of admission. waiting: those that do not, in
+    order of arrival. emit(session id, event) must not block. clock: seconds."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        proposer: Proposer,
+        emit: Callable[[int, Event], None],
+        n_slots: int,
+        limits: Limits,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.backend = backend
+        self.proposer = proposer
+        self.emit = emit
+        self.n_slots = n_slots
+        self.clock = clock
+        self.active: list[Session] = []
+        self.waiting: deque[Session] = deque()
+        self.sequences = Sequences(backend, n_slots, limits.leaves)
+        if not backend.can_trim:
+            draft_max = limits.draft_max if self.sequences.checkpoints.can_guess else 0
+            limits = replace(limits, draft_max=draft_max, leaves=1, stable_width=1, again=True)
+        self.limits = limits
+        self.searches = Searches(backend, self.sequences, n_slots)
+        self.residence = Residence(backend, self.sequences, self.n_held)
+        self.cache = self.residence.cache
+
+    @property
+    def sessions(self) -> list[Session]:
+        return [*self.active, *self.waiting]
+
+    def n_held(self) -> int:
+        """Cells of the KV cache in use."""
+        return self.cache.n_cells + sum(session.n_kv + session.n_extra for session in self.active)
+
+    def check(self) -> None:
+        """Raises AssertionError unless no session is left and the KV cache holds what is known of it."""
+        assert not self.active, "active sessions"
+        assert not self.waiting, "waiting sessions"
+        assert self.cache.n_busy == 0, "busy sequences"
+        for seq, resting in self.residence.resting().items():
+            assert self.backend.length(seq) == len(resting.tokens), f"other cells than known in {seq}"
+        self.sequences.check()
+        assert self.searches.idle(), "beam searches"
+        assert self.proposer.idle(), "open sessions at the proposer"
