@@ -12,7 +12,7 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 
-from server.engine.proposer import NOTHING, Ask, Planned, Proposal, TimedStep
+from server.engine.proposer import NOTHING, Ask, Planned, Proposal, Proposer, TimedStep
 from server.engine.request import Speculation
 from server.sampling.params import SamplingParams
 from server.speculation.acceptance import Acceptance
@@ -39,8 +39,8 @@ PATIENCE = 1.2  # of the expected wait, before it is given up
 MOST_WAIT = 0.5  # of a step's time: no wait is longer
 
 
-class Speculator:
-    """Implements Proposer. Sessions without any source cost a few microseconds a step."""
+class Speculator(Proposer):
+    """Sessions without any source cost a few microseconds a step."""
 
     def __init__(
         self,
