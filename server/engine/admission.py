@@ -41,7 +41,9 @@ def admit(state: EngineState) -> None:
         state.active.append(session)
         session.seq = place.seq
         session.n_kv = state.sequences.take(place)
-        session.mark_at = _mark_at(state, session)
+        if not session.request.precompute:
+            n_prompt = len(session.tokens)
+            session.mark_at = state.sequences.checkpoints.mark_at(session.seq, session.n_kv, n_prompt)
         state.residence.make_way(session.n_pending)
         if session.request.n_beams > 1:
             state.searches.begin(session, _further_sequences(state, session))
@@ -111,12 +113,6 @@ def _further_sequences(state: EngineState, session: Session) -> list[int]:
     n = state.searches.n_conversations(session.request) - 1
     taken = (state.residence.place_empty(session.request.salt) for _ in range(n))
     return [place.seq for place in taken if place is not None]
-
-
-def _mark_at(state: EngineState, session: Session) -> int:
-    if session.request.precompute:
-        return 0
-    return state.sequences.checkpoints.mark_at(session.seq, session.n_kv, len(session.tokens))
 
 
 def _missing(state: EngineState, works: list[Work]) -> int:
