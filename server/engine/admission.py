@@ -16,8 +16,10 @@ WORTH_SHARING = 32  # prompt tokens: to evaluate fewer takes less than the wait 
 
 def step_aside(state: EngineState) -> None:
     """End the sessions that only precompute when they are done, or when a reply is asked for."""
-    asked = any(not session.request.precompute for session in state.sessions)
-    for session in [one for one in state.sessions if one.request.precompute]:
+    sessions = state.sessions
+    precomputing = [session for session in sessions if session.request.precompute]
+    asked = len(precomputing) < len(sessions)
+    for session in precomputing:
         begun = session.seq != NO_SEQ
         if begun and session.n_pending <= 1:
             endings.finish(state, session, "stop")

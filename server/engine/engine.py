@@ -87,11 +87,12 @@ class Engine:
         if not works:
             return bool(state.active)
         works = make_room(state, works)
-        planned = propose(state, works)
-        batch, layouts = build(state, works, planned)
+        n_held = state.n_held()
+        planned = propose(state, works, n_held)
+        batch, layouts = build(state, works, planned, n_held)
         batch.meanwhile = self.meanwhile
         try:
-            logits = meter.decode(batch, works)
+            logits = meter.decode(batch, works, n_held)
         except BackendError as error:
             for work in works:
                 endings.fail(state, work.session, error)

@@ -30,15 +30,15 @@ class Meter:
     def begin(self) -> None:
         self._began = self._state.clock()
 
-    def decode(self, batch: Batch, works: Sequence[Work]) -> Logits:
-        """The batch decoded. Raises BackendError."""
+    def decode(self, batch: Batch, works: Sequence[Work], n_cells: int) -> Logits:
+        """The batch decoded. n_cells: in use before. Raises BackendError."""
         state = self._state
         self._plain = all(work.session.decodes and work.session.request.n_beams == 1 for work in works)
         began = state.clock()
         logits = state.backend.decode(batch)
         self._decode_s = state.clock() - began
         self._n_tokens = _n_tokens(works)
-        self._n_rows, self._n_cells = len(batch), state.n_held()
+        self._n_rows, self._n_cells = len(batch), n_cells
         n_prompt = len(batch) - sum(batch.wanted)
         if n_prompt >= PREFILL and not self._plain:
             state.residence.pace.evaluated(n_prompt, self._decode_s, self._n_cells)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from server.engine.request import Speculation
 from server.sampling.draw import Distribution
@@ -61,8 +62,7 @@ class Ask:
     n_pending: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Planned:
+class Planned(NamedTuple):
     """The guesses of a step, one proposal per session. width: rows that the step has after padding, 0: no
     padding. spent_s: seconds that a draft model worked, or the lead waited, for the proposals."""
 
@@ -76,8 +76,7 @@ class Planned:
         return any(map(len, self.proposals))
 
 
-@dataclass(frozen=True, slots=True)
-class TimedStep:
+class TimedStep(NamedTuple):
     """A step without prompt rows: n_rows rows were decoded in decode_s seconds with n_cells cells of the KV
     cache in use; the whole step took step_s seconds and committed n_tokens tokens of n_sessions sessions."""
 

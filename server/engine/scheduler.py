@@ -83,9 +83,11 @@ def _prompts(sessions: Sequence[Session], n_rows: int) -> list[Work]:
     what the others do not need; those share the rest, the one with the fewest tokens left first."""
     works = list[Work]()
     prompts = [session for session in sessions if session.n_pending > 1 and not session.decodes]
+    if not prompts:
+        return works
     others = sorted(prompts[1:], key=lambda other: other.n_due)
     reserved = min(n_rows // 2, sum(other.n_due for other in others))
-    for session in (*prompts[:1], *others):
+    for session in (prompts[0], *others):
         n = _chunk(session.n_due - session.request.precompute, n_rows - reserved)
         if session.n_kv < session.mark_at:
             n = min(n, session.mark_at - session.n_kv)
