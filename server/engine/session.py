@@ -49,8 +49,6 @@ class Session:
     first_at: float = 0.0
     last_at: float = 0.0
     n_steps: int = 0
-    n_drafted: int = 0
-    n_accepted: int = 0
     accepted_per_step: list[int] = field(default_factory=list[int])
     drafters: dict[str, DrafterCount] = field(default_factory=dict[str, DrafterCount])
     _rewound: tuple[int, list[int]] | None = None  # number of drops to repeat, and the tokens after them
@@ -118,8 +116,6 @@ class Session:
         self.last_at = now
         self.n_steps += 1
         self.tokens += verdict.tokens
-        self.n_drafted += len(proposal)
-        self.n_accepted += len(verdict.nodes)
         if proposal:
             missing = len(verdict.nodes) + 1 - len(self.accepted_per_step)
             self.accepted_per_step += [0] * missing
@@ -186,8 +182,8 @@ class Session:
             n_steps=self.n_steps,
             prompt_ms=(first - admitted) * 1e3,
             predicted_ms=(self.last_at - self.first_at) * 1e3 if self.n_steps else 0.0,
-            n_drafted=self.n_drafted,
-            n_accepted=self.n_accepted,
+            n_drafted=sum(count.drafted for count in self.drafters.values()),
+            n_accepted=sum(count.accepted for count in self.drafters.values()),
             accepted_per_step=tuple(self.accepted_per_step),
             drafters=dict(self.drafters),
             truncated=bool(self.drops) or self.is_rewound,

@@ -132,8 +132,8 @@ class EngineThread:
         """make_engine(emit) is called once, here. observers: called on the event loop with the events of all
         replies; they must not raise. max_queued: requests in the engine, running ones included, before
         submit() raises BusyError. profile: file for the thread's profile (pstats), written when it ends."""
-        self._engine = make_engine(self._emit)
-        self._engine.meanwhile = self._meanwhile
+        self.engine = make_engine(self._emit)  # for others only its counts, which any thread may read
+        self.engine.meanwhile = self._meanwhile
         self._overlaps = False  # whether decodes leave this thread free
         self._n_ctx = n_ctx
         self._max_queued = max_queued
@@ -146,7 +146,7 @@ class EngineThread:
         self._silent: set[int] = set()  # generations that have begun and have no token yet
         self._flushed_at = 0.0
         self._generations: dict[int, LiveGeneration] = {}
-        self._draining = False
+        self.draining = False
         self._ids = itertools.count(1)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._run, name="duo-engine", daemon=True)
@@ -172,8 +172,8 @@ class EngineThread:
             raise InvalidRequestError("the prompt is empty", param="messages")
         if len(request.prompt) >= self._n_ctx:
             raise ContextOverflowError(len(request.prompt), self._n_ctx)
-        self._engine.vet(request)
-        if self._draining:
+        self.engine.vet(request)
+        if self.draining:
             raise BusyError("the server is shutting down", draining=True)
         if (len(self._generations) if request.precompute else self.n_live) >= self._max_queued:
             raise BusyError("the server is busy: too many requests are waiting")
@@ -216,7 +216,7 @@ class EngineThread:
 
     def drain(self) -> None:
         """Refuse what is submitted from now on, and cancel what is only precomputed. Idempotent."""
-        self._draining = True
+        self.draining = True
         for generation in self._generations.values():
             if generation.precompute:
                 generation.cancel()
@@ -226,18 +226,9 @@ class EngineThread:
             generation.cancel()
 
     @property
-    def draining(self) -> bool:
-        return self._draining
-
-    @property
     def n_live(self) -> int:
         """Generations that have not ended, without those that only precompute."""
         return sum(not generation.precompute for generation in self._generations.values())
-
-    @property
-    def engine(self) -> Engine:
-        """Only for counts that are safe to read from any thread."""
-        return self._engine
 
     def stuck(self) -> bool:
         """Whether no step has finished for STUCK_S while there is work, or the thread has died."""
@@ -275,25 +266,27 @@ class EngineThread:
         idle, tidy, wait_s = False, False, 0.0
         while self._obey(wait_s):
             try:
-                was_idle, idle = idle, not self._engine.step()
-                tidy = idle and (tidy or (was_idle and not self._engine.tidy()))
+                was_idle, idle = idle, not self.engine.step()
+                tidy = idle and (tidy or (was_idle and not self.engine.tidy()))
                 wait_s = (IDLE_S if was_idle else PAUSE_S) if idle else 0.0
             except Exception:
                 logger.exception("a step of the engine failed; it ends %s", self._requests() or "no request")
-                self._carry_out(_fail_all)
+                self._carry_out(
+                    lambda engine: engine.fail_all(BackendError("the server failed while generating"))
+                )
                 wait_s = min(max(PAUSE_S, 2 * wait_s), MOST_PAUSE_S)
             self._progress_at = now = time.monotonic()
             if idle or self._urgent or not self._overlaps:  # else the loop would take the interpreter now
                 self.hand_over(now)
         self._flush(time.monotonic())
         try:
-            self._engine.rest(SAVE_S)
+            self.engine.rest(SAVE_S)
         except Exception:
             logger.exception("conversations could not be saved")
 
     def _begin(self, id: int, request: GenerationRequest) -> None:
         try:
-            self._engine.submit(id, request)
+            self.engine.submit(id, request)
         except DuoError as error:
             self._emit(id, Failed(error))
         except Exception:
@@ -319,7 +312,7 @@ class EngineThread:
     def _carry_out(self, command: Command) -> None:
         """An exception is logged: it must not end the thread."""
         try:
-            command(self._engine)
+            command(self.engine)
         except Exception:
             logger.exception("a command of the engine failed")
 
@@ -340,7 +333,3 @@ class EngineThread:
             events, self._outbox = self._outbox, []
             self._urgent, self._flushed_at = False, now
             self._loop.call_soon_threadsafe(self._deliver, events)
-
-
-def _fail_all(engine: Engine) -> None:
-    engine.fail_all(BackendError("the server failed while generating"))
