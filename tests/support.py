@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from server.cache.snapshots import Snapshots
 from server.engine.engine import Engine
 from server.engine.events import Committed, Event, Failed, Finished, Started
-from server.engine.proposer import NOTHING, Ask, NoProposer, Planned, Proposal, Proposer, TimedStep
+from server.engine.proposer import NOTHING, Ask, NoProposer, Planned, Proposal, Proposer
 from server.engine.request import GenerationRequest, Speculation
 from server.engine.scheduler import Limits
 from server.llama.fake import FakeBackend, FakeVocabulary
@@ -102,7 +102,7 @@ class Harness:
         return [self.outcomes[id] for id in ids]
 
 
-class OracleProposer:
+class OracleProposer(Proposer):
     """Knows the texts (prompt + reply) and proposes from them, wrong at every `wrong_every`-th position."""
 
     def __init__(self, texts: Sequence[Sequence[int]], *, wrong_every: int = 0) -> None:
@@ -111,9 +111,6 @@ class OracleProposer:
         self._open: dict[int, Sequence[int]] = {}
         self.proposed = 0
         self.accepted = 0
-
-    def drain(self) -> None:
-        pass
 
     def open(
         self,
@@ -124,9 +121,6 @@ class OracleProposer:
         n_dropped: int = 0,
     ) -> None:
         self._open[session] = tokens
-
-    def stepped(self, planned: Planned, step: TimedStep) -> None:
-        pass
 
     def propose(self, asks: Sequence[Ask], n_rows: int, n_cells: int) -> Planned:
         return Planned([self._propose(ask.session, ask.limit) for ask in asks])

@@ -12,7 +12,7 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 
-from server.engine.proposer import NOTHING, Ask, Planned, Proposal, TimedStep
+from server.engine.proposer import NOTHING, Ask, Planned, Proposal, Proposer, TimedStep
 from server.engine.request import Speculation
 from server.sampling.params import SamplingParams
 from server.speculation.acceptance import Acceptance
@@ -37,8 +37,8 @@ PROBE_SHARE = 0.005  # of the time that may go into looking at widths that were 
 MAX_POOLS = 16  # salts whose texts are remembered
 
 
-class Speculator:
-    """Implements Proposer. Sessions without any source cost a few microseconds a step."""
+class Speculator(Proposer):
+    """Sessions without any source cost a few microseconds a step."""
 
     def __init__(
         self,
