@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from drafters.session import DraftSession
+from server.estimators import Smoothed
 from server.speculation.lookup import Guess, Lookup, LookupPool
 
 PORTION = 4096  # tokens indexed in one step: about ten milliseconds
 PATH_MIN = 0.05  # guesses of a path less likely than this are not worth telling
-SMOOTHING = 0.05  # of the measured time per guess
+TD_WEIGHT = 0.05  # of one measured time per guess: it ranks drafters, so off by two changes little
 
 
 @dataclass(slots=True)
@@ -33,11 +34,11 @@ class LookupDrafter:
         self._pool = pool or LookupPool()
         self._clock = clock
         self._followed: dict[int, _Followed] = {}  # by session
-        self._td_s = 0.0
+        self._td = Smoothed(TD_WEIGHT)  # seconds per guess
 
     @property
     def td_us(self) -> int:
-        return round(self._td_s * 1e6)
+        return round(self._td.value * 1e6)
 
     def obstacle(self, session: DraftSession) -> str | None:
         return None
@@ -67,8 +68,7 @@ class LookupDrafter:
             n_new = _lengthen(session, followed.lookup.guess(session.max_ahead))
             grown += [session] * n_new
             if n_new:
-                spent = (self._clock() - began) / n_new
-                self._td_s += (spent - self._td_s) * (SMOOTHING if self._td_s else 1.0)
+                self._td.observe((self._clock() - began) / n_new)
         return grown
 
     def close(self, session: DraftSession, *, keep: bool) -> None:

@@ -15,10 +15,11 @@ from drafters.rule import Rule
 from drafters.sequences import Sequences
 from drafters.session import DraftSession
 from server.errors import BackendError
+from server.estimators import Smoothed
 from server.llama.backend import Backend, Batch, Logits
 
 PATH_MIN = 0.05  # a path less likely than this is not worth another guess
-SMOOTHING = 0.05  # of the measured time per guess
+TD_WEIGHT = 0.05  # of one measured time per guess: it ranks drafters, so off by two changes little
 SHARED_ROWS = 64  # most rows of a step while some session drafts: another's long prompt must not hold it up
 MARGIN = 32  # cells left free beside a branch, for the paths to grow
 PAD = 0  # the token of rows that are there for the shape only
@@ -79,13 +80,13 @@ class ModelDrafter:
         self._branches: dict[int, Branch] = {}  # by slot
         self._expansion = Expansion(path_min, min(backend.n_ctx, backend.n_cells), backend.vocab.eog)
         self._commits: dict[int, _Commits] = {}  # by session, what was seen of them
-        self._td_s = 0.0
+        self._td = Smoothed(TD_WEIGHT)  # seconds per guess
         self._meanwhile: Callable[[], None] | None = None
         self.rule = Rule()
 
     @property
     def td_us(self) -> int:
-        return round(self._td_s * 1e6)
+        return round(self._td.value * 1e6)
 
     def obstacle(self, session: DraftSession) -> str | None:
         limit = self._expansion.limit
@@ -131,8 +132,7 @@ class ModelDrafter:
             guessed = guess(row, session.sampling, position, likeliest=likeliest, second=second)
             (branch or session).add(guessed)
         if not step.behind and step.n_paths:  # no catching up in this step
-            spent = self._clock() - began
-            self._td_s += (spent - self._td_s) * (SMOOTHING if self._td_s else 1.0)
+            self._td.observe(self._clock() - began)
         return [session for session, _ in step.grown]
 
     def _decode(self, step: _Step) -> Logits:

@@ -4,9 +4,12 @@ Pure."""
 from __future__ import annotations
 
 from drafters.guess import Guess
+from server.estimators import Smoothed
 
-SMOOTHING = 1 / 64  # of the difference, over positions where the two differ
-MARGIN = 0.1  # how much better the other must be before it is taken
+# Of a position where the two differ. Off by two: twice, the rule changes by luck; half, a lead that samples
+# sharply is guessed by the worse rule for 128 such positions.
+WEIGHT = 1 / 64
+MARGIN = 0.1  # share of such positions by which the other must be better: as much as luck makes of equals
 
 
 class Rule:
@@ -18,7 +21,7 @@ class Rule:
         self.n_judged = 0
         self.n_drawn_right = 0
         self.n_likeliest_right = 0
-        self._advantage = 0.0  # of the noise
+        self._advantage = Smoothed(WEIGHT, 0.0)  # of the noise
 
     def judge(self, guess: Guess, token: int) -> None:
         """What the lead chose where this guess was made."""
@@ -28,6 +31,6 @@ class Rule:
         self.n_likeliest_right += likeliest
         if guess.drawn == guess.likeliest:
             return
-        self._advantage += (drawn - likeliest - self._advantage) * SMOOTHING
-        if abs(self._advantage) > MARGIN:
-            self.likeliest = self._advantage < 0.0
+        self._advantage.observe(drawn - likeliest)
+        if abs(self._advantage.value) > MARGIN:
+            self.likeliest = self._advantage.value < 0.0

@@ -15,14 +15,16 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TypeAlias
 
+from server.estimators import Mean
+
 Guess: TypeAlias = tuple[list[int], list[float]]
 
 MIN_NGRAM = 2  # a single token says next to nothing about the next one
 MAX_NGRAM = 4
 MAX_LENGTH = 32  # longer matches are no surer than this
 POOL_TOKENS = 100_000  # kept of other texts: about 30 MB with the index
-PRIOR_WEIGHT = 4.0  # how many guesses the assumed hit rate counts for
-MEMORY = 64.0  # guesses of one length after which older ones begin to fade
+PRIOR = 4  # guesses that the assumed hit rate counts for. Off by two: as WORD in acceptance.py
+MEMORY = 48  # guesses of one length that count. Off by two: as WINDOW in acceptance.py
 
 
 class HitRates:
@@ -30,21 +32,15 @@ class HitRates:
 
     def __init__(self) -> None:
         assumed = [length / (length + 2.0) for length in range(MAX_LENGTH + 1)]
-        self._tries = [PRIOR_WEIGHT] * len(assumed)
-        self._hits = [PRIOR_WEIGHT * rate for rate in assumed]
+        self._rates = [Mean(rate, PRIOR, MEMORY) for rate in assumed]
 
     def record(self, length: int, hit: bool) -> None:
-        self._tries[length] += 1.0
-        self._hits[length] += hit
-        if self._tries[length] > MEMORY:
-            self._tries[length] /= 2.0
-            self._hits[length] /= 2.0
+        self._rates[length].observe(hit)
 
     def after(self, length: int, n: int) -> list[float]:
         """The rates of n guesses in a row, the first after a match of this length, the next after one
         more."""
-        lengths = range(length, min(length + n, MAX_LENGTH + 1))
-        rates = [self._hits[at] / self._tries[at] for at in lengths]
+        rates = [rate.value for rate in self._rates[length : length + n]]
         return rates + rates[-1:] * (n - len(rates))
 
 

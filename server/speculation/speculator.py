@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 
 from server.engine.proposer import NOTHING, Ask, Proposal
 from server.engine.request import Speculation
+from server.estimators import Ratio
 from server.sampling.params import SamplingParams
 from server.speculation.acceptance import Acceptance
 from server.speculation.aftermath import Aftermath
@@ -23,7 +24,6 @@ from server.speculation.inline import InlineDrafter
 from server.speculation.lookup import Lookup, LookupPool, Prediction
 from server.speculation.messages import chain_start
 from server.speculation.neighbours import Neighbours
-from server.speculation.pace import Pace
 from server.speculation.policy import Policy
 from server.speculation.remote import DrafterRecord, RemoteDrafters
 from server.speculation.speculated import Speculated
@@ -32,6 +32,9 @@ from server.speculation.tree import Offer, ScoredTree, Wanted
 from server.speculation.widths import Offered, Widths
 
 GRAMMAR = "grammar"
+# Of the past, per step: about the last 20 steps count. Off by two: 10, the gate follows single lucky steps;
+# 40, it goes by the text before for 40 steps of the next one.
+KEEP = 0.95
 INDEXED = 64  # tokens that one step adds to a lookup's index at most
 PROBE_SHARE = 0.005  # of the time that may go into looking at widths that were not measured lately
 MAX_POOLS = 16  # salts whose texts are remembered
@@ -59,7 +62,7 @@ class Speculator:
         self.widths = widths or Widths({})
         self.width = 0  # of the step to come, 0: any
         self._aftermath = Aftermath()
-        self.pace = Pace()
+        self.throughput = Ratio(KEEP)  # tokens per second
         self._neighbours = Neighbours(remote) if remote and policy.gate else None
         self._pools: dict[str, LookupPool] = {}  # by salt, the one used last at the end
         self._sessions: dict[int, Speculated] = {}
@@ -163,7 +166,7 @@ class Speculator:
         elif not self.width:
             self.costs.observe(n_rows, n_cells, usual_s)
         self.width = 0  # a step that asks for nothing has any
-        self.pace.observe(n_tokens, step_s)
+        self.throughput.observe(n_tokens, step_s)
         self._probe_s += PROBE_SHARE * step_s
         if self._neighbours:
             plain = not self._guessed
@@ -269,7 +272,7 @@ class Speculator:
     def _rate(self, curve: list[float], n_rows: int) -> float:
         """Tokens per second: of late, and at least those without drafts, which can always be had."""
         plain_s = min(curve[min(n_rows, len(curve) - 1)], self.widths.steady.get(n_rows, math.inf))
-        return max(self.pace.rate, n_rows / plain_s if plain_s else 0.0)
+        return max(self.throughput.value, n_rows / plain_s if plain_s else 0.0)
 
     def _offer(self, ask: Ask) -> Offer:
         speculated = self._sessions[ask.session]

@@ -10,11 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-KEEP = 0.97  # of what the past weighs, per step
-EVERY = 16  # steps between two decisions
-BETTER = 1.02  # the rate of another width must be this much better
-SMOOTHING = 0.1  # of measured times,
-RECOVERY = 0.01  # and of those not measured lately, towards what they were at first
+from server.estimators import Ratio
+
+# Of the past, per step: about the last 33 steps count. Off by two: 16, a width is chosen by luck; 66, a text
+# that is guessed worse pays for wide steps twice as long.
+KEEP = 0.97
+EVERY = 16  # steps between two decisions: a change of width costs about half a step
+BETTER = 1.02  # times the rate that another width must have. Twice the margin: 4 percent are left lying
+SMOOTHING = 0.1  # weight of a measured time. Off by two: as WINDOW in costs.py
+RECOVERY = 0.01  # weight for widths that are not measured. Twice: a slow width is tried again after 50 steps
 
 
 class Offered(NamedTuple):
@@ -35,9 +39,8 @@ class Widths:
         guessing = [width for width in self.steady if width > 1]
         self.best = min(guessing, key=lambda width: self.steady[width], default=0)  # 0: any width
         self._n_rows = 1
-        self._tokens: dict[int, float] = {}  # by width, 0 for steps of any width
-        self._seconds: dict[int, float] = {}  # likewise; of padded steps what is not their decodes'
-        self._weight = 0.0
+        # tokens, and seconds beside decodes of that width; by width, 0: any, decodes included
+        self._gains = {width: Ratio(KEEP) for width in (0, *self.steady)}
         self._left = EVERY
 
     @property
@@ -66,14 +69,13 @@ class Widths:
             (gain, curve[min(n_rows + k, last)] + (offer.seconds if k else 0.0))
             for k, gain in enumerate(gains[: max(1, len(curve) - n_rows)])
         ]
-        self._weight = KEEP * self._weight + 1.0
-        self._add(0, *max(choices, key=lambda choice: choice[0] / max(choice[1], 1e-9)))
+        self._gains[0].observe(*max(choices, key=lambda choice: choice[0] / max(choice[1], 1e-9)))
         padded = padded or offer
         gains = _gains(n_rows, padded)
         for width in self.steady:
             k = width - n_rows
             gain = gains[min(k, len(gains) - 1)] if k >= 0 else 0.0
-            self._add(width, gain, padded.seconds if k > 0 else 0.0)
+            self._gains[width].observe(gain, padded.seconds if k > 0 else 0.0)
         self._left -= 1
         if self._left <= 0:
             self._decide()
@@ -88,17 +90,14 @@ class Widths:
             if other != width:
                 self.steady[other] += RECOVERY * (first + longer - self.steady[other])
 
-    def _add(self, width: int, tokens: float, seconds: float) -> None:
-        self._tokens[width] = KEEP * self._tokens.get(width, 0.0) + tokens
-        self._seconds[width] = KEEP * self._seconds.get(width, 0.0) + seconds
-
     def _begin(self, n_rows: int) -> None:
         self._n_rows, self._left = n_rows, EVERY
-        self._tokens, self._seconds, self._weight = {}, {}, 0.0
+        self._gains = {width: Ratio(KEEP) for width in self._gains}
 
     def _rate(self, width: int) -> float:
-        seconds = self._seconds.get(width, 0.0) + (self._weight * self.steady[width] if width else 0.0)
-        return self._tokens.get(width, 0.0) / max(seconds, 1e-9)
+        gain = self._gains[width]
+        seconds = gain.under + (gain.weight * self.steady[width] if width else 0.0)
+        return gain.over / max(seconds, 1e-9)
 
     def _decide(self) -> None:
         self._left = EVERY

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from server.speculation.acceptance import Acceptance
 from server.speculation.assignment import MOST, Candidate, assign
 from server.speculation.costs import STALE, StepCosts
-from server.speculation.pace import Pace
 
 
 def known(max_rows: int, seconds: dict[int, float]) -> list[float]:
@@ -125,14 +124,6 @@ def test_a_new_source_is_nearly_taken_at_its_word_and_a_liar_is_known_within_a_f
     for _ in range(8):
         acceptance.observe("new", 255, hit=False)
     assert acceptance.probability("new", 255) < 0.35
-
-
-def test_pace_is_tokens_per_second_of_late():
-    pace = Pace()
-    assert pace.rate == 0.0
-    for _ in range(100):
-        pace.observe(3, 0.5)
-    assert pace.rate == pytest.approx(6.0)
 
 
 def test_sessions_go_to_the_faster_drafters_with_room():
