@@ -172,7 +172,12 @@ class ScriptedProposer(NoProposer):
         self._next = NOTHING
 
     def open(
-        self, session: int, tokens: Sequence[int], sampling: SamplingParams, bounds: Speculation
+        self,
+        session: int,
+        tokens: Sequence[int],
+        sampling: SamplingParams,
+        bounds: Speculation,
+        n_dropped: int = 0,
     ) -> None:
         self._tokens = tokens
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from benchmarks import report, texts
 from benchmarks.prompts import Prompt, load
-from drafters.guess import guess
+from drafters.guessing import guess
 from drafters.rule import Rule
 from drafters.settings import BUNDLED_MODEL as BUNDLED_DRAFT
 from server.engine.engine import Engine

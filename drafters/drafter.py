@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from drafters.session import DraftSession
+from drafters.draft_session import DraftSession
 
 
 class Drafter(Protocol):

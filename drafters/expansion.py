@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from drafters.branch import NO_SEQ, Branch
-from drafters.session import DraftSession
+from drafters.draft_session import DraftSession
 
 MOST_BRANCHES = 2  # of one session: with the path three leaves
 BRANCH_LENGTH = 8  # guesses of a branch: what the lead needs until the drafter has heard of a mistake

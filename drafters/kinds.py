@@ -8,7 +8,7 @@ from pathlib import Path
 
 from drafters.drafter import Drafter
 from drafters.expansion import MOST_BRANCHES
-from drafters.lookup import LookupDrafter
+from drafters.lookup_drafter import LookupDrafter
 from drafters.model import ModelDrafter
 from drafters.replay import ReplayDrafter, Script, read_texts
 from drafters.settings import DrafterSettings

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 from drafters.branch import NO_SEQ, Branch
 from drafters.breadth import Breadth
+from drafters.draft_session import DraftSession
+from drafters.draft_slots import DraftSlots
 from drafters.expansion import BRANCH_LENGTH, MOST_BRANCHES, Expansion
-from drafters.guess import guess
+from drafters.guessing import guess
 from drafters.rule import Rule
-from drafters.sequences import Sequences
-from drafters.session import DraftSession
 from server.errors import BackendError
 from server.estimators import Smoothed
 from server.llama.backend import Backend, Batch, Logits
@@ -26,7 +26,7 @@ PAD = 0  # the token of rows that are there for the shape only
 
 
 @dataclass(slots=True)
-class _Step:
+class _DraftStep:
     """One decode: its rows, and whose next guesses the wanted ones give, in the order of the rows."""
 
     batch: Batch
@@ -75,7 +75,7 @@ class ModelDrafter:
         self._backend = backend
         self._clock = clock
         self._breadth = Breadth(steady or {})
-        self._sequences = Sequences(backend, n_branches, MOST_BRANCHES if steady else 0)
+        self._sequences = DraftSlots(backend, n_branches, MOST_BRANCHES if steady else 0)
         self._held: dict[int, DraftSession] = {}  # by slot
         self._branches: dict[int, Branch] = {}  # by slot
         self._expansion = Expansion(path_min, min(backend.n_ctx, backend.n_cells), backend.vocab.eog)
@@ -116,7 +116,7 @@ class ModelDrafter:
 
     def advance(self, sessions: Sequence[DraftSession]) -> list[DraftSession] | None:
         began = self._clock()
-        step = _Step(Batch([], [], [], [], {}), [], set(), set())
+        step = _DraftStep(Batch([], [], [], [], {}), [], set(), set())
         try:
             self._plan(step, sessions)
             if not step.batch:
@@ -135,7 +135,7 @@ class ModelDrafter:
             self._td.observe(self._clock() - began)
         return [session for session, _ in step.grown]
 
-    def _decode(self, step: _Step) -> Logits:
+    def _decode(self, step: _DraftStep) -> Logits:
         """Rows of logits, first those of step.grown."""
         step.batch.meanwhile = self._meanwhile
         scratch = self._sequences.scratch
@@ -164,7 +164,7 @@ class ModelDrafter:
 
     # -- a step
 
-    def _plan(self, step: _Step, sessions: Sequence[DraftSession]) -> None:
+    def _plan(self, step: _DraftStep, sessions: Sequence[DraftSession]) -> None:
         """Rows for as many sessions as fit in one decode. Those with the least to evaluate come first, those
         without a sequence last, in the order they came."""
         told = [session for session in self._held.values() if session.told]
@@ -183,7 +183,7 @@ class ModelDrafter:
                 if session.seq not in step.behind:
                     self._add_branches(step, session)
 
-    def _add_path(self, step: _Step, session: DraftSession) -> bool:
+    def _add_path(self, step: _DraftStep, session: DraftSession) -> bool:
         """Rows for what the session has to evaluate, or for the first part of it. False if none is left."""
         pending = session.pending
         most = min(SHARED_ROWS, self._backend.n_batch) if step.grown else self._backend.n_batch
@@ -201,7 +201,7 @@ class ModelDrafter:
             step.grown.append((session, None))
         return True
 
-    def _add_branches(self, step: _Step, session: DraftSession) -> None:
+    def _add_branches(self, step: _DraftStep, session: DraftSession) -> None:
         """Rows for the branches that are due, and a sequence for one that begins."""
         if session.seq == NO_SEQ:
             return

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from drafters.guess import Guess
-from drafters.session import DraftSession
+from drafters.draft_session import DraftSession
+from drafters.guessing import DraftGuess
 from server.errors import StartupError
 from server.sampling.noise import mix
 
@@ -94,11 +94,11 @@ class ReplayDrafter:
         if token == right or not self._chance(text, position, 2) < self._script.hit:
             session.extend(token, confidence)
             return
-        session.add(Guess(token, confidence, second=right, second_confidence=1.0 - confidence))
+        session.add(DraftGuess(token, confidence, second=right, second_confidence=1.0 - confidence))
         end = min(position + 1 + BRANCH_LENGTH, len(self._texts[text]))
         branch = session.branch(position)
         for after in range(position + 1, end):
-            branch.add(Guess(self.token(text, after), confidence))
+            branch.add(DraftGuess(self.token(text, after), confidence))
 
     def token(self, text: int, position: int) -> int:
         """What it guesses there: the text's own token, or a neighbour of that."""

@@ -3,7 +3,7 @@ Pure."""
 
 from __future__ import annotations
 
-from drafters.guess import Guess
+from drafters.guessing import DraftGuess
 from server.estimators import Smoothed
 
 # Of a position where the two differ. Off by two: twice, the rule changes by luck; half, a lead that samples
@@ -23,7 +23,7 @@ class Rule:
         self.n_likeliest_right = 0
         self._advantage = Smoothed(WEIGHT, 0.0)  # of the noise
 
-    def judge(self, guess: Guess, token: int) -> None:
+    def judge(self, guess: DraftGuess, token: int) -> None:
         """What the lead chose where this guess was made."""
         drawn, likeliest = token == guess.drawn, token == guess.likeliest
         self.n_judged += 1

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from drafters.draft_session import GREEDY, DraftSession
 from drafters.drafter import Drafter
-from drafters.session import GREEDY, DraftSession
-from drafters.translate import Growing, text_of, translated
+from drafters.retokenising import Growing, text_of, translated
 from server.llama.backend import Vocabulary
 from server.speculation.messages import Open, chain_start
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import TypeAlias
 
+from drafters.draft_session import DraftSession
 from drafters.drafter import Drafter
-from drafters.session import DraftSession
 from server.errors import BackendError
 from server.speculation.bus import Bus
 from server.speculation.messages import Close, Commit, Message, Open, Refuse, Want

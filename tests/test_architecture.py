@@ -95,13 +95,13 @@ PURE = (
     "server/speculation/lookup.py",
     "server/speculation/trial.py",
     "server/speculation/widths.py",
-    "drafters/session.py",
+    "drafters/draft_session.py",
     "drafters/branch.py",
     "drafters/breadth.py",
-    "drafters/guess.py",
+    "drafters/guessing.py",
     "drafters/expansion.py",
     "drafters/rule.py",
-    "drafters/translate.py",
+    "drafters/retokenising.py",
 )
 IMPURE_MODULES = {"time", "logging", "random", "os", "threading", "asyncio", "socket"}
 

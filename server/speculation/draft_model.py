@@ -23,7 +23,7 @@ RECENT = 15
 
 
 @dataclass(slots=True)
-class _Path:
+class _CachedPath:
     """tokens: n_committed committed ones, then guesses; the first n_kv of them are in the sequence."""
 
     seq: int
@@ -52,7 +52,7 @@ class DraftModel:
         self._distributions = distributions
         self._clock = clock
         self._cache = PrefixCache(backend.n_seqs, partial=True)
-        self._paths: dict[int, _Path] = {}
+        self._paths: dict[int, _CachedPath] = {}
         self._failed = not backend.can_trim  # a path that was not confirmed must be forgettable
         if self._failed:
             advice = "recurrent models draft in a process of their own only: --draft-mode async"
@@ -71,7 +71,7 @@ class DraftModel:
         if path is None:
             reuse = self._cache.take(list(tokens), salt=salt)
             if reuse is not None:
-                path = _Path(reuse.seq, list(tokens), len(tokens), reuse.length, sampling, n_dropped)
+                path = _CachedPath(reuse.seq, list(tokens), len(tokens), reuse.length, sampling, n_dropped)
                 self._begin(path, reuse)
                 self._paths[session] = path
             return
@@ -112,18 +112,18 @@ class DraftModel:
             self._trim(path, min(path.n_kv, path.n_committed) if keep and not self._failed else 0)
             self._cache.release(path.seq, path.tokens[: path.n_kv])
 
-    def _begin(self, path: _Path, reuse: Reuse) -> None:
+    def _begin(self, path: _CachedPath, reuse: Reuse) -> None:
         if reuse.source != reuse.seq:
             self._backend.trim(reuse.seq, 0)
             if reuse.length:
                 self._backend.copy(reuse.source, reuse.seq, 0, reuse.length)
         self._trim(path, reuse.length)
 
-    def _trim(self, path: _Path, length: int) -> None:
+    def _trim(self, path: _CachedPath, length: int) -> None:
         path.n_kv = min(path.n_kv, length)
         self._backend.trim(path.seq, path.n_kv)
 
-    def _ready(self, session: int) -> _Path | None:
+    def _ready(self, session: int) -> _CachedPath | None:
         """The session's path, if one more guess fits the context and the cells; forgets idle conversations
         for it."""
         path = self._paths.get(session)
@@ -137,7 +137,7 @@ class DraftModel:
             self._backend.trim(evicted.seq, 0)
         return path
 
-    def _catch_up(self, paths: Sequence[_Path]) -> bool:
+    def _catch_up(self, paths: Sequence[_CachedPath]) -> bool:
         """Evaluate what is more than the next decode shall. Returns whether there was any."""
         worked = False
         for path in paths:
@@ -150,7 +150,7 @@ class DraftModel:
                 path.n_kv += len(rows)
         return worked
 
-    def _extend(self, paths: Sequence[_Path], second: bool) -> list[Guess]:
+    def _extend(self, paths: Sequence[_CachedPath], second: bool) -> list[Guess]:
         batch = Batch(meanwhile=self._meanwhile)
         for path in paths:
             batch.extend(path.seq, path.n_kv, path.tokens[path.n_kv :], 1)
@@ -158,7 +158,7 @@ class DraftModel:
         logits = self._backend.decode(batch)
         return [self._take(path, row, second) for path, row in zip(paths, logits, strict=True)]
 
-    def _take(self, path: _Path, row: Logits, second: bool) -> Guess:
+    def _take(self, path: _CachedPath, row: Logits, second: bool) -> Guess:
         guessed = guess(row, path.sampling, len(path.tokens) + path.n_dropped, second=second)
         path.tokens.append(guessed.token)
         return guessed._replace(drafted=distribution(row, path.sampling)) if self._distributions else guessed

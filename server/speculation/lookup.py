@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 from server.estimators import Mean
 
-Guess: TypeAlias = tuple[list[int], list[float]]
+LookupGuess: TypeAlias = tuple[list[int], list[float]]
 
 MIN_NGRAM = 2  # a single token says next to nothing about the next one
 MAX_NGRAM = 4
@@ -125,7 +125,7 @@ class Lookup:
             self._tokens.append(token)
             self._match(followed)
 
-    def guess(self, n: int) -> Guess:
+    def guess(self, n: int) -> LookupGuess:
         """At most n tokens that may follow; none if nothing matches."""
         if not self._length or n < 1:
             return [], []
@@ -177,7 +177,7 @@ class Lookup:
         self._text, self._at, self._length, self._rates = text, at, length, rates
 
 
-class Prediction:
+class PredictedReply:
     """Guesses from the reply the client expects. Starts at its beginning; after a divergence it goes on as if
     one token had been replaced, until the last few tokens of the reply are found elsewhere in it."""
 
@@ -207,7 +207,7 @@ class Prediction:
             else:
                 self._synced = self._at
 
-    def guess(self, n: int) -> Guess:
+    def guess(self, n: int) -> LookupGuess:
         """At most n tokens that may follow; none at the end of the text."""
         guessed = self._text[self._at : self._at + max(n, 0)]
         return guessed, self._rates.after(self._length, len(guessed)) if guessed else []

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from server.speculation.acceptance import Acceptance
-from server.speculation.assignment import Candidate, assign
+from server.speculation.assignment import AssignableDrafter, assign
 from server.speculation.bus import Bus
 from server.speculation.messages import Close, Commit, Draft, Message, Open, Refuse, Want
 from server.speculation.presence import Presence, refusal
@@ -202,7 +202,7 @@ class RemoteDrafters:
     def _assign(self, speculated: Speculated) -> None:
         """Open the session at the drafters that shall guess for it and do not yet."""
         candidates = [
-            Candidate(
+            AssignableDrafter(
                 id,
                 record.presence.capacity - record.n_assigned,
                 record.td_s or record.presence.td_us / 1e6,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from server.engine.request import Speculation
 from server.sampling.params import SamplingParams
 from server.speculation.acceptance import Acceptance
-from server.speculation.lookup import Lookup, Prediction
+from server.speculation.lookup import Lookup, PredictedReply
 from server.speculation.tree import ScoredTree
 
 
@@ -27,7 +27,7 @@ class Speculated:
     acceptance: Acceptance
     n_prompt: int
     lookup: Lookup | None
-    prediction: Prediction | None
+    prediction: PredictedReply | None
     n_dropped: int = 0
     n_indexed: int = 0
     drafters: set[str] = field(default_factory=set[str])

@@ -21,14 +21,14 @@ from server.speculation.aftermath import Aftermath
 from server.speculation.costs import StepCosts
 from server.speculation.gate import choose, with_losses
 from server.speculation.inline import InlineDrafter
-from server.speculation.lookup import Lookup, LookupPool, Prediction
+from server.speculation.lookup import Lookup, LookupPool, PredictedReply
 from server.speculation.messages import chain_start
 from server.speculation.neighbours import Neighbours
 from server.speculation.policy import Policy
 from server.speculation.remote import DrafterRecord, RemoteDrafters
 from server.speculation.speculated import Speculated
 from server.speculation.synchronous import SOURCE, Synchronous
-from server.speculation.tree import Offer, ScoredTree, Wanted
+from server.speculation.tree import Offer, OfferBounds, ScoredTree
 from server.speculation.widths import Offered, Widths
 
 GRAMMAR = "grammar"
@@ -96,7 +96,7 @@ class Speculator:
             Acceptance(self.acceptance),
             len(tokens),
             Lookup(pool=self._pool(bounds.salt)) if self._policy.lookup else None,
-            Prediction(bounds.prediction) if bounds.prediction else None,
+            PredictedReply(bounds.prediction) if bounds.prediction else None,
             n_dropped,
         )
         self._sessions[session] = speculated
@@ -279,7 +279,7 @@ class Speculator:
         bounds = speculated.bounds
         sources = None if bounds.drafters is None else speculated.allows
         leaves = 1 if bounds.exactness == "width-stable" else self._policy.leaves
-        wanted = Wanted(ask.limit, leaves, bounds.p_min, sources, ask.allows)
+        wanted = OfferBounds(ask.limit, leaves, bounds.p_min, sources, ask.allows)
         return speculated.tree.offer(speculated.acceptance, wanted)
 
     def _choose(self, asks: Sequence[Ask], curve: list[float], n_rows: int, offers: list[Offer]) -> list[int]:

@@ -20,7 +20,7 @@ PROBE_SHARE = 0.005  # of the time that guesses may take which do not seem to pa
 
 
 @dataclass(slots=True)
-class _Path:
+class _StepPath:
     """What was guessed for one session in this step; sure: the probability that all of it is right."""
 
     limit: int
@@ -37,7 +37,7 @@ class Synchronous:
         self.inline = inline
         self._policy = policy
         self._clock = clock
-        self._paths: dict[int, _Path] = {}
+        self._paths: dict[int, _StepPath] = {}
         self._saved_s = (
             0.0  # for guesses that do not seem to pay: what they are worth would else stay unknown
         )
@@ -57,7 +57,7 @@ class Synchronous:
             if speculated.allows(SOURCE):
                 told = speculated.sampling, speculated.bounds.salt, speculated.n_dropped
                 self.inline.follow(ask.session, speculated.tokens, *told)
-                self._paths[ask.session] = _Path(ask.limit, speculated.acceptance)
+                self._paths[ask.session] = _StepPath(ask.limit, speculated.acceptance)
         rows, spent_s = n_rows, 0.0
         going = self._going(curve, rows, rate)
         if self._paths and not going and self._saved_s >= self.inline.td_s:

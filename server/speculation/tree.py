@@ -23,13 +23,13 @@ Grafted: TypeAlias = Literal["fresh", "late", "stale", "full"]
 
 
 @dataclass(slots=True)
-class _Node:
+class _GuessNode:
     token: int
     position: int  # index in the sequence of the token after this one
     chain: int
     source: str  # who guessed it; several that agree are a source of their own, known by all their names
     confidence: int  # probability times 255 given its parent, by the surest of them
-    children: dict[int, _Node] = field(default_factory=dict[int, "_Node"])
+    children: dict[int, _GuessNode] = field(default_factory=dict[int, "_GuessNode"])
 
     @property
     def first_source(self) -> str:
@@ -54,7 +54,7 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class OfferBounds:
     """Bounds of an Offer: nodes, leaves, least path probability, sources (None: any), and whether a path of
     tokens from the root may be followed at all (a grammar)."""
 
@@ -73,7 +73,7 @@ class ScoredTree:
         self._start = position
         self._chains = [chain]  # after start, start + 1, … committed tokens
         self._committed: list[int] = []
-        self._root = _Node(ROOT, position, chain, "", 255)
+        self._root = _GuessNode(ROOT, position, chain, "", 255)
         self._places = {chain: self._root}
 
     @property
@@ -95,7 +95,7 @@ class ScoredTree:
         place = self._places.get(draft.chain)
         if place is None or place.position != draft.base:
             return "stale"
-        places: list[_Node | None] = []
+        places: list[_GuessNode | None] = []
         for token, above, confidence in zip(draft.tokens, draft.parents, draft.confidences, strict=True):
             parent = place if above == ROOT else places[above]
             places.append(parent and self._grow(parent, token, draft.drafter, confidence))
@@ -106,7 +106,7 @@ class ScoredTree:
         at = draft.base - self._start
         if at < 0 or self._chains[at] != draft.chain:
             return "stale"
-        agreed: list[int | _Node | None] = []  # a committed position, a node of the tree, or neither
+        agreed: list[int | _GuessNode | None] = []  # a committed position, a node of the tree, or neither
         for i, token in enumerate(draft.tokens):
             parent = draft.base if draft.parents[i] == ROOT else agreed[draft.parents[i]]
             if isinstance(parent, int) and parent < self.position:
@@ -117,7 +117,7 @@ class ScoredTree:
                 agreed.append(above and self._grow(above, token, draft.drafter, draft.confidences[i]))
         return "late" if any(a is not None for a in agreed) else "stale"
 
-    def _grow(self, parent: _Node, token: int, source: str, confidence: int) -> _Node | None:
+    def _grow(self, parent: _GuessNode, token: int, source: str, confidence: int) -> _GuessNode | None:
         """The child with this token, whoever guessed it before. None when the tree is full."""
         node = parent.children.get(token)
         if node is not None:
@@ -128,14 +128,14 @@ class ScoredTree:
         if len(self._places) > MAX_NODES:
             return None
         chain = chain_next(parent.chain, token)
-        node = _Node(token, parent.position + 1, chain, source, confidence, {})
+        node = _GuessNode(token, parent.position + 1, chain, source, confidence, {})
         parent.children[token] = node
         self._places[chain] = node
         return node
 
     def guess(self, source: str, tokens: Sequence[int], confidences: Sequence[int]) -> None:
         """Graft a chain of guesses for what follows the committed tokens."""
-        node: _Node | None = self._root
+        node: _GuessNode | None = self._root
         for token, confidence in zip(tokens, confidences, strict=True):
             node = self._grow(node, token, source, confidence)
             if node is None:
@@ -143,7 +143,7 @@ class ScoredTree:
 
     def branch(self, path: Sequence[int], source: str, token: int, confidence: int) -> None:
         """Graft one guess after `path`, a path of the tree from its root."""
-        node: _Node | None = self._root
+        node: _GuessNode | None = self._root
         for step in path:
             node = node.children.get(step) if node else None
         if node is not None:
@@ -158,7 +158,7 @@ class ScoredTree:
                 _learn(acceptance, root.children.values(), token)
             child = root.children.get(token)
             if child is None:
-                child = _Node(token, root.position + 1, chain_next(root.chain, token), "", 255, {})
+                child = _GuessNode(token, root.position + 1, chain_next(root.chain, token), "", 255, {})
             root = child
             self._committed.append(token)
             self._chains.append(root.chain)
@@ -177,10 +177,10 @@ class ScoredTree:
         """How many guesses follow the committed tokens directly."""
         return len(self._root.children)
 
-    def offer(self, acceptance: Acceptance, wanted: Wanted) -> Offer:
+    def offer(self, acceptance: Acceptance, wanted: OfferBounds) -> Offer:
         """The most probable tree of at most `limit` guesses, in descending order of path probability."""
         tokens, parents, sources, probabilities = list[int](), list[int](), list[str](), list[float]()
-        heap: list[_Candidate] = []
+        heap: list[_Ranked] = []
         _push(heap, self._root, (1.0, ROOT), acceptance, wanted)
         branched, n_leaves = set[int](), 0
         while heap and len(tokens) < wanted.limit:
@@ -201,11 +201,11 @@ class ScoredTree:
         return Offer(tokens, parents, sources, probabilities)
 
 
-_Candidate: TypeAlias = tuple[float, int, int, _Node]  # minus its path probability, chain, parent, itself
+_Ranked: TypeAlias = tuple[float, int, int, _GuessNode]  # minus its path probability, chain, parent, itself
 
 
 def _push(
-    heap: list[_Candidate], node: _Node, at: tuple[float, int], acceptance: Acceptance, wanted: Wanted
+    heap: list[_Ranked], node: _GuessNode, at: tuple[float, int], acceptance: Acceptance, wanted: OfferBounds
 ) -> None:
     """Put the children of a node on the heap. at: the node's path probability and its index."""
     path, index = at
@@ -215,10 +215,10 @@ def _push(
             heapq.heappush(heap, (-probability, child.chain, index, child))  # chains differ
 
 
-def _learn(acceptance: Acceptance, guesses: Collection[_Node], token: int) -> None:
+def _learn(acceptance: Acceptance, guesses: Collection[_GuessNode], token: int) -> None:
     """All these were guessed for one position, where `token` was committed. Only what a source was surest of
     says how good it is in general: its alternatives are there for the case that it is wrong."""
-    surest: dict[str, _Node] = {}
+    surest: dict[str, _GuessNode] = {}
     for guess in guesses:
         acceptance.observe(guess.source, guess.confidence, guess.token == token)
         for source in guess.source.split(AND) if AND in guess.source else (guess.source,):

@@ -40,7 +40,7 @@ class _Phase(Enum):
     BESIDE = auto()  # they draft, and nobody uses it
 
 
-class _Step(NamedTuple):
+class _TimedStep(NamedTuple):
     sessions: int
     tokens: int
     seconds: float
@@ -54,9 +54,9 @@ class Trial:
         self.begun = False  # whether there was a step
         self._phase = _Phase.HELD
         self._settled = True  # what was decided last
-        self._with: deque[_Step] = deque(maxlen=WINDOW)
-        self._plain: deque[_Step] = deque(maxlen=2 * TRIAL)  # plain steps at rest
-        self._beside: deque[_Step] = deque(maxlen=TRIAL)  # the same beside drafters, the latest
+        self._with: deque[_TimedStep] = deque(maxlen=WINDOW)
+        self._plain: deque[_TimedStep] = deque(maxlen=2 * TRIAL)  # plain steps at rest
+        self._beside: deque[_TimedStep] = deque(maxlen=TRIAL)  # the same beside drafters, the latest
         self._run = 0  # plain steps in a row, by now
         self._left = WARM_UP
         self._hold = HOLD
@@ -75,7 +75,7 @@ class Trial:
         """One step committed so many tokens of so many sessions in so many seconds, `plain`ly if without
         guesses. score: how many of the drafters' guesses were judged so far, and how many were right. Returns
         whether drafters shall be on from now."""
-        step, self.begun = _Step(sessions, tokens, seconds), True
+        step, self.begun = _TimedStep(sessions, tokens, seconds), True
         if self.on and not self.muted:
             self._with.append(step)
         self._run = self._run + 1 if plain else 0
@@ -174,19 +174,21 @@ class Trial:
         return median(map(_speed, plain)) > by * median(map(_speed, beside))
 
 
-def _comparable(some: Collection[_Step], others: Collection[_Step]) -> tuple[list[_Step], list[_Step]]:
+def _comparable(
+    some: Collection[_TimedStep], others: Collection[_TimedStep]
+) -> tuple[list[_TimedStep], list[_TimedStep]]:
     """Those of so many sessions as most of both have."""
     ours, theirs = Counter(s.sessions for s in some), Counter(s.sessions for s in others)
     n = max(ours, key=lambda sessions: min(ours[sessions], theirs[sessions]), default=0)
     return [s for s in some if s.sessions == n], [s for s in others if s.sessions == n]
 
 
-def _speed(step: _Step) -> float:
+def _speed(step: _TimedStep) -> float:
     """Tokens per second."""
     return step.tokens / step.seconds
 
 
-def _rate(steps: Collection[_Step]) -> float:
+def _rate(steps: Collection[_TimedStep]) -> float:
     """Tokens per second of all of them; 0 for none."""
     seconds = sum(step.seconds for step in steps)
     return sum(step.tokens for step in steps) / seconds if seconds > 0.0 else 0.0

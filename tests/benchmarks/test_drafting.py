@@ -57,7 +57,7 @@ class Answering:
 
     def say(self, base: int, chain: int, *tokens: int) -> None:
         parents = tuple(range(-1, len(tokens) - 1))
-        self.lead.send("lead", Draft("drafter", 1, 0, base, chain, 9, parents, tokens, bytes(len(tokens))))
+        self.lead.send("lead", Draft("drafter", 1, base, chain, 9, parents, tokens, bytes(len(tokens))))
 
 
 def test_the_lead_commits_when_enough_guesses_are_there():

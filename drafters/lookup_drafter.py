@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from drafters.session import DraftSession
+from drafters.draft_session import DraftSession
 from server.estimators import Smoothed
-from server.speculation.lookup import Guess, Lookup, LookupPool
+from server.speculation.lookup import Lookup, LookupGuess, LookupPool
 
 PORTION = 4096  # tokens indexed in one step: about ten milliseconds
 PATH_MIN = 0.05  # guesses of a path less likely than this are not worth telling
@@ -89,7 +89,7 @@ class LookupDrafter:
         return followed
 
 
-def _lengthen(session: DraftSession, guess: Guess) -> int:
+def _lengthen(session: DraftSession, guess: LookupGuess) -> int:
     """Add to the path what the guess has beyond it; nothing if the two disagree. Returns how many guesses."""
     tokens, confidences = guess
     path = session.tokens[session.n_committed :]

@@ -18,7 +18,7 @@ _WIDEST, _NARROWER = 12.0, (9.0, 6.0, 3.0, 1.0)  # how far below the largest log
 _SHORT = 8192  # logits whose sum of exponentials costs next to nothing
 
 
-class Guess(NamedTuple):
+class DraftGuess(NamedTuple):
     """confidence: the estimated probability of the token, given all before it. second: what to guess if it
     is wrong, if anything. drawn, likeliest: what each rule of guessing says (see rule.py), None if the guess
     does not come from a row of its own."""
@@ -31,7 +31,7 @@ class Guess(NamedTuple):
     likeliest: int | None = None
 
 
-def guess(row: Row, sampling: SamplingParams, position: int, *, likeliest: bool, second: bool) -> Guess:
+def guess(row: Row, sampling: SamplingParams, position: int, *, likeliest: bool, second: bool) -> DraftGuess:
     """What the lead will choose for `position`, by a row (vocab size,) of the drafter's own logits.
 
     Its draw with the noise shared, or the largest logit, which at temperature 0 is the same. second: also
@@ -39,33 +39,33 @@ def guess(row: Row, sampling: SamplingParams, position: int, *, likeliest: bool,
     """
     peaks = Peaks(row)
     if not math.isfinite(peaks.top):  # a model that computes nonsense
-        return Guess(int(row.argmax()), 0.0)
+        return DraftGuess(int(row.argmax()), 0.0)
     top = peaks.lowest_best()
     if sampling.temperature <= 0.0 or sampling.top_k == 1:
         return _greedy(peaks, top, second)
     drawn = draw_from(peaks, sampling, position)
     if not likeliest:
-        scored = _Scored(peaks, sampling, position, drawn)
+        scored = _NoisyScores(peaks, sampling, position, drawn)
         confidence = scored.share(drawn)
         if not second or not confidence < SURE:
-            return Guess(drawn, confidence, None, 0.0, drawn, top)
-        return Guess(drawn, confidence, *scored.best_but(drawn, 1.0 - confidence), drawn, top)
+            return DraftGuess(drawn, confidence, None, 0.0, drawn, top)
+        return DraftGuess(drawn, confidence, *scored.best_but(drawn, 1.0 - confidence), drawn, top)
     confidence = 1.0 / _mass(peaks)
     if not second or not confidence < SURE:
-        return Guess(top, confidence, None, 0.0, drawn, top)
-    scored = _Scored(peaks, sampling, position, drawn)
+        return DraftGuess(top, confidence, None, 0.0, drawn, top)
+    scored = _NoisyScores(peaks, sampling, position, drawn)
     if drawn == top:
-        return Guess(top, confidence, *scored.best_but(top, 1.0 - confidence), drawn, top)
-    return Guess(top, confidence, drawn, min(1.0 - confidence, scored.share(drawn)), drawn, top)
+        return DraftGuess(top, confidence, *scored.best_but(top, 1.0 - confidence), drawn, top)
+    return DraftGuess(top, confidence, drawn, min(1.0 - confidence, scored.share(drawn)), drawn, top)
 
 
-def _greedy(peaks: Peaks, top: int, second: bool) -> Guess:
+def _greedy(peaks: Peaks, top: int, second: bool) -> DraftGuess:
     confidence = 1.0 / _mass(peaks)
     if not second or not confidence < SURE or len(peaks.row) < 2:
-        return Guess(top, confidence, None, 0.0, top, top)
+        return DraftGuess(top, confidence, None, 0.0, top, top)
     runner_up = peaks.runner_up(top)
     share = confidence * math.exp(float(peaks.row[runner_up]) - peaks.top)
-    return Guess(top, confidence, runner_up, share, top, top)
+    return DraftGuess(top, confidence, runner_up, share, top, top)
 
 
 def _mass(peaks: Peaks) -> float:
@@ -75,7 +75,7 @@ def _mass(peaks: Peaks) -> float:
     return float(np.exp(peaks.row - np.float32(peaks.top)).sum())
 
 
-class _Scored:
+class _NoisyScores:
     """Tokens that may win the noisy draw, with their scores: logit / temperature + noise.
 
     The share of a token in the softmax of these scores says better than its probability how surely another

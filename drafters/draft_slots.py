@@ -8,8 +8,8 @@ from server.cache.prefix import PrefixCache
 from server.llama.backend import Backend
 
 
-class Sequences:
-    """Sequences go by slots, which stay the same when two of them exchange what they hold. The first slots
+class DraftSlots:
+    """DraftSlots go by slots, which stay the same when two of them exchange what they hold. The first slots
     are for conversations, idle ones kept as in PrefixCache; then n_branches for branches; the last n_scratch
     hold nothing but during a decode."""
 

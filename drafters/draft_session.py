@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from operator import itemgetter
 
 from drafters.branch import NO_SEQ, Branch
-from drafters.guess import Guess
+from drafters.guessing import DraftGuess
 from server.cache.prefix import common_prefix
 from server.sampling.params import SamplingParams
 from server.speculation.messages import MAX_NODES, ROOT, Commit, Draft, Open, chain_next
@@ -37,7 +37,7 @@ class DraftSession:
         self.lost = False  # what was committed is not known any more: nothing is worth drafting until Open
         self.told = True  # by the lead, something that the keeper of the KV cache has not looked at yet
         self.taken: Branch | None = None
-        self._evidence: list[tuple[Guess, int]] = []
+        self._evidence: list[tuple[DraftGuess, int]] = []
         self.n_right = self.n_wrong = 0  # guesses of the path that the lead confirmed, and did not,
         self.n_rescued = 0  # and those of the latter for which a branch was right
         self._adopt(opened, [])
@@ -52,7 +52,7 @@ class DraftSession:
         return self.tokens[self.n_kv :]
 
     @property
-    def guesses(self) -> Sequence[Guess]:
+    def guesses(self) -> Sequence[DraftGuess]:
         """The path."""
         return self._guesses
 
@@ -113,9 +113,9 @@ class DraftSession:
 
     def extend(self, token: int, confidence: float) -> None:
         """Add a guess to the path."""
-        self.add(Guess(token, confidence if math.isfinite(confidence) else 0.0))
+        self.add(DraftGuess(token, confidence if math.isfinite(confidence) else 0.0))
 
-    def add(self, guess: Guess) -> None:
+    def add(self, guess: DraftGuess) -> None:
         """Add a guess to the path, with what is known about it."""
         self.tokens.append(guess.token)
         self._chains.append(chain_next(self._chains[-1], guess.token))
@@ -135,7 +135,7 @@ class DraftSession:
         at = position - self.n_committed
         guess = self._guesses[at]
         assert guess.second is not None, "nothing to branch to"
-        branch = Branch(position, self._chains[at], Guess(guess.second, guess.second_confidence))
+        branch = Branch(position, self._chains[at], DraftGuess(guess.second, guess.second_confidence))
         self.branches.append(branch)
         return branch
 
@@ -143,7 +143,7 @@ class DraftSession:
         """The probability of a branch, the path up to its fork included."""
         return self._scores[branch.fork - self.n_committed] * branch.score
 
-    def take_evidence(self) -> list[tuple[Guess, int]]:
+    def take_evidence(self) -> list[tuple[DraftGuess, int]]:
         """Guesses with what the lead chose in their place, since the last call."""
         evidence, self._evidence = self._evidence, []
         return evidence
@@ -168,7 +168,7 @@ class DraftSession:
         told = [b for b in self.branches if b.fork <= self._n_published and b.n_published < len(b.guesses)]
         return [self._draft((drafter, td_us), *branch.unpublished()) for branch in told]
 
-    def _draft(self, by: tuple[str, int], base: int, chain: int, guesses: Sequence[Guess]) -> Draft:
+    def _draft(self, by: tuple[str, int], base: int, chain: int, guesses: Sequence[DraftGuess]) -> Draft:
         return Draft(
             by[0],
             self.id,
@@ -182,7 +182,7 @@ class DraftSession:
 
     # -- changes
 
-    def _adopt(self, opened: Open, path: list[Guess]) -> None:
+    def _adopt(self, opened: Open, path: list[DraftGuess]) -> None:
         """Begin with the Open's tokens and this path beyond them, nothing of it published."""
         self.n_opened += 1
         self.max_ahead, self.n_dropped = opened.max_ahead, opened.n_dropped
@@ -190,7 +190,7 @@ class DraftSession:
         self.tokens = list(opened.tokens)
         self.n_committed = self._n_published = len(opened.tokens)
         self.branches: list[Branch] = []
-        self._guesses: list[Guess] = []
+        self._guesses: list[DraftGuess] = []
         self._chains = [opened.chain]  # after the committed tokens, and after each guess
         self._weigh_all()
         for guess in path:
@@ -246,7 +246,7 @@ class DraftSession:
         for position, guess in enumerate(self._guesses, self.n_committed):
             self._weigh(position, guess)
 
-    def _weigh(self, position: int, guess: Guess) -> None:
+    def _weigh(self, position: int, guess: DraftGuess) -> None:
         """The guess ends the path for now."""
         score = self._scores[-1]
         self._scores.append(score * guess.confidence)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from drafters.guess import Guess
+from drafters.guessing import DraftGuess
 from server.llama.backend import Vocabulary
 
 REDONE = 32  # bytes before the end of a text that are tokenised again when it grows, at least
@@ -65,7 +65,9 @@ def text_of(vocab: Vocabulary, tokens: Sequence[int]) -> bytes:
     return b"".join(vocab.piece(token, special=True) for token in tokens)
 
 
-def translated(guesses: Sequence[Guess], own: Vocabulary, target: Vocabulary, *, more: bool) -> list[Guess]:
+def translated(
+    guesses: Sequence[DraftGuess], own: Vocabulary, target: Vocabulary, *, more: bool
+) -> list[DraftGuess]:
     """Guesses in the target's tokens for what follows the last character. A token counts with the probability
     that all own tokens which its text needs are right, given those before it.
 
@@ -81,7 +83,7 @@ def translated(guesses: Sequence[Guess], own: Vocabulary, target: Vocabulary, *,
         return []
     if more and not ended:
         tokens = tokens[:-1]
-    result: list[Guess] = []
+    result: list[DraftGuess] = []
     at = position = used = 0  # bytes told; own tokens needed for them, and how many bytes these have
     for token in tokens:
         at += len(target.piece(token, special=True))
@@ -89,9 +91,9 @@ def translated(guesses: Sequence[Guess], own: Vocabulary, target: Vocabulary, *,
         while position < at:
             position += len(pieces[used])
             used += 1
-        result.append(Guess(token, math.prod(guess.confidence for guess in guesses[first:used])))
+        result.append(DraftGuess(token, math.prod(guess.confidence for guess in guesses[first:used])))
     if ended and used == n_spoken and target.eos is not None:
-        result.append(Guess(target.eos, guesses[n_spoken].confidence))
+        result.append(DraftGuess(target.eos, guesses[n_spoken].confidence))
     return result
 
 
