@@ -11,8 +11,8 @@ NO_SEQ = -1
 
 
 class Branch:
-    """Guesses for what follows the first `fork` tokens of the session, instead of those of the path. The
-    first n_kv tokens, counted from the session's first one, are in the KV sequence `seq`."""
+    """Guesses after the session's first `fork` tokens, instead of the path's. The first n_kv tokens, counted
+    from the session's first, are in the KV sequence `seq`."""
 
     def __init__(self, fork: int, chain: int, first: DraftGuess) -> None:
         """chain: the chain hash before the first guess."""
@@ -31,12 +31,12 @@ class Branch:
 
     @property
     def end(self) -> int:
-        """How many tokens the session would have if this came true."""
+        """Tokens of the session if this comes true."""
         return self.fork + len(self.guesses)
 
     @property
     def pending(self) -> list[int]:
-        """What has to be evaluated before the next guess."""
+        """Tokens to evaluate before the next guess."""
         return [guess.token for guess in self.guesses[self.n_kv - self.fork :]]
 
     def add(self, guess: DraftGuess) -> None:
@@ -45,8 +45,7 @@ class Branch:
         self.score *= guess.confidence
 
     def unpublished(self) -> tuple[int, int, Sequence[DraftGuess]]:
-        """(position, chain hash before it, guesses) of what the lead was not told yet; it counts as told
-        now."""
+        """(position, chain hash before it, guesses) of the unpublished part, which is published now."""
         start = self.n_published
         guesses = self.guesses[start : start + MAX_NODES]
         self.n_published += len(guesses)

@@ -1,8 +1,7 @@
-"""Whether branches are worth the rows that they need, where all decodes have one of two shapes. Pure.
+"""Whether branches are worth their rows, where all decodes have one of two shapes. Pure.
 
-With branches every guess costs more, and after a wrong one the next guesses are often there already. Without,
-the lead's next step has nothing to verify, and what was drafted beyond the mistake is lost: about the time of
-one of the lead's steps.
+With branches every guess costs more, but after a wrong one the next guesses are often there already. Without,
+the lead's next step has nothing to verify: about one of the lead's steps is lost.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ BETTER = 1.25  # times as much the other way must gain: each change costs a deco
 
 
 class Breadth:
-    """Learns from commits how often guesses are wrong and how long the lead's steps take."""
+    """Learns from commits how often guesses are wrong, and how long the lead's steps take."""
 
     def __init__(self, steady: Mapping[int, float]) -> None:
         """steady: seconds of a decode by its rows, for a path alone (1) and with all its branches (the most);
@@ -40,7 +39,7 @@ class Breadth:
 
     @property
     def rows(self) -> int:
-        """What a decode is padded to a multiple of, 1: it is not."""
+        """A decode is padded to a multiple of this."""
         return self._wide if self.branches and self._wide else 1
 
     def committed(self, n_right: int, n_wrong: int, n_rescued: int, step_s: float) -> None:

@@ -1,4 +1,4 @@
-"""Guesses without a model: what followed before, in the session's own text or in other recent ones."""
+"""Guesses without a model: what followed before in the session's text or in other recent ones."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ TD_WEIGHT = 0.05  # of one measured time per guess: it ranks drafters, so off by
 
 @dataclass(slots=True)
 class _Followed:
-    """One session's index: after how many Opens it was compared with the session, and up to which committed
-    token guesses were made."""
+    """One session's index. n_opened: Opens that it was compared with; n_guessed: committed tokens when it
+    guessed last."""
 
     lookup: Lookup
     n_opened: int
@@ -26,7 +26,7 @@ class _Followed:
 
 
 class LookupDrafter:
-    """Implements Drafter. Works for any vocabulary. Remembers the replies of the leads of its pool."""
+    """Implements Drafter, for any vocabulary. Remembers the replies of its leads."""
 
     def __init__(
         self, pool: LookupPool | None = None, *, clock: Callable[[], float] = time.perf_counter
@@ -44,7 +44,7 @@ class LookupDrafter:
         return None
 
     def wants(self, session: DraftSession) -> bool:
-        """Once for each time that something was committed."""
+        """True once after each commit."""
         followed = self._followed.get(session.id)
         return not session.lost and (
             followed is None
@@ -72,12 +72,12 @@ class LookupDrafter:
         return grown
 
     def close(self, session: DraftSession, *, keep: bool) -> None:
-        """Whether it is kept or not, others may say the same."""
+        """Kept or not, its reply may help others."""
         if self._followed.pop(session.id, None) is not None:
             self._pool.add(session.tokens[session.n_prompt : session.n_committed])
 
     def _follow(self, session: DraftSession) -> _Followed:
-        """The session's index; a new one if an Open contradicts it."""
+        """The session's index; a new one if the latest Open contradicts it."""
         followed = self._followed.get(session.id)
         if followed is not None and followed.n_opened != session.n_opened:
             followed.n_opened, followed.n_guessed = session.n_opened, 0
@@ -90,7 +90,7 @@ class LookupDrafter:
 
 
 def _lengthen(session: DraftSession, guess: LookupGuess) -> int:
-    """Add to the path what the guess has beyond it; nothing if the two disagree. Returns how many guesses."""
+    """Add the guess to the path as far as it goes beyond; 0 if they disagree. Returns the number added."""
     tokens, confidences = guess
     path = session.tokens[session.n_committed :]
     if tokens[: len(path)] != path:

@@ -1,4 +1,4 @@
-"""Guesses from a small model, several sessions to a decode, each with its own sequence of one KV cache."""
+"""Guesses from a small model: several sessions to a decode, each with a sequence of the KV cache."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from server.llama.backend import Backend, Batch, Logits
 
 PATH_MIN = 0.05  # a path less likely than this is not worth another guess
 TD_WEIGHT = 0.05  # of one measured time per guess: it ranks drafters, so off by two changes little
-SHARED_ROWS = 64  # most rows of a step while some session drafts: another's long prompt must not hold it up
+SHARED_ROWS = 64  # of a step while some session drafts: another one's long prompt must not hold it up
 MARGIN = 32  # cells left free beside a branch, for the paths to grow
-PAD = 0  # the token of rows that are there for the shape only
+PAD = 0  # the token of padding rows
 
 
 @dataclass(slots=True)
 class _DraftStep:
-    """One decode: its rows, and whose next guesses the wanted ones give, in the order of the rows."""
+    """One decode. grown: whose next guesses its logits give, in the order of the rows."""
 
     batch: Batch
     grown: list[tuple[DraftSession, Branch | None]]
     slots: set[int]  # with rows
     behind: set[int]  # with more to evaluate than the last guess
-    n_paths: int = 0  # sessions whose path grows, who come first
+    n_paths: int = 0  # of grown: paths come first
 
 
 @dataclass(frozen=True, slots=True)
 class _Commits:
-    """What was committed to a session, and when that was seen."""
+    """A session's counts when a commit was seen."""
 
     n_committed: int
     n_right: int
@@ -48,16 +48,14 @@ class _Commits:
 
 
 class ModelDrafter:
-    """Implements Drafter. Mirrors the lead's sampling and its noise, so that it guesses the draw itself.
+    """Implements Drafter. Draws with the lead's sampling and noise, so it guesses the draw itself.
 
-    A closed session's sequence stays cached; a session that continues it evaluates only what is new. Every
-    session that has a sequence reserves cells for all its tokens; one that outgrows the cache gives its
-    sequence up, so that the others go on.
+    A closed session's sequence stays cached, and a session that continues it evaluates only new tokens. Each
+    session with a sequence reserves cells for all its tokens; one that outgrows the cache gives it up.
 
-    Where sequences are left for it, what it guesses for a session is a small tree: rows go to the path, and
-    beside it to branches at its doubtful positions once these are likelier than the path's end. Where a
-    change of shape costs more than rows do, decodes have as many rows as a path with all its branches, each
-    of another sequence.
+    Where sequences are left, the guesses for a session are a small tree: rows go to the path, and to branches
+    at its doubtful positions once these are likelier than the path's end. Where a change of shape costs more
+    than rows do, every decode has the rows of a path with all its branches, each of another sequence.
     """
 
     def __init__(
@@ -69,9 +67,8 @@ class ModelDrafter:
         steady: Mapping[int, float] | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """n_branches: how many of the backend's sequences are for branches; 0: paths only. steady: seconds of
-        a decode by rows among equal ones, where a change of shape is to be avoided (see breadth.py);
-        MOST_BRANCHES more sequences are for that."""
+        """n_branches: sequences of the backend for branches; 0: paths only. steady: seconds of a decode by
+        rows, where a change of shape is to be avoided (breadth.py); takes MOST_BRANCHES more sequences."""
         self._backend = backend
         self._clock = clock
         self._breadth = Breadth(steady or {})
@@ -165,8 +162,8 @@ class ModelDrafter:
     # -- a step
 
     def _plan(self, step: _DraftStep, sessions: Sequence[DraftSession]) -> None:
-        """Rows for as many sessions as fit in one decode. Those with the least to evaluate come first, those
-        without a sequence last, in the order they came."""
+        """Rows for as many sessions as fit in one decode: first those with the least to evaluate, last those
+        without a sequence."""
         told = [session for session in self._held.values() if session.told]
         for session in told:
             self._settle(session)
@@ -184,7 +181,7 @@ class ModelDrafter:
                     self._add_branches(step, session)
 
     def _add_path(self, step: _DraftStep, session: DraftSession) -> bool:
-        """Rows for what the session has to evaluate, or for the first part of it. False if none is left."""
+        """Rows for the session's pending tokens, or the first of them. False if no row is left."""
         pending = session.pending
         most = min(SHARED_ROWS, self._backend.n_batch) if step.grown else self._backend.n_batch
         n = min(len(pending), most - len(step.batch))
@@ -202,7 +199,7 @@ class ModelDrafter:
         return True
 
     def _add_branches(self, step: _DraftStep, session: DraftSession) -> None:
-        """Rows for the branches that are due, and a sequence for one that begins."""
+        """Rows for branches that grow, and a sequence for one that begins."""
         if session.seq == NO_SEQ:
             return
         growing, fork = self._expansion.next(session)
@@ -225,8 +222,8 @@ class ModelDrafter:
     # -- sequences and cells
 
     def _admit(self, session: DraftSession, planned: set[int]) -> bool:
-        """Whether the session has a sequence and cells for all its tokens. Gives up branches and forgets
-        closed sessions to make room. planned: slots with rows in this step, not evaluated yet."""
+        """Give the session a slot and cells for all its tokens; ends branches and evicts closed sessions for
+        it. planned: slots with rows in this step. False if there is no room."""
         if session.seq != NO_SEQ and self._spare() >= self._sequences.n_idle_cells:
             return True
         needed = len(session.tokens) if session.seq == NO_SEQ else 0
@@ -247,20 +244,20 @@ class ModelDrafter:
         return True
 
     def _spare(self, *, branches: bool = True) -> int:
-        """Cells that neither sessions nor, if they count, branches have reserved."""
+        """Cells that neither sessions nor branches (if they count) have reserved."""
         reserved = sum([len(session.tokens) for session in self._held.values()])
         n_own = self._backend.n_cells - len(self._sequences.scratch)
         return n_own - reserved - branches * BRANCH_LENGTH * len(self._branches)
 
     def _make_room(self, n: int) -> bool:
-        """Forget closed sessions until so many cells are free. False if that is not enough."""
+        """Evict closed sessions until n cells are free. False if that is not enough."""
         while self._spare() - self._sequences.n_idle_cells < n:
             if not self._sequences.evict():
                 return False
         return True
 
     def _settle(self, session: DraftSession) -> None:
-        """Put a branch that came true in the path's place, and learn which guesses did."""
+        """Learn from commits, and put a branch that came true in the path's place."""
         for guessed, token in session.take_evidence():
             self.rule.judge(guessed, token)
         self._learn(session)
@@ -270,7 +267,7 @@ class ModelDrafter:
             session.taken = None
 
     def _learn(self, session: DraftSession) -> None:
-        """What the lead's commits say about guesses, and about its steps."""
+        """Tell `breadth` what was committed since the last call."""
         last = self._commits.get(session.id)
         if last is not None and last.n_committed == session.n_committed:
             return
@@ -286,8 +283,7 @@ class ModelDrafter:
             )
 
     def _free_branches(self) -> None:
-        """Give the sequences of branches back that no session has any more. One that became a path is needed
-        until that is settled."""
+        """Free the slots of branches that no session has any more."""
         alive = {id(branch) for session in self._held.values() for branch in session.all_branches}
         for slot in [slot for slot, branch in self._branches.items() if id(branch) not in alive]:
             self._sequences.free(slot)
@@ -299,7 +295,7 @@ class ModelDrafter:
         self._free_branches()
 
     def _drop(self, slots: Iterable[int]) -> None:
-        """What these hold is unknown after a failed decode: they begin anew, without branches."""
+        """Empty slots whose contents are unknown after a failed decode; their sessions begin anew."""
         self._end_branches()
         for slot in slots:
             session = self._held.pop(slot, None)

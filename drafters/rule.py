@@ -1,5 +1,4 @@
-"""Which way of guessing is right more often where the lead samples: the shared noise or the largest logit.
-Pure."""
+"""Which guess is right more often where the lead samples: the shared noise's or the likeliest token. Pure."""
 
 from __future__ import annotations
 
@@ -13,18 +12,17 @@ MARGIN = 0.1  # share of such positions by which the other must be better: as mu
 
 
 class Rule:
-    """Begins with the shared noise, which is the better one where the distributions are flat and alike.
-    Counts are of all positions judged."""
+    """Begins with the shared noise, which is better where distributions are flat and alike."""
 
     def __init__(self) -> None:
-        self.likeliest = False  # guess the largest logit
+        self.likeliest = False  # guess the likeliest token
         self.n_judged = 0
         self.n_drawn_right = 0
         self.n_likeliest_right = 0
         self._advantage = Smoothed(WEIGHT, 0.0)  # of the noise
 
     def judge(self, guess: DraftGuess, token: int) -> None:
-        """What the lead chose where this guess was made."""
+        """`token` was committed in the place of this guess."""
         drawn, likeliest = token == guess.drawn, token == guess.likeliest
         self.n_judged += 1
         self.n_drawn_right += drawn

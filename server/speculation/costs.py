@@ -1,4 +1,4 @@
-"""What a decode costs by its rows and by what is in the KV cache, learned from every step. Pure."""
+"""Seconds of a decode by its rows and by cells in use, learned from every step. Pure."""
 
 from __future__ import annotations
 
@@ -45,8 +45,7 @@ class StepCosts:
     """Seconds per decode for 1 to max_rows rows. Contexts fall into buckets that double from 256 cells on."""
 
     def __init__(self, max_rows: int, calibrated: Mapping[int, float] | None = None) -> None:
-        """calibrated: seconds by rows as measured at start, perhaps while the machine had other things to do:
-        it gives the shape where no step has been seen yet."""
+        """calibrated: seconds by rows as measured at start, for widths that no step has had yet."""
         self._max_rows = max_rows
         self._calibrated = {r: s for r, s in (calibrated or {}).items() if 0 < r <= max_rows}
         self._buckets: dict[int, dict[int, _Timing]] = {}
@@ -54,14 +53,14 @@ class StepCosts:
         self._now = 0
 
     def observe(self, rows: int, n_cells: int, seconds: float) -> None:
-        """One decode of that many rows took so long, with n_cells cells in use."""
+        """A decode of `rows` rows, with n_cells cells in use, took `seconds`."""
         self._now += 1
         if not 0 < rows <= self._max_rows or seconds <= 0.0:
             return
         timings = self._buckets.setdefault(_bucket(n_cells), {})
         timing = timings.get(rows)
         if timing is None:
-            # a first step may be disturbed, and a width that looks bad is not tried again
+            # a first step may be disturbed, and a width that looks slow is not tried again
             expected = self.curve(n_cells)[rows] if timings else 0.0
             timings[rows] = _Timing(seconds, min(seconds, SURPRISE * expected or seconds), self._now)
         else:
@@ -77,7 +76,7 @@ class StepCosts:
         return curve
 
     def knows(self, rows: int) -> bool:
-        """Whether this width was ever measured, whatever the context."""
+        """Whether this width was ever measured, with any context."""
         known = rows in self._calibrated or any(rows in timings for timings in self._buckets.values())
         return known or rows > self._max_rows
 
@@ -108,8 +107,8 @@ class StepCosts:
         return curve
 
     def _elsewhere(self, bucket: int) -> dict[int, float]:
-        """Seconds by rows from the nearest other context, or as calibrated. What no step has confirmed is
-        taken for a little better: trying it once costs little, never trying it may cost much."""
+        """Seconds by rows from the nearest other context, or as calibrated. Calibrated widths count as a
+        little quicker: trying one once costs little, never trying it may cost much."""
         found = {rows: OPTIMISM * seconds for rows, seconds in self._calibrated.items() if rows > 1}
         if 1 in self._calibrated:
             found[1] = self._calibrated[1]
@@ -124,7 +123,7 @@ def _bucket(n_cells: int) -> int:
 
 
 def _interpolated(known: list[tuple[int, float]], max_rows: int) -> list[float]:
-    """Straight lines between what is known; beyond it, SLOPE per row."""
+    """Straight lines between known widths; SLOPE per row beyond them."""
     first_rows, first = known[0]
     single = first / (1 + SLOPE * (first_rows - 1))
     curve = [0.0]
@@ -144,7 +143,7 @@ def _interpolated(known: list[tuple[int, float]], max_rows: int) -> list[float]:
 
 
 def _correct(curve: list[float], seen: list[tuple[int, float]]) -> None:
-    """Scale the curve so that it goes through what was seen, in between by what is seen on both sides."""
+    """Scale the curve so that it goes through `seen`, with ratios interpolated in between."""
     ratios = [(rows, seconds / curve[rows]) for rows, seconds in seen if curve[rows] > 0.0]
     points = iter(ratios[1:])
     left, right = ratios[0], next(points, None)

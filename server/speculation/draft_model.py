@@ -1,4 +1,4 @@
-"""A draft model inside the lead, over a Backend of its own: guesses between two steps, never beside one."""
+"""A draft model inside the lead, over a Backend of its own: guesses between steps, never during one."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class _CachedPath:
 
 
 class DraftModel:
-    """Implements InlineDrafter. Mirrors the lead's sampling and noise, so that it guesses the draw itself."""
+    """Implements InlineDrafter. Draws with the lead's sampling and noise, so it guesses the draw itself."""
 
     def __init__(
         self,
@@ -45,8 +45,8 @@ class DraftModel:
         one_shape: bool = False,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """distributions: say for each guess what it is a sample of. one_shape: a decode of another width than
-        the last one takes longer than a row (docs/adr/0010)."""
+        """distributions: each guess comes with the distribution it was sampled from. one_shape: a change of
+        width costs more than a row (docs/adr/0010)."""
         self._backend = backend
         self._most_rows = 1 if one_shape else 2  # of a session's own guess and the token after it
         self._distributions = distributions
@@ -124,8 +124,7 @@ class DraftModel:
         self._backend.trim(path.seq, path.n_kv)
 
     def _ready(self, session: int) -> _CachedPath | None:
-        """The session's path, if one more guess fits the context and the cells; forgets idle conversations
-        for it."""
+        """The session's path, if one more guess fits the context and the KV cache; evicts for it."""
         path = self._paths.get(session)
         if path is None or len(path.tokens) >= self._backend.n_ctx:
             return None
@@ -138,7 +137,7 @@ class DraftModel:
         return path
 
     def _catch_up(self, paths: Sequence[_CachedPath]) -> bool:
-        """Evaluate what is more than the next decode shall. Returns whether there was any."""
+        """Evaluate all pending tokens but those of the next decode. Returns whether there were any."""
         worked = False
         for path in paths:
             while (n := len(path.tokens) - 1 - path.n_kv) >= self._most_rows:

@@ -1,7 +1,7 @@
 """Guesses past the committed tokens of one session, merged from all sources into one scored tree.
 
-Every place in the tree is known by its chain hash, so that a draft may continue the committed tokens, an
-earlier guess, or a state the lead has moved on from: what still agrees with the committed tokens is grafted.
+Every place in the tree has a chain hash, so a draft may continue the committed tokens, an earlier guess, or a
+place that the lead has passed: what still agrees with the committed tokens is grafted.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class _GuessNode:
     token: int
     position: int  # index in the sequence of the token after this one
     chain: int
-    source: str  # who guessed it; several that agree are a source of their own, known by all their names
-    confidence: int  # probability times 255 given its parent, by the surest of them
+    source: str  # several that agree are a source of their own, called by all their names
+    confidence: int  # probability times 255 given its parent, by the surest source
     children: dict[int, _GuessNode] = field(default_factory=dict[int, "_GuessNode"])
 
     @property
@@ -38,8 +38,8 @@ class _GuessNode:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """Guesses to choose from, best first: any number of the first ones is a tree. probabilities[i]: that
-    guess i is reached and right."""
+    """Guesses to choose from, best first: the first n are a tree for every n. probabilities[i]: that guess i
+    is reached and right."""
 
     tokens: list[int]
     parents: list[int]
@@ -55,8 +55,8 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class OfferBounds:
-    """Bounds of an Offer: nodes, leaves, least path probability, sources (None: any), and whether a path of
-    tokens from the root may be followed at all (a grammar)."""
+    """limit: nodes; p_min: least path probability; sources: which may guess, None: any; allows: which paths
+    from the root a grammar allows, None: any."""
 
     limit: int
     leaves: int = 3
@@ -66,10 +66,10 @@ class OfferBounds:
 
 
 class ScoredTree:
-    """One session's tree. Not thread-safe; nodes carry the target's token ids only."""
+    """One session's tree of target token ids. Not thread-safe."""
 
     def __init__(self, position: int, chain: int) -> None:
-        """The first `position` tokens of the session are committed, with this chain hash after them."""
+        """position: committed tokens; chain: the hash after them."""
         self._start = position
         self._chains = [chain]  # after start, start + 1, … committed tokens
         self._committed: list[int] = []
@@ -85,11 +85,10 @@ class ScoredTree:
         return self._root.chain
 
     def graft(self, draft: Draft) -> Grafted:
-        """Add what a draft says about uncommitted positions.
+        """Add a draft's guesses for uncommitted positions.
 
-        'fresh': its base is in the tree; 'late': its base is behind, its remainder was kept or is already
-        committed; 'stale': it disagrees with what was committed, or its base is unknown; 'full': cut off.
-        """
+        'fresh': its base is in the tree; 'late': its base is behind, the rest was kept or is already
+        committed; 'stale': it disagrees with what was committed, or its base is unknown; 'full': cut off."""
         if draft.base < self.position:
             return self._graft_late(draft)
         place = self._places.get(draft.chain)
@@ -102,7 +101,7 @@ class ScoredTree:
         return "full" if None in places else "fresh"
 
     def _graft_late(self, draft: Draft) -> Grafted:
-        """Walk the draft along the committed tokens; graft below the root what agrees up to there."""
+        """Walk the draft along the committed tokens; graft the part below the root that agrees."""
         at = draft.base - self._start
         if at < 0 or self._chains[at] != draft.chain:
             return "stale"
@@ -118,7 +117,7 @@ class ScoredTree:
         return "late" if any(a is not None for a in agreed) else "stale"
 
     def _grow(self, parent: _GuessNode, token: int, source: str, confidence: int) -> _GuessNode | None:
-        """The child with this token, whoever guessed it before. None when the tree is full."""
+        """The child with this token, new or guessed before. None when the tree is full."""
         node = parent.children.get(token)
         if node is not None:
             node.confidence = max(node.confidence, confidence)
@@ -134,7 +133,7 @@ class ScoredTree:
         return node
 
     def guess(self, source: str, tokens: Sequence[int], confidences: Sequence[int]) -> None:
-        """Graft a chain of guesses for what follows the committed tokens."""
+        """Graft a chain of guesses that follows the committed tokens."""
         node: _GuessNode | None = self._root
         for token, confidence in zip(tokens, confidences, strict=True):
             node = self._grow(node, token, source, confidence)
@@ -150,8 +149,7 @@ class ScoredTree:
             self._grow(node, token, source, confidence)
 
     def commit(self, tokens: Sequence[int], acceptance: Acceptance) -> None:
-        """These tokens are committed: move the root along them, learn from the guesses beside them, and
-        forget those."""
+        """Move the root along these tokens, learn from the guesses beside them, and forget those."""
         root = self._root
         for token in tokens:
             if root.children:
@@ -174,7 +172,7 @@ class ScoredTree:
 
     @property
     def n_below(self) -> int:
-        """How many guesses follow the committed tokens directly."""
+        """Guesses that follow the committed tokens directly."""
         return len(self._root.children)
 
     def offer(self, acceptance: Acceptance, wanted: OfferBounds) -> Offer:
@@ -216,8 +214,8 @@ def _push(
 
 
 def _learn(acceptance: Acceptance, guesses: Collection[_GuessNode], token: int) -> None:
-    """All these were guessed for one position, where `token` was committed. Only what a source was surest of
-    says how good it is in general: its alternatives are there for the case that it is wrong."""
+    """Learn from all guesses for one position, where `token` was committed. A source's general rate counts
+    its surest guess only: its alternatives are for the case that this one is wrong."""
     surest: dict[str, _GuessNode] = {}
     for guess in guesses:
         acceptance.observe(guess.source, guess.confidence, guess.token == token)

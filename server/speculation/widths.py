@@ -1,8 +1,8 @@
-"""One width for all steps, where changing it costs more than rows do. Pure.
+"""One width for all steps, where a change of width costs more than rows do. Pure.
 
 On such a machine (server/llama/shapes.py) rows up to that width are free, and steps with fewer are padded.
-Which width is best depends on how many guesses there are, how good they are, and what making them took: what
-each width would have gained is counted in every step, whatever was decoded.
+Which width is best depends on how many guesses there are, how good they are, and how long they took to make:
+every step counts what each width would have gained.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ RECOVERY = 0.01  # weight for widths that are not measured. Twice: a slow width 
 
 
 class Offered(NamedTuple):
-    """probabilities[i]: that a guess is reached and right, best first. seconds: what making them took, while
-    nothing else was done."""
+    """probabilities[i]: that a guess is reached and right, best first. seconds: that making them held up the
+    step."""
 
     probabilities: Sequence[float]
     seconds: float = 0.0
 
 
 class Widths:
-    """Tells the width that a step shall have."""
+    """Chooses the width of steps."""
 
     def __init__(self, steady: Mapping[int, float]) -> None:
         """steady: seconds of a decode by rows, among equal ones; none where padding does not pay."""
@@ -49,19 +49,18 @@ class Widths:
         return bool(self.steady)
 
     def width(self, n_rows: int) -> int:
-        """Of a step with so many rows that are decoded anyway; 0: any."""
+        """Of a step with n_rows rows without guesses; 0: any."""
         return self.best if n_rows == self._n_rows and n_rows <= self.best else 0
 
     def curve(self, width: int) -> list[float]:
-        """Seconds for 0 … width rows of a step that is padded to it, and that has no more."""
+        """Seconds of a step that is padded to `width`, for 0 … width rows."""
         return [self.steady[width]] * (width + 1)
 
     def observe(
         self, n_rows: int, offer: Offered, curve: Sequence[float], padded: Offered | None = None
     ) -> None:
-        """A step could have had these guesses beside n_rows rows. curve: seconds of a decode by rows,
-        whatever came before. padded: what would have been offered if it had been of one width, if that is
-        something else."""
+        """A step could have had these guesses beside n_rows rows. curve: seconds of a decode by rows, of any
+        width. padded: what a step of one width would have been offered, where that differs."""
         if n_rows != self._n_rows:
             self._begin(n_rows)
         gains, last = _gains(n_rows, offer), len(curve) - 1
@@ -81,8 +80,8 @@ class Widths:
             self._decide()
 
     def timed(self, width: int, seconds: float) -> None:
-        """A padded step's decode took so long. What made it longer than at first, a longer context above all,
-        does so at other widths, too; and one that was slow may be so no more."""
+        """A padded step's decode took `seconds`. What made it longer than at first, a longer context above
+        all, does so at other widths, too; the others also recover towards what they were at first."""
         known = self.steady[width]
         now = self.steady[width] = known + SMOOTHING * (min(seconds, 2.0 * known) - known)
         longer = now - self._at_first[width]
@@ -107,7 +106,7 @@ class Widths:
 
 
 def _gains(n_rows: int, offer: Offered) -> list[float]:
-    """Tokens expected of a step by how many of the guesses it has, 0 … all."""
+    """Tokens expected of a step with the first 0 … all of these guesses."""
     gains, total = [float(n_rows)], float(n_rows)
     for probability in offer.probabilities:
         total += probability
