@@ -18,7 +18,7 @@ import numpy as np
 
 from benchmarks import program, report, texts
 from benchmarks.prompts import load
-from drafters.guess import guess
+from drafters.guessing import guess
 from drafters.rule import Rule
 from server.llama.backend import Backend, Batch
 from server.llama.llamacpp import LlamaBackend, LlamaOptions

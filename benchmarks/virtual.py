@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 
 from benchmarks.formulas import Scheme
 from benchmarks.simulation import choices, gaps
+from drafters.draft_session import DraftSession
 from drafters.replay import ReplayDrafter, Script
-from drafters.session import DraftSession
 from server.engine.engine import Engine
 from server.engine.events import Committed, Event, Finished
 from server.engine.proposer import NoProposer, Proposer

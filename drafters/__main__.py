@@ -1,4 +1,4 @@
-"""python -m drafters: the same as duo-drafter."""
+"""python -m drafters: duo-drafter."""
 
 from drafters.cli import main
 

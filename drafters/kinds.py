@@ -1,4 +1,4 @@
-"""The kinds of drafters, each put together from the settings."""
+"""The kinds of drafters, put together from the settings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from drafters.drafter import Drafter
 from drafters.expansion import MOST_BRANCHES
-from drafters.lookup import LookupDrafter
+from drafters.lookup_drafter import LookupDrafter
 from drafters.model import ModelDrafter
 from drafters.replay import ReplayDrafter, Script, read_texts
 from drafters.settings import DrafterSettings
@@ -28,7 +28,7 @@ _FEWEST_CELLS = 32  # enough to open a model for its vocabulary
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A drafter, and what its process says of itself. capacity: sessions it is willing to draft for."""
+    """A drafter, and what its process says of itself. capacity: sessions at once."""
 
     drafter: Drafter
     name: str

@@ -61,7 +61,7 @@ def served_by(
             exactness=exactness,
             draft_mode="async" if site.draft_model is None else "sync",
             gate=GateHealth(
-                proposer.pace.rate,
+                proposer.throughput.value,
                 {rows: seconds * 1e3 for rows, seconds in proposer.costs.table().items()},
                 proposer.widths.best,
                 {rows: seconds * 1e3 for rows, seconds in proposer.widths.steady.items()},

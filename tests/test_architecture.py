@@ -25,8 +25,10 @@ ONLY_IN = {
     "prometheus_client": ("server/api/metrics.py", "server/top.py"),
 }
 MAY_IMPORT = {
+    "server/estimators.py": (),
     "server/engine/": (
         "server.engine",
+        "server.estimators",
         "server.errors",
         "server.llama.backend",
         "server.sampling",
@@ -34,10 +36,11 @@ MAY_IMPORT = {
     ),
     "server/cache/": ("server.cache",),
     "server/sampling/": ("server.sampling",),
-    "server/llama/": ("server.llama", "server.errors", "server.sampling.noise"),
+    "server/llama/": ("server.llama", "server.errors", "server.estimators", "server.sampling.noise"),
     "server/text/": ("server.text", "server.errors", "server.llama.backend", "server.engine.events"),
     "server/speculation/": (
         "server.speculation",
+        "server.estimators",
         "server.engine.proposer",
         "server.engine.request",
         "server.errors",
@@ -53,6 +56,7 @@ MAY_IMPORT = {
     ),
     "drafters/": (
         "drafters",
+        "server.estimators",
         "server.speculation",
         "server.llama",
         "server.sampling",
@@ -64,6 +68,7 @@ MAY_IMPORT = {
 }
 PURE = (
     "server/llama/cuts.py",
+    "server/estimators.py",
     "server/llama/tiles.py",
     "server/engine/verify.py",
     "server/engine/scheduler.py",
@@ -89,16 +94,15 @@ PURE = (
     "server/speculation/costs.py",
     "server/speculation/gate.py",
     "server/speculation/lookup.py",
-    "server/speculation/pace.py",
     "server/speculation/trial.py",
     "server/speculation/widths.py",
-    "drafters/session.py",
+    "drafters/draft_session.py",
     "drafters/branch.py",
     "drafters/breadth.py",
-    "drafters/guess.py",
+    "drafters/guessing.py",
     "drafters/expansion.py",
     "drafters/rule.py",
-    "drafters/translate.py",
+    "drafters/retokenising.py",
 )
 IMPURE_MODULES = {"time", "logging", "random", "os", "threading", "asyncio", "socket"}
 

@@ -12,7 +12,7 @@ MOST = 3  # drafters per session: more agree more often than they add
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class AssignableDrafter:
     """free: sessions it will still take; td_s: seconds per guess, 0 unknown; acceptance: share of its guesses
     that come true."""
 
@@ -28,7 +28,7 @@ class Candidate:
         return acceptance / ((1 - acceptance) * max(self.td_s or 1e-3, 1e-6))
 
 
-def assign(session: int, candidates: Sequence[Candidate], *, taken: int = 0) -> list[str]:
+def assign(session: int, candidates: Sequence[AssignableDrafter], *, taken: int = 0) -> list[str]:
     """The best of those with room, at most MOST with the `taken` ones. Among about equals the choice is
     spread evenly, and stable for a session (rendezvous hashing: Thaler, Ravishankar 1998)."""
     free = [candidate for candidate in candidates if candidate.free > 0]

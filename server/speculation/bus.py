@@ -1,4 +1,4 @@
-"""The seam between a process and the others on its pool. `streams.py` is Redis, `memory.py` a fake."""
+"""The seam to the other processes of a pool: `streams.py` is Redis, `tests/memory_bus.py` a fake."""
 
 from __future__ import annotations
 

@@ -1,43 +1,51 @@
-"""What a decode costs by its rows and by what is in the KV cache, learned from every step. Pure."""
+"""Seconds of a decode by its rows and by cells in use, learned from every step. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from server.estimators import Mean
 
 SLOPE = 0.05  # of one row's time: what a row costs where nothing wider was measured
-SMOOTHING = 0.1
-OUTLIER = 0.3  # of the mean: most that one step moves towards an outlier
-SURPRISE = 1.5  # of what was expected: most that one observation is believed
-OPTIMISM = 0.9  # of what calibration said
-STALE = 256  # observations after which a width is worth another look
-REFRESH = 8  # observations between two looks at the table
+# Steps of one width. Off by two: half, a third of a step's scatter stays in the curve instead of a quarter,
+# and widths flicker; twice, a machine that became slower is noticed after 20 steps of each width.
+WINDOW = 10
+OUTLIER = (
+    0.3  # of the mean: most that a step counts above or below it. Twice: one interruption moves it by 6%
+)
+SURPRISE = 1.5  # times the expected: most that a first step of a width is believed; it may be disturbed
+OPTIMISM = (
+    0.9  # of what calibration said. 1: widths that calibration overrates are never tried; 0.8: too often
+)
+STALE = 256  # steps after which a width is worth another look: some seconds
+REFRESH = 8  # steps between two looks at the table, which takes about as long as a step's other decisions
 
 
-@dataclass(slots=True)
-class _Timing:
-    seconds: float
-    count: int = 0
-    last: int = 0
-    first: float = 0.0  # the first observation as it was
+class _Timing(Mean):
+    """Seconds of steps of one width; `last` is the number of the latest of them."""
 
-    def observe(self, seconds: float, now: int) -> None:
-        self.count += 1
-        self.last = now
-        bound = OUTLIER * self.seconds
-        if self.count == 2 and self.first:
-            self.seconds = min(seconds, self.first)
+    __slots__ = ("_first", "last")
+
+    def __init__(self, first: float, believed: float, now: int) -> None:
+        """first: of the first step; believed: as much of that as is believed."""
+        super().__init__(believed, 2, WINDOW)
+        self._first, self.last = first, now
+
+    def take(self, seconds: float, now: int) -> None:
+        """Of the first two, the quicker one counts."""
+        if self._first:
+            self.value, self._first = min(seconds, self._first), 0.0
+            self.count += 1
         else:
-            delta = min(bound, max(-bound, seconds - self.seconds))
-            self.seconds += delta * max(SMOOTHING, 1 / (self.count + 1))
+            self.observe(min(max(seconds, (1 - OUTLIER) * self.value), (1 + OUTLIER) * self.value))
+        self.last = now
 
 
 class StepCosts:
     """Seconds per decode for 1 to max_rows rows. Contexts fall into buckets that double from 256 cells on."""
 
     def __init__(self, max_rows: int, calibrated: Mapping[int, float] | None = None) -> None:
-        """calibrated: seconds by rows as measured at start, perhaps while the machine had other things to do:
-        it gives the shape where no step has been seen yet."""
+        """calibrated: seconds by rows as measured at start, for widths that no step has had yet."""
         self._max_rows = max_rows
         self._calibrated = {r: s for r, s in (calibrated or {}).items() if 0 < r <= max_rows}
         self._buckets: dict[int, dict[int, _Timing]] = {}
@@ -45,18 +53,18 @@ class StepCosts:
         self._now = 0
 
     def observe(self, rows: int, n_cells: int, seconds: float) -> None:
-        """One decode of that many rows took so long, with n_cells cells in use."""
+        """A decode of `rows` rows, with n_cells cells in use, took `seconds`."""
         self._now += 1
         if not 0 < rows <= self._max_rows or seconds <= 0.0:
             return
         timings = self._buckets.setdefault(_bucket(n_cells), {})
         timing = timings.get(rows)
         if timing is None:
-            # a first step may be disturbed, and a width that looks bad is not tried again
+            # a first step may be disturbed, and a width that looks slow is not tried again
             expected = self.curve(n_cells)[rows] if timings else 0.0
-            timings[rows] = _Timing(min(seconds, SURPRISE * expected or seconds), 1, self._now, seconds)
+            timings[rows] = _Timing(seconds, min(seconds, SURPRISE * expected or seconds), self._now)
         else:
-            timing.observe(seconds, self._now)
+            timing.take(seconds, self._now)
 
     def curve(self, n_cells: int) -> list[float]:
         """Seconds for 0 … max_rows rows, never falling. All zero before the first observation."""
@@ -68,7 +76,7 @@ class StepCosts:
         return curve
 
     def knows(self, rows: int) -> bool:
-        """Whether this width was ever measured, whatever the context."""
+        """Whether this width was ever measured, with any context."""
         known = rows in self._calibrated or any(rows in timings for timings in self._buckets.values())
         return known or rows > self._max_rows
 
@@ -81,10 +89,10 @@ class StepCosts:
         """Seconds by rows as far as measured, for the smallest context measured. Safe from any thread."""
         buckets = list(self._buckets)  # a list at once, as below: the engine's thread adds to both dicts
         seen = list(self._buckets[min(buckets)].items()) if buckets else []
-        return dict(sorted((self._calibrated | {rows: timing.seconds for rows, timing in seen}).items()))
+        return dict(sorted((self._calibrated | {rows: timing.value for rows, timing in seen}).items()))
 
     def _make(self, bucket: int) -> list[float]:
-        seen = {rows: timing.seconds for rows, timing in self._buckets.get(bucket, {}).items()}
+        seen = {rows: timing.value for rows, timing in self._buckets.get(bucket, {}).items()}
         elsewhere = self._elsewhere(bucket)
         if not seen and not elsewhere:
             return [0.0] * (self._max_rows + 1)
@@ -99,14 +107,14 @@ class StepCosts:
         return curve
 
     def _elsewhere(self, bucket: int) -> dict[int, float]:
-        """Seconds by rows from the nearest other context, or as calibrated. What no step has confirmed is
-        taken for a little better: trying it once costs little, never trying it may cost much."""
+        """Seconds by rows from the nearest other context, or as calibrated. Calibrated widths count as a
+        little quicker: trying one once costs little, never trying it may cost much."""
         found = {rows: OPTIMISM * seconds for rows, seconds in self._calibrated.items() if rows > 1}
         if 1 in self._calibrated:
             found[1] = self._calibrated[1]
         for other in sorted(self._buckets, key=lambda b: -abs(b - bucket)):
             if other != bucket:
-                found |= {rows: timing.seconds for rows, timing in self._buckets[other].items()}
+                found |= {rows: timing.value for rows, timing in self._buckets[other].items()}
         return found
 
 
@@ -115,7 +123,7 @@ def _bucket(n_cells: int) -> int:
 
 
 def _interpolated(known: list[tuple[int, float]], max_rows: int) -> list[float]:
-    """Straight lines between what is known; beyond it, SLOPE per row."""
+    """Straight lines between known widths; SLOPE per row beyond them."""
     first_rows, first = known[0]
     single = first / (1 + SLOPE * (first_rows - 1))
     curve = [0.0]
@@ -135,7 +143,7 @@ def _interpolated(known: list[tuple[int, float]], max_rows: int) -> list[float]:
 
 
 def _correct(curve: list[float], seen: list[tuple[int, float]]) -> None:
-    """Scale the curve so that it goes through what was seen, in between by what is seen on both sides."""
+    """Scale the curve so that it goes through `seen`, with ratios interpolated in between."""
     ratios = [(rows, seconds / curve[rows]) for rows, seconds in seen if curve[rows] > 0.0]
     points = iter(ratios[1:])
     left, right = ratios[0], next(points, None)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(slots=True)
-class Counters:
+class BusCounters:
     """Messages, not bytes. Written by the bus, read by anybody, never reset.
 
     dropped: could not be sent (bus down, too much queued, too large, peer unknown). undecodable: arrived,

@@ -1,16 +1,15 @@
-"""A draft model inside the lead, over a Backend of its own: guesses between two steps, never beside one."""
+"""A draft model inside the lead, over a Backend of its own: guesses between steps, never during one."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import median
 
 from server.cache.prefix import PrefixCache, Reuse, common_prefix
 from server.errors import BackendError
+from server.estimators import Median
 from server.llama.backend import Backend, Batch, Logits
 from server.sampling.draw import distribution
 from server.sampling.guess import Guess, guess
@@ -18,11 +17,13 @@ from server.sampling.params import SamplingParams
 
 logger = logging.getLogger("duo.drafters")
 
-RECENT = 15  # guesses whose median time counts: one that was disturbed shall not
+# Guesses whose median time counts. Off by two: 7, four in a row that were disturbed pass for usual; 30, a
+# longer context shows after 15 guesses.
+RECENT = 15
 
 
 @dataclass(slots=True)
-class _Path:
+class _CachedPath:
     """tokens: n_committed committed ones, then guesses; the first n_kv of them are in the sequence."""
 
     seq: int
@@ -34,7 +35,7 @@ class _Path:
 
 
 class DraftModel:
-    """Implements InlineDrafter. Mirrors the lead's sampling and noise, so that it guesses the draw itself."""
+    """Implements InlineDrafter. Draws with the lead's sampling and noise, so it guesses the draw itself."""
 
     def __init__(
         self,
@@ -44,21 +45,24 @@ class DraftModel:
         one_shape: bool = False,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """distributions: say for each guess what it is a sample of. one_shape: a decode of another width than
-        the last one takes longer than a row (docs/adr/0010)."""
+        """distributions: each guess comes with the distribution it was sampled from. one_shape: a change of
+        width costs more than a row (docs/adr/0010)."""
         self._backend = backend
         self._most_rows = 1 if one_shape else 2  # of a session's own guess and the token after it
         self._distributions = distributions
         self._clock = clock
         self._cache = PrefixCache(backend.n_seqs, partial=True)
-        self._paths: dict[int, _Path] = {}
+        self._paths: dict[int, _CachedPath] = {}
         self._failed = not backend.can_trim  # a path that was not confirmed must be forgettable
         if self._failed:
             advice = "recurrent models draft in a process of their own only: --draft-mode async"
             logger.warning("%s is not used: %s", backend.name, advice)
-        self._times: deque[float] = deque(maxlen=RECENT)
-        self.td_s = 0.0
+        self._td = Median(RECENT)
         self._meanwhile: Callable[[], None] | None = None
+
+    @property
+    def td_s(self) -> float:
+        return self._td.value
 
     def follow(
         self, session: int, tokens: Sequence[int], sampling: SamplingParams, salt: str, n_dropped: int = 0
@@ -67,7 +71,7 @@ class DraftModel:
         if path is None:
             reuse = self._cache.take(list(tokens), salt=salt)
             if reuse is not None:
-                path = _Path(reuse.seq, list(tokens), len(tokens), reuse.length, sampling, n_dropped)
+                path = _CachedPath(reuse.seq, list(tokens), len(tokens), reuse.length, sampling, n_dropped)
                 self._begin(path, reuse)
                 self._paths[session] = path
             return
@@ -95,8 +99,7 @@ class DraftModel:
             self._failed = True
             return [None] * len(sessions)
         if ready and not caught_up:
-            self._times.append(self._clock() - began)
-            self.td_s = median(self._times)
+            self._td.observe(self._clock() - began)
         made = iter(guesses)
         return [path and next(made) for path in paths]
 
@@ -109,20 +112,19 @@ class DraftModel:
             self._trim(path, min(path.n_kv, path.n_committed) if keep and not self._failed else 0)
             self._cache.release(path.seq, path.tokens[: path.n_kv])
 
-    def _begin(self, path: _Path, reuse: Reuse) -> None:
+    def _begin(self, path: _CachedPath, reuse: Reuse) -> None:
         if reuse.source != reuse.seq:
             self._backend.trim(reuse.seq, 0)
             if reuse.length:
                 self._backend.copy(reuse.source, reuse.seq, 0, reuse.length)
         self._trim(path, reuse.length)
 
-    def _trim(self, path: _Path, length: int) -> None:
+    def _trim(self, path: _CachedPath, length: int) -> None:
         path.n_kv = min(path.n_kv, length)
         self._backend.trim(path.seq, path.n_kv)
 
-    def _ready(self, session: int) -> _Path | None:
-        """The session's path, if one more guess fits the context and the cells; forgets idle conversations
-        for it."""
+    def _ready(self, session: int) -> _CachedPath | None:
+        """The session's path, if one more guess fits the context and the KV cache; evicts for it."""
         path = self._paths.get(session)
         if path is None or len(path.tokens) >= self._backend.n_ctx:
             return None
@@ -134,8 +136,8 @@ class DraftModel:
             self._backend.trim(evicted.seq, 0)
         return path
 
-    def _catch_up(self, paths: Sequence[_Path]) -> bool:
-        """Evaluate what is more than the next decode shall. Returns whether there was any."""
+    def _catch_up(self, paths: Sequence[_CachedPath]) -> bool:
+        """Evaluate all pending tokens but those of the next decode. Returns whether there were any."""
         worked = False
         for path in paths:
             while (n := len(path.tokens) - 1 - path.n_kv) >= self._most_rows:
@@ -147,7 +149,7 @@ class DraftModel:
                 path.n_kv += len(rows)
         return worked
 
-    def _extend(self, paths: Sequence[_Path], second: bool) -> list[Guess]:
+    def _extend(self, paths: Sequence[_CachedPath], second: bool) -> list[Guess]:
         batch = Batch(meanwhile=self._meanwhile)
         for path in paths:
             batch.extend(path.seq, path.n_kv, path.tokens[path.n_kv :], 1)
@@ -155,7 +157,7 @@ class DraftModel:
         logits = self._backend.decode(batch)
         return [self._take(path, row, second) for path, row in zip(paths, logits, strict=True)]
 
-    def _take(self, path: _Path, row: Logits, second: bool) -> Guess:
+    def _take(self, path: _CachedPath, row: Logits, second: bool) -> Guess:
         guessed = guess(row, path.sampling, len(path.tokens) + path.n_dropped, second=second)
         path.tokens.append(guessed.token)
         return guessed._replace(drafted=distribution(row, path.sampling)) if self._distributions else guessed

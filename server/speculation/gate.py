@@ -1,10 +1,9 @@
 """Is a guess worth its row? Pure decisions from measured costs, acceptance and the current rate.
 
-The server works at `rate` tokens per second, so a step that takes dt longer costs rate · dt tokens elsewhere.
-Whatever gains more tokens than that is worth it, which maximises tokens per second in the long run (renewal
-reward; Dinkelbach's parametric form). `seconds[k]` is the time of a decode of k rows; the functions trust it
-to be as measured, steps and all, so that widths snap to what the machine does well by themselves.
-"""
+The server makes `rate` tokens per second, so a step that takes dt longer costs rate · dt tokens elsewhere. To
+take whatever gains more maximises tokens per second in the long run (renewal reward; Dinkelbach's parametric
+form). `seconds[k]` is the measured time of a decode of k rows, with all its steps, so that widths snap to
+what the machine does well."""
 
 from __future__ import annotations
 
@@ -20,10 +19,10 @@ def choose(
 ) -> list[int]:
     """How many of each session's guesses to verify beside n_rows rows that are decoded anyway.
 
-    offers[i]: for each guess of session i, in the order they would be taken (parents first), the probability
-    that the row is reached and confirms it. One budget: the k most probable over all sessions, for the k
-    with the largest gain. len(seconds) - 1 rows at most. again[i]: how many of the n_rows rows are session
-    i's; given where a chain that is not wholly right has its session's right rows evaluated again.
+    offers[i]: for each guess of session i, parents first, the probability that it is reached and right. One
+    budget: the k most probable guesses of all sessions, for the k that gains most; at most len(seconds) - 1
+    rows. again[i]: how many of the n_rows rows are session i's; given where a wrong guess has the right rows
+    of its session evaluated again.
     """
     counts = [0] * len(offers)
     ranked = sorted([(-probability, i) for i, offer in enumerate(offers) for probability in offer])
@@ -43,7 +42,7 @@ def choose(
 
 
 class _Lost:
-    """How many rows are expected to be evaluated again in the next step."""
+    """Rows that the next step is expected to evaluate again."""
 
     def __init__(self, n_pending: Sequence[int]) -> None:
         self._n_pending = n_pending
@@ -51,8 +50,8 @@ class _Lost:
         self._n_rows = [0.0] * len(n_pending)
 
     def guess(self, session: int, probability: float) -> None:
-        """One more guess is verified, the last of its session's chain: with that probability none was wrong,
-        else what was pending and all that was right before the first wrong one is lost."""
+        """One more guess at the end of its session's chain, which is all right with this probability. If not,
+        the pending rows and those before the first wrong guess are evaluated again."""
         n, total = self._chains[session]
         self._chains[session] = n + 1, total + probability
         self._n_rows[session] = self._n_pending[session] * (1.0 - probability) + total - n * probability
@@ -63,7 +62,7 @@ class _Lost:
 
 
 def _extra_s(seconds: Sequence[float], n_rows: int, n_more: float) -> float:
-    """Seconds that so many rows more take beside n_rows, between and beyond the measured numbers as well."""
+    """Seconds that n_more rows add to n_rows; interpolated, and extrapolated beyond the last."""
     last = len(seconds) - 1
     base = seconds[min(n_rows, last)]
     if n_rows + n_more >= last:
@@ -74,8 +73,8 @@ def _extra_s(seconds: Sequence[float], n_rows: int, n_more: float) -> float:
 
 
 def with_losses(seconds: Sequence[float], n_rows: int, n_sessions: int, acceptance: float) -> list[float]:
-    """`seconds` for whoever decides how far to guess: beyond n_rows, what a chain of guesses that are each
-    right so often will have evaluated again is added."""
+    """`seconds` plus, beyond n_rows, the time to evaluate rows again after a chain of guesses of which each
+    is right with probability `acceptance`."""
     curve, lost, path = list(seconds), _Lost([n_rows]), 1.0
     for k in range(n_rows + 1, len(curve)):
         path *= acceptance
@@ -92,11 +91,12 @@ def worth_drafting(
     td_s: float,
     rate: float,
 ) -> bool:
-    """Whether to draft on, synchronously, after a path of that probability whose rows are in n_rows already.
+    """Whether the draft model in the lead makes one more guess after a path with probability `path`, whose
+    rows are in n_rows already.
 
-    outlook: what the next guess can be, as (how likely, how often it is right then). Drafting costs td_s; its
-    row is only paid for if the guess turns out to be worth it. Looks as far ahead as rows go, as if what
-    comes after was as the next guess: one row more may not pay while four do, where widths have steps.
+    outlook: kinds of next guesses, as (how likely, how often right). A guess costs td_s, and its row only if
+    it is verified. Looks as far ahead as rows go, as if all later guesses were like the next one: where costs
+    have steps, four rows may pay although one does not.
     """
     worth, wanted = 0.0, rate * td_s
     for share, acceptance in outlook:

@@ -1,4 +1,4 @@
-"""The seam to a draft model inside the lead, for people with one device: it drafts between two steps."""
+"""The seam to a draft model inside the lead, which drafts between two steps: for one device."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from server.sampling.params import SamplingParams
 
 
 class InlineDrafter(Protocol):
-    """Keeps a path of guesses per session. Used by the engine thread only; never raises."""
+    """Keeps a path of guesses per session. For the engine thread only; never raises."""
 
     @property
     def td_s(self) -> float:
-        """Seconds per guess, of one session or several at once; 0 before the first."""
+        """Seconds to guess for one session or several at once; 0 before the first guess."""
         ...
 
     def follow(
@@ -25,12 +25,11 @@ class InlineDrafter(Protocol):
         ...
 
     def guess(self, sessions: Sequence[int], *, second: bool) -> list[Guess | None]:
-        """One more guess for each path, appended to it. None where the model cannot go on. second: also say
-        what to guess if it is wrong."""
+        """Append one guess to each path. None where the model cannot go on. second: with a runner-up."""
         ...
 
     def overlap(self, work: Callable[[], None]) -> None:
-        """What to do whenever there is a moment for it: before a guess, or while a GPU makes it."""
+        """Call `work` before each guess, or while a GPU makes it."""
         ...
 
     def close(self, session: int, *, keep: bool) -> None:

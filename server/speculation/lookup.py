@@ -1,11 +1,10 @@
 """Guesses without a model: text that repeats itself, other recent texts, or what the client expects. Pure.
 
-What followed the last time the same few tokens stood at the end is likely to follow again. A guess costs
-microseconds, so the lead can make it between two steps, where nothing remote arrives in time.
+What followed the last occurrence of the last few tokens is likely to follow again. A guess costs
+microseconds, so the lead makes it between two steps, where nothing remote arrives in time.
 
-Everywhere here a guess is (tokens, confidences): confidences[i] is the estimated probability of tokens[i]
-given that all before it were right. It is measured: hits are counted per length of the match. None of the
-classes is thread-safe.
+A guess here is (tokens, confidences): confidences[i] is the estimated probability of tokens[i] given that all
+before it are right, measured per length of the match. None of the classes is thread-safe.
 """
 
 from __future__ import annotations
@@ -15,14 +14,15 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TypeAlias
 
-Guess: TypeAlias = tuple[list[int], list[float]]
+from server.estimators import Mean
 
-MIN_NGRAM = 2  # a single token says next to nothing about the next one
-MAX_NGRAM = 4
-MAX_LENGTH = 32  # longer matches are no surer than this
+LookupGuess: TypeAlias = tuple[list[int], list[float]]
+
+MIN_NGRAM, MAX_NGRAM = 2, 4  # tokens: one says next to nothing; longer matches are found by following
+MAX_LENGTH = 32  # tokens: longer matches are no surer
 POOL_TOKENS = 100_000  # kept of other texts: about 30 MB with the index
-PRIOR_WEIGHT = 4.0  # how many guesses the assumed hit rate counts for
-MEMORY = 64.0  # guesses of one length after which older ones begin to fade
+PRIOR = 4  # guesses that the assumed hit rate counts for. Off by two: as WORD in acceptance.py
+MEMORY = 48  # guesses of one length that count. Off by two: as WINDOW in acceptance.py
 
 
 class HitRates:
@@ -30,26 +30,19 @@ class HitRates:
 
     def __init__(self) -> None:
         assumed = [length / (length + 2.0) for length in range(MAX_LENGTH + 1)]
-        self._tries = [PRIOR_WEIGHT] * len(assumed)
-        self._hits = [PRIOR_WEIGHT * rate for rate in assumed]
+        self._rates = [Mean(rate, PRIOR, MEMORY) for rate in assumed]
 
     def record(self, length: int, hit: bool) -> None:
-        self._tries[length] += 1.0
-        self._hits[length] += hit
-        if self._tries[length] > MEMORY:
-            self._tries[length] /= 2.0
-            self._hits[length] /= 2.0
+        self._rates[length].observe(hit)
 
     def after(self, length: int, n: int) -> list[float]:
-        """The rates of n guesses in a row, the first after a match of this length, the next after one
-        more."""
-        lengths = range(length, min(length + n, MAX_LENGTH + 1))
-        rates = [self._hits[at] / self._tries[at] for at in lengths]
+        """The rates of n guesses in a row, the first after a match of this length."""
+        rates = [rate.value for rate in self._rates[length : length + n]]
         return rates + rates[-1:] * (n - len(rates))
 
 
 class LookupPool:
-    """An index over the most recent texts of other sessions. When it is full the oldest text is forgotten."""
+    """An index over the latest texts of other sessions; forgets the oldest when it is full."""
 
     def __init__(self, max_tokens: int = POOL_TOKENS, ngram: int = 3) -> None:
         self.ngram = ngram
@@ -64,7 +57,7 @@ class LookupPool:
         return self._n_tokens
 
     def add(self, tokens: Sequence[int]) -> None:
-        """A finished text. Takes about a microsecond per token: add the reply rather than a long prompt."""
+        """Index a finished text: about a microsecond per token."""
         text = list(tokens[-self._max_tokens :])
         if len(text) <= self.ngram:
             return
@@ -76,8 +69,8 @@ class LookupPool:
             self._ends[tuple(text[end - self.ngram : end])] = (text, end)
 
     def find(self, tokens: list[int]) -> tuple[list[int], int] | None:
-        """The most recently added text that contains the last n-gram of these tokens, and where what follows
-        it begins there; at least one token follows. The text is the pool's own: read only."""
+        """The latest text that has the last n-gram of these tokens with something after it, and the position
+        after it. The text is the pool's own: read only."""
         return self._ends.get(tuple(tokens[-self.ngram :]))
 
     def _forget(self, text: list[int]) -> None:
@@ -89,11 +82,11 @@ class LookupPool:
 
 
 class Lookup:
-    """Guesses from one growing sequence: what followed the last time its end occurred. Where nothing in the
-    sequence matches, or only less than an n-gram of the pool, from the pool.
+    """Guesses what followed the last occurrence of a growing sequence's end; from the pool if the sequence
+    has no match as long as the pool's n-grams.
 
-    Up to max_ngram tokens the match is the longest there is, and the most recent among equals; a longer one
-    is found by following it, and kept as long as it agrees.
+    Up to max_ngram tokens the match is the longest one, the latest among equals; a longer one is found by
+    following it, and kept as long as it agrees.
     """
 
     def __init__(
@@ -115,11 +108,11 @@ class Lookup:
         return len(self._tokens)
 
     def begins(self, tokens: list[int]) -> bool:
-        """Whether these tokens begin with all that is indexed."""
+        """Whether these tokens begin with all indexed ones."""
         return tokens[: len(self._tokens)] == self._tokens
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """These tokens follow. Takes about two microseconds per token: give a long prompt in portions."""
+        """These tokens follow: two microseconds per token, so give a long prompt in portions."""
         for token in tokens:
             followed = 0
             if self._length:
@@ -129,8 +122,8 @@ class Lookup:
             self._tokens.append(token)
             self._match(followed)
 
-    def guess(self, n: int) -> Guess:
-        """At most n tokens that may follow; none if nothing matches."""
+    def guess(self, n: int) -> LookupGuess:
+        """At most n tokens; none if nothing matches."""
         if not self._length or n < 1:
             return [], []
         guessed = self._text[self._at : self._at + n]
@@ -140,7 +133,7 @@ class Lookup:
         return guessed, self._rates.after(self._length, len(guessed))
 
     def _match(self, followed: int) -> None:
-        """Decide which text to follow after one more token; the last one agrees in `followed` tokens now."""
+        """Choose the text to follow after one more token; the last one agrees in `followed` tokens."""
         end, length = self._occurred()
         at = self._at + 1
         if followed and at < len(self._text) and followed >= length:
@@ -159,8 +152,7 @@ class Lookup:
                 self._follow(*found, self._pool.ngram, self._pool.rates)
 
     def _occurred(self) -> tuple[int, int]:
-        """Where the end of the sequence last occurred before, and in how many tokens, by the index; adds the
-        end to it."""
+        """Where the end of the sequence occurred before, and how many tokens of it; then index it."""
         tokens, now = self._tokens, len(self._tokens)
         end, length = 0, 0
         for n, ends in self._ends:
@@ -181,9 +173,9 @@ class Lookup:
         self._text, self._at, self._length, self._rates = text, at, length, rates
 
 
-class Prediction:
-    """Guesses from the reply the client expects. Starts at its beginning; after a divergence it goes on as if
-    one token had been replaced, until the last few tokens of the reply are found elsewhere in it."""
+class PredictedReply:
+    """Guesses from the reply that the client expects. After a divergence it goes on as if one token had been
+    replaced, until the last n-gram of the reply is found elsewhere."""
 
     def __init__(self, tokens: Sequence[int], *, ngram: int = 3) -> None:
         self._text = list(tokens)
@@ -211,14 +203,14 @@ class Prediction:
             else:
                 self._synced = self._at
 
-    def guess(self, n: int) -> Guess:
-        """At most n tokens that may follow; none at the end of the text."""
+    def guess(self, n: int) -> LookupGuess:
+        """At most n tokens; none at the end of the text."""
         guessed = self._text[self._at : self._at + max(n, 0)]
         return guessed, self._rates.after(self._length, len(guessed)) if guessed else []
 
     def _resync(self) -> None:
-        """Go to where the text has the last tokens of the reply: the first such place after the divergence,
-        since texts are edited in order, else the last one before."""
+        """Go to where the text has the reply's last tokens: the first such place after the divergence, since
+        texts are edited in order, else the last one before."""
         places = self._places.get(self._tail)
         if places:
             ahead = bisect_right(places, self._synced)

@@ -81,6 +81,8 @@ def refusal(lead: Presence, drafter: Presence) -> str | None:
 
 def misfit(lead: VocabularyCard, drafter: VocabularyCard) -> str | None:
     """Why the drafter's vocabulary does not fit the lead's, or None when it does. Pure."""
+    if lead == drafter:
+        return None
     if abs(lead.size - drafter.size) > MAX_SIZE_DIFFERENCE:
         return f"vocabulary sizes differ: lead {lead.size}, drafter {drafter.size}"
     for name, ours, theirs in (("BOS", lead.bos, drafter.bos), ("EOS", lead.eos, drafter.eos)):

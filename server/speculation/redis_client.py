@@ -14,7 +14,7 @@ from server.errors import StartupError
 
 IO_TIMEOUT_S = 2.0  # for the server to answer; well above the quarter of a second that a read may block
 
-Entry: TypeAlias = tuple[bytes, list[bytes]]  # id; field, value, field, value …
+StreamEntry: TypeAlias = tuple[bytes, list[bytes]]  # id; field, value, field, value …
 
 
 def check(url: str) -> None:
@@ -69,7 +69,7 @@ def place_of(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
-def _entries(reply: Any, **_: Any) -> list[Entry]:
+def _entries(reply: Any, **_: Any) -> list[StreamEntry]:
     """XREAD's entries of the only stream asked for: RESP2 sends [[name, entries]], RESP3 a map, both nil."""
     if not reply:
         return []

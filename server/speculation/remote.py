@@ -1,6 +1,6 @@
-"""The lead's side of the bus: tells drafters what is committed, collects what they guess.
+"""The lead's side of the bus: tells drafters what is committed, collects their guesses.
 
-The bus's reader thread only appends to a queue; everything else happens on the engine thread, in drain().
+The bus's reader thread only leaves messages and who is present; drain() takes them in on the engine thread.
 Nothing a drafter sends reaches the engine unchecked: ids in range, base and chain matching, rates bounded.
 """
 
@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from server.speculation.acceptance import Acceptance
-from server.speculation.assignment import Candidate, assign
+from server.speculation.assignment import AssignableDrafter, assign
 from server.speculation.bus import Bus
 from server.speculation.messages import Close, Commit, Draft, Message, Open, Refuse, Want
 from server.speculation.presence import Presence, refusal
@@ -48,12 +48,12 @@ class DrafterRecord:
 
 
 class RemoteDrafters:
-    """Drafters over a Bus, and Listener for it. Grafts what they guess into the trees of sessions."""
+    """Drafters over a Bus; implements Listener. Grafts their guesses into the trees of sessions."""
 
     def __init__(
         self, bus: Bus, own: Presence, *, max_ahead: int, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """own: this lead's presence; max_ahead: how far past the committed tokens drafters shall draft."""
+        """own: this lead's presence; max_ahead: tokens to guess past the committed ones, at most."""
         self._bus = bus
         self._own = own
         self._max_ahead = max_ahead
@@ -99,7 +99,7 @@ class RemoteDrafters:
         self._assign(speculated)
 
     def committed(self, speculated: Speculated, base: int, tokens: tuple[int, ...]) -> None:
-        """These tokens follow the first `base` ones."""
+        """Tell drafters that these tokens follow the first `base` ones."""
         message = Commit(speculated.wire_id, base, speculated.tree.chain, tokens)
         for drafter in speculated.drafters:
             self._bus.send(drafter, message)
@@ -111,14 +111,14 @@ class RemoteDrafters:
                 self._assign(other)
 
     def forget(self, speculated: Speculated, *, keep: bool) -> None:
-        """Have its drafters close the session, and give their room to nobody yet."""
+        """Have its drafters close the session; no other session is assigned to them yet."""
         self._sessions.pop(speculated.wire_id, None)
         for drafter in speculated.drafters:
             self._bus.send(drafter, Close(self._own.id, speculated.wire_id, keep))
             self._drafters[drafter].n_assigned -= 1
 
     def count(self, tally: Mapping[str, tuple[int, int]]) -> None:
-        """How many guesses were verified of each source, and how many of them were right."""
+        """tally: guesses verified and accepted, by source."""
         for source, (drafted, accepted) in tally.items():
             record = self._drafters.get(source)
             if record:
@@ -126,7 +126,7 @@ class RemoteDrafters:
                 record.count("accepted", accepted)
 
     def rest(self, resting: bool) -> None:
-        """Have the drafters on this machine pause, or go on: a session is closed there for the time being."""
+        """Have the drafters on this machine pause or go on; to pause is to close their sessions."""
         for record in self.neighbours:
             if record.resting != resting:
                 record.resting = resting
@@ -137,7 +137,7 @@ class RemoteDrafters:
             self._assign(speculated)
 
     def _release(self, id: str, record: DrafterRecord) -> None:
-        """Take the drafter's sessions from it; it keeps what it has evaluated."""
+        """Close the drafter's sessions, with their KV cache kept."""
         for speculated in self._sessions.values():
             if id in speculated.drafters:
                 speculated.drafters.remove(id)
@@ -152,11 +152,11 @@ class RemoteDrafters:
 
     @property
     def drafting(self) -> bool:
-        """Whether any drafter has a session."""
+        """True if any drafter has a session."""
         return any(record.n_assigned for record in self._drafters.values())
 
     def score(self) -> tuple[int, int]:
-        """How many guesses of drafters on this machine were judged, and how many of them were right."""
+        """Guesses of drafters on this machine that were judged, and those that were right."""
         judged = right = 0
         for record in self.neighbours:
             n_best, n_right = self.acceptance.score(record.presence.id)
@@ -200,9 +200,9 @@ class RemoteDrafters:
             logger.info("drafter %s (%s) joined", presence.id, presence.model)
 
     def _assign(self, speculated: Speculated) -> None:
-        """Open the session at the drafters that shall guess for it and do not yet."""
+        """Open the session at more drafters, if it may have more."""
         candidates = [
-            Candidate(
+            AssignableDrafter(
                 id,
                 record.presence.capacity - record.n_assigned,
                 record.td_s or record.presence.td_us / 1e6,
@@ -234,7 +234,7 @@ class RemoteDrafters:
         self._bus.send(drafter, message)
 
     def _answer(self, want: Want) -> None:
-        """Say whether the session is open for this drafter: a Close may have been lost, or an Open."""
+        """Say whether the session is open for this drafter: a Close or an Open may have been lost."""
         speculated = self._sessions.get(want.session)
         if speculated is None or want.drafter not in speculated.drafters:
             self._bus.send(want.drafter, Close(self._own.id, want.session, keep=True))
@@ -268,13 +268,12 @@ class RemoteDrafters:
 
 
 def _told(salt: str) -> str:
-    """A salt as drafters may know it: it may be a secret."""
+    """A salt as drafters may know it: hashed, since it may be a secret."""
     return hashlib.blake2b(salt.encode(), digest_size=16).hexdigest() if salt else ""
 
 
 def _is_missed(speculated: Speculated, drafter: str) -> bool:
-    """Something that this drafter said was refuted when it came: whether that is another mistake than those
-    which are known."""
+    """True if this stale draft is a new miss, not one already counted."""
     n_judged, _ = speculated.acceptance.score(drafter)
     position, known = speculated.missed.get(drafter, (speculated.tree.position, -1))
     speculated.missed[drafter] = speculated.tree.position, n_judged

@@ -26,10 +26,10 @@ from typing import cast
 from redis.exceptions import RedisError
 
 from server.speculation.bus import Listener
-from server.speculation.counters import Counters
+from server.speculation.counters import BusCounters
 from server.speculation.messages import Message, WireError, decode, encode
 from server.speculation.presence import Presence, Role
-from server.speculation.redis_client import Entry, connect, place_of
+from server.speculation.redis_client import StreamEntry, connect, place_of
 from server.speculation.roster import MAX_CARD_BYTES, Roster, member_name, write_card
 
 BEAT_S = 0.25  # between two renewals of our keys, which also look who is here
@@ -80,7 +80,7 @@ class RedisBus:
     """
 
     def __init__(self, url: str, pool: str, presence: Presence) -> None:
-        self.counters = Counters()
+        self.counters = BusCounters()
         self._client = connect(url)
         self._place = place_of(url)
         self._names = _Names(pool)
@@ -171,7 +171,7 @@ class RedisBus:
     def _receive(self, listener: Listener, block_ms: int) -> None:
         inbox, link = self._names.inbox(self._me), self._link
         found = cast(
-            list[Entry],
+            list[StreamEntry],
             self._client.execute_command(
                 "XREAD", "COUNT", READ_COUNT, "BLOCK", block_ms, "STREAMS", inbox, link.last
             ),

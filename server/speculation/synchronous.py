@@ -1,4 +1,4 @@
-"""Drafting between two steps with a model in the lead: as deep, for each session, as it pays."""
+"""Drafting between two steps with a model in the lead, for each session as deep as it pays."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from server.speculation.speculated import Speculated
 from server.speculation.widths import Offered
 
 SOURCE = "draft"
-PROBE_SHARE = 0.005  # of the time that guesses may take which do not seem to pay
+PROBE_SHARE = 0.005  # of the time, for guesses that do not seem to pay: their rates would stay unknown else
 
 
 @dataclass(slots=True)
-class _Path:
-    """What was guessed for one session in this step; sure: the probability that all of it is right."""
+class _StepPath:
+    """The guesses for one session in this step; sure: the probability that all of them are right."""
 
     limit: int
     acceptance: Acceptance
@@ -31,16 +31,14 @@ class _Path:
 
 
 class Synchronous:
-    """Has an InlineDrafter guess, and grafts that into the sessions' trees."""
+    """Grafts the guesses of an InlineDrafter into the sessions' trees."""
 
     def __init__(self, inline: InlineDrafter, policy: Policy, clock: Callable[[], float]) -> None:
         self.inline = inline
         self._policy = policy
         self._clock = clock
-        self._paths: dict[int, _Path] = {}
-        self._saved_s = (
-            0.0  # for guesses that do not seem to pay: what they are worth would else stay unknown
-        )
+        self._paths: dict[int, _StepPath] = {}
+        self._saved_s = 0.0  # by PROBE_SHARE
 
     def draft(
         self,
@@ -50,14 +48,14 @@ class Synchronous:
         curve: Sequence[float],
         rate: float,
     ) -> float:
-        """Guess for all these sessions at once. Returns the seconds that the draft model worked."""
+        """Guess for all these sessions at once. Returns the seconds that took."""
         self._paths = {}
         for ask in asks:
             speculated = sessions[ask.session]
             if speculated.allows(SOURCE):
                 told = speculated.sampling, speculated.bounds.salt, speculated.n_dropped
                 self.inline.follow(ask.session, speculated.tokens, *told)
-                self._paths[ask.session] = _Path(ask.limit, speculated.acceptance)
+                self._paths[ask.session] = _StepPath(ask.limit, speculated.acceptance)
         rows, spent_s = n_rows, 0.0
         going = self._going(curve, rows, rate)
         if self._paths and not going and self._saved_s >= self.inline.td_s:
@@ -74,12 +72,12 @@ class Synchronous:
         return spent_s
 
     def expected(self, ask: Ask, speculated: Speculated) -> float:
-        """How many guesses of its own would be right, if it drafted as far as the session may."""
+        """How many of its guesses would be right, if it drafted up to the session's limit."""
         acceptance = speculated.acceptance.mean(SOURCE) if speculated.allows(SOURCE) else 0.0
         return sum(acceptance**k for k in range(1, ask.limit + 1))
 
     def outlook(self, asks: Sequence[Ask], sessions: Mapping[int, Speculated], rate: float) -> Offered:
-        """What it would offer where rows are free, as far as it knows."""
+        """What it would probably offer if rows were free."""
         probabilities, deepest, td_s = list[float](), 0, self.inline.td_s
         least = rate * td_s / max(1, len(asks))
         for ask in asks:
@@ -92,7 +90,7 @@ class Synchronous:
         return Offered(sorted(probabilities, reverse=True), deepest * td_s)
 
     def chain(self, session: int) -> Proposal:
-        """What was guessed for the session, with what it was sampled from."""
+        """The guesses for the session, with the distributions they were sampled from."""
         path = self._paths.get(session)
         if path is None or not path.tokens:
             return NOTHING

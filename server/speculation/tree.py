@@ -1,7 +1,7 @@
 """Guesses past the committed tokens of one session, merged from all sources into one scored tree.
 
-Every place in the tree is known by its chain hash, so that a draft may continue the committed tokens, an
-earlier guess, or a state the lead has moved on from: what still agrees with the committed tokens is grafted.
+Every place in the tree has a chain hash, so a draft may continue the committed tokens, an earlier guess, or a
+place that the lead has passed: what still agrees with the committed tokens is grafted.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ Grafted: TypeAlias = Literal["fresh", "late", "stale", "full"]
 
 
 @dataclass(slots=True)
-class _Node:
+class _GuessNode:
     token: int
     position: int  # index in the sequence of the token after this one
     chain: int
-    source: str  # who guessed it; several that agree are a source of their own, known by all their names
-    confidence: int  # probability times 255 given its parent, by the surest of them
-    children: dict[int, _Node] = field(default_factory=dict[int, "_Node"])
+    source: str  # several that agree are a source of their own, called by all their names
+    confidence: int  # probability times 255 given its parent, by the surest source
+    children: dict[int, _GuessNode] = field(default_factory=dict[int, "_GuessNode"])
 
     @property
     def first_source(self) -> str:
@@ -38,8 +38,8 @@ class _Node:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """Guesses to choose from, best first: any number of the first ones is a tree. probabilities[i]: that
-    guess i is reached and right."""
+    """Guesses to choose from, best first: the first n are a tree for every n. probabilities[i]: that guess i
+    is reached and right."""
 
     tokens: list[int]
     parents: list[int]
@@ -54,9 +54,9 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """Bounds of an Offer: nodes, leaves, least path probability, sources (None: any), and whether a path of
-    tokens from the root may be followed at all (a grammar)."""
+class OfferBounds:
+    """limit: nodes; p_min: least path probability; sources: which may guess, None: any; allows: which paths
+    from the root a grammar allows, None: any."""
 
     limit: int
     leaves: int = 3
@@ -66,14 +66,14 @@ class Wanted:
 
 
 class ScoredTree:
-    """One session's tree. Not thread-safe; nodes carry the target's token ids only."""
+    """One session's tree of target token ids. Not thread-safe."""
 
     def __init__(self, position: int, chain: int) -> None:
-        """The first `position` tokens of the session are committed, with this chain hash after them."""
+        """position: committed tokens; chain: the hash after them."""
         self._start = position
         self._chains = [chain]  # after start, start + 1, … committed tokens
         self._committed: list[int] = []
-        self._root = _Node(ROOT, position, chain, "", 255)
+        self._root = _GuessNode(ROOT, position, chain, "", 255)
         self._places = {chain: self._root}
 
     @property
@@ -85,28 +85,27 @@ class ScoredTree:
         return self._root.chain
 
     def graft(self, draft: Draft) -> Grafted:
-        """Add what a draft says about uncommitted positions.
+        """Add a draft's guesses for uncommitted positions.
 
-        'fresh': its base is in the tree; 'late': its base is behind, its remainder was kept or is already
-        committed; 'stale': it disagrees with what was committed, or its base is unknown; 'full': cut off.
-        """
+        'fresh': its base is in the tree; 'late': its base is behind, the rest was kept or is already
+        committed; 'stale': it disagrees with what was committed, or its base is unknown; 'full': cut off."""
         if draft.base < self.position:
             return self._graft_late(draft)
         place = self._places.get(draft.chain)
         if place is None or place.position != draft.base:
             return "stale"
-        places: list[_Node | None] = []
+        places: list[_GuessNode | None] = []
         for token, above, confidence in zip(draft.tokens, draft.parents, draft.confidences, strict=True):
             parent = place if above == ROOT else places[above]
             places.append(parent and self._grow(parent, token, draft.drafter, confidence))
         return "full" if None in places else "fresh"
 
     def _graft_late(self, draft: Draft) -> Grafted:
-        """Walk the draft along the committed tokens; graft below the root what agrees up to there."""
+        """Walk the draft along the committed tokens; graft the part below the root that agrees."""
         at = draft.base - self._start
         if at < 0 or self._chains[at] != draft.chain:
             return "stale"
-        agreed: list[int | _Node | None] = []  # a committed position, a node of the tree, or neither
+        agreed: list[int | _GuessNode | None] = []  # a committed position, a node of the tree, or neither
         for i, token in enumerate(draft.tokens):
             parent = draft.base if draft.parents[i] == ROOT else agreed[draft.parents[i]]
             if isinstance(parent, int) and parent < self.position:
@@ -117,8 +116,8 @@ class ScoredTree:
                 agreed.append(above and self._grow(above, token, draft.drafter, draft.confidences[i]))
         return "late" if any(a is not None for a in agreed) else "stale"
 
-    def _grow(self, parent: _Node, token: int, source: str, confidence: int) -> _Node | None:
-        """The child with this token, whoever guessed it before. None when the tree is full."""
+    def _grow(self, parent: _GuessNode, token: int, source: str, confidence: int) -> _GuessNode | None:
+        """The child with this token, new or guessed before. None when the tree is full."""
         node = parent.children.get(token)
         if node is not None:
             node.confidence = max(node.confidence, confidence)
@@ -128,14 +127,14 @@ class ScoredTree:
         if len(self._places) > MAX_NODES:
             return None
         chain = chain_next(parent.chain, token)
-        node = _Node(token, parent.position + 1, chain, source, confidence, {})
+        node = _GuessNode(token, parent.position + 1, chain, source, confidence, {})
         parent.children[token] = node
         self._places[chain] = node
         return node
 
     def guess(self, source: str, tokens: Sequence[int], confidences: Sequence[int]) -> None:
-        """Graft a chain of guesses for what follows the committed tokens."""
-        node: _Node | None = self._root
+        """Graft a chain of guesses that follows the committed tokens."""
+        node: _GuessNode | None = self._root
         for token, confidence in zip(tokens, confidences, strict=True):
             node = self._grow(node, token, source, confidence)
             if node is None:
@@ -143,22 +142,21 @@ class ScoredTree:
 
     def branch(self, path: Sequence[int], source: str, token: int, confidence: int) -> None:
         """Graft one guess after `path`, a path of the tree from its root."""
-        node: _Node | None = self._root
+        node: _GuessNode | None = self._root
         for step in path:
             node = node.children.get(step) if node else None
         if node is not None:
             self._grow(node, token, source, confidence)
 
     def commit(self, tokens: Sequence[int], acceptance: Acceptance) -> None:
-        """These tokens are committed: move the root along them, learn from the guesses beside them, and
-        forget those."""
+        """Move the root along these tokens, learn from the guesses beside them, and forget those."""
         root = self._root
         for token in tokens:
             if root.children:
                 _learn(acceptance, root.children.values(), token)
             child = root.children.get(token)
             if child is None:
-                child = _Node(token, root.position + 1, chain_next(root.chain, token), "", 255, {})
+                child = _GuessNode(token, root.position + 1, chain_next(root.chain, token), "", 255, {})
             root = child
             self._committed.append(token)
             self._chains.append(root.chain)
@@ -174,13 +172,13 @@ class ScoredTree:
 
     @property
     def n_below(self) -> int:
-        """How many guesses follow the committed tokens directly."""
+        """Guesses that follow the committed tokens directly."""
         return len(self._root.children)
 
-    def offer(self, acceptance: Acceptance, wanted: Wanted) -> Offer:
+    def offer(self, acceptance: Acceptance, wanted: OfferBounds) -> Offer:
         """The most probable tree of at most `limit` guesses, in descending order of path probability."""
         tokens, parents, sources, probabilities = list[int](), list[int](), list[str](), list[float]()
-        heap: list[_Candidate] = []
+        heap: list[_Ranked] = []
         _push(heap, self._root, (1.0, ROOT), acceptance, wanted)
         branched, n_leaves = set[int](), 0
         while heap and len(tokens) < wanted.limit:
@@ -201,11 +199,11 @@ class ScoredTree:
         return Offer(tokens, parents, sources, probabilities)
 
 
-_Candidate: TypeAlias = tuple[float, int, int, _Node]  # minus its path probability, chain, parent, itself
+_Ranked: TypeAlias = tuple[float, int, int, _GuessNode]  # minus its path probability, chain, parent, itself
 
 
 def _push(
-    heap: list[_Candidate], node: _Node, at: tuple[float, int], acceptance: Acceptance, wanted: Wanted
+    heap: list[_Ranked], node: _GuessNode, at: tuple[float, int], acceptance: Acceptance, wanted: OfferBounds
 ) -> None:
     """Put the children of a node on the heap. at: the node's path probability and its index."""
     path, index = at
@@ -215,10 +213,10 @@ def _push(
             heapq.heappush(heap, (-probability, child.chain, index, child))  # chains differ
 
 
-def _learn(acceptance: Acceptance, guesses: Collection[_Node], token: int) -> None:
-    """All these were guessed for one position, where `token` was committed. Only what a source was surest of
-    says how good it is in general: its alternatives are there for the case that it is wrong."""
-    surest: dict[str, _Node] = {}
+def _learn(acceptance: Acceptance, guesses: Collection[_GuessNode], token: int) -> None:
+    """Learn from all guesses for one position, where `token` was committed. A source's general rate counts
+    its surest guess only: its alternatives are for the case that this one is wrong."""
+    surest: dict[str, _GuessNode] = {}
     for guess in guesses:
         acceptance.observe(guess.source, guess.confidence, guess.token == token)
         for source in guess.source.split(AND) if AND in guess.source else (guess.source,):

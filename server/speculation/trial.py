@@ -1,14 +1,13 @@
 """Does a drafter on this machine help more than it hurts? Tried out now and then. Pure.
 
-A drafter that shares cores or memory bandwidth with the lead makes every step slower, used or not, which no
-count of accepted tokens shows. So now and then it rests for a few steps. If what these take without any guess
-beats what the server did before, either the drafter slows it, or its guesses were poor for a while, which is
-the gate's affair. To tell which, as many steps do without guesses beside a drafter that drafts: only if they
-take longer than those while it rested, it goes on resting.
+A drafter that shares cores or memory bandwidth with the lead slows every step, whether its guesses are used
+or not, which no count of accepted tokens shows. So now and then it rests for some steps. If plain steps then
+make more tokens per second than the server did before, either the drafter slows it or its guesses were poor
+for a while, which the gate deals with. To tell which, plain steps follow beside a drafter that drafts: it
+goes on resting only if these take longer than the plain steps at rest.
 
-Drafters that never guess right cannot make up for anything: they are tried as soon as that shows. The
-steps beside them that had no guesses anyway, where there are some in a row, are compared with those while
-they rest.
+A drafter whose guesses are never right is tried as soon as that shows: the plain steps that there were beside
+it, if some came in a row, are compared with those at rest.
 """
 
 from __future__ import annotations
@@ -19,18 +18,20 @@ from enum import Enum, auto
 from statistics import median
 from typing import NamedTuple
 
-WARM_UP = 64  # steps before the first trial
-WINDOW = 512  # steps, the latest, that say how fast it is with drafters: one text says little
-RESUMED = 96  # steps after a rest that say whether drafters help now
-TRIAL = 16  # steps without them
-ENOUGH = 4  # plain steps that say how fast it is without
-MARGIN = 1.03  # the rate without must be this much better
-CLEARLY = 1.25  # where one way is so much better, a few steps of the other are enough
-JUDGED = 16  # guesses that say whether drafters are of any use: all of them wrong
-SETTLED = 3  # plain steps in a row: on a GPU one after a step of another width takes longer
-HOLD, MOST_HOLD = 512, 8192  # steps until the next trial, doubled whenever the answer is the same
-LITTLE = 1.1  # where they slow steps by no more, other texts may be worth it
-BRIEF = 64  # steps until the next trial then, to begin with
+# Steps, where nothing else is said; measured for ADR 8. Off by two: shorter ones decide by luck, longer ones
+# give a drafter that hurts a fifth of the speed for as long.
+WARM_UP = 64  # before the first trial
+WINDOW = 512  # the latest, that say how fast it is with drafters: one text says little
+RESUMED = 96  # after a rest, that say whether drafters help now
+TRIAL = 16  # without drafters
+ENOUGH = 4  # plain ones that say how fast it is without
+MARGIN = 1.03  # times the rate with drafters that the rate without must be
+CLEARLY = 1.25  # times a rate, from which a few steps decide
+JUDGED = 16  # guesses, all wrong, that make a drafter useless
+SETTLED = 3  # plain ones in a row, after which they take their usual time on a GPU
+HOLD, MOST_HOLD = 512, 8192  # until the next trial; doubled whenever the answer stays
+LITTLE = 1.1  # times as long: where plain steps beside drafters take no more, other texts may be worth it,
+BRIEF = 64  # and the first pause is this long
 
 
 class _Phase(Enum):
@@ -40,23 +41,23 @@ class _Phase(Enum):
     BESIDE = auto()  # they draft, and nobody uses it
 
 
-class _Step(NamedTuple):
+class _TimedStep(NamedTuple):
     sessions: int
     tokens: int
     seconds: float
 
 
 class Trial:
-    """Tells after each step whether drafters on this machine shall go on."""
+    """Decides after each step whether drafters on this machine draft on."""
 
     def __init__(self) -> None:
         self.on = True
         self.begun = False  # whether there was a step
         self._phase = _Phase.HELD
         self._settled = True  # what was decided last
-        self._with: deque[_Step] = deque(maxlen=WINDOW)
-        self._plain: deque[_Step] = deque(maxlen=2 * TRIAL)  # plain steps at rest
-        self._beside: deque[_Step] = deque(maxlen=TRIAL)  # the same beside drafters, the latest
+        self._with: deque[_TimedStep] = deque(maxlen=WINDOW)
+        self._plain: deque[_TimedStep] = deque(maxlen=2 * TRIAL)  # plain steps at rest
+        self._beside: deque[_TimedStep] = deque(maxlen=TRIAL)  # plain steps beside drafters
         self._run = 0  # plain steps in a row, by now
         self._left = WARM_UP
         self._hold = HOLD
@@ -66,16 +67,16 @@ class Trial:
 
     @property
     def muted(self) -> bool:
-        """Whether the next step shall do without guesses, whatever there are."""
+        """Whether the next step goes without guesses."""
         return self._phase is _Phase.BESIDE
 
     def step(
         self, tokens: int, seconds: float, *, plain: bool, score: tuple[int, int] = (0, 0), sessions: int = 1
     ) -> bool:
-        """One step committed so many tokens of so many sessions in so many seconds, `plain`ly if without
-        guesses. score: how many of the drafters' guesses were judged so far, and how many were right. Returns
-        whether drafters shall be on from now."""
-        step, self.begun = _Step(sessions, tokens, seconds), True
+        """A step of `sessions` sessions committed `tokens` tokens in `seconds`, `plain` if without guesses.
+        score: how many of the drafters' guesses were judged so far, and how many were right. Returns whether
+        drafters draft from now on."""
+        step, self.begun = _TimedStep(sessions, tokens, seconds), True
         if self.on and not self.muted:
             self._with.append(step)
         self._run = self._run + 1 if plain else 0
@@ -99,7 +100,7 @@ class Trial:
                 self._beside.clear()  # what steps took long ago is no measure
 
     def _begins_early(self) -> bool:
-        """Whether it shows, while drafters are not tried anyway, that they are of no use."""
+        """Whether drafters turn out useless while no trial is on."""
         if not self._hopeless or self._phase is not _Phase.HELD or not self.on or self._due is not None:
             return False
         self._due = self._left
@@ -141,14 +142,14 @@ class Trial:
         self._begin(_Phase.HELD, self._hold, on=on)
 
     def _is_better_without(self) -> bool:
-        """By steps of equally many sessions. Where guesses of another source fill the steps at rest, nothing
-        is known, and nothing is lost."""
+        """By steps with equally many sessions. False where guesses of another source fill the steps at rest:
+        then nothing is known, and nothing is lost."""
         used, plain = _comparable(self._with, self._plain)
         return min(len(used), len(plain)) >= ENOUGH and median(map(_speed, plain)) > MARGIN * _rate(used)
 
     def _is_clear(self) -> bool:
-        """Whether what is tried need not go on, by how it has gone since it settled: a drafter ends what it
-        is at before it rests, and has to catch up before it is of use."""
+        """Whether this phase need not go on, by its settled steps: a drafter finishes its work before it
+        rests, and has to catch up before it is of use."""
         if self._phase is _Phase.RESTING:
             used, plain = _comparable(self._with, self._plain)
             if len(plain) < 2 * ENOUGH:
@@ -166,7 +167,7 @@ class Trial:
         return False
 
     def _slows(self, by: float = MARGIN, latest: int = TRIAL) -> bool:
-        """Whether plain steps take so many times as long beside drafters as while they rest."""
+        """Whether plain steps beside drafters (the `latest` ones) take `by` times as long as at rest."""
         beside, plain = _comparable(list(self._beside)[-latest:], self._plain)
         plain = plain[ENOUGH:] if len(plain) >= 2 * ENOUGH else plain  # once drafters have settled
         if min(len(beside), len(plain)) < ENOUGH:
@@ -174,19 +175,21 @@ class Trial:
         return median(map(_speed, plain)) > by * median(map(_speed, beside))
 
 
-def _comparable(some: Collection[_Step], others: Collection[_Step]) -> tuple[list[_Step], list[_Step]]:
-    """Those of so many sessions as most of both have."""
+def _comparable(
+    some: Collection[_TimedStep], others: Collection[_TimedStep]
+) -> tuple[list[_TimedStep], list[_TimedStep]]:
+    """Keep steps with the number of sessions that both have most steps of."""
     ours, theirs = Counter(s.sessions for s in some), Counter(s.sessions for s in others)
     n = max(ours, key=lambda sessions: min(ours[sessions], theirs[sessions]), default=0)
     return [s for s in some if s.sessions == n], [s for s in others if s.sessions == n]
 
 
-def _speed(step: _Step) -> float:
+def _speed(step: _TimedStep) -> float:
     """Tokens per second."""
     return step.tokens / step.seconds
 
 
-def _rate(steps: Collection[_Step]) -> float:
+def _rate(steps: Collection[_TimedStep]) -> float:
     """Tokens per second of all of them; 0 for none."""
     seconds = sum(step.seconds for step in steps)
     return sum(step.tokens for step in steps) / seconds if seconds > 0.0 else 0.0

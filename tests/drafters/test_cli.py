@@ -25,10 +25,10 @@ from server.flags import read
 from server.llama.fake import FakeBackend, FakeVocabulary
 from server.llama.llamacpp import LlamaBackend, LlamaOptions
 from server.sampling.params import SamplingParams
-from server.speculation.memory import MemoryPool
 from server.speculation.messages import Draft, Message, Open, chain_start
 from server.speculation.presence import Presence, VocabularyCard, vocabulary_card
 from server.speculation.streams import RedisBus
+from tests.memory_bus import MemoryPool
 
 READY_S = 30.0
 TOLD = (*range(300, 320), *range(300, 310))

@@ -12,10 +12,10 @@ import pytest
 from drafters.delay import DelayedBus
 from drafters.replay import BRANCH_LENGTH, ReplayDrafter, Script, read_texts
 from server.errors import StartupError
-from server.speculation.memory import MemoryPool
 from server.speculation.messages import Draft, Message, Want
 from server.speculation.presence import Presence
 from tests.drafters.scene import LEAD, OWN, Scene, commit, open_
+from tests.memory_bus import MemoryPool
 
 TEXTS = [[*range(1000, 3000)], [*range(5000, 5100)]]
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from drafters.draft_session import GREEDY
 from drafters.expansion import BRANCH_LENGTH, MOST_BRANCHES, PATH_FIRST
-from drafters.session import GREEDY
 from server.errors import BackendError
 from server.llama.backend import Batch, Logits
 from server.llama.fake import FakeBackend, FakeModel

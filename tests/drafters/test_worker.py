@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from drafters.session import GREEDY
+from drafters.draft_session import GREEDY
 from drafters.worker import MAX_FAILURES, PUBLISH_S, WANT_S
 from server.errors import BackendError
 from server.llama.backend import Batch, Logits

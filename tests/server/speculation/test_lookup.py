@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.speculation.lookup import MAX_LENGTH, HitRates, Lookup, LookupPool, Prediction
+from server.speculation.lookup import MAX_LENGTH, HitRates, Lookup, LookupPool, PredictedReply
 
 few = st.lists(st.integers(0, 3), max_size=60)
 
@@ -166,7 +166,7 @@ EXPECTED = [*range(100, 140)]
 
 
 def predicted(reply: list[int], n: int = 3) -> list[int]:
-    prediction = Prediction(EXPECTED)
+    prediction = PredictedReply(EXPECTED)
     prediction.extend(reply)
     return prediction.guess(n)[0]
 
@@ -187,7 +187,7 @@ def test_a_prediction_finds_back_after_an_insertion_and_after_a_deletion():
 
 def test_of_several_places_the_next_one_is_taken():
     refrain = [1, 2, 3]
-    prediction = Prediction([*refrain, 10, *refrain, 11, *refrain, 12])
+    prediction = PredictedReply([*refrain, 10, *refrain, 11, *refrain, 12])
     prediction.extend([*refrain, 10, 99, 98, 97, *refrain])
     assert prediction.guess(1)[0] == [11]
 
@@ -195,11 +195,11 @@ def test_of_several_places_the_next_one_is_taken():
 def test_a_prediction_ends():
     assert predicted(EXPECTED) == []
     assert predicted([*EXPECTED, 1, 2, 3]) == []
-    assert Prediction([]).guess(4) == ([], [])
+    assert PredictedReply([]).guess(4) == ([], [])
 
 
 def test_a_wrong_prediction_becomes_unsure_and_a_right_one_sure():
-    wrong, right = Prediction(EXPECTED), Prediction(EXPECTED)
+    wrong, right = PredictedReply(EXPECTED), PredictedReply(EXPECTED)
     wrong.extend([7] * 12)
     right.extend(EXPECTED[:12])
     assert wrong.guess(1)[1][0] < 0.2
@@ -208,7 +208,7 @@ def test_a_wrong_prediction_becomes_unsure_and_a_right_one_sure():
 
 @given(few, few)
 def test_a_prediction_only_says_what_is_in_it(text: list[int], reply: list[int]):
-    prediction = Prediction(text, ngram=2)
+    prediction = PredictedReply(text, ngram=2)
     for token in reply:
         prediction.extend([token])
         guessed, confidences = prediction.guess(4)

@@ -10,14 +10,14 @@ import pytest
 from server.engine.request import Speculation
 from server.llama.fake import FakeBackend, FakeVocabulary
 from server.sampling.params import SamplingParams
-from server.speculation.assignment import MOST, Candidate, assign
-from server.speculation.memory import MemoryPool
+from server.speculation.assignment import MOST, AssignableDrafter, assign
 from server.speculation.messages import Close, Draft, Message, Open, Refuse, Want
 from server.speculation.policy import Policy
 from server.speculation.presence import Presence, vocabulary_card
 from server.speculation.remote import MAX_QUEUED, RemoteDrafters
 from server.speculation.speculator import Speculator
 from server.speculation.trial import Trial
+from tests.memory_bus import MemoryPool
 from tests.support import PROMPT, Harness, request
 
 CARD = vocabulary_card(FakeVocabulary())
@@ -105,7 +105,7 @@ def test_a_drafter_of_another_version_is_refused_by_name_and_others_go_on(bad: d
 @pytest.mark.parametrize("acceptance", [0.0, 5e-324, 1.0])
 @pytest.mark.parametrize("td_s", [0.0, 1e-6, 5e3])
 def test_any_time_and_acceptance_can_be_ranked(acceptance: float, td_s: float):
-    candidates = [Candidate("usual", 1, 1e-3, 0.7), Candidate("odd", 1, td_s, acceptance)]
+    candidates = [AssignableDrafter("usual", 1, 1e-3, 0.7), AssignableDrafter("odd", 1, td_s, acceptance)]
     assert sorted(assign(1, candidates)) == ["odd", "usual"]
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from server.engine.proposer import NOTHING, ROOT, Proposal
 from server.speculation.acceptance import Acceptance
 from server.speculation.messages import Draft, chain_next
-from server.speculation.tree import AND, MAX_NODES, Offer, ScoredTree, Wanted
+from server.speculation.tree import AND, MAX_NODES, Offer, OfferBounds, ScoredTree
 
 START = 10
 CHAIN = 0x1234
@@ -52,7 +52,7 @@ def tree_with(*drafts: Draft) -> ScoredTree:
 
 def best(tree: ScoredTree, limit: int) -> Proposal:
     """The likeliest chain."""
-    offer = tree.offer(Acceptance(), Wanted(limit, leaves=1))
+    offer = tree.offer(Acceptance(), OfferBounds(limit, leaves=1))
     return offer.take(len(offer.tokens))
 
 
@@ -143,7 +143,7 @@ def test_an_offer_is_the_most_probable_tree_in_descending_order():
         draft(7, confidence=60, drafter="c"),
         draft(8, confidence=30, drafter="d"),
     )
-    offer = tree.offer(Acceptance(), Wanted(8, leaves=3))
+    offer = tree.offer(Acceptance(), OfferBounds(8, leaves=3))
     assert offer.probabilities == sorted(offer.probabilities, reverse=True)
     assert paths(offer) == [(1,), (1, 2), (1, 2, 3), (5,), (7,), (5, 6)]
     assert offer.take(4) == Proposal((1, 2, 3, 5), (ROOT, 0, 1, ROOT), ("d", "d", "d", "b"))
@@ -152,11 +152,11 @@ def test_an_offer_is_the_most_probable_tree_in_descending_order():
 
 def test_an_offer_keeps_to_sources_p_min_and_grammar():
     tree = tree_with(draft(1, 2, 3, confidence=250), draft(5, 6, confidence=250, drafter="b"))
-    offer = tree.offer(Acceptance(), Wanted(8, sources=lambda source: source == "b"))
+    offer = tree.offer(Acceptance(), OfferBounds(8, sources=lambda source: source == "b"))
     assert paths(offer) == [(5,), (5, 6)]
-    offer = tree.offer(Acceptance(), Wanted(8, leaves=1, p_min=0.75))
+    offer = tree.offer(Acceptance(), OfferBounds(8, leaves=1, p_min=0.75))
     assert len(offer.tokens) == 2
-    offer = tree.offer(Acceptance(), Wanted(8, allows=lambda path: list(path) in ([1], [1, 2])))
+    offer = tree.offer(Acceptance(), OfferBounds(8, allows=lambda path: list(path) in ([1], [1, 2])))
     assert paths(offer) == [(1,), (1, 2)]
 
 
@@ -165,7 +165,7 @@ def test_sources_that_agree_are_a_source_of_their_own_and_the_first_is_named():
     acceptance = Acceptance()
     for _ in range(50):
         acceptance.observe(f"a{AND}b", 200, hit=True)
-    offer = tree.offer(acceptance, Wanted(8))
+    offer = tree.offer(acceptance, OfferBounds(8))
     assert offer.sources == ["a"]
     assert offer.probabilities[0] > 0.95
 
@@ -185,7 +185,7 @@ def test_a_runner_up_is_grafted_below_a_path():
     tree = tree_with(draft(1, 2))
     tree.branch([1], "draft", 7, 50)
     tree.branch([6], "draft", 8, 50)
-    assert paths(tree.offer(Acceptance(), Wanted(8))) == [(1,), (1, 2), (1, 7)]
+    assert paths(tree.offer(Acceptance(), OfferBounds(8))) == [(1,), (1, 2), (1, 7)]
 
 
 TOKEN = st.integers(0, 2)

@@ -1,18 +1,18 @@
-"""Text between two vocabularies: one's token ids to the other's, and guesses back. Pure."""
+"""Between two vocabularies: token ids of one to those of the other, and guesses back. Pure."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
-from drafters.guess import Guess
+from drafters.guessing import DraftGuess
 from server.llama.backend import Vocabulary
 
-REDONE = 32  # bytes before the end of a text that are tokenised again when it grows, at least
+REDONE = 32  # bytes at the end of a text that are tokenised again when it grows: longer than most tokens
 
 
 class Growing:
-    """A text that grows, as tokens of one vocabulary. Only its end is tokenised again."""
+    """A growing text as tokens of one vocabulary. Only its end is tokenised again."""
 
     def __init__(self, vocab: Vocabulary) -> None:
         self._vocab = vocab
@@ -21,8 +21,8 @@ class Growing:
         self.unfinished: bytes = b""  # bytes at the very end that begin a character
 
     def extend(self, data: bytes) -> list[int]:
-        """All tokens, with this text added. Bytes at the end that are no whole character are left out; others
-        that are not UTF-8 become replacement characters."""
+        """All tokens, with `data` added. An unfinished character at the end is left out; other bytes that are
+        not UTF-8 become replacement characters."""
         data = self._rest + self.unfinished + data
         whole = len(data) - _n_unfinished(data)
         self._rest, self.unfinished = data[:whole], data[whole:]
@@ -40,7 +40,7 @@ class Growing:
         return tokens_of(self._vocab, data.decode(errors="replace"), follows=follows or bool(self._done))
 
     def _settle(self, rest: list[int]) -> None:
-        """Words begin with their space in most vocabularies: cut before one, if that cuts no token."""
+        """Cut before a space, where most vocabularies begin a word, if that cuts no token."""
         cut = self._rest.rfind(b" ", 1, max(1, len(self._rest) - REDONE))
         if cut < 0:
             return
@@ -51,8 +51,8 @@ class Growing:
 
 
 def tokens_of(vocab: Vocabulary, text: str, *, follows: bool) -> list[int]:
-    """Tokens of a text, control tokens included. follows: other text stands before it, so a space that the
-    vocabulary puts before every text is taken away again."""
+    """Tokens of a text, control tokens included. follows: other text precedes it, so the space that some
+    vocabularies put before every text is removed."""
     tokens = vocab.tokenize(text, special=True) if text else []
     if follows and tokens and text_of(vocab, tokens) == b" " + text.encode():
         first = vocab.piece(tokens[0], special=True)
@@ -65,13 +65,12 @@ def text_of(vocab: Vocabulary, tokens: Sequence[int]) -> bytes:
     return b"".join(vocab.piece(token, special=True) for token in tokens)
 
 
-def translated(guesses: Sequence[Guess], own: Vocabulary, target: Vocabulary, *, more: bool) -> list[Guess]:
-    """Guesses in the target's tokens for what follows the last character. A token counts with the probability
-    that all own tokens which its text needs are right, given those before it.
-
-    more: others may still follow, so the last token is left out, which more text might change. The end of a
-    text becomes the target's; bytes that are no whole character end the guess.
-    """
+def translated(
+    guesses: Sequence[DraftGuess], own: Vocabulary, target: Vocabulary, *, more: bool
+) -> list[DraftGuess]:
+    """Guesses in the target's tokens. A token's confidence is the probability that all own tokens of its text
+    are right, given those before. more: guesses may still follow, so the last token, which they may change,
+    is left out. An end of text becomes the target's; bytes that are no whole character end the guesses."""
     pieces = [own.piece(guess.token) for guess in guesses]
     n_spoken = pieces.index(b"") if b"" in pieces else len(pieces)  # control tokens are nothing to say
     ended = n_spoken < len(guesses) and guesses[n_spoken].token in own.eog
@@ -81,7 +80,7 @@ def translated(guesses: Sequence[Guess], own: Vocabulary, target: Vocabulary, *,
         return []
     if more and not ended:
         tokens = tokens[:-1]
-    result: list[Guess] = []
+    result: list[DraftGuess] = []
     at = position = used = 0  # bytes told; own tokens needed for them, and how many bytes these have
     for token in tokens:
         at += len(target.piece(token, special=True))
@@ -89,14 +88,14 @@ def translated(guesses: Sequence[Guess], own: Vocabulary, target: Vocabulary, *,
         while position < at:
             position += len(pieces[used])
             used += 1
-        result.append(Guess(token, math.prod(guess.confidence for guess in guesses[first:used])))
+        result.append(DraftGuess(token, math.prod(guess.confidence for guess in guesses[first:used])))
     if ended and used == n_spoken and target.eos is not None:
-        result.append(Guess(target.eos, guesses[n_spoken].confidence))
+        result.append(DraftGuess(target.eos, guesses[n_spoken].confidence))
     return result
 
 
 def _decodable(data: bytes) -> str:
-    """The text up to the first byte that is not part of a character."""
+    """The text before the first byte that is not UTF-8."""
     try:
         return data.decode()
     except UnicodeDecodeError as error:
@@ -104,7 +103,7 @@ def _decodable(data: bytes) -> str:
 
 
 def _n_unfinished(data: bytes) -> int:
-    """How many bytes at the end begin a character that is not complete."""
+    """Bytes at the end that begin an unfinished character."""
     for n in range(1, min(4, len(data)) + 1):
         byte = data[-n]
         if byte & 0xC0 == 0xC0:

@@ -1,4 +1,4 @@
-"""A bus inside one process, for tests and demonstrations: what streams.py does, without a server.
+"""A bus inside one process: what streams.py does, without a server.
 
 Messages pass through encode and decode, so what arrives is what would arrive over a wire. Nothing is
 delivered by itself: either the test calls `pump()`, and everything happens on its thread in a fixed order,
@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import TypeAlias
 
 from server.speculation.bus import Listener
-from server.speculation.counters import Counters
+from server.speculation.counters import BusCounters
 from server.speculation.messages import Message, WireError, decode, encode
 from server.speculation.presence import Presence
 
@@ -172,7 +172,7 @@ class MemoryBus:
     so that a test sees the mistake."""
 
     def __init__(self, pool: MemoryPool, presence: Presence) -> None:
-        self.counters = Counters()
+        self.counters = BusCounters()
         self.presence = presence
         self.told: tuple[Presence, ...] = ()  # the pool's: the peers queued for the listener last
         self._pool = pool

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drafters.guess import Guess
-from drafters.session import GREEDY, DraftSession
+from drafters.draft_session import GREEDY, DraftSession
+from drafters.guessing import DraftGuess
 from server.sampling.params import SamplingParams
 from server.speculation.messages import MAX_NODES, Commit, Open, chain_next, chain_start
 
@@ -145,7 +145,7 @@ def test_drafts_continue_each_other():
 
 def test_probabilities_are_of_what_is_not_committed():
     session = DraftSession(opening())
-    for guess in (Guess(1, 0.5, 11, 0.4), Guess(2, 0.8), Guess(3, 0.6, 13, 0.3)):
+    for guess in (DraftGuess(1, 0.5, 11, 0.4), DraftGuess(2, 0.8), DraftGuess(3, 0.6, 13, 0.3)):
         session.add(guess)
     assert session.best_second() == (3, 0.4)
     branch = session.branch(3)
@@ -154,7 +154,7 @@ def test_probabilities_are_of_what_is_not_committed():
     session.commit(commit(1))
     assert (session.score, session.best_second()) == (pytest.approx(0.8 * 0.6), (5, pytest.approx(0.8 * 0.3)))
     branch = session.branch(5)
-    branch.add(Guess(14, 0.7))
+    branch.add(DraftGuess(14, 0.7))
     assert session.score_of(branch) == pytest.approx(0.8 * 0.3 * 0.7)
     assert session.best_second() is None
     session.commit(commit(2, 13, after_=(1,)))

@@ -1,4 +1,4 @@
-"""The KV sequences of a draft model: one for each conversation, and some for branches of those drafted."""
+"""The KV sequences of a draft model: one for each conversation, and some for branches."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from server.cache.prefix import PrefixCache
 from server.llama.backend import Backend
 
 
-class Sequences:
-    """Sequences go by slots, which stay the same when two of them exchange what they hold. The first slots
-    are for conversations, idle ones kept as in PrefixCache; then n_branches for branches; the last n_scratch
-    hold nothing but during a decode."""
+class DraftSlots:
+    """Slots, each with a sequence, which two slots can exchange. The first are for conversations, idle ones
+    kept as in PrefixCache; then n_branches for branches; the last n_scratch are empty between decodes."""
 
     def __init__(self, backend: Backend, n_branches: int, n_scratch: int = 0) -> None:
-        """At most half of the sequences are for branches, none of a model that cannot forget."""
+        """At most half of the slots are for branches; none if sequences cannot be trimmed."""
         n_seqs = backend.n_seqs - n_scratch
         n_branches = min(n_branches, n_seqs // 2) if backend.can_trim else 0
         n_slots = n_seqs - n_branches
@@ -29,7 +28,7 @@ class Sequences:
 
     @property
     def n_free(self) -> int:
-        """How many branches may begin."""
+        """Free slots for branches."""
         return len(self._free)
 
     @property
@@ -41,8 +40,8 @@ class Sequences:
         return self._seqs[slot]
 
     def take(self, tokens: list[int], busy: Mapping[int, list[int]], salt: str) -> tuple[int, int] | None:
-        """A slot for a conversation, and how many of its first tokens are there already; None if all are
-        busy. busy: what those hold, by slot, since they may begin alike, where the salt is the same."""
+        """A slot for a conversation, and how many of its first tokens it holds; None if all are busy. busy:
+        tokens of busy slots, to copy a common beginning from if the salt agrees."""
         reuse = self._cache.take(tokens, busy, salt=salt)
         self.n_idle_cells = self._cache.n_cells
         if reuse is None:
@@ -54,12 +53,12 @@ class Sequences:
         return reuse.seq, reuse.length
 
     def release(self, slot: int, tokens: list[int]) -> None:
-        """The conversation rests; its slot holds exactly these tokens."""
+        """The conversation is idle; its slot holds exactly these tokens."""
         self._cache.release(slot, tokens)
         self.n_idle_cells = self._cache.n_cells
 
     def evict(self) -> bool:
-        """Forget the resting conversation that is worth least. False if there is none."""
+        """Forget the idle conversation that is worth least. False if there is none."""
         evicted = self._cache.evict()
         self.n_idle_cells = self._cache.n_cells
         if evicted is None:
@@ -79,24 +78,24 @@ class Sequences:
         self._free.append(branch)
 
     def exchange(self, a: int, b: int) -> None:
-        """Each of two slots holds what the other one held. Costs nothing."""
+        """Swap the sequences of two slots, without copying."""
         self._seqs[a], self._seqs[b] = self._seqs[b], self._seqs[a]
         self._lengths[a], self._lengths[b] = self._lengths[b], self._lengths[a]
 
     def grew(self, slot: int, n: int) -> None:
-        """So many tokens of the slot are in the next batch."""
+        """n tokens of the slot are in the next batch."""
         self._lengths[slot] += n
 
     def shrink(self, slot: int, length: int) -> int:
-        """Forget the end of a sequence, or all of it where the model cannot forget a part. Returns how much
-        of the first `length` is left."""
+        """Trim a slot to `length` positions, or to none if sequences cannot be trimmed. Returns how many of
+        the first `length` are left."""
         if length < self._lengths[slot]:
             self._lengths[slot] = length if self._backend.can_trim else 0
             self._backend.trim(self._seqs[slot], self._lengths[slot])
         return min(length, self._lengths[slot])
 
     def forget(self, slot: int) -> None:
-        """What the slot holds is unknown after a failed decode."""
+        """Empty a slot whose contents are unknown after a failed decode."""
         self._backend.trim(self._seqs[slot], 0)
         self._lengths[slot] = 0
 

@@ -1,5 +1,4 @@
-"""One session as a drafter sees it: what the lead has committed, what was guessed beyond, what is in the KV
-cache. Pure: no model, no bus, no clock."""
+"""A session as a drafter sees it: committed tokens, guesses beyond, and what is in the KV cache. Pure."""
 
 from __future__ import annotations
 
@@ -8,22 +7,22 @@ from collections.abc import Sequence
 from operator import itemgetter
 
 from drafters.branch import NO_SEQ, Branch
-from drafters.guess import Guess
+from drafters.guessing import DraftGuess
 from server.cache.prefix import common_prefix
 from server.sampling.params import SamplingParams
 from server.speculation.messages import MAX_NODES, ROOT, Commit, Draft, Open, chain_next
 
 GREEDY = SamplingParams(temperature=0.0)
-COLDEST = 1e-6  # below it, scores are beyond all numbers
+COLDEST = 1e-6  # temperature: below it, scores overflow
 
 
 class DraftSession:
-    """tokens: the committed ones, then the path of guesses. The first n_kv of them are in the KV sequence
-    `seq`; a path is drafted by evaluating the rest, whose last row gives the next guess.
+    """tokens: the committed ones, then the path of guesses; the first n_kv are in the KV sequence `seq`. To
+    evaluate the rest gives the next guess.
 
-    branches: alternatives to the path, for which guesses are ready when the path turns out wrong. When the
-    lead commits one it becomes the path; `taken` is that branch until whoever keeps the KV cache has put
-    its sequence in the place of the path's (n_kv already says what that one holds).
+    branches: alternatives to the path, ready for when it turns out wrong. A branch that the lead commits
+    becomes the path; it is `taken` until the keeper of the KV cache has put its sequence in the place of the
+    path's (n_kv already counts that sequence's tokens).
     """
 
     def __init__(self, opened: Open) -> None:
@@ -31,15 +30,15 @@ class DraftSession:
         self.id = opened.session
         self.salt = opened.salt
         self.n_prompt = len(opened.tokens)  # committed when it was first opened
-        self.n_opened = 0  # how often the lead told everything, which may be anything
+        self.n_opened = 0  # Opens
         self.seq = NO_SEQ
         self.n_kv = 0
-        self.lost = False  # what was committed is not known any more: nothing is worth drafting until Open
-        self.told = True  # by the lead, something that the keeper of the KV cache has not looked at yet
+        self.lost = False  # the committed tokens are unknown: no drafting until the next Open
+        self.told = True  # by the lead, and the keeper of the KV cache has not looked at it
         self.taken: Branch | None = None
-        self._evidence: list[tuple[Guess, int]] = []
-        self.n_right = self.n_wrong = 0  # guesses of the path that the lead confirmed, and did not,
-        self.n_rescued = 0  # and those of the latter for which a branch was right
+        self._evidence: list[tuple[DraftGuess, int]] = []
+        self.n_right = self.n_wrong = 0  # guesses of the path, judged by commits
+        self.n_rescued = 0  # wrong ones for which a branch was right
         self._adopt(opened, [])
 
     @property
@@ -48,12 +47,11 @@ class DraftSession:
 
     @property
     def pending(self) -> list[int]:
-        """What has to be evaluated before the next guess; never empty."""
+        """Tokens to evaluate before the next guess; never empty."""
         return self.tokens[self.n_kv :]
 
     @property
-    def guesses(self) -> Sequence[Guess]:
-        """The path."""
+    def guesses(self) -> Sequence[DraftGuess]:
         return self._guesses
 
     @property
@@ -67,13 +65,13 @@ class DraftSession:
 
     @property
     def n_published_ahead(self) -> int:
-        """How much of the path was published. While it is 0, the first guess is worth sending at once."""
+        """Guesses of the path that are published."""
         return self._n_published - self.n_committed
 
     def reopen(self, opened: Open, *, anew: bool = False) -> None:
-        """The lead tells everything anew. What agrees with it stays, in the path and in the KV cache; the
-        path is published again, since the lead may have missed it. An Open that later commits have overtaken
-        changes nothing, unless the text itself begins `anew`."""
+        """Take in another Open. Guesses and KV cells that agree with it stay; the path is published again,
+        since the lead may have missed it. An Open that commits have overtaken changes nothing, unless the
+        text itself is `anew`."""
         self.told = True
         tokens = list(opened.tokens)
         agreed = common_prefix(self.tokens, tokens)
@@ -89,11 +87,8 @@ class DraftSession:
 
     def commit(self, message: Commit) -> bool:
         """Take in what the lead committed. False if there is a gap or a contradiction: the session is lost
-        until the next Open.
-
-        A path that agrees is kept, and so is a branch that agrees where the path does not. What diverges is
-        rolled back to the longest common prefix, and the next evaluation covers the gap together with the
-        last token that was not evaluated yet.
+        until the next Open. A path or else a branch that agrees is kept; what diverges is rolled back to the
+        longest common prefix, and the next evaluation covers the gap with the last token not evaluated yet.
         """
         self.told = True
         known = max(0, self.n_committed - message.base)
@@ -113,9 +108,9 @@ class DraftSession:
 
     def extend(self, token: int, confidence: float) -> None:
         """Add a guess to the path."""
-        self.add(Guess(token, confidence if math.isfinite(confidence) else 0.0))
+        self.add(DraftGuess(token, confidence if math.isfinite(confidence) else 0.0))
 
-    def add(self, guess: Guess) -> None:
+    def add(self, guess: DraftGuess) -> None:
         """Add a guess to the path, with what is known about it."""
         self.tokens.append(guess.token)
         self._chains.append(chain_next(self._chains[-1], guess.token))
@@ -135,7 +130,7 @@ class DraftSession:
         at = position - self.n_committed
         guess = self._guesses[at]
         assert guess.second is not None, "nothing to branch to"
-        branch = Branch(position, self._chains[at], Guess(guess.second, guess.second_confidence))
+        branch = Branch(position, self._chains[at], DraftGuess(guess.second, guess.second_confidence))
         self.branches.append(branch)
         return branch
 
@@ -143,8 +138,8 @@ class DraftSession:
         """The probability of a branch, the path up to its fork included."""
         return self._scores[branch.fork - self.n_committed] * branch.score
 
-    def take_evidence(self) -> list[tuple[Guess, int]]:
-        """Guesses with what the lead chose in their place, since the last call."""
+    def take_evidence(self) -> list[tuple[DraftGuess, int]]:
+        """Guesses and the tokens committed in their place, since the last call."""
         evidence, self._evidence = self._evidence, []
         return evidence
 
@@ -156,19 +151,18 @@ class DraftSession:
     # -- what to publish
 
     def take_draft(self, drafter: str, td_us: int) -> Draft:
-        """The first MAX_NODES guesses of the path not published yet, as a message that continues those
-        published."""
+        """The first MAX_NODES unpublished guesses of the path, as a message that continues the others."""
         start = self.n_published_ahead
         guesses = self._guesses[start : start + MAX_NODES]
         self._n_published += len(guesses)
         return self._draft((drafter, td_us), self.n_committed + start, self._chains[start], guesses)
 
     def take_branches(self, drafter: str, td_us: int) -> list[Draft]:
-        """What was not published yet of branches off the published path, each as one message."""
+        """The unpublished guesses of branches off the published path, one message for each branch."""
         told = [b for b in self.branches if b.fork <= self._n_published and b.n_published < len(b.guesses)]
         return [self._draft((drafter, td_us), *branch.unpublished()) for branch in told]
 
-    def _draft(self, by: tuple[str, int], base: int, chain: int, guesses: Sequence[Guess]) -> Draft:
+    def _draft(self, by: tuple[str, int], base: int, chain: int, guesses: Sequence[DraftGuess]) -> Draft:
         return Draft(
             by[0],
             self.id,
@@ -182,15 +176,15 @@ class DraftSession:
 
     # -- changes
 
-    def _adopt(self, opened: Open, path: list[Guess]) -> None:
-        """Begin with the Open's tokens and this path beyond them, nothing of it published."""
+    def _adopt(self, opened: Open, path: list[DraftGuess]) -> None:
+        """Begin with the Open's tokens and an unpublished path beyond them."""
         self.n_opened += 1
         self.max_ahead, self.n_dropped = opened.max_ahead, opened.n_dropped
         self.sampling = _mirrored(opened.sampling)
         self.tokens = list(opened.tokens)
         self.n_committed = self._n_published = len(opened.tokens)
         self.branches: list[Branch] = []
-        self._guesses: list[Guess] = []
+        self._guesses: list[DraftGuess] = []
         self._chains = [opened.chain]  # after the committed tokens, and after each guess
         self._weigh_all()
         for guess in path:
@@ -241,12 +235,12 @@ class DraftSession:
 
     def _weigh_all(self) -> None:
         """The path begins elsewhere."""
-        self._scores = [1.0]  # probability of the path up to the committed tokens' end, and after each guess
+        self._scores = [1.0]  # path probability at the committed tokens' end, and after each guess
         self._seconds: list[tuple[int, float]] = []  # position and path probability of each second guess
         for position, guess in enumerate(self._guesses, self.n_committed):
             self._weigh(position, guess)
 
-    def _weigh(self, position: int, guess: Guess) -> None:
+    def _weigh(self, position: int, guess: DraftGuess) -> None:
         """The guess ends the path for now."""
         score = self._scores[-1]
         self._scores.append(score * guess.confidence)
@@ -254,7 +248,7 @@ class DraftSession:
             self._seconds.append((position, score * guess.second_confidence))
 
     def _judge(self, start: int, new: list[int]) -> None:
-        """Compare the guesses from there on with what was committed, up to the first wrong one."""
+        """Compare the guesses from `start` with the committed tokens, up to the first wrong one."""
         if self.sampling.temperature <= 0.0:
             return
         for guess, token in zip(self._guesses[start:], new[start:], strict=False):
@@ -265,7 +259,7 @@ class DraftSession:
 
 
 def _mirrored(sampling: SamplingParams) -> SamplingParams:
-    """How to draw guesses: as the lead does, if what came over the wire makes sense."""
+    """How to draw guesses: as the lead does, or greedily if its parameters make no sense."""
     sane = (
         (sampling.temperature == 0.0 or COLDEST <= sampling.temperature < math.inf)
         and sampling.top_k >= 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from drafters.lookup import PORTION, LookupDrafter
+from drafters.lookup_drafter import PORTION, LookupDrafter
 from server.speculation.messages import Close
 from tests.drafters.scene import Scene, commit, open_
 

@@ -1,4 +1,4 @@
-"""Guesses without a model: what followed before, in the session's own text or in other recent ones."""
+"""Guesses without a model: what followed before in the session's text or in other recent ones."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from drafters.session import DraftSession
-from server.speculation.lookup import Guess, Lookup, LookupPool
+from drafters.draft_session import DraftSession
+from server.estimators import Smoothed
+from server.speculation.lookup import Lookup, LookupGuess, LookupPool
 
 PORTION = 4096  # tokens indexed in one step: about ten milliseconds
 PATH_MIN = 0.05  # guesses of a path less likely than this are not worth telling
-SMOOTHING = 0.05  # of the measured time per guess
+TD_WEIGHT = 0.05  # of one measured time per guess: it ranks drafters, so off by two changes little
 
 
 @dataclass(slots=True)
 class _Followed:
-    """One session's index: after how many Opens it was compared with the session, and up to which committed
-    token guesses were made."""
+    """One session's index. n_opened: Opens that it was compared with; n_guessed: committed tokens when it
+    guessed last."""
 
     lookup: Lookup
     n_opened: int
@@ -25,7 +26,7 @@ class _Followed:
 
 
 class LookupDrafter:
-    """Implements Drafter. Works for any vocabulary. Remembers the replies of the leads of its pool."""
+    """Implements Drafter, for any vocabulary. Remembers the replies of its leads."""
 
     def __init__(
         self, pool: LookupPool | None = None, *, clock: Callable[[], float] = time.perf_counter
@@ -33,17 +34,17 @@ class LookupDrafter:
         self._pool = pool or LookupPool()
         self._clock = clock
         self._followed: dict[int, _Followed] = {}  # by session
-        self._td_s = 0.0
+        self._td = Smoothed(TD_WEIGHT)  # seconds per guess
 
     @property
     def td_us(self) -> int:
-        return round(self._td_s * 1e6)
+        return round(self._td.value * 1e6)
 
     def obstacle(self, session: DraftSession) -> str | None:
         return None
 
     def wants(self, session: DraftSession) -> bool:
-        """Once for each time that something was committed."""
+        """True once after each commit."""
         followed = self._followed.get(session.id)
         return not session.lost and (
             followed is None
@@ -67,17 +68,16 @@ class LookupDrafter:
             n_new = _lengthen(session, followed.lookup.guess(session.max_ahead))
             grown += [session] * n_new
             if n_new:
-                spent = (self._clock() - began) / n_new
-                self._td_s += (spent - self._td_s) * (SMOOTHING if self._td_s else 1.0)
+                self._td.observe((self._clock() - began) / n_new)
         return grown
 
     def close(self, session: DraftSession, *, keep: bool) -> None:
-        """Whether it is kept or not, others may say the same."""
+        """Kept or not, its reply may help others."""
         if self._followed.pop(session.id, None) is not None:
             self._pool.add(session.tokens[session.n_prompt : session.n_committed])
 
     def _follow(self, session: DraftSession) -> _Followed:
-        """The session's index; a new one if an Open contradicts it."""
+        """The session's index; a new one if the latest Open contradicts it."""
         followed = self._followed.get(session.id)
         if followed is not None and followed.n_opened != session.n_opened:
             followed.n_opened, followed.n_guessed = session.n_opened, 0
@@ -89,8 +89,8 @@ class LookupDrafter:
         return followed
 
 
-def _lengthen(session: DraftSession, guess: Guess) -> int:
-    """Add to the path what the guess has beyond it; nothing if the two disagree. Returns how many guesses."""
+def _lengthen(session: DraftSession, guess: LookupGuess) -> int:
+    """Add the guess to the path as far as it goes beyond; 0 if they disagree. Returns the number added."""
     tokens, confidences = guess
     path = session.tokens[session.n_committed :]
     if tokens[: len(path)] != path:

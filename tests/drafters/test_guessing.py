@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from drafters.guess import SURE, Guess, guess
+from drafters.guessing import SURE, DraftGuess, guess
 from drafters.rule import Rule
 from server.sampling.draw import Row, draw, probability
 from server.sampling.noise import gumbel
@@ -141,7 +141,7 @@ def judged(noise: float, likeliest: float, n: int = 2000, seed: int = 1) -> list
     for _ in range(n):
         at = chance.random()
         rule.judge(
-            Guess(1, 0.5, drawn=1, likeliest=2), 1 if at < noise else 2 if at < noise + likeliest else 3
+            DraftGuess(1, 0.5, drawn=1, likeliest=2), 1 if at < noise else 2 if at < noise + likeliest else 3
         )
         taken.append(rule.likeliest)
     return taken
@@ -160,15 +160,15 @@ def test_it_does_not_waver_where_both_are_alike():
 def test_it_changes_its_mind():
     rule = Rule()
     for _ in range(100):
-        rule.judge(Guess(1, 0.5, drawn=1, likeliest=2), 2)
+        rule.judge(DraftGuess(1, 0.5, drawn=1, likeliest=2), 2)
     assert rule.likeliest
     for _ in range(200):
-        rule.judge(Guess(2, 0.5, drawn=1, likeliest=2), 1)
+        rule.judge(DraftGuess(2, 0.5, drawn=1, likeliest=2), 1)
     assert not rule.likeliest
 
 
 def test_agreement_decides_nothing_but_counts():
     rule = Rule()
     for token in (1, 1, 2):
-        rule.judge(Guess(1, 0.5, drawn=1, likeliest=1), token)
+        rule.judge(DraftGuess(1, 0.5, drawn=1, likeliest=1), token)
     assert (rule.n_judged, rule.n_drawn_right, rule.n_likeliest_right, rule.likeliest) == (3, 2, 2, False)

@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import pytest
 
-from server.speculation.memory import MemoryBus, MemoryPool
 from server.speculation.messages import Close, Message, Want, encode
 from server.speculation.presence import Presence, Role, VocabularyCard
+from tests.memory_bus import MemoryBus, MemoryPool
 
 
 def presence(id: str, role: Role) -> Presence:

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drafters.guess import Guess
+from drafters.guessing import DraftGuess
 from drafters.model import ModelDrafter
+from drafters.retokenising import REDONE, Growing, text_of, tokens_of, translated
 from drafters.settings import BUNDLED_MODEL
-from drafters.translate import REDONE, Growing, text_of, tokens_of, translated
 from drafters.translating import TranslatingDrafter
 from server.llama.fake import IM_END, FakeBackend, FakeModel, FakeVocabulary
 from server.llama.llamacpp import LlamaBackend, LlamaOptions
@@ -145,8 +145,8 @@ def test_the_end_of_a_text_is_the_leads():
 # -- there and back
 
 
-def guesses_of(vocab: Pieces | FakeVocabulary, text: str) -> list[Guess]:
-    return [Guess(token, 0.5) for token in vocab.tokenize(text, special=True)]
+def guesses_of(vocab: Pieces | FakeVocabulary, text: str) -> list[DraftGuess]:
+    return [DraftGuess(token, 0.5) for token in vocab.tokenize(text, special=True)]
 
 
 @given(st.text("abc e.,é", max_size=30), st.booleans())
@@ -170,12 +170,12 @@ def test_the_last_token_is_held_back_while_it_may_grow():
 
 
 def test_bytes_that_are_no_text_end_the_guess():
-    guesses = [Guess(token, 0.9) for token in (*b"ab", 0xFF, *b"cd")]
+    guesses = [DraftGuess(token, 0.9) for token in (*b"ab", 0xFF, *b"cd")]
     assert [g.token for g in translated(guesses, BYTES, TARGET, more=False)] == TARGET.tokenize(
         "ab", special=True
     )
-    ended = [*guesses_of(BYTES, "ab"), Guess(IM_END, 0.9)]
-    assert translated(ended, BYTES, TARGET, more=False)[-1] == Guess(END, 0.9)
+    ended = [*guesses_of(BYTES, "ab"), DraftGuess(IM_END, 0.9)]
+    assert translated(ended, BYTES, TARGET, more=False)[-1] == DraftGuess(END, 0.9)
 
 
 def test_a_space_that_the_vocabulary_adds_is_taken_away_within_a_text():
@@ -203,7 +203,7 @@ def test_a_real_vocabulary_translated_to_itself_is_itself(tmp_path: Path):
         vocab = backend.vocab
         text = "Once upon a time, there was a café. It was 3 o'clock, and\n\nnobody knew why."
         tokens = vocab.tokenize(text, special=True)
-        guesses = [Guess(token, 0.9) for token in tokens]
+        guesses = [DraftGuess(token, 0.9) for token in tokens]
         assert [guess.token for guess in translated(guesses, vocab, vocab, more=False)] == tokens
         growing, grown = Growing(vocab), list[int]()
         for byte in (text * 4).encode():

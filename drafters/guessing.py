@@ -1,4 +1,4 @@
-"""One guess from one row of logits, and what it would be if it is wrong. Pure."""
+"""A guess from a row of logits, and a second guess for the case that it is wrong. Pure."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ _WIDEST, _NARROWER = 12.0, (9.0, 6.0, 3.0, 1.0)  # how far below the largest log
 _SHORT = 8192  # logits whose sum of exponentials costs next to nothing
 
 
-class Guess(NamedTuple):
-    """confidence: the estimated probability of the token, given all before it. second: what to guess if it
-    is wrong, if anything. drawn, likeliest: what each rule of guessing says (see rule.py), None if the guess
-    does not come from a row of its own."""
+class DraftGuess(NamedTuple):
+    """confidence: the estimated probability of the token, given all before it. second: a guess for the case
+    that it is wrong. drawn, likeliest: what each rule (rule.py) guesses; None without a row of logits."""
 
     token: int
     confidence: float
@@ -31,56 +30,52 @@ class Guess(NamedTuple):
     likeliest: int | None = None
 
 
-def guess(row: Row, sampling: SamplingParams, position: int, *, likeliest: bool, second: bool) -> Guess:
-    """What the lead will choose for `position`, by a row (vocab size,) of the drafter's own logits.
-
-    Its draw with the noise shared, or the largest logit, which at temperature 0 is the same. second: also
-    look for a second guess, where the first is not sure.
-    """
+def guess(row: Row, sampling: SamplingParams, position: int, *, likeliest: bool, second: bool) -> DraftGuess:
+    """What the lead will choose for `position`, by a row (vocab size,) of the drafter's own logits: the draw
+    with the shared noise, or the `likeliest` token. second: with a second guess where the first is unsure."""
     peaks = Peaks(row)
     if not math.isfinite(peaks.top):  # a model that computes nonsense
-        return Guess(int(row.argmax()), 0.0)
+        return DraftGuess(int(row.argmax()), 0.0)
     top = peaks.lowest_best()
     if sampling.temperature <= 0.0 or sampling.top_k == 1:
         return _greedy(peaks, top, second)
     drawn = draw_from(peaks, sampling, position)
     if not likeliest:
-        scored = _Scored(peaks, sampling, position, drawn)
+        scored = _NoisyScores(peaks, sampling, position, drawn)
         confidence = scored.share(drawn)
         if not second or not confidence < SURE:
-            return Guess(drawn, confidence, None, 0.0, drawn, top)
-        return Guess(drawn, confidence, *scored.best_but(drawn, 1.0 - confidence), drawn, top)
+            return DraftGuess(drawn, confidence, None, 0.0, drawn, top)
+        return DraftGuess(drawn, confidence, *scored.best_but(drawn, 1.0 - confidence), drawn, top)
     confidence = 1.0 / _mass(peaks)
     if not second or not confidence < SURE:
-        return Guess(top, confidence, None, 0.0, drawn, top)
-    scored = _Scored(peaks, sampling, position, drawn)
+        return DraftGuess(top, confidence, None, 0.0, drawn, top)
+    scored = _NoisyScores(peaks, sampling, position, drawn)
     if drawn == top:
-        return Guess(top, confidence, *scored.best_but(top, 1.0 - confidence), drawn, top)
-    return Guess(top, confidence, drawn, min(1.0 - confidence, scored.share(drawn)), drawn, top)
+        return DraftGuess(top, confidence, *scored.best_but(top, 1.0 - confidence), drawn, top)
+    return DraftGuess(top, confidence, drawn, min(1.0 - confidence, scored.share(drawn)), drawn, top)
 
 
-def _greedy(peaks: Peaks, top: int, second: bool) -> Guess:
+def _greedy(peaks: Peaks, top: int, second: bool) -> DraftGuess:
     confidence = 1.0 / _mass(peaks)
     if not second or not confidence < SURE or len(peaks.row) < 2:
-        return Guess(top, confidence, None, 0.0, top, top)
+        return DraftGuess(top, confidence, None, 0.0, top, top)
     runner_up = peaks.runner_up(top)
     share = confidence * math.exp(float(peaks.row[runner_up]) - peaks.top)
-    return Guess(top, confidence, runner_up, share, top, top)
+    return DraftGuess(top, confidence, runner_up, share, top, top)
 
 
 def _mass(peaks: Peaks) -> float:
-    """The sum of exp(logit - top). Of a long row nearly, for a fraction of the cost."""
+    """The sum of exp(logit - top); approximate for a long row, at a fraction of the cost."""
     if len(peaks.row) > _SHORT:
         return peaks.mass()
     return float(np.exp(peaks.row - np.float32(peaks.top)).sum())
 
 
-class _Scored:
+class _NoisyScores:
     """Tokens that may win the noisy draw, with their scores: logit / temperature + noise.
 
-    The share of a token in the softmax of these scores says better than its probability how surely another
-    model with the same noise draws it, too. With the bundled pair at temperature 1 the log loss is 0.53
-    against 0.81.
+    A token's share in the softmax of these scores tells better than its probability how surely another model
+    with this noise draws it: log loss 0.53 against 0.81 with the bundled pair at temperature 1.
     """
 
     def __init__(self, peaks: Peaks, sampling: SamplingParams, position: int, drawn: int) -> None:
@@ -99,8 +94,8 @@ class _Scored:
         return float(self._weights[self._ids.searchsorted(token)]) / self._sum
 
     def best_but(self, token: int, most: float) -> tuple[int | None, float]:
-        """The token with the highest score apart from this one, one that min_p leaves where there is any, and
-        its share, or `most` where that is less."""
+        """The token with the highest score but this one (one that min_p leaves, if any), and its share, at
+        most `most`."""
         others = self._ids != token
         able = others & (self._logits >= self._floor)
         able = able if able.any() else others
@@ -111,7 +106,7 @@ class _Scored:
 
 
 def _near(peaks: Peaks, drawn: int) -> Ids:
-    """The likeliest tokens, a few thousand at most, and the one that was drawn; ascending."""
+    """Ids of the likeliest tokens, _FEW at most, and the drawn one; ascending."""
     ids = peaks.above(peaks.top - _WIDEST)
     for window in _NARROWER:
         if len(ids) <= _FEW:
