@@ -49,7 +49,7 @@ HANDLERS: dict[Any, ExceptionHandler] = {
 CONTRACTS = (WEB / "openapi.yaml", Path(__file__).parent.parent / "openapi.yaml")  # in a wheel, in a checkout
 
 
-class State(TypedDict):
+class RequestState(TypedDict):
     """What a request finds in request.state."""
 
     served: Served
@@ -60,7 +60,7 @@ def create_app(served: Served, edge: Edge | None = None) -> Starlette:
     edge = edge or Edge()
 
     @asynccontextmanager
-    async def lifespan(_: Starlette) -> AsyncGenerator[State]:
+    async def lifespan(_: Starlette) -> AsyncGenerator[RequestState]:
         delivery.warm_up()
         try:
             yield {"served": served}

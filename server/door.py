@@ -47,6 +47,7 @@ class DoorSettings(BaseSettings):
     ssl_cert_file: Path | None = Field(None, description="serve TLS: a PEM file with its certificate")
     max_body: int = Field(32, ge=1, le=4096, description="MiB of a request's body, at most")
     timeout: float = Field(600, gt=0, description="seconds within which a request's body must have arrived")
+    write_timeout: float = Field(60, gt=0, description="seconds that a reply may wait for its client to read")
     request_timeout: float = Field(0, ge=0, description="seconds that a reply may take, at most; 0: any")
     max_tokens: int = Field(
         0, ge=0, description="tokens of a reply, at most: who asks for more gets these; 0: any number"

@@ -139,7 +139,7 @@ def _with_snapshots(served: Served, snapshots: Snapshots, door: Door) -> Served:
 
 async def _serve_http(engine: EngineThread, served: Served, listener: socket.socket, door: Door) -> None:
     app = create_app(served, door.edge)
-    server = DrainingServer(configured(app, door.tls), engine, grace_s=door.grace_s)
+    server = DrainingServer(configured(app, door.tls, door.bounds), engine, grace_s=door.grace_s)
     engine.start()
     try:
         await server.serve(sockets=[listener])

@@ -7,15 +7,17 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from socket import socket
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import uvicorn
 import uvloop
 
 from server.api.access import Access
+from server.api.connection import BoundedConnection, ConnectionBounds
 from server.api.middleware import Edge
 from server.api.request_log import RequestLog
 from server.door import DoorSettings
@@ -55,6 +57,7 @@ class Door:
     edge: Edge
     tls: Tls | None
     grace_s: float
+    bounds: ConnectionBounds = field(default_factory=ConnectionBounds)
 
 
 def door_of(settings: DoorSettings) -> Door:
@@ -66,20 +69,24 @@ def door_of(settings: DoorSettings) -> Door:
         settings.timeout,
         RequestLog(settings.log_requests or settings.log_prompts, settings.log_prompts),
     )
+    bounds = ConnectionBounds(write_s=settings.write_timeout)
     key, certificate = settings.ssl_key_file, settings.ssl_cert_file
     if key is None and certificate is None:
-        return Door(edge, None, settings.grace)
+        return Door(edge, None, settings.grace, bounds)
     if key is None or certificate is None:
         raise StartupError("TLS needs both --ssl-key-file and --ssl-cert-file")
     tls = Tls(key, certificate)
     tls.check()
-    return Door(edge, tls, settings.grace)
+    return Door(edge, tls, settings.grace, bounds)
 
 
-def configured(app: App, tls: Tls | None, **headers: str) -> uvicorn.Config:
+def configured(
+    app: App, tls: Tls | None, bounds: ConnectionBounds | None = None, **headers: str
+) -> uvicorn.Config:
     """headers: of every reply."""
     return uvicorn.Config(
         app,
+        http=cast(Any, partial(BoundedConnection, bounds=bounds or ConnectionBounds())),
         log_config=None,
         access_log=False,
         ws="none",

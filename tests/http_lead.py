@@ -98,7 +98,7 @@ def serving(
             ask=thread.ask,
             **more,
         )
-        config = configured(witnessed(create_app(served, door.edge)), door.tls)
+        config = configured(witnessed(create_app(served, door.edge)), door.tls, door.bounds)
         server = DrainingServer(config, thread, grace_s=door.grace_s)
         thread.start()
         lead = Lead(url, server, thread, served)

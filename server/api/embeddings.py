@@ -11,7 +11,7 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from server.api.body import Body
+from server.api.body import Body, Count
 from server.api.delivery import unless_gone
 from server.api.incoming import aside, read
 from server.api.served import Embedding, Served
@@ -20,8 +20,7 @@ from server.llama.embedding import Embedder, Vectors, normalised
 
 MAX_INPUTS = 2048
 
-TokenId: TypeAlias = Annotated[int, Field(ge=0, le=1 << 31)]
-Ids: TypeAlias = Annotated[list[TokenId], Field(min_length=1, fail_fast=True)]
+Ids: TypeAlias = Annotated[list[Count], Field(min_length=1, fail_fast=True)]
 Text: TypeAlias = Annotated[str, Field(min_length=1)]
 
 

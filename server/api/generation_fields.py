@@ -51,7 +51,7 @@ class Speculative(Body):
         return {name: given[name] for name in (*cls.model_fields, *unknown) if name in given}
 
 
-class Prediction(Body):
+class PredictedContent(Body):
     """OpenAI's: what the client expects much of the reply to be."""
 
     type: Literal["content"]
@@ -78,7 +78,7 @@ class GenerationFields(SamplingFields, StructuredFields):
     return_tokens: bool = False
     return_sources: bool = False
     timings_per_token: bool = False
-    prediction: Prediction | None = None
+    prediction: PredictedContent | None = None
     speculative: bool | Speculative | None = None
     context_shift: bool = False
     n_keep: LastTokens = 0

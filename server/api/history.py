@@ -46,15 +46,7 @@ class Said:
     @property
     def as_message(self) -> dict[str, Any]:
         """The reply as the client will send it back."""
-        message: dict[str, Any] = {"role": "assistant", "content": self.reply.content}
-        if self.reply.reasoning:
-            message["reasoning_content"] = self.reply.reasoning
-        if self.reply.calls:
-            message["tool_calls"] = [
-                {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": c.arguments}}
-                for c in self.reply.calls
-            ]
-        return message
+        return {"role": "assistant", "content": self.reply.content, **self.reply.extras}
 
 
 class History:

@@ -136,7 +136,7 @@ class Health:
         }
 
 
-class Ask(Protocol):
+class AskEngine(Protocol):
     """How to have the engine's thread answer a question, see EngineThread.ask."""
 
     async def __call__(self, question: Callable[[Engine], T]) -> T: ...
@@ -159,7 +159,7 @@ class Served:
     fingerprint: str
     grammars: Compiler | None = None
     traffic: Traffic = field(default_factory=Traffic)
-    ask: Ask | None = None
+    ask: AskEngine | None = None
     slot_files: NamedFiles | None = None
     cached: Callable[[], Counters] = lambda: NOTHING
     embedding: Embedding | None = None

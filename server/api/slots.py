@@ -17,7 +17,7 @@ from starlette.responses import Response
 from server.api.body import Body
 from server.api.generation_fields import MAX_SALT
 from server.api.incoming import read
-from server.api.served import Ask, Served
+from server.api.served import AskEngine, Served
 from server.cache.named import FullError, NamedFiles, Stored, fault
 from server.cache.record import CorruptError, ForeignError
 from server.engine.slots import Slot
@@ -88,7 +88,7 @@ async def _restore(served: Served, files: NamedFiles, id: int, body: FileBody) -
     }
 
 
-def _asking(served: Served) -> Ask:
+def _asking(served: Served) -> AskEngine:
     if served.ask is None:
         raise NotSupportedError("this server has no slots")
     return served.ask

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any
 
 import orjson
 from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from server.api.body import Body
+from server.api.body import Body, Count
 from server.api.chat.route import parse
 from server.api.incoming import aside, read
 from server.api.served import Served
@@ -17,21 +17,19 @@ from server.api.translate import rendered
 from server.errors import InvalidRequestError
 from server.llama.backend import Vocabulary
 
-TokenId: TypeAlias = Annotated[int, Field(ge=0, le=1 << 31)]
-
 
 class TokenizeRequest(Body):
     """content: a text, or a list of texts and tokens. add_special: begin with the BOS that the model wants;
     parse_special: control tokens written in the text are such; with_pieces: tell each token's text, too."""
 
-    content: str | Annotated[list[str | TokenId], Field(fail_fast=True)]
+    content: str | Annotated[list[str | Count], Field(fail_fast=True)]
     add_special: bool = False
     parse_special: bool = True
     with_pieces: bool = False
 
 
 class DetokenizeRequest(Body):
-    tokens: Annotated[list[TokenId], Field(fail_fast=True)]
+    tokens: Annotated[list[Count], Field(fail_fast=True)]
 
 
 async def tokenize(request: Request) -> Response:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from server.api.chat.schema import ChatRequest
+from server.api.choices import ReplyChoice
 from server.api.content import joined
 from server.api.form_of_reply import form_of, read_as, reply_constraint, setting_of
 from server.api.generation_fields import GenerationFields, Speculative
+from server.api.history import History, Said
 from server.api.sampling_fields import sampling_params
 from server.api.served import Served
 from server.api.structured import constraint
 from server.engine.request import GenerationRequest, Speculation
-from server.errors import ContextOverflowError
 from server.grammar.compiler import Start
 from server.llama.backend import Vocabulary
 from server.sampling.noise import mix
@@ -24,15 +26,27 @@ from server.text.template import BARE, Setting, begun_by
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What a body asks for: the prompt's messages and text, and a request for each reply to generate.
-    setting: what the text was rendered with; form: how replies are to be read."""
+class Prompted:
+    """One prompt as text, and a request for each reply to it. messages, setting: what the text was rendered
+    from, if it was; form: how replies are to be read; whole: the tokens are all that this text says, so that
+    later prompts that begin with this text may begin with these tokens."""
 
-    messages: list[dict[str, Any]]
     text: str
     requests: list[GenerationRequest]
+    messages: Sequence[dict[str, Any]] = ()
     setting: Setting = BARE
     form: Form = PLAIN
+    whole: bool = True
+
+    def remember(self, history: History, choices: Sequence[ReplyChoice]) -> None:
+        """All replies have ended, and the next prompt is likely to continue one of them."""
+        for choice, request in zip(choices, self.requests, strict=True):
+            if self.whole and not choice.stats().truncated:
+                reply, tokens = choice.said
+                said = Said(
+                    self.text, self.messages, request.prompt, reply, tokens, request.salt, self.setting
+                )
+                history.ended(said, settle=bool(self.messages) and len(choices) == 1)
 
 
 def rendered(served: Served, body: ChatRequest) -> tuple[list[dict[str, Any]], Setting, str]:
@@ -42,16 +56,14 @@ def rendered(served: Served, body: ChatRequest) -> tuple[list[dict[str, Any]], S
     return messages, setting, served.template.render(messages, setting)
 
 
-def generation_requests(served: Served, body: ChatRequest, param: str = "messages") -> Asked:
-    """Requests differ in their seeds only. param: what the request calls its messages. Raises
-    InvalidRequestError. Slow for long prompts and grammars: not for the event loop."""
+def generation_requests(served: Served, body: ChatRequest) -> Prompted:
+    """Requests differ in their seeds only. Raises InvalidRequestError, about the prompt's length before a
+    grammar is compiled. Slow for long prompts and grammars: not for the event loop."""
     messages, setting, text = rendered(served, body)
     form = form_of(body, served.template.style).after(text, begun_by(messages) or "")
     prompt = served.history.tokens_of(text, body.salt)
-    if len(prompt) >= served.model.n_ctx:  # before a grammar is compiled
-        raise ContextOverflowError(len(prompt), served.model.n_ctx, param=param)
     requests = requests_for(served, body, prompt, reply_constraint(served, body, form))
-    return Asked(messages, text, requests, setting, read_as(body, form))
+    return Prompted(text, requests, messages, setting, read_as(body, form))
 
 
 def requests_for(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,12 @@ class ToolCall:
     name: str
     arguments: str
 
+    @property
+    def as_json(self) -> dict[str, Any]:
+        """In OpenAI's shape."""
+        function = {"name": self.name, "arguments": self.arguments}
+        return {"id": self.id, "type": "function", "function": function}
+
 
 @dataclass(frozen=True, slots=True)
 class Message:
@@ -60,6 +66,12 @@ class Message:
     content: str = ""
     reasoning: str = ""
     calls: tuple[ToolCall, ...] = ()
+
+    @property
+    def extras(self) -> dict[str, Any]:
+        """What a message in OpenAI's shape has besides its content."""
+        reasoning = {"reasoning_content": self.reasoning} if self.reasoning else {}
+        return {**reasoning, "tool_calls": [c.as_json for c in self.calls]} if self.calls else reasoning
 
 
 def coalesced(pieces: Sequence[Piece]) -> list[Piece]:

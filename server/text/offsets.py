@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Sequence
+from functools import cache, partial
 from itertools import accumulate, compress, pairwise
 
 from server.llama.backend import Vocabulary
@@ -17,55 +18,35 @@ from server.llama.backend import Vocabulary
 _WHITE = re.compile(rb"\s*")
 
 
-class _Pieces(dict[int, bytes]):
-    """The bytes of each token, control tokens written out; read as they are asked for."""
-
-    def __init__(self, vocabulary: Vocabulary) -> None:
-        super().__init__()
-        self._vocabulary = vocabulary
-
-    def __missing__(self, token: int) -> bytes:
-        piece = self[token] = self._vocabulary.piece(token, special=True)
-        return piece
-
-
-class _Controls(dict[int, bool]):
-    """Whether a token is a control token: one that shows only when it is written out."""
-
-    def __init__(self, vocabulary: Vocabulary) -> None:
-        super().__init__()
-        self._vocabulary = vocabulary
-
-    def __missing__(self, token: int) -> bool:
-        control = not self._vocabulary.piece(token) and bool(self._vocabulary.piece(token, special=True))
-        self[token] = control
-        return control
-
-
 class OffsetMapper:
     """Places tokens in texts. Safe from any thread."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        self._pieces = _Pieces(vocabulary)
-        self._controls = _Controls(vocabulary)
+        self._vocabulary = vocabulary
+        self._piece = cache(partial(vocabulary.piece, special=True))  # control tokens written out
+        self._is_control = cache(self._read_control)
         self._adds_space = self.spelled(vocabulary.tokenize("a", special=False)) == b" a"
+
+    def _read_control(self, token: int) -> bool:
+        """Whether it shows only when it is written out."""
+        return not self._vocabulary.piece(token) and bool(self._piece(token))
 
     def spelled(self, tokens: Sequence[int]) -> bytes:
         """The tokens' pieces, control tokens written out."""
-        return b"".join(map(self._pieces.__getitem__, tokens))
+        return b"".join(map(self._piece, tokens))
 
     def controls(self, tokens: Sequence[int]) -> array[int]:
         """Which of the tokens are control tokens, by index."""
-        return array("q", compress(range(len(tokens)), map(self._controls.__getitem__, tokens)))
+        return array("q", compress(range(len(tokens)), map(self._is_control, tokens)))
 
     def literal_ends(self, tokens: Sequence[int], start: int) -> array[int]:
         """Where each token ends when the text from byte `start` on is what the tokens spell."""
-        return _ends([self._pieces[token] for token in tokens], start)
+        return _ends([self._piece(token) for token in tokens], start)
 
     def ends(self, text: bytes, tokens: Sequence[int], start: int = 0) -> array[int]:
         """Where in the text each token ends, the first beginning at `start`; of the tokens up to a control
         token only, if what follows it cannot be found in the text: a tokenizer may change what it reads."""
-        pieces = list(map(self._pieces.__getitem__, tokens))
+        pieces = list(map(self._piece, tokens))
         if text.startswith(b"".join(pieces), start):
             return _ends(pieces, start)
         ends: array[int] = array("q")

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from server.text.form import Form
 from server.text.message import CallBegun, Content, Piece, Reasoning
-from server.text.toolcalls import LONGEST, CallReader, State, name_before_arguments
+from server.text.toolcalls import LONGEST, CallReader, CallState, name_before_arguments
 
 _BLANK = re.compile(r"\s*")
 
@@ -236,13 +236,13 @@ class MessageReader:
         self._pieces += self._reader.pieces
         self._reader.pieces.clear()
         match self._reader.state:
-            case State.DONE:
+            case CallState.DONE:
                 self._drop(self._at)
                 self._step = self._ignore if self._n_calls == self._form.most_calls else self._after_call
                 return True
-            case State.FAILED:
+            case CallState.FAILED:
                 return self._no_call()
-            case State.MORE:
+            case CallState.MORE:
                 if self._ended and not self._reader.begun:
                     return self._no_call()
                 if self._ended:

@@ -26,7 +26,7 @@ LONGEST = 256
 Without this, text that is no call would be held back to its end, and read anew with each token."""
 
 
-class State(Enum):
+class CallState(Enum):
     MORE = auto()  # what comes next decides
     DONE = auto()  # the call has ended at the place returned
     FAILED = auto()  # this is no call
@@ -39,7 +39,7 @@ class CallReader:
     def __init__(self, names: frozenset[str], begin: Callable[[str], CallBegun], *, strict: bool) -> None:
         """begin: numbers a call. strict: only these names, and only keys that calls have, make a call."""
         self.pieces: list[Piece] = []
-        self.state = State.MORE
+        self.state = CallState.MORE
         self._names = names
         self._begin = begin
         self._strict = strict
@@ -65,7 +65,7 @@ class CallReader:
     def read(self, text: str, at: int) -> int:
         """Go on from `at`, where the last call of this ended. Returns how far the text was understood. The
         text may only have grown since."""
-        while self.state is State.MORE:
+        while self.state is CallState.MORE:
             found = self._step(text, at)
             if found is None:
                 break
@@ -83,7 +83,7 @@ class CallReader:
         if at == len(text):
             return None
         if text[at] != "{":
-            self.state = State.FAILED
+            self.state = CallState.FAILED
             return None
         self._nesting = 1
         self._step = self._member
@@ -130,7 +130,7 @@ class CallReader:
         if self._streams and end > at:
             self._tell_arguments(text[at:end])
         if not self.begun and self._key in _SHORT_KEYS and end - self._value_from > LONGEST:
-            self.state = State.FAILED
+            self.state = CallState.FAILED
             return None
         if not self._value.done:
             return end if end > at else None
@@ -138,7 +138,7 @@ class CallReader:
             self._whole_value(text[self._value_from : end])
         self._value, self._key = None, None
         self._step = self._member
-        if not self._nesting and self.state is State.MORE:  # a value without an object around it
+        if not self._nesting and self.state is CallState.MORE:  # a value without an object around it
             self._end()
         return end
 
@@ -159,7 +159,7 @@ class CallReader:
 
     def _announce(self, name: str) -> None:
         if not name or (self._strict and name not in self._names):
-            self.state = State.FAILED
+            self.state = CallState.FAILED
             return
         self._call = self._begin(name)
         self.pieces.append(self._call)
@@ -173,11 +173,11 @@ class CallReader:
 
     def _end(self) -> None:
         if not self.begun:
-            self.state = State.FAILED
+            self.state = CallState.FAILED
             return
         if not self._n_told:
             self._tell_arguments("{}")
-        self.state = State.DONE
+        self.state = CallState.DONE
 
     def _fail_unless(self, unfinished: bool) -> None:
         """What is there is no key; unless it may become one, this is no call, or a broken one ends."""

@@ -52,7 +52,8 @@ def test_without_any_everybody_is_let_in():
 
 def test_bounds_and_origins_reach_the_edge():
     flags = ["--max-body", "2", "--timeout", "7", "--cors-origins", "http://a,http://b", "--grace", "9"]
-    door = door_of(read(LeadSettings, flags))
+    door = door_of(read(LeadSettings, [*flags, "--write-timeout", "3"]))
+    assert door.bounds.write_s == 3
     assert (door.edge.max_body, door.edge.body_s, door.grace_s) == (2 << 20, 7, 9)
     assert door.edge.cors_origins == ("http://a", "http://b")
     assert not door.edge.log.requests

@@ -7,7 +7,7 @@ from typing import Any, cast
 from starlette.requests import Request
 from starlette.responses import Response
 
-from server.api.chat.reply import Reply
+from server.api.chat.reply import ChatAnswer
 from server.api.chat.schema import ChatRequest
 from server.api.choices import submit
 from server.api.delivery import deliver
@@ -21,8 +21,8 @@ async def create(request: Request) -> Response:
     served: Served = request.state.served
     body = await parse(request, served)
     asked = await aside(request, generation_requests, served, body)
-    reply = Reply(served, body, asked, submit(served, body, asked.requests, asked.form))
-    return await deliver(request, reply, stream=body.stream)
+    answer = ChatAnswer(served, body, asked, submit(served, body, asked.requests, asked.form))
+    return await deliver(request, answer, stream=body.stream)
 
 
 async def parse(request: Request, served: Served) -> ChatRequest:

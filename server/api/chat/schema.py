@@ -19,7 +19,7 @@ class FunctionCall(Body):
     arguments: str = "{}"
 
 
-class ToolCall(Body):
+class CallInMessage(Body):
     id: str = ""
     type: Literal["function"] = "function"
     function: FunctionCall
@@ -31,7 +31,7 @@ class ChatMessage(Body):
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Content | None = None
     name: str | None = None
-    tool_calls: Annotated[list[ToolCall], Field(fail_fast=True)] | None = None
+    tool_calls: Annotated[list[CallInMessage], Field(fail_fast=True)] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
 

@@ -2,24 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from server.api.completions.schema import CompletionRequest, Pieces
 from server.api.served import Served
-from server.api.translate import requests_for
-from server.engine.request import GenerationRequest
+from server.api.translate import Prompted, requests_for
 from server.errors import InvalidRequestError
 from server.llama.backend import Vocabulary
-
-
-@dataclass(frozen=True, slots=True)
-class Prompted:
-    """One prompt: as text, a request for each reply to it, and whether its tokens are all that this text
-    says: later prompts that begin with the same text may begin with the same tokens then."""
-
-    text: str
-    requests: list[GenerationRequest]
-    plain: bool
 
 
 def prompted(served: Served, body: CompletionRequest) -> list[Prompted]:
@@ -33,8 +20,9 @@ def prompted(served: Served, body: CompletionRequest) -> list[Prompted]:
         if not tokens:
             raise InvalidRequestError("prompt: is empty, and this model has no beginning", param="prompt")
         served.room.check_tokens(len(tokens), "prompt")
-        plain = not body.suffix and isinstance(pieces[0], str) and len(pieces) == 1
-        found.append(Prompted(_text(pieces, served.vocabulary), requests_for(served, body, tokens), plain))
+        whole = not body.suffix and isinstance(pieces[0], str) and len(pieces) == 1
+        text = _text(pieces, served.vocabulary)
+        found.append(Prompted(text, requests_for(served, body, tokens), whole=whole))
     return found
 
 

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import secrets
-import time
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from server.api.answer import Answer
-from server.api.chat.chunks import DONE, Envelope
-from server.api.choices import Choice, Portion, likeliest, submit
-from server.api.completions.chunks import CompletionWriter, completion
+from server.api.choices import Portion, ReplyChoice, submit
+from server.api.completing import CompletionAnswer
+from server.api.completions.chunks import OBJECT, TextChunks, text_json
 from server.api.completions.prompts import Prompted, prompted
 from server.api.completions.schema import CompletionRequest
 from server.api.delivery import deliver
-from server.api.history import Said
 from server.api.incoming import aside, check_model, read
+from server.api.logprobs import LegacyLogprobs
 from server.api.served import Served
-from server.api.statistics import combined, measured, summed, timings, usage
-from server.engine.events import Stats
 from server.text.message import Content
 
 
@@ -32,73 +28,38 @@ async def create(request: Request) -> Response:
     check_model(served, body.model)
     prompts = await aside(request, prompted, served, body)
     choices = submit(served, body, [one for prompt in prompts for one in prompt.requests])
-    return await deliver(request, Completion(served, body, prompts, choices), stream=body.stream)
+    return await deliver(request, TextAnswer(served, body, prompts, choices), stream=body.stream)
 
 
-class Completion(Answer):
+class TextAnswer(CompletionAnswer):
     """To a legacy completion request. The replies to its first prompt come first."""
+
+    _object = OBJECT
 
     def __init__(
         self,
         served: Served,
         body: CompletionRequest,
         prompts: Sequence[Prompted],
-        choices: Sequence[Choice],
+        choices: Sequence[ReplyChoice],
     ) -> None:
-        super().__init__(f"cmpl-{secrets.token_hex(12)}", choices)
-        self._body = body
+        super().__init__("cmpl", served, body, choices)
         self._prompts = prompts
-        self._history = served.history
-        self._envelope = Envelope(self._id, int(time.time()), served.model.id, served.fingerprint)
+        echoed = prompts if body.echo else ()
+        self._echoes = [prompt.text for prompt in echoed for _ in range(body.n_generated)]
 
     @cached_property
-    def _writer(self) -> CompletionWriter:
-        return CompletionWriter(self._envelope, len(self._choices), usage=self._body.with_usage)
+    def _writer(self) -> TextChunks:
+        return TextChunks(self._envelope, len(self._choices), usage=self._body.with_usage)
 
-    def _by_prompt(self) -> Iterator[tuple[Prompted, Sequence[Choice]]]:
-        n = self._body.n_generated
-        for i, prompt in enumerate(self._prompts):
-            yield prompt, self._choices[i * n : (i + 1) * n]
-
-    def _stats(self) -> Stats:
-        return summed([combined([one.stats() for one in choices]) for _, choices in self._by_prompt()])
-
-    def _all(self) -> bytes:
-        stats = self._stats()
-        told = [
-            (prompt.text if self._body.echo else "", choice)
-            for prompt, choices in self._by_prompt()
-            for choice in likeliest(choices, self._body.n)
-        ]
-        extra = {"usage": usage(stats), **measured(stats, len(self._choices))}
-        return completion(self._envelope, told, extra)
+    def _whole_choice(self, choice: ReplyChoice, portion: Portion) -> dict[str, Any]:
+        before = self._echoes[choice.index] if self._echoes else ""
+        return text_json(portion, LegacyLogprobs(), before)
 
     def _opening(self) -> Iterator[bytes]:
-        if self._body.echo:
-            for prompt, choices in self._by_prompt():
-                for choice in choices:
-                    yield self._writer.text(choice.index, Portion((Content(prompt.text),)))
-
-    def _news(self, choice: Choice) -> Iterator[bytes]:
-        """With the last ending come all figures."""
-        portion = choice.portion()
-        if portion.text:
-            running = timings(choice.stats()) if self._body.timings_per_token else None
-            yield self._writer.text(choice.index, portion, running)
-            portion = Portion()
-        if choice.reason is not None:
-            last = all(one.reason is not None for one in self._choices)
-            extra = measured(self._stats(), len(self._choices)) if last else {}
-            yield self._writer.finish(choice, portion, extra)
-
-    def _closing(self) -> Iterator[bytes]:
-        if self._body.with_usage:
-            yield self._writer.usage(usage(self._stats()))
-        yield DONE
+        for index, echo in enumerate(self._echoes):
+            yield from self._writer.portion(index, Portion((Content(echo),)))
 
     def _remember(self) -> None:
-        for prompt, choices in self._by_prompt():
-            for choice, request in zip(choices, prompt.requests, strict=True):
-                if prompt.plain and not choice.stats().truncated:
-                    said = Said(prompt.text, [], request.prompt, *choice.said, request.salt)
-                    self._history.ended(said, settle=False)
+        for prompt, choices in zip(self._prompts, self._by_prompt, strict=True):
+            prompt.remember(self._history, choices)

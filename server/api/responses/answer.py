@@ -11,15 +11,13 @@ from typing import Any, Literal
 import orjson
 
 from server.api.answer import Answer
-from server.api.chat.reply import remember
-from server.api.choices import Choice
+from server.api.choices import ReplyChoice
 from server.api.responses.events import Event, Output, new_id
-from server.api.responses.messages import assistant
 from server.api.responses.schema import ResponseRequest
-from server.api.responses.store import Stored
+from server.api.responses.store import StoredResponse
 from server.api.served import Served
 from server.api.statistics import measured
-from server.api.translate import Asked
+from server.api.translate import Prompted
 from server.errors import DuoError
 
 Status = Literal["in_progress", "completed", "incomplete", "failed"]
@@ -32,13 +30,13 @@ class Turn:
 
     body: ResponseRequest
     messages: Sequence[dict[str, Any]]
-    asked: Asked
+    asked: Prompted
 
 
 class ResponseAnswer(Answer):
     """One reply as one response."""
 
-    def __init__(self, served: Served, turn: Turn, choices: Sequence[Choice]) -> None:
+    def __init__(self, served: Served, turn: Turn, choices: Sequence[ReplyChoice]) -> None:
         super().__init__(new_id("resp"), choices)
         self._served = served
         self._turn = turn
@@ -56,7 +54,7 @@ class ResponseAnswer(Answer):
         for type in ("response.created", "response.in_progress"):
             yield self._told({"type": type, "response": self._response("in_progress")})
 
-    def _news(self, choice: Choice) -> Iterator[bytes]:
+    def _news(self, choice: ReplyChoice) -> Iterator[bytes]:
         return map(self._told, self._rest(choice))
 
     def _closing(self) -> Iterator[bytes]:
@@ -70,9 +68,9 @@ class ResponseAnswer(Answer):
         return self._told({"type": "response.failed", "response": self._response("failed", failed)})
 
     def _remember(self) -> None:
-        remember(self._served.history, self._turn.asked, self._choices)
+        self._turn.asked.remember(self._served.history, self._choices)
 
-    def _rest(self, choice: Choice) -> Iterable[Event]:
+    def _rest(self, choice: ReplyChoice) -> Iterable[Event]:
         """The events of what has not been told yet."""
         portion = choice.portion()
         logprobs = portion.logprobs["content"] if portion.logprobs else ()
@@ -94,9 +92,9 @@ class ResponseAnswer(Answer):
         body = self._turn.body
         if body.store:
             said = self._choice.message
-            calls = [(call.id, call.name, call.arguments) for call in said.calls]
-            messages = [*self._turn.messages, assistant(said.content, said.reasoning, calls)]
-            self._served.responses.put(body.cache_salt or "", Stored(response, messages))
+            reply = {"role": "assistant", "content": said.content, **said.extras}
+            messages = [*self._turn.messages, reply]
+            self._served.responses.put(body.cache_salt or "", StoredResponse(response, messages))
         return response
 
     def _response(self, status: Status, error: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 from server.api.responses.schema import (
     AllowedFunctions,
@@ -21,6 +21,7 @@ from server.api.responses.schema import (
 )
 from server.api.sampling_fields import SamplingFields
 from server.errors import InvalidRequestError
+from server.text.message import ToolCall
 
 _AS_THEY_ARE = (
     *SamplingFields.model_fields,
@@ -44,15 +45,15 @@ _NAMES = (
 )
 """What fields of a chat completion are called here."""
 
-Message = dict[str, Any]
+Json: TypeAlias = dict[str, Any]
 
 
-def messages_of(given: str | Sequence[Item]) -> list[Message]:
+def messages_of(given: str | Sequence[Item]) -> list[Json]:
     """Input items as messages of a chat: thoughts, text and calls that the assistant uttered one after the
     other are one message."""
     if isinstance(given, str):
         return [{"role": "user", "content": given}]
-    messages: list[Message] = []
+    messages: list[Json] = []
     for item in given:
         match item:
             case MessageItem():
@@ -69,19 +70,18 @@ def messages_of(given: str | Sequence[Item]) -> list[Message]:
                     fresh=("reasoning_content", "content", "tool_calls"),
                 )
             case CallItem():
-                function = {"name": item.name, "arguments": item.arguments}
-                call = {"id": item.call_id, "type": "function", "function": function}
-                _go_on(messages, {"tool_calls": [call]})
+                call = ToolCall(item.call_id, item.name, item.arguments)
+                _go_on(messages, {"tool_calls": [call.as_json]})
             case CallOutputItem():
                 returned = {"role": "tool", "tool_call_id": item.call_id, "content": _joined(item.output)}
                 messages.append(returned)
     return messages
 
 
-def chat_of(body: ResponseRequest, messages: Sequence[Message]) -> dict[str, Any]:
+def chat_of(body: ResponseRequest, messages: Sequence[Json]) -> dict[str, Any]:
     """The body of the chat completion about these messages, to be validated."""
     data = body.model_dump(include=set(_AS_THEY_ARE), exclude_unset=True, by_alias=True)
-    system: list[Message] = [{"role": "system", "content": body.instructions}] if body.instructions else []
+    system: list[Json] = [{"role": "system", "content": body.instructions}] if body.instructions else []
     data |= {
         "messages": [*system, *messages],
         "max_completion_tokens": body.max_output_tokens,
@@ -110,19 +110,7 @@ def renamed(error: InvalidRequestError) -> InvalidRequestError:
     return error
 
 
-def assistant(content: str, reasoning: str, calls: Iterable[tuple[str, str, str]]) -> Message:
-    """A reply as a message of the history. calls: (id, name, arguments)."""
-    message: Message = {"role": "assistant", "content": content}
-    if reasoning:
-        message["reasoning_content"] = reasoning
-    made = [
-        {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
-        for id, name, arguments in calls
-    ]
-    return {**message, "tool_calls": made} if made else message
-
-
-def _go_on(messages: list[Message], said: Message, fresh: Sequence[str] = ()) -> None:
+def _go_on(messages: list[Json], said: Json, fresh: Sequence[str] = ()) -> None:
     """Add to the assistant's last message, unless it has one of these already."""
     last = messages[-1] if messages else {}
     if last.get("role") != "assistant" or any(name in last for name in fresh):

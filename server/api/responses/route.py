@@ -18,7 +18,7 @@ from server.api.incoming import aside, read
 from server.api.responses.answer import ResponseAnswer, Turn
 from server.api.responses.messages import chat_of, messages_of, renamed
 from server.api.responses.schema import ResponseRequest
-from server.api.responses.store import Stored
+from server.api.responses.store import StoredResponse
 from server.api.served import Served
 from server.api.translate import generation_requests
 from server.errors import InvalidRequestError, NotFoundError
@@ -31,7 +31,7 @@ async def create(request: Request) -> Response:
     messages = [*_before(served, body), *messages_of(body.input)]
     try:
         chat = checked(served, chat_of(body, messages))
-        asked = await aside(request, generation_requests, served, chat, "input")
+        asked = await aside(request, generation_requests, served, chat)
         choices = submit(served, chat, asked.requests, asked.form)
     except InvalidRequestError as error:
         raise renamed(error) from error
@@ -68,7 +68,7 @@ def _before(served: Served, body: ResponseRequest) -> Sequence[dict[str, Any]]:
     return stored.messages
 
 
-def _stored(request: Request) -> Stored:
+def _stored(request: Request) -> StoredResponse:
     served: Served = request.state.served
     id = request.path_params["id"]
     stored = served.responses.get(_salt(request), id)

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias, cast
 from pydantic import Discriminator, Field, Tag
 
 from server.api.body import Body, EchoedSchema, LastTokens, Neutral, at_most
-from server.api.generation_fields import MAX_SALT, Prediction, Speculative, TopLogprobs
+from server.api.generation_fields import MAX_SALT, PredictedContent, Speculative, TopLogprobs
 from server.api.sampling_fields import SamplingFields
 from server.api.tools import MAX_TOOLS
 
@@ -139,7 +139,7 @@ class ResponseRequest(SamplingFields):
         default_factory=dict[str, str]
     )
     n_keep: LastTokens = 0
-    prediction: Prediction | None = None
+    prediction: PredictedContent | None = None
     speculative: bool | Speculative | None = None
     cache_salt: Annotated[str, Field(max_length=MAX_SALT)] | None = None
 

@@ -14,7 +14,7 @@ MOST_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredResponse:
     """response: as it was told. messages: the conversation up to and with it, as a chat's messages, its
     instructions left out."""
 
@@ -30,7 +30,7 @@ class ResponseStore:
     def __init__(self, *, most: int = MOST_RESPONSES, most_bytes: int = MOST_BYTES) -> None:
         self._most = most
         self._most_bytes = most_bytes
-        self._held: OrderedDict[tuple[str, str], tuple[Stored, int]] = OrderedDict()
+        self._held: OrderedDict[tuple[str, str], tuple[StoredResponse, int]] = OrderedDict()
         self._n_bytes = 0
 
     def __len__(self) -> int:
@@ -40,7 +40,7 @@ class ResponseStore:
     def n_bytes(self) -> int:
         return self._n_bytes
 
-    def put(self, salt: str, stored: Stored) -> None:
+    def put(self, salt: str, stored: StoredResponse) -> None:
         """Keep it, under its id; one larger than all that may be kept is not."""
         size = len(orjson.dumps(stored.response)) + len(orjson.dumps(stored.messages))
         if size > self._most_bytes:
@@ -50,7 +50,7 @@ class ResponseStore:
         while len(self._held) > self._most or self._n_bytes > self._most_bytes:
             self._n_bytes -= self._held.popitem(last=False)[1][1]
 
-    def get(self, salt: str, id: str) -> Stored | None:
+    def get(self, salt: str, id: str) -> StoredResponse | None:
         held = self._held.get((salt, id))
         if held is None:
             return None

@@ -4,45 +4,28 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from starlette.requests import Request
-
-from server.api.choices import Choice, Portion, submit
-from server.api.completions.prompts import Prompted, prompted
-from server.api.history import Said
-from server.api.incoming import aside
+from server.api.choices import Portion, ReplyChoice, submit
+from server.api.completing import beside
 from server.api.problem import defect
 from server.api.rpc.schema import CompletionParams
 from server.api.served import Served
 from server.api.statistics import timings
-from server.engine.events import Stats
+from server.api.translate import Prompted
 from server.errors import DuoError
 from server.llama.backend import Vocabulary
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What was asked for, validated and as tokens."""
+class RpcCompletion:
+    """One of them, submitted."""
 
-    body: CompletionParams
-    prompt: Prompted
-
-
-async def wanted(request: Request, body: CompletionParams) -> Wanted:
-    """Raises InvalidRequestError."""
-    [prompt] = await aside(request, prompted, request.state.served, body)
-    return Wanted(body, prompt)
-
-
-class Completion:
-    """One of them, submitted. Raises what the generator raises."""
-
-    def __init__(self, served: Served, asked: Wanted) -> None:
+    def __init__(self, served: Served, body: CompletionParams, prompt: Prompted) -> None:
+        """Raises what the generator raises."""
         self._served = served
-        self._asked = asked
-        [self._choice] = submit(served, asked.body, asked.prompt.requests)
+        self._prompt = prompt
+        self._stops = body.stops
+        [self._choice] = submit(served, body, prompt.requests)
 
     def cancel(self) -> None:
         self._choice.generation.cancel()
@@ -55,7 +38,7 @@ class Completion:
         """To its end. Raises DuoError if it fails."""
         async for event in self._choice.events:
             self._choice.see(event)
-        self._remember()
+        self._prompt.remember(self._served.history, [self._choice])
 
     def told(self) -> dict[str, Any]:
         """What has not been told yet; `content` is there always."""
@@ -68,26 +51,21 @@ class Completion:
             "tokens_predicted": stats.n_predicted,
             "tokens_evaluated": stats.n_prompt,
             "truncated": stats.truncated,
-            **_ending(self._choice, self._served.vocabulary, self._asked.body.stops),
+            **_ending(self._choice, self._served.vocabulary, self._stops),
             "timings": timings(stats),
-            "prompt_stats": prompt_stats(stats),
+            "prompt_stats": {
+                "length": stats.n_prompt,
+                "cached": stats.n_cached,
+                "evaluated": stats.n_prompt - stats.n_cached,
+            },
         }
-
-    def _remember(self) -> None:
-        """A later prompt that begins with this text may begin with these tokens."""
-        prompt = self._asked.prompt
-        if prompt.plain and not self._choice.stats().truncated:
-            [request] = prompt.requests
-            said = Said(prompt.text, [], request.prompt, *self._choice.said, request.salt)
-            self._served.history.ended(said, settle=False)
 
 
 class AsyncCompletion:
     """Implements Held. Goes on by itself; news() tells what there is."""
 
-    def __init__(self, served: Served, asked: Wanted) -> None:
-        """Raises what the generator raises. To be called on the event loop."""
-        self._completion = Completion(served, asked)
+    def __init__(self, completion: RpcCompletion) -> None:
+        self._completion = completion
         self._error: DuoError | None = None
         self._task = asyncio.create_task(self._follow())
 
@@ -115,26 +93,14 @@ class AsyncCompletion:
         self._completion.cancel()
 
 
-def prompt_stats(stats: Stats) -> dict[str, Any]:
-    return {
-        "length": stats.n_prompt,
-        "cached": stats.n_cached,
-        "evaluated": stats.n_prompt - stats.n_cached,
-    }
-
-
 def _told(portion: Portion) -> dict[str, Any]:
     told: dict[str, Any] = {"content": portion.text}
     if portion.logprobs is not None:
         told["completion_probabilities"] = portion.logprobs["content"]
-    if portion.tokens is not None:
-        told["tokens"] = portion.tokens
-    if portion.sources is not None:
-        told["sources"] = portion.sources
-    return told
+    return {**told, **beside(portion)}
 
 
-def _ending(choice: Choice, vocabulary: Vocabulary, stops: Sequence[str]) -> dict[str, Any]:
+def _ending(choice: ReplyChoice, vocabulary: Vocabulary, stops: Sequence[str]) -> dict[str, Any]:
     """Why it ended: exactly one of the three is true."""
     message, tokens = choice.said
     stopped = choice.reason == "stop"

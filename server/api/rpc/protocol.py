@@ -51,7 +51,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class NoCall:
     """What stands in a call's place but is none. id: the call's, as far as it has one."""
 
     id: Id
@@ -59,41 +59,36 @@ class Refusal:
     message: str
 
 
-Asked: TypeAlias = Call | Refusal
-
-
-def read(body: bytes) -> tuple[list[Asked], bool]:
+def read(body: bytes) -> tuple[list[Call | NoCall], bool]:
     """What is called, and whether it came as a batch. What cannot be read at all is one refusal."""
     try:
         data = orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        return [Refusal(None, PARSE_ERROR, f"the body is not valid JSON: {error}")], False
+        return [NoCall(None, PARSE_ERROR, f"the body is not valid JSON: {error}")], False
     if not isinstance(data, list):
         return [_one(data)], False
     calls = cast(list[Any], data)
     if not calls:
-        return [Refusal(None, INVALID_REQUEST, "the batch is empty")], False
+        return [NoCall(None, INVALID_REQUEST, "the batch is empty")], False
     if len(calls) > MAX_CALLS:
-        return [
-            Refusal(None, INVALID_REQUEST, f"a batch may have {MAX_CALLS} calls, not {len(calls)}")
-        ], False
+        return [NoCall(None, INVALID_REQUEST, f"a batch may have {MAX_CALLS} calls, not {len(calls)}")], False
     return [_one(call) for call in calls], True
 
 
-def _one(data: object) -> Asked:
+def _one(data: object) -> Call | NoCall:
     if not isinstance(data, dict):
-        return Refusal(None, INVALID_REQUEST, "a call is a JSON object")
+        return NoCall(None, INVALID_REQUEST, "a call is a JSON object")
     call = cast(dict[str, Any], data)
     id = call.get("id")
     if isinstance(id, bool) or not isinstance(id, str | int | float | None):
-        return Refusal(None, INVALID_REQUEST, "id: must be a string, a number or null")
+        return NoCall(None, INVALID_REQUEST, "id: must be a string, a number or null")
     if call.get("jsonrpc") != "2.0":
-        return Refusal(id, INVALID_REQUEST, 'jsonrpc: must be "2.0"')
+        return NoCall(id, INVALID_REQUEST, 'jsonrpc: must be "2.0"')
     method, params = call.get("method"), call.get("params", {})
     if not isinstance(method, str):
-        return Refusal(id, INVALID_REQUEST, "method: must be a string")
+        return NoCall(id, INVALID_REQUEST, "method: must be a string")
     if not isinstance(params, dict | list):
-        return Refusal(id, INVALID_REQUEST, "params: must be an object or an array")
+        return NoCall(id, INVALID_REQUEST, "params: must be an object or an array")
     return Call(id, "id" not in call, method, cast(dict[str, Any] | list[Any], params))
 
 
@@ -111,7 +106,7 @@ def result(id: Id, value: Any) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": id, "result": value}
 
 
-def refusal(refused: Refusal) -> dict[str, Any]:
+def refusal(refused: NoCall) -> dict[str, Any]:
     return _failed(refused.id, {"code": refused.code, "message": refused.message})
 
 

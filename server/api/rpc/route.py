@@ -12,13 +12,22 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from server.api import problem
+from server.api.completions.prompts import prompted
 from server.api.delivery import unless_gone
 from server.api.incoming import aside, check_model, from_body
-from server.api.rpc.completions import AsyncCompletion, Completion, wanted
-from server.api.rpc.protocol import Asked, Call, Refusal, UnknownMethodError, failure, read, refusal, result
-from server.api.rpc.schema import HandleParams, InitParams, TokenizeParams, completion_params, params_of
+from server.api.rpc.completions import AsyncCompletion, RpcCompletion
+from server.api.rpc.protocol import Call, NoCall, UnknownMethodError, failure, read, refusal, result
+from server.api.rpc.schema import (
+    CompletionParams,
+    HandleParams,
+    InitParams,
+    TokenizeParams,
+    completion_params,
+    params_of,
+)
 from server.api.served import Served
 from server.api.statistics import shares
+from server.api.translate import Prompted
 from server.engine.events import DrafterCount
 from server.errors import DuoError
 
@@ -37,13 +46,13 @@ async def answer(request: Request) -> Response:
     return Response(orjson.dumps(replies if batch else replies[0]), media_type="application/json")
 
 
-async def _all(request: Request, asked: list[Asked]) -> list[dict[str, Any] | None]:
+async def _all(request: Request, asked: list[Call | NoCall]) -> list[dict[str, Any] | None]:
     return await asyncio.gather(*(_reply(request, one) for one in asked))
 
 
-async def _reply(request: Request, asked: Asked) -> dict[str, Any] | None:
+async def _reply(request: Request, asked: Call | NoCall) -> dict[str, Any] | None:
     """None to a notification, whatever becomes of it."""
-    if isinstance(asked, Refusal):
+    if isinstance(asked, NoCall):
         return refusal(asked)
     reply = await _carried_out(request, asked)
     return None if asked.notified else reply
@@ -98,10 +107,15 @@ async def _tokenize(request: Request, given: Given) -> Any:
     return {"tokens": tokens, "length": len(tokens)}
 
 
+async def _prompt(request: Request, body: CompletionParams) -> Prompted:
+    [prompt] = await aside(request, prompted, request.state.served, body)
+    return prompt
+
+
 async def _get_completion(request: Request, given: Given) -> Any:
     served: Served = request.state.served
-    asked = await wanted(request, completion_params(request, served, given))
-    completion = Completion(served, asked)
+    body = completion_params(request, served, given)
+    completion = RpcCompletion(served, body, await _prompt(request, body))
     try:
         await completion.follow()
     finally:
@@ -112,9 +126,10 @@ async def _get_completion(request: Request, given: Given) -> Any:
 async def _async_completion_init(request: Request, given: Given) -> Any:
     """What of the prompt is cached shows when it is evaluated: the last update tells."""
     served: Served = request.state.served
-    asked = await wanted(request, completion_params(request, served, given))
-    handle = served.handles.open(lambda: AsyncCompletion(served, asked))
-    return {"handle": handle, "prompt_stats": {"length": len(asked.prompt.requests[0].prompt)}}
+    body = completion_params(request, served, given)
+    prompt = await _prompt(request, body)
+    handle = served.handles.open(lambda: AsyncCompletion(RpcCompletion(served, body, prompt)))
+    return {"handle": handle, "prompt_stats": {"length": len(prompt.requests[0].prompt)}}
 
 
 async def _async_completion_poll(request: Request, given: Given) -> Any:

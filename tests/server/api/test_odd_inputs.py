@@ -191,7 +191,7 @@ def test_what_is_no_http_is_a_400(lead: Lead, head: bytes):
 
 def test_a_very_long_header_does_no_harm(lead: Lead):
     data = json.dumps(BODY)
-    long = post_bytes(lead, data, **{"x-long": "a" * 60_000, "x-request-id": "b" * 60_000})
+    long = post_bytes(lead, data, **{"x-long": "a" * 30_000, "x-request-id": "b" * 30_000})
     assert text_of(long) == text_of(post(lead, BODY))
     assert long.headers["x-request-id"].startswith("req_")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
@@ -12,6 +13,7 @@ import pytest
 
 from server.api import incoming, prompt_work
 from server.api.prompt_work import N_THREADS, PromptWork
+from server.api.served import ModelCard
 from server.engine.events import Finished, Started, Stats
 from server.errors import BusyError
 from server.grammar.compiler import Compiler
@@ -213,10 +215,11 @@ async def test_pieces_of_a_prompt_count_together():
     "path", ["/v1/chat/completions", "/v1/responses", "/v1/precompute", "/apply-template"]
 )
 async def test_more_messages_than_tokens_are_refused_before_they_are_read(path: str):
-    messages = [{"role": "user", "content": "hi"}] * (N_CTX - 1) + [{"role": "user"}]
+    messages = [{"role": "user", "content": "hi"}] * 999 + [{"role": "user"}]
     body = {"input": messages[:-1] * 2} if path == "/v1/responses" else {"messages": messages}
     template = ChatTemplate("{{ raise_exception('rendered') }}")
-    call = Call(replace(served(Script()), template=template), path, body)
+    card = ModelCard("toy", 1, 1000, 1000, "a toy")
+    call = Call(replace(served(Script()), template=template, model=card), path, body)
     await asyncio.wait_for(call.run(), WAIT_S)
     assert call.json["error"]["code"] == "context_length_exceeded"
     assert "at least" in call.json["error"]["message"]
@@ -251,8 +254,9 @@ async def test_a_large_body_is_read_aside_and_one_with_too_many_values_not_at_al
         await Call(served(Script()), "/tokenize", {"content": content}).run()
         assert threads[0] == expected
         threads.clear()
-    for path in BODIES:
-        call = Call(served(Script()), path, {"x": [0] * (incoming.MAX_COMMAS + 2)})
+    numbers, objects = [0] * (incoming.MAX_MARKS + 2), [{"": ""}] * (incoming.MAX_MARKS // 10)
+    for path, values in itertools.product(BODIES, (numbers, objects)):
+        call = Call(served(Script()), path, {"x": values})
         await call.run()
         assert call.status == 413
         assert "duo-prompt" not in threads

@@ -7,12 +7,12 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.api.responses.store import ResponseStore, Stored
+from server.api.responses.store import ResponseStore, StoredResponse
 
 
-def stored(id: str, text: str = "") -> Stored:
+def stored(id: str, text: str = "") -> StoredResponse:
     messages: list[dict[str, Any]] = [{"role": "user", "content": text}]
-    return Stored({"id": id}, messages)
+    return StoredResponse({"id": id}, messages)
 
 
 def test_what_was_put_is_there_until_it_is_deleted():

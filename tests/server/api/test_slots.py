@@ -19,7 +19,7 @@ from server.engine.request import Exactness, GenerationRequest, Speculation
 from server.errors import BackendError
 from server.llama.fake import FakeBackend, FakeModel
 from tests.contract.contract import validate
-from tests.server.api.scripted import served
+from tests.server.api.scripted import N_CTX, served
 from tests.server.api.slots_scene import ENOUGH, N_PLACES, app_of, endless, serving
 from tests.support import request as generation_request
 
@@ -41,7 +41,7 @@ async def test_slots_are_the_places_of_the_cache(tmp_path: Path):
         empty = await server.list()
         assert [slot["id"] for slot in empty] == list(range(N_PLACES))
         assert {(slot["n_past"], slot["is_processing"], slot["n_ctx"]) for slot in empty} == {
-            (0, False, 1024)
+            (0, False, N_CTX)
         }
         usage = (await server.chat())["usage"]
         held = [slot for slot in await server.list() if slot["n_past"]]

@@ -26,13 +26,13 @@ class Pieces:
     """A vocabulary of numbered pieces, some of them changed."""
 
     size: int
+    longest: int = 1
     bos: int | None = 1
     eos: int | None = 2
     changed: dict[int, bytes] = field(default_factory=dict[int, bytes])
     eog: frozenset[int] = frozenset({2})
     add_bos: bool = True
     fim: None = None
-    longest: int = 16
 
     def tokenize(self, text: str, *, special: bool) -> list[int]:
         raise NotImplementedError("a card does not tokenize")

@@ -1,0 +1,150 @@
+"""What a client may take of the server by its connection, before the application sees a request or a key.
+
+uvicorn with httptools bounds neither heads, nor silence, nor replies that nobody reads."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import resource
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from server.api import problem
+from server.errors import InvalidRequestError
+
+logger = logging.getLogger("duo.api")
+
+MAX_HEAD = 1 << 16
+"""Bytes of a request that are no body: its line, headers, trailers. As uvicorn bounds them with h11."""
+MAX_HEADERS = 100
+"""As in Apache (LimitRequestFields)."""
+HEAD_S = 60.0
+"""Seconds for a head to arrive, from the connection or from its first byte on, as in nginx
+(client_header_timeout)."""
+WRITE_S = 60.0
+"""Seconds that a client may take for what the sockets hold, as in nginx (send_timeout)."""
+RESERVED = 256
+"""Open files that are left to the model, the cache, the bus, the log."""
+TOLD_S = 60.0
+"""Seconds between two lines of the log about the same thing."""
+
+
+class HeadTooLargeError(InvalidRequestError):
+    status = 431
+
+
+def _most_connections() -> int:
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(files // 2, files - RESERVED) if files > 0 else 1 << 20  # below 0: any number
+
+
+@dataclass(slots=True)
+class ConnectionBounds:
+    """Of all connections of a server. most: at a time, so that files can be opened as long as it holds."""
+
+    head_s: float = HEAD_S
+    write_s: float = WRITE_S
+    most: int = field(default_factory=_most_connections)
+    _told_at: float = float("-inf")
+
+    def tell_full(self) -> None:
+        """In the log, but not each time."""
+        now = time.monotonic()
+        if now - self._told_at >= TOLD_S:
+            self._told_at = now
+            logger.warning("%d clients are connected: others are turned away (see ulimit -n)", self.most)
+
+
+class BoundedConnection(HttpToolsProtocol):
+    """One client's connection. What exceeds a bound ends it; to the application the client has gone away."""
+
+    def __init__(self, *arguments: Any, bounds: ConnectionBounds, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._bounds = bounds
+        self._n_beside = 0  # bytes of this request that are none of its body
+        self._refusal: InvalidRequestError | None = None
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._write_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        if len(self.connections) > self._bounds.most:
+            self._bounds.tell_full()
+            transport.abort()
+        else:
+            self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end_head()
+        super().connection_lost(exc)  # resumes writing
+
+    def data_received(self, data: bytes) -> None:
+        self._n_beside += len(data)
+        super().data_received(data)
+        self._n_beside = max(0, self._n_beside)
+        if self._n_beside > MAX_HEAD and not self.transport.is_closing():
+            self._refuse(HeadTooLargeError(f"the request has more than {MAX_HEAD} bytes beside its body"))
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        if self._head_timer is None:
+            self._await_head()
+
+    def on_headers_complete(self) -> None:
+        self._end_head()
+        if len(self.headers) > MAX_HEADERS:
+            self._refusal = HeadTooLargeError(f"the request has more than {MAX_HEADERS} headers")
+            raise self._refusal
+        super().on_headers_complete()
+
+    def on_chunk_header(self) -> None:
+        """A part of the body begins, whose length was beside it."""
+        self._n_beside = 0
+
+    def on_body(self, body: bytes) -> None:
+        self._n_beside -= len(body)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._n_beside = 0
+        super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """msg: what is wrong with what has come, if that is not known better."""
+        self._refuse(self._refusal or InvalidRequestError(msg))
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._write_timer = self.loop.call_later(self._bounds.write_s, self._unread)
+
+    def resume_writing(self) -> None:
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+        super().resume_writing()
+
+    def _await_head(self) -> None:
+        self._head_timer = self.loop.call_later(self._bounds.head_s, self.transport.abort)
+
+    def _end_head(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _unread(self) -> None:
+        logger.warning("a client has not read its reply for %g s: it is left", self._bounds.write_s)
+        self.transport.abort()
+
+    def _refuse(self, error: InvalidRequestError) -> None:
+        """Say so, if no reply has begun."""
+        if self.cycle and self.cycle.response_started and not self.cycle.response_complete:
+            self.transport.abort()
+            return
+        body = orjson.dumps(problem.body(error))
+        head = f"content-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        self.transport.write(STATUS_LINE[error.status] + head.encode() + body)
+        self.transport.close()
