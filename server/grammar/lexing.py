@@ -11,16 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from server.grammar.cut import (
-    Cut,
-    CutChoice,
-    CutRepeat,
-    CutRules,
-    CutSeries,
-    Lexeme,
-    lexemes,
-    references,
-)
 from server.grammar.follow import follows
 from server.grammar.overlap import Automaton, automaton, swallows
 from server.grammar.syntax import (
@@ -28,6 +18,7 @@ from server.grammar.syntax import (
     Budget,
     Chars,
     Choice,
+    Lexeme,
     Node,
     Ref,
     Repeat,
@@ -35,8 +26,9 @@ from server.grammar.syntax import (
     Series,
     Token,
     choice,
+    lexemes,
+    references,
     series,
-    walk,
 )
 
 MAX_LEXEME_CHARS = 50_000
@@ -47,7 +39,7 @@ MAX_LEXEME_DEPTH = 200
 class Lexed:
     """rules: those that the root needs; automata: of their lexemes."""
 
-    rules: CutRules
+    rules: Rules
     automata: dict[Lexeme, Automaton]
 
 
@@ -68,7 +60,7 @@ def lex(rules: Rules, budget: Budget) -> Lexed:
         apart |= {lexeme.node for lexeme in greedy}
 
 
-def _greedy(cut: CutRules, automata: dict[Lexeme, Automaton], budget: Budget) -> set[Lexeme]:
+def _greedy(cut: Rules, automata: dict[Lexeme, Automaton], budget: Budget) -> set[Lexeme]:
     """Lexemes that would swallow what belongs to the next one."""
     follow = follows(cut, automata, budget)
     found: set[Lexeme] = set()
@@ -87,7 +79,7 @@ Size: TypeAlias = tuple[int, int]
 
 def _regular_sizes(rules: Rules, budget: Budget) -> dict[str, Size]:
     """Of the rules that can be one lexeme: no recursion, no tokens, not too large."""
-    needs = {name: {n.name for n in walk(node) if isinstance(n, Ref)} for name, node in rules.items()}
+    needs = {name: set(references(node)) for name, node in rules.items()}
     users: dict[str, list[str]] = {name: [] for name in rules}
     for name, needed in needs.items():
         for other in needed:
@@ -112,7 +104,7 @@ def _size(node: Node, sizes: dict[str, Size], budget: Budget) -> Size | None:
     match node:
         case Chars():
             return 1, 1
-        case Token():
+        case Token() | Lexeme():
             return None
         case Ref(name):
             return sizes.get(name)
@@ -132,9 +124,9 @@ class _Cutter:
     def __init__(self, rules: Rules, sizes: dict[str, Size], apart: set[Node], budget: Budget) -> None:
         self._rules, self._sizes, self._apart, self._budget = rules, sizes, apart, budget
 
-    def cut(self) -> CutRules:
+    def cut(self) -> Rules:
         """The rules that the root needs."""
-        result: CutRules = {}
+        result: dict[str, Node] = {}
         todo = [ROOT]
         while todo:
             name = todo.pop()
@@ -148,27 +140,27 @@ class _Cutter:
             node not in self._apart and _size(node, self._sizes, self._budget) is not None
         )
 
-    def _cut(self, node: Node) -> Cut:
+    def _cut(self, node: Node) -> Node:
         self._budget.spend()
         if self._whole(node):
             return Lexeme(node)
         match node:
             case Series(parts):
-                return CutSeries(tuple(self._grouped(parts)))
+                return Series(tuple(self._grouped(parts)))
             case Choice(options):
                 return self._cut_choice(options)
             case Repeat(inner, least, most):
                 loops = least <= 1 and most is None
                 cut = self._cut_loop(inner) if loops else self._cut(inner)
-                return CutRepeat(cut, least, most)
+                return Repeat(cut, least, most)
             case Chars():
                 return Lexeme(node)
-            case Token() | Ref():
+            case Token() | Ref() | Lexeme():
                 return node
 
-    def _grouped(self, parts: tuple[Node, ...]) -> list[Cut]:
+    def _grouped(self, parts: tuple[Node, ...]) -> list[Node]:
         """Neighbours that can be lexemes become one."""
-        result: list[Cut] = []
+        result: list[Node] = []
         group: list[Node] = []
         for part in (*parts, None):
             if part is not None and self._whole(part):
@@ -181,13 +173,13 @@ class _Cutter:
                 result.append(self._cut(part))
         return result
 
-    def _joined(self, group: list[Node]) -> list[Cut]:
+    def _joined(self, group: list[Node]) -> list[Node]:
         together = series(group)
         if self._whole(together):
             return [Lexeme(together)]
         return [Lexeme(part) for part in group]
 
-    def _cut_loop(self, inner: Node) -> Cut:
+    def _cut_loop(self, inner: Node) -> Node:
         """What goes round in a loop without counting: lexemes that are neighbours there become one."""
         options = inner.options if isinstance(inner, Choice) else (inner,)
         whole = [option for option in options if self._whole(option)]
@@ -196,14 +188,14 @@ class _Cutter:
         run = Repeat(choice(whole), 1, None)
         if not self._whole(run):
             return self._cut(inner)
-        return CutChoice((Lexeme(run), *(self._cut(option) for option in options if option not in whole)))
+        return Choice((Lexeme(run), *(self._cut(option) for option in options if option not in whole)))
 
-    def _cut_choice(self, options: tuple[Node, ...]) -> Cut:
+    def _cut_choice(self, options: tuple[Node, ...]) -> Node:
         whole = [option for option in options if self._whole(option)]
         others = [self._cut(option) for option in options if not self._whole(option)]
         together = choice(whole) if whole else None
         if together is None:
-            return CutChoice(tuple(others))
+            return Choice(tuple(others))
         if self._whole(together):
-            return CutChoice((Lexeme(together), *others))
-        return CutChoice((*map(Lexeme, whole), *others))
+            return Choice((Lexeme(together), *others))
+        return Choice((*map(Lexeme, whole), *others))

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from server.grammar.syntax import Budget, Chars, Choice, Node, Ref, Repeat, Rules, Series, Token
+from server.grammar.syntax import Budget, Chars, Choice, Lexeme, Node, Ref, Repeat, Rules, Series, Token
 
 Bytes: TypeAlias = int
 """A set of bytes, one bit each."""
@@ -97,8 +97,8 @@ def automaton(node: Node, rules: Rules, budget: Budget) -> Automaton:
                 return first, last, nullable or least == 0
             case Ref(name):
                 return build(rules[name])
-            case Token():
-                raise AssertionError("a token is not part of a lexeme")
+            case Token() | Lexeme():
+                raise AssertionError("a lexeme has neither tokens nor lexemes in it")
 
     result.first, result.last, result.nullable = build(node)
     return result

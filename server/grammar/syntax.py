@@ -1,4 +1,5 @@
-"""A grammar as a tree: what GBNF says, without its notation. Nodes are values: equal trees are one key."""
+"""A grammar as a tree: what GBNF says, without its notation, or the same cut into lexemes. Nodes are values:
+equal trees are one key."""
 
 from __future__ import annotations
 
@@ -57,7 +58,14 @@ class Repeat:
     most: int | None
 
 
-Node: TypeAlias = Chars | Token | Ref | Series | Choice | Repeat
+@dataclass(frozen=True, slots=True)
+class Lexeme:
+    """A part of the grammar that the lexer reads in one go. May match the empty text."""
+
+    node: Node
+
+
+Node: TypeAlias = Chars | Token | Ref | Series | Choice | Repeat | Lexeme
 Rules: TypeAlias = Mapping[str, Node]
 
 EMPTY = Series(())
@@ -98,12 +106,21 @@ def children(node: Node) -> tuple[Node, ...]:
 
 
 def walk(node: Node) -> Iterator[Node]:
-    """The node and everything below it, without following references."""
+    """The node and everything below it, without following references or looking into lexemes."""
     todo = [node]
     while todo:
         node = todo.pop()
         yield node
         todo += children(node)
+
+
+def references(node: Node) -> list[str]:
+    return [below.name for below in walk(node) if isinstance(below, Ref)]
+
+
+def lexemes(rules: Rules) -> dict[Lexeme, None]:
+    """In a fixed order."""
+    return {below: None for node in rules.values() for below in walk(node) if isinstance(below, Lexeme)}
 
 
 def normalised(ranges: list[tuple[int, int]], *, negated: bool) -> tuple[tuple[int, int], ...]:
