@@ -9,27 +9,26 @@ from typing import Any
 from server.grammar.lexing import Lexed
 from server.grammar.syntax import ROOT, Chars, Choice, Lexeme, Node, Ref, Repeat, Rules, Series, Token
 
-# What may come next does not depend on how a tokeniser would split text that is forced: a mask then allows
-# the same tokens as a look at one of them, whichever is asked.
+# Masks then do not depend on how a tokeniser would split forced text: they allow exactly the tokens that
+# n_allowed() does.
 _HEADER = '%llguidance {"no_forcing": true}'
-# White space as llama.cpp has it, about: a blank, or a new line and its indentation. Without a bound, a weak
-# model's favourite way to fill an object is white space without end. Overrides what a schema says of it.
+# White space about as llama.cpp allows it: a blank, or a new line and its indentation. Bounded, since weak
+# models fill an object with white space without end. Overrides what a schema says of it.
 _JSON = {"x-guidance": {"whitespace_pattern": r"[ ]|\n{1,2}[ \t]{0,40}"}}
 _NOT_EMPTY = "/(?s:.+)/"  # the lexer knows no empty lexeme: those that may be empty become optional
 
 
 def as_written(lark: str) -> str:
-    """Rules that are in this notation already."""
+    """Rules in this notation, with our options."""
     return f"{_HEADER}\n{lark}\n"
 
 
 def schema_to_lark(schema: Mapping[str, Any]) -> str:
-    """A JSON schema."""
     return as_written(f"start: %json {json.dumps({**schema, **_JSON})}")
 
 
 def to_lark(lexed: Lexed, rules: Rules) -> str:
-    """rules: those that lexemes refer to."""
+    """rules: those that the lexemes refer to."""
     names = {name: "start" if name == ROOT else f"rule_{i}" for i, name in enumerate(lexed.rules)}
     terminals = {lexeme: f"LEXEME_{i}" for i, lexeme in enumerate(lexed.automata)}
     lines = [_HEADER]
