@@ -147,7 +147,7 @@ async def _serve_http(engine: EngineThread, served: Served, listener: socket.soc
 
 
 def _speculator(stack: ExitStack, settings: LeadSettings, site: Site, backend: LlamaBackend) -> Speculator:
-    """Whatever guesses for this lead: a draft model beside, drafters on the bus, and lookups."""
+    """All sources of drafts: a draft model in this process, drafters on the bus, and lookups."""
     inline = None
     if site.draft_model is not None:
         inline = load_draft(stack, settings, site.draft_model, backend)
@@ -167,8 +167,8 @@ def _speculator(stack: ExitStack, settings: LeadSettings, site: Site, backend: L
     steady: dict[int, float] = {}
     if settings.draft_max:
         what = of_model(backend.options)
-        # On a thread of its own, which ends: OpenMP's threads belong to the one that decodes, and as long as
-        # there are more of them than cores, those of the engine would sleep at every barrier.
+        # On a thread that ends: OpenMP keeps threads for each thread that decodes, and with more of them than
+        # cores, those of the engine would sleep at every barrier.
         with ThreadPoolExecutor(1) as aside:
             known = aside.submit(remembered, backend, policy.max_rows, what).result()
             steady = aside.submit(steady_widths, backend, settings.draft_max + 1, policy.max_rows).result()

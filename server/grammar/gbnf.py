@@ -25,7 +25,7 @@ from server.grammar.syntax import (
 )
 from server.llama.backend import Vocabulary
 
-MAX_CHARACTERS = 1 << 16  # parsed in 0.1 s
+MAX_CHARACTERS = 1 << 16  # parsed in half a second at worst
 MAX_RULES = 1000  # usual grammars have some dozens
 MAX_NESTING = 50  # parentheses: each takes four calls of Python's stack, which allows 1,000
 MAX_REPETITIONS = 2000  # llama.cpp's own limit
