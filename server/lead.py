@@ -86,7 +86,7 @@ def run_lead(settings: LeadSettings, site: Site) -> int:
         raise StartupError("--print is for people: give it with --log-format text only")
     door = door_of(settings)
     sys.setswitchinterval(GIL_SWITCH_S)
-    signal.signal(signal.SIGTERM, _leave)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
     with ExitStack() as stack:
         waiting = create_waiting_app(Health("loading", settings.parallel, 0, 0, 0.0), door.edge)
         with answering(site.listener, waiting, door.tls):
@@ -219,7 +219,3 @@ def _announce(site: Site, door: Door) -> None:
     url = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
     logger.info("  page     %s", url)
     logger.info("  API      %s/v1", url)
-
-
-def _leave(*_: object) -> None:
-    raise SystemExit(0)

@@ -125,19 +125,13 @@ def load_embedder(stack: ExitStack, settings: LeadSettings, target: LlamaBackend
     the threads, so that replies go on. Raises StartupError."""
     if not settings.embeddings and settings.embedding_model is None:
         return None
-    n_threads = max(1, target.options.n_threads // 2)
-    if settings.embedding_model is None:
+    other, n_threads = settings.embedding_model, max(1, target.options.n_threads // 2)
+    if other is None:
         options = replace(target.options, n_cells=MOST_TOKENS, n_threads=n_threads)
-        embedder = LlamaEmbedder(options, pooling=settings.pooling, model=target.model)
     else:
-        options = LlamaOptions(
-            settings.embedding_model,
-            n_cells=MOST_TOKENS,
-            n_seqs=1,
-            n_threads=n_threads,
-            weights=settings.draft_weights,
-        )
-        embedder = LlamaEmbedder(options, pooling=settings.pooling)
+        options = LlamaOptions(other, MOST_TOKENS, 1, n_threads=n_threads, weights=settings.draft_weights)
+    model = target.model if other is None else None
+    embedder = LlamaEmbedder(options, pooling=settings.pooling, model=model)
     stack.enter_context(closing(embedder))
     logger.info(
         "  embeds   %s, %d dimensions, up to %d tokens", embedder.name, embedder.n_embd, embedder.n_ctx

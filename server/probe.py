@@ -90,11 +90,9 @@ def compare(rows_by_width: Mapping[int, Logits]) -> ProbeResult:
     classes: list[list[int]] = []
     for width, rows in rows_by_width.items():
         same = (one for one in classes if _same_bits(rows, rows_by_width[one[0]]))
-        found = next(same, None)
-        if found is None:
-            classes.append([width])
-        else:
-            found.append(width)
+        if (found := next(same, None)) is None:
+            classes.append(found := [])
+        found.append(width)
     return ProbeResult(
         widths=tuple(rows_by_width),
         n_rows=len(first),
