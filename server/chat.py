@@ -8,17 +8,31 @@ from collections.abc import Iterator
 from typing import Any
 
 import httpx
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
 from rich.console import Console
 from rich.text import Text
 
 from server.errors import DuoError, StartupError
-from server.settings import ChatSettings
+from server.settings import ClientSettings
 
 HELP = "Type a message. :new begins a new conversation, :quit leaves, Ctrl-C stops a reply."
 
 
+class ChatSettings(ClientSettings):
+    """Chat in the terminal with a running lead. :new begins a new conversation, :quit leaves."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="DUO_CHAT_", cli_prog_name="duo chat", cli_shortcuts={"system": "s"}
+    )
+
+    system: str | None = Field(None, description="a system message")
+    temp: float | None = Field(None, ge=0, description="temperature (default: the server's)")
+    max_tokens: int | None = Field(None, ge=1, description="longest reply in tokens")
+
+
 class Conversation:
-    """The messages so far, and how to get the next reply."""
+    """The messages so far."""
 
     def __init__(self, client: httpx.Client, settings: ChatSettings) -> None:
         self._client = client
@@ -32,7 +46,7 @@ class Conversation:
         self._messages = [{"role": "system", "content": system}] if system else []
 
     def ask(self, text: str) -> Iterator[dict[str, Any]]:
-        """Send a message; yields the reply's chunks, and remembers it as far as it was read.
+        """Send a message and yield the reply's chunks; as much of the reply as was read joins the messages.
         Raises DuoError when the server refuses or fails."""
         self._messages.append({"role": "user", "content": text})
         reply: list[str] = []
@@ -80,8 +94,7 @@ def _message(response: httpx.Response) -> str:
 def chat(settings: ChatSettings) -> int:
     """Run until :quit or the end of input. Raises StartupError when no lead answers."""
     console = Console(highlight=False)
-    headers = {"Authorization": f"Bearer {settings.api_key}"}
-    with httpx.Client(base_url=settings.url, headers=headers, timeout=httpx.Timeout(10, read=None)) as client:
+    with settings.client(httpx.Timeout(10, read=None)) as client:  # a reply may take any time to begin
         console.print(Text(f"{_model(client, settings)} at {settings.url}", "bold"))
         console.print(Text(HELP, "dim"))
         conversation = Conversation(client, settings)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from server.errors import DuoError
 from server.flags import read
-from server.settings import ChatSettings, LeadSettings, UpSettings
+from server.settings import LeadSettings, UpSettings
 
 USAGE = """usage: duo COMMAND [flags]
 
@@ -22,7 +22,8 @@ duo COMMAND --help lists the flags."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit status: 0, 1 after an expected failure told in one line, 2 for bad usage."""
+    """Returns the exit status: 0, 1 after an expected failure told in one line, 2 for bad usage, 130 after
+    Ctrl-C."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     command = _COMMANDS.get(arguments[0]) if arguments else None
     if command is None:
@@ -62,10 +63,9 @@ def _draft(argv: Sequence[str]) -> int:
 
 
 def _chat(argv: Sequence[str]) -> int:
-    settings = read(ChatSettings, argv)
-    from server.chat import chat
+    from server.chat import ChatSettings, chat
 
-    return chat(settings)
+    return chat(read(ChatSettings, argv))
 
 
 def _top(argv: Sequence[str]) -> int:

@@ -1,4 +1,4 @@
-"""Embeddings on a thread of their own, a few inputs at a time, so that replies go on meanwhile."""
+"""Embeddings on a thread of their own, a few inputs at a time, so that streams go on meanwhile."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from server.errors import BusyError
 from server.llama.embedding import Embedder, Vectors
 
-MAX_QUEUED = 32  # requests that wait for vectors, the one that is worked at included
+MAX_QUEUED = 32  # requests, the running one included: each holds at most a body of inputs
 
 
 class EmbeddingWorker:
@@ -26,9 +26,9 @@ class EmbeddingWorker:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="duo-embed")
 
     async def embed(self, inputs: Sequence[Sequence[int]]) -> Vectors:
-        """(number of inputs, n_embd), of length 1 each. No input is empty or longer than the embedder's
-        n_ctx. Whoever is cancelled leaves the queue, and what is under way ends after its present group.
-        Raises BusyError and BackendError."""
+        """(number of inputs, n_embd), of length 1. inputs: none empty or longer than the embedder's n_ctx. If
+        cancelled, it leaves the queue, or ends after the group of inputs that is being embedded. Raises
+        BusyError and BackendError."""
         if self._closing.is_set():
             raise BusyError("the server is shutting down", draining=True)
         if self._n_queued >= self._max_queued:
@@ -42,7 +42,7 @@ class EmbeddingWorker:
             unwanted.set()
 
     def close(self) -> None:
-        """Ends what is under way after its present group. The embedder stays its owner's."""
+        """End the thread, after the group of inputs that is being embedded. Leaves the embedder open."""
         self._closing.set()
         self._thread.shutdown(cancel_futures=True)
 
@@ -58,7 +58,7 @@ class EmbeddingWorker:
 def grouped(
     inputs: Sequence[Sequence[int]], n_tokens: int, n_inputs: int
 ) -> Iterator[Sequence[Sequence[int]]]:
-    """The inputs in their order, as many at a time as fit together; each fits alone."""
+    """The inputs in their order, in groups of at most n_tokens and n_inputs; each fits alone."""
     start = total = 0
     for end, one in enumerate(inputs):
         if end > start and (total + len(one) > n_tokens or end - start == n_inputs):

@@ -87,7 +87,7 @@ def run_lead(settings: LeadSettings, site: Site) -> int:
         raise StartupError("--print is for people: give it with --log-format text only")
     door = door_of(settings)
     sys.setswitchinterval(GIL_SWITCH_S)
-    signal.signal(signal.SIGTERM, _leave)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
     with ExitStack() as stack:
         waiting = create_waiting_app(Health("loading", settings.parallel, 0, 0, 0.0), door.edge)
         with answering(site.listener, waiting, door.tls):
@@ -148,7 +148,7 @@ async def _serve_http(engine: EngineThread, served: Served, listener: socket.soc
 
 
 def _speculator(stack: ExitStack, settings: LeadSettings, site: Site, backend: LlamaBackend) -> Speculator:
-    """Whatever guesses for this lead: a draft model beside, drafters on the bus, and lookups."""
+    """All sources of drafts: a draft model in this process, drafters on the bus, and lookups."""
     inline = None
     if site.draft_model is not None:
         inline = load_draft(stack, settings, site.draft_model, backend)
@@ -167,8 +167,8 @@ def _speculator(stack: ExitStack, settings: LeadSettings, site: Site, backend: L
     steady: dict[int, float] = {}
     if settings.draft_max:
         what = of_model(backend.options)
-        # On a thread of its own, which ends: OpenMP's threads belong to the one that decodes, and as long as
-        # there are more of them than cores, those of the engine would sleep at every barrier.
+        # On a thread that ends: OpenMP keeps threads for each thread that decodes, and with more of them than
+        # cores, those of the engine would sleep at every barrier.
         with ThreadPoolExecutor(1) as aside:
             known = aside.submit(remembered, backend, policy.max_rows, what).result()
             steady = aside.submit(steady_widths, backend, settings.draft_max + 1, policy.max_rows).result()
@@ -219,7 +219,3 @@ def _announce(site: Site, door: Door) -> None:
     url = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
     logger.info("  page     %s", url)
     logger.info("  API      %s/v1", url)
-
-
-def _leave(*_: object) -> None:
-    raise SystemExit(0)

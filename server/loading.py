@@ -1,4 +1,4 @@
-"""The models of a lead, loaded as its settings say."""
+"""Load the models of a lead by its settings."""
 
 from __future__ import annotations
 
@@ -27,15 +27,14 @@ from server.speculation.presence import misfit, vocabulary_card
 
 logger = logging.getLogger("duo.lead")
 
-WARM_UP_ROWS = 32
-
+WARM_UP_ROWS = 32  # as of a short prompt; then one row, as of a step
 
 S = TypeVar("S", bound=LeadSettings)
 
 
 def prepared(settings: S) -> S:
-    """The same settings with files of models instead of repositories, and the text of a chat template instead
-    of its file. Raises StartupError."""
+    """The settings with downloaded files instead of repositories, and the text of a chat template instead of
+    its file. Raises StartupError."""
     settings = downloaded(settings)
     changes: dict[str, object] = {}
     if settings.hf_repo_draft is not None:
@@ -76,7 +75,7 @@ def load_target(settings: LeadSettings, n_threads: int) -> LlamaBackend:
 
 @contextmanager
 def remembering(backend: LlamaBackend) -> Generator[None]:
-    """What decodes of few rows take, over restarts (server/llama/tiles.py). Raises StartupError."""
+    """Keep over restarts how long decodes of few rows take (server/llama/tiles.py). Raises StartupError."""
     tiles = backend.tiles
     if tiles is None:
         yield
@@ -92,8 +91,8 @@ def remembering(backend: LlamaBackend) -> Generator[None]:
 def load_draft(
     stack: ExitStack, settings: LeadSettings, path: Path, target: LlamaBackend
 ) -> DraftModel | None:
-    """The model that drafts between steps; None if the bundled one, which nobody asked for, does not fit.
-    Raises StartupError if another one does not."""
+    """The model that drafts between steps; None if it is the bundled one and its vocabulary does not fit.
+    Raises StartupError if that of another one does not."""
     draft = LlamaBackend(
         LlamaOptions(
             model_path=path,
@@ -116,7 +115,7 @@ def load_draft(
 
 
 def _change_costs(draft: LlamaBackend) -> bool:
-    """Whether a decode of two rows after one of one row takes longer for that."""
+    """True if a decode takes longer when it has another number of rows than the one before."""
     try:
         return measure(draft, (1, 2)).change_costs
     except BackendError as error:
@@ -125,23 +124,17 @@ def _change_costs(draft: LlamaBackend) -> bool:
 
 
 def load_embedder(stack: ExitStack, settings: LeadSettings, target: LlamaBackend) -> LlamaEmbedder | None:
-    """What embeds, if anything shall: the target's weights in a context of their own, or another model. It
-    takes half the threads, so that replies go on. Raises StartupError."""
+    """The target's weights in a context of their own, or another model; None without --embeddings. Takes half
+    the threads, so that replies go on. Raises StartupError."""
     if not settings.embeddings and settings.embedding_model is None:
         return None
-    n_threads = max(1, target.options.n_threads // 2)
-    if settings.embedding_model is None:
+    other, n_threads = settings.embedding_model, max(1, target.options.n_threads // 2)
+    if other is None:
         options = replace(target.options, n_cells=MOST_TOKENS, n_threads=n_threads)
-        embedder = LlamaEmbedder(options, pooling=settings.pooling, model=target.model)
     else:
-        options = LlamaOptions(
-            settings.embedding_model,
-            n_cells=MOST_TOKENS,
-            n_seqs=1,
-            n_threads=n_threads,
-            weights=settings.draft_weights,
-        )
-        embedder = LlamaEmbedder(options, pooling=settings.pooling)
+        options = LlamaOptions(other, MOST_TOKENS, 1, n_threads=n_threads, weights=settings.draft_weights)
+    model = target.model if other is None else None
+    embedder = LlamaEmbedder(options, pooling=settings.pooling, model=model)
     stack.enter_context(closing(embedder))
     logger.info(
         "  embeds   %s, %d dimensions, up to %d tokens", embedder.name, embedder.n_embd, embedder.n_ctx
@@ -150,12 +143,12 @@ def load_embedder(stack: ExitStack, settings: LeadSettings, target: LlamaBackend
 
 
 def leaves_of(settings: LeadSettings) -> int:
-    """Of one session's tree, each of which needs a sequence."""
+    """Most leaves of one session's tree. Each needs a sequence, of which llama.cpp has MAX_SEQS."""
     return max(1, min(settings.leaves, MAX_SEQS // n_places(settings)))
 
 
 def n_places(settings: LeadSettings) -> int:
-    """Conversations in the KV cache: more than run at once, so that a side request evicts none."""
+    """Conversations in the KV cache: half as many again as slots, so that a side request evicts none."""
     return settings.parallel + max(1, settings.parallel // 2)
 
 
@@ -167,8 +160,8 @@ def describe(backend: LlamaBackend, n_threads: int) -> str:
 
 
 def warm_up(backend: LlamaBackend) -> None:
-    """Decode something and forget it, on the thread that will decode: what its first decodes take longer
-    shall not be somebody's wait."""
+    """Decode something and forget it, on the thread that will decode, so that no request waits for its slow
+    first decodes."""
     for n_rows in (min(WARM_UP_ROWS, backend.n_batch), 1):
         rows = Batch()
         rows.extend(0, 0, [0] * n_rows, 1)

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from server.settings import UpSettings
 
 FEW_CORES = 4
-SMALL = 100  # times smaller than the target: a draft model for which CPU cores are as good as the GPU
-MOST_THREADS = 4  # of a drafter whose target leaves the cores alone
-ROOM = 2  # of a model's size: with it a GPU has memory for its KV cache, too,
-USUAL_CELLS = 8192  # if that is for no more than these for each conversation
+SMALL = 100  # times smaller than the target: such a draft model is as quick on CPU cores as on the GPU
+MOST_THREADS = 4  # of a drafter whose target runs on the GPU
+ROOM = 2  # times a model's size: free memory of a GPU that has room for the KV cache, too,
+USUAL_CELLS = 8192  # if each conversation has at most these cells
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +24,9 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """sync: in the target's process, between steps. gpu_layers: of the draft model, None for as many as the
-    target's. threads: of each drafter. target_gpu: the only one that the target shall use, None for what the
-    settings say; draft_gpus: those left for drafters then."""
+    """sync: the draft model runs in the target's process, between steps. gpu_layers: of the draft model, None
+    for as many as the target's. threads: of each drafter. target_gpu: the only GPU of the target, None for
+    what the settings say. draft_gpus: the other GPUs, for drafters."""
 
     sync: bool
     gpu_layers: int | None
@@ -36,10 +36,10 @@ class Placement:
 
 
 def place(settings: UpSettings, machine: Machine, draft_bytes: int, target_bytes: int) -> Placement:
-    """By the sizes of the two models. Processes that share few cores, or a GPU, slow each other down more
-    than drafting beside the target gains (docs/adr/0006). So where one of several GPUs has room for the
-    target, the others are for drafters; where the target has the only GPU, a small model drafts on the CPU,
-    and another one in turn with the target. What settings say stands."""
+    """Decide by the sizes of the two models. Processes that share few cores, or a GPU, slow each other down
+    more than drafting beside the target gains (docs/adr/0006). So where one of several GPUs has room for the
+    target, the others are for drafters. Where the target has the only GPU, a small model drafts on the CPU,
+    and a larger one in sync. Settings that were given are kept."""
     on_gpu = settings.gpu_layers != 0 and len(machine.gpus) > 0
     free = settings.draft_devices is None and not settings.rpc
     shared = on_gpu and len(machine.gpus) == 1 and free
@@ -59,14 +59,14 @@ def place(settings: UpSettings, machine: Machine, draft_bytes: int, target_bytes
 
 
 def _leaves_open(settings: UpSettings) -> bool:
-    """Whether settings say nothing of where the target shall lie, nor want a KV cache of unusual size."""
+    """True if the settings neither place the target on GPUs nor want a KV cache of unusual size."""
     said = settings.model_fields_set & {"split_mode", "tensor_split", "main_gpu"}
     return not said and settings.ctx_size <= USUAL_CELLS * settings.parallel
 
 
 def _apart(gpus: Sequence[int], target_bytes: int, draft_bytes: int) -> tuple[int | None, tuple[int, ...]]:
-    """The GPU with the most room for the target, the others that have room for drafters, those with the most
-    first; None where there is no other, or where the target needs several."""
+    """The GPU with the most free memory, for the target, and those others that have room for drafters, most
+    memory first. None if there is no other, or if the target needs several."""
     first, *others = sorted(range(len(gpus)), key=lambda gpu: -gpus[gpu]) or [0]
     others = [gpu for gpu in others if gpus[gpu] >= ROOM * draft_bytes]
     if not others or ROOM * target_bytes > gpus[first]:

@@ -1,8 +1,8 @@
-"""Whether the width of a batch changes the numbers: what exactness a model has on this machine.
+"""duo probe: whether the width of a batch changes the logits of a model on this machine.
 
 The same tokens are scored in batches of different widths. Where the logits' bits agree, a text does not
-depend on how many drafted tokens were verified beside each of its tokens; where they do not, a near-tie may
-fall either way.
+depend on how many drafted tokens were verified beside each of its tokens. Where they do not, drafts may turn
+a near-tie of two tokens.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from server.recollection import keep, of_model
 from server.settings import BUNDLED_MODEL
 
 N_PREFIX = 400  # flash attention on the CPU divides the work on a row only from some hundred cells on
-N_RESIDENT = 300  # of the other sequence: more than the blocks of cells that attention works in
-N_CELLS = 1024
+N_RESIDENT = 300  # tokens of the other sequence: more than a block of cells that attention works in
+N_CELLS = 1024  # of the KV cache: room for both sequences and 64 rows
 TEXT = """The lead reads the prompt once and then writes one word after another. While it writes, others
 guess what it will say next and send their guesses ahead. Before each step it looks at what has arrived,
 checks all of it at once and keeps what it would have said anyway. A good guess saves a step, a bad one costs
@@ -61,11 +61,10 @@ class ProbeSettings(ModelSettings):
 class ProbeResult:
     """What widths do to a row of logits.
 
-    differences, flips: of each width against the first one: the largest difference of a logit, and in how
-    many rows another token is the likeliest. classes: widths with the same bits in all rows.
-    smallest_margin: by how much the likeliest token leads the second, in the closest of all rows.
-    moved: widths at which the bits changed when the sequence lay elsewhere in the KV cache; None: not probed.
-    moved_difference: the largest difference that made.
+    classes: widths with equal bits in all rows. differences, flips: each width against the first one: the
+    largest difference of a logit, and the rows in which another token is the likeliest. smallest_margin: the
+    smallest lead of the likeliest token over the second. moved: widths at which the bits changed when the
+    sequence lay elsewhere in the KV cache; None: not probed. moved_difference: the largest such change.
     """
 
     widths: tuple[int, ...]
@@ -79,7 +78,7 @@ class ProbeResult:
 
     @property
     def exact(self) -> bool:
-        """Neither widths nor the place in the cache changed a bit."""
+        """True if neither widths nor the place in the KV cache changed a bit."""
         return len(self.classes) == 1 and not self.moved
 
     def as_json(self) -> dict[str, Any]:
@@ -87,16 +86,14 @@ class ProbeResult:
 
 
 def compare(rows_by_width: Mapping[int, Logits]) -> ProbeResult:
-    """rows_by_width: of each width (rows, vocab size), the same rows for all; at least one of each."""
+    """rows_by_width: logits (rows, vocab size) by width; at least one width and one row."""
     first = next(iter(rows_by_width.values()))
     classes: list[list[int]] = []
     for width, rows in rows_by_width.items():
         same = (one for one in classes if _same_bits(rows, rows_by_width[one[0]]))
-        found = next(same, None)
-        if found is None:
-            classes.append([width])
-        else:
-            found.append(width)
+        if (found := next(same, None)) is None:
+            classes.append(found := [])
+        found.append(width)
     return ProbeResult(
         widths=tuple(rows_by_width),
         n_rows=len(first),
@@ -110,9 +107,9 @@ def compare(rows_by_width: Mapping[int, Logits]) -> ProbeResult:
 
 
 def probe_backend(backend: Backend, widths: Sequence[int]) -> ProbeResult:
-    """Score as many rows as the largest width, at each of the widths. The KV cache must be empty and is left
-    so. Uses sequence 0, and sequence 1 where there is one, to see what the place in the cache does. Raises
-    ValueError when the context is too small for these widths."""
+    """Score as many rows as the largest width has, at each width, in sequence 0; if there is a sequence 1,
+    again with that filled first. The KV cache must be empty and is left so. Raises ValueError if the context
+    is too small for these widths."""
     n_rows = max(widths)
     n_prefix = min(N_PREFIX, backend.n_ctx - 2 * n_rows)
     if n_prefix < 1 or n_rows > backend.n_batch:
@@ -146,8 +143,8 @@ def _with_moved(
 def _score_at(
     backend: Backend, tokens: Sequence[int], n_prefix: int, widths: Sequence[int]
 ) -> dict[int, Logits]:
-    """The logits after each of the first half of the tokens that follow the prefix, at each width. The second
-    half is there so that no batch is narrower than the others."""
+    """The logits after each of the first half of the tokens beyond the prefix, by width. The second half is
+    there to fill every batch."""
     n_rows = (len(tokens) - n_prefix) // 2
     rows: dict[int, Logits] = {}
     for width in widths:
@@ -175,7 +172,7 @@ def _decode(backend: Backend, seq: int, position: int, tokens: Sequence[int], n_
 
 
 def _tokens(vocabulary: Vocabulary, n: int) -> list[int]:
-    """So many tokens of a text, over and over if it is too short."""
+    """The first n tokens of TEXT, repeated if it is too short."""
     begin = [vocabulary.bos] if vocabulary.add_bos and vocabulary.bos is not None else []
     text = vocabulary.tokenize(TEXT, special=False)
     return (begin + text * (n // len(text) + 1))[:n]
@@ -197,7 +194,7 @@ def _smallest_margin(rows: Logits) -> float:
 
 
 def probe(settings: ProbeSettings) -> int:
-    """The command: print a table or JSON. Raises StartupError when the model cannot be loaded."""
+    """Print a table or JSON. Raises StartupError when the model cannot be loaded."""
     if settings.max_width > settings.batch_size:
         raise StartupError(
             f"--max-width {settings.max_width} needs at least --batch-size {settings.max_width}"
@@ -222,15 +219,9 @@ def probe(settings: ProbeSettings) -> int:
 
 
 def table(result: ProbeResult, title: str) -> Table:
-    """A line for each width."""
     table = Table(title=title, title_justify="left")
-    for heading in (
-        "rows",
-        "bits",
-        f"difference to {result.widths[0]}",
-        "other argmax",
-        "place in the cache",
-    ):
+    difference_to = f"difference to {result.widths[0]}"
+    for heading in ("rows", "bits", difference_to, "other argmax", "place in the cache"):
         table.add_column(heading, justify="right")
     names = {width: _letter(i) for i, widths in enumerate(result.classes) for width in widths}
     for width, difference, flips in zip(result.widths, result.differences, result.flips, strict=True):
@@ -245,7 +236,7 @@ def _letter(index: int) -> str:
 
 
 def verdict(result: ProbeResult) -> list[str]:
-    """What it means, in sentences."""
+    """What the result means, in sentences."""
     n = len(result.classes)
     lines = [
         "Every width gives the same bits: drafts cannot change a text."

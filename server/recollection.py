@@ -1,4 +1,4 @@
-"""What was measured on this machine, kept between runs. Losing it costs a measurement, never a failure."""
+"""Measurements of this machine, kept in files between runs. A lost one is measured again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ logger = logging.getLogger("duo")
 
 
 def recall(kind: str, what: Sequence[object]) -> Any:
-    """What keep() was given for the same kind and the same `what`, on this machine; None if nothing was."""
+    """The value that keep() had for this kind and `what` on this machine, or None."""
     try:
         return orjson.loads(_path(kind, what).read_bytes())
     except (OSError, ValueError):
@@ -27,7 +27,7 @@ def recall(kind: str, what: Sequence[object]) -> Any:
 
 
 def keep(kind: str, what: Sequence[object], value: Any) -> None:
-    """value: anything that JSON can say."""
+    """value: JSON. Logs if it cannot be written."""
     path = _path(kind, what)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -39,7 +39,7 @@ def keep(kind: str, what: Sequence[object], value: Any) -> None:
 
 
 def of_model(options: LlamaOptions) -> tuple[object, ...]:
-    """What measurements of a model depend on, beside the machine. Raises StartupError."""
+    """The files and options that measurements of a model depend on. Raises StartupError."""
     statuses = [(path.name, path.stat()) for path in options.files]
     files = [(name, status.st_size, int(status.st_mtime)) for name, status in statuses]
     return *files, options.costs, version("llama-cpp-python")

@@ -1,4 +1,4 @@
-"""Replies in the lead's terminal as they are made: which tokens were guessed, and what the reply cost."""
+"""Replies in the lead's terminal while they are generated, with accepted drafts highlighted."""
 
 from __future__ import annotations
 
@@ -15,10 +15,8 @@ REJECTED = "strike red"
 
 
 class ReplyPrinter:
-    """Prints replies while they are generated, one at a time: others wait until the one before has ended.
-
-    An observer of the engine's events. show_rejected: strike out the drafted tokens that were wrong.
-    """
+    """Observes the engine's events and prints one reply at a time; others wait until it has ended.
+    show_rejected: strike out the drafted tokens that were wrong."""
 
     def __init__(self, console: Console, vocabulary: Vocabulary, *, show_rejected: bool) -> None:
         self._console = console
@@ -68,7 +66,7 @@ class ReplyPrinter:
 
 
 def summary(stats: Stats) -> list[str]:
-    """What a reply cost, in lines for a person."""
+    """The counts and speeds of a reply, in lines for a person."""
     n_encoded = stats.n_prompt - stats.n_cached
     lines = [
         f"prompt   {stats.n_prompt} tokens: {stats.n_cached} reused, {n_encoded} encoded"

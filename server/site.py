@@ -1,4 +1,4 @@
-"""Where a lead runs."""
+"""Where a lead runs: its socket, its Redis, its threads."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from server.errors import StartupError
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where a lead runs: its listening socket, the Redis of its drafters if any, CPU threads of the model,
-    and the draft model to run beside it, if it shall draft synchronously."""
+    """listener: the listening socket. redis_url: where its drafters are. n_threads: of the model on the CPU.
+    draft_model: drafts in this process, between steps."""
 
     listener: socket.socket
     redis_url: str | None
@@ -21,7 +21,7 @@ class Site:
 
 
 def open_socket(host: str, port: int) -> socket.socket:
-    """The listening socket, before anything slow. Raises StartupError when the address cannot be had."""
+    """Raises StartupError when the address is in use or not this machine's."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import SettingsConfigDict
 from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -20,43 +20,38 @@ from rich.text import Text
 
 from server.api.served import TOKEN_COUNTS
 from server.errors import StartupError
+from server.settings import ClientSettings
 
 
-class TopSettings(BaseSettings):
+class TopSettings(ClientSettings):
     """Watch a running lead: tokens/s, requests, accepted drafts, and what becomes of each drafter's work.
     Ctrl-C leaves."""
 
     model_config = SettingsConfigDict(
-        env_prefix="DUO_TOP_",
-        frozen=True,
-        cli_prog_name="duo top",
-        cli_kebab_case=True,
-        cli_implicit_flags=True,
-        cli_shortcuts={"interval": "d"},
+        env_prefix="DUO_TOP_", cli_prog_name="duo top", cli_shortcuts={"interval": "d"}
     )
 
-    url: str = Field("http://127.0.0.1:5555", description="the lead's address")
-    api_key: str = Field("none", description="the API key, where the lead wants one")
     interval: float = Field(1.0, gt=0, le=3600, description="seconds between two looks")
     once: bool = Field(False, description="look for one interval, print what happened in it and end")
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """One look at a lead. at: seconds of some clock; health: the body of /health; totals: by metric name."""
+    """One look at a lead. at: seconds of a monotonic clock; health: the body of /health; totals: counters by
+    metric name."""
 
     at: float
     health: Mapping[str, Any]
     totals: Mapping[str, float]
 
     def since(self, before: Look, name: str) -> float:
-        """How much a counter has grown. One that began anew has grown from 0."""
+        """How much a counter has grown; from 0 if the lead was started again."""
         now, then = self.totals.get(name, 0.0), before.totals.get(name, 0.0)
         return now - then if now >= then else now
 
 
 def look(client: httpx.Client) -> Look:
-    """Raises StartupError when nobody answers, or somebody who is not duo."""
+    """Raises StartupError when no lead answers."""
     try:
         health, metrics = client.get("/health"), client.get("/metrics")
     except httpx.HTTPError as error:
@@ -80,8 +75,7 @@ def look(client: httpx.Client) -> Look:
 def top(settings: TopSettings) -> int:
     """Run until Ctrl-C. Raises StartupError when no lead answers at first."""
     console = Console(highlight=False)
-    headers = {"Authorization": f"Bearer {settings.api_key}"}
-    with httpx.Client(base_url=settings.url, headers=headers, timeout=5) as client:
+    with settings.client(httpx.Timeout(5)) as client:
         before = look(client)
         if settings.once:
             time.sleep(settings.interval)
@@ -93,7 +87,7 @@ def top(settings: TopSettings) -> int:
 
 
 def watch(console: Console, client: httpx.Client, before: Look, wait: Callable[[], None]) -> None:
-    """Look again after every wait, until it raises. A lead that goes away is waited for."""
+    """Look again after every wait(), until it raises. Goes on while no lead answers."""
     with Live(view(before, before), console=console, screen=True, auto_refresh=False) as live:
         while True:
             wait()
@@ -107,7 +101,7 @@ def watch(console: Console, client: httpx.Client, before: Look, wait: Callable[[
 
 
 def view(now: Look, before: Look) -> RenderableType:
-    """What happened between two looks. Pure."""
+    """What happened between two looks."""
     return Group(_summary(now, before), Text(), _drafters(now))
 
 

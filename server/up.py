@@ -1,4 +1,4 @@
-"""duo up: everything on one machine, from nothing. An embedded Redis, drafters as children, and the lead."""
+"""duo up: everything on one machine: an embedded Redis, drafters as children, and the lead."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def up(settings: UpSettings) -> int:
         if placement.target_gpu is not None:
             alone = {"split_mode": "none", "main_gpu": placement.target_gpu}
             settings = settings.model_copy(update=alone)
-        # A small draft model is idle most of the time, so the lead takes all cores; --threads says otherwise.
+        # A small draft model is idle most of the time, so the lead takes all cores unless --threads is given.
         inside = draft if placement.sync else None
         return run_lead(settings, Site(listener, url, settings.threads or machine.n_cores, inside))
 
 
 def _size(model: Path) -> int:
-    """In bytes, all parts together. Raises StartupError."""
+    """Bytes of all parts of its file. Raises StartupError."""
     return sum(part.stat().st_size for part in parts(model))
 
 

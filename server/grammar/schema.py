@@ -16,12 +16,12 @@ Schema: TypeAlias = Mapping[str, Any]
 Path: TypeAlias = tuple[str | int, ...]
 Fault: TypeAlias = Callable[[Schema], str | None]
 
-MAX_CHARACTERS = 1 << 16  # of one schema: the slowest known, of URIs with lengths, takes 1.5 s to compile
+MAX_CHARACTERS = 1 << 16  # of one schema: the slowest known, of URIs with lengths, takes 2 s to compile
 MAX_TOGETHER = 4 * MAX_CHARACTERS  # of all schemas of a request
 MAX_DEPTH = 120  # llguidance's parser gives up at 128
 MAX_MULTIPLE = 50_000
 """States of the automata for multipleOf in a request. One schema has as many as the least common multiple of
-its own has, decimal points and final zeros left out. 50,000 take 0.3 s and 20 MB."""
+its own has, decimal points and final zeros left out. 50,000 take half a second and 20 MB."""
 MAX_BLAME = 200_000
 """Characters of schemas compiled to find the part that is wrong: up to 5 s for the slowest schemas known."""
 TRY = 1_000  # characters that compile as long as it takes to begin with any part
