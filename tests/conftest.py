@@ -14,6 +14,7 @@ from server.llama.fake import FakeBackend, FakeModel
 from tests import leaks
 from tests.contract import witness
 from tests.http_lead import Lead, serving
+from tests.support import ENDLESS
 
 settings.register_profile("duo", deadline=None)  # tests are not timed: machines are shared
 settings.load_profile("duo")
@@ -75,9 +76,22 @@ def lead() -> Iterator[Lead]:
 @pytest.fixture
 def slow_lead() -> Iterator[Lead]:
     """One slot, a never-ending text, 5 ms a token, and a queue of two."""
-    backend = FakeBackend(FakeModel(eog_rate=0.0), n_ctx=4000, n_cells=4000, step_s=0.005)
+    backend = FakeBackend(FakeModel(eog_rate=0.0), n_ctx=ENDLESS, n_cells=ENDLESS, step_s=0.005)
     with serving(backend, max_queued=2, n_slots=1) as one:
         yield one
+
+
+@pytest.fixture
+def still_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time passes by what is slept and by nothing else: a decode of a FakeBackend takes what it says."""
+    now = 0.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    monkeypatch.setattr("time.sleep", sleep)
+    monkeypatch.setattr("time.perf_counter", lambda: now)
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any
@@ -24,7 +23,7 @@ from server.llama.fake import FakeBackend
 from server.sampling.params import SamplingParams
 from server.text.template import ChatTemplate
 from tests.contract.witness import witnessed
-from tests.support import OracleProposer
+from tests.support import OracleProposer, until
 
 
 class Lead:
@@ -40,10 +39,7 @@ class Lead:
 
     def until(self, condition: Callable[[Engine], bool]) -> None:
         """Wait for the engine to be in some state."""
-        deadline = time.monotonic() + 10
-        while not condition(self.thread.engine):
-            assert time.monotonic() < deadline, "the engine never got there"
-            time.sleep(0.002)
+        until(lambda: condition(self.thread.engine), "the engine never got there")
 
     def until_idle(self) -> None:
         """Wait until nothing runs, and check that nothing is left over."""

@@ -16,7 +16,16 @@ from server.llama.fake import FakeBackend, FakeVocabulary
 from server.sampling.params import SamplingParams
 
 EOG = FakeVocabulary.eog
+ENDLESS = 1 << 24  # tokens of context: a reply without an end of its own goes on for hours
 PROMPT = tuple(b"Once upon a time there was a lead and a drafter. ")
+
+
+def until(condition: Callable[[], object], what: str, seconds: float = 20.0) -> None:
+    """Wait for what other threads and processes bring about. AssertionError if it does not come true."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.002)
 
 
 def request(
