@@ -7,6 +7,7 @@ import asyncio
 import signal
 import time
 from contextlib import ExitStack, closing
+from statistics import median
 
 import pytest
 
@@ -28,11 +29,18 @@ SOON_S = 2.0  # generous: the aim is half a second, and on two cores it is about
 
 
 class Paced(Padded):
-    """A slower target, so that there is a middle of the reply."""
+    """A slower target, so that there is a middle of the reply. Notes the seconds of each decode."""
+
+    def __init__(self, backend: LlamaBackend) -> None:
+        super().__init__(backend)
+        self.decodes: list[float] = []
 
     def decode(self, batch: Batch) -> Logits:
+        began = time.monotonic()
         time.sleep(STEP_S)
-        return super().decode(batch)
+        logits = super().decode(batch)
+        self.decodes.append(time.monotonic() - began)
+        return logits
 
 
 class Watch:
@@ -89,9 +97,10 @@ async def test_a_drafter_killed_and_restarted_helps_again_within_a_second(
 ):
     prompt = q8_target.vocab.tokenize("<|im_start|>user\nCount from 3 to 14.<|im_end|>\n", special=True)
     request = GenerationRequest(prompt, SamplingParams(0.0), max_tokens=1200)
+    target = Paced(q8_target)
     with ExitStack() as stack:
         first = stack.enter_context(closing(DrafterProcess(server.url, BUNDLED_MODEL)))
-        async with lead(Paced(q8_target), server) as live:
+        async with lead(target, server) as live:
             await live.until_drafters(1)
             watch = Watch(live, live.thread.submit(request))
             await watch.until_helped(1)
@@ -101,7 +110,7 @@ async def test_a_drafter_killed_and_restarted_helps_again_within_a_second(
             await watch.end()
     print(f"after a restart: helped {watch.took():.3f} s after it was there")
     assert watch.took() < 1.0
-    assert sorted(watch.gaps)[len(watch.gaps) // 2] < 5 * STEP_S
+    assert median(watch.gaps) < 3 * median(target.decodes), "the lead waits for more than its model"
     assert max(watch.gaps) < 1.0, "the lead waited for somebody"
 
 
@@ -120,8 +129,9 @@ async def test_a_drafter_that_joins_a_long_conversation_helps_soon(
     prompt = [*tokens[: N_CONTEXT - len(ask)], *ask]
     assert len(prompt) == N_CONTEXT
     request = GenerationRequest(prompt, SamplingParams(0.0), max_tokens=1200)
+    target = Paced(q8_target)
     with ExitStack() as stack:
-        async with lead(Paced(q8_target), server) as live:
+        async with lead(target, server) as live:
             watch = Watch(live, live.thread.submit(request))
             await watch.until_tokens(5)
             stack.enter_context(closing(DrafterProcess(server.url, BUNDLED_MODEL)))
@@ -129,4 +139,4 @@ async def test_a_drafter_that_joins_a_long_conversation_helps_soon(
             await watch.end()
     print(f"{N_CONTEXT} tokens: helped {watch.took():.3f} s after it had joined")
     assert watch.took() < SOON_S
-    assert sorted(watch.gaps)[len(watch.gaps) // 2] < 5 * STEP_S
+    assert median(watch.gaps) < 3 * median(target.decodes), "the lead waits for more than its model"

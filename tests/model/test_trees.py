@@ -8,6 +8,7 @@ from __future__ import annotations
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 
@@ -58,6 +59,22 @@ async def turns(live: LiveLead, requests: list[GenerationRequest]) -> list[Outco
     return [*first, *await live.run(following)]
 
 
+Alone: TypeAlias = dict[float, list[Outcome]]
+
+
+@pytest.fixture(scope="module")
+def alone() -> Alone:
+    """Replies without drafts by temperature, once there are any."""
+    return {}
+
+
+async def expected_of(alone: Alone, target: LlamaBackend, temperature: float) -> list[Outcome]:
+    if temperature not in alone:
+        async with lead(Padded(target), None) as live:
+            alone[temperature] = await turns(live, requests_for(target, temperature))
+    return alone[temperature]
+
+
 def assert_same(outcomes: list[Outcome], expected: list[Outcome]) -> None:
     """Logprobs are close only: what else is in the cache moves their last bits."""
     for outcome, other in zip(outcomes, expected, strict=True):
@@ -69,11 +86,14 @@ def assert_same(outcomes: list[Outcome], expected: list[Outcome]) -> None:
 
 @of_temperatures
 async def test_trees_of_a_drafter(
-    temperature: float, f32_target: LlamaBackend, f32_pair: tuple[Path, Path], server: EmbeddedServer
+    temperature: float,
+    f32_target: LlamaBackend,
+    f32_pair: tuple[Path, Path],
+    server: EmbeddedServer,
+    alone: Alone,
 ):
     requests = requests_for(f32_target, temperature)
-    async with lead(Padded(f32_target), None) as live:
-        expected = await turns(live, requests)
+    expected = await expected_of(alone, f32_target, temperature)
     backend = Crossing(f32_target, n_conversations=(f32_target.n_seqs - 1) // 3)
     with closing(DrafterProcess(server.url, f32_pair[1])):
         async with lead(backend, server, How(pause_s=PAUSE_S)) as live:
@@ -89,12 +109,11 @@ async def test_trees_of_a_drafter(
 @of_temperatures
 @pytest.mark.parametrize("policy", [ALL, Policy()], ids=["all", "default"])
 async def test_trees_of_a_draft_model_in_the_lead(
-    policy: Policy, temperature: float, f32_target: LlamaBackend, f32_pair: tuple[Path, Path]
+    policy: Policy, temperature: float, f32_target: LlamaBackend, f32_pair: tuple[Path, Path], alone: Alone
 ):
     """By default the gate decides what of it is decoded, on a machine like this one perhaps nothing."""
     requests = requests_for(f32_target, temperature)
-    async with lead(Padded(f32_target), None) as live:
-        expected = await turns(live, requests)
+    expected = await expected_of(alone, f32_target, temperature)
     backend = Crossing(f32_target, n_conversations=(f32_target.n_seqs - 1) // 3)
     with closing(LlamaBackend(LlamaOptions(f32_pair[1], n_cells=4096, n_seqs=4))) as draft:
         async with lead(backend, None, How(policy=policy, inline=DraftModel(draft))) as live:

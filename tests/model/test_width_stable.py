@@ -30,7 +30,7 @@ from tests.support import Outcome
 
 pytestmark = [pytest.mark.model, pytest.mark.redis, pytest.mark.timeout(300)]
 
-N_PROMPTS = 8
+N_PROMPTS = {1: 5, 2: 8}
 N_LONG = 490  # tokens of another prompt: attention over more than 512 cells, at some step
 N_TOKENS = {1: 32, 2: 8}
 TEMPERATURES = {1: (0.0, 0.8), 2: (0.8,)}
@@ -69,7 +69,7 @@ def requests_for(vocabulary: Vocabulary, n_threads: int) -> list[GenerationReque
     requests = [
         request
         for temperature in TEMPERATURES[n_threads]
-        for request in asks(vocabulary, N_PROMPTS, temperature, N_TOKENS[n_threads])
+        for request in asks(vocabulary, N_PROMPTS[n_threads], temperature, N_TOKENS[n_threads])
     ]
     if n_threads == 1:
         tokens = [token for request in requests for token in request.prompt] * 3
