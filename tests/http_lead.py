@@ -1,4 +1,4 @@
-"""A live server over the toy model: real HTTP, the real engine, no weights."""
+"""A server over the toy model, on a thread of the test: real HTTP, the real engine, no weights."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.support import OracleProposer, until
 
 
 class Lead:
-    """What a test may look at besides HTTP."""
+    """A running server: its URL, and its objects for a test to look at."""
 
     backend: FakeBackend
 
@@ -38,11 +38,11 @@ class Lead:
         self.thread = thread
 
     def until(self, condition: Callable[[Engine], bool]) -> None:
-        """Wait for the engine to be in some state."""
+        """Wait until condition(engine) is true."""
         until(lambda: condition(self.thread.engine), "the engine never got there")
 
     def until_idle(self) -> None:
-        """Wait until nothing runs, and check that nothing is left over."""
+        """Wait until no session is active or queued, then Engine.check()."""
         self.until(lambda engine: self.served.history.idle and not engine.n_active and not engine.n_waiting)
         self.thread.engine.check()
 
@@ -58,7 +58,8 @@ def serving(
     bounds: Bounds | None = None,
     **more: Any,
 ) -> Generator[Lead]:
-    """Serve on a free port, in a thread with an event loop of its own. more: further fields of Served."""
+    """Serve on a free port of 127.0.0.1, on a thread with its own event loop, until the block ends.
+    more: further fields of Served."""
     door = door or Door(Edge(), None, grace_s=0)
     listener = socket.create_server(("127.0.0.1", 0))
     url = f"{'https' if door.tls else 'http'}://127.0.0.1:{listener.getsockname()[1]}"

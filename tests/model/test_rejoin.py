@@ -1,5 +1,5 @@
-"""A drafter that comes during a long reply, the first one or another after a crash: it helps at once, and the
-lead waits for nobody."""
+"""A drafter that joins during a long reply, as the first or after a crash: its guesses are soon accepted, and
+the lead never waits for it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SOON_S = 2.0  # generous: the aim is half a second, and on two cores it is about
 
 
 class Paced(Padded):
-    """A slower target, so that there is a middle of the reply. Notes the seconds of each decode."""
+    """A target slowed by STEP_S a step, so that drafters join while it decodes. decodes: seconds of each."""
 
     def __init__(self, backend: LlamaBackend) -> None:
         super().__init__(backend)
@@ -44,7 +44,7 @@ class Paced(Padded):
 
 
 class Watch:
-    """Notes, on the event loop, when what happens to one generation."""
+    """Records the times of one generation's events, on the event loop."""
 
     def __init__(self, live: LiveLead, generation: Generation) -> None:
         self.gaps: list[float] = []  # seconds between two events
@@ -67,7 +67,7 @@ class Watch:
                         self.helped.setdefault(source, now)
 
     async def until_helped(self, n: int) -> None:
-        """Wait until n drafters have helped."""
+        """Wait until guesses of n drafters were accepted."""
         assert self._live.remote is not None
         deadline = time.monotonic() + READY_S
         while len(self.helped) < n:
@@ -83,7 +83,7 @@ class Watch:
             await asyncio.sleep(0.002)
 
     def took(self) -> float:
-        """From joining to the first accepted guess, of the drafter that joined last."""
+        """Seconds from joining to the first accepted guess, of the drafter that joined last."""
         last = max(self.joined, key=lambda id: self.joined[id])
         return self.helped[last] - self.joined[last]
 

@@ -1,4 +1,4 @@
-"""Trees of guesses over the real model: the text is that without them, which branch ever is right.
+"""Trees of guesses with a real model: the text is that without guesses, whichever branch is accepted.
 
 F32 weights and cache, and never a batch of one row, as in test_invariance.py.
 """
@@ -29,8 +29,8 @@ of_temperatures = pytest.mark.parametrize("temperature", [0.0, 1.0])
 
 
 class Crossing(Padded):
-    """Counts how often another branch than the main one was accepted: its cells are copied to a
-    conversation's own sequence, the first of all."""
+    """n_crossings: acceptances of a branch other than the first, whose cells are copied from a shadow
+    sequence to the conversation's own, one of the first n_conversations."""
 
     def __init__(self, backend: LlamaBackend, n_conversations: int) -> None:
         super().__init__(backend)
@@ -50,7 +50,7 @@ def requests_for(backend: LlamaBackend, temperature: float) -> list[GenerationRe
 
 
 async def turns(live: LiveLead, requests: list[GenerationRequest]) -> list[Outcome]:
-    """One reply after the other, all at once as the next turns of these conversations."""
+    """Run the requests one by one, then the next turn of each, all at once."""
     first = [outcome for one in requests for outcome in await live.run([one])]
     following = [
         replace(one, prompt=[*one.prompt, *outcome.tokens], max_tokens=30)
@@ -76,7 +76,7 @@ async def expected_of(alone: Alone, target: LlamaBackend, temperature: float) ->
 
 
 def assert_same(outcomes: list[Outcome], expected: list[Outcome]) -> None:
-    """Logprobs are close only: what else is in the cache moves their last bits."""
+    """Equal but for logprobs, which are close: other cells of the cache change their last bits."""
     for outcome, other in zip(outcomes, expected, strict=True):
         here, there = seen(outcome), seen(other)
         assert here._replace(logprobs=()) == there._replace(logprobs=())
@@ -111,7 +111,7 @@ async def test_trees_of_a_drafter(
 async def test_trees_of_a_draft_model_in_the_lead(
     policy: Policy, temperature: float, f32_target: LlamaBackend, f32_pair: tuple[Path, Path], alone: Alone
 ):
-    """By default the gate decides what of it is decoded, on a machine like this one perhaps nothing."""
+    """With the default policy the gate decides how much is decoded, on a small machine perhaps nothing."""
     requests = requests_for(f32_target, temperature)
     expected = await expected_of(alone, f32_target, temperature)
     backend = Crossing(f32_target, n_conversations=(f32_target.n_seqs - 1) // 3)
