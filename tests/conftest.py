@@ -83,7 +83,7 @@ def slow_lead() -> Iterator[Lead]:
 
 @pytest.fixture
 def still_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """time.perf_counter() advances in time.sleep() only: decodes of a FakeBackend take exactly what it says."""
+    """time.perf_counter() advances in time.sleep() only: a FakeBackend's decodes take exactly their time."""
     now = 0.0
 
     def sleep(seconds: float) -> None:

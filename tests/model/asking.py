@@ -15,8 +15,7 @@ from tests.support import Outcome
 
 
 def asks(vocabulary: Vocabulary, n: int, temperature: float, max_tokens: int) -> list[GenerationRequest]:
-    """Requests for the first n evaluation prompts, with default sampling but for the temperature, and
-    logprobs."""
+    """Requests for the first n evaluation prompts at this temperature, with logprobs."""
     texts = [
         "".join(f"<|im_start|>{m['role']}\n{m['content']}<|im_end|>\n" for m in prompt.messages)
         for prompt in load(n)

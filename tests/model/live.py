@@ -204,8 +204,7 @@ class LiveLead:
     async def run(
         self, requests: Sequence[GenerationRequest], during: Callable[[int], None] | None = None
     ) -> list[Outcome]:
-        """Run all requests at once to their ends. during(n) is called at each event; n: tokens committed so
-        far."""
+        """Run all requests at once to their ends. during(n) is called at each event, n tokens committed."""
         outcomes = [Outcome() for _ in requests]
 
         async def follow(request: GenerationRequest, outcome: Outcome) -> None:
