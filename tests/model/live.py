@@ -225,7 +225,6 @@ class LiveLead:
             await asyncio.sleep(0.02)
 
     async def stop(self) -> None:
-        self.thread.engine.check()
         await self.thread.stop()
         if self._bus is not None:
             self._bus.close()
@@ -240,5 +239,6 @@ async def lead(
     live.thread.start()
     try:
         yield live
+        live.thread.engine.check()
     finally:
         await live.stop()

@@ -224,7 +224,7 @@ async def test_no_drafter_changes_the_text(
 
 
 async def test_the_quantised_pair_too_on_one_thread(q8_target: LlamaBackend, server: EmbeddedServer):
-    """Not at temperature 1: near-ties are common there, and quantised activations enlarge small differences."""
+    """Not at temperature 1: near-ties are common, and quantised activations enlarge small differences."""
     requests = asks(q8_target.vocab, 1, 0.0)
     async with lead(q8_target, None) as plain:
         [expected] = await plain.run(requests)
