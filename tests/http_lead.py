@@ -1,10 +1,9 @@
-"""A live server over the toy model: real HTTP, the real engine, no weights."""
+"""A server over the toy model, on a thread of the test: real HTTP, the real engine, no weights."""
 
 from __future__ import annotations
 
 import socket
 import threading
-import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any
@@ -24,11 +23,11 @@ from server.llama.fake import FakeBackend
 from server.sampling.params import SamplingParams
 from server.text.template import ChatTemplate
 from tests.contract.witness import witnessed
-from tests.support import OracleProposer
+from tests.support import OracleProposer, until
 
 
 class Lead:
-    """What a test may look at besides HTTP."""
+    """A running server: its URL, and its objects for a test to look at."""
 
     backend: FakeBackend
 
@@ -39,14 +38,11 @@ class Lead:
         self.thread = thread
 
     def until(self, condition: Callable[[Engine], bool]) -> None:
-        """Wait for the engine to be in some state."""
-        deadline = time.monotonic() + 10
-        while not condition(self.thread.engine):
-            assert time.monotonic() < deadline, "the engine never got there"
-            time.sleep(0.002)
+        """Wait until condition(engine) is true."""
+        until(lambda: condition(self.thread.engine), "the engine never got there")
 
     def until_idle(self) -> None:
-        """Wait until nothing runs, and check that nothing is left over."""
+        """Wait until no session is active or queued, then Engine.check()."""
         self.until(lambda engine: self.served.history.idle and not engine.n_active and not engine.n_waiting)
         self.thread.engine.check()
 
@@ -62,7 +58,8 @@ def serving(
     bounds: Bounds | None = None,
     **more: Any,
 ) -> Generator[Lead]:
-    """Serve on a free port, in a thread with an event loop of its own. more: further fields of Served."""
+    """Serve on a free port of 127.0.0.1, on a thread with its own event loop, until the block ends.
+    more: further fields of Served."""
     door = door or Door(Edge(), None, grace_s=0)
     listener = socket.create_server(("127.0.0.1", 0))
     url = f"{'https' if door.tls else 'http'}://127.0.0.1:{listener.getsockname()[1]}"

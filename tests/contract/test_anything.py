@@ -58,9 +58,11 @@ def lead(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lead]:
         embedder.close()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def session() -> Iterator[requests.Session]:
+    """One connection for the examples of an operation. Does not look for proxies before each request."""
     with requests.Session() as one:
+        one.trust_env = False
         yield one
 
 
@@ -85,7 +87,12 @@ def coherent(body: Any) -> Any:
     derandomize=True,
     deadline=None,
     database=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
+    suppress_health_check=[
+        HealthCheck.too_slow,
+        HealthCheck.filter_too_much,
+        HealthCheck.data_too_large,
+        HealthCheck.function_scoped_fixture,  # the session may be shared
+    ],
 )
 def test_it_is_answered_as_the_contract_says(
     case: schemathesis.Case[Any], lead: Lead, session: requests.Session

@@ -147,14 +147,14 @@ def test_messages_take_longer_both_ways_and_keep_their_order():
         for want in wants:
             bus.send("lead", want)
         lead.wait_for(20)
-        lead_bus.send("drafter", commit(1))
         sent = time.monotonic()
+        lead_bus.send("drafter", commit(1))
         drafter.wait_for(1)
     bus.close()
     lead_bus.close()
     assert [message for _, message in lead.heard] == wants
     assert lead.heard[0][0] - began >= 0.05
-    assert drafter.heard[0][0] - sent >= 0.045
+    assert drafter.heard[0][0] - sent >= 0.05
 
 
 def test_a_closed_bus_is_silent_at_once():

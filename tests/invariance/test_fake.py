@@ -1,6 +1,6 @@
-"""The text does not depend on drafters: several conversations at once, ends in the middle of a step, liars.
+"""Drafters never change the text: four conversations at once, ends inside a step, hostile drafters.
 
-test_matrix.py has every kind of request under every fault.
+test_matrix.py tests every kind of request with every fault.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def open_exact(path: Path) -> LlamaBackend:
 
 @pytest.fixture
 def server() -> Iterator[EmbeddedServer]:
-    """A Redis; whatever happened on it, no key outlives its owner."""
+    """A Redis server. Fails if a key without a time to live is left on it."""
     with EmbeddedServer() as one:
         yield one
         with suppress(redis.ConnectionError), redis.Redis.from_url(one.url) as client:

@@ -1,4 +1,4 @@
-"""A drafter that lies."""
+"""A hostile drafter."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from server.speculation.streams import RedisBus
 
 
 class Meddler:
-    """A second, hostile drafter on the same bus: lies about everything the honest ones see."""
+    """A hostile drafter: answers each Open and Commit with wrong, stale and malformed drafts."""
 
     def __init__(self, url: str, model: Path) -> None:
         with closing(LlamaBackend(LlamaOptions(model, n_cells=256, n_seqs=1))) as backend:

@@ -12,6 +12,8 @@ from server.llama.options import LlamaOptions
 from server.llama.shapes import CONTEXT
 from server.recollection import keep, of_model, recall
 
+pytestmark = pytest.mark.usefixtures("still_clock")
+
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -20,7 +22,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_every_width_that_fits_is_measured_and_nothing_left_in_the_cache():
-    backend = FakeBackend(n_batch=CONTEXT)
+    backend = FakeBackend(n_batch=CONTEXT, step_s=0.001)
     found = measure(backend, 12)
     assert sorted(found) == sorted(width for width in WIDTHS if width <= 12)
     assert all(seconds > 0 for seconds in found.values())

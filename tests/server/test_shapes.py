@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import time
 
+import pytest
+
 from server.calibration import steady_widths
 from server.llama.backend import Batch, Logits
 from server.llama.fake import FakeBackend
 from server.llama.shapes import CONTEXT, UNKNOWN, measure
+
+pytestmark = pytest.mark.usefixtures("still_clock")
 
 ROW_S, CHANGE_S = 0.0005, 0.004
 

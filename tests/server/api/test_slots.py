@@ -19,6 +19,7 @@ from server.engine.request import Exactness, GenerationRequest, Speculation
 from server.errors import BackendError
 from server.llama.fake import FakeBackend, FakeModel
 from tests.contract.contract import validate
+from tests.gated import Gated, at_command
 from tests.server.api.scripted import N_CTX, served
 from tests.server.api.slots_scene import ENOUGH, N_PLACES, app_of, endless, serving
 from tests.support import request as generation_request
@@ -177,12 +178,15 @@ async def test_running_replies_keep_their_cells(tmp_path: Path):
     async with serving(tmp_path) as server:
         await server.chat()
         await server.done(await server.occupied(), "save", filename="story")
-    backend = FakeBackend(FakeModel(eog_rate=0.0), n_cells=300, n_ctx=300, n_seqs=N_PLACES, step_s=0.001)
+    backend = Gated(FakeModel(eog_rate=0.0), n_cells=300, n_ctx=300, n_seqs=N_PLACES)
+    backend.allow(12)  # more than the prompt's chunks
     async with serving(tmp_path, backend) as server:
-        generation = await server.begun(generation_request(range(1, 150), max_tokens=None))
-        problem = await server.refused(2, "restore", 409, filename="story")
+        with backend:
+            await server.begun(generation_request(range(1, 150), max_tokens=None))
+            await asyncio.to_thread(backend.until_step, 13)
+            with at_command(server.thread, lambda: backend.allow(1)):
+                problem = await server.refused(2, "restore", 409, filename="story")
         assert "cells" in problem["message"]
-        generation.cancel()
 
 
 @pytest.mark.parametrize("exactness", ["width-stable", "default"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 import pytest
 
@@ -153,6 +154,7 @@ def test_a_session_that_was_put_back_goes_on_with_the_same_text(wrong_every: int
 # -- what drafts cost ----------------------------------------
 
 
+@cache
 def rate(error: float | None, row_s: float) -> float:
     """Tokens per second of a long reply, by a clock on which a step of one row takes a second. error: how
     often the draft model is wrong, None for no drafts."""

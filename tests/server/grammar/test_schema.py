@@ -134,9 +134,9 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ids=lambda value: json.dumps(value)[:60] if isinstance(value, dict) else "",
 )
 def test_a_refusal_names_the_place(schema: dict[str, Any], place: str, reason: str):
-    began = time.perf_counter()
+    began = time.process_time()
     error = refusal(lambda: start(schema))
-    assert time.perf_counter() - began < 10, "as good as hanging"
+    assert time.process_time() - began < 10, "as good as hanging"
     assert reason in error.message
     assert error.param == (f"json_schema.{place}" if place else "json_schema")
 
@@ -161,9 +161,9 @@ def test_a_refusal_names_the_place(schema: dict[str, Any], place: str, reason: s
     ids=["deep", "pattern", "long string", "long array", "enum", "200 properties", "doubling references"],
 )
 def test_large_schemas_are_compiled_in_no_time(schema: dict[str, Any]):
-    began = time.perf_counter()
+    began = time.process_time()
     assert start(schema).mask().any()
-    assert time.perf_counter() - began < 10, "as good as hanging"
+    assert time.process_time() - began < 10, "as good as hanging"
 
 
 def test_blame_looks_at_a_bounded_number_of_parts():

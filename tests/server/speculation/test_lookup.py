@@ -228,11 +228,11 @@ def test_a_token_costs_microseconds():
     best = float("inf")
     for _ in range(5):
         lookup = Lookup(pool=pool)
-        began = time.perf_counter()
+        began = time.thread_time()
         for token in tokens:
             lookup.extend((token,))
             lookup.guess(8)
-        best = min(best, time.perf_counter() - began)
+        best = min(best, time.thread_time() - began)
     assert best / len(tokens) < 30e-6
 
 
