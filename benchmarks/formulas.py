@@ -29,6 +29,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
+import numpy as np
+import numpy.typing as npt
+
 Curve: TypeAlias = Callable[[int], float]
 """v(k): the time of a step that verifies k drafted tokens over that of a plain one; not decreasing."""
 
@@ -176,17 +179,10 @@ def _arrival(scheme: Scheme, state: State, position: int) -> float:
 
 
 def _stationary(moves: dict[State, dict[State, float]]) -> dict[State, float]:
-    """By iteration: most delays are 0, so the chain forgets where it began within a few runs."""
-    shares = {state: 1 / len(moves) for state in moves}
-    for _ in range(10_000):
-        after = dict.fromkeys(moves, 0.0)
-        for state, share in shares.items():
-            total = sum(moves[state].values())
-            for target, p in moves[state].items():
-                after[target] += share * p / total
-        change = max(abs(after[state] - shares[state]) for state in moves)
-        # Half of the old: a chain of two states that alternate would never settle
-        shares = {state: (after[state] + shares[state]) / 2 for state in moves}
-        if change < 1e-12:
-            break
-    return shares
+    """The share of runs that begin in each state."""
+    chain = np.array([[own.get(state, 0.0) for state in moves] for own in moves.values()])
+    chain /= chain.sum(axis=1, keepdims=True)
+    unchanged = chain.T - np.eye(len(moves))
+    unchanged[-1] = 1.0  # one equation follows from the others; in its place, shares add up to 1
+    shares: npt.NDArray[np.float64] = np.linalg.solve(unchanged, np.eye(len(moves))[-1])
+    return dict(zip(moves, map(float, shares), strict=True))
