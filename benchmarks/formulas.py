@@ -27,10 +27,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import numpy as np
-import numpy.typing as npt
 
 Curve: TypeAlias = Callable[[int], float]
 """v(k): the time of a step that verifies k drafted tokens over that of a plain one; not decreasing."""
@@ -184,5 +183,6 @@ def _stationary(moves: dict[State, dict[State, float]]) -> dict[State, float]:
     chain /= chain.sum(axis=1, keepdims=True)
     unchanged = chain.T - np.eye(len(moves))
     unchanged[-1] = 1.0  # one equation follows from the others; in its place, shares add up to 1
-    shares: npt.NDArray[np.float64] = np.linalg.solve(unchanged, np.eye(len(moves))[-1])
-    return dict(zip(moves, map(float, shares), strict=True))
+    sums = np.eye(len(moves))[-1]
+    shares = cast(list[float], np.linalg.solve(unchanged, sums).tolist())
+    return dict(zip(moves, shares, strict=True))
