@@ -115,14 +115,11 @@ class PreparedBackend:
     def save(self, seq: int) -> bytes:
         return b""
 
-    def load(self, seq: int, data: bytes) -> None:
-        pass
-
-    def shift(self, seq: int, start: int, end: int) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
+    def trim(self, seq: int, length: int) -> None: ...
+    def copy(self, source: int, target: int, start: int, end: int) -> None: ...
+    def load(self, seq: int, data: bytes) -> None: ...
+    def shift(self, seq: int, start: int, end: int) -> None: ...
+    def close(self) -> None: ...
 
 
 def row_after(position: int) -> int:
@@ -209,7 +206,14 @@ class ScriptedProposer(NoProposer):
         return Planned([self._next for _ in asks])
 
 
-class ScriptedDrafter:
+class QuietBus:
+    """The part of Bus that has nothing to do here."""
+
+    def describe(self, presence: Presence) -> None: ...
+    def close(self) -> None: ...
+
+
+class ScriptedDrafter(QuietBus):
     """Implements Bus towards one drafter, which answers between steps: DEPTH guesses ahead, and with
     `branches` a second guess wherever it is not sure. Confirmed guesses are not sent again."""
 
@@ -231,12 +235,6 @@ class ScriptedDrafter:
 
     def send(self, to: str, message: Message) -> None:
         self._told.append(message)
-
-    def describe(self, presence: Presence) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
     def answer(self) -> None:
         """Take in the lead's messages, then send guesses."""

@@ -84,6 +84,17 @@ def run(
     return 0
 
 
+def main(
+    parser: Callable[[], argparse.ArgumentParser], measure: Callable[[argparse.Namespace], Result]
+) -> Callable[..., int]:
+    """`run` of a program, by its command line; that of the process by default."""
+
+    def run_it(argv: Sequence[str] | None = None) -> int:
+        return run(parser(), argv, measure)
+
+    return run_it
+
+
 def leave(*_: object) -> None:
     """A signal handler."""
     raise SystemExit(0)

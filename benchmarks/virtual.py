@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from benchmarks.formulas import Scheme
+from benchmarks.prepared import QuietBus
 from benchmarks.simulation import choices, gaps
 from drafters.draft_session import DraftSession
 from drafters.replay import ReplayDrafter, Script
@@ -100,7 +101,7 @@ class Replay(ReplayDrafter):
         return 0.0 if right else 1.0
 
 
-class DrafterBus:
+class DrafterBus(QuietBus):
     """Implements Bus towards one drafter, and is that drafter's loop. A guess takes td; one that was begun
     before the path changed comes to nothing."""
 
@@ -119,12 +120,6 @@ class DrafterBus:
     def send(self, to: str, message: Message) -> None:
         if to == DRAFTER.id:
             self._deliver(message, self._received)
-
-    def describe(self, presence: Presence) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
     def _deliver(self, message: Message, to: Callable[[Message], None]) -> None:
         data = encode(message)
