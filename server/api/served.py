@@ -10,8 +10,8 @@ from server.api.history import History
 from server.api.responses.store import ResponseStore
 from server.api.rpc.handles import Handles
 from server.api.traffic import Traffic
+from server.cache.counts import NOTHING, TierCounts
 from server.cache.named import NamedFiles
-from server.cache.snapshots import NOTHING, Counters
 from server.embedding import EmbeddingWorker
 from server.engine.engine import Engine
 from server.engine.generate import Generator
@@ -159,7 +159,7 @@ class Served:
     traffic: Traffic = field(default_factory=Traffic)
     ask: Ask | None = None
     slot_files: NamedFiles | None = None
-    cached: Callable[[], Counters] = lambda: NOTHING
+    cached: Callable[[], TierCounts] = lambda: NOTHING
     embedding: Embedding | None = None
     seed: int | None = None
     max_tokens: int | None = None

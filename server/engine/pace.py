@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, cast
 
-from server.cache.snapshots import Found
+from server.cache.catalogue import Found
 
 SMOOTHING = 0.2
 KEEP = 0.98  # of what the past weighs, per measured step
@@ -34,7 +34,7 @@ class Slope:
         return max(0.0, (weight * xy - x * y) / spread) if spread > 1e-6 * weight * weight else 0.0
 
 
-class Pace:
+class MoveCosts:
     """What evaluating a token, a cell in use beside it, and moving a byte take here. Pure."""
 
     def __init__(self) -> None:

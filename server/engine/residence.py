@@ -13,10 +13,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from server.cache.catalogue import Found
 from server.cache.prefix import Evicted, PrefixCache, Reuse
-from server.cache.snapshots import Found, Snapshots
+from server.cache.snapshots import Snapshots
 from server.engine.copies import Copies
-from server.engine.pace import Pace
+from server.engine.pace import MoveCosts
 from server.engine.sequences import Sequences
 from server.errors import BackendError
 from server.llama.backend import Backend
@@ -55,7 +56,7 @@ class Residence:
         self._kept: Kept | None = None
         self._copies = Copies()
         self.cache = PrefixCache(sequences.n_main, partial=backend.can_trim)
-        self.pace = Pace()
+        self.pace = MoveCosts()
 
     def save_to(self, snapshots: Snapshots, kept: Kept | None) -> None:
         """The tiers below, and where the pace is known from; to be said before the first request."""

@@ -13,7 +13,7 @@ from server.errors import BackendError, StartupError
 from server.llama.backend import Batch
 from server.llama.embedding import Pooling, Vectors, normalised
 from server.llama.library import C, LoadedModel, complaint, context_params, forget_errors
-from server.llama.llamacpp import Rows
+from server.llama.llamacpp import LlamaBatch
 from server.llama.options import LlamaOptions
 from server.llama.parts import model_name
 
@@ -63,7 +63,7 @@ class LlamaEmbedder:
         self._vocab = C.llama_model_get_vocab(handle)
         self.n_vocab = self._model.n_vocab
         self.n_embd = int(C.llama_model_n_embd_out(handle))
-        self._rows = Rows(self.n_ctx)
+        self._rows = LlamaBatch(self.n_ctx)
 
     def _pooling(self, wanted: Pooling | None) -> int:
         architecture = self._model.metadata("general.architecture")

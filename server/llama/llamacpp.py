@@ -80,7 +80,7 @@ def _token_or_none(token: int) -> int | None:
 PAD = 0  # the token of rows that nobody reads
 
 
-class Rows:
+class LlamaBatch:
     """The C arrays of one llama_batch, filled from a Batch without a Python loop."""
 
     def __init__(self, capacity: int) -> None:
@@ -174,7 +174,7 @@ class LlamaBackend:
         template = C.llama_model_chat_template(model, None)
         self.chat_template: str | None = template.decode() if template else None
         self.description = self.model.description
-        self._rows = Rows(self.n_batch)
+        self._rows = LlamaBatch(self.n_batch)
         self.can_trim = False
         self._elsewhere = computes_elsewhere(options.weights)
         self.overlaps = self._elsewhere and self.model.is_whole(options.weights.n_gpu_layers)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from server.sampling.guess import Guess
+from server.sampling.guess import DraftToken
 from server.sampling.params import SamplingParams
 
 
@@ -21,7 +21,7 @@ class InlineDrafter(Protocol):
         """Begin a path after these committed tokens; what it had guessed and they confirm stays evaluated."""
         ...
 
-    def guess(self, sessions: Sequence[int], *, second: bool) -> list[Guess | None]:
+    def guess(self, sessions: Sequence[int], *, second: bool) -> list[DraftToken | None]:
         """One more guess for each path, appended to it. None where the model cannot go on. second: also say
         what to guess if it is wrong."""
         ...
