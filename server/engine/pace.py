@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from typing import Any, cast
 
 from server.cache.catalogue import Found
+from server.llama.tiles import numbers
 
 SMOOTHING = 0.2  # weight of the latest sample: five samples forget a start value
 KEEP = 0.98  # factor of the past's weight per sample: about the last 50 count
@@ -78,22 +77,15 @@ class MoveCosts:
     def recall(self, memory: object) -> bool:
         """Continue from what memory() gave for this machine and model. False, with nothing changed, if that
         is not plausible."""
-        numbers = _numbers(memory)
-        if len(numbers) != 4 + 2 * N_MOMENTS or numbers[0] != FORM or not all(numbers[1:3]):
+        known = numbers(memory)
+        if len(known) != 4 + 2 * N_MOMENTS or known[0] != FORM or not all(known[1:3]):
             return False
-        token, step = numbers[4 : 4 + N_MOMENTS], numbers[4 + N_MOMENTS :]
-        if not (_plausible(token) and _plausible(step)) or numbers[1] > LONGEST_S or numbers[2] > SLOWEST_S:
+        token, step = known[4 : 4 + N_MOMENTS], known[4 + N_MOMENTS :]
+        if not (_plausible(token) and _plausible(step)) or known[1] > LONGEST_S or known[2] > SLOWEST_S:
             return False
-        self.token_s, self.byte_s, self.cell_bytes = numbers[1:4]
+        self.token_s, self.byte_s, self.cell_bytes = known[1:4]
         self._token.moments, self._step.moments = token, step
         return True
-
-
-def _numbers(memory: object) -> list[float]:
-    """A list of finite numbers that are not negative; else an empty one."""
-    numbers = cast(list[Any], memory) if isinstance(memory, list) else []
-    good = all(isinstance(number, float) and math.isfinite(number) and number >= 0 for number in numbers)
-    return numbers if good else []
 
 
 def _plausible(moments: Sequence[float]) -> bool:

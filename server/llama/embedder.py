@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,7 +11,7 @@ import numpy as np
 from server.errors import BackendError, StartupError
 from server.llama.backend import Batch
 from server.llama.embedding import Pooling, Vectors, normalised
-from server.llama.library import C, LoadedModel, complaint, context_params, forget_errors
+from server.llama.library import C, LoadedModel, complaint, context_params, forget_errors, tokenize
 from server.llama.llamacpp import LlamaBatch
 from server.llama.options import LlamaOptions
 from server.llama.parts import model_name
@@ -73,14 +72,7 @@ class LlamaEmbedder:
         return _POOLINGS[wanted] if wanted else own or _POOLINGS["mean"]
 
     def tokenize(self, text: str) -> list[int]:
-        data = text.encode()
-        room = len(data) + 8
-        buffer = (ctypes.c_int32 * room)()
-        n = C.llama_tokenize(self._vocab, data, len(data), buffer, room, True, True)
-        if n < 0:
-            buffer = (ctypes.c_int32 * -n)()
-            n = C.llama_tokenize(self._vocab, data, len(data), buffer, -n, True, True)
-        return list(buffer[:n])
+        return tokenize(self._vocab, text, begin=True, special=True)
 
     def embed(self, inputs: Sequence[Sequence[int]]) -> Vectors:
         if self._memory:

@@ -21,6 +21,7 @@ from server.llama.library import (
     computes_elsewhere,
     context_params,
     forget_errors,
+    tokenize,
 )
 from server.llama.options import MAX_SEQS, LlamaOptions
 from server.llama.parts import model_name
@@ -37,26 +38,13 @@ class LlamaVocabulary:
         self.eos = _token_or_none(C.llama_vocab_eos(self._vocab))
         self.eog = frozenset(t for t in range(self.size) if C.llama_vocab_is_eog(self._vocab, t))
         self.add_bos = bool(C.llama_vocab_get_add_bos(self._vocab))
-        self.fim = self._fill_in_middle()
+        of = (C.llama_vocab_fim_pre, C.llama_vocab_fim_suf, C.llama_vocab_fim_mid)
+        fim = FillInMiddle(*(token(self._vocab) for token in of))
+        self.fim = fim if min(fim) >= 0 else None
         self._pieces: dict[tuple[int, bool], bytes] = {}
 
-    def _fill_in_middle(self) -> FillInMiddle | None:
-        tokens = FillInMiddle(
-            C.llama_vocab_fim_pre(self._vocab),
-            C.llama_vocab_fim_suf(self._vocab),
-            C.llama_vocab_fim_mid(self._vocab),
-        )
-        return tokens if min(tokens) >= 0 else None
-
     def tokenize(self, text: str, *, special: bool) -> list[int]:
-        data = text.encode()
-        room = len(data) + 8
-        buffer = (ctypes.c_int32 * room)()
-        n = C.llama_tokenize(self._vocab, data, len(data), buffer, room, False, special)
-        if n < 0:
-            buffer = (ctypes.c_int32 * -n)()
-            n = C.llama_tokenize(self._vocab, data, len(data), buffer, -n, False, special)
-        return list(buffer[:n])
+        return tokenize(self._vocab, text, begin=False, special=special)
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
         piece = self._pieces.get((token, special))
