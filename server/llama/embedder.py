@@ -16,8 +16,8 @@ from server.llama.llamacpp import LlamaBatch
 from server.llama.options import LlamaOptions
 from server.llama.parts import model_name
 
-MOST_TOKENS = 2048  # of an input: attention is computed over all of it at once
-N_SEQS = 16
+MOST_TOKENS = 2048  # of an input: attention is computed over all of it at once, in memory that grows with it
+N_SEQS = 16  # inputs at once: more short ones fill a batch hardly better
 _RANK = 4
 _POOLINGS: dict[Pooling, int] = {"mean": 1, "cls": 2, "last": 3}
 
@@ -28,8 +28,8 @@ class LlamaEmbedder:
     def __init__(
         self, options: LlamaOptions, *, pooling: Pooling | None = None, model: LoadedModel | None = None
     ) -> None:
-        """model: one that is loaded already, of the same options, which stays its owner's. pooling: by
-        default as the model's file says, else the mean. n_cells of the options bounds an input."""
+        """model: a loaded one of these options, which is not closed here. pooling: the file's by default,
+        else the mean. options.n_cells bounds an input."""
         self._owned = model is None
         self.model = self._model = model or LoadedModel(options.model_path, options.weights)
         self.path = options.model_path
