@@ -100,12 +100,6 @@ class PreparedBackend:
         self._watch.decoded(time.perf_counter() - began, model_s)
         return out
 
-    def trim(self, seq: int, length: int) -> None:
-        pass
-
-    def copy(self, source: int, target: int, start: int, end: int) -> None:
-        pass
-
     def length(self, seq: int) -> int:
         return 0
 

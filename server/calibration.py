@@ -1,7 +1,6 @@
-"""What a decode costs by its rows on this machine: measured once at start, and remembered.
+"""Seconds of a decode by its rows on this machine: measured at the first start, and remembered.
 
-The lead goes on learning from every step (server/speculation/costs.py); this is so that the first reply does
-not have to pay for finding out.
+The lead goes on learning from every step (server/speculation/costs.py); this serves the first reply.
 """
 
 from __future__ import annotations
@@ -19,20 +18,18 @@ from server.recollection import keep, recall
 
 logger = logging.getLogger("duo.lead")
 
-WIDTHS = (1, 2, 4, 8, 16, 3, 6, 12, 5, 10, 24, 7, 9, 14, 20, 32)
-PADDED = (4, 8, 12)  # widths that steps may be padded to, beside the widest
-ROUNDS = 5
-BUDGET_S = 3.0
-CHECKED = 4  # rows up to which what is remembered is checked,
-CHECK_S = 0.3  # for so long at most
-DISTURBED = 0.8  # of the remembered time: if it is faster now, it was measured while the machine was busy
+WIDTHS = (1, 2, 4, 8, 16, 3, 6, 12, 5, 10, 24, 7, 9, 14, 20, 32)  # rows, the important ones first
+PADDED = (4, 8, 12)  # rows that steps may be padded to, beside the widest
+ROUNDS = 5  # samples of a width at most
+BUDGET_S = 3.0  # seconds of a start that measuring may take
+CHECKED, CHECK_S = 4, 0.3  # rows and seconds at most of checking what is remembered
+DISTURBED = 0.8  # of the remembered seconds: if it is faster now, the machine was busy then
 
 
 def measure(backend: Backend, max_rows: int, *, budget_s: float = BUDGET_S) -> dict[int, float]:
-    """Seconds of a decode by its rows, for as many of WIDTHS as time allows, the important ones first: the
-    least of several, since whatever disturbs a measurement makes it longer.
-    The KV cache must be empty and is left so. {} for models that can neither forget what they were given nor,
-    for want of a second sequence, go back to what they were before."""
+    """Seconds of a decode by its rows, for as many of WIDTHS as time allows: the least of several samples,
+    since disturbances only add. The KV cache must be empty and is left so. {} for models that cannot be
+    trimmed and have no second sequence to go back to."""
     widths = [width for width in WIDTHS if width <= min(max_rows, backend.n_batch, backend.n_ctx - CONTEXT)]
     if not widths or not (backend.can_trim or backend.n_seqs > 1):
         return {}
@@ -48,7 +45,7 @@ def measure(backend: Backend, max_rows: int, *, budget_s: float = BUDGET_S) -> d
                     break
                 seconds = decode_s(backend, CONTEXT, width)
                 _forget(backend)
-                if attempt:  # the first time round is to warm up, if there is time for a second one
+                if attempt:  # the first round warms up, if there is time for a second one
                     seen[width] = [*seen.get(width, []), seconds]
                 else:
                     seen.setdefault(width, [seconds])
@@ -62,15 +59,15 @@ def measure(backend: Backend, max_rows: int, *, budget_s: float = BUDGET_S) -> d
 
 
 def _forget(backend: Backend) -> None:
-    """What came after the first CONTEXT tokens."""
+    """Go back to the first CONTEXT tokens of sequence 0."""
     if not backend.can_trim:
         backend.copy(1, 0, CONTEXT, CONTEXT)  # the state there, kept in the second sequence
     backend.trim(0, CONTEXT)
 
 
 def steady_widths(backend: Backend, one: int, most: int) -> dict[int, float]:
-    """Seconds of a decode by rows, among equals, for one row, for `one`, those of one session with all its
-    guesses, and for some widths up to `most`; {} where a change of width costs nothing. Not remembered: it is
+    """Seconds of a decode by rows, each after others of its width; {} if a change of width costs nothing.
+    one: rows of a session with all its guesses; most: rows of the widest step. Not remembered: it is
     quick."""
     try:
         shapes = measure_shapes(backend, sorted({w for w in (1, *PADDED, one, most) if w <= most}))
@@ -81,8 +78,8 @@ def steady_widths(backend: Backend, one: int, most: int) -> dict[int, float]:
 
 
 def remembered(backend: Backend, max_rows: int, what: Sequence[object]) -> dict[int, float]:
-    """measure(), or what it said before on this machine, unless a short look says that the machine was busy
-    then; what: recollection.of_model()."""
+    """What measure() found earlier on this machine, unless a short check finds it disturbed; else measure().
+    what: recollection.of_model()."""
     known: Any = recall("steps", [*what, max_rows])
     if isinstance(known, dict) and known:
         before = {int(width): float(seconds) for width, seconds in known.items()}  # pyright: ignore

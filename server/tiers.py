@@ -1,4 +1,4 @@
-"""Where a lead keeps the conversations that its KV cache has no room for, put together from the settings."""
+"""The tiers below a lead's KV cache, as its settings say."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from server.settings import LeadSettings
 
 logger = logging.getLogger("duo.cache")
 
-PART = 1 << 20  # bytes of each end of a model's file that tell it from another
+PART = 1 << 20  # bytes of each end of a model's file that identify it
 MIB = 20  # bits
-SHARE = 4  # one part of so many of free memory: drafters, other programs and files in use need the rest
-UNKNOWN_FREE = 8192 << MIB  # bytes, where the system does not say: gives 2 GiB, two long conversations of 8B
+SHARE = 4  # a quarter of free memory: drafters, other programs and the page cache need the rest
+UNKNOWN_FREE = 8192 << MIB  # bytes where the system does not say: gives 2 GiB, two long conversations of 8B
 PROC, GROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 
 
 def open_snapshots(
     settings: LeadSettings, backend: LlamaBackend, on_ready: Callable[[], None]
 ) -> Snapshots | None:
-    """None if there shall be none. on_ready: see Snapshots. Raises StartupError."""
+    """None if memory and disk are off. on_ready: see Snapshots. Raises StartupError."""
     memory_bytes = memory_budget(settings.cache_ram, backend)
     if not memory_bytes and settings.cache_dir is None:
         return None
@@ -55,8 +55,8 @@ def open_snapshots(
 
 
 def memory_budget(wanted: int | None, backend: LlamaBackend) -> int:
-    """Bytes of host memory for conversations. wanted: MiB; None: one part in SHARE of what is free, without
-    the weights, if they are evaluated where they are mapped: their pages count as free."""
+    """Bytes of host memory for conversations. wanted: MiB; None: free memory / SHARE, less weights that are
+    evaluated where their file is mapped, since the pages of files count as free."""
     if wanted is not None:
         return wanted << MIB
     weights = backend.options.weights
@@ -80,20 +80,20 @@ def free_memory() -> int:
 
 
 def _numbers(path: Path) -> dict[str, int]:
-    """Of a file with a name and a number in each line."""
+    """Numbers by name, from a file with both in each line."""
     lines = (line.split() for line in path.read_text().splitlines())
     return {words[0]: int(words[1]) for words in lines if len(words) > 1 and words[1].isdigit()}
 
 
 def pace_of(options: LlamaOptions) -> Kept:
-    """What evaluating and moving conversations of a model took here, over restarts. Raises StartupError."""
+    """Keeps the MoveCosts of a model on this machine. Raises StartupError."""
     what = of_model(options)
     return Kept(lambda: recall("pace", what), lambda memory: keep("pace", what, memory))
 
 
 def fingerprint(options: LlamaOptions) -> str:
-    """What a saved state depends on: the model and its adapters, by size and both ends of their files, every
-    option that its numbers depend on, and llama.cpp's version. Raises StartupError."""
+    """All that a saved state depends on: files of model and adapters (by size and both ends), options, and
+    llama.cpp's version. Raises StartupError."""
     files = "/".join(_digest(path) for path in options.files)
     return f"{files}/{options.numerics}/{version('llama-cpp-python')}"
 

@@ -11,8 +11,8 @@ from server.api.prompt_work import PromptWork
 from server.api.responses.store import ResponseStore
 from server.api.rpc.handles import Handles
 from server.api.traffic import Traffic
+from server.cache.counts import NOTHING, TierCounts
 from server.cache.named import NamedFiles
-from server.cache.snapshots import NOTHING, Counters
 from server.embedding import EmbeddingWorker
 from server.engine.engine import Engine
 from server.engine.generate import Generator
@@ -161,7 +161,7 @@ class Served:
     traffic: Traffic = field(default_factory=Traffic)
     ask: AskEngine | None = None
     slot_files: NamedFiles | None = None
-    cached: Callable[[], Counters] = lambda: NOTHING
+    cached: Callable[[], TierCounts] = lambda: NOTHING
     embedding: Embedding | None = None
     seed: int | None = None
     max_tokens: int | None = None

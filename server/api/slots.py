@@ -18,7 +18,7 @@ from server.api.body import Body
 from server.api.generation_fields import MAX_SALT
 from server.api.incoming import read
 from server.api.served import AskEngine, Served
-from server.cache.named import FullError, NamedFiles, Stored, fault
+from server.cache.named import FullError, NamedFiles, NamedState, fault
 from server.cache.record import CorruptError, ForeignError
 from server.engine.slots import Slot
 from server.errors import DuoError, InvalidRequestError, NotFoundError, NotSupportedError
@@ -110,7 +110,7 @@ def _write(files: NamedFiles, body: FileBody, tokens: list[int], data: bytes) ->
         raise DuoError(f"{body.filename!r} cannot be written: {error.strerror}") from error
 
 
-def _read(files: NamedFiles, body: FileBody) -> Stored:
+def _read(files: NamedFiles, body: FileBody) -> NamedState:
     try:
         return files.read(body.filename, body.cache_salt)
     except FileNotFoundError as error:

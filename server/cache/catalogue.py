@@ -1,14 +1,28 @@
-"""What snapshots there are, in memory and on disk, which one a prompt should continue, and which goes first.
+"""The books of all snapshots: which one a prompt should continue, and which goes first.
 
-Pure bookkeeping: payloads are only carried. Salts are whatever separates conversations; here, digests.
+Pure: payloads are only carried. A salt is any text that separates conversations; here, digests.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 from server.cache.radix import RadixIndex
+
+Tier: TypeAlias = Literal["memory", "disk", "loading"]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A snapshot of n_tokens and n_bytes of payload; a prompt begins with its first `length` tokens."""
+
+    length: int
+    key: str
+    n_tokens: int
+    n_bytes: int
+    tier: Tier
 
 
 @dataclass(slots=True)
@@ -35,8 +49,7 @@ class Entry:
 
 
 def worth(n_tokens: int, idle: int) -> float:
-    """What a snapshot is worth keeping: the tokens that it saves, less the more uses of others (idle) came
-    since its own."""
+    """Of keeping a snapshot: the tokens that it saves, over uses of others (idle) since its own."""
     return n_tokens / (1 + idle)
 
 
@@ -48,19 +61,23 @@ class Catalogue:
         self.held: dict[str, Entry] = {}  # those with data
         self._partial = partial
         self._all: RadixIndex[str] = RadixIndex()
-        self._warm: RadixIndex[str] = (
-            RadixIndex()
-        )  # of those with data: as long a match there is a better one
+        self._warm: RadixIndex[str] = RadixIndex()  # those with data
         self._tokens: dict[str, tuple[tuple[int, ...], str]] = {}
         self._ids: dict[int, int] = {}  # so that equal ids are one object in all sequences
         self.n_uses = 0
 
-    def longest(self, tokens: Sequence[int], salt: str) -> tuple[int, str | None]:
-        """How many tokens the best entry shares with these, and its key; among equals, one in memory."""
+    def longest(self, tokens: Sequence[int], salt: str) -> Found | None:
+        """The entry that shares most tokens with these; among equals, one in memory. None if none does."""
         wanted = tuple(tokens)
         length, key = self._match(self._all, wanted, salt)
         warm_length, warm_key = self._match(self._warm, wanted, salt)
-        return (warm_length, warm_key) if warm_key is not None and warm_length >= length else (length, key)
+        if warm_key is not None and warm_length >= length:
+            length, key = warm_length, warm_key
+        if key is None:
+            return None
+        entry = self.entries[key]
+        tier: Tier = "memory" if entry.data is not None else "loading" if entry.loading else "disk"
+        return Found(length, key, entry.n_tokens, entry.n_bytes, tier)
 
     def covering(self, tokens: Sequence[int], salt: str) -> str | None:
         """An entry beside which one with these tokens would be superfluous."""

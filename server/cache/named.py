@@ -32,7 +32,7 @@ class FullError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class NamedState:
     """What a file holds: the tokens, their state as the backend gave it, and how many bytes were read."""
 
     tokens: list[int]
@@ -88,7 +88,7 @@ class NamedFiles:
             raise
         return one.size
 
-    def read(self, name: str, salt: str = "") -> Stored:
+    def read(self, name: str, salt: str = "") -> NamedState:
         """What was written under this name with this salt, every byte checked. Raises FileNotFoundError,
         OSError, CorruptError, and ForeignError for what was written by something else, for another model, or
         with another salt."""
@@ -102,7 +102,7 @@ class NamedFiles:
             raise
         if head.salt != salt_digest(salt, self._fingerprint):
             raise ForeignError("saved with another salt")
-        return Stored(list(head.tokens), data, n_read)
+        return NamedState(list(head.tokens), data, n_read)
 
     def _n_bytes(self, replaced: Path) -> int:
         """Of all files but the one to be replaced. Removes on the way what a crash left half-written."""

@@ -26,7 +26,7 @@ def common_prefix(a: S, b: S) -> int:
     return low
 
 
-class _Node(Generic[K]):
+class _RadixNode(Generic[K]):
     """The sequences that begin with the edges from the root to here, `depth` tokens together.
 
     here: keys of those that end here, with the stamp of their last use. n_keys counts, and latest is the
@@ -35,11 +35,11 @@ class _Node(Generic[K]):
 
     __slots__ = ("children", "depth", "edge", "here", "latest", "n_keys", "parent")
 
-    def __init__(self, parent: _Node[K] | None, edge: tuple[int, ...]) -> None:
+    def __init__(self, parent: _RadixNode[K] | None, edge: tuple[int, ...]) -> None:
         self.parent = parent
         self.edge = edge
         self.depth: int = len(edge) + (parent.depth if parent else 0)
-        self.children: dict[int, _Node[K]] = {}
+        self.children: dict[int, _RadixNode[K]] = {}
         self.here: dict[K, int] = {}
         self.n_keys = 0
         self.latest = 0
@@ -57,8 +57,8 @@ class RadixIndex(Generic[K]):
     different trees and never match each other."""
 
     def __init__(self) -> None:
-        self._roots: dict[str, _Node[K]] = {}  # by salt; none is empty
-        self._ends: dict[K, _Node[K]] = {}
+        self._roots: dict[str, _RadixNode[K]] = {}  # by salt; none is empty
+        self._ends: dict[K, _RadixNode[K]] = {}
         self._salts: dict[K, str] = {}
         self._keys: dict[int, K] = {}  # by stamp
         self._stamp = 0
@@ -74,15 +74,15 @@ class RadixIndex(Generic[K]):
         if key in self._ends:
             self.remove(key)
         if salt not in self._roots:
-            self._roots[salt] = _Node(None, ())
+            self._roots[salt] = _RadixNode(None, ())
         sequence = tuple(tokens)
         node, length = self._descend(self._roots[salt], sequence)
         if length < node.depth:
             node = _split(node, length)
         if length < len(sequence):
-            node = _Node(node, sequence[length:])
+            node = _RadixNode(node, sequence[length:])
         self._ends[key], self._salts[key] = node, salt
-        above: _Node[K] | None = node
+        above: _RadixNode[K] | None = node
         while above:
             above.n_keys += 1
             above = above.parent
@@ -94,7 +94,7 @@ class RadixIndex(Generic[K]):
         salt = self._salts.pop(key)
         stamp = node.here.pop(key)
         del self._keys[stamp]
-        above: _Node[K] | None = node
+        above: _RadixNode[K] | None = node
         while above:
             above.n_keys -= 1
             above = above.parent
@@ -160,7 +160,7 @@ class RadixIndex(Generic[K]):
             n_keys += root.n_keys
         assert n_keys == len(self._ends) == len(self._salts) == len(self._keys), "a lost key"
 
-    def _descend(self, root: _Node[K], tokens: tuple[int, ...]) -> tuple[_Node[K], int]:
+    def _descend(self, root: _RadixNode[K], tokens: tuple[int, ...]) -> tuple[_RadixNode[K], int]:
         """The deepest node of which the edge agrees with the tokens, in part at least, and how many tokens
         agree in all: fewer than its depth if only a part of its edge does."""
         node, length = root, 0
@@ -173,28 +173,28 @@ class RadixIndex(Generic[K]):
             node = child
         return node, length
 
-    def _mark(self, key: K, node: _Node[K]) -> None:
+    def _mark(self, key: K, node: _RadixNode[K]) -> None:
         self._stamp += 1
         self._keys[self._stamp] = key
         node.here[key] = self._stamp
-        above: _Node[K] | None = node
+        above: _RadixNode[K] | None = node
         while above:
             above.latest = self._stamp
             above = above.parent
 
 
-def _split(node: _Node[K], depth: int) -> _Node[K]:
+def _split(node: _RadixNode[K], depth: int) -> _RadixNode[K]:
     """Cut the edge of a node at this depth; returns the new node there, above it."""
     assert node.parent, "a root has no edge"
     n = depth - node.parent.depth
-    middle = _Node(node.parent, node.edge[:n])
+    middle = _RadixNode(node.parent, node.edge[:n])
     middle.n_keys, middle.latest = node.n_keys, node.latest
     node.parent, node.edge = middle, node.edge[n:]
     middle.children[node.edge[0]] = node
     return middle
 
 
-def _prune(node: _Node[K]) -> _Node[K]:
+def _prune(node: _RadixNode[K]) -> _RadixNode[K]:
     """Drop a node that lost a key, if nothing is left of it, and one that only leads to another one. Returns
     the deepest node whose latest key may have been that one."""
     if node.parent and not node.n_keys:

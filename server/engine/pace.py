@@ -1,23 +1,22 @@
-"""What evaluating a token and moving a conversation take on this machine, learned from every step. Pure."""
+"""Seconds that evaluating a token and moving a conversation take here, learned from every step. Pure."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from typing import Any, cast
 
-from server.cache.snapshots import Found
+from server.cache.catalogue import Found
+from server.llama.tiles import numbers
 
-SMOOTHING = 0.2
-KEEP = 0.98  # of what the past weighs, per measured step
-REPLY = 64  # steps that a reply is taken to have
-FORM = 1.0  # of memory(): numbers of another one may mean something else
+SMOOTHING = 0.2  # weight of the latest sample: five samples forget a start value
+KEEP = 0.98  # factor of the past's weight per sample: about the last 50 count
+REPLY = 64  # steps: the length that a reply is expected to have
+FORM = 1.0  # version of what memory() gives
 N_MOMENTS = 5
-LONGEST_S, SLOWEST_S = 60.0, 1e-3  # of a token or a step, and of a byte: more is not believed
+LONGEST_S, SLOWEST_S = 60.0, 1e-3  # seconds of a token or step, and of a byte: more is a damaged memory
 
 
 class Slope:
-    """How much y grows with x, by least squares over what was seen of late. Pure."""
+    """How much y grows with x, by least squares over the latest samples."""
 
     def __init__(self) -> None:
         self.moments = [0.0] * N_MOMENTS  # weight, sums, products
@@ -28,77 +27,70 @@ class Slope:
 
     @property
     def value(self) -> float:
-        """0 where it falls, or where x was nearly always the same."""
+        """0 if it falls, or if x hardly varied."""
         weight, x, y, xx, xy = self.moments
         spread = weight * xx - x * x
         return max(0.0, (weight * xy - x * y) / spread) if spread > 1e-6 * weight * weight else 0.0
 
 
-class Pace:
-    """What evaluating a token, a cell in use beside it, and moving a byte take here. Pure."""
+class MoveCosts:
+    """Of evaluating a token, of each cell in use beside it, and of moving a byte between tiers."""
 
     def __init__(self) -> None:
-        self.token_s = 0.001  # before anything was measured: a slow model,
-        self.byte_s = 1e-9  # 1 GB/s,
-        self.cell_bytes = 0.0  # and nothing that would have to move
-        self._token = Slope()  # seconds of a prompt's token, by cells in use
-        self._step = Slope()  # of a step without a prompt
+        self.token_s = 0.001  # before the first sample: a model of 1,000 prompt tokens a second,
+        self.byte_s = 1e-9  # and 1 GB/s
+        self.cell_bytes = 0.0  # 0: not known yet
+        self._token = Slope()  # seconds of a prompt token by cells in use
+        self._step = Slope()  # seconds of a step without prompt rows by cells in use
 
     def evaluated(self, n_tokens: int, seconds: float, n_cells: int) -> None:
-        """A step of prompt rows, with so many cells in use."""
+        """A step of n_tokens prompt rows took this long."""
         token_s = seconds / n_tokens
         self.token_s += SMOOTHING * (token_s - self.token_s)
         self._token.observe(n_cells, token_s)
 
     def stepped(self, seconds: float, n_cells: int) -> None:
-        """A step of a reply, likewise."""
+        """A step without prompt rows took this long."""
         self._step.observe(n_cells, seconds)
 
     def moved(self, n_bytes: int, n_tokens: int, seconds: float) -> None:
-        """A state of so many tokens, into the KV cache or out of it."""
+        """A state of n_tokens went into the KV cache, or out of it."""
         self.cell_bytes = n_bytes / n_tokens
         self.byte_s += SMOOTHING * (seconds / n_bytes - self.byte_s)
 
     def loading_pays(self, found: Found, n_resident: int) -> bool:
-        """Whether a snapshot is worth loading where so many tokens are in the KV cache already."""
+        """Whether loading beats evaluating what is missing; n_resident: prompt tokens in the KV cache."""
         return (found.length - n_resident) * self.token_s > found.n_bytes * self.byte_s
 
     def leaving_pays(self, n_tokens: int, n_moves: int) -> bool:
-        """Whether whoever rests in the KV cache should leave it while so many tokens are evaluated and a
-        reply is made: each of their cells slows that down, and takes a while to move. n_moves: 2, to be saved
-        and to be loaded again; 1 where the former is done."""
+        """Whether an idle conversation should leave the KV cache for a prompt of n_tokens and its reply: what
+        each of its cells costs them is compared with moving it. n_moves: 2 for saving and loading; 1 if it is
+        saved already."""
         slower_s = self._token.value * n_tokens + self._step.value * REPLY
         return slower_s > n_moves * self.cell_bytes * self.byte_s
 
     def memory(self) -> list[float]:
-        """All that was learned, to be kept over a restart."""
+        """What recall() takes after a restart."""
         known = [self.token_s, self.byte_s, self.cell_bytes]
         return [FORM, *known, *self._token.moments, *self._step.moments]
 
     def recall(self, memory: object) -> bool:
-        """Go on from what memory() gave, on this machine and for this model. Returns whether it could be
-        believed; if not nothing changes."""
-        numbers = _numbers(memory)
-        if len(numbers) != 4 + 2 * N_MOMENTS or numbers[0] != FORM or not all(numbers[1:3]):
+        """Continue from what memory() gave for this machine and model. False, with nothing changed, if that
+        is not plausible."""
+        known = numbers(memory)
+        if len(known) != 4 + 2 * N_MOMENTS or known[0] != FORM or not all(known[1:3]):
             return False
-        token, step = numbers[4 : 4 + N_MOMENTS], numbers[4 + N_MOMENTS :]
-        if not (_plausible(token) and _plausible(step)) or numbers[1] > LONGEST_S or numbers[2] > SLOWEST_S:
+        token, step = known[4 : 4 + N_MOMENTS], known[4 + N_MOMENTS :]
+        if not (_plausible(token) and _plausible(step)) or known[1] > LONGEST_S or known[2] > SLOWEST_S:
             return False
-        self.token_s, self.byte_s, self.cell_bytes = numbers[1:4]
+        self.token_s, self.byte_s, self.cell_bytes = known[1:4]
         self._token.moments, self._step.moments = token, step
         return True
 
 
-def _numbers(memory: object) -> list[float]:
-    """Finite and not negative, all of them; else none."""
-    numbers = cast(list[Any], memory) if isinstance(memory, list) else []
-    good = all(isinstance(number, float) and math.isfinite(number) and number >= 0 for number in numbers)
-    return numbers if good else []
-
-
 def _plausible(moments: Sequence[float]) -> bool:
-    """Whether observe() may have given them: weights are bounded, no square of a mean is greater than the
-    mean of squares, and nothing takes longer than LONGEST_S."""
+    """Whether observe() can have given these: the weight is bounded, the square of the mean is at most the
+    mean of squares, and no sample took longer than LONGEST_S."""
     weight, x, y, xx, xy = moments
     bounded = weight * (1 - KEEP) < 1.001 and y <= LONGEST_S * weight and xy <= LONGEST_S * x
     return bounded and x * x <= 1.001 * weight * xx

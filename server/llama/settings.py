@@ -1,8 +1,8 @@
-"""What a person can set of how a model is loaded: the same flags for leads, drafters and the probe, named as
-llama.cpp names them."""
+"""Flags about loading a model, for leads, drafters and the probe, named as llama.cpp names them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias, TypeVar
 
@@ -25,29 +25,26 @@ from server.llama.options import (
 
 
 def _separated(value: Any) -> Any:
-    """A list, written with commas between, the flag given once or several times."""
+    """Split at commas; the flag may be given several times."""
     texts = [value] if isinstance(value, str) else value
     return [part for text in texts for part in (text.split(",") if isinstance(text, str) else [text]) if part]
 
 
-def _are_overrides(texts: tuple[str, ...]) -> tuple[str, ...]:
-    for text in texts:
-        Override.parse(text)
-    return texts
+def _each(parse: Callable[[str], object]) -> AfterValidator:
+    """Checks that every text parses: parse raises ValueError if not."""
+
+    def check(texts: tuple[str, ...]) -> tuple[str, ...]:
+        for text in texts:
+            parse(text)
+        return texts
+
+    return AfterValidator(check)
 
 
-def _are_scaled(texts: tuple[str, ...]) -> tuple[str, ...]:
-    for text in texts:
-        Adapter.parse(text)
-    return texts
-
-
-def _are_addresses(texts: tuple[str, ...]) -> tuple[str, ...]:
-    for text in texts:
-        host, _, port = text.rpartition(":")
-        if not host or not port.isdigit():
-            raise ValueError(f"{text} is not HOST:PORT")
-    return texts
+def _parse_address(text: str) -> None:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit():
+        raise ValueError(f"{text} is not HOST:PORT")
 
 
 Texts: TypeAlias = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_separated)]
@@ -71,17 +68,17 @@ class ModelSettings(BaseSettings):
         (), description="each GPU's share, such as 3,1 (-ts; default: by free memory)"
     )
     main_gpu: int = Field(0, ge=0, description="the GPU of --split-mode none (-mg)")
-    rpc: Annotated[Texts, AfterValidator(_are_addresses)] = Field(
+    rpc: Annotated[Texts, _each(_parse_address)] = Field(
         (), description="HOST:PORT,… of llama.cpp's rpc-servers, which become devices"
     )
     mmap: bool = Field(True, description="map the file into memory instead of reading it")
     mlock: bool = Field(False, description="keep the weights in memory, never swapped out")
-    override_kv: Annotated[Texts, AfterValidator(_are_overrides)] = Field(
+    override_kv: Annotated[Texts, _each(Override.parse)] = Field(
         (), description="KEY=TYPE:VALUE,… instead of the model's metadata; TYPE int, float, bool or str"
     )
     lora: Texts = Field((), description="GGUF files of LoRA adapters, with commas between")
-    lora_scaled: Annotated[Texts, AfterValidator(_are_scaled)] = Field(
-        (), description="the same as FNAME:SCALE,…"
+    lora_scaled: Annotated[Texts, _each(Adapter.parse)] = Field(
+        (), description="LoRA adapters as FNAME:SCALE,…"
     )
     cache_type_k: CacheType = Field("f16", description="of keys in the KV cache (-ctk)")
     cache_type_v: CacheType = Field(
@@ -96,7 +93,9 @@ class ModelSettings(BaseSettings):
     rope_scaling: RopeScaling | None = Field(
         None, description="for contexts longer than trained (default: the model's)"
     )
-    rope_scale: float = Field(0.0, ge=0, description="makes the context so many times longer; 0: the model's")
+    rope_scale: float = Field(
+        0.0, ge=0, description="factor by which the context becomes longer; 0: the model's"
+    )
     rope_freq_base: float = Field(0.0, ge=0, description="0: the model's")
     rope_freq_scale: float = Field(0.0, ge=0, description="1 / --rope-scale; 0: the model's")
     yarn_orig_ctx: int = Field(0, ge=0, description="the context trained with; 0: the model's")

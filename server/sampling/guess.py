@@ -14,7 +14,7 @@ from server.sampling.params import SamplingParams
 from server.sampling.peaks import Peaks
 
 
-class Guess(NamedTuple):
+class DraftToken(NamedTuple):
     """confidence: the estimated probability of the token, given all before it. runner_up: what to guess if it
     is wrong, drafted: what the token is a sample of; None where that was not wanted."""
 
@@ -25,20 +25,20 @@ class Guess(NamedTuple):
     drafted: Distribution | None = None
 
 
-def guess(row: Row, params: SamplingParams, position: int, *, second: bool) -> Guess:
+def guess(row: Row, params: SamplingParams, position: int, *, second: bool) -> DraftToken:
     """What `draw` gives, with its probability at temperature 1, and the likeliest other token: that a rival's
     noise came near says less about the target than what the draft model thinks."""
     peaks = Peaks(row)
     if not math.isfinite(peaks.top):  # a model that computes nonsense
-        return Guess(int(row.argmax()), 0.0)
+        return DraftToken(int(row.argmax()), 0.0)
     greedy = params.temperature <= 0.0 or params.top_k == 1
     token = peaks.lowest_best() if greedy else draw_from(peaks, params, position)
     mass = peaks.mass()
     confidence = _weight(peaks, token) / mass
     if not second or len(row) < 2:
-        return Guess(token, confidence)
+        return DraftToken(token, confidence)
     runner_up = peaks.runner_up(token)
-    return Guess(token, confidence, runner_up, _weight(peaks, runner_up) / mass)
+    return DraftToken(token, confidence, runner_up, _weight(peaks, runner_up) / mass)
 
 
 def _weight(peaks: Peaks, token: int) -> float:

@@ -12,7 +12,7 @@ from server.errors import BackendError
 from server.estimators import Median
 from server.llama.backend import Backend, Batch, Logits
 from server.sampling.draw import distribution
-from server.sampling.guess import Guess, guess
+from server.sampling.guess import DraftToken, guess
 from server.sampling.params import SamplingParams
 
 logger = logging.getLogger("duo.drafters")
@@ -83,7 +83,7 @@ class DraftModel:
         path.n_committed = len(tokens)
         self._trim(path, min(agreed, len(tokens) - 1))
 
-    def guess(self, sessions: Sequence[int], *, second: bool) -> list[Guess | None]:
+    def guess(self, sessions: Sequence[int], *, second: bool) -> list[DraftToken | None]:
         if self._failed:
             return [None] * len(sessions)
         if self._meanwhile is not None and not self._backend.overlaps:
@@ -149,7 +149,7 @@ class DraftModel:
                 path.n_kv += len(rows)
         return worked
 
-    def _extend(self, paths: Sequence[_CachedPath], second: bool) -> list[Guess]:
+    def _extend(self, paths: Sequence[_CachedPath], second: bool) -> list[DraftToken]:
         batch = Batch(meanwhile=self._meanwhile)
         for path in paths:
             batch.extend(path.seq, path.n_kv, path.tokens[path.n_kv :], 1)
@@ -157,7 +157,7 @@ class DraftModel:
         logits = self._backend.decode(batch)
         return [self._take(path, row, second) for path, row in zip(paths, logits, strict=True)]
 
-    def _take(self, path: _CachedPath, row: Logits, second: bool) -> Guess:
+    def _take(self, path: _CachedPath, row: Logits, second: bool) -> DraftToken:
         guessed = guess(row, path.sampling, len(path.tokens) + path.n_dropped, second=second)
         path.tokens.append(guessed.token)
         return guessed._replace(drafted=distribution(row, path.sampling)) if self._distributions else guessed

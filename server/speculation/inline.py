@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from server.sampling.guess import Guess
+from server.sampling.guess import DraftToken
 from server.sampling.params import SamplingParams
 
 
@@ -24,7 +24,7 @@ class InlineDrafter(Protocol):
         i + n_dropped; guesses that they confirm stay evaluated."""
         ...
 
-    def guess(self, sessions: Sequence[int], *, second: bool) -> list[Guess | None]:
+    def guess(self, sessions: Sequence[int], *, second: bool) -> list[DraftToken | None]:
         """Append one guess to each path. None where the model cannot go on. second: with a runner-up."""
         ...
 

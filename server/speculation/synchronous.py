@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from server.engine.proposer import NOTHING, Ask, Proposal
 from server.sampling.draw import Distribution
-from server.sampling.guess import Guess
+from server.sampling.guess import DraftToken
 from server.speculation.acceptance import Acceptance
 from server.speculation.gate import worth_drafting
 from server.speculation.inline import InlineDrafter
@@ -113,7 +113,7 @@ class Synchronous:
                 going.append(session)
         return going
 
-    def _graft(self, session: int, guess: Guess | None, speculated: Speculated) -> None:
+    def _graft(self, session: int, guess: DraftToken | None, speculated: Speculated) -> None:
         path = self._paths[session]
         if guess is None:
             path.limit = 0  # the draft model cannot go on

@@ -7,12 +7,12 @@ import math
 import orjson
 import pytest
 
-from server.cache.snapshots import Found
-from server.engine.pace import Pace, Slope
+from server.cache.catalogue import Found
+from server.engine.pace import MoveCosts, Slope
 
 
 def test_leaving_pays_if_cells_in_use_cost_more_than_they_take_to_move():
-    pace = Pace()
+    pace = MoveCosts()
     assert not pace.leaving_pays(10_000, 2)  # nothing is known
     pace.moved(10_000, 10, 1e-5)  # 1,000 bytes a cell: 2 µs to save and to load
     for i in range(60):
@@ -21,7 +21,7 @@ def test_leaving_pays_if_cells_in_use_cost_more_than_they_take_to_move():
     assert not pace.leaving_pays(15, 2)
     assert pace.leaving_pays(15, 1)  # it is saved already
     assert not pace.leaving_pays(5, 1)
-    level = Pace()
+    level = MoveCosts()
     level.moved(10_000, 10, 1e-5)
     for i in range(60):
         level.evaluated(100, 0.1, 1000 * (i % 3))
@@ -45,7 +45,7 @@ def test_the_slope_of_what_was_seen():
 
 
 def test_loading_pays_if_it_is_quicker_than_evaluating():
-    pace = Pace()
+    pace = MoveCosts()
     for _ in range(60):
         pace.evaluated(100, 0.1, 0)  # 1 ms a token
         pace.moved(10**9, 10**5, 1.0)  # 1 ns a byte
@@ -54,8 +54,8 @@ def test_loading_pays_if_it_is_quicker_than_evaluating():
     assert not pace.loading_pays(Found(10, "", 10, 10**8, "memory"), 0)
 
 
-def learned() -> Pace:
-    pace = Pace()
+def learned() -> MoveCosts:
+    pace = MoveCosts()
     for i in range(80):
         pace.evaluated(100, 0.1 + 0.01 * (i % 3), 1000 * (i % 3))
         pace.stepped(0.02 + 0.001 * (i % 5), 500 * (i % 5))
@@ -64,20 +64,20 @@ def learned() -> Pace:
 
 
 def test_what_was_learned_survives_being_written_down():
-    pace, again = learned(), Pace()
+    pace, again = learned(), MoveCosts()
     assert again.recall(orjson.loads(orjson.dumps(pace.memory())))
     assert again.memory() == pace.memory()
     for n_tokens in (0, 10, 100, 300, 1000, 3000):
         for n_moves in (1, 2):
             assert again.leaving_pays(n_tokens, n_moves) == pace.leaving_pays(n_tokens, n_moves)
-    assert not Pace().leaving_pays(3000, 1)
+    assert not MoveCosts().leaving_pays(3000, 1)
     assert again.leaving_pays(3000, 1)
     again.evaluated(100, 0.1, 0)
     pace.evaluated(100, 0.1, 0)
     assert again.memory() == pace.memory()
-    fresh = Pace()
-    assert fresh.recall(Pace().memory())
-    assert fresh.memory() == Pace().memory()
+    fresh = MoveCosts()
+    assert fresh.recall(MoveCosts().memory())
+    assert fresh.memory() == MoveCosts().memory()
 
 
 def changed(at: int, value: object) -> list[object]:

@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pytest
 
 from server.sampling.draw import draw, probability
-from server.sampling.guess import Guess, guess
+from server.sampling.guess import DraftToken, guess
 from server.sampling.params import SamplingParams
 
 Row = npt.NDArray[np.float32]
@@ -58,4 +58,4 @@ def test_confidence_is_the_probability(params: SamplingParams, n_vocab: int, mos
 
 @pytest.mark.parametrize("params", WAYS, ids=repr)
 def test_a_model_that_computes_nonsense_is_not_sure(params: SamplingParams):
-    assert guess(np.full(500, np.nan, np.float32), params, 1, second=True) == Guess(0, 0.0)
+    assert guess(np.full(500, np.nan, np.float32), params, 1, second=True) == DraftToken(0, 0.0)
