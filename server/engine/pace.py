@@ -7,31 +7,17 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from server.cache.snapshots import Found
+from server.estimators import N_MOMENTS, Slope
 
-SMOOTHING = 0.2
-KEEP = 0.98  # of what the past weighs, per measured step
+# Of a measured time. Off by two: twice, one disturbed step has conversations evaluated that should be loaded;
+# half, a start value counts for ten moves.
+WEIGHT = 0.2
+# Of the past, per measured step: about the last 50 count. Off by two: 25, a line through steps of like
+# contexts is steep by luck; 100, a slower machine shows after as many steps.
+KEEP = 0.98
 REPLY = 64  # steps that a reply is taken to have
 FORM = 1.0  # of memory(): numbers of another one may mean something else
-N_MOMENTS = 5
 LONGEST_S, SLOWEST_S = 60.0, 1e-3  # of a token or a step, and of a byte: more is not believed
-
-
-class Slope:
-    """How much y grows with x, by least squares over what was seen of late. Pure."""
-
-    def __init__(self) -> None:
-        self.moments = [0.0] * N_MOMENTS  # weight, sums, products
-
-    def observe(self, x: float, y: float) -> None:
-        news = (1.0, x, y, x * x, x * y)
-        self.moments = [KEEP * old + new for old, new in zip(self.moments, news, strict=True)]
-
-    @property
-    def value(self) -> float:
-        """0 where it falls, or where x was nearly always the same."""
-        weight, x, y, xx, xy = self.moments
-        spread = weight * xx - x * x
-        return max(0.0, (weight * xy - x * y) / spread) if spread > 1e-6 * weight * weight else 0.0
 
 
 class Pace:
@@ -41,13 +27,13 @@ class Pace:
         self.token_s = 0.001  # before anything was measured: a slow model,
         self.byte_s = 1e-9  # 1 GB/s,
         self.cell_bytes = 0.0  # and nothing that would have to move
-        self._token = Slope()  # seconds of a prompt's token, by cells in use
-        self._step = Slope()  # of a step without a prompt
+        self._token = Slope(KEEP)  # seconds of a prompt's token, by cells in use
+        self._step = Slope(KEEP)  # of a step without a prompt
 
     def evaluated(self, n_tokens: int, seconds: float, n_cells: int) -> None:
         """A step of prompt rows, with so many cells in use."""
         token_s = seconds / n_tokens
-        self.token_s += SMOOTHING * (token_s - self.token_s)
+        self.token_s += WEIGHT * (token_s - self.token_s)
         self._token.observe(n_cells, token_s)
 
     def stepped(self, seconds: float, n_cells: int) -> None:
@@ -57,7 +43,7 @@ class Pace:
     def moved(self, n_bytes: int, n_tokens: int, seconds: float) -> None:
         """A state of so many tokens, into the KV cache or out of it."""
         self.cell_bytes = n_bytes / n_tokens
-        self.byte_s += SMOOTHING * (seconds / n_bytes - self.byte_s)
+        self.byte_s += WEIGHT * (seconds / n_bytes - self.byte_s)
 
     def loading_pays(self, found: Found, n_resident: int) -> bool:
         """Whether a snapshot is worth loading where so many tokens are in the KV cache already."""

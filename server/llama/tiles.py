@@ -12,86 +12,26 @@ import math
 from collections.abc import Sequence
 from typing import Any, cast
 
+from server.estimators import N_NUMBERS, Plane
+
 TILE = 64  # rows: GGML_FA_TILE_Q of ggml-cpu, on every CPU
-KEEP = 0.995  # of what the past weighs, per decode
+# Of the past, per decode: about the last 200 count, which have contexts of many lengths. Off by two: 100, the
+# plane tilts where all of them were alike; 400, another load of the machine shows after as many decodes.
+KEEP = 0.995
 ENOUGH = 4.0  # decodes of either kind, by weight, before anything is padded
 WORTH = 1.15  # times as long: what too few rows must take at least
 SLOWEST_S = 600.0  # more is not believed,
 SURPRISE = 4.0  # nor times as long as expected: a process that was stopped, say
 PROBE = 100  # of so many decodes that a tile is better for, one goes without: few rows may be quicker again
 SHARPEST = (1.0, 100.0**2)  # differences in rows and in cells, squared, below which a trend is not believed
-N_NUMBERS = 9  # of a plane's memory
-
-
-class Plane:
-    """Seconds of a decode as a + b · rows + c · (cells that all its rows attend to), by least squares over
-    what was seen of late; neither b nor c is below 0."""
-
-    def __init__(self, *, through_origin: bool) -> None:
-        self._origin = through_origin  # a is 0
-        self._weight = 0.0
-        self._sums = (0.0, 0.0, 0.0)  # of rows, cells, seconds
-        self._products = (0.0, 0.0, 0.0, 0.0, 0.0)  # rows², rows · cells, cells², rows · s, cells · s
-        self._fit: tuple[float, float, float] | None = None
-
-    @property
-    def is_known(self) -> bool:
-        return self._weight >= ENOUGH
-
-    def observe(self, rows: float, cells: float, seconds: float) -> None:
-        n, m, t = self._sums
-        nn, nm, mm, nt, mt = self._products
-        if self.is_known:
-            seconds = min(seconds, SURPRISE * max(self.seconds(rows, cells), t / self._weight))
-        self._weight = KEEP * self._weight + 1.0
-        self._sums = KEEP * n + rows, KEEP * m + cells, KEEP * t + seconds
-        self._products = (
-            KEEP * nn + rows * rows,
-            KEEP * nm + rows * cells,
-            KEEP * mm + cells * cells,
-            KEEP * nt + rows * seconds,
-            KEEP * mt + cells * seconds,
-        )
-        self._fit = None
-
-    def seconds(self, rows: float, cells: float) -> float:
-        """Of a decode, as far as is known."""
-        if self._fit is None:
-            self._fit = self._solved()
-        a, b, c = self._fit
-        return a + b * rows + c * cells
-
-    @property
-    def memory(self) -> list[float]:
-        """All that was seen, as N_NUMBERS numbers."""
-        return [self._weight, *self._sums, *self._products]
-
-    def recall(self, memory: Sequence[float]) -> None:
-        self._weight = memory[0]
-        self._sums = (memory[1], memory[2], memory[3])
-        self._products = (memory[4], memory[5], memory[6], memory[7], memory[8])
-        self._fit = None
-
-    def _solved(self) -> tuple[float, float, float]:
-        n, m, t = (0.0, 0.0, 0.0) if self._origin else (x / self._weight for x in self._sums)
-        nn, nm, mm, nt, mt = (x / self._weight for x in self._products)
-        nn, nm, mm, nt, mt = nn - n * n, nm - n * m, mm - m * m, nt - n * t, mt - m * t
-        nn, mm = nn + SHARPEST[0], mm + SHARPEST[1]
-        scale = nn * mm - nm * nm
-        b, c = (nt * mm - mt * nm) / scale, (mt * nn - nt * nm) / scale
-        if b < 0.0:
-            b, c = 0.0, max(0.0, mt / mm)
-        elif c < 0.0:
-            b, c = max(0.0, nt / nn), 0.0
-        return t - b * n - c * m, b, c
 
 
 class Tiles:
     """Learns from every decode of one model."""
 
     def __init__(self) -> None:
-        self._few = Plane(through_origin=False)
-        self._many = Plane(through_origin=True)
+        self._few = Plane(KEEP, ENOUGH, SURPRISE, SHARPEST)
+        self._many = Plane(KEEP, ENOUGH, SURPRISE, SHARPEST, through_origin=True)
         self._n_better = 0
 
     def padding(self, n_rows: int, n_cells: int, longest: int) -> int:
