@@ -37,8 +37,7 @@ class DraftSession:
         self.told = True  # by the lead, and the keeper of the KV cache has not looked at it
         self.taken: Branch | None = None
         self._evidence: list[tuple[DraftGuess, int]] = []
-        self.n_right = self.n_wrong = 0  # guesses of the path, judged by commits
-        self.n_rescued = 0  # wrong ones for which a branch was right
+        self._counts = 0, 0, 0
         self._adopt(opened, [])
 
     @property
@@ -138,6 +137,12 @@ class DraftSession:
         """The probability of a branch, the path up to its fork included."""
         return self._scores[branch.fork - self.n_committed] * branch.score
 
+    def take_counts(self) -> tuple[int, int, int]:
+        """Guesses of the path that were right, wrong, and wrong but rescued by a branch, since the last
+        call."""
+        counts, self._counts = self._counts, (0, 0, 0)
+        return counts
+
     def take_evidence(self) -> list[tuple[DraftGuess, int]]:
         """Guesses and the tokens committed in their place, since the last call."""
         evidence, self._evidence = self._evidence, []
@@ -194,13 +199,14 @@ class DraftSession:
     def _follow(self, new: list[int], chain: int) -> None:
         """These tokens are committed now; chain is the hash after them."""
         agreed = common_prefix(self.tokens[self.n_committed :], new)
-        self.n_right += agreed
-        self.n_wrong += agreed < min(len(new), self.n_ahead)
+        n_right, n_wrong = agreed, agreed < min(len(new), self.n_ahead)
         self._judge(0, new)
-        if agreed < len(new) and self._take(self.n_committed + agreed, new[agreed]):
-            self.n_rescued += 1
+        rescued = agreed < len(new) and self._take(self.n_committed + agreed, new[agreed])
+        if rescued:
             self._judge(agreed, new)
             agreed = common_prefix(self.tokens[self.n_committed :], new)
+        right, wrong, n_rescued = self._counts
+        self._counts = right + n_right, wrong + n_wrong, n_rescued + rescued
         keep = self.n_committed + agreed
         self.n_committed += len(new)
         if agreed == len(new):

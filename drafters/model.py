@@ -36,17 +36,6 @@ class _DraftStep:
     n_paths: int = 0  # of grown: paths come first
 
 
-@dataclass(frozen=True, slots=True)
-class _Commits:
-    """A session's counts when a commit was seen."""
-
-    n_committed: int
-    n_right: int
-    n_wrong: int
-    n_rescued: int
-    at: float
-
-
 class ModelDrafter:
     """Implements Drafter. Draws with the lead's sampling and noise, so it guesses the draw itself.
 
@@ -76,7 +65,7 @@ class ModelDrafter:
         self._held: dict[int, DraftSession] = {}  # by slot
         self._branches: dict[int, Branch] = {}  # by slot
         self._expansion = Expansion(path_min, min(backend.n_ctx, backend.n_cells), backend.vocab.eog)
-        self._commits: dict[int, _Commits] = {}  # by session, what was seen of them
+        self._seen: dict[int, tuple[int, float]] = {}  # by session: committed tokens, and when they were seen
         self._td = Smoothed(TD_WEIGHT)  # seconds per guess
         self._meanwhile: Callable[[], None] | None = None
         self.rule = Rule()
@@ -149,7 +138,7 @@ class ModelDrafter:
 
     def close(self, session: DraftSession, *, keep: bool) -> None:
         self._settle(session)
-        self._commits.pop(session.id, None)
+        self._seen.pop(session.id, None)
         session.branches = []
         self._free_branches()
         if session.seq == NO_SEQ:
@@ -268,19 +257,14 @@ class ModelDrafter:
 
     def _learn(self, session: DraftSession) -> None:
         """Tell `breadth` what was committed since the last call."""
-        last = self._commits.get(session.id)
-        if last is not None and last.n_committed == session.n_committed:
+        before, at = self._seen.get(session.id, (0, 0.0))
+        if before == session.n_committed:
             return
         now = self._clock()
-        seen = _Commits(session.n_committed, session.n_right, session.n_wrong, session.n_rescued, now)
-        self._commits[session.id] = seen
-        if last is not None:
-            self._breadth.committed(
-                seen.n_right - last.n_right,
-                seen.n_wrong - last.n_wrong,
-                seen.n_rescued - last.n_rescued,
-                now - last.at,
-            )
+        self._seen[session.id] = session.n_committed, now
+        counts = session.take_counts()
+        if before:
+            self._breadth.committed(*counts, now - at)
 
     def _free_branches(self) -> None:
         """Free the slots of branches that no session has any more."""

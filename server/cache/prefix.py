@@ -203,7 +203,7 @@ class PrefixCache:
             return False, 0.0, 0, resident.last_used
         n_shared = self._shared(seq, resident) if self._partial else 0
         n_own = len(resident.tokens) - max(n_kept, n_shared)
-        return True, worth(n_own, self._uses - resident.last_used), n_own, resident.last_used
+        return True, worth_keeping(n_own, self._uses - resident.last_used), n_own, resident.last_used
 
     def _shared(self, seq: int, resident: _Resident) -> int:
         """How much of an idle conversation is left in other sequences when it is forgotten."""
@@ -223,7 +223,7 @@ class PrefixCache:
                 index.remove(seq)
 
 
-def worth(n_own: int, age: int) -> float:
+def worth_keeping(n_own: int, age: int) -> float:
     """Of keeping a conversation, in tokens. n_own: how many no other sequence holds, so that they would have
     to be evaluated again; age: how often another conversation was used since."""
     return max(0, n_own - ONE_STEP) * 0.5 ** (age / HALF_LIFE)

@@ -5,32 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from server.cache.catalogue import Found
-from server.llama.tiles import numbers
+from server.estimators import N_MOMENTS, Slope, numbers
 
-SMOOTHING = 0.2  # weight of the latest sample: five samples forget a start value
-KEEP = 0.98  # factor of the past's weight per sample: about the last 50 count
-REPLY = 64  # steps: the length that a reply is expected to have
-FORM = 1.0  # version of what memory() gives
-N_MOMENTS = 5
-LONGEST_S, SLOWEST_S = 60.0, 1e-3  # seconds of a token or step, and of a byte: more is a damaged memory
-
-
-class Slope:
-    """How much y grows with x, by least squares over the latest samples."""
-
-    def __init__(self) -> None:
-        self.moments = [0.0] * N_MOMENTS  # weight, sums, products
-
-    def observe(self, x: float, y: float) -> None:
-        news = (1.0, x, y, x * x, x * y)
-        self.moments = [KEEP * old + new for old, new in zip(self.moments, news, strict=True)]
-
-    @property
-    def value(self) -> float:
-        """0 if it falls, or if x hardly varied."""
-        weight, x, y, xx, xy = self.moments
-        spread = weight * xx - x * x
-        return max(0.0, (weight * xy - x * y) / spread) if spread > 1e-6 * weight * weight else 0.0
+# Of a measured time. Off by two: twice, one disturbed step has conversations evaluated that should be loaded;
+# half, a start value counts for ten moves.
+WEIGHT = 0.2
+# Of the past, per measured step: about the last 50 count. Off by two: 25, a line through steps of like
+# contexts is steep by luck; 100, a slower machine shows after as many steps.
+KEEP = 0.98
+REPLY = 64  # steps that a reply is taken to have
+FORM = 1.0  # of memory(): numbers of another one may mean something else
+LONGEST_S, SLOWEST_S = 60.0, 1e-3  # of a token or a step, and of a byte: more is not believed
 
 
 class MoveCosts:
@@ -40,13 +25,13 @@ class MoveCosts:
         self.token_s = 0.001  # before the first sample: a model of 1,000 prompt tokens a second,
         self.byte_s = 1e-9  # and 1 GB/s
         self.cell_bytes = 0.0  # 0: not known yet
-        self._token = Slope()  # seconds of a prompt token by cells in use
-        self._step = Slope()  # seconds of a step without prompt rows by cells in use
+        self._token = Slope(KEEP)  # seconds of a prompt token by cells in use
+        self._step = Slope(KEEP)  # seconds of a step without prompt rows by cells in use
 
     def evaluated(self, n_tokens: int, seconds: float, n_cells: int) -> None:
         """A step of n_tokens prompt rows took this long."""
         token_s = seconds / n_tokens
-        self.token_s += SMOOTHING * (token_s - self.token_s)
+        self.token_s += WEIGHT * (token_s - self.token_s)
         self._token.observe(n_cells, token_s)
 
     def stepped(self, seconds: float, n_cells: int) -> None:
@@ -56,7 +41,7 @@ class MoveCosts:
     def moved(self, n_bytes: int, n_tokens: int, seconds: float) -> None:
         """A state of n_tokens went into the KV cache, or out of it."""
         self.cell_bytes = n_bytes / n_tokens
-        self.byte_s += SMOOTHING * (seconds / n_bytes - self.byte_s)
+        self.byte_s += WEIGHT * (seconds / n_bytes - self.byte_s)
 
     def loading_pays(self, found: Found, n_resident: int) -> bool:
         """Whether loading beats evaluating what is missing; n_resident: prompt tokens in the KV cache."""

@@ -8,75 +8,28 @@ decodes say that it would take clearly longer than a whole tile.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from typing import Any, cast
+
+from server.estimators import N_NUMBERS, Plane, numbers
 
 TILE = 64  # rows: GGML_FA_TILE_Q of ggml-cpu, on every CPU
-KEEP = 0.995  # factor of the past's weight per decode: about the last 200 count
+# Of the past, per decode: about the last 200 count, which have contexts of many lengths. Off by two: 100, the
+# plane tilts where all of them were alike; 400, another load of the machine shows after as many decodes.
+KEEP = 0.995
 ENOUGH = 4.0  # decodes of either kind, by weight, before anything is padded
-WORTH = 1.15  # times a tile: what few rows must take at least, since estimates are wrong by some percent
-SLOWEST_S = 600.0  # seconds of a decode: more is a damaged memory
-SURPRISE = 4.0  # times the expected seconds, which count instead of more: the process was stopped, say
-PROBE = 100  # decodes: one of them is not padded, so that the estimate for few rows can be corrected
-SHARPEST = (1.0, 100.0**2)  # variances of rows and of cells below which a trend is noise
-N_NUMBERS = 9  # of a plane's memory
-
-
-class Plane:
-    """Seconds of a decode as a + b · rows + c · cells, by least squares over the latest decodes; cells: those
-    that its rows attend to, added up. Neither b nor c is below 0. through_origin: a is 0.
-
-    memory: weight; sums of rows, cells, seconds; of rows², rows · cells, cells², rows · s, cells · s."""
-
-    def __init__(self, *, through_origin: bool) -> None:
-        self._origin = through_origin
-        self.recall([0.0] * N_NUMBERS)
-
-    @property
-    def is_known(self) -> bool:
-        return self.memory[0] >= ENOUGH
-
-    def observe(self, rows: float, cells: float, seconds: float) -> None:
-        if self.is_known:
-            mean_s = self.memory[3] / self.memory[0]
-            seconds = min(seconds, SURPRISE * max(self.seconds(rows, cells), mean_s))
-        products = (rows * rows, rows * cells, cells * cells, rows * seconds, cells * seconds)
-        news = (1.0, rows, cells, seconds, *products)
-        self.recall([KEEP * old + new for old, new in zip(self.memory, news, strict=True)])
-
-    def seconds(self, rows: float, cells: float) -> float:
-        """The estimate for a decode."""
-        if self._fit is None:
-            self._fit = self._solved()
-        a, b, c = self._fit
-        return a + b * rows + c * cells
-
-    def recall(self, memory: list[float]) -> None:
-        self.memory = memory
-        self._fit: tuple[float, float, float] | None = None
-
-    def _solved(self) -> tuple[float, float, float]:
-        n, m, t, nn, nm, mm, nt, mt = (x / self.memory[0] for x in self.memory[1:])
-        if self._origin:
-            n = m = t = 0.0
-        nn, nm, mm, nt, mt = nn - n * n, nm - n * m, mm - m * m, nt - n * t, mt - m * t
-        nn, mm = nn + SHARPEST[0], mm + SHARPEST[1]
-        scale = nn * mm - nm * nm
-        b, c = (nt * mm - mt * nm) / scale, (mt * nn - nt * nm) / scale
-        if b < 0.0:
-            b, c = 0.0, max(0.0, mt / mm)
-        elif c < 0.0:
-            b, c = max(0.0, nt / nn), 0.0
-        return t - b * n - c * m, b, c
+WORTH = 1.15  # times as long: what too few rows must take at least
+SLOWEST_S = 600.0  # more is not believed,
+SURPRISE = 4.0  # nor times as long as expected: a process that was stopped, say
+PROBE = 100  # of so many decodes that a tile is better for, one goes without: few rows may be quicker again
+SHARPEST = (1.0, 100.0**2)  # differences in rows and in cells, squared, below which a trend is not believed
 
 
 class Tiles:
     """Learns from every decode of one model what few and many rows take."""
 
     def __init__(self) -> None:
-        self._few = Plane(through_origin=False)
-        self._many = Plane(through_origin=True)
+        self._few = Plane(KEEP, ENOUGH, SURPRISE, SHARPEST)
+        self._many = Plane(KEEP, ENOUGH, SURPRISE, SHARPEST, through_origin=True)
         self._n_better = 0
 
     def padding(self, n_rows: int, n_cells: int, longest: int) -> int:
@@ -107,12 +60,6 @@ class Tiles:
         self._few.recall(few)
         self._many.recall(many)
         return True
-
-
-def numbers(memory: object) -> list[float]:
-    """A list of finite numbers that are not negative; anything else as an empty one."""
-    found = cast(list[Any], memory) if isinstance(memory, list) else []
-    return found if all(isinstance(one, float) and 0.0 <= one < math.inf for one in found) else []
 
 
 def _plausible(memory: Sequence[float]) -> bool:

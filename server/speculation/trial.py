@@ -41,7 +41,7 @@ class _Phase(Enum):
     BESIDE = auto()  # they draft, and nobody uses it
 
 
-class _TimedStep(NamedTuple):
+class _TriedStep(NamedTuple):
     sessions: int
     tokens: int
     seconds: float
@@ -55,9 +55,9 @@ class Trial:
         self.begun = False  # whether there was a step
         self._phase = _Phase.HELD
         self._settled = True  # what was decided last
-        self._with: deque[_TimedStep] = deque(maxlen=WINDOW)
-        self._plain: deque[_TimedStep] = deque(maxlen=2 * TRIAL)  # plain steps at rest
-        self._beside: deque[_TimedStep] = deque(maxlen=TRIAL)  # plain steps beside drafters
+        self._with: deque[_TriedStep] = deque(maxlen=WINDOW)
+        self._plain: deque[_TriedStep] = deque(maxlen=2 * TRIAL)  # plain steps at rest
+        self._beside: deque[_TriedStep] = deque(maxlen=TRIAL)  # plain steps beside drafters
         self._run = 0  # plain steps in a row, by now
         self._left = WARM_UP
         self._hold = HOLD
@@ -76,7 +76,7 @@ class Trial:
         """A step of `sessions` sessions committed `tokens` tokens in `seconds`, `plain` if without guesses.
         score: how many of the drafters' guesses were judged so far, and how many were right. Returns whether
         drafters draft from now on."""
-        step, self.begun = _TimedStep(sessions, tokens, seconds), True
+        step, self.begun = _TriedStep(sessions, tokens, seconds), True
         if self.on and not self.muted:
             self._with.append(step)
         self._run = self._run + 1 if plain else 0
@@ -176,20 +176,20 @@ class Trial:
 
 
 def _comparable(
-    some: Collection[_TimedStep], others: Collection[_TimedStep]
-) -> tuple[list[_TimedStep], list[_TimedStep]]:
+    some: Collection[_TriedStep], others: Collection[_TriedStep]
+) -> tuple[list[_TriedStep], list[_TriedStep]]:
     """Keep steps with the number of sessions that both have most steps of."""
     ours, theirs = Counter(s.sessions for s in some), Counter(s.sessions for s in others)
     n = max(ours, key=lambda sessions: min(ours[sessions], theirs[sessions]), default=0)
     return [s for s in some if s.sessions == n], [s for s in others if s.sessions == n]
 
 
-def _speed(step: _TimedStep) -> float:
+def _speed(step: _TriedStep) -> float:
     """Tokens per second."""
     return step.tokens / step.seconds
 
 
-def _rate(steps: Collection[_TimedStep]) -> float:
+def _rate(steps: Collection[_TriedStep]) -> float:
     """Tokens per second of all of them; 0 for none."""
     seconds = sum(step.seconds for step in steps)
     return sum(step.tokens for step in steps) / seconds if seconds > 0.0 else 0.0
