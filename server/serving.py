@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from importlib.metadata import version
@@ -39,42 +40,21 @@ def served_by(
     settings: LeadSettings, site: Site, backend: LlamaBackend, engine: EngineThread, proposer: Speculator
 ) -> Served:
     vocabulary = backend.vocab
-    template = ChatTemplate(
-        settings.chat_template or backend.chat_template,
-        room=Room(backend.n_ctx, vocabulary.longest),
-        bos=_special(vocabulary, vocabulary.bos),
-        eos=_special(vocabulary, vocabulary.eos),
-    )
     card = _card(settings.name, settings.model, backend.model, backend.n_ctx)
-    card = replace(card, note=settings.note, aliases=settings.names[1:])
     probed = recall("probe", of_model(backend.options))
     exactness = ExactnessHealth(settings.exactness, settings.stable_width, probed)
-
-    def health() -> Health:
-        return Health(
-            status="stuck" if engine.stuck() else "draining" if engine.draining else "ok",
-            slots_total=settings.parallel,
-            slots_busy=engine.engine.n_active,
-            queued=engine.engine.n_waiting,
-            step_python_us=engine.engine.step_overhead_us(),
-            drafters=_drafters(proposer),
-            exactness=exactness,
-            draft_mode="async" if site.draft_model is None else "sync",
-            gate=GateHealth(
-                proposer.throughput.value,
-                {rows: seconds * 1e3 for rows, seconds in proposer.costs.table().items()},
-                proposer.widths.best,
-                {rows: seconds * 1e3 for rows, seconds in proposer.widths.steady.items()},
-            ),
-        )
-
     return Served(
         engine,
         vocabulary,
-        template,
-        card,
+        ChatTemplate(
+            settings.chat_template or backend.chat_template,
+            room=Room(backend.n_ctx, vocabulary.longest),
+            bos=_special(vocabulary, vocabulary.bos),
+            eos=_special(vocabulary, vocabulary.eos),
+        ),
+        replace(card, note=settings.note, aliases=settings.names[1:]),
         settings.sampling,
-        health,
+        lambda: _health(settings, site, engine, proposer, exactness),
         f"duo-{version('duo')}",
         grammars=Compiler(vocabulary),
         ask=engine.ask,
@@ -83,6 +63,35 @@ def served_by(
         seed=None if settings.seed < 0 else settings.seed,
         max_tokens=settings.predict if settings.predict > 0 else None,
     )
+
+
+def _health(
+    settings: LeadSettings,
+    site: Site,
+    engine: EngineThread,
+    proposer: Speculator,
+    exactness: ExactnessHealth,
+) -> Health:
+    return Health(
+        status="stuck" if engine.stuck() else "draining" if engine.draining else "ok",
+        slots_total=settings.parallel,
+        slots_busy=engine.engine.n_active,
+        queued=engine.engine.n_waiting,
+        step_python_us=engine.engine.step_overhead_us(),
+        drafters=_drafters(proposer),
+        exactness=exactness,
+        draft_mode="async" if site.draft_model is None else "sync",
+        gate=GateHealth(
+            round(proposer.throughput.value, 1),
+            _milliseconds(proposer.costs.table()),
+            proposer.widths.best,
+            _milliseconds(proposer.widths.steady),
+        ),
+    )
+
+
+def _milliseconds(seconds: Mapping[int, float]) -> dict[str, float]:
+    return {str(rows): round(value * 1e3, 3) for rows, value in seconds.items()}
 
 
 def embedding_by(stack: ExitStack, embedder: LlamaEmbedder, lead: ModelCard) -> Embedding:

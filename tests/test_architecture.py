@@ -37,6 +37,18 @@ MAY_IMPORT = {
     "server/cache/": ("server.cache",),
     "server/sampling/": ("server.sampling",),
     "server/llama/": ("server.llama", "server.errors", "server.estimators", "server.sampling.noise"),
+    "server/api/": (
+        "server.api",
+        "server.cache",
+        "server.embedding",
+        "server.engine",
+        "server.errors",
+        "server.grammar",
+        "server.llama.backend",
+        "server.llama.embedding",
+        "server.sampling",
+        "server.text",
+    ),
     "server/text/": ("server.text", "server.errors", "server.llama.backend", "server.engine.events"),
     "server/speculation/": (
         "server.speculation",
@@ -66,6 +78,15 @@ MAY_IMPORT = {
         "server.flags",
     ),
 }
+FORMS = {"chat": (), "completions": (), "responses": ("chat",), "rpc": ("completions",)}
+"""Packages of server/api, and which others each is made of."""
+OF_FORMS = (
+    "server.api.chat.route",
+    "server.api.chat.schema",
+    "server.api.responses.store",
+    "server.api.rpc.handles",
+)
+"""What the rest of server/api may import of them."""
 PURE = (
     "server/llama/cuts.py",
     "server/estimators.py",
@@ -139,6 +160,16 @@ def test_imports_respect_the_layers(path: Path):
             assert module.split(".")[0] not in IMPURE_MODULES, f"{name} is pure, but imports {module}"
         if name.startswith("server/") and name != "server/cli.py":
             assert not module.startswith("drafters"), f"{name} imports {module}"
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "server" / "api").rglob("*.py")), ids=name_of)
+def test_forms_of_the_api_know_each_other_as_little_as_they_can(path: Path):
+    own = path.parent.name
+    for module in imports(path):
+        form = module.removeprefix("server.api.").split(".")[0]
+        if form in FORMS and module.startswith("server.api.") and form != own:
+            known = form in FORMS[own] if own in FORMS else module in OF_FORMS
+            assert known, f"{name_of(path)} imports {module}"
 
 
 @pytest.mark.parametrize("path", CODE, ids=name_of)

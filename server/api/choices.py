@@ -115,7 +115,7 @@ class ReplyChoice:
             self._sourced.commit(event.sources)
         self._untold += self._read(self._text.feed(event))
         if self._text.stopped:
-            self.generation.cancel(keep=self._text.n_tokens)
+            self.generation.cancel(keep=self._text.n_predicted)
 
     def _read(self, text: str) -> list[Piece]:
         if self._sourced is not None:
@@ -155,7 +155,7 @@ class ReplyChoice:
         return Stats(
             n_prompt=self._started.n_prompt,
             n_cached=self._started.n_cached,
-            n_predicted=text.n_tokens,
+            n_predicted=text.n_predicted,
             n_steps=text.n_steps,
             prompt_ms=(self._first_at - self._started_at) * 1e3 if told else 0.0,
             predicted_ms=(self._last_at - self._first_at) * 1e3 if told else 0.0,
@@ -171,12 +171,12 @@ class ReplyChoice:
     @property
     def said(self) -> tuple[Message, list[int]]:
         """The reply so far, and its tokens, a stop token included."""
-        return self.message, self._tokens[: self._text.n_tokens]
+        return self.message, self._tokens[: self._text.n_predicted]
 
     @property
     def mean_logprob(self) -> float:
         """Over the reply's tokens, a stop token or string included."""
-        counted = self._logprobs[: self._text.n_tokens]
+        counted = self._logprobs[: self._text.n_predicted]
         return sum(one.logprob for one in counted) / len(counted)
 
 

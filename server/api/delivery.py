@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Coroutine
 from typing import Any, Protocol, TypeVar
 
+import orjson
 from sse_starlette import EventSourceResponse
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -17,6 +18,15 @@ T = TypeVar("T")
 KEEP_ALIVE_S = 15
 DRAIN_S = 3600  # a running stream outlives the request to stop: uvicorn's grace time bounds it
 STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+
+
+class Json(Response):
+    """content: an object, or JSON already."""
+
+    media_type = "application/json"
+
+    def render(self, content: object) -> bytes:
+        return content if isinstance(content, bytes) else orjson.dumps(content)
 
 
 class Deliverable(Protocol):
@@ -44,7 +54,7 @@ async def deliver(request: Request, reply: Deliverable, *, stream: bool) -> Resp
     refusal before that is a real HTTP status. However it ends, so do its generations."""
     try:
         if not stream:
-            return Response(await unless_gone(request, reply.whole()), media_type="application/json")
+            return Json(await unless_gone(request, reply.whole()))
         await unless_gone(request, reply.begin())
     except BaseException:
         reply.cancel()

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from server.api.body import Body, Count
-from server.api.delivery import unless_gone
+from server.api.delivery import Json, unless_gone
 from server.api.incoming import aside, read
 from server.api.served import Embedding, Served
 from server.errors import ContextOverflowError, InvalidRequestError, NotFoundError, NotSupportedError
@@ -61,9 +61,7 @@ async def create(request: Request) -> Response:
     embedder = served.embedding.worker.embedder
     ids = await aside(request, _ids, embedder, body)
     vectors = await unless_gone(request, served.embedding.worker.embed(ids))
-    return Response(
-        await asyncio.to_thread(_json, served.embedding.id, body, ids, vectors), media_type="application/json"
-    )
+    return Json(await asyncio.to_thread(_json, served.embedding.id, body, ids, vectors))
 
 
 def _check(served: Served, embedding: Embedding, body: EmbeddingRequest) -> None:

@@ -3,13 +3,11 @@ anything here."""
 
 from __future__ import annotations
 
-import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
+from server.api.delivery import Json
 from server.api.served import Health, Served
-
-RETRY = {"Retry-After": "1"}
 
 
 async def health(request: Request) -> Response:
@@ -25,12 +23,9 @@ async def ready(request: Request) -> Response:
 
 
 def health_response(state: Health) -> Response:
-    well = state.status in ("ok", "draining")
-    return Response(orjson.dumps(state.as_json()), 200 if well else 503, media_type="application/json")
+    return Json(state.as_json(), 200 if state.status in ("ok", "draining") else 503)
 
 
 def ready_response(state: Health) -> Response:
-    body = orjson.dumps({"status": state.status})
-    if state.status == "ok":
-        return Response(body, media_type="application/json")
-    return Response(body, 503, RETRY, "application/json")
+    body = {"status": state.status}
+    return Json(body) if state.status == "ok" else Json(body, 503, {"Retry-After": "1"})

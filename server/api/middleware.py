@@ -57,7 +57,7 @@ class RequestFrame:
             await self._app(scope, receive, send)
             return
         began = time.perf_counter()
-        account = Account(_id(scope))
+        account = Account(id=_id(scope))
         body = _Body(scope, receive, self._edge)
         line = Line(scope["method"], scope["path"], account)
 

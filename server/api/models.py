@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
+from server.api.delivery import Json
 from server.api.served import ModelCard, Served
 from server.errors import NotFoundError
 
@@ -15,7 +15,7 @@ from server.errors import NotFoundError
 async def list_models(request: Request) -> Response:
     served: Served = request.state.served
     body = {"object": "list", "data": [_card(model, served) for model in served.models]}
-    return Response(orjson.dumps(body), media_type="application/json")
+    return Json(body)
 
 
 async def get_model(request: Request) -> Response:
@@ -24,7 +24,7 @@ async def get_model(request: Request) -> Response:
     id = request.path_params["id"]
     for model in served.models:
         if model.is_called(id):
-            return Response(orjson.dumps(_card(model, served)), media_type="application/json")
+            return Json(_card(model, served))
     raise NotFoundError(f"The model `{id}` does not exist", param="model", code="model_not_found")
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from server.api.chat.route import parse
 from server.api.chat.schema import ChatRequest
-from server.api.delivery import unless_gone
+from server.api.delivery import Json, unless_gone
 from server.api.form_of_reply import setting_of
 from server.api.incoming import aside
 from server.api.served import Served
@@ -25,7 +25,7 @@ async def create(request: Request) -> Response:
     prompt = await aside(request, _prompt, served, body)
     generation = served.generator.submit(GenerationRequest(prompt, salt=body.salt, precompute=True))
     try:
-        return JSONResponse(await unless_gone(request, _outcome(generation, len(prompt))))
+        return Json(await unless_gone(request, _outcome(generation, len(prompt))))
     finally:
         generation.cancel()
 

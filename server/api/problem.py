@@ -6,12 +6,12 @@ import logging
 from collections.abc import Sequence
 from typing import Any, cast
 
-import orjson
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from server.api.delivery import Json
 from server.errors import (
     AccessError,
     BusyError,
@@ -30,7 +30,7 @@ def body(error: DuoError) -> dict[str, Any]:
 
 
 def respond(error: DuoError) -> Response:
-    return Response(orjson.dumps(body(error)), error.status, _headers(error), "application/json")
+    return Json(body(error), error.status, _headers(error))
 
 
 def _headers(error: DuoError) -> dict[str, str]:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from importlib.metadata import version
 from typing import Any
 
-import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
+from server.api.delivery import Json
 from server.api.served import Served
 from server.llama.backend import Vocabulary
+
+OWN = ("dry_sequence_breakers", "logit_bias", "min_tokens", "banned_first")
+"""Parameters that are a request's own: there are no defaults of them."""
 
 
 async def props(request: Request) -> Response:
@@ -31,37 +35,16 @@ async def props(request: Request) -> Response:
         "eos_token": _text(served.vocabulary, served.vocabulary.eos),
         "build_info": f"duo {version('duo')}, llama-cpp-python {version('llama-cpp-python')}",
     }
-    return Response(orjson.dumps(body), media_type="application/json")
+    return Json(body)
 
 
 def _params(served: Served) -> dict[str, Any]:
     """By the names that requests have for them."""
-    defaults = served.defaults
+    defaults = asdict(served.defaults)
     return {
+        **{name: value for name, value in defaults.items() if name not in OWN},
         "seed": -1 if served.seed is None else served.seed,
         "max_tokens": -1 if served.max_tokens is None else served.max_tokens,
-        "temperature": defaults.temperature,
-        "dynatemp_range": defaults.dynatemp_range,
-        "dynatemp_exponent": defaults.dynatemp_exponent,
-        "top_k": defaults.top_k,
-        "top_p": defaults.top_p,
-        "min_p": defaults.min_p,
-        "top_n_sigma": defaults.top_n_sigma,
-        "typical_p": defaults.typical_p,
-        "xtc_probability": defaults.xtc_probability,
-        "xtc_threshold": defaults.xtc_threshold,
-        "repeat_last_n": defaults.repeat_last_n,
-        "repeat_penalty": defaults.repeat_penalty,
-        "presence_penalty": defaults.presence_penalty,
-        "frequency_penalty": defaults.frequency_penalty,
-        "dry_multiplier": defaults.dry_multiplier,
-        "dry_base": defaults.dry_base,
-        "dry_allowed_length": defaults.dry_allowed_length,
-        "dry_penalty_last_n": defaults.dry_penalty_last_n,
-        "mirostat": defaults.mirostat,
-        "mirostat_tau": defaults.mirostat_tau,
-        "mirostat_eta": defaults.mirostat_eta,
-        "samplers": list(defaults.samplers),
     }
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, Protocol, TypeVar
 
 from server.api.history import History
@@ -85,14 +85,14 @@ class ExactnessHealth:
 
 @dataclass(frozen=True, slots=True)
 class GateHealth:
-    """What drafts are weighed with. rate: tokens per second of late, all sessions together; step_ms: time of
-    a decode by its rows, in milliseconds; width: rows that steps are padded to, 0: none; steady_ms: time of a
+    """What drafts are weighed with. tokens_per_second: of late, all sessions together; step_ms: milliseconds
+    of a decode by its rows; width: rows that steps are padded to, 0: none; steady_ms: milliseconds of a
     decode among equal ones."""
 
-    rate: float
-    step_ms: dict[int, float]
+    tokens_per_second: float = 0.0
+    step_ms: Mapping[str, float] = field(default_factory=dict[str, float])
     width: int = 0
-    steady_ms: dict[int, float] = field(default_factory=dict[int, float])
+    steady_ms: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class Health:
     step_python_us: float
     drafters: Sequence[DrafterHealth] = ()
     exactness: ExactnessHealth = field(default_factory=lambda: ExactnessHealth("default", 8))
-    gate: GateHealth = field(default_factory=lambda: GateHealth(0.0, {}))
+    gate: GateHealth = field(default_factory=GateHealth)
     draft_mode: Literal["async", "sync"] = "async"
 
     def as_json(self) -> dict[str, Any]:
@@ -118,21 +118,9 @@ class Health:
             "queued": self.queued,
             "engine": {"step_python_us": round(self.step_python_us, 1)},
             "draft_mode": self.draft_mode,
-            "exactness": {
-                "tier": self.exactness.tier,
-                "stable_width": self.exactness.stable_width,
-                "probe": self.exactness.probe,
-            },
-            "gate": {
-                "tokens_per_second": round(self.gate.rate, 1),
-                "step_ms": {str(rows): round(ms, 3) for rows, ms in self.gate.step_ms.items()},
-                "width": self.gate.width,
-                "steady_ms": {str(rows): round(ms, 3) for rows, ms in self.gate.steady_ms.items()},
-            },
-            "drafters": [
-                {"id": d.id, "model": d.model, "state": d.state, "reason": d.reason, "counts": d.counts}
-                for d in self.drafters
-            ],
+            "exactness": asdict(self.exactness),
+            "gate": asdict(self.gate),
+            "drafters": [asdict(drafter) for drafter in self.drafters],
         }
 
 

@@ -18,8 +18,7 @@ def combined(all_stats: Sequence[Stats]) -> Stats:
         return first
     drafters: dict[str, DrafterCount] = {}
     for name, count in (item for stats in all_stats for item in stats.drafters.items()):
-        known = drafters.get(name, DrafterCount())
-        drafters[name] = DrafterCount(known.drafted + count.drafted, known.accepted + count.accepted)
+        drafters[name] = drafters.get(name, DrafterCount()) + count
     columns = zip_longest(*(stats.accepted_per_step for stats in all_stats), fillvalue=0)
     return replace(
         first,

@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from server.api.body import Body, Count
 from server.api.chat.route import parse
+from server.api.delivery import Json
 from server.api.incoming import aside, read
 from server.api.served import Served
 from server.api.translate import rendered
@@ -36,23 +37,21 @@ async def tokenize(request: Request) -> Response:
     """The tokens of a text."""
     served: Served = request.state.served
     body = await read(request, TokenizeRequest)
-    return Response(await aside(request, _tokenized, served.vocabulary, body), media_type="application/json")
+    return Json(await aside(request, _tokenized, served.vocabulary, body))
 
 
 async def detokenize(request: Request) -> Response:
     """The text of tokens, control tokens written out; U+FFFD where they are no text."""
     served: Served = request.state.served
     body = await read(request, DetokenizeRequest)
-    return Response(
-        await aside(request, _detokenized, served.vocabulary, body), media_type="application/json"
-    )
+    return Json(await aside(request, _detokenized, served.vocabulary, body))
 
 
 async def apply_template(request: Request) -> Response:
     """The prompt that a chat completion with this body has; nothing is generated."""
     served: Served = request.state.served
     _, _, text = await aside(request, rendered, served, await parse(request, served))
-    return Response(orjson.dumps({"prompt": text}), media_type="application/json")
+    return Json({"prompt": text})
 
 
 def _tokenized(vocabulary: Vocabulary, body: TokenizeRequest) -> bytes:

@@ -35,6 +35,26 @@ class Committed:
     rejected: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprobs, ...] = ()
 
+    @property
+    def n_accepted(self) -> int:
+        return len(self.sources) - self.sources.count(None)
+
+
+@dataclass
+class Tally:
+    """Counts of committed tokens: of one reply, of a client's request, of all requests."""
+
+    n_predicted: int = 0
+    n_steps: int = 0
+    n_drafted: int = 0
+    n_accepted: int = 0
+
+    def count(self, step: Committed) -> None:
+        self.n_predicted += len(step.tokens)
+        self.n_steps += 1
+        self.n_drafted += step.n_drafted
+        self.n_accepted += step.n_accepted
+
 
 @dataclass(frozen=True, slots=True)
 class DrafterCount:
@@ -42,6 +62,9 @@ class DrafterCount:
 
     drafted: int = 0
     accepted: int = 0
+
+    def __add__(self, other: DrafterCount) -> DrafterCount:
+        return DrafterCount(self.drafted + other.drafted, self.accepted + other.accepted)
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,8 +121,8 @@ class Session:
             self.accepted_per_step += [0] * missing
             self.accepted_per_step[len(verdict.nodes)] += 1
         for source, (drafted, accepted) in proposal.tally(verdict.nodes).items():
-            count = self.drafters.get(source, DrafterCount())
-            self.drafters[source] = DrafterCount(count.drafted + drafted, count.accepted + accepted)
+            count = DrafterCount(drafted, accepted)
+            self.drafters[source] = self.drafters.get(source, DrafterCount()) + count
 
     def end_reason(self) -> FinishReason | None:
         """Why the session is over after a commit, None if it is not."""

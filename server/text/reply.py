@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence, Set
 from dataclasses import replace
 
-from server.engine.events import Committed, DrafterCount, FinishReason, Stats
+from server.engine.events import Committed, DrafterCount, FinishReason, Stats, Tally
 from server.llama.backend import Vocabulary
 from server.text.alignment import Alignment, Span
 from server.text.detokenize import Detokenizer
 from server.text.stops import StopStrings
 
 
-class ReplyText:
+class ReplyText(Tally):
     """Follows one generation. Counts what belongs to the text returned, which a stop string may end in the
-    middle of a step: n_tokens committed tokens, how many of them were guessed by whom, and the tokens
-    drafted for the n_steps steps up to there."""
+    middle of a step; the tokens drafted for that step count all."""
 
     def __init__(
         self,
@@ -26,47 +26,37 @@ class ReplyText:
         shown: Set[int] = frozenset(),
     ) -> None:
         """aligned: completed() will be asked for. shown: control tokens that are part of the text."""
-        self.n_tokens = 0
-        self.n_steps = 0
-        self.n_drafted = 0
+        super().__init__()
         self.stopped = False
         self._silent = vocabulary.eog  # not text, even if their pieces are printable
         self._detokenizer = Detokenizer(vocabulary, shown)
         self._stops = StopStrings(stops)
-        self._accepted: dict[str, int] = {}
-        self._accepted_per_step: list[int] = []
+        self._accepted: Counter[str | None] = Counter()
+        self._per_step: Counter[int] = Counter()
         self._alignment = Alignment() if aligned else None
         self._n_sent = 0
 
-    @property
-    def n_accepted(self) -> int:
-        return sum(self._accepted.values())
-
-    def feed(self, event: Committed) -> str:
+    def feed(self, step: Committed) -> str:
         """The text this step adds. After it `stopped` says whether a stop string was completed: what
         follows is not part of the reply."""
         pieces: list[str] = []
-        n_accepted = 0
-        self.n_steps += 1
-        self.n_drafted += event.n_drafted
-        for token, source in zip(event.tokens, event.sources, strict=True):
-            if self.stopped:
-                break
-            if source:
-                n_accepted += 1
-                self._accepted[source] = self._accepted.get(source, 0) + 1
-            if token not in self._silent:
-                pieces.append(self._feed(token))
-            self.n_tokens += 1
-        if event.n_drafted:
-            self._accepted_per_step += [0] * (n_accepted + 1 - len(self._accepted_per_step))
-            self._accepted_per_step[n_accepted] += 1
+        n = 0
+        while n < len(step.tokens) and not self.stopped:
+            if step.tokens[n] not in self._silent:
+                pieces.append(self._feed(step.tokens[n], self.n_predicted + n))
+            n += 1
+        if n < len(step.tokens):
+            step = replace(step, tokens=step.tokens[:n], sources=step.sources[:n])
+        self.count(step)
+        self._accepted.update(step.sources)
+        if step.n_drafted:
+            self._per_step[step.n_accepted] += 1
         return "".join(pieces)
 
-    def _feed(self, token: int) -> str:
+    def _feed(self, token: int, position: int) -> str:
         text = self._detokenizer.feed(token)
         if self._alignment is not None:
-            self._alignment.add(self.n_tokens, text, unfinished=self._detokenizer.unfinished)
+            self._alignment.add(position, text, unfinished=self._detokenizer.unfinished)
         return self._send(text)
 
     def _send(self, text: str) -> str:
@@ -103,15 +93,15 @@ class ReplyText:
         Events do not tell who drafted what was rejected: after a stop string, the numbers that each of
         several drafters drafted are upper bounds."""
         drafters = {
-            name: DrafterCount(min(count.drafted, self.n_drafted), self._accepted.get(name, 0))
+            name: DrafterCount(min(count.drafted, self.n_drafted), self._accepted[name])
             for name, count in stats.drafters.items()
         }
         return replace(
             stats,
-            n_predicted=self.n_tokens,
+            n_predicted=self.n_predicted,
             n_steps=self.n_steps,
             n_drafted=self.n_drafted,
             n_accepted=self.n_accepted,
             drafters=drafters,
-            accepted_per_step=tuple(self._accepted_per_step),
+            accepted_per_step=tuple(self._per_step[n] for n in range(max(self._per_step, default=-1) + 1)),
         )

@@ -6,14 +6,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
 from server.api.access import salt_of
 from server.api.chat.route import checked
 from server.api.choices import submit
-from server.api.delivery import deliver
+from server.api.delivery import Json, deliver
 from server.api.incoming import aside, read
 from server.api.responses.answer import ResponseAnswer, Turn
 from server.api.responses.messages import chat_of, messages_of, renamed
@@ -43,7 +42,7 @@ async def retrieve(request: Request) -> Response:
     """A response that was stored."""
     if request.query_params.get("stream", "false").lower() not in ("false", "0"):
         raise InvalidRequestError("stream: a response that has ended is told whole", param="stream")
-    return _json(_stored(request).response)
+    return Json(_stored(request).response)
 
 
 async def delete(request: Request) -> Response:
@@ -51,7 +50,7 @@ async def delete(request: Request) -> Response:
     served: Served = request.state.served
     id = _stored(request).response["id"]
     served.responses.delete(_salt(request), id)
-    return _json({"id": id, "object": "response", "deleted": True})
+    return Json({"id": id, "object": "response", "deleted": True})
 
 
 def _before(served: Served, body: ResponseRequest) -> Sequence[dict[str, Any]]:
@@ -80,7 +79,3 @@ def _stored(request: Request) -> StoredResponse:
 def _salt(request: Request) -> str:
     """That of the requests whose responses this one may see."""
     return salt_of(request, request.query_params.get("cache_salt"))
-
-
-def _json(body: object) -> Response:
-    return Response(orjson.dumps(body), media_type="application/json")

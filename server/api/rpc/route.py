@@ -7,13 +7,12 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, TypeAlias
 
-import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
 from server.api import problem
 from server.api.completions.prompts import prompted
-from server.api.delivery import unless_gone
+from server.api.delivery import Json, unless_gone
 from server.api.incoming import aside, check_model, from_body
 from server.api.rpc.completions import AsyncCompletion, RpcCompletion
 from server.api.rpc.protocol import Call, NoCall, UnknownMethodError, failure, read, refusal, result
@@ -43,7 +42,7 @@ async def answer(request: Request) -> Response:
     replies = [reply for reply in found if reply is not None]
     if not replies:
         return Response(status_code=204)
-    return Response(orjson.dumps(replies if batch else replies[0]), media_type="application/json")
+    return Json(replies if batch else replies[0])
 
 
 async def _all(request: Request, asked: list[Call | NoCall]) -> list[dict[str, Any] | None]:

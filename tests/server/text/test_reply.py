@@ -48,7 +48,7 @@ def test_a_stop_string_inside_a_run_of_accepted_tokens(text: str, sent: str, n_t
     assert reply.feed(step("go ")) == "go "
     assert reply.feed(step(text, *["d"] * 6, n_drafted=6)) == sent
     assert reply.stopped
-    assert reply.n_tokens == 3 + n_tokens
+    assert reply.n_predicted == 3 + n_tokens
     assert reply.end() == ""
     counted = reply.stats(stats(d=DrafterCount(40, 30)))
     assert (counted.n_predicted, counted.n_accepted) == (3 + n_tokens, n_accepted)
@@ -62,7 +62,7 @@ def test_a_stop_string_over_two_steps_and_two_drafters():
     assert not reply.stopped
     assert reply.feed(step("Yz", "e", "e", n_drafted=2)) == ""
     assert reply.stopped
-    assert reply.n_tokens == 4
+    assert reply.n_predicted == 4
     counted = reply.stats(stats(d=DrafterCount(1, 1), e=DrafterCount(3, 3)))
     assert (counted.n_drafted, counted.n_accepted) == (4, 3)
     assert {name: count.accepted for name, count in counted.drafters.items()} == {"d": 1, "e": 2}
@@ -85,7 +85,7 @@ def test_a_stop_token_is_counted_but_is_no_text(vocabulary: FakeVocabulary):
     reply = ReplyText(vocabulary, ())
     assert reply.feed(Committed((ord("a"), IM_END), (None, "d"), 1)) == "a"
     assert reply.end() == ""
-    assert reply.n_tokens == 2
+    assert reply.n_predicted == 2
 
 
 @pytest.mark.parametrize(("text", "reason"), [("abX", "length"), ("abXY", "stop")])
