@@ -1,7 +1,7 @@
-"""A radix tree over token ids: which of many sequences begins most like a given one.
+"""A radix tree over token ids: which of many sequences shares the longest prefix with a given one.
 
-Every edge is a tuple of tokens and every comparison one of slices, so the interpreter loops over nodes, of
-which there are fewer than twice as many as sequences, and C over tokens. Pure; not thread-safe.
+Edges are tuples of tokens, compared by slices: the interpreter loops over nodes, fewer than two for each
+sequence, and C over tokens. Pure; not thread-safe.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Tokens: TypeAlias = list[int] | tuple[int, ...]
 
 
 def common_prefix(a: S, b: S) -> int:
-    """How many leading items are equal. Bisects over slices, which compare in C."""
+    """The number of equal leading items. Bisects over slices, which compare in C."""
     low, high = 0, min(len(a), len(b))
     while low < high:
         middle = (low + high + 1) // 2
@@ -27,10 +27,10 @@ def common_prefix(a: S, b: S) -> int:
 
 
 class _RadixNode(Generic[K]):
-    """The sequences that begin with the edges from the root to here, `depth` tokens together.
+    """The sequences that begin with the `depth` tokens of the edges from the root to here.
 
-    here: keys of those that end here, with the stamp of their last use. n_keys counts, and latest is the
-    highest stamp of, the keys here and below. But for a root, a node has keys here or two children.
+    here: stamp of the last use by key, for sequences that end here. n_keys, latest: number and highest stamp
+    of the keys here and below. Every node but a root has keys here or at least two children.
     """
 
     __slots__ = ("children", "depth", "edge", "here", "latest", "n_keys", "parent")
@@ -47,14 +47,14 @@ class _RadixNode(Generic[K]):
             parent.children[edge[0]] = self
 
     def newest(self) -> int:
-        """What latest has to be."""
+        """The value that latest must have."""
         stamps = [*self.here.values(), *(child.latest for child in self.children.values())]
         return max(stamps, default=0)
 
 
 class RadixIndex(Generic[K]):
-    """Keys and the sequence of each. Several keys may have equal sequences. Those of different salts are in
-    different trees and never match each other."""
+    """A sequence of tokens for each key; several keys may have equal ones. Every salt has a tree of its
+    own."""
 
     def __init__(self) -> None:
         self._roots: dict[str, _RadixNode[K]] = {}  # by salt; none is empty
@@ -70,7 +70,7 @@ class RadixIndex(Generic[K]):
         return key in self._ends
 
     def insert(self, key: K, tokens: Tokens, salt: str = "") -> None:
-        """Have the key stand for this sequence, and for no other one that it stood for before."""
+        """Set the sequence of a key, in place of an earlier one."""
         if key in self._ends:
             self.remove(key)
         if salt not in self._roots:
@@ -106,14 +106,14 @@ class RadixIndex(Generic[K]):
             del self._roots[salt]
 
     def touch(self, key: K) -> None:
-        """Count the key as the one used last. Raises KeyError if it is not there."""
+        """Make the key the one used last. Raises KeyError if it is not there."""
         node = self._ends[key]
         del self._keys[node.here[key]]
         self._mark(key, node)
 
     def match(self, tokens: Tokens, salt: str = "") -> tuple[int, K | None]:
-        """The length of the longest prefix that a sequence of this salt has in common with these tokens, and
-        the last used key that has it; (0, None) if no sequence begins alike."""
+        """The length of the longest common prefix with a sequence of this salt, and the last used key that
+        has it; (0, None) if there is none."""
         root = self._roots.get(salt)
         if root is None:
             return 0, None
@@ -121,7 +121,7 @@ class RadixIndex(Generic[K]):
         return (length, self._keys[node.latest]) if length else (0, None)
 
     def match_whole(self, tokens: Tokens, salt: str = "") -> tuple[int, K | None]:
-        """The same among the sequences that are, from beginning to end, a prefix of these tokens."""
+        """match() among the sequences that are a prefix of these tokens as a whole."""
         root = self._roots.get(salt)
         if root is None:
             return 0, None
@@ -131,15 +131,15 @@ class RadixIndex(Generic[K]):
         return (node.depth, self._keys[max(node.here.values())]) if node.depth else (0, None)
 
     def shared(self, key: K) -> int:
-        """How many leading tokens of the key's sequence another one of its salt has too. Raises KeyError if
-        the key is not there."""
+        """Leading tokens that another sequence of this salt shares with the key's. Raises KeyError if the key
+        is not there."""
         node = self._ends[key]
         while node.parent and node.n_keys == 1:
             node = node.parent
         return node.depth
 
     def check(self) -> None:
-        """Raises AssertionError unless all trees are as small as they can be and their counts are right."""
+        """Raises AssertionError unless all trees are minimal and all counts right."""
         n_keys = 0
         for root in self._roots.values():
             assert root.n_keys, "an empty tree"
@@ -161,8 +161,8 @@ class RadixIndex(Generic[K]):
         assert n_keys == len(self._ends) == len(self._salts) == len(self._keys), "a lost key"
 
     def _descend(self, root: _RadixNode[K], tokens: tuple[int, ...]) -> tuple[_RadixNode[K], int]:
-        """The deepest node of which the edge agrees with the tokens, in part at least, and how many tokens
-        agree in all: fewer than its depth if only a part of its edge does."""
+        """The deepest node whose edge agrees with the tokens, at least in part, and the number of tokens that
+        agree in all: below its depth if only a part of the edge does."""
         node, length = root, 0
         while length == node.depth and length < len(tokens):
             child = node.children.get(tokens[length])
@@ -195,8 +195,8 @@ def _split(node: _RadixNode[K], depth: int) -> _RadixNode[K]:
 
 
 def _prune(node: _RadixNode[K]) -> _RadixNode[K]:
-    """Drop a node that lost a key, if nothing is left of it, and one that only leads to another one. Returns
-    the deepest node whose latest key may have been that one."""
+    """Drop a node that lost its last key, and join one that has only one child left with it. Returns the
+    deepest node whose `latest` may be of the removed key."""
     if node.parent and not node.n_keys:
         del node.parent.children[node.edge[0]]
         node = node.parent
