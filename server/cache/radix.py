@@ -6,7 +6,7 @@ sequence, and C over tokens. Pure; not thread-safe.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from typing import Generic, TypeAlias, TypeVar
 
 K = TypeVar("K", bound=Hashable)
@@ -46,6 +46,13 @@ class _RadixNode(Generic[K]):
         if parent:
             parent.children[edge[0]] = self
 
+    def upwards(self) -> Iterator[_RadixNode[K]]:
+        """This node and all above it."""
+        node: _RadixNode[K] | None = self
+        while node:
+            yield node
+            node = node.parent
+
     def newest(self) -> int:
         """The value that latest must have."""
         stamps = [*self.here.values(), *(child.latest for child in self.children.values())]
@@ -73,19 +80,16 @@ class RadixIndex(Generic[K]):
         """Set the sequence of a key, in place of an earlier one."""
         if key in self._ends:
             self.remove(key)
-        if salt not in self._roots:
-            self._roots[salt] = _RadixNode(None, ())
         sequence = tuple(tokens)
-        node, length = self._descend(self._roots[salt], sequence)
+        self._roots.setdefault(salt, _RadixNode(None, ()))
+        node, length = self._descend(salt, sequence)
         if length < node.depth:
             node = _split(node, length)
         if length < len(sequence):
             node = _RadixNode(node, sequence[length:])
         self._ends[key], self._salts[key] = node, salt
-        above: _RadixNode[K] | None = node
-        while above:
+        for above in node.upwards():
             above.n_keys += 1
-            above = above.parent
         self._mark(key, node)
 
     def remove(self, key: K) -> None:
@@ -94,14 +98,12 @@ class RadixIndex(Generic[K]):
         salt = self._salts.pop(key)
         stamp = node.here.pop(key)
         del self._keys[stamp]
-        above: _RadixNode[K] | None = node
-        while above:
+        for above in node.upwards():
             above.n_keys -= 1
-            above = above.parent
-        above = _prune(node)
-        while above and above.latest == stamp:
+        for above in _prune(node).upwards():
+            if above.latest != stamp:
+                break
             above.latest = above.newest()
-            above = above.parent
         if not self._roots[salt].n_keys:
             del self._roots[salt]
 
@@ -114,18 +116,12 @@ class RadixIndex(Generic[K]):
     def match(self, tokens: Tokens, salt: str = "") -> tuple[int, K | None]:
         """The length of the longest common prefix with a sequence of this salt, and the last used key that
         has it; (0, None) if there is none."""
-        root = self._roots.get(salt)
-        if root is None:
-            return 0, None
-        node, length = self._descend(root, tuple(tokens))
+        node, length = self._descend(salt, tuple(tokens))
         return (length, self._keys[node.latest]) if length else (0, None)
 
     def match_whole(self, tokens: Tokens, salt: str = "") -> tuple[int, K | None]:
         """match() among the sequences that are a prefix of these tokens as a whole."""
-        root = self._roots.get(salt)
-        if root is None:
-            return 0, None
-        node, length = self._descend(root, tuple(tokens))
+        node, length = self._descend(salt, tuple(tokens))
         while node.parent and (node.depth > length or not node.here):
             node = node.parent
         return (node.depth, self._keys[max(node.here.values())]) if node.depth else (0, None)
@@ -160,10 +156,10 @@ class RadixIndex(Generic[K]):
             n_keys += root.n_keys
         assert n_keys == len(self._ends) == len(self._salts) == len(self._keys), "a lost key"
 
-    def _descend(self, root: _RadixNode[K], tokens: tuple[int, ...]) -> tuple[_RadixNode[K], int]:
+    def _descend(self, salt: str, tokens: tuple[int, ...]) -> tuple[_RadixNode[K], int]:
         """The deepest node whose edge agrees with the tokens, at least in part, and the number of tokens that
         agree in all: below its depth if only a part of the edge does."""
-        node, length = root, 0
+        node, length = self._roots.get(salt) or _RadixNode[K](None, ()), 0
         while length == node.depth and length < len(tokens):
             child = node.children.get(tokens[length])
             if child is None:
@@ -177,10 +173,8 @@ class RadixIndex(Generic[K]):
         self._stamp += 1
         self._keys[self._stamp] = key
         node.here[key] = self._stamp
-        above: _RadixNode[K] | None = node
-        while above:
+        for above in node.upwards():
             above.latest = self._stamp
-            above = above.parent
 
 
 def _split(node: _RadixNode[K], depth: int) -> _RadixNode[K]:
