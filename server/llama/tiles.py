@@ -100,7 +100,7 @@ class Tiles:
     def recall(self, memory: object) -> bool:
         """Continue from what memory() gave for this machine and model. False, with nothing changed, if that
         is not plausible."""
-        known = numbers(memory)
+        known = _numbers(memory)
         few, many = known[:N_NUMBERS], known[N_NUMBERS:]
         if len(known) != 2 * N_NUMBERS or not (_plausible(few) and _plausible(many)):
             return False
@@ -109,7 +109,7 @@ class Tiles:
         return True
 
 
-def numbers(memory: object) -> list[float]:
+def _numbers(memory: object) -> list[float]:
     """A list of finite numbers that are not negative; anything else as an empty one."""
     found = cast(list[Any], memory) if isinstance(memory, list) else []
     return found if all(isinstance(one, float) and 0.0 <= one < math.inf for one in found) else []
