@@ -57,7 +57,9 @@ class Snapshots:
 
     def keeps(self, n_tokens: int, n_bytes: float, idle: int = 0) -> bool:
         """Whether a state of this size, put now, would be kept until `idle` others are used."""
-        return self._disk is not None or self._catalogue.keeps(n_tokens, n_bytes, self._memory_bytes, idle)
+        if self._disk or not self._memory_bytes:
+            return self._disk is not None
+        return self._catalogue.keeps(n_tokens, n_bytes, self._memory_bytes, idle)
 
     @property
     def free_bytes(self) -> int:

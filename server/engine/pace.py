@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import Any, cast
 
 from server.cache.catalogue import Found
-from server.estimators import N_MOMENTS, Slope, numbers
+from server.estimators import N_MOMENTS, Slope
 
 # Of a measured time. Off by two: twice, one disturbed step has conversations evaluated that should be loaded;
 # half, a start value counts for ten moves.
@@ -62,7 +64,7 @@ class MoveCosts:
     def recall(self, memory: object) -> bool:
         """Continue from what memory() gave for this machine and model. False, with nothing changed, if that
         is not plausible."""
-        known = numbers(memory)
+        known = _numbers(memory)
         if len(known) != 4 + 2 * N_MOMENTS or known[0] != FORM or not all(known[1:3]):
             return False
         token, step = known[4 : 4 + N_MOMENTS], known[4 + N_MOMENTS :]
@@ -71,6 +73,12 @@ class MoveCosts:
         self.token_s, self.byte_s, self.cell_bytes = known[1:4]
         self._token.moments, self._step.moments = token, step
         return True
+
+
+def _numbers(memory: object) -> list[float]:
+    """A list of finite numbers that are not negative; anything else as an empty one."""
+    found = cast(list[Any], memory) if isinstance(memory, list) else []
+    return found if all(isinstance(one, float) and 0.0 <= one < math.inf for one in found) else []
 
 
 def _plausible(moments: Sequence[float]) -> bool:

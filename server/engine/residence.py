@@ -46,7 +46,7 @@ class Residence:
         self._backend = backend
         self._n_held = n_held
         self._sequences = sequences
-        self.snapshots: Snapshots | None = None  # the tiers below
+        self.snapshots = Snapshots(memory_bytes=0)  # the tiers below: none
         self._kept: Kept | None = None
         self._copies = Copies()
         self.cache = PrefixCache(sequences.n_main, partial=backend.can_trim)
@@ -66,13 +66,13 @@ class Residence:
         found = self._found(tokens, salt, busy)
         self._fit_copies()
         if found is not None and found.tier != "memory":
-            if self.snapshots is not None:
-                self.snapshots.fetch(found.key)
+            self.snapshots.fetch(found.key)
             return LATER
         reuse = self.cache.take(tokens, busy, salt=salt)
         if reuse is None:
             return None
-        data = self._payload(found)  # before anything is saved, which may push it out of memory
+        # before anything is saved, which may push it out of memory
+        data = self.snapshots.get(found.key, found.length) if found else None
         for leaving in (reuse.evicted, reuse.lost):
             self._save(leaving)
         self._copies.drop(reuse.seq)
@@ -83,7 +83,7 @@ class Residence:
 
     def make_way(self, n_tokens: int) -> None:
         """Before n_tokens are evaluated: move idle conversations to host memory, while that pays."""
-        if self.snapshots is None or not self.snapshots.memory_bytes:
+        if not self.snapshots.memory_bytes:
             return
         if not self.pace.cell_bytes and n_tokens <= LONG:
             return
@@ -95,14 +95,13 @@ class Residence:
 
     def at_work(self, busy: bool) -> None:
         """Whether the engine has anything to do: writing to disk gives way to it."""
-        if self.snapshots is not None:
-            self.snapshots.at_work(busy)
+        self.snapshots.at_work(busy)
 
     def copy_ahead(self) -> bool:
         """While the engine is idle: copy the state of one idle conversation, so that it can leave the KV
         cache at once; when all are copied, read one of the latest from disk. Uses free host memory only.
         Returns whether a state was copied, or one is being read."""
-        if self.snapshots is None or not self.snapshots.memory_bytes:
+        if not self.snapshots.memory_bytes:
             return False
         self._fit_copies()
         for resting in self._worth_saving():
@@ -117,8 +116,7 @@ class Residence:
 
     def _fit_copies(self) -> None:
         """Leave room to snapshots, which may have come from disk meanwhile."""
-        if self.snapshots is not None:
-            self._copies.shrink(self.snapshots.free_bytes)
+        self._copies.shrink(self.snapshots.free_bytes)
 
     def place_alone(self, salt: str) -> Reuse | None:
         """An empty sequence of an empty KV cache."""
@@ -189,8 +187,6 @@ class Residence:
 
     def save_all(self, timeout_s: float) -> None:
         """Save all idle conversations, and wait until the disk has them."""
-        if self.snapshots is None:
-            return
         if self._kept is not None:
             self._kept.keep(self.pace.memory())
         self.at_work(False)
@@ -202,18 +198,13 @@ class Residence:
 
     def _found(self, tokens: list[int], salt: str, busy: Mapping[int, list[int]]) -> Found | None:
         """The snapshot that is worth loading for this prompt."""
-        if self.snapshots is None or len(tokens) <= WORTH_SAVING:
+        if len(tokens) <= WORTH_SAVING:
             return None
         found = self.snapshots.match(tokens[:-1], salt)
         if found is None or not found.length:
             return None
         n_resident = self.cache.longest(tokens, busy, salt=salt)
         return found if self.pace.loading_pays(found, n_resident) else None
-
-    def _payload(self, found: Found | None) -> bytes | None:
-        if found is None or self.snapshots is None:
-            return None
-        return self.snapshots.get(found.key, found.length)
 
     def _load(self, found: Found, data: bytes, seq: int) -> bool:
         """Replace what the sequence holds by this snapshot. False if it has no room or is refused."""
@@ -227,14 +218,13 @@ class Residence:
         except BackendError as error:
             logger.warning("a saved conversation is not used: %s", error.message)
             self._sequences.trim(seq, 0)
-            if self.snapshots is not None:
-                self.snapshots.forget(found.key)
+            self.snapshots.forget(found.key)
             return False
         self.pace.moved(len(data), found.n_tokens, time.perf_counter() - began)
         return True
 
     def _save(self, leaving: Evicted | None) -> None:
-        if self.snapshots is None or leaving is None or len(leaving.tokens) < WORTH_SAVING:
+        if leaving is None or len(leaving.tokens) < WORTH_SAVING:
             return
         data = self._copies.take(leaving.seq, leaving.tokens)
         if data is None and self.snapshots.renew(leaving.tokens, leaving.salt):
@@ -258,13 +248,12 @@ class Residence:
     def _keeps(self, leaving: Evicted, idle: int = 0) -> bool:
         """Whether its state, if saved, is kept until `idle` other snapshots are used."""
         n = len(leaving.tokens)
-        return self.snapshots is not None and self.snapshots.keeps(n, n * self.pace.cell_bytes, idle)
+        return self.snapshots.keeps(n, n * self.pace.cell_bytes, idle)
 
     def _worth_saving(self) -> list[Evicted]:
         return [one for one in self.cache.idle() if len(one.tokens) >= WORTH_SAVING]
 
     def _is_safe(self, resting: Evicted) -> bool:
         """Whether its state was copied or saved already."""
-        if self._copies.has(resting.seq, resting.tokens):
-            return True
-        return self.snapshots is not None and self.snapshots.holds(resting.tokens, resting.salt)
+        copied = self._copies.has(resting.seq, resting.tokens)
+        return copied or self.snapshots.holds(resting.tokens, resting.salt)

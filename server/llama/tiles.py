@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from server.estimators import N_NUMBERS, Plane, numbers
+from server.estimators import N_NUMBERS, Plane
 
 TILE = 64  # rows: GGML_FA_TILE_Q of ggml-cpu, on every CPU
 # Of the past, per decode: about the last 200 count, which have contexts of many lengths. Off by two: 100, the
@@ -53,7 +53,7 @@ class Tiles:
     def recall(self, memory: object) -> bool:
         """Continue from what memory() gave for this machine and model. False, with nothing changed, if that
         is not plausible."""
-        known = numbers(memory)
+        known = _numbers(memory)
         few, many = known[:N_NUMBERS], known[N_NUMBERS:]
         if len(known) != 2 * N_NUMBERS or not (_plausible(few) and _plausible(many)):
             return False

@@ -1,7 +1,7 @@
-"""One guess of a draft model, from a row of its own: what the target will draw if it has a like row. Pure.
+"""One guess of a draft model from its row of logits: what the target draws if it has a similar row. Pure.
 
-A draft model's confidence only has to tell sure guesses from others (the gate learns how often each degree of
-it comes true), so it is had without a pass over the vocabulary.
+The gate learns how often each confidence comes true, so that a rough one will do, without a pass over the
+vocabulary.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from server.sampling.peaks import Peaks
 
 
 class DraftToken(NamedTuple):
-    """confidence: the estimated probability of the token, given all before it. runner_up: what to guess if it
-    is wrong, drafted: what the token is a sample of; None where that was not wanted."""
+    """confidence: the estimated probability of the token. runner_up: the next guess if it is wrong; drafted:
+    the distribution that it is a sample of; None if not asked for."""
 
     token: int
     confidence: float
@@ -26,8 +26,8 @@ class DraftToken(NamedTuple):
 
 
 def guess(row: Row, params: SamplingParams, position: int, *, second: bool) -> DraftToken:
-    """What `draw` gives, with its probability at temperature 1, and the likeliest other token: that a rival's
-    noise came near says less about the target than what the draft model thinks."""
+    """The result of draw(), its probability at temperature 1, and with `second` the likeliest other token,
+    which is a better guess than the one with the next highest noise."""
     peaks = Peaks(row)
     if not math.isfinite(peaks.top):  # a model that computes nonsense
         return DraftToken(int(row.argmax()), 0.0)
