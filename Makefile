@@ -51,7 +51,7 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.runtime: requirements.lock pyproject.toml | $(VENV)/bin/python
-	@echo "Installing into $(VENV). llama.cpp is compiled once: about five minutes on two cores, in silence."
+	@echo "Installing into $(VENV). llama.cpp is compiled once: about two minutes on two cores, in silence."
 	@echo 'set(LLAMA_BUILD_COMMON OFF)' > $(VENV)/llama.cmake
 	$(PIP) -r requirements.lock
 	$(PIP) --no-deps -e .
