@@ -64,7 +64,7 @@ class MoveCosts:
     def recall(self, memory: object) -> bool:
         """Continue from what memory() gave for this machine and model. False, with nothing changed, if that
         is not plausible."""
-        known = _numbers(memory)
+        known = numbers(memory)
         if len(known) != 4 + 2 * N_MOMENTS or known[0] != FORM or not all(known[1:3]):
             return False
         token, step = known[4 : 4 + N_MOMENTS], known[4 + N_MOMENTS :]
@@ -75,7 +75,7 @@ class MoveCosts:
         return True
 
 
-def _numbers(memory: object) -> list[float]:
+def numbers(memory: object) -> list[float]:
     """A list of finite numbers that are not negative; anything else as an empty one."""
     found = cast(list[Any], memory) if isinstance(memory, list) else []
     return found if all(isinstance(one, float) and 0.0 <= one < math.inf for one in found) else []

@@ -53,7 +53,7 @@ class Tiles:
     def recall(self, memory: object) -> bool:
         """Continue from what memory() gave for this machine and model. False, with nothing changed, if that
         is not plausible."""
-        known = _numbers(memory)
+        known = numbers(memory)
         few, many = known[:N_NUMBERS], known[N_NUMBERS:]
         if len(known) != 2 * N_NUMBERS or not (_plausible(few) and _plausible(many)):
             return False
