@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from server.estimators import N_NUMBERS, Plane
+from server.estimators import N_NUMBERS, Plane, numbers
 
 TILE = 64  # rows: GGML_FA_TILE_Q of ggml-cpu, on every CPU
 # Of the past, per decode: about the last 200 count, which have contexts of many lengths. Off by two: 100, the
