@@ -23,8 +23,8 @@ from drafters.model import ModelDrafter
 from drafters.worker import Worker
 from server.llama.backend import Logits
 from server.sampling.params import SamplingParams
-from server.speculation.messages import Commit, Draft, Message, Open, chain_next, chain_start
-from server.speculation.presence import Presence, VocabularyCard
+from server.speculation.wire.messages import Commit, Draft, Message, Open, chain_next, chain_start
+from server.speculation.wire.presence import Presence, VocabularyCard
 
 WARM_UP = 60  # turns
 MAX_AHEAD = 32

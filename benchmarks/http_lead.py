@@ -21,10 +21,10 @@ from typing import Any
 import orjson
 import uvloop
 
+from server.api.app import create_app
 from server.api.middleware import Edge
 from server.api.served import Health, ModelCard, Served
 from server.api.traffic import Traffic
-from server.app import create_app
 from server.engine.account import CURRENT
 from server.engine.engine import Engine
 from server.engine.events import Committed, Event, Finished
@@ -34,8 +34,8 @@ from server.engine.scheduler import Limits
 from server.engine.thread import EngineThread, LiveGeneration, Observer
 from server.errors import StartupError
 from server.grammar.compiler import Compiler
-from server.lead import GIL_SWITCH_S
-from server.listening import Door, DrainingServer, configured
+from server.lead.listening import Door, DrainingServer, configured
+from server.lead.startup import GIL_SWITCH_S
 from server.llama.fake import FakeBackend, FakeModel
 from server.sampling.params import SamplingParams
 from server.text.template import ChatTemplate

@@ -17,9 +17,9 @@ from server.llama.fake import FakeVocabulary
 from server.sampling.draw import draw
 from server.sampling.noise import mix
 from server.sampling.params import SamplingParams
-from server.speculation.bus import Listener
-from server.speculation.messages import Close, Commit, Draft, Message, Open, chain_next
-from server.speculation.presence import Presence, VocabularyCard
+from server.speculation.wire.bus import Listener
+from server.speculation.wire.messages import Close, Commit, Draft, Message, Open, chain_next
+from server.speculation.wire.presence import Presence, VocabularyCard
 
 N_PROMPT = 512  # tokens
 N_ROWS = 48  # different rows of a set

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from benchmarks import report
-from drafters.settings import BUNDLED_MODEL as BUNDLED_DRAFT
+from drafters.drafter_settings import BUNDLED_MODEL as BUNDLED_DRAFT
 from server.errors import DuoError, StartupError
 from server.flags import n_cores
 from server.settings import BUNDLED_MODEL

@@ -19,7 +19,7 @@ from benchmarks import program, report, texts
 from benchmarks.client import Reply, ask
 from benchmarks.processes import Command, Process, duo, on_device
 from benchmarks.prompts import Prompt, load
-from server.embedded import EmbeddedServer
+from server.local.embedded import EmbeddedServer
 from server.settings import BUNDLED_MODEL
 
 TIERS = ("width-stable", "default")

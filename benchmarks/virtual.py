@@ -28,11 +28,11 @@ from server.engine.scheduler import Limits
 from server.llama.backend import Batch, Logits
 from server.llama.fake import FakeBackend, FakeModel, FakeVocabulary
 from server.sampling.params import SamplingParams
-from server.speculation.bus import Listener
-from server.speculation.messages import Close, Commit, Message, Open, decode, encode
-from server.speculation.presence import Presence, vocabulary_card
-from server.speculation.remote import RemoteDrafters
+from server.speculation.sources.remote import RemoteDrafters
 from server.speculation.speculator import Policy, Speculator
+from server.speculation.wire.bus import Listener
+from server.speculation.wire.messages import Close, Commit, Message, Open, decode, encode
+from server.speculation.wire.presence import Presence, vocabulary_card
 
 TT_US = 12_000  # of a plain step: divisible by many r, so that drafts and steps meet as in the formulas
 N_SEQS = 4

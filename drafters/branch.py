@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from drafters.guessing import DraftGuess
-from server.speculation.messages import MAX_NODES, chain_next
+from server.speculation.wire.messages import MAX_NODES, chain_next
 
 NO_SEQ = -1
 

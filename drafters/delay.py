@@ -7,9 +7,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from server.speculation.bus import Bus, Listener
-from server.speculation.messages import Message
-from server.speculation.presence import Presence
+from server.speculation.wire.bus import Bus, Listener
+from server.speculation.wire.messages import Message
+from server.speculation.wire.presence import Presence
 
 
 class DelayedBus:

@@ -10,7 +10,7 @@ from drafters.branch import NO_SEQ, Branch
 from drafters.guessing import DraftGuess
 from server.cache.prefix import common_prefix
 from server.sampling.params import SamplingParams
-from server.speculation.messages import MAX_NODES, ROOT, Commit, Draft, Open, chain_next
+from server.speculation.wire.messages import MAX_NODES, ROOT, Commit, Draft, Open, chain_next
 
 GREEDY = SamplingParams(temperature=0.0)
 COLDEST = 1e-6  # temperature: below it, scores overflow

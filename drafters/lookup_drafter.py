@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from drafters.draft_session import DraftSession
 from server.estimators import Smoothed
-from server.speculation.lookup import Lookup, LookupGuess, LookupPool
+from server.speculation.sources.lookup import Lookup, LookupGuess, LookupPool
 
 PORTION = 4096  # tokens indexed in one step: about ten milliseconds
 PATH_MIN = 0.05  # guesses of a path less likely than this are not worth telling

@@ -9,7 +9,7 @@ from drafters.draft_session import GREEDY, DraftSession
 from drafters.drafter import Drafter
 from drafters.retokenising import Growing, text_of, translated
 from server.llama.backend import Vocabulary
-from server.speculation.messages import Open, chain_start
+from server.speculation.wire.messages import Open, chain_start
 
 
 @dataclass(slots=True)

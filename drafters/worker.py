@@ -12,9 +12,9 @@ from typing import TypeAlias
 from drafters.draft_session import DraftSession
 from drafters.drafter import Drafter
 from server.errors import BackendError
-from server.speculation.bus import Bus
-from server.speculation.messages import Close, Commit, Message, Open, Refuse, Want
-from server.speculation.presence import Presence
+from server.speculation.wire.bus import Bus
+from server.speculation.wire.messages import Close, Commit, Message, Open, Refuse, Want
+from server.speculation.wire.presence import Presence
 
 logger = logging.getLogger("duo.drafter")
 

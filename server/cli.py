@@ -44,38 +44,38 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _up(argv: Sequence[str]) -> int:
     settings = read(UpSettings, argv)
-    from server.up import up
+    from server.local.up import up
 
     return up(settings)
 
 
 def _serve(argv: Sequence[str]) -> int:
     settings = read(LeadSettings, argv)
-    from server.lead import serve
+    from server.lead.startup import serve
 
     return serve(settings)
 
 
 def _draft(argv: Sequence[str]) -> int:
-    from drafters.cli import main as draft
+    from drafters.drafter_cli import main as draft
 
     return draft(list(argv))
 
 
 def _chat(argv: Sequence[str]) -> int:
-    from server.chat import ChatSettings, chat
+    from server.terminal.chat_command import ChatSettings, chat
 
     return chat(read(ChatSettings, argv))
 
 
 def _top(argv: Sequence[str]) -> int:
-    from server.top import TopSettings, top
+    from server.terminal.top import TopSettings, top
 
     return top(read(TopSettings, argv))
 
 
 def _probe(argv: Sequence[str]) -> int:
-    from server.probe import ProbeSettings, probe
+    from server.terminal.probe import ProbeSettings, probe
 
     return probe(read(ProbeSettings, argv))
 

@@ -10,10 +10,10 @@ import httpx
 from pydantic import AfterValidator, Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from server.door import DoorSettings
+from server.lead.door import DoorSettings
+from server.llama.model_settings import ModelSettings, Texts
 from server.llama.options import Weights
 from server.llama.parts import model_name
-from server.llama.settings import ModelSettings, Texts
 from server.sampling.params import SamplingParams
 
 BUNDLED_MODEL = Path(__file__).parent / "models" / "duo-tiny-q8_0.gguf"

@@ -6,19 +6,20 @@ import socket
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import uvloop
 
+from server.api.app import create_app
 from server.api.middleware import Edge
 from server.api.served import DrafterHealth, Health, ModelCard, Served
 from server.api.traffic import Traffic
-from server.app import create_app
 from server.engine.engine import Engine
 from server.engine.scheduler import Limits
 from server.engine.thread import Bounds, EngineThread
 from server.grammar.compiler import Compiler
-from server.listening import Door, DrainingServer, configured
+from server.lead.listening import Door, DrainingServer, configured
 from server.llama.fake import FakeBackend
 from server.sampling.params import SamplingParams
 from server.text.template import ChatTemplate
@@ -45,6 +46,12 @@ class Lead:
         """Wait until no session is active or queued, then Engine.check()."""
         self.until(lambda engine: self.served.history.idle and not engine.n_active and not engine.n_waiting)
         self.thread.engine.check()
+
+
+def _health(thread: EngineThread, n_slots: int) -> Health:
+    drafters = (DrafterHealth("d", "toy", "refused", "vocabulary sizes differ", {"stale": 2}),)
+    status = "stuck" if thread.stuck() else "draining" if thread.draining else "ok"
+    return Health(status, n_slots, thread.engine.n_active, 0, 1.5, drafters)
 
 
 @contextmanager
@@ -77,18 +84,13 @@ def serving(
             observers=[traffic],
         )
 
-        def health() -> Health:
-            drafters = (DrafterHealth("d", "toy", "refused", "vocabulary sizes differ", {"stale": 2}),)
-            status = "stuck" if thread.stuck() else "draining" if thread.draining else "ok"
-            return Health(status, n_slots, thread.engine.n_active, 0, 1.5, drafters)
-
         served = Served(
             thread,
             backend.vocab,
             ChatTemplate(template),
             ModelCard("toy", 1, backend.n_ctx, 1000, "a toy"),
             SamplingParams(0.0),
-            health,
+            partial(_health, thread, n_slots),
             "fp",
             grammars=Compiler(backend.vocab),
             traffic=traffic,

@@ -14,10 +14,10 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import TypeAlias
 
-from server.speculation.bus import Listener
-from server.speculation.counters import BusCounters
-from server.speculation.messages import Message, WireError, decode, encode
-from server.speculation.presence import Presence
+from server.speculation.wire.bus import Listener
+from server.speculation.wire.bus_counters import BusCounters
+from server.speculation.wire.messages import Message, WireError, decode, encode
+from server.speculation.wire.presence import Presence
 
 Tamper: TypeAlias = Callable[[str, bytes], Sequence[bytes]]
 _Delivery: TypeAlias = tuple["MemoryBus", bytes | tuple[Presence, ...]]  # a message, or the peers

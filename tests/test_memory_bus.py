@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from server.speculation.messages import Close, Message, Want, encode
-from server.speculation.presence import Presence, Role, VocabularyCard
+from server.speculation.wire.messages import Close, Message, Want, encode
+from server.speculation.wire.presence import Presence, Role, VocabularyCard
 from tests.memory_bus import MemoryBus, MemoryPool
 
 

@@ -7,8 +7,8 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from server.api.chat.route import parse
-from server.api.chat.schema import ChatRequest
+from server.api.chat.chat_request import ChatRequest
+from server.api.chat.chat_route import parse
 from server.api.delivery import Json, unless_gone
 from server.api.form_of_reply import setting_of
 from server.api.incoming import aside

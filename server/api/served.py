@@ -13,11 +13,11 @@ from server.api.rpc.handles import Handles
 from server.api.traffic import Traffic
 from server.cache.counts import NOTHING, TierCounts
 from server.cache.named import NamedFiles
-from server.embedding import EmbeddingWorker
 from server.engine.engine import Engine
 from server.engine.generate import Generator
 from server.grammar.compiler import Compiler
 from server.llama.backend import Vocabulary
+from server.llama.embedding_worker import EmbeddingWorker
 from server.sampling.params import SamplingParams
 from server.text.room import Room
 from server.text.template import ChatTemplate

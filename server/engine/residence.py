@@ -16,7 +16,7 @@ from server.cache.catalogue import Found
 from server.cache.prefix import Evicted, PrefixCache, Reuse
 from server.cache.snapshots import Snapshots
 from server.engine.copies import Copies
-from server.engine.pace import MoveCosts
+from server.engine.move_costs import MoveCosts
 from server.engine.sequences import Sequences
 from server.errors import BackendError
 from server.llama.backend import Backend

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from server.speculation.remote import RemoteDrafters
-from server.speculation.trial import Trial
+from server.speculation.gating.trial import Trial
+from server.speculation.sources.remote import RemoteDrafters
 
 
 class Neighbours:

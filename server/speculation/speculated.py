@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from server.engine.request import Speculation
 from server.sampling.params import SamplingParams
-from server.speculation.acceptance import Acceptance
-from server.speculation.lookup import Lookup, PredictedReply
-from server.speculation.tree import ScoredTree
+from server.speculation.gating.acceptance import Acceptance
+from server.speculation.gating.tree import ScoredTree
+from server.speculation.sources.lookup import Lookup, PredictedReply
 
 
 @dataclass(slots=True)

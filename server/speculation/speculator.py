@@ -16,20 +16,20 @@ from server.engine.proposer import NOTHING, Ask, Planned, Proposal, Proposer, Ti
 from server.engine.request import Speculation
 from server.estimators import Ratio
 from server.sampling.params import SamplingParams
-from server.speculation.acceptance import Acceptance
-from server.speculation.aftermath import Aftermath
-from server.speculation.costs import StepCosts
-from server.speculation.gate import choose, with_losses
-from server.speculation.inline import InlineDrafter
-from server.speculation.lookup import Lookup, LookupPool, PredictedReply
-from server.speculation.messages import chain_start
+from server.speculation.gating.acceptance import Acceptance
+from server.speculation.gating.aftermath import Aftermath
+from server.speculation.gating.costs import StepCosts
+from server.speculation.gating.gate import choose, with_losses
+from server.speculation.gating.tree import Offer, OfferBounds, ScoredTree
+from server.speculation.gating.widths import Offered, Widths
 from server.speculation.neighbours import Neighbours
 from server.speculation.policy import Policy
-from server.speculation.remote import DrafterRecord, RemoteDrafters
+from server.speculation.sources.inline import InlineDrafter
+from server.speculation.sources.lookup import Lookup, LookupPool, PredictedReply
+from server.speculation.sources.remote import DrafterRecord, RemoteDrafters
+from server.speculation.sources.synchronous import SOURCE, Synchronous
 from server.speculation.speculated import Speculated
-from server.speculation.synchronous import SOURCE, Synchronous
-from server.speculation.tree import Offer, OfferBounds, ScoredTree
-from server.speculation.widths import Offered, Widths
+from server.speculation.wire.messages import chain_start
 
 GRAMMAR = "grammar"
 # Of the past, per step: about the last 20 steps count. Off by two: 10, the gate follows single lucky steps;

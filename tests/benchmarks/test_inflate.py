@@ -12,7 +12,7 @@ import pytest
 from benchmarks.gguf_file import GGUFSource, Kind, PlannedTensor, write
 from benchmarks.inflate import convert, inflate, main, read_shape
 from benchmarks.shape import Shape, choose, parse_count
-from drafters.settings import BUNDLED_MODEL as DRAFT
+from drafters.drafter_settings import BUNDLED_MODEL as DRAFT
 from server.errors import StartupError
 from server.llama.backend import Batch, Logits
 from server.llama.llamacpp import LlamaBackend, LlamaOptions

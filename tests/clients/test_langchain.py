@@ -21,7 +21,7 @@ from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 from pydantic import BaseModel, Field
 
 from server.api.served import Embedding, ModelCard
-from server.embedding import EmbeddingWorker
+from server.llama.embedding_worker import EmbeddingWorker
 from server.llama.fake_embedder import FakeEmbedder
 from tests.clients.written import writing
 from tests.http_lead import Lead

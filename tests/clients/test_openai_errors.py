@@ -17,7 +17,7 @@ from server.api.access import Access
 from server.api.middleware import Edge
 from server.engine.thread import Bounds
 from server.errors import BackendError
-from server.listening import Door
+from server.lead.listening import Door
 from server.llama.fake import FakeBackend, FakeModel
 from tests.clients.written import writing
 from tests.http_lead import Lead, serving

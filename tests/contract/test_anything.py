@@ -20,7 +20,7 @@ from schemathesis.specs.openapi import checks as openapi
 
 from server.api.served import Embedding, ModelCard
 from server.cache.named import NamedFiles
-from server.embedding import EmbeddingWorker
+from server.llama.embedding_worker import EmbeddingWorker
 from server.llama.fake import FakeBackend, FakeModel
 from server.llama.fake_embedder import FakeEmbedder
 from tests.http_lead import Lead, serving

@@ -11,8 +11,8 @@ from drafters.worker import Worker
 from server.llama.backend import Batch
 from server.llama.fake import FakeBackend, FakeModel, FakeVocabulary
 from server.sampling.params import SamplingParams
-from server.speculation.messages import Commit, Draft, Message, Open, Want, chain_next, chain_start
-from server.speculation.presence import Presence, vocabulary_card
+from server.speculation.wire.messages import Commit, Draft, Message, Open, Want, chain_next, chain_start
+from server.speculation.wire.presence import Presence, vocabulary_card
 from tests.memory_bus import MemoryPool
 
 CARD = vocabulary_card(FakeVocabulary())

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from drafters.draft_session import GREEDY, DraftSession
 from drafters.guessing import DraftGuess
 from server.sampling.params import SamplingParams
-from server.speculation.messages import MAX_NODES, Commit, Open, chain_next, chain_start
+from server.speculation.wire.messages import MAX_NODES, Commit, Open, chain_next, chain_start
 
 PROMPT = (5, 6, 7)
 

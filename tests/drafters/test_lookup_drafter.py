@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from drafters.lookup_drafter import PORTION, LookupDrafter
-from server.speculation.messages import Close
+from server.speculation.wire.messages import Close
 from tests.drafters.scene import Scene, commit, open_
 
 SAID = tuple(b"one two three four five six seven eight nine ten. ")

@@ -12,8 +12,8 @@ import pytest
 from drafters.delay import DelayedBus
 from drafters.replay import BRANCH_LENGTH, ReplayDrafter, Script, read_texts
 from server.errors import StartupError
-from server.speculation.messages import Draft, Message, Want
-from server.speculation.presence import Presence
+from server.speculation.wire.messages import Draft, Message, Want
+from server.speculation.wire.presence import Presence
 from tests.drafters.scene import LEAD, OWN, Scene, commit, open_
 from tests.memory_bus import MemoryPool
 

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from drafters.drafter_settings import BUNDLED_MODEL
 from drafters.guessing import DraftGuess
 from drafters.model import ModelDrafter
 from drafters.retokenising import REDONE, Growing, text_of, tokens_of, translated
-from drafters.settings import BUNDLED_MODEL
 from drafters.translating import TranslatingDrafter
 from server.llama.fake import IM_END, FakeBackend, FakeModel, FakeVocabulary
 from server.llama.llamacpp import LlamaBackend, LlamaOptions
-from server.speculation.messages import Close
+from server.speculation.wire.messages import Close
 from tests.drafters.scene import ENDLESS, PROMPT, Scene, commit, open_, told
 
 BYTES = FakeVocabulary()

@@ -17,7 +17,7 @@ from server.llama.fake import FakeBackend, FakeModel
 from server.sampling.draw import draw
 from server.sampling.noise import gumbel, mix
 from server.sampling.params import SamplingParams
-from server.speculation.messages import ROOT, Close, Commit, Draft, chain_next, chain_start
+from server.speculation.wire.messages import ROOT, Close, Commit, Draft, chain_next, chain_start
 from tests.drafters.scene import ENDLESS, PROMPT, Scene, commit, open_, told
 
 DOUBTFUL = FakeModel(eog_rate=0.0, sharpness=3.0)

@@ -14,7 +14,7 @@ from server.errors import BackendError
 from server.llama.backend import Batch, Logits
 from server.llama.fake import FakeBackend
 from server.sampling.params import SamplingParams
-from server.speculation.messages import Close, Commit, Draft, Message, Open, Refuse, Want, chain_next
+from server.speculation.wire.messages import Close, Commit, Draft, Message, Open, Refuse, Want, chain_next
 from tests.drafters.scene import ENDLESS, LEAD, PROMPT, Scene, commit, open_, told
 
 # -- what is said

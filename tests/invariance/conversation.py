@@ -8,10 +8,10 @@ from functools import cache, partial
 from itertools import count
 from typing import Any, NamedTuple, TypeAlias
 
-from server.api.translate import seed_of_choice
+from server.api.engine_requests import seed_of_choice
 from server.engine.events import Committed, Stats
 from server.engine.request import GenerationRequest
-from server.grammar.constraint import compile_gbnf
+from server.grammar.grammar_constraint import compile_gbnf
 from server.llama.fake import FakeBackend
 from server.sampling.constraint import Constraint
 from server.sampling.logprobs import TokenLogprobs
@@ -108,7 +108,7 @@ class Client:
         self._n_seen = len(self.outcome.events)
         if self.reply.stopped and not self.outcome.ended:
             if self.late == 0:
-                self.cancel(self.reply.n_tokens)
+                self.cancel(self.reply.n_predicted)
             self.late -= 1
 
     @property
@@ -117,7 +117,7 @@ class Client:
         return self.outcome.finished.stats
 
     def seen(self) -> Seen:
-        outcome, n = self.outcome, self.reply.n_tokens
+        outcome, n = self.outcome, self.reply.n_predicted
         logprobs = [one for e in outcome.events if isinstance(e, Committed) for one in e.logprobs]
         stats = self.reply.stats(self.stats)
         return Seen(

@@ -12,11 +12,11 @@ from typing import TypeAlias
 from server.engine.scheduler import Limits
 from server.llama.backend import Batch, Logits
 from server.llama.fake import FakeBackend, FakeVocabulary
-from server.speculation.inline import InlineDrafter
 from server.speculation.policy import Policy
-from server.speculation.presence import Presence, VocabularyCard, vocabulary_card
-from server.speculation.remote import RemoteDrafters
+from server.speculation.sources.inline import InlineDrafter
+from server.speculation.sources.remote import RemoteDrafters
 from server.speculation.speculator import Speculator
+from server.speculation.wire.presence import Presence, VocabularyCard, vocabulary_card
 from tests.invariance.scripted import TRUTH, LyingDrafter, ScriptedDrafter, Shape, StaleDrafter
 from tests.memory_bus import MemoryPool
 from tests.support import Harness

@@ -15,8 +15,8 @@ from server.llama.fake import FakeModel
 from server.sampling.draw import draw
 from server.sampling.noise import mix
 from server.sampling.params import SamplingParams
-from server.speculation.messages import Close, Commit, Draft, Message, Open, Refuse, chain_next, encode
-from server.speculation.presence import Presence, VocabularyCard
+from server.speculation.wire.messages import Close, Commit, Draft, Message, Open, Refuse, chain_next, encode
+from server.speculation.wire.presence import Presence, VocabularyCard
 from tests.memory_bus import MemoryBus, MemoryPool
 
 N_AHEAD = 5

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from server.engine.events import Committed
-from server.speculation.presence import VocabularyCard
+from server.speculation.wire.presence import VocabularyCard
 from tests.invariance.conversation import (
     PLAIN,
     Ask,
@@ -79,7 +79,7 @@ def test_a_stop_string_inside_an_accepted_run_ends_the_reply_there(temperature: 
         clients = converse(asks, lambda turn: in_scene(scene, turn, during, late=0))  # noqa: B023 - used now
         assert_same(clients, without_drafts(asks))
         assert clients[0].reply.stopped
-        overrun += clients[0].stats.n_predicted > clients[0].reply.n_tokens
+        overrun += clients[0].stats.n_predicted > clients[0].reply.n_predicted
     assert overrun > 0
 
 

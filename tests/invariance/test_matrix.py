@@ -11,8 +11,8 @@ import pytest
 from server.errors import BackendError
 from server.llama.backend import Batch, Logits
 from server.llama.fake import FakeBackend, FakeModel
-from server.speculation.draft_model import DraftModel
 from server.speculation.policy import Policy
+from server.speculation.sources.draft_model import DraftModel
 from tests.invariance.conversation import (
     KINDS,
     PLAIN,

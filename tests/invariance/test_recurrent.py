@@ -11,8 +11,8 @@ from functools import partial
 import pytest
 
 from server.llama.fake import FakeBackend, FakeModel
-from server.speculation.draft_model import DraftModel
 from server.speculation.policy import Policy
+from server.speculation.sources.draft_model import DraftModel
 from tests.invariance.conversation import (
     KINDS,
     PLAIN,
@@ -114,5 +114,5 @@ def test_a_stop_string_inside_an_accepted_run_ends_the_reply_there(temperature: 
         clients = converse(asks, lambda turn: in_scene(scene, turn, during, late=0))  # noqa: B023 - used now
         as_without(clients, without_drafts(asks))
         assert clients[0].reply.stopped
-        overrun += clients[0].stats.n_predicted > clients[0].reply.n_tokens
+        overrun += clients[0].stats.n_predicted > clients[0].reply.n_predicted
     assert overrun > 0

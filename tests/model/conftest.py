@@ -15,9 +15,9 @@ import pytest
 import redis
 
 from benchmarks.inflate import convert
-from drafters.settings import BUNDLED_MODEL as DRAFT
-from server.embedded import EmbeddedServer
+from drafters.drafter_settings import BUNDLED_MODEL as DRAFT
 from server.llama.llamacpp import LlamaBackend, LlamaOptions
+from server.local.embedded import EmbeddedServer
 from server.settings import BUNDLED_MODEL as TARGET
 
 

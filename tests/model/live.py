@@ -17,7 +17,6 @@ from queue import SimpleQueue
 
 from drafters.model import ModelDrafter
 from drafters.worker import Worker
-from server.embedded import EmbeddedServer
 from server.engine.engine import Engine
 from server.engine.proposer import NoProposer, Proposer
 from server.engine.request import Exactness, GenerationRequest
@@ -25,14 +24,15 @@ from server.engine.scheduler import Limits
 from server.engine.thread import EngineThread
 from server.llama.backend import Backend, Batch, Logits
 from server.llama.llamacpp import LlamaBackend, LlamaOptions
-from server.speculation.bus import Listener
-from server.speculation.inline import InlineDrafter
-from server.speculation.messages import Message
+from server.local.embedded import EmbeddedServer
 from server.speculation.policy import Policy
-from server.speculation.presence import Presence, vocabulary_card
-from server.speculation.remote import RemoteDrafters
+from server.speculation.sources.inline import InlineDrafter
+from server.speculation.sources.remote import RemoteDrafters
 from server.speculation.speculator import Speculator
-from server.speculation.streams import RedisBus
+from server.speculation.wire.bus import Listener
+from server.speculation.wire.messages import Message
+from server.speculation.wire.presence import Presence, vocabulary_card
+from server.speculation.wire.streams import RedisBus
 from tests.support import Outcome
 
 READY_S = 20.0

@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from server.llama.llamacpp import LlamaBackend, LlamaOptions
-from server.speculation.messages import Commit, Draft, Message, Open
-from server.speculation.presence import Presence, vocabulary_card
-from server.speculation.streams import RedisBus
+from server.speculation.wire.messages import Commit, Draft, Message, Open
+from server.speculation.wire.presence import Presence, vocabulary_card
+from server.speculation.wire.streams import RedisBus
 
 
 class Meddler:

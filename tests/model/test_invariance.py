@@ -16,12 +16,12 @@ from typing import NamedTuple, TypeAlias
 
 import pytest
 
-from drafters.settings import BUNDLED_MODEL
-from server.embedded import EmbeddedServer
+from drafters.drafter_settings import BUNDLED_MODEL
 from server.engine.events import Committed
 from server.engine.request import GenerationRequest
 from server.llama.backend import Backend, Vocabulary
 from server.llama.llamacpp import LlamaBackend
+from server.local.embedded import EmbeddedServer
 from server.sampling.params import SamplingParams
 from tests.model.live import DrafterProcess, Padded, ThreadedDrafter, lead
 from tests.model.meddler import Meddler

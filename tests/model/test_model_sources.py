@@ -11,16 +11,16 @@ import gguf
 import numpy as np
 import pytest
 
-from server.embedding import EmbeddingWorker
 from server.errors import StartupError
 from server.flags import read
+from server.lead.tiers import fingerprint
 from server.llama.backend import Batch
 from server.llama.embedder import LlamaEmbedder
+from server.llama.embedding_worker import EmbeddingWorker
 from server.llama.library import default_cells
 from server.llama.llamacpp import LlamaBackend
 from server.llama.options import LlamaOptions, Override, Rope, Weights
 from server.settings import BUNDLED_MODEL, LeadSettings
-from server.tiers import fingerprint
 
 pytestmark = pytest.mark.model
 PROMPT = "def fibonacci(n):"

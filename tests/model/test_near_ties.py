@@ -14,14 +14,14 @@ from itertools import takewhile
 import numpy as np
 import pytest
 
-from drafters.settings import BUNDLED_MODEL as DRAFT
-from server.embedded import EmbeddedServer
+from drafters.drafter_settings import BUNDLED_MODEL as DRAFT
 from server.engine.request import GenerationRequest
 from server.llama.backend import Batch, Logits
 from server.llama.llamacpp import LlamaBackend, LlamaOptions
+from server.local.embedded import EmbeddedServer
 from server.sampling.logprobs import TokenLogprobs
 from server.settings import BUNDLED_MODEL as TARGET
-from server.speculation.draft_model import DraftModel
+from server.speculation.sources.draft_model import DraftModel
 from tests.model.asking import accepted_and_drafted, asks, seen
 from tests.model.live import DrafterProcess, How, Padded, lead
 from tests.support import Outcome

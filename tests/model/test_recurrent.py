@@ -14,12 +14,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from server.calibration import measure
 from server.engine.checkpoints import MARGIN
 from server.engine.engine import Engine
 from server.engine.proposer import NoProposer, Proposer
 from server.engine.request import GenerationRequest
 from server.engine.scheduler import Limits
+from server.lead.calibration import measure
 from server.llama.backend import Backend, Batch, Logits
 from server.llama.llamacpp import LlamaBackend
 from server.speculation.policy import Policy

@@ -11,13 +11,13 @@ from statistics import median
 
 import pytest
 
-from drafters.settings import BUNDLED_MODEL
-from server.embedded import EmbeddedServer
+from drafters.drafter_settings import BUNDLED_MODEL
 from server.engine.events import Committed
 from server.engine.generate import Generation
 from server.engine.request import GenerationRequest
 from server.llama.backend import Batch, Logits
 from server.llama.llamacpp import LlamaBackend
+from server.local.embedded import EmbeddedServer
 from server.sampling.params import SamplingParams
 from tests.model.live import READY_S, DrafterProcess, LiveLead, Padded, lead
 

@@ -12,11 +12,11 @@ from typing import TypeAlias
 
 import pytest
 
-from server.embedded import EmbeddedServer
 from server.engine.request import GenerationRequest
 from server.llama.llamacpp import LlamaBackend, LlamaOptions
-from server.speculation.draft_model import DraftModel
+from server.local.embedded import EmbeddedServer
 from server.speculation.policy import Policy
+from server.speculation.sources.draft_model import DraftModel
 from tests.model.asking import accepted_and_drafted, asks, seen
 from tests.model.live import ALL, DrafterProcess, How, LiveLead, Padded, lead
 from tests.support import Outcome

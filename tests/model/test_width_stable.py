@@ -14,15 +14,15 @@ from typing import TypeAlias
 
 import pytest
 
-from drafters.settings import BUNDLED_MODEL as DRAFT
-from server.embedded import EmbeddedServer
+from drafters.drafter_settings import BUNDLED_MODEL as DRAFT
 from server.engine.request import GenerationRequest, Speculation
 from server.llama.backend import Vocabulary
 from server.llama.llamacpp import LlamaBackend, LlamaOptions
 from server.llama.tiles import TILE, Tiles
+from server.local.embedded import EmbeddedServer
 from server.settings import BUNDLED_MODEL as TARGET
-from server.speculation.draft_model import DraftModel
 from server.speculation.policy import Policy
+from server.speculation.sources.draft_model import DraftModel
 from tests.model.asking import Seen, accepted_and_drafted, asks, seen
 from tests.model.live import ALL, DrafterProcess, How, LiveLead, lead
 from tests.model.meddler import Meddler

@@ -18,7 +18,7 @@ import openai
 import pytest
 
 from server.api.prompt_work import N_THREADS
-from server.embedded import EmbeddedServer
+from server.local.embedded import EmbeddedServer
 from server.settings import BUNDLED_MODEL
 from tests.contract.contract import validate
 from tests.process.duo import Duo, alive, run, until

@@ -13,8 +13,8 @@ from typing import Any
 import httpx
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from server.api.app import create_app
 from server.api.served import Served
-from server.app import create_app
 from server.cache.named import NamedFiles
 from server.cache.snapshots import Snapshots
 from server.engine.engine import Engine

@@ -21,7 +21,7 @@ from server.engine.request import GenerationRequest
 from server.engine.scheduler import Limits
 from server.engine.thread import Bounds, EngineThread, LiveGeneration
 from server.errors import BusyError, InvalidRequestError
-from server.listening import Door
+from server.lead.listening import Door
 from server.llama.fake import FakeBackend, FakeModel
 from server.sampling.constraint import Constraint
 from tests.contract.contract import validate

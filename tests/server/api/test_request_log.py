@@ -14,7 +14,7 @@ from server.api.access import Access
 from server.api.middleware import Edge
 from server.api.request_log import RequestLog
 from server.errors import BackendError
-from server.listening import Door
+from server.lead.listening import Door
 from server.llama.backend import Batch, Logits
 from server.llama.fake import FakeBackend, FakeModel
 from tests.http_lead import Lead, serving

@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from server.api.rpc.route import METHODS
-from server.api.rpc.schema import CompletionParams
+from server.api.rpc.rpc_params import CompletionParams
+from server.api.rpc.rpc_route import METHODS
 from server.llama.fake import IM_END, FakeBackend, FakeModel, FakeVocabulary
 from server.sampling.params import SamplingParams
 from tests.contract.contract import CONTRACT

@@ -11,7 +11,7 @@ from pathlib import Path
 from server.cache.files import DiskTier
 from server.cache.snapshots import Snapshots
 from server.engine.engine import Engine
-from server.engine.pace import MoveCosts
+from server.engine.move_costs import MoveCosts
 from server.engine.proposer import NoProposer
 from server.engine.request import GenerationRequest
 from server.engine.residence import Kept
