@@ -65,8 +65,7 @@ def serving(
     bounds: Bounds | None = None,
     **more: Any,
 ) -> Generator[Lead]:
-    """Serve on a free port of 127.0.0.1, on a thread with its own event loop, until the block ends.
-    more: further fields of Served."""
+    """Serve on a free port, on a thread with its own event loop. more: further fields of Served."""
     door = door or Door(Edge(), None, grace_s=0)
     listener = socket.create_server(("127.0.0.1", 0))
     url = f"{'https' if door.tls else 'http'}://127.0.0.1:{listener.getsockname()[1]}"
