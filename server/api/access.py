@@ -1,9 +1,8 @@
-"""Who may use the server, and who shares what is cached.
+"""API keys, and which requests share cached prompts.
 
-Without keys everybody may, and shares everything but for the `cache_salt` that a request gives. With keys,
-what is cached for one key is never used for another: the time to the first token, or a count of cached
-tokens, would tell what others have asked.
-"""
+Without keys all requests share them, except for the `cache_salt` that a request gives. With keys, what is
+cached for one key is never used for another: the time to the first token, or the count of cached tokens,
+would tell what others have asked."""
 
 from __future__ import annotations
 
@@ -26,14 +25,14 @@ DOMAIN = b"duo prompt cache"  # fixed, so that salts on disk are the same after 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks. secret: what this caller's salts are made with, empty where there are no keys; the key cannot
-    be told from it. name: for logs, empty likewise."""
+    """One API key, or nobody. secret: makes this caller's salts, empty without keys; the key cannot be
+    derived from it. name: for logs, empty without keys."""
 
     secret: bytes = b""
     name: str = ""
 
     def salt(self, cache_salt: str = "") -> str:
-        """What a cache_salt of this caller becomes: that of no other caller."""
+        """The salt of this caller for a request's cache_salt; no two callers share one."""
         if not self.secret:
             return cache_salt
         return hmac.new(self.secret, cache_salt.encode(), sha256).hexdigest()
@@ -43,18 +42,17 @@ NOBODY = Caller()
 
 
 class Access:
-    """The keys that are accepted; none: everybody is."""
+    """The accepted keys; without any, every request is admitted."""
 
     def __init__(self, keys: Iterable[str] = ()) -> None:
         self._known = [(sha256(key.encode()).digest(), _caller(key.encode())) for key in dict.fromkeys(keys)]
 
     @property
     def callers(self) -> list[Caller]:
-        """Everybody whom this can tell from others."""
         return [caller for _, caller in self._known] or [NOBODY]
 
     def admit(self, offered: Sequence[bytes]) -> Caller:
-        """Whose keys these are. Raises AccessError. Takes as long for any key."""
+        """The caller with one of these keys. Raises AccessError. Takes equally long for every key."""
         if not self._known:
             return NOBODY
         found = None
@@ -78,7 +76,7 @@ def _caller(key: bytes) -> Caller:
 
 
 class AccessGate:
-    """Lets those pass who may; request.state.caller tells the routes who it is."""
+    """Refuses requests without a key with a 401; sets request.state.caller."""
 
     def __init__(self, app: ASGIApp, *, access: Access) -> None:
         self._app = app
@@ -100,7 +98,6 @@ class AccessGate:
 
 
 def _offered(headers: Headers) -> list[bytes]:
-    """The keys that a request brings."""
     keys: list[str] = []
     scheme, _, credentials = headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer":
@@ -110,7 +107,6 @@ def _offered(headers: Headers) -> list[bytes]:
 
 
 def salt_of(request: Request, cache_salt: str | None) -> str:
-    """Who shares what is cached for this request, which gives this cache_salt: the salt that engine, history
-    and files are given."""
+    """The salt of a request with this cache_salt, for the engine, the history and files."""
     caller: Caller = request.state.caller
     return caller.salt(cache_salt or "")

@@ -1,4 +1,4 @@
-"""One answer on its way to one client, whatever its form: whole, or chunk by chunk as its replies grow."""
+"""The answer to one request, in any form: whole, or chunk by chunk."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from server.errors import DuoError
 
 
 class Answer(ABC):
-    """Begin it, then take it whole or in chunks. Cancel it when nobody will read the rest."""
+    """Call begin(), then whole() or chunks(); cancel() when the client is gone."""
 
     def __init__(self, id: str, choices: Sequence[ReplyChoice]) -> None:
         self._id = id
@@ -24,12 +24,12 @@ class Answer(ABC):
             choice.generation.cancel()
 
     async def begin(self) -> None:
-        """Wait until the engine takes the request up. Raises the error if it fails before that."""
+        """Wait until the engine starts the request. Raises the error of a failure before that."""
         first = self._choices[0]
         first.see(await anext(first.events))
 
     async def whole(self) -> bytes:
-        """The JSON of all of it."""
+        """The answer as JSON."""
         await self.begin()
         async for choice, one in interleaved(self._choices):
             choice.see(one)
@@ -37,7 +37,8 @@ class Answer(ABC):
         return self._all()
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """The stream, as many events at a time as there are. A failure in its middle is its last event."""
+        """Server-sent events, joined as far as they are ready. If a reply fails, the last one is the
+        error."""
         try:
             if opening := b"".join(self._opening()):
                 yield opening
@@ -61,23 +62,23 @@ class Answer(ABC):
 
     @abstractmethod
     def _remember(self) -> None:
-        """All replies have ended: the next prompt may continue one of them."""
+        """Called once all replies have ended: keep their tokens for the next prompt."""
 
     @abstractmethod
     def _all(self) -> bytes:
-        """The JSON of all of it, once all replies have ended."""
+        """The answer as JSON, once all replies have ended."""
 
     @abstractmethod
     def _opening(self) -> Iterator[bytes]:
-        """What a stream begins with."""
+        """The first events of a stream."""
 
     @abstractmethod
     def _news(self, choice: ReplyChoice) -> Iterator[bytes]:
-        """What a choice has to tell now; at its end, why it ended."""
+        """Events for what a choice has generated since the last call, and for its end."""
 
     @abstractmethod
     def _closing(self) -> Iterator[bytes]:
-        """What a stream ends with once all replies have."""
+        """The last events of a stream, once all replies have ended."""
 
     def _failure(self, error: DuoError) -> bytes:
         """The last event of a stream that fails."""

@@ -1,4 +1,4 @@
-"""The HTTP application: routes, middleware, exception handlers, and the state of its lifespan."""
+"""The HTTP application: routes, middleware, exception handlers, lifespan."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class RequestState(TypedDict):
 
 
 def create_app(served: Served, edge: Edge | None = None) -> Starlette:
-    """The application over what is served. Loads nothing, starts nothing."""
+    """Loads nothing, starts nothing."""
     edge = edge or Edge()
 
     @asynccontextmanager
@@ -82,7 +82,7 @@ def create_app(served: Served, edge: Edge | None = None) -> Starlette:
 
 
 def create_waiting_app(state: Health, edge: Edge) -> Starlette:
-    """The application while there is no model yet: the page, and for everything else a 503."""
+    """While the model loads: the page, and a 503 for everything else."""
 
     async def waiting(request: Request) -> Response:
         if request.url.path == "/health":
@@ -97,7 +97,7 @@ def create_waiting_app(state: Health, edge: Edge) -> Starlette:
 
 
 def _frame(edge: Edge) -> list[Middleware]:
-    """What every request passes, whoever sends it."""
+    """The middleware of every request."""
     return [
         Middleware(RequestFrame, edge=edge),
         Middleware(
@@ -112,7 +112,7 @@ def _frame(edge: Edge) -> list[Middleware]:
 
 
 def routes() -> list[BaseRoute]:
-    """Every route; those of OpenAI's API with and without /v1."""
+    """OpenAI's routes exist with and without /v1."""
     api = [
         Route("/chat/completions", chat.create, methods=["POST"]),
         Route("/completions", completions.create, methods=["POST"]),
@@ -142,7 +142,7 @@ def routes() -> list[BaseRoute]:
 
 
 def page() -> list[BaseRoute]:
-    """What needs no model."""
+    """Routes that need no model."""
     return [
         Route("/openapi.yaml", _contract, methods=["GET"]),
         Route("/", _page, methods=["GET"]),

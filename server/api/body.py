@@ -1,4 +1,4 @@
-"""What the bodies of all requests have in common."""
+"""The base of all request bodies, and types of their fields."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ Neutral: TypeAlias = Mapping[str, Sequence[Any]]
 
 
 class Body(BaseModel):
-    """Unknown fields are ignored; an explicit null is the same as an absent field; "1" is no number, and 1.0
-    is the integer 1, as in JSON Schema. Lists have fail_fast: a body may have a million items, and complaints
-    about each would stop the event loop for seconds."""
+    """Ignores unknown fields; an explicit null is an absent field; "1" is no number, and 1.0 is the integer
+    1, as in JSON Schema. Lists have fail_fast: errors for each of a million items would block the event loop
+    for seconds."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
     unsupported: ClassVar[Neutral] = {}
     """Known fields that are not honoured."""
 
     def contradiction(self) -> tuple[str, str] | None:
-        """The first field that does not fit the others, and why. Each by itself is valid."""
+        """The first field that contradicts another field, and why."""
         return None
 
     @model_validator(mode="before")
@@ -36,7 +36,7 @@ class Body(BaseModel):
 
 
 def _whole(value: Any) -> Any:
-    """An integer that was written as a float, by itself or in a list; anything else as it is."""
+    """Floats that are whole numbers become integers, alone or in a list; other values stay."""
     if type(value) is float:
         return int(value) if value.is_integer() and abs(value) < EXACT else value
     if type(value) is list:
@@ -46,7 +46,7 @@ def _whole(value: Any) -> Any:
 
 
 def at_most(n: int) -> BeforeValidator:
-    """Of an object or a list: refuses one with more entries before there is a complaint about each."""
+    """A validator of objects and lists that refuses more than n entries before any entry is validated."""
 
     def check(given: object) -> object:
         if isinstance(given, dict | list) and len(cast(list[Any], given)) > n:

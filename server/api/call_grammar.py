@@ -1,8 +1,7 @@
-"""Replies that call tools as grammars, in llguidance's dialect of Lark.
+"""Grammars of replies that call tools, in llguidance's dialect of Lark.
 
-Arguments are written as json.dumps does it, which is how models have been trained to write them, and how chat
-templates show them afterwards. Where the text is free, calls are made to fit from their mark on.
-"""
+Arguments are written as json.dumps writes them: models are trained with that, and chat templates show calls
+that way. In free text, a call is constrained from its mark on."""
 
 from __future__ import annotations
 
@@ -22,14 +21,14 @@ _TERMINALS = ["TEXT: /(?s:.+)/", r"BLANK: /[ \n]{1,4}/"]
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """parameters: the JSON schema of its arguments."""
+    """parameters: JSON schema of the arguments."""
 
     name: str
     parameters: Mapping[str, Any]
 
 
 def required_calls(vocabulary: Vocabulary, form: Form, functions: Sequence[Function]) -> str:
-    """A reply that calls at least one of these functions, and says nothing else."""
+    """A reply that is one call or more and nothing else."""
     writer = _Writer(vocabulary, form)
     return writer.grammar(writer.sequence, writer.calls(functions))
 
@@ -37,19 +36,19 @@ def required_calls(vocabulary: Vocabulary, form: Form, functions: Sequence[Funct
 def calls_or_answer(
     vocabulary: Vocabulary, form: Form, functions: Sequence[Function], answer: Mapping[str, Any]
 ) -> str:
-    """Calls, or JSON of this schema."""
+    """Calls, or JSON that fits the schema."""
     writer = _Writer(vocabulary, form)
     rules = [*writer.calls(functions), f"answer: {_json(answer)}"]
     return writer.grammar(f"({writer.sequence} | answer)", rules)
 
 
 def answer_after_thoughts(vocabulary: Vocabulary, form: Form, answer: Mapping[str, Any]) -> str:
-    """JSON of this schema, and before it what the model thinks."""
+    """JSON that fits the schema, with thoughts in front."""
     return _Writer(vocabulary, form).grammar("answer", [f"answer: {_json(answer)}"])
 
 
 def calls_in_text(vocabulary: Vocabulary, form: Form, functions: Sequence[Function]) -> str | None:
-    """Any text, with calls in it. None where no mark tells that a call begins: nothing can be said then."""
+    """Free text with calls in it. None if no mark begins a call: then nothing can be constrained."""
     assert form.syntax
     if form.syntax.bare:
         return None
@@ -59,7 +58,7 @@ def calls_in_text(vocabulary: Vocabulary, form: Form, functions: Sequence[Functi
 
 
 def no_calls(vocabulary: Vocabulary, form: Form) -> str | None:
-    """Any text in which no call begins. None where no mark tells that."""
+    """Free text without calls. None if no mark begins a call."""
     assert form.syntax
     if form.syntax.bare:
         return None
@@ -81,13 +80,13 @@ class _Writer:
 
     @property
     def sequence(self) -> str:
-        """One call, or several where that is allowed; marks included."""
+        """One call, or several where that is allowed, with their marks."""
         begin, between, end = self._around()
         more = f" ({between} call)*" if self._several else ""
         return f"{begin} call{more} {end}"
 
     def calls(self, functions: Sequence[Function]) -> list[str]:
-        """What makes a call, but for its marks."""
+        """Rules of calls, without marks."""
         names = " | ".join(f"call_{i}" for i in range(len(functions)))
         rules = [f"call: {names}"]
         for i, function in enumerate(functions):
@@ -96,22 +95,22 @@ class _Writer:
         return rules
 
     def marked_calls(self) -> list[str]:
-        """Text up to a mark, and what must follow it."""
+        """Rules for text up to a mark and the calls after it."""
         begin, _, end = self._around(opened=True)
         many = self._several and self._syntax.array
         more = f" ({_literal(', ')} call)*" if many else ""
         return [*self._until("upto", self._syntax.opens), f"marked: upto {begin} call{more} {end}"]
 
     def silence(self) -> str:
-        """Text without the mark; no text has control tokens in it."""
+        """Text without the mark. A mark that is a control token is in no text."""
         opens = self._syntax.opens
         if control_tokens(self._vocabulary, [opens]):
             return "SILENT: TEXT"
         return f"SILENT: TEXT & ~/(?s:.*{re.escape(opens).replace('/', chr(92) + '/')}.*)/"
 
     def _around(self, *, opened: bool = False) -> tuple[str, str, str]:
-        """What stands before the first call, between two, and after the last. opened: the mark that begins
-        is there already."""
+        """What stands before the first call, between two calls, and after the last. opened: the first mark
+        has been written."""
         opens, close = self._syntax.opens, self._syntax.close
         first = () if opened else (opens,)
         match self._syntax.family:
@@ -128,7 +127,7 @@ class _Writer:
                 return self._spelled(*first), self._spelled(opens), ""
 
     def _about(self, name: str) -> tuple[str, str]:
-        """What stands before a call's arguments, and after them."""
+        """What stands before and after the arguments of a call."""
         match self._syntax.family:
             case "functionary":
                 return _literal(f"{name}>"), ""
@@ -147,14 +146,14 @@ class _Writer:
         return [*self._until("thought", tags.close), f"thoughts: {begin} thought"]
 
     def _until(self, name: str, mark: str) -> list[str]:
-        """A rule for text up to a mark and with it."""
+        """A rule for text that ends with a mark."""
         spelled = self._spelled(mark)
         if spelled.startswith("<["):
             return [f"{name}: TEXT? {spelled}"]
         return [f"{name}[lazy]: /(?s:.*)/ {spelled}"]
 
     def _spelled(self, *texts: str) -> str:
-        """One after the other: control tokens as such, the rest as literals."""
+        """The texts in sequence: control tokens by id, the rest as literals."""
         spelled: list[str] = []
         literal = ""
         for text in texts:

@@ -1,4 +1,4 @@
-"""The replies that one request gets: each its own generation and text, their events told as they come."""
+"""The replies to one request: each a generation, its text, and what is not sent yet."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from server.text.reply import ReplyText
 
 @dataclass(frozen=True, slots=True)
 class Portion:
-    """More of a reply, neighbouring pieces of one kind joined, and what goes with it, where asked for:
-    logprobs of the content in OpenAI's shape, all token ids, and of each token of the content its text and
-    who guessed it, if anybody did."""
+    """More of a reply: pieces, neighbours of one kind joined, and what the request asked for beside them:
+    logprobs of the content in OpenAI's shape, all token ids, text and drafter of each token of the
+    content."""
 
     pieces: Sequence[Piece] = ()
     logprobs: dict[str, Any] | None = None
@@ -38,7 +38,7 @@ class Portion:
 
     @property
     def plain(self) -> bool:
-        """Whether there is nothing beside the text and its logprobs."""
+        """Whether it has pieces and logprobs only."""
         return self.tokens is None and self.sources is None
 
     @property
@@ -48,7 +48,7 @@ class Portion:
 
 
 class ReplyChoice:
-    """One reply. See every event of its generation, in order; take portions whenever it suits."""
+    """One reply. Pass every event of its generation to see(), in order; take portions at any time."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class ReplyChoice:
         body: GenerationFields,
         form: Form = PLAIN,
     ) -> None:
-        """form: how its text is to be read."""
+        """form: how its text is parsed."""
         self.index = index
         self.generation = generation
         self.events = aiter(generation)
@@ -83,9 +83,9 @@ class ReplyChoice:
         self._started_at = self._first_at = self._last_at = 0.0
 
     def see(self, event: Event) -> None:
-        """Take in what happened. Raises the error of a generation that failed, and BusyError when it was
-        cut off: a client that goes away reads nothing, so one that was cancelled without a stop string was
-        cancelled by a server that shuts down."""
+        """Takes in one event. Raises the error of a failed generation, and BusyError for one cancelled
+        without a stop string: nobody reads the reply of a client that left, so the server is shutting
+        down."""
         match event:
             case Started():
                 self._started, self._started_at = event, time.perf_counter()
@@ -103,7 +103,7 @@ class ReplyChoice:
                 self._stats = self._text.stats(event.stats)
 
     def _commit(self, event: Committed) -> None:
-        """A stop string in the step's text ends the generation right there."""
+        """Cancels the generation at a stop string in the step's text."""
         self._last_at = time.perf_counter()
         if not self._text.n_steps:
             self._first_at = self._last_at
@@ -123,8 +123,7 @@ class ReplyChoice:
         return self._reader.feed(text)
 
     def portion(self) -> Portion:
-        """What has not been told yet. While there is nothing, tokens wait for the text they are part of,
-        unless the reply has ended."""
+        """What is not told yet. Tokens wait for the text they are part of, or for the end of the reply."""
         pieces = coalesced(self._untold)
         self._untold.clear()
         self._told += pieces
@@ -144,11 +143,11 @@ class ReplyChoice:
 
     @property
     def n_reasoning(self) -> int:
-        """Tokens of thoughts and their marks, among those told."""
+        """Told tokens of thoughts and their marks."""
         return self._n_reasoning
 
     def stats(self) -> Stats:
-        """What the reply has cost; while it goes on, so far, by the clock of who tells it."""
+        """The cost of the reply; before its end the cost so far, timed on the event loop."""
         if self._stats is not None:
             return self._stats
         text, told = self._text, bool(self._text.n_steps)
@@ -165,17 +164,16 @@ class ReplyChoice:
 
     @property
     def message(self) -> Message:
-        """The reply so far."""
         return folded(self._told + self._untold)
 
     @property
     def said(self) -> tuple[Message, list[int]]:
-        """The reply so far, and its tokens, a stop token included."""
+        """The reply so far, and its tokens with the stop token."""
         return self.message, self._tokens[: self._text.n_predicted]
 
     @property
     def mean_logprob(self) -> float:
-        """Over the reply's tokens, a stop token or string included."""
+        """Over the tokens of the reply, those of a stop token or string included."""
         counted = self._logprobs[: self._text.n_predicted]
         return sum(one.logprob for one in counted) / len(counted)
 
@@ -183,7 +181,7 @@ class ReplyChoice:
 def submit(
     served: Served, body: GenerationFields, requests: Sequence[GenerationRequest], form: Form = PLAIN
 ) -> list[ReplyChoice]:
-    """All of them, or none: raises what the generator raises. form: how their texts are to be read."""
+    """Submits all requests or none. Raises what the generator raises. form: how their texts are parsed."""
     generations: list[Generation] = []
     try:
         for request in requests:
@@ -198,7 +196,7 @@ def submit(
 
 
 async def interleaved(choices: Sequence[ReplyChoice]) -> AsyncIterator[tuple[ReplyChoice, Event]]:
-    """The events of all choices as they come, until the last has ended."""
+    """The events of all choices as they come, until the last one has ended."""
     if len(choices) == 1:
         async for event in choices[0].events:
             yield choices[0], event
@@ -222,7 +220,7 @@ async def _next(choice: ReplyChoice) -> Event:
 
 
 def likeliest(choices: Sequence[ReplyChoice], n: int) -> Sequence[ReplyChoice]:
-    """The n choices with the largest mean logprob, those first; all of them in their order if there are n."""
+    """The n choices with the largest mean logprob, best first; in their order if there are only n."""
     if len(choices) <= n:
         return choices
     return sorted(choices, key=lambda choice: -choice.mean_logprob)[:n]

@@ -1,4 +1,4 @@
-"""What answers of chat completions and of legacy completions have in common: choices, in an envelope."""
+"""The base of answers to chat completions and legacy completions: choices in an envelope."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MARKED = b'"\\u0000"'  # the mark as JSON
 
 
 class Envelope:
-    """What every chunk of an answer, or the whole of it, repeats."""
+    """The fields that each chunk and the whole answer have."""
 
     def __init__(self, id: str, served: Served) -> None:
         self._about = {
@@ -39,7 +39,7 @@ class Envelope:
 
 
 class ChunkWriter(ABC):
-    """The chunks of one streamed answer. What is constant is serialised once."""
+    """Writes the chunks of one streamed answer. Constant parts are serialised once."""
 
     def __init__(self, object: str, envelope: Envelope, *, usage: bool) -> None:
         """usage: every chunk but the last carries "usage": null, as OpenAI does when it is asked for."""
@@ -49,11 +49,11 @@ class ChunkWriter(ABC):
 
     @abstractmethod
     def portion(self, index: int, portion: Portion, timings: dict[str, Any] | None = None) -> Iterator[bytes]:
-        """More of a choice, not nothing."""
+        """Chunks for a portion with pieces."""
 
     @abstractmethod
     def finish(self, choice: ReplyChoice, rest: Portion, extra: dict[str, Any]) -> bytes:
-        """rest: tokens that are no part of any text."""
+        """rest: tokens that are part of no text."""
 
     def usage(self, usage: dict[str, Any]) -> bytes:
         return event(self._envelope(self._object, [], usage=usage))
@@ -62,18 +62,18 @@ class ChunkWriter(ABC):
         return event(self._envelope(self._object, [choice], **self._extra, **extra))
 
     def _frame(self, marked: dict[str, Any]) -> tuple[bytes, bytes]:
-        """What stands before and after the text of a chunk with this choice, whose text is MARK."""
+        """The bytes before and after the text in a chunk whose text is MARK."""
         head, tail = self._chunk(marked).split(MARKED)
         return head, tail
 
 
 class CompletionAnswer(Answer):
-    """Choices, n_generated of the body for each of its prompts in turn."""
+    """The first n_generated choices are for the first prompt, and so on."""
 
     def __init__(
         self, prefix: str, served: Served, body: GenerationFields, choices: Sequence[ReplyChoice]
     ) -> None:
-        """prefix: of the id."""
+        """prefix: of the answer's id."""
         super().__init__(f"{prefix}-{secrets.token_hex(12)}", choices)
         self._body = body
         self._history = served.history
@@ -88,14 +88,14 @@ class CompletionAnswer(Answer):
         return summed([combined([one.stats() for one in choices]) for choices in self._by_prompt])
 
     def _usage(self) -> dict[str, Any]:
-        """Once everything has been told."""
+        """To be called once everything is told."""
         return usage(self._stats(), sum(choice.n_reasoning for choice in self._choices))
 
     def _figures(self) -> dict[str, Any]:
         return measured(self._stats(), len(self._choices))
 
     def _all(self) -> bytes:
-        """The best choices of each prompt, numbered anew."""
+        """The best choices of each prompt, renumbered."""
         portions = [choice.portion() for choice in self._choices]
         best = [choice for choices in self._by_prompt for choice in likeliest(choices, self._body.n)]
         told = [
@@ -105,7 +105,7 @@ class CompletionAnswer(Answer):
         return orjson.dumps(self._envelope(self._object, told, usage=self._usage(), **self._figures()))
 
     def _news(self, choice: ReplyChoice) -> Iterator[bytes]:
-        """With the last ending come all figures."""
+        """The last choice that ends brings the figures."""
         portion = choice.portion()
         if portion.pieces:
             running = timings(choice.stats()) if self._body.timings_per_token else None
@@ -129,10 +129,10 @@ class CompletionAnswer(Answer):
 
     @abstractmethod
     def _whole_choice(self, choice: ReplyChoice, portion: Portion) -> dict[str, Any]:
-        """A choice, but for its index and its end. portion: all of it."""
+        """The fields of a choice between index and finish_reason. portion: the whole reply."""
 
 
 def beside(portion: Portion) -> dict[str, Any]:
-    """The tokens of a portion and their sources, where they were asked for."""
+    """Tokens and sources of a portion, if the request asked for them."""
     both = {"tokens": portion.tokens, "sources": portion.sources}
     return {name: value for name, value in both.items() if value is not None}

@@ -1,6 +1,6 @@
-"""What a client may take of the server by its connection, before the application sees a request or a key.
+"""Bounds of a client's connection, which hold before the application sees a request or a key.
 
-uvicorn with httptools bounds neither heads, nor silence, nor replies that nobody reads."""
+uvicorn with httptools bounds neither heads, nor silence, nor replies that are not read."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _most_connections() -> int:
 
 @dataclass(slots=True)
 class ConnectionBounds:
-    """Of all connections of a server. most: at a time, so that files can be opened as long as it holds."""
+    """most: connections at a time, so that files can still be opened."""
 
     head_s: float = HEAD_S
     write_s: float = WRITE_S
@@ -53,7 +53,7 @@ class ConnectionBounds:
     _told_at: float = float("-inf")
 
     def tell_full(self) -> None:
-        """In the log, but not each time."""
+        """Log that clients are turned away, at most once in TOLD_S."""
         now = time.monotonic()
         if now - self._told_at >= TOLD_S:
             self._told_at = now
@@ -61,7 +61,7 @@ class ConnectionBounds:
 
 
 class BoundedConnection(HttpToolsProtocol):
-    """One client's connection. What exceeds a bound ends it; to the application the client has gone away."""
+    """Closes the connection when a bound is exceeded; the application sees a client that left."""
 
     def __init__(self, *arguments: Any, bounds: ConnectionBounds, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -103,7 +103,7 @@ class BoundedConnection(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_chunk_header(self) -> None:
-        """A part of the body begins, whose length was beside it."""
+        """Called by httptools after the size line of each chunk of a body."""
         self._n_beside = 0
 
     def on_body(self, body: bytes) -> None:
@@ -115,7 +115,7 @@ class BoundedConnection(HttpToolsProtocol):
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """msg: what is wrong with what has come, if that is not known better."""
+        """Called by uvicorn after a parser error, also after one of ours."""
         self._refuse(self._refusal or InvalidRequestError(msg))
 
     def pause_writing(self) -> None:
@@ -140,7 +140,7 @@ class BoundedConnection(HttpToolsProtocol):
         self.transport.abort()
 
     def _refuse(self, error: InvalidRequestError) -> None:
-        """Say so, if no reply has begun."""
+        """Answer with the error unless a reply has begun, and close."""
         if self.cycle and self.cycle.response_started and not self.cycle.response_complete:
             self.transport.abort()
             return

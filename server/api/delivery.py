@@ -1,17 +1,20 @@
-"""A reply on its way to a client who may go away: whole, or as a stream of server-sent events."""
+"""Sends an answer to a client that may leave: whole, or as server-sent events."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Coroutine
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
 from sse_starlette import EventSourceResponse
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
+
+if TYPE_CHECKING:
+    from server.api.answer import Answer
 
 T = TypeVar("T")
 
@@ -21,7 +24,7 @@ STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
 class Json(Response):
-    """content: an object, or JSON already."""
+    """content: an object, or bytes of JSON."""
 
     media_type = "application/json"
 
@@ -29,63 +32,44 @@ class Json(Response):
         return content if isinstance(content, bytes) else orjson.dumps(content)
 
 
-class Deliverable(Protocol):
-    """What a route has to say: begin it, then take it whole or in chunks."""
-
-    async def begin(self) -> None:
-        """Wait until the engine takes it up. Raises the error if it fails before that."""
-        ...
-
-    async def whole(self) -> bytes:
-        """The JSON of all of it."""
-        ...
-
-    def chunks(self) -> AsyncIterator[bytes]:
-        """Server-sent events, one or more at a time, each complete with its blank line."""
-        ...
-
-    def cancel(self) -> None:
-        """Nobody will read the rest."""
-        ...
-
-
-async def deliver(request: Request, reply: Deliverable, *, stream: bool) -> Response:
-    """The reply whole, or a stream that begins once the engine has taken the request up, so that every
-    refusal before that is a real HTTP status. However it ends, so do its generations."""
+async def deliver(request: Request, answer: Answer, *, stream: bool) -> Response:
+    """The whole answer, or a stream. A stream begins once the engine has started the request, so that every
+    refusal before is an HTTP status. When the response ends, for any reason, its generations are
+    cancelled."""
     try:
         if not stream:
-            return Json(await unless_gone(request, reply.whole()))
-        await unless_gone(request, reply.begin())
+            return Json(await unless_gone(request, answer.whole()))
+        await unless_gone(request, answer.begin())
     except BaseException:
-        reply.cancel()
+        answer.cancel()
         raise
-    return _Stream(reply)
+    return _Stream(answer)
 
 
 class _Stream(EventSourceResponse):
-    """The chunks of one reply. However it ends, even before its first chunk, so do its generations."""
+    """The chunks of one answer. Cancels its generations at its end, also before the first chunk."""
 
-    def __init__(self, reply: Deliverable) -> None:
+    def __init__(self, answer: Answer) -> None:
         super().__init__(
-            reply.chunks(),
+            answer.chunks(),
             headers=STREAM_HEADERS,
             ping=KEEP_ALIVE_S,
             sep="\n",
             media_type="text/event-stream",
             shutdown_grace_period=DRAIN_S,
         )
-        self._reply = reply
+        self._answer = answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await super().__call__(scope, receive, send)
         finally:
-            self._reply.cancel()
+            self._answer.cancel()
 
 
 def warm_up() -> None:
-    """To be called in the event loop, before the first request: the first stream of all loads modules, for
-    tens of milliseconds."""
+    """Call it on the event loop before the first request: the first stream loads modules, for tens of
+    milliseconds."""
     EventSourceResponse(_nothing())
 
 
@@ -95,7 +79,7 @@ async def _nothing() -> AsyncIterator[bytes]:
 
 
 async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """The work's result. Raises ClientDisconnect, the work cancelled, if the client goes away before."""
+    """The result of work. If the client leaves first, cancels work and raises ClientDisconnect."""
     task = asyncio.ensure_future(work)
     watch = asyncio.ensure_future(_disconnected(request))
     try:

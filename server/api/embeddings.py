@@ -1,4 +1,4 @@
-"""POST /v1/embeddings: vectors of texts, as OpenAI has them."""
+"""POST /v1/embeddings."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class EmbeddingRequest(Body):
 
     @property
     def inputs(self) -> list[str] | list[list[int]]:
-        """One for each vector."""
+        """One per vector."""
         match self.input:
             case str() as text:
                 return [text]
@@ -50,7 +50,7 @@ class EmbeddingRequest(Body):
 
 
 async def create(request: Request) -> Response:
-    """Answers with as many vectors as there are inputs, of length 1 each."""
+    """One vector of length 1 per input."""
     served: Served = request.state.served
     if served.embedding is None:
         raise NotSupportedError(
@@ -65,7 +65,7 @@ async def create(request: Request) -> Response:
 
 
 def _check(served: Served, embedding: Embedding, body: EmbeddingRequest) -> None:
-    """Raises NotFoundError for another model, InvalidRequestError for more dimensions than there are."""
+    """Raises NotFoundError for another model, InvalidRequestError for too many dimensions."""
     if body.model and body.model != embedding.id and not served.model.is_called(body.model):
         raise NotFoundError(
             f"The model `{body.model}` does not exist: this server embeds with `{embedding.id}`",
@@ -80,7 +80,7 @@ def _check(served: Served, embedding: Embedding, body: EmbeddingRequest) -> None
 
 
 def _ids(embedder: Embedder, body: EmbeddingRequest) -> list[list[int]]:
-    """Raises InvalidRequestError for an input that is too long, or a token that there is not."""
+    """Raises InvalidRequestError for an input that is too long, or an unknown token id."""
     all_ids: list[list[int]] = []
     for one in body.inputs:
         ids = embedder.tokenize(one) if isinstance(one, str) else one
@@ -111,7 +111,7 @@ def _json(id: str, body: EmbeddingRequest, ids: list[list[int]], vectors: Vector
 
 
 def _encoded(vector: Vectors, form: Literal["float", "base64"]) -> Any:
-    """Numbers, or the bytes of little-endian F32."""
+    """Numbers, or the bytes of little-endian F32 in base64."""
     if form == "float":
         return vector
     return base64.b64encode(vector.astype("<f4").tobytes()).decode()

@@ -1,4 +1,4 @@
-"""From a validated body to what the engine is asked: text becomes tokens here, and names become ids."""
+"""From a validated body to requests to the engine."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from server.text.template import BARE, Setting, begun_by
 @dataclass(frozen=True, slots=True)
 class Prompted:
     """One prompt as text, and a request for each reply to it. messages, setting: what the text was rendered
-    from, if it was; form: how replies are to be read; whole: the tokens are all that this text says, so that
-    later prompts that begin with this text may begin with these tokens."""
+    from, if it was; form: how replies are parsed; whole: the tokens stand for the whole text, so later
+    prompts that begin with the text may begin with the tokens."""
 
     text: str
     requests: list[GenerationRequest]
@@ -39,7 +39,7 @@ class Prompted:
     whole: bool = True
 
     def remember(self, history: History, choices: Sequence[ReplyChoice]) -> None:
-        """All replies have ended, and the next prompt is likely to continue one of them."""
+        """To be called once all replies have ended: the next prompt may continue one of them."""
         for choice, request in zip(choices, self.requests, strict=True):
             if self.whole and not choice.stats().truncated:
                 reply, tokens = choice.said
@@ -50,15 +50,15 @@ class Prompted:
 
 
 def rendered(served: Served, body: ChatRequest) -> tuple[list[dict[str, Any]], Setting, str]:
-    """The messages, what the template is told beside them, and the prompt."""
+    """Messages and setting of the template, and the prompt text."""
     messages = [message.for_template() for message in body.messages]
     setting = setting_of(served, body)
     return messages, setting, served.template.render(messages, setting)
 
 
 def generation_requests(served: Served, body: ChatRequest) -> Prompted:
-    """Requests differ in their seeds only. Raises InvalidRequestError, about the prompt's length before a
-    grammar is compiled. Slow for long prompts and grammars: not for the event loop."""
+    """Requests that differ in their seeds. Raises InvalidRequestError, for a prompt that is too long before
+    it compiles a grammar. Slow: not for the event loop."""
     messages, setting, text = rendered(served, body)
     form = form_of(body, served.template.style).after(text, begun_by(messages) or "")
     prompt = served.history.tokens_of(text, body.salt)
@@ -69,8 +69,8 @@ def generation_requests(served: Served, body: ChatRequest) -> Prompted:
 def requests_for(
     served: Served, body: GenerationFields, prompt: list[int], instead: Start | None = None
 ) -> list[GenerationRequest]:
-    """One for each reply to this prompt. instead: a constraint in place of the form that the body asks for.
-    Raises InvalidRequestError."""
+    """One per reply to this prompt. instead: replaces the constraint of the body's fields. Raises
+    InvalidRequestError."""
     first = GenerationRequest(
         prompt=prompt,
         sampling=_sampling(served, body),
@@ -98,12 +98,12 @@ def _sampling(served: Served, body: GenerationFields) -> SamplingParams:
 
 
 def seed_of_choice(seed: int, choice: int) -> int:
-    """The first choice is what the request would get with n = 1."""
+    """The first choice is the reply to the request with n = 1."""
     return mix(seed ^ mix(choice)) if choice else seed
 
 
 def _speculation(body: GenerationFields, vocabulary: Vocabulary, room: Room) -> Speculation:
-    """Of a prediction, as much as a reply may have."""
+    """A prediction is cut to the length of the context."""
     asked = body.speculative
     prediction: tuple[int, ...] = ()
     if body.prediction is not None:

@@ -1,4 +1,4 @@
-"""How a reply to a chat is rendered for, constrained and read: its tools and its thoughts."""
+"""How a chat prompt is rendered, and its reply constrained and parsed: tools and thoughts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from server.api.call_grammar import (
 )
 from server.api.chat.chat_request import ChatRequest
 from server.api.served import Served
-from server.api.structured import StructuredFields, constraint, forms
+from server.api.structured import StructuredFields, constraint, forms, schema_of
 from server.api.tools import Calling, calling
 from server.errors import InvalidRequestError
 from server.grammar.compiler import Start
@@ -26,8 +26,8 @@ from server.text.template import Setting
 
 
 def setting_of(served: Served, body: ChatRequest) -> Setting:
-    """What the template is told besides the messages. Tools that must not be called are shown if the model
-    can be kept from calling them: the prompt then is that of other turns, and cached."""
+    """The template's input beside the messages. Tools that must not be called are shown anyway if a grammar
+    can forbid calls: then the prompt has the cached prefix of other turns."""
     calls = calling(body)
     hidden = calls and not calls.callable and (served.grammars is None or served.template.style.syntax.bare)
     tools = [tool.for_template() for tool in calls.tools] if calls and not hidden else []
@@ -44,15 +44,14 @@ def form_of(body: ChatRequest, style: Style) -> Form:
 
 
 def read_as(body: ChatRequest, form: Form) -> Form:
-    """What of that is told apart."""
+    """The part of the form that is parsed."""
     return replace(form, tags=None, thinking=False) if body.reasoning_format == "none" else form
 
 
 def reply_constraint(served: Served, body: ChatRequest, form: Form) -> Start | None:
-    """Makes calls fit their functions: from the reply's beginning if there must be calls, else wherever one
-    begins. Lets a model think before a reply in a form. None: any reply, or one of the form that the body
-    asks for, from its beginning. Raises InvalidRequestError that names the place. Slow: not for the event
-    loop."""
+    """A grammar that makes calls fit their functions: from the first token if a call is required, else from
+    the mark of a call. Allows thoughts before a structured reply. None: no grammar, or only that of the
+    body's own fields. Raises InvalidRequestError with the field. Slow: not for the event loop."""
     calls = calling(body)
     if calls is None or (not calls.callable and forms(body)):
         return _thoughtful(served, body, form)
@@ -69,7 +68,8 @@ def _thoughtful(served: Served, body: ChatRequest, form: Form) -> Start | None:
 
 
 def _calling(served: Served, body: ChatRequest, form: Form, calls: Calling) -> Start | None:
-    """None: calls cannot be told from text, or their schemas not be kept while nobody insists."""
+    """None if calls have no mark, or if their schemas cannot be compiled and no field requires that they
+    fit."""
     answer = _answer(body)
     insists = calls.required or answer is not None or any(one.strict for _, one in calls.functions)
     if served.grammars is None:
@@ -97,7 +97,7 @@ def _silent(served: Served, form: Form) -> Start | None:
 
 
 def _functions(calls: Calling) -> Sequence[Function]:
-    """Raises InvalidRequestError for a schema that would take too long to look at."""
+    """Raises InvalidRequestError for a schema that is too large."""
     functions: list[Function] = []
     allowance = Allowance()
     for i, function in calls.functions:
@@ -126,10 +126,6 @@ def _place(tool: int) -> str:
 
 
 def _answer(body: StructuredFields) -> dict[str, Any] | None:
-    """The schema of a reply that calls nothing."""
-    asked = body.response_format
-    if asked is None or asked.type == "text":
-        return body.json_schema
-    if asked.json_schema is not None:
-        return asked.json_schema.definition
-    return asked.definition or {"type": "object"}
+    """The schema of a reply without calls."""
+    schema, _ = schema_of(body)
+    return {"type": "object"} if schema is None and "response_format" in forms(body) else schema

@@ -1,4 +1,4 @@
-"""What every request that has text generated may say: the fields that all of these routes share."""
+"""The fields that all generating routes share."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class StreamOptions(Body):
 
 
 class Speculative(Body):
-    """What one request says about drafts; the server's --draft-max bounds n_max. See engine/request.py."""
+    """Drafting for one request; n_max is bounded by --draft-max. See engine/request.py."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -43,7 +43,7 @@ class Speculative(Body):
     @model_validator(mode="before")
     @classmethod
     def _one_unknown_is_enough(cls, data: Any) -> Any:
-        """There would be a complaint about each."""
+        """Keeps one unknown field: pydantic reports each."""
         if not isinstance(data, dict):
             return data
         given = cast(dict[str, Any], data)
@@ -52,7 +52,7 @@ class Speculative(Body):
 
 
 class PredictedContent(Body):
-    """OpenAI's: what the client expects much of the reply to be."""
+    """OpenAI's prediction: text that the reply is expected to repeat."""
 
     type: Literal["content"]
     content: Content
@@ -64,8 +64,7 @@ TopLogprobs: TypeAlias = Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)]
 
 
 class GenerationFields(SamplingFields, StructuredFields):
-    """Names and meanings are OpenAI's where OpenAI has the field, llama-server's where that has it;
-    speculative is duo's."""
+    """Names and meanings are OpenAI's, else llama-server's; speculative is duo's."""
 
     model: str | None = None
     stream: bool = False
@@ -89,7 +88,6 @@ class GenerationFields(SamplingFields, StructuredFields):
 
     @property
     def salt(self) -> str:
-        """Who may share what is cached of this request."""
         return self.cache_salt or ""
 
     @property
@@ -100,12 +98,12 @@ class GenerationFields(SamplingFields, StructuredFields):
 
     @property
     def n_generated(self) -> int:
-        """How many replies to a prompt are generated, n of which are returned."""
+        """Replies generated per prompt; n of them are returned."""
         return self.best_of or self.n
 
     @property
     def n_logprobs(self) -> int | None:
-        """How many likeliest tokens the reply tells beside each token; None: no logprobs at all."""
+        """Likeliest tokens to report per token; None: no logprobs."""
         return self.n_probs or None
 
     @property
@@ -115,7 +113,7 @@ class GenerationFields(SamplingFields, StructuredFields):
 
     @property
     def with_usage(self) -> bool:
-        """Whether a stream ends with a chunk that tells the usage."""
+        """Whether a stream ends with a chunk of usage."""
         return bool(self.stream_options and self.stream_options.include_usage)
 
     def contradiction(self) -> tuple[str, str] | None:

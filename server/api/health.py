@@ -1,5 +1,4 @@
-"""GET /health and /ready: whether the decode loop is alive, who drafts, how busy it is; and whether to send
-anything here."""
+"""GET /health: whether the server makes progress. GET /ready: whether it takes requests."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ from server.api.served import Health, Served
 
 
 async def health(request: Request) -> Response:
-    """200, or 503 while loading or when there is work and no progress. A server that drains is well."""
+    """200, or 503 while loading or stuck. A draining server is healthy."""
     served: Served = request.state.served
     return health_response(served.state())
 

@@ -1,10 +1,8 @@
-"""What was said before, as the tokens it was said in, so that the next turn finds all of it in the prompt
-cache.
+"""The exact tokens of earlier replies, so that the next turn finds them in the prompt cache.
 
-A client sends a conversation back as text, and tokens made of that text anew are not always those that were
-generated. And some templates show a reply otherwise than it was generated, without its thoughts, say: what
-the next turn will begin with is then evaluated while the server has nothing else to do.
-"""
+A client sends a conversation back as text, and tokenising it again may give other tokens than were generated.
+Some templates also show an earlier reply differently, without its thoughts for example: then the beginning of
+the next prompt is evaluated while the server is idle."""
 
 from __future__ import annotations
 
@@ -32,8 +30,8 @@ WORTH_SETTLING = 16  # tokens that the next turn would have to evaluate
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """One turn: the prompt as text, as messages and as tokens, the reply as a message and as tokens, the one
-    that ended it included. salt: who may know of it; setting: what the prompt was rendered with."""
+    """One turn: the prompt as text, messages and tokens; the reply as a message and as tokens with the stop
+    token. salt: which requests may reuse it; setting: what the prompt was rendered with."""
 
     text: str
     messages: Sequence[Mapping[str, Any]]
@@ -50,7 +48,8 @@ class Said:
 
 
 class History:
-    """Of all conversations of one server. `tokens_of` is safe from any thread, the rest is for the loop."""
+    """The conversations of one server. `tokens_of` is safe from any thread, the rest is for the event
+    loop."""
 
     def __init__(self, served: Served) -> None:
         self._vocabulary = served.vocabulary
@@ -62,8 +61,8 @@ class History:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def tokens_of(self, text: str, salt: str, param: str = "messages") -> list[int]:
-        """The tokens of a prompt, those of earlier replies as they were generated. Raises
-        ContextOverflowError about this param, before it tokenises what is surely too long."""
+        """The tokens of a prompt, with those of earlier replies as they were generated. Raises
+        ContextOverflowError about this param, if possible before tokenising."""
         self._room.check_bytes(len(text.encode()), param)
         tokens = self._transcript.tokens_for(text, salt)
         vocabulary = self._vocabulary
@@ -73,12 +72,12 @@ class History:
         return tokens
 
     def recall(self, conversations: Iterable[Sequence[int]], salt: str = "") -> None:
-        """Know these, all of one salt, as if they had been said since the start."""
+        """Add conversations from before the start, all of one salt."""
         for tokens in conversations:
             self._transcript.recall(tokens, salt)
 
     def ended(self, said: Said, *, settle: bool) -> None:
-        """A reply has ended. settle: evaluate what the next turn will begin with."""
+        """Remember a reply. settle: also evaluate the beginning of the next turn."""
         # in a context of its own: it is none of the costs of the request that has ended
         task = asyncio.create_task(self._keep(said, settle), context=Context())
         self._tasks.add(task)
@@ -86,11 +85,11 @@ class History:
 
     @property
     def idle(self) -> bool:
-        """Whether all that has ended is remembered, and evaluated where that is worth it."""
+        """Whether everything is remembered and evaluated."""
         return not self._tasks
 
     async def close(self) -> None:
-        """Leave what is not finished."""
+        """Cancel what is not finished."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -109,7 +108,7 @@ class History:
             logger.exception("a reply is not remembered")
 
     def _remember(self, said: Said, settle: bool) -> list[int]:
-        """Returns what is worth evaluating beforehand."""
+        """Returns the tokens that are worth evaluating in advance."""
         self._transcript.remember(said.text, said.prompt, said.tokens, said.salt)
         if not settle:
             return []

@@ -1,4 +1,4 @@
-"""The body of a request, as far as all routes treat it alike."""
+"""Reads and validates the bodies of requests."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ WINDOW = 1 << 20  # bytes in which marks are counted at a time
 
 
 async def aside(request: Request, work: Callable[[*Ts], T], *arguments: *Ts) -> T:
-    """What work returns or raises, done on a thread for prompts. Raises BusyError, and ClientDisconnect when
-    the client goes away."""
+    """The result of work, done on a prompt thread. Raises BusyError; ClientDisconnect if the client
+    leaves."""
     served: Served = request.state.served
     return await unless_gone(request, served.prompt_work.run(work, *arguments))
 
 
 async def from_body(request: Request, make: Callable[[bytes], T]) -> T:
-    """What make makes of the request's body, aside if it is large. Raises BodyTooLargeError for too many
-    values."""
+    """make(body of the request), on a prompt thread if the body is large. Raises BodyTooLargeError for too
+    many values."""
     data = await request.body()
     if len(data) <= LARGE:
         return make(data)
@@ -53,7 +53,7 @@ async def from_body(request: Request, make: Callable[[bytes], T]) -> T:
 
 
 async def read(request: Request, form: type[B]) -> B:
-    """The request's body in its form. Raises what validated() does."""
+    """The request's body, validated. Raises what parsed() and validated() raise."""
     return await from_body(request, lambda data: validated(form, salted(request, parsed(data))))
 
 
@@ -69,8 +69,8 @@ def parsed(body: bytes) -> dict[str, Any]:
 
 
 def salted(request: Request, data: dict[str, Any]) -> dict[str, Any]:
-    """The same; with API keys its cache_salt is one that no other key's requests have, see access.py. One
-    that is not valid is left for the validation to find."""
+    """The body with the caller's own cache_salt (access.py). One that is not valid stays for validated() to
+    refuse."""
     given = data.get("cache_salt")
     if given is not None and not (isinstance(given, str) and len(given) <= MAX_SALT):
         return data
@@ -79,8 +79,8 @@ def salted(request: Request, data: dict[str, Any]) -> dict[str, Any]:
 
 
 def validated(form: type[B], data: dict[str, Any]) -> B:
-    """The body in its form. Raises InvalidRequestError that names the field that is wrong, asks for what this
-    server cannot do, or does not fit the others."""
+    """Raises InvalidRequestError that names a field that is not valid, not supported, or contradicts
+    another."""
     try:
         body = form.model_validate(data)
     except ValidationError as error:
@@ -97,7 +97,7 @@ def validated(form: type[B], data: dict[str, Any]) -> B:
 
 
 def check_model(served: Served, model: str | None) -> None:
-    """Raises NotFoundError unless it is the model that is served, or none in particular."""
+    """Raises NotFoundError for a model that is not served. None and "" mean the one that is."""
     if model and not served.model.is_called(model):
         raise NotFoundError(
             f"The model `{model}` does not exist: this server has `{served.model.id}`",

@@ -21,8 +21,8 @@ def logprobs_json(vocabulary: Vocabulary, tokens: Iterable[TokenLogprobs]) -> di
 
 
 def _entry(vocabulary: Vocabulary, token: int, logprob: float) -> dict[str, Any]:
-    """`token` is for people, control tokens written out; `bytes` are what the token adds to the text, null
-    for none. A token that is part of a character has no text of its own."""
+    """`token` is for display, control tokens written out; `bytes`: what it adds to the text, null for
+    nothing. A token with part of a character has no text of its own."""
     added = vocabulary.piece(token)
     written = added or vocabulary.piece(token, special=True)
     return {
@@ -33,16 +33,16 @@ def _entry(vocabulary: Vocabulary, token: int, logprob: float) -> dict[str, Any]
 
 
 class LegacyLogprobs:
-    """Logprobs of one reply in the shape of OpenAI's legacy completions, a portion at a time."""
+    """Logprobs of one reply in the shape of OpenAI's legacy completions, portion by portion."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._offset = 0
 
     def told(self, logprobs: dict[str, Any]) -> dict[str, Any]:
-        """logprobs: those of logprobs_json, of the tokens after those told before. text_offset is the
-        character of the reply's text that a token begins in or with. top_logprobs has the token itself
-        besides the likeliest ones; of tokens that are written alike only the likeliest."""
+        """logprobs: from logprobs_json, of the next tokens. text_offset: the character of the reply that the
+        token begins in. top_logprobs includes the token itself; of tokens with the same text, only the
+        likeliest."""
         tokens: list[str] = []
         tops: list[dict[str, float]] = []
         offsets: list[int] = []
@@ -63,7 +63,7 @@ class LegacyLogprobs:
 
 
 def _written(entry: dict[str, Any]) -> str:
-    """As OpenAI writes a token that is part of a character: bytes:\\xf0\\x9f."""
+    """A token with part of a character as OpenAI writes it: bytes:\\xf0\\x9f."""
     data = bytes(entry["bytes"] or ())
     try:
         return data.decode() or entry["token"]

@@ -1,4 +1,4 @@
-"""GET /metrics, in Prometheus' text formats. Named as llama-server names them where they mean the same."""
+"""GET /metrics, in Prometheus' text formats, with llama-server's names where it has the metric."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from server.cache.counts import TierCounts
 
 
 async def metrics(request: Request) -> Response:
-    """Counters since the start, and gauges of this moment."""
+    """Counters since the start, and current gauges."""
     served: Served = request.state.served
     encode, content_type = choose_encoder(request.headers.get("accept", ""))
     snapshot = _Snapshot(served.traffic, served.state(), served.cached())

@@ -1,4 +1,6 @@
-"""What every request passes: an id, a clock, bounds on its body, a net. Pure ASGI shows disconnects."""
+"""What every request passes: an id, a clock, bounds on its body, a handler of defects.
+
+Plain ASGI, so that disconnects are seen."""
 
 from __future__ import annotations
 
@@ -34,8 +36,8 @@ class EncodedBodyError(InvalidRequestError):
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """How the server meets its clients. cors_origins: whose pages may use it, "*" is every page; max_body in
-    bytes; body_s: how long a body may take to arrive."""
+    """Settings for requests. cors_origins: whose pages may use the server, "*" for all; max_body: bytes;
+    body_s: seconds for a body to arrive."""
 
     access: Access = field(default_factory=Access)
     cors_origins: tuple[str, ...] = ("*",)
@@ -45,8 +47,8 @@ class Edge:
 
 
 class RequestFrame:
-    """Adds x-request-id (the client's, if it sent one) and openai-processing-ms; refuses bodies that are
-    large or slow; opens the account that the request's generations are put on, and tells the log."""
+    """Adds x-request-id (the client's, if it sent one) and openai-processing-ms, refuses large and slow
+    bodies, opens the account of the request, writes the log line."""
 
     def __init__(self, app: ASGIApp, *, edge: Edge) -> None:
         self._app = app
@@ -89,7 +91,7 @@ def _id(scope: Scope) -> str:
 
 
 class _Body:
-    """The body of one request, as it arrives. kept: its beginning, if that is to be logged."""
+    """The body of one request as it arrives. kept: its beginning, if the log wants it."""
 
     def __init__(self, scope: Scope, receive: Receive, edge: Edge) -> None:
         self.kept = bytearray()
@@ -103,7 +105,7 @@ class _Body:
         self._deadline = asyncio.get_running_loop().time() + edge.body_s
 
     async def receive(self) -> Message:
-        """As ASGI's receive(). Raises BodyTooLargeError, BodyTooSlowError and EncodedBodyError."""
+        """ASGI's receive(). Raises BodyTooLargeError, BodyTooSlowError and EncodedBodyError."""
         if self._complete:  # what may still come is that the client goes away
             return await self._receive()
         edge = self._edge
@@ -127,8 +129,8 @@ class _Body:
 
 
 class DefectNet:
-    """Answers a bug of ours in OpenAI's shape. Starlette's own handler of such errors is outside of all
-    middleware: its answers would have no id."""
+    """Answers unexpected exceptions in OpenAI's shape. Starlette's own handler is outside of all middleware:
+    its answers would have no request id."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -19,7 +19,7 @@ async def list_models(request: Request) -> Response:
 
 
 async def get_model(request: Request) -> Response:
-    """By any name that requests may call it."""
+    """By its id or an alias."""
     served: Served = request.state.served
     id = request.path_params["id"]
     for model in served.models:
@@ -49,7 +49,7 @@ def _card(model: ModelCard, served: Served) -> dict[str, Any]:
 
 
 def _drafts(served: Served) -> dict[str, Any]:
-    """Who drafts for the model at this moment."""
+    """Drafters of the model at this moment."""
     health = served.health()
     accepted = [drafter for drafter in health.drafters if drafter.state == "accepted"]
     return {"mode": health.draft_mode, "drafters": len(accepted)}

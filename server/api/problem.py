@@ -1,4 +1,4 @@
-"""Errors as OpenAI's clients expect them. The one place where duo's errors become HTTP."""
+"""Errors in OpenAI's shape: the one place where DuoErrors become HTTP."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ logger = logging.getLogger("duo.api")
 
 
 def body(error: DuoError) -> dict[str, Any]:
-    """OpenAI's error object; all four keys are always there."""
+    """OpenAI's error object, always with all four keys."""
     return {"error": {"message": error.message, "type": error.type, "param": error.param, "code": error.code}}
 
 
@@ -46,8 +46,8 @@ def _headers(error: DuoError) -> dict[str, str]:
 
 
 def invalid(error: ValidationError, data: object) -> InvalidRequestError:
-    """The first complaint of a request's validation, naming the field. Where a field may have one of
-    several forms, the complaint that got deepest is about the form that was meant."""
+    """The first validation error, with its field. If a field has several forms, the deepest error is
+    reported: it is about the form that was meant."""
     complaints = error.errors(include_url=False, include_context=False, include_input=False)
     field = complaints[0]["loc"][:1]
     worst = max((c for c in complaints if c["loc"][:1] == field), key=lambda c: len(c["loc"]))
@@ -57,7 +57,7 @@ def invalid(error: ValidationError, data: object) -> InvalidRequestError:
 
 
 def _path(places: Sequence[str | int], data: object) -> list[str]:
-    """The places that lead into the data, and a missing field at the end; not the names of forms."""
+    """The path into the data, with a missing field at its end; without pydantic's names of forms."""
     path: list[str] = []
     for i, place in enumerate(places):
         if isinstance(data, dict) and place in data:
@@ -76,13 +76,13 @@ async def on_duo_error(request: Request, error: Exception) -> Response:
 
 
 async def on_disconnect(request: Request, error: Exception) -> Response:
-    """Nobody is there to read it, whether the client left while it sent the body or later."""
+    """Nobody reads it: the client left while it sent its body, or later."""
     assert isinstance(error, ClientDisconnect)
     return Response(status_code=499)
 
 
 async def on_http_exception(request: Request, error: Exception) -> Response:
-    """Unknown routes and wrong methods."""
+    """Answers unknown routes and wrong methods."""
     assert isinstance(error, HTTPException)
     problem = InvalidRequestError(f"{error.detail}: {request.method} {request.url.path}")
     response = respond(problem)
@@ -92,6 +92,6 @@ async def on_http_exception(request: Request, error: Exception) -> Response:
 
 
 def defect(what: str, error: Exception) -> DuoError:
-    """A bug of ours: logged whole, told without detail."""
+    """Logs an unexpected exception with its traceback; the error for the client has no details."""
     logger.error("%s failed", what, exc_info=error)
     return DuoError("the server failed: see its log")

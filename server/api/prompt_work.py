@@ -1,4 +1,4 @@
-"""Parsing, rendering and tokenising on threads of their own: long prompts would block the event loop."""
+"""Threads for parsing, rendering and tokenising: a long prompt would block the event loop."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ CLOSE_S = 5.0
 
 
 class PromptWork:
-    """For one event loop. Daemon threads: work that hangs does not keep the process from ending."""
+    """Used on one event loop. Its threads are daemons: work that hangs does not keep the process from
+    ending."""
 
     def __init__(self, max_waiting: int = MAX_WAITING) -> None:
         self.n_waiting = 0
@@ -35,8 +36,8 @@ class PromptWork:
         self._running: dict[asyncio.Future[Any], float] = {}  # since when
 
     async def run(self, work: Callable[[*Ts], T], *arguments: *Ts) -> T:
-        """What work returns or raises. Raises BusyError at once if too much waits. Work whose caller is
-        cancelled never begins, or goes on with its result unused."""
+        """The result of work(*arguments). Raises BusyError if max_waiting calls wait already. If the caller
+        is cancelled, work that waits never begins, and the result of work that runs is dropped."""
         if self.n_waiting >= self._max_waiting:
             raise BusyError("the server is busy: too many prompts are waiting")
         self.n_waiting += 1
@@ -52,12 +53,12 @@ class PromptWork:
         return await asyncio.shield(done)
 
     def stuck(self) -> bool:
-        """Whether something has run for longer than it ever should. Safe from any thread."""
+        """Whether work has run for STUCK_S. Safe from any thread."""
         due = time.monotonic() - STUCK_S
         return any(began < due for began in list(self._running.values()))
 
     async def close(self) -> None:
-        """Wait for what runs, but not for what hangs."""
+        """Wait for running work, at most CLOSE_S."""
         if self._running:
             await asyncio.wait(self._running, timeout=CLOSE_S)
 

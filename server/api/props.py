@@ -1,4 +1,4 @@
-"""GET /props: what this server is and what it does by default, as llama-server tells it."""
+"""GET /props: the server's model and defaults, in llama-server's shape."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OWN = ("dry_sequence_breakers", "logit_bias", "min_tokens", "banned_first")
 
 
 async def props(request: Request) -> Response:
-    """What requests get that do not say otherwise, and the model; of paths, the file's name only."""
+    """Of paths only the file's name."""
     served: Served = request.state.served
     health = served.health()
     body = {
@@ -39,7 +39,7 @@ async def props(request: Request) -> Response:
 
 
 def _params(served: Served) -> dict[str, Any]:
-    """By the names that requests have for them."""
+    """Default parameters, named as in requests."""
     defaults = asdict(served.defaults)
     return {
         **{name: value for name, value in defaults.items() if name not in OWN},

@@ -1,5 +1,4 @@
-"""One line of the log for each request: what it was, how it ended, what it cost. No word of what was said,
-unless that was asked for."""
+"""One log line per request: what it was, how it ended, its cost. Prompts only with --log-prompts."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ MAX_TOLD = 1 << 16  # bytes of a body
 
 @dataclass(frozen=True, slots=True)
 class RequestLog:
-    """What is told. prompts: the bodies of requests, too."""
+    """What is logged. prompts: also the bodies."""
 
     requests: bool = False
     prompts: bool = False
@@ -27,7 +26,7 @@ class RequestLog:
 
 @dataclass(slots=True)
 class Line:
-    """What is known of one request. status: None until the reply has begun; ms: times since it came."""
+    """One request. status: None until the reply has begun; first_ms, ms: since the request came."""
 
     method: str
     path: str
@@ -39,7 +38,7 @@ class Line:
     body: bytes = b""
 
     def fields(self) -> dict[str, Any]:
-        """For programs. key: which of several, by a name that does not give it away."""
+        """For JSON logs. key: a short name that does not reveal the key."""
         account = self.account
         fields: dict[str, Any] = {
             "request_id": account.id,

@@ -1,4 +1,4 @@
-"""How a request says that tokens are to be chosen: the fields, and what they mean to the sampler."""
+"""The sampling fields of a request, and the SamplingParams that they give."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ _OTHER_NAMES = {
 
 
 class SamplingFields(Body):
-    """Names and meanings are OpenAI's, llama-server's for what OpenAI does not have; min_tokens is vLLM's.
-    Absent: the server's default, which leaves everything after min_p switched off."""
+    """Names and meanings are OpenAI's, else llama-server's; min_tokens is vLLM's. Absent: the server's
+    default, which switches off everything after min_p."""
 
     temperature: Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)] | None = None
     top_k: int | None = None
@@ -104,8 +104,8 @@ class SamplingFields(Body):
 
 
 def not_for_beams(fields: SamplingFields) -> str | None:
-    """The first field that asks for texts other than the likeliest in a way that a beam search does not know.
-    Temperature and the filters choose among tokens, so there they just do not apply."""
+    """The first field that changes scores in a way that a beam search does not support. Temperature and
+    filters are ignored there."""
     asked = {
         "presence_penalty": fields.presence_penalty,
         "frequency_penalty": fields.frequency_penalty,
@@ -128,8 +128,8 @@ _PLAIN = tuple(
 def sampling_params(
     fields: SamplingFields, defaults: SamplingParams, vocabulary: Vocabulary
 ) -> SamplingParams:
-    """What was asked for, over the defaults. A seed is drawn if none was given, or -1, as in llama.cpp.
-    Raises InvalidRequestError."""
+    """The defaults with the given fields. Draws a seed if none is given, or -1, as in llama.cpp. Raises
+    InvalidRequestError."""
     said = ((name, getattr(fields, name)) for name in _PLAIN)
     given: dict[str, Any] = {name: _tame(name, value) for name, value in said if value is not None}
     if fields.top_k is not None:
@@ -152,8 +152,8 @@ def sampling_params(
 def _biases(
     given: dict[str, Any] | list[Any], banned: Iterable[int], vocabulary: Vocabulary
 ) -> tuple[tuple[int, float], ...]:
-    """(token id, bias) in the order of ids. OpenAI: an object from ids to numbers. llama.cpp: also a list of
-    pairs; false bans; a text instead of an id stands for each of its tokens. Biases of one token add up."""
+    """(token id, bias), sorted by id. OpenAI: an object from ids to numbers. llama.cpp: also a list of pairs,
+    false to ban, a text for all of its tokens. Biases of one token add up."""
     biases: dict[int, float] = {}
     pairs = given.items() if isinstance(given, dict) else map(_pair, given)
     for what, value in pairs:
@@ -165,7 +165,7 @@ def _biases(
 
 
 def _tame(name: str, value: Any) -> Any:
-    """The same to every sampler, and no arithmetic overflows."""
+    """Bounds a value so that no arithmetic overflows and tiny values are 0 for every sampler."""
     if not isinstance(value, float):
         return value
     return 0.0 if name in ("temperature", "dynatemp_range") and value < TINY else min(value, VAST)

@@ -1,4 +1,4 @@
-"""What the routes serve: handed to them typed, through the lifespan."""
+"""What the routes serve; they get it from request.state."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ TOKEN_COUNTS = ("drafted", "accepted")
 
 @dataclass(frozen=True, slots=True)
 class ModelCard:
-    """A model as /v1/models, /props and the page show it. created: Unix seconds. note: a remark for the page.
-    aliases: what it is called beside its id. file: the name of its file. n_bytes: of its weights."""
+    """A model in /v1/models, /props and the page. created: Unix seconds. note: shown in the page. aliases:
+    other names. file: name of its file. n_bytes: of its weights."""
 
     id: str
     created: int
@@ -46,13 +46,13 @@ class ModelCard:
     quantization: str | None = None
 
     def is_called(self, name: str) -> bool:
-        """Whether a client that asks for this name means this model."""
+        """Whether the model has this name."""
         return name in (self.id, "default", *self.aliases)
 
 
 @dataclass(frozen=True, slots=True)
 class Embedding:
-    """What embeds; card: of the model that does, which may be the one that generates."""
+    """The embedding model, which may be the one that generates."""
 
     worker: EmbeddingWorker
     card: ModelCard
@@ -64,7 +64,7 @@ class Embedding:
 
 @dataclass(frozen=True, slots=True)
 class DrafterHealth:
-    """One drafter on the bus. reason: why it was refused. counts: what became of what it sent."""
+    """One drafter on the bus. reason: of its refusal. counts: its messages and tokens by outcome."""
 
     id: str
     model: str
@@ -75,8 +75,8 @@ class DrafterHealth:
 
 @dataclass(frozen=True, slots=True)
 class ExactnessHealth:
-    """tier: of requests that do not say; stable_width: rows of a step under width-stable. probe: what duo
-    probe found about this model on this machine, None if it was not run."""
+    """tier: the default of requests; stable_width: rows of a step under width-stable. probe: what duo probe
+    found on this machine, None if it did not run."""
 
     tier: Literal["default", "width-stable"]
     stable_width: int
@@ -85,9 +85,9 @@ class ExactnessHealth:
 
 @dataclass(frozen=True, slots=True)
 class GateHealth:
-    """What drafts are weighed with. tokens_per_second: of late, all sessions together; step_ms: milliseconds
-    of a decode by its rows; width: rows that steps are padded to, 0: none; steady_ms: milliseconds of a
-    decode among equal ones."""
+    """What drafts are weighed with. tokens_per_second: recent rate of all sessions; step_ms: milliseconds of
+    a decode by rows; width: rows that steps are padded to, 0 for none; steady_ms: milliseconds of a decode
+    among others of its width."""
 
     tokens_per_second: float = 0.0
     step_ms: Mapping[str, float] = field(default_factory=dict[str, float])
@@ -97,8 +97,8 @@ class GateHealth:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """'stuck': there is work and no progress; 'draining': what runs may end, nothing new is taken.
-    step_python_us: Python's median share of a one-session step."""
+    """status 'stuck': there is work and no progress; 'draining': replies end, no request is taken.
+    step_python_us: median microseconds of Python in a one-session step."""
 
     status: Literal["ok", "loading", "draining", "stuck"]
     slots_total: int
@@ -125,18 +125,17 @@ class Health:
 
 
 class AskEngine(Protocol):
-    """How to have the engine's thread answer a question, see EngineThread.ask."""
+    """Runs a question on the engine's thread, see EngineThread.ask."""
 
     async def __call__(self, question: Callable[[Engine], T]) -> T: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """Everything a route may need. health: of the engine. fingerprint: OpenAI's system_fingerprint. grammars:
-    None where replies cannot be given a form. traffic must observe the generator's events for /metrics to
-    count. ask: None where there are no slots to see. slot_files: where they are saved, None: nowhere. cached:
-    what the tiers below the KV cache hold. embedding: None where there are no embeddings. seed, max_tokens:
-    of requests that do not say; None: a random one, until the context ends."""
+    """health: of the engine. fingerprint: OpenAI's system_fingerprint. grammars: None if replies cannot be
+    constrained. traffic: must observe the generator's events. ask: None if there are no slots. slot_files:
+    None if slots are not saved. cached: counts of the tiers below the KV cache. embedding: None without
+    embeddings. seed, max_tokens: defaults of requests; None for a random seed and no limit."""
 
     generator: Generator
     vocabulary: Vocabulary
@@ -162,18 +161,17 @@ class Served:
         object.__setattr__(self, "history", History(self))  # derived; frozen for everybody else
 
     def state(self) -> Health:
-        """The engine's, and that of what prompts wait for."""
+        """The engine's health, and that of the prompt threads."""
         health, work = self.health(), self.prompt_work
         status = "stuck" if work.stuck() else health.status
         return replace(health, status=status, queued=health.queued + work.n_waiting)
 
     @property
     def room(self) -> Room:
-        """What a prompt may have."""
         return Room(self.model.n_ctx, self.vocabulary.longest)
 
     @property
     def models(self) -> list[ModelCard]:
-        """The one that generates, and the one that embeds, if that is another."""
+        """The generating model, and the embedding one if it is another."""
         other = self.embedding is not None and self.embedding.id != self.model.id
         return [self.model, self.embedding.card] if self.embedding and other else [self.model]

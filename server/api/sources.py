@@ -1,4 +1,4 @@
-"""Of each token of a reply its text, and who guessed it."""
+"""The text and the drafter of each token of a reply."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from server.text.reading import MessageReader
 
 
 class SourcedText:
-    """Gathers a reply's text and its tokens' sources, and tells them token by token."""
+    """Collects a reply's text and the sources of its tokens."""
 
     def __init__(self) -> None:
         self._sources: list[str | None] = []
@@ -17,16 +17,16 @@ class SourcedText:
         self._n_told = 0
 
     def commit(self, sources: Sequence[str | None]) -> None:
-        """Of as many tokens more."""
+        """Sources of the next tokens."""
         self._sources += sources
 
     def feed(self, text: str) -> None:
-        """More of the text."""
+        """More of the reply's text."""
         self._text += text
 
     def told(self, spans: Sequence[Span], reader: MessageReader) -> list[dict[str, str | None]]:
-        """Of those of these tokens that are content, all in all each once and in order: their texts make it
-        up. A character that two tokens share is the first one's."""
+        """Text and source of those tokens that are content. Each token is told once and in order; the texts
+        together are the content. A character of two tokens counts for the first."""
         found: list[dict[str, str | None]] = []
         for span in spans:
             if reader.is_content(span.start, span.end):

@@ -1,4 +1,4 @@
-"""What a reply has cost: usage as OpenAI names it, timings as llama-server does, metrics as vLLM does."""
+"""The cost of a reply: usage as in OpenAI, timings as in llama-server, metrics as in vLLM."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from server.engine.events import DrafterCount, Stats
 
 
 def combined(all_stats: Sequence[Stats]) -> Stats:
-    """The stats of several replies to one prompt, generated side by side, as those of one request: the
-    prompt counts once, as the first reply met it; tokens and steps add up, times are the longest."""
+    """Stats of several replies to one prompt as one request: the prompt counts once, as the first reply met
+    it; tokens and steps add up, times are the longest."""
     first, *others = all_stats
     if not others:
         return first
@@ -34,8 +34,7 @@ def combined(all_stats: Sequence[Stats]) -> Stats:
 
 
 def summed(all_stats: Sequence[Stats]) -> Stats:
-    """The stats of replies to several prompts as those of one request: like combined, but every prompt
-    counts."""
+    """Stats of replies to several prompts as one request: like combined(), but each prompt counts."""
     return replace(
         combined(all_stats),
         n_prompt=sum(stats.n_prompt for stats in all_stats),
@@ -45,7 +44,7 @@ def summed(all_stats: Sequence[Stats]) -> Stats:
 
 
 def usage(stats: Stats, n_reasoning: int = 0) -> dict[str, Any]:
-    """OpenAI's usage object. n_reasoning: how many of the tokens are thoughts."""
+    """OpenAI's usage object. n_reasoning: tokens of thoughts."""
     return {
         "prompt_tokens": stats.n_prompt,
         "completion_tokens": stats.n_predicted,
@@ -60,13 +59,13 @@ def usage(stats: Stats, n_reasoning: int = 0) -> dict[str, Any]:
 
 
 def measured(stats: Stats, n_choices: int = 1) -> dict[str, Any]:
-    """timings, and metrics; of how many replies together."""
+    """timings and metrics of n_choices replies together."""
     metrics = {"speculative_decoding": _speculative(stats), "truncated": stats.truncated}
     return {"timings": timings(stats, n_choices), "metrics": metrics}
 
 
 def timings(stats: Stats, n_choices: int = 1) -> dict[str, Any]:
-    """Rates of decoding leave out each reply's first token, whose time is the prompt's."""
+    """Decoding rates exclude the first token of each reply: its time belongs to the prompt."""
     n_evaluated = stats.n_prompt - stats.n_cached
     return {
         "cache_n": stats.n_cached,
@@ -80,7 +79,7 @@ def timings(stats: Stats, n_choices: int = 1) -> dict[str, Any]:
 
 
 def _speculative(stats: Stats) -> dict[str, Any]:
-    """mean_acceptance_length: tokens committed by a step with drafts, its own token included, as in vLLM."""
+    """As in vLLM. mean_acceptance_length: tokens committed per step with drafts, its own token included."""
     n_drafts = sum(stats.accepted_per_step)
     return {
         "num_drafts": n_drafts,
@@ -92,7 +91,7 @@ def _speculative(stats: Stats) -> dict[str, Any]:
 
 
 def shares(count: DrafterCount) -> dict[str, Any]:
-    """As vLLM names them."""
+    """With vLLM's names."""
     return {
         "num_draft_tokens": count.drafted,
         "num_accepted_draft_tokens": count.accepted,

@@ -1,4 +1,4 @@
-"""Replies in a form: what a request may say about it, and the constraint that this comes to."""
+"""Fields for structured replies, and the constraint that they give."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_NAME = 64
 
 
 class NamedSchema(Body):
-    """OpenAI's. name and strict change nothing: a reply always fits the schema."""
+    """OpenAI's. name and strict have no effect: a reply always fits the schema."""
 
     definition: Annotated[dict[str, Any], Field(alias="schema")]
     name: Annotated[str, Field(max_length=MAX_NAME)] | None = None
@@ -39,7 +39,7 @@ class StructuredFields(Body):
 
 
 def forms(body: StructuredFields) -> list[str]:
-    """The fields that ask for a form: a reply can have one only."""
+    """Fields that ask for a structured reply; at most one is allowed."""
     given = {
         "grammar": bool(body.grammar),
         "json_schema": body.json_schema is not None,
@@ -49,7 +49,7 @@ def forms(body: StructuredFields) -> list[str]:
 
 
 def incoherent(body: StructuredFields) -> tuple[str, str] | None:
-    """The first of these fields that does not fit the others, and why."""
+    """The first of these fields that contradicts another, and why."""
     asked = body.response_format
     if asked is not None and asked.type == "json_schema" and asked.json_schema is None:
         return "response_format.json_schema", "required"
@@ -59,7 +59,7 @@ def incoherent(body: StructuredFields) -> tuple[str, str] | None:
 
 
 def constraint(served: Served, body: StructuredFields) -> Start | None:
-    """None: any text. Raises InvalidRequestError that names the place. Slow: not for the event loop."""
+    """None: any text. Raises InvalidRequestError with the field. Slow: not for the event loop."""
     if not (found := forms(body)):
         return None
     if served.grammars is None:
@@ -68,13 +68,15 @@ def constraint(served: Served, body: StructuredFields) -> Start | None:
         )
     if body.grammar:
         return served.grammars.gbnf(body.grammar)
-    if body.json_schema is not None:
-        return served.grammars.json_schema(body.json_schema)
+    schema, place = schema_of(body)
+    return served.grammars.json_object() if schema is None else served.grammars.json_schema(schema, place)
+
+
+def schema_of(body: StructuredFields) -> tuple[dict[str, Any] | None, str]:
+    """The schema of a reply and its place in the body. None: there is none, or any object fits."""
     asked = body.response_format
-    assert asked is not None
-    if asked.type == "json_schema":
-        assert asked.json_schema is not None
-        return served.grammars.json_schema(asked.json_schema.definition, "response_format.json_schema.schema")
-    if asked.definition is not None:
-        return served.grammars.json_schema(asked.definition, "response_format.schema")
-    return served.grammars.json_object()
+    if asked is None or asked.type == "text":
+        return body.json_schema, "json_schema"
+    if asked.type == "json_schema" and asked.json_schema is not None:
+        return asked.json_schema.definition, "response_format.json_schema.schema"
+    return asked.definition, "response_format.schema"

@@ -1,4 +1,4 @@
-"""POST /tokenize, /detokenize and /apply-template, as llama-server has them."""
+"""POST /tokenize, /detokenize and /apply-template, as in llama-server."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from server.llama.backend import Vocabulary
 
 
 class TokenizeRequest(Body):
-    """content: a text, or a list of texts and tokens. add_special: begin with the BOS that the model wants;
-    parse_special: control tokens written in the text are such; with_pieces: tell each token's text, too."""
+    """content: a text, or a list of texts and token ids. add_special: begin with the model's BOS;
+    parse_special: read control tokens written in the text; with_pieces: add the text of each token."""
 
     content: str | Annotated[list[str | Count], Field(fail_fast=True)]
     add_special: bool = False
@@ -34,21 +34,20 @@ class DetokenizeRequest(Body):
 
 
 async def tokenize(request: Request) -> Response:
-    """The tokens of a text."""
     served: Served = request.state.served
     body = await read(request, TokenizeRequest)
     return Json(await aside(request, _tokenized, served.vocabulary, body))
 
 
 async def detokenize(request: Request) -> Response:
-    """The text of tokens, control tokens written out; U+FFFD where they are no text."""
+    """The text of tokens, control tokens written out, U+FFFD for bytes that are no text."""
     served: Served = request.state.served
     body = await read(request, DetokenizeRequest)
     return Json(await aside(request, _detokenized, served.vocabulary, body))
 
 
 async def apply_template(request: Request) -> Response:
-    """The prompt that a chat completion with this body has; nothing is generated."""
+    """The prompt of a chat completion with this body."""
     served: Served = request.state.served
     _, _, text = await aside(request, rendered, served, await parse(request, served))
     return Json({"prompt": text})
@@ -70,7 +69,7 @@ def _tokenized(vocabulary: Vocabulary, body: TokenizeRequest) -> bytes:
 
 
 def _piece(vocabulary: Vocabulary, token: int) -> Any:
-    """A text, or its bytes where these are none."""
+    """A text, or a list of bytes that are no text."""
     data = vocabulary.piece(token, special=True)
     try:
         return data.decode()

@@ -1,4 +1,4 @@
-"""What a request says about tools, and what that comes to."""
+"""Tools of a request, and which of them may or must be called."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ _NOTHING: dict[str, Any] = {"type": "object", "properties": {}}
 
 
 class FunctionDefinition(Body):
-    """strict changes nothing where calls are made to fit their schemas anyway; else it makes a schema that
-    cannot be kept an error."""
+    """strict: refuse a schema that cannot be compiled. Calls fit their schemas in any case."""
 
     name: Annotated[str, Field(pattern=NAME)]
     description: str | None = None
@@ -73,8 +72,8 @@ class ToolFields(Body):
 
 @dataclass(frozen=True, slots=True)
 class Calling:
-    """The tools of a request, those that the model may call, by their place, whether it must, and how many
-    calls at most (None: any)."""
+    """tools: those of the request; callable: indices of those that may be called; required: one must be;
+    most: calls at most, None for any number."""
 
     tools: Sequence[Tool]
     callable: Sequence[int]
@@ -83,7 +82,7 @@ class Calling:
 
     @property
     def functions(self) -> list[tuple[int, FunctionDefinition]]:
-        """Those that may be called, with their place in the request."""
+        """Callable functions with their indices."""
         return [(i, self.tools[i].function) for i in self.callable]
 
     @property
@@ -92,7 +91,7 @@ class Calling:
 
 
 def calling(body: ToolFields) -> Calling | None:
-    """None: there are no tools."""
+    """None without tools."""
     tools, choice = body.tools or [], body.tool_choice
     if not tools:
         return None
@@ -105,7 +104,7 @@ def calling(body: ToolFields) -> Calling | None:
 
 
 def _chosen(choice: ToolChoice | None) -> tuple[frozenset[str] | None, bool]:
-    """Which functions (None: all of them), and whether one must be called."""
+    """Names of callable functions (None: all), and whether one must be called."""
     match choice:
         case NamedTool(function=function):
             return frozenset({function.name}), True
@@ -116,7 +115,7 @@ def _chosen(choice: ToolChoice | None) -> tuple[frozenset[str] | None, bool]:
 
 
 def incoherent(body: ToolFields) -> tuple[str, str] | None:
-    """The first of these fields that does not fit the others, and why."""
+    """The first of these fields that contradicts another, and why."""
     names: set[str] = set()
     for i, tool in enumerate(body.tools or ()):
         if (name := tool.function.name) in names:

@@ -1,4 +1,4 @@
-"""How a lead may be reached and by whom, as flags and environment say it, and what its log tells."""
+"""Settings for clients: addresses, keys, limits, logs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _split(value: object) -> object:
 
 
 def _some(value: object) -> object:
-    """Not the default, but a list that turns out to be empty: a variable that was not set, say."""
+    """Refuses a list without keys, from an empty variable for example; the default may be empty."""
     if _split(value) == () and value != ():
         raise ValueError("there is no key in it, and everybody would be let in")
     return value
@@ -29,7 +29,7 @@ Listed: TypeAlias = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)
 
 
 class DoorSettings(BaseSettings):
-    """What of LeadSettings is about clients."""
+    """The part of LeadSettings that is about clients."""
 
     api_key: Annotated[Listed, BeforeValidator(_some)] = Field(
         (),
@@ -58,8 +58,7 @@ class DoorSettings(BaseSettings):
     log_prompts: bool = Field(False, description="the same with the requests' bodies")
 
     def keys(self) -> tuple[str, ...]:
-        """All API keys; none means that everybody is let in, so a file without any is an error. Raises
-        StartupError."""
+        """All API keys; none admits everybody, so a file without keys is an error. Raises StartupError."""
         if self.api_key_file is None:
             return self.api_key
         try:

@@ -1,4 +1,4 @@
-"""HTTP on a socket: while the model loads, while there is one, and until the last reply has ended."""
+"""HTTP on a socket: while the model loads, then until the last reply has ended."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ App: TypeAlias = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """PEM files: a private key, and its certificate with those that vouch for it."""
+    """PEM files: a private key, and its certificate chain."""
 
     key: Path
     certificate: Path
 
     def check(self) -> None:
-        """Raises StartupError if they cannot be used."""
+        """Raises StartupError if the files cannot be used."""
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         try:
             context.load_cert_chain(self.certificate, self.key, password=b"")  # it would be asked for
@@ -52,7 +52,7 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """What clients meet. grace_s: how long replies may go on when the server shall end."""
+    """Settings for clients. grace_s: seconds for running replies when the server ends."""
 
     edge: Edge
     tls: Tls | None
@@ -99,8 +99,8 @@ def configured(
 
 
 class DrainingServer(uvicorn.Server):
-    """Asked to end, it goes on for as long as replies run, at most grace_s: they may finish, new requests are
-    refused with a 503. What runs after that is told so."""
+    """Asked to end, it refuses new requests with a 503 and lets running replies finish for at most grace_s;
+    later ones end with an error."""
 
     def __init__(self, config: uvicorn.Config, engine: EngineThread, *, grace_s: float) -> None:
         super().__init__(config)
@@ -109,7 +109,7 @@ class DrainingServer(uvicorn.Server):
         self._until: float | None = None
 
     async def on_tick(self, counter: int) -> bool:
-        """Ten times a second; whether to close the socket."""
+        """Called ten times a second. Returns whether to close the socket."""
         if not await super().on_tick(counter):
             return False
         if self._until is None:
@@ -125,8 +125,8 @@ class DrainingServer(uvicorn.Server):
 
 @contextmanager
 def answering(listener: socket, app: App, tls: Tls | None) -> Generator[None]:
-    """Serve this app on a thread of its own as long as the block lasts. The socket listens on after it:
-    whoever connects between this server and the next one waits."""
+    """Serve this app on a thread while the block lasts. The socket keeps listening: clients that connect
+    between two servers wait."""
     own = listener.dup()
     # no connection outlasts its first reply: the next one is for another server
     server = uvicorn.Server(configured(app, tls, connection="close"))

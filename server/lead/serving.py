@@ -1,4 +1,4 @@
-"""What the routes of a lead serve, put together from its parts."""
+"""Puts together what the routes of a lead serve."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _milliseconds(seconds: Mapping[int, float]) -> dict[str, float]:
 
 
 def embedding_by(stack: ExitStack, embedder: LlamaEmbedder, lead: ModelCard) -> Embedding:
-    """The stack ends its thread. lead: the card of the model that generates."""
+    """The stack ends its thread. lead: the card of the generating model."""
     worker = stack.enter_context(closing(EmbeddingWorker(embedder)))
     if embedder.path.name == lead.file:
         return Embedding(worker, lead)

@@ -1,8 +1,7 @@
-"""Messages as a chat template wants them. Pure.
+"""Adapts messages to a chat template. Pure.
 
-A template that knows nothing of tools gets them, calls and results as texts in the manner of Hermes, which
-models understand best that were not trained for tools.
-"""
+For a template without tools, tools, calls and results become text as in Hermes models: models that were not
+trained for tools understand that best."""
 
 from __future__ import annotations
 
@@ -37,8 +36,8 @@ XML tags:
 
 @dataclass(frozen=True, slots=True)
 class Wants:
-    """What a template can do. tools, calls: show them by itself; objects: arguments have to be objects, not
-    JSON text; short_ids: of nine letters and digits; system: it knows that role."""
+    """What a template supports. tools, calls: it shows them; objects: arguments must be objects, not JSON
+    text; short_ids: ids must have nine letters and digits; system: it has that role."""
 
     tools: bool = True
     calls: bool = True
@@ -77,7 +76,7 @@ def _call(call: Mapping[str, Any], wants: Wants) -> dict[str, Any]:
 
 
 def _object(arguments: Any) -> Any:
-    """What is no JSON object, or none that a prompt can show (a lone surrogate, say), stays as it is."""
+    """Arguments that are no JSON object, or cannot be shown (a lone surrogate), stay text."""
     try:
         value = json.loads(arguments)
         json.dumps(value, ensure_ascii=False).encode()
@@ -92,7 +91,7 @@ def _short(id: str) -> str:
 
 
 def _written_out(messages: Sequence[Message]) -> list[Message]:
-    """Calls as the assistant's text, results as the user's; results that follow each other in one message."""
+    """Calls become text of the assistant, consecutive results one message of the user."""
     told: list[Message] = []
     results: list[str] = []
     for message in messages:
@@ -118,7 +117,7 @@ def _spelled(message: Message) -> Message:
 
 
 def _instructed(messages: list[Message], tools: Sequence[Tool], wants: Wants) -> list[Message]:
-    """The tools behind the system prompt, or before what the user says first."""
+    """Tools go behind the system prompt, or in front of the user's first message."""
     text = INSTRUCTIONS.format(tools="\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools))
     role = "system" if wants.system else "user"
     if not messages or messages[0]["role"] != role:

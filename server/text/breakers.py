@@ -1,4 +1,4 @@
-"""Sequence breakers of the DRY sampler: texts that a repetition may not cross, as tokens."""
+"""Sequence breakers of the DRY sampler, as tokens."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ _BETWEEN = b"\xff"  # in no text: a match never spans two pieces
 
 
 def breaker_tokens(vocabulary: Vocabulary, breakers: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
-    """Token sequences that contain a breaker: the breaker tokenised by itself, and every token that has all
-    of it, as the token of `."` has a quotation mark. Not those that only have its beginning and need what
-    follows, which llama.cpp finds too. The first call for a vocabulary looks at each of its pieces."""
+    """Token sequences that contain a breaker: the tokenised breaker, and every token that contains it. Unlike
+    llama.cpp, no tokens that contain only its beginning. The first call for a vocabulary reads all pieces."""
     sequences: dict[tuple[int, ...], None] = {}
     for breaker in breakers:
         sequences[tuple(vocabulary.tokenize(breaker, special=False))] = None
@@ -34,7 +33,7 @@ def _having(vocabulary: Vocabulary, breaker: str) -> list[int]:
 
 @lru_cache(maxsize=2)
 def _pieces(vocabulary: Vocabulary) -> tuple[bytes, npt.NDArray[np.int64]]:
-    """All pieces in one, and where each begins."""
+    """All pieces joined, and where each begins."""
     pieces = [vocabulary.piece(token) for token in range(vocabulary.size)]
     lengths = [len(piece) + len(_BETWEEN) for piece in pieces]
     starts = np.concatenate(([0], np.cumsum(lengths[:-1], dtype=np.int64))).astype(np.int64)

@@ -1,4 +1,4 @@
-"""How far two texts are the same."""
+"""The longest common prefix."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import AnyStr
 
 
 def common_prefix(a: AnyStr, b: AnyStr) -> int:
-    """Length of the longest common prefix. Bisects over slices, which compare in C."""
+    """Length of the longest common prefix. Bisects over slices, which C compares."""
     low, high = 0, min(len(a), len(b))
     if a[:high] == b[:high]:
         return high

@@ -1,4 +1,4 @@
-"""How a model writes down its thoughts and its calls of tools: what its chat template was made for. Pure."""
+"""How a model writes thoughts and tool calls, read off its chat template. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Family: TypeAlias = Literal["hermes", "llama3", "mistral", "functionary"]
 
 @dataclass(frozen=True, slots=True)
 class Tags:
-    """What a model's thoughts are put between."""
+    """The marks around thoughts."""
 
     open: str
     close: str
@@ -49,9 +49,9 @@ THINKING = (Tags("<think>", "</think>"), Tags("[THINK]", "[/THINK]"))
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """What a chat template tells of its model. tags: None, it does not think aloud. tools, calls: the
-    template shows them by itself. short_ids: it refuses ids of calls that are not nine letters or digits.
-    single_call: it refuses several calls in one reply."""
+    """What a chat template tells about its model. tags: None if it has no thoughts. tools, calls: the
+    template shows them. short_ids: ids of calls must have nine letters or digits. single_call: one call per
+    reply."""
 
     tags: Tags | None = None
     syntax: CallSyntax = HERMES
@@ -65,7 +65,7 @@ _TOOLS = re.compile(r"\btools\b")
 
 
 def style_of(source: str) -> Style:
-    """Read off a template's text."""
+    """source: the template."""
     tags = next((tags for tags in THINKING if tags.close in source or tags.open in source), None)
     return Style(
         tags=tags,
@@ -78,7 +78,7 @@ def style_of(source: str) -> Style:
 
 
 def _syntax(source: str) -> CallSyntax:
-    """The most telling sign first: templates of one family mention words of others."""
+    """The surest sign first: templates of one family mention words of others."""
     if HERMES.opens in source:
         return HERMES
     if MISTRAL.opens in source:
@@ -92,8 +92,8 @@ def _syntax(source: str) -> CallSyntax:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How one reply is to be read. tags: look for thoughts; thinking: the prompt has opened them. syntax:
-    look for calls, of which functions, and of how many at most (None: any)."""
+    """How one reply is parsed. tags: for thoughts; thinking: the prompt has opened them. syntax: for calls,
+    of the functions in names, most_calls at most (None: any number)."""
 
     tags: Tags | None = None
     thinking: bool = False
@@ -103,12 +103,12 @@ class Form:
 
     @property
     def plain(self) -> bool:
-        """The text is the content, all of it."""
+        """Whether all of the text is content."""
         return self.tags is None and self.syntax is None
 
     @property
     def marks(self) -> tuple[str, ...]:
-        """Texts with a meaning here: the parser must see them, be they control tokens or not."""
+        """Texts that the parser must see, even if they are control tokens."""
         tags = (self.tags.open, self.tags.close) if self.tags else ()
         if self.syntax is None:
             return tags
@@ -117,7 +117,7 @@ class Form:
         return tuple(mark for mark in (*marks, *more) if mark)
 
     def after(self, prompt: str, begun: str = "") -> Form:
-        """The same for a reply to this prompt, which may have opened the thoughts; begun: the part of the
+        """The form of a reply to this prompt, which may have opened the thoughts. begun: the part of the
         reply that is in the prompt."""
         if self.tags is None:
             return self

@@ -1,7 +1,6 @@
-"""Where a JSON value ends in a text that is still growing. Pure.
+"""Finds the end of a JSON value in a growing text. Pure.
 
-It looks at brackets and quotation marks only: what is between them may be no JSON at all.
-"""
+Reads brackets and quotation marks only: the text between them need not be valid JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ _SCALAR_END = re.compile(r"[\s,}\]]")
 
 
 class ValueScanner:
-    """One value: an object, an array, a string, or a word."""
+    """Scans one value: an object, an array, a string, or a word."""
 
     def __init__(self) -> None:
         self.done = False
@@ -24,8 +23,8 @@ class ValueScanner:
         self._word = False
 
     def scan(self, text: str, at: int) -> int:
-        """Go on from `at`, where the last scan ended; the value has no white space before it. Returns where
-        it ends, which is the end of the text as long as it is not `done`."""
+        """Continue at `at`, where the last scan ended; no white space before the value. Returns the end of
+        the value, or of the text while not `done`."""
         if not self._begun and at < len(text):
             self._begun = True
             self._word = text[at] not in '{["'

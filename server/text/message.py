@@ -1,4 +1,4 @@
-"""What a reply's text turns into, piece by piece: content, reasoning and calls of tools. Pure."""
+"""The pieces of a parsed reply: content, reasoning, tool calls. Pure."""
 
 from __future__ import annotations
 
@@ -10,22 +10,21 @@ from typing import Any, TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """More of what the user reads; never empty."""
+    """Text for the user; never empty."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Reasoning:
-    """More of what the model thinks before it answers; never empty."""
+    """Thoughts; never empty."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class CallBegun:
-    """A tool call begins. index counts the calls of one reply from 0; its arguments follow, and those of no
-    other call before the next one begins."""
+    """index: number of the call in its reply, from 0. Its arguments follow before the next call begins."""
 
     index: int
     id: str
@@ -34,8 +33,8 @@ class CallBegun:
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """More of the JSON text of a call's arguments; never empty. All pieces of a call that was not broken off
-    are one JSON object, as the model wrote it."""
+    """JSON text of a call's arguments; never empty. The pieces of a complete call are one JSON object, as the
+    model wrote it."""
 
     index: int
     text: str
@@ -69,13 +68,13 @@ class Message:
 
     @property
     def extras(self) -> dict[str, Any]:
-        """What a message in OpenAI's shape has besides its content."""
+        """The fields beside content of a message in OpenAI's shape."""
         reasoning = {"reasoning_content": self.reasoning} if self.reasoning else {}
         return {**reasoning, "tool_calls": [c.as_json for c in self.calls]} if self.calls else reasoning
 
 
 def coalesced(pieces: Sequence[Piece]) -> list[Piece]:
-    """The same with neighbours of one kind joined."""
+    """The pieces with neighbours of one kind joined."""
     if len(pieces) < 2:  # as with most tokens
         return list(pieces)
     joined: list[Piece] = []
@@ -95,7 +94,7 @@ def _kind(piece: Piece) -> tuple[type[Piece], int]:
 
 
 def folded(pieces: Iterable[Piece]) -> Message:
-    """All pieces of a reply as one message."""
+    """All pieces as one message."""
     content: list[str] = []
     reasoning: list[str] = []
     begun: list[CallBegun] = []

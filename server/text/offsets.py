@@ -1,9 +1,8 @@
-"""The offset mapping of a tokenised text: the byte at which each token ends.
+"""Offset mapping: the byte of the text at which each token ends.
 
-Mostly the pieces of the tokens are the text. Two rules of tokenizers make them differ, both beside control
-tokens: SentencePiece vocabularies put a space before the first word of a text and of what follows a control
-token, and some control tokens swallow the white space beside them.
-"""
+The pieces of tokens differ from the text beside control tokens only: SentencePiece adds a space before the
+first word of a text and of what follows a control token, and some control tokens swallow the white space
+beside them."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ _WHITE = re.compile(rb"\s*")
 
 
 class OffsetMapper:
-    """Places tokens in texts. Safe from any thread."""
+    """Safe from any thread."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
@@ -28,24 +27,24 @@ class OffsetMapper:
         self._adds_space = self.spelled(vocabulary.tokenize("a", special=False)) == b" a"
 
     def _read_control(self, token: int) -> bool:
-        """Whether it shows only when it is written out."""
+        """Whether a token has text only when it is written out."""
         return not self._vocabulary.piece(token) and bool(self._piece(token))
 
     def spelled(self, tokens: Sequence[int]) -> bytes:
-        """The tokens' pieces, control tokens written out."""
+        """The pieces joined, control tokens written out."""
         return b"".join(map(self._piece, tokens))
 
     def controls(self, tokens: Sequence[int]) -> array[int]:
-        """Which of the tokens are control tokens, by index."""
+        """Indices of control tokens."""
         return array("q", compress(range(len(tokens)), map(self._is_control, tokens)))
 
     def literal_ends(self, tokens: Sequence[int], start: int) -> array[int]:
-        """Where each token ends when the text from byte `start` on is what the tokens spell."""
+        """The end of each token in a text that is these tokens' pieces from byte `start` on."""
         return _ends([self._piece(token) for token in tokens], start)
 
     def ends(self, text: bytes, tokens: Sequence[int], start: int = 0) -> array[int]:
-        """Where in the text each token ends, the first beginning at `start`; of the tokens up to a control
-        token only, if what follows it cannot be found in the text: a tokenizer may change what it reads."""
+        """The end of each token in the text, the first beginning at `start`. Stops at a control token if what
+        follows it is not in the text: a tokenizer may change what it reads."""
         pieces = list(map(self._piece, tokens))
         if text.startswith(b"".join(pieces), start):
             return _ends(pieces, start)
@@ -61,8 +60,8 @@ class OffsetMapper:
         return ends
 
     def _place(self, text: bytes, pieces: list[bytes], at: int) -> array[int] | None:
-        """The ends of a control token, or of all tokens between two, as they are or without the space that
-        the tokenizer has put there, at `at` or behind the white space there that a neighbour swallowed."""
+        """Ends of a control token, or of all tokens between two, found at `at` or behind white space there,
+        with or without the added space. None if they are not there."""
         spellings = [pieces]
         if self._adds_space and pieces[0].startswith(b" "):
             spellings.insert(0, [pieces[0][1:], *pieces[1:]])

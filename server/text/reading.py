@@ -1,8 +1,7 @@
-"""A reply's text read as a message while it grows: thoughts, content, calls of tools. Pure.
+"""Parses a growing reply into thoughts, content and tool calls. Pure.
 
-What may still become a mark is held back, and so is white space that belongs to the text only if text
-follows. However the text is cut, the pieces are the same once neighbours of one kind are joined.
-"""
+Holds back what may become a mark, and white space that counts only if text follows. The pieces do not depend
+on how the text was cut, once neighbours of one kind are joined."""
 
 from __future__ import annotations
 
@@ -22,8 +21,8 @@ def new_call_id(index: int) -> str:
 
 
 class MessageReader:
-    """Reads one reply. n_settled: characters whose meaning is known; n_thought: how far the thoughts reach,
-    with their marks."""
+    """Parses one reply. n_settled: characters whose meaning is known; n_thought: end of the thoughts, with
+    their marks."""
 
     def __init__(self, form: Form, call_id: Callable[[int], str] = new_call_id) -> None:
         self.n_settled = 0
@@ -44,23 +43,23 @@ class MessageReader:
             self._step = self._think_first
 
     def feed(self, text: str) -> list[Piece]:
-        """More of the text; returns what it makes known."""
+        """Returns the pieces that this text completes."""
         self._buffer += text
         return self._run() if text else []
 
     def end(self) -> list[Piece]:
-        """There is no more. A call that is broken off stays as it is."""
+        """The text has ended. An unfinished call stays as it is."""
         self._ended = True
         return self._run()
 
     @property
     def broken_off(self) -> bool:
-        """Whether the text has ended within a call, before the end of its arguments."""
+        """Whether the text ended within the arguments of a call."""
         return self._broken_off
 
     def is_content(self, start: int, end: int) -> bool:
-        """Whether any of these characters of the text, by now settled, is content; of none: whether they are
-        within or beside it."""
+        """Whether any of these settled characters is content; for start == end, whether content touches
+        it."""
         if self._form.plain:
             return True
         spans = reversed(self._content_spans)
@@ -69,7 +68,7 @@ class MessageReader:
         return any(first < end and start < last for first, last in spans)
 
     def content_part(self, start: int, end: int) -> tuple[int, int]:
-        """Which of these characters, some of which are content, are content."""
+        """The part of these characters that is content."""
         if self._form.plain:
             return start, end
         first, last = next(
@@ -115,7 +114,7 @@ class MessageReader:
         return False
 
     def _begin(self) -> bool:
-        """Thoughts, or the answer."""
+        """Thoughts or the answer."""
         if self._form.tags is None:
             return self._answer()
         open = self._form.tags.open
@@ -130,14 +129,14 @@ class MessageReader:
         return self._answer()
 
     def _think_first(self) -> bool:
-        """White space in front of the thoughts is none of them."""
+        """Skips white space in front of the thoughts."""
         self._drop_thought(_n_blank(self._buffer))
         if self._buffer:
             self._step = self._think
         return bool(self._buffer)
 
     def _think(self) -> bool:
-        """Up to their end, without the white space in front of that."""
+        """Thoughts, without white space in front of their end mark."""
         assert self._form.tags
         close = self._form.tags.close
         at = self._buffer.find(close)
@@ -154,12 +153,12 @@ class MessageReader:
         return False
 
     def _answer_first(self) -> bool:
-        """White space between the thoughts and the answer is no part of it."""
+        """Skips white space between thoughts and answer."""
         self._drop(_n_blank(self._buffer))
         return bool(self._buffer) and self._answer()
 
     def _answer(self) -> bool:
-        """It may be a call, without a mark."""
+        """Decides whether it is a call without a mark."""
         syntax = self._form.syntax
         first = self._buffer[_n_blank(self._buffer) :][:1]
         if syntax is None:
@@ -173,7 +172,7 @@ class MessageReader:
         return True
 
     def _content(self) -> bool:
-        """Up to what begins calls, without the white space in front of that."""
+        """Content up to the mark of a call, without white space in front of it."""
         assert self._form.syntax
         opens = self._form.syntax.opens
         at = self._buffer.find(opens)
@@ -210,7 +209,7 @@ class MessageReader:
                 return self._call_from(at)
 
     def _wait(self, at: int) -> bool:
-        """For the rest of a name, if there is any: it begins at this place."""
+        """For the rest of a name that begins at `at`."""
         return (self._ended or len(self._buffer) - at >= LONGEST) and self._no_call()
 
     def _named_call(self, name: str, at: int) -> bool:
@@ -251,7 +250,7 @@ class MessageReader:
                 return False
 
     def _no_call(self) -> bool:
-        """What looked like one is content, its mark included."""
+        """It was no call: it is content, with its mark."""
         assert self._form.syntax
         opens = self._form.syntax.opens
         self._in_list = False
@@ -260,7 +259,7 @@ class MessageReader:
         return True
 
     def _after_call(self) -> bool:
-        """Its end mark, another call, or text."""
+        """An end mark, another call, or text."""
         assert self._form.syntax
         syntax = self._form.syntax
         self._drop(_n_blank(self._buffer))
@@ -288,7 +287,7 @@ class MessageReader:
         return self._call_from(0) if more else True
 
     def _ignore(self) -> bool:
-        """What follows the last call that is wanted."""
+        """Drops what follows the last allowed call."""
         self._drop(len(self._buffer))
         return False
 
@@ -299,7 +298,7 @@ def _n_blank(text: str) -> int:
 
 
 def _n_possible(text: str, mark: str) -> int:
-    """How many characters at the end are a proper beginning of the mark."""
+    """Length of the longest proper beginning of the mark that the text ends with."""
     for n in range(min(len(mark) - 1, len(text)), 0, -1):
         if text.endswith(mark[:n]):
             return n

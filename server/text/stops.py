@@ -1,4 +1,4 @@
-"""Stop strings over a growing text: what may be sent, and where it ends. Pure."""
+"""Finds stop strings in a growing text. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 class StopStrings:
-    """Holds back the end of the text as long as it may still become a stop string."""
+    """Holds back the end of the text while it may become a stop string."""
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = tuple(stop for stop in stops if stop)
@@ -14,8 +14,8 @@ class StopStrings:
         self._held = ""
 
     def feed(self, text: str) -> tuple[str, bool]:
-        """Add text; returns what may be sent now, and whether a stop string is complete. The stop string
-        that ends first wins, the longest if several end there; neither it nor what follows is sent."""
+        """The text that may be sent, and whether a stop string is complete: the one that ends first, the
+        longest if several end there. It and later text are not sent."""
         if not self._stops:
             return text, False
         self._held += text
@@ -29,12 +29,12 @@ class StopStrings:
         return sent, False
 
     def flush(self) -> str:
-        """What was held back: the text has ended without a stop string."""
+        """What was held back, when the text ends without a stop string."""
         held, self._held = self._held, ""
         return held
 
     def _possible(self) -> int:
-        """How many characters at the end are a proper beginning of some stop string."""
+        """Length of the longest end of the text that begins a stop string."""
         for n in range(min(self._longest - 1, len(self._held)), 0, -1):
             tail = self._held[-n:]
             if any(stop.startswith(tail) for stop in self._stops):

@@ -1,4 +1,4 @@
-"""The model's own chat template: messages in, prompt text out."""
+"""Renders messages with the model's chat template."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ _PROBE_ARGUMENTS = '{"a":"b"}'  # written as no renderer of objects would write 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a prompt is rendered with besides its messages: the tools, as requests bring them, and what only
-    the template knows the meaning of (enable_thinking, say)."""
+    """The template's input beside messages. variables: those that only the template knows, enable_thinking
+    for example."""
 
     tools: Sequence[Tool] = ()
     variables: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -50,7 +50,7 @@ BARE = Setting()
 
 
 class _Generation(Extension):
-    """{% generation %}…{% endgeneration %} marks what to train on; for rendering it is nothing."""
+    """{% generation %}…{% endgeneration %} marks text to train on; rendering ignores it."""
 
     tags = {"generation"}  # noqa: RUF012 - as jinja2 declares it
 
@@ -60,8 +60,8 @@ class _Generation(Extension):
 
 
 class ChatTemplate:
-    """A Jinja template in a sandbox, with what Hugging Face's renderer offers to templates. Renderings raise
-    TimeLimitError and, as soon as they exceed the room, ContextOverflowError."""
+    """A Jinja template in a sandbox, with the functions of Hugging Face's renderer. Rendering raises
+    TimeLimitError, and ContextOverflowError as soon as the text exceeds the room."""
 
     def __init__(
         self,
@@ -72,8 +72,7 @@ class ChatTemplate:
         room: Room = ANY,
         seconds: float = RENDER_S,
     ) -> None:
-        """source: None falls back to ChatML. seconds: that a rendering may take. Raises
-        StartupError when source is not Jinja."""
+        """source: None for ChatML. seconds: for one rendering. Raises StartupError for invalid Jinja."""
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation]
         )
@@ -92,7 +91,7 @@ class ChatTemplate:
 
     @cached_property
     def wants(self) -> Wants:
-        """What it can do, found out by trying."""
+        """What the template supports, found by trying."""
         return Wants(
             tools=self.style.tools,
             calls=self.style.calls,
@@ -102,12 +101,12 @@ class ChatTemplate:
         )
 
     def stop(self) -> None:
-        """End renderings that run, and refuse later ones: the server ends."""
+        """End running renderings, and refuse later ones."""
         self._limit.stop()
 
     def render(self, messages: Sequence[Message], setting: Setting = BARE) -> str:
-        """The prompt for the next reply. If the last message is the assistant's and calls no tools, the reply
-        continues it. Raises InvalidRequestError when the template refuses the messages."""
+        """The prompt for the next reply. A last message of the assistant without calls is continued. Raises
+        InvalidRequestError if the template refuses the messages."""
         if begun_by(messages) is not None:
             *before, last = messages
             marked = {**last, "content": _PREFILL_MARK}
@@ -118,8 +117,7 @@ class ChatTemplate:
         return self._render(messages, setting)
 
     def begun(self, messages: Sequence[Message], setting: Setting = BARE) -> str:
-        """What the prompt begins with, whatever is still added to the last message. Raises
-        InvalidRequestError."""
+        """The prompt up to where more text of the last message would come. Raises InvalidRequestError."""
         *before, last = messages
         begun = str(last.get("content") or "")
         one, other = (
@@ -128,10 +126,10 @@ class ChatTemplate:
         return one[: common_prefix(one, other)]
 
     def settled(self, messages: Sequence[Message], reply: Message, setting: Setting = BARE) -> str | None:
-        """What the prompt of the next turn begins with for sure, once the reply (an assistant message) is in
-        the history, whatever the user writes then; after tool calls, whatever the tool returns. It may
-        differ from prompt and generated text: templates trim, drop thoughts, write calls their own way.
-        None if the template refuses that, or shows nothing of what follows."""
+        """The certain beginning of the next turn's prompt with this reply (an assistant message), whatever
+        the user or the tool says next. It may differ from the generated text: templates trim, drop thoughts,
+        write calls in their own way. None if the template refuses the messages, or does not show what
+        follows."""
         for follower in _followers(reply):
             try:
                 one, other = (
@@ -194,14 +192,14 @@ class ChatTemplate:
 
 
 def begun_by(messages: Sequence[Message]) -> str | None:
-    """How much of the reply the client has written itself; None if it has not begun it."""
+    """The part of the reply that the client has written; None if it has not begun the reply."""
     if not messages or messages[-1]["role"] != "assistant" or messages[-1].get("tool_calls"):
         return None
     return str(messages[-1].get("content") or "")
 
 
 def _followers(reply: Message) -> list[Message]:
-    """What may come after a reply, likeliest first, without its content."""
+    """Messages that may follow a reply, the likeliest first, without content."""
     user: Message = {"role": "user"}
     calls = reply.get("tool_calls")
     return [{"role": "tool", "tool_call_id": calls[0].get("id", "")}, user] if calls else [user]

@@ -1,4 +1,4 @@
-"""Python code of others, ended when it takes too long."""
+"""Ends Python code of others that takes too long."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from server.errors import TimeLimitError
 
 
 class _Ended(BaseException):
-    """Raised in a block that shall end. No Exception: code that catches those shall not go on."""
+    """Raised in a block that shall end. A BaseException, so that the code does not catch it."""
 
 
 class _Block:
-    """One block of one thread."""
+    """One block in one thread."""
 
     def __init__(self) -> None:
         self._thread = ctypes.c_ulong(threading.get_ident())
@@ -24,14 +24,14 @@ class _Block:
         self._ended = False
 
     def end(self) -> None:
-        """Raise in it, from another thread, unless it has been left."""
+        """Raise _Ended in the block's thread, unless the block has been left."""
         with self._lock:
             if not self._left and not self._ended:
                 self._ended = True
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(self._thread, ctypes.py_object(_Ended))
 
     def leave(self) -> None:
-        """What was raised in it and has not come yet comes here."""
+        """No _Ended is raised after this; one that is pending is raised here."""
         with self._lock:
             self._left = True
         if self._ended:
@@ -40,8 +40,8 @@ class _Block:
 
 
 class TimeLimit:
-    """A limit of as many seconds for each of its blocks, in any thread. A call into C is waited for: keep
-    those out of a block that may take long, and locks that others need."""
+    """Limits blocks in any thread to a number of seconds each. It cannot interrupt a call into C, and a block
+    should hold no lock that others need."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -50,7 +50,7 @@ class TimeLimit:
 
     @contextmanager
     def __call__(self) -> Generator[None]:
-        """Raises TimeLimitError out of the block when it has taken too long, or stop() was called."""
+        """Raises TimeLimitError if the block takes too long or stop() is called."""
         block = _Block()
         timer = threading.Timer(self._seconds, block.end)
         timer.daemon = True
@@ -70,7 +70,7 @@ class TimeLimit:
             self._blocks.discard(block)
 
     def stop(self) -> None:
-        """End all blocks, and those that are entered later."""
+        """End all blocks, later ones too."""
         self._stopped = True
         for block in list(self._blocks):
             block.end()

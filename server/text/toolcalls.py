@@ -1,7 +1,7 @@
-"""Calls of tools, read from a reply's text as it grows. Pure.
+"""Parses tool calls in a growing text. Pure.
 
-Nothing is told before the name is known, and it may turn out that there is no call: who asks keeps the text.
-"""
+Nothing is reported before the name of the function is known. The text may turn out to be no call: the caller
+keeps it."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class CallState(Enum):
 
 
 class CallReader:
-    """One call: an object with name and arguments, or the arguments behind a name. What it has found is in
-    `pieces`, for the caller to take."""
+    """Parses one call: an object with name and arguments, or the arguments behind a name. The caller takes
+    what it finds from `pieces`."""
 
     def __init__(self, names: frozenset[str], begin: Callable[[str], CallBegun], *, strict: bool) -> None:
-        """begin: numbers a call. strict: only these names, and only keys that calls have, make a call."""
+        """begin: numbers a call. strict: a call has only keys of calls, and a name in names."""
         self.pieces: list[Piece] = []
         self.state = CallState.MORE
         self._names = names
@@ -59,12 +59,12 @@ class CallReader:
 
     @property
     def has_arguments(self) -> bool:
-        """It has told all arguments of the call."""
+        """Whether all arguments have been reported."""
         return self._n_told > 0 and not (self._streams and self._value is not None)
 
     def read(self, text: str, at: int) -> int:
-        """Go on from `at`, where the last call of this ended. Returns how far the text was understood. The
-        text may only have grown since."""
+        """Continue at `at`, where the last read ended. Returns the end of what was parsed. The text must only
+        have grown."""
         while self.state is CallState.MORE:
             found = self._step(text, at)
             if found is None:
@@ -73,7 +73,7 @@ class CallReader:
         return at
 
     def named(self, name: str) -> None:
-        """The text tells the name elsewhere: what comes is the arguments."""
+        """The name was found elsewhere: the text is the arguments."""
         self._announce(name)
         self._key = "arguments"
         self._step = self._begin_value
@@ -124,7 +124,8 @@ class CallReader:
         return at
 
     def _go_on(self, text: str, at: int) -> int | None:
-        """More of a value. Arguments are told as they grow, if they are an object and the name is known."""
+        """More of a value. Arguments are reported as they grow if they are an object and the name is
+        known."""
         assert self._value is not None
         end = self._value.scan(text, at)
         if self._streams and end > at:
@@ -144,7 +145,7 @@ class CallReader:
 
     @property
     def _is_arguments(self) -> bool:
-        """The value is the call's arguments: what comes after them, under either key, is not."""
+        """Whether the value is the call's arguments: only the first of them counts."""
         return self._key in _ARGUMENTS_KEYS and not (self._early or self._n_told)
 
     def _whole_value(self, value: str) -> None:
@@ -180,14 +181,14 @@ class CallReader:
         self.state = CallState.DONE
 
     def _fail_unless(self, unfinished: bool) -> None:
-        """What is there is no key; unless it may become one, this is no call, or a broken one ends."""
+        """No key is here: unless the text is unfinished, this is no call, or a broken call ends."""
         if not unfinished:
             self._end()
 
 
 def name_before_arguments(text: str, at: int) -> tuple[str, int] | None:
-    """A name in front of [ARGS], or of the arguments, and where they begin. None: more is needed, unless
-    there are LONGEST characters already."""
+    """The name in front of [ARGS] or of the arguments, and where they begin. None: more text is needed, or
+    there are LONGEST characters without any."""
     found = _NAMED.match(text, at, at + LONGEST)
     return (found[1].strip(), found.end()) if found else None
 
@@ -198,7 +199,7 @@ def _skip(text: str, at: int) -> int:
 
 
 def _decoded(string: str) -> str:
-    """What can be encoded, whatever a model has escaped."""
+    """The string without what cannot be encoded."""
     try:
         value = json.loads(string, strict=False)
     except ValueError:
@@ -207,8 +208,8 @@ def _decoded(string: str) -> str:
 
 
 def _as_object(value: str) -> str:
-    """Arguments as the JSON text of an object, which some models write as a string. What is none, null for
-    example, is taken for no arguments."""
+    """Arguments as JSON text of an object; some models write it as a string. Anything else, null for example,
+    is {}."""
     text = _decoded(value).strip() if value.startswith('"') else value
     scanner = ValueScanner()
     whole = text.startswith("{") and scanner.scan(text, 0) == len(text) and scanner.done

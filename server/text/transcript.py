@@ -34,8 +34,8 @@ _text = attrgetter("text")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Conversation:
-    """Tokens, the text they stand for, the byte at which each ends, and which are control tokens (indices).
-    Bytes that no token stands for, swallowed white space, come before the next token's first."""
+    """tokens; text: the bytes they stand for; ends: the byte where each token ends; controls: indices of
+    control tokens. Swallowed white space belongs to the next token."""
 
     salt: str
     text: bytes
@@ -46,7 +46,8 @@ class _Conversation:
 
 @dataclass(frozen=True, slots=True)
 class _Segment:
-    """Tokens from a control token, or the beginning, to the next: first and end; the byte it starts at."""
+    """Tokens from a control token, or the beginning, to the next one: indices first and end; start: the byte
+    where it begins."""
 
     first: int
     end: int
@@ -54,8 +55,8 @@ class _Segment:
 
 
 class Transcript:
-    """A bounded memory of conversations: the one least recently used is forgotten first. Texts of different
-    salts never meet. Safe from any thread; takes no lock while it tokenises."""
+    """A bounded memory of conversations: drops the least recently used. Salts are separate. Safe from any
+    thread; holds no lock while tokenising."""
 
     def __init__(
         self,
@@ -81,8 +82,8 @@ class Transcript:
         return self._n_tokens
 
     def tokens_for(self, text: str, salt: str) -> list[int]:
-        """The prompt's tokens, without a BOS that is not written out. They stand for exactly this text. As
-        far as it agrees with a conversation kept, they are that one's, else the tokenizer's."""
+        """The tokens of exactly this text, without a BOS that is not in it: those of a kept conversation as
+        far as it agrees, then the tokenizer's."""
         data = text.encode()
         found = self._nearest(data, salt)
         if found is None:
@@ -91,15 +92,15 @@ class Transcript:
         return self._spliced(data, conversation, n_same)
 
     def remember(self, text: str, prompt: Sequence[int], reply: Sequence[int], salt: str) -> None:
-        """Keep a conversation: the rendered prompt and its tokens (a BOS in front that the text does not
-        have is left out), and the tokens generated after them, the one that ended the turn included."""
+        """Keep a conversation: the rendered prompt and its tokens (without a BOS in front that the text does
+        not have), and the tokens of the reply with the stop token."""
         conversation = self._conversation(text.encode(), prompt, reply, salt)
         if 0 < len(conversation.tokens) <= self._most_tokens:
             with self._lock:
                 self._insert(conversation)
 
     def recall(self, tokens: Sequence[int], salt: str) -> None:
-        """Keep a conversation of which only the tokens are known, as far as they spell text."""
+        """Keep a conversation by its tokens, as far as they are text."""
         text = self._offsets.spelled(tokens).decode(errors="ignore")
         self.remember(text, tokens, (), salt)
 
@@ -115,7 +116,7 @@ class Transcript:
             assert texts == sorted(set(texts))
 
     def _nearest(self, data: bytes, salt: str) -> tuple[_Conversation, int] | None:
-        """The conversation with the longest common prefix, and its length. It is a neighbour in order."""
+        """The conversation with the longest common prefix, and its length."""
         with self._lock:
             held = self._by_salt.get(salt, [])
             at = bisect_left(held, data, key=_text)
@@ -127,7 +128,7 @@ class Transcript:
             return nearest, n_same
 
     def _spliced(self, data: bytes, kept: _Conversation, n_same: int) -> list[int]:
-        """Tokens of a text whose first n_same bytes are those of a conversation."""
+        """Tokens of a text that shares its first n_same bytes with a conversation."""
         n_whole = bisect_right(kept.ends, n_same)
         segment = self._segment(kept, n_whole)
         fresh = self._tokenize(data[segment.start :])
@@ -138,7 +139,7 @@ class Transcript:
         return kept.tokens[:n_kept].tolist() + fresh[n_skipped:]
 
     def _segment(self, kept: _Conversation, n_whole: int) -> _Segment:
-        """The one in which the first n_whole tokens end."""
+        """The segment in which the first n_whole tokens end."""
         at = bisect_left(kept.controls, n_whole)
         end = kept.controls[at] if at < len(kept.controls) else len(kept.tokens)
         if not at:
@@ -147,8 +148,8 @@ class Transcript:
         return _Segment(first, end, kept.ends[first] - len(self._offsets.spelled((kept.tokens[first],))))
 
     def _replaceable(self, kept: _Conversation, segment: _Segment, fresh: list[int]) -> bool:
-        """Whether a segment may begin with these fresh tokens instead: they are the same, or the kept ones
-        are what the tokenizer made of a text that went on otherwise."""
+        """Whether these fresh tokens may begin the segment: they equal the kept ones, or the kept ones are
+        the tokenizer's for a text that went on differently."""
         tokens = kept.tokens[segment.first : segment.end].tolist()
         if tokens[: len(fresh)] == fresh:
             return True
@@ -164,7 +165,7 @@ class Transcript:
     def _conversation(
         self, data: bytes, prompt: Sequence[int], reply: Sequence[int], salt: str
     ) -> _Conversation:
-        """Without what follows a place where the prompt's tokens cannot be found in its text."""
+        """Ends where the prompt's tokens are not found in its text."""
         bos = self._vocabulary.bos
         if prompt and prompt[0] == bos and not data.startswith(self._offsets.spelled(prompt[:1])):
             prompt = prompt[1:]
@@ -180,7 +181,7 @@ class Transcript:
         return _Conversation(salt, data, tokens, ends, self._offsets.controls(tokens))
 
     def _insert(self, new: _Conversation) -> None:
-        """Conversations that this one continues are not kept beside it: it has all that they have."""
+        """Drops conversations that this one continues."""
         held = self._by_salt.get(new.salt, [])
         at = bisect_left(held, new.text, key=_text)
         if at < len(held) and held[at].text.startswith(new.text):
@@ -208,9 +209,9 @@ class Transcript:
 
 
 def _joint(kept: array[int], first: int, n_whole: int, fresh: array[int]) -> tuple[int, int]:
-    """How many kept tokens to take and how many fresh ones to leave out, so that they meet where both have a
-    boundary, as late as possible within the first n_whole kept ones; the fresh ones begin with the kept token
-    `first`. All by where they end. Of tokens without text the fresh are taken."""
+    """How many kept tokens to take and how many fresh ones to skip, so that both meet at the last common
+    boundary within the first n_whole kept tokens. The fresh ones begin with the kept token `first`. Both are
+    given by their ends. Tokens without text are taken from the fresh ones."""
     for end in reversed(kept[first:n_whole]):
         at = bisect_left(fresh, end)
         if at < len(fresh) and fresh[at] == end:

@@ -16,7 +16,7 @@ NO_LOGPROBS = b'"logprobs":null'
 
 
 def message_json(reply: Message) -> dict[str, Any]:
-    """content is null in a reply that does nothing but call tools."""
+    """content is null in a reply of tool calls only."""
     content = None if reply.calls and not reply.content else reply.content
     return {"role": "assistant", "content": content, "refusal": None, **reply.extras}
 
@@ -30,7 +30,7 @@ class ChatChunks(ChunkWriter):
         return self._chunk(_choice(index, {"role": "assistant", "content": None}, Portion(), None))
 
     def portion(self, index: int, portion: Portion, timings: dict[str, Any] | None = None) -> Iterator[bytes]:
-        """A chunk for each piece. The last has tokens, sources and timings; logprobs are with the content."""
+        """One chunk per piece. The last has tokens, sources and timings; logprobs are with the content."""
         *before, last = portion.pieces
         bearer = next((piece for piece in reversed(portion.pieces) if isinstance(piece, Content)), last)
         for piece in before:

@@ -1,4 +1,4 @@
-"""The body of a chat completion request: what is honoured, and what is refused by name."""
+"""The body of a chat completion request."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ class CallInMessage(Body):
 
 
 class ChatMessage(Body):
-    """content: a string, text parts (joined), or null. reasoning_content: of an earlier reply, as it came."""
+    """content: a string, text parts (joined), or null. reasoning_content: the thoughts of an earlier
+    reply."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Content | None = None
@@ -36,24 +37,16 @@ class ChatMessage(Body):
     reasoning_content: str | None = None
 
     def for_template(self) -> dict[str, Any]:
-        """What chat templates expect; they know no developer role."""
+        """The message as chat templates expect it; they know no developer role."""
+        given = {name: value for name, value in self.model_dump(exclude={"content"}).items() if value}
         role = "system" if self.role == "developer" else self.role
-        message: dict[str, Any] = {"role": role, "content": joined(self.content or "")}
-        if self.tool_calls:
-            message["tool_calls"] = [call.model_dump() for call in self.tool_calls]
-        if self.name is not None:
-            message["name"] = self.name
-        if self.tool_call_id is not None:
-            message["tool_call_id"] = self.tool_call_id
-        if self.reasoning_content:
-            message["reasoning_content"] = self.reasoning_content
-        return message
+        return {**given, "role": role, "content": joined(self.content or "")}
 
 
 class ChatRequest(GenerationFields, ToolFields):
-    """POST /v1/chat/completions. reasoning_format, as in llama-server: whether thoughts are told apart from
-    the content (auto and deepseek), or left in it (none). reasoning_effort and chat_template_kwargs are for
-    the chat template, which may not know them."""
+    """POST /v1/chat/completions. reasoning_format, as in llama-server: thoughts are separate from the content
+    (auto, deepseek) or part of it (none). reasoning_effort and chat_template_kwargs go to the chat template,
+    which may ignore them."""
 
     messages: Annotated[list[ChatMessage], Field(min_length=1, fail_fast=True)]
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
@@ -76,7 +69,7 @@ class ChatRequest(GenerationFields, ToolFields):
 
     @property
     def template_variables(self) -> dict[str, Any]:
-        """Without any effort, templates that know enable_thinking have the model not think."""
+        """Effort "none" switches thinking off in templates that know enable_thinking."""
         effort: dict[str, Any] = {}
         if self.reasoning_effort is not None:
             effort["reasoning_effort"] = self.reasoning_effort

@@ -17,7 +17,7 @@ from server.api.served import Served
 
 
 async def create(request: Request) -> Response:
-    """Answer with a completion, or open a stream of chunks once the request is admitted."""
+    """Answers with a completion, or with a stream of chunks once the request is admitted."""
     served: Served = request.state.served
     body = await parse(request, served)
     asked = await aside(request, generation_requests, served, body)
@@ -26,13 +26,13 @@ async def create(request: Request) -> Response:
 
 
 async def parse(request: Request, served: Served) -> ChatRequest:
-    """The body, validated. Raises InvalidRequestError and NotFoundError."""
+    """The validated body. Raises InvalidRequestError and NotFoundError."""
     return await from_body(request, lambda data: checked(served, salted(request, parsed(data))))
 
 
 def checked(served: Served, data: dict[str, Any]) -> ChatRequest:
-    """Raises InvalidRequestError and NotFoundError; ContextOverflowError before it looks at messages that are
-    too many for the context: templates write at least a token of each."""
+    """Raises InvalidRequestError and NotFoundError; ContextOverflowError for more messages than the context
+    has tokens, before they are validated: templates write at least one token for each."""
     if isinstance(messages := data.get("messages"), list):
         served.room.check_tokens(len(cast(list[Any], messages)), estimated=True)
     body = validated(ChatRequest, data)

@@ -39,6 +39,6 @@ class TextChunks(ChunkWriter):
 
 
 def text_json(portion: Portion, logprobs: LegacyLogprobs, before: str = "") -> dict[str, Any]:
-    """before: what its text goes on from."""
+    """before: text in front, for echo."""
     told = None if portion.logprobs is None else logprobs.told(portion.logprobs)
     return {"text": before + portion.text, "logprobs": told, **beside(portion)}

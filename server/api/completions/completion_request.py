@@ -21,8 +21,8 @@ Pieces: TypeAlias = Sequence[str | int]
 
 
 class CompletionRequest(GenerationFields):
-    """POST /v1/completions. prompt: a text, token ids, both mixed, or a list of such prompts; n_predict is
-    llama-server's name for max_tokens, and -1 there goes on until the context ends."""
+    """POST /v1/completions. prompt: a text, token ids, both mixed, or a list of such prompts. n_predict:
+    llama-server's name for max_tokens, -1 for the rest of the context."""
 
     prompt: str | list[Any] = ""
     suffix: str | None = None
@@ -74,7 +74,7 @@ class CompletionRequest(GenerationFields):
 
 
 def _prompts(given: str | list[Any]) -> list[Pieces]:
-    """As in llama-server: a list with an id in it is one prompt, any other a list of prompts."""
+    """As in llama-server: a list with an id in it is one prompt, any other list several prompts."""
     if isinstance(given, str):
         return [[given]]
     if any(isinstance(item, int) for item in given):

@@ -1,4 +1,4 @@
-"""POST /v1/completions: a text goes on. OpenAI's legacy route, and with its names llama-server's."""
+"""POST /v1/completions: OpenAI's legacy route, with llama-server's names too."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from server.text.message import Content
 
 
 async def create(request: Request) -> Response:
-    """Answer with a completion, or open a stream of chunks once the request is admitted."""
+    """Answers with a completion, or with a stream of chunks once the request is admitted."""
     served: Served = request.state.served
     body = await read(request, CompletionRequest)
     check_model(served, body.model)
@@ -32,7 +32,7 @@ async def create(request: Request) -> Response:
 
 
 class TextAnswer(CompletionAnswer):
-    """To a legacy completion request. The replies to its first prompt come first."""
+    """The answer to a legacy completion request."""
 
     _object = OBJECT
 

@@ -10,8 +10,7 @@ from server.llama.backend import Vocabulary
 
 
 def prompted(served: Served, body: CompletionRequest) -> list[Prompted]:
-    """In the order of the body's prompts. Raises InvalidRequestError. Slow for long prompts and grammars: not
-    for the event loop."""
+    """In the order of the body's prompts. Raises InvalidRequestError. Slow: not for the event loop."""
     found: list[Prompted] = []
     for pieces in body.prompts:
         texts = [piece for piece in (*pieces, body.suffix) if isinstance(piece, str)]
@@ -27,8 +26,8 @@ def prompted(served: Served, body: CompletionRequest) -> list[Prompted]:
 
 
 def _tokens(served: Served, body: CompletionRequest, pieces: Pieces) -> list[int]:
-    """A prompt that begins with an id is taken as it comes, any other gets the BOS that the model wants. One
-    that says nothing is the beginning of a text."""
+    """A prompt that begins with an id stays as it is, any other one gets the model's BOS. An empty prompt is
+    a BOS."""
     vocabulary = served.vocabulary
     if body.suffix:
         return _around(vocabulary, pieces, body.suffix)
@@ -41,7 +40,7 @@ def _tokens(served: Served, body: CompletionRequest, pieces: Pieces) -> list[int
 
 
 def _around(vocabulary: Vocabulary, pieces: Pieces, suffix: str) -> list[int]:
-    """For what stands between the two: prefix, suffix, middle, as llama-server orders them."""
+    """Fill in the middle: prefix, suffix, middle, in llama-server's order."""
     if vocabulary.fim is None:
         raise InvalidRequestError(
             "suffix: this model was not trained to fill in the middle of a text",
@@ -74,7 +73,7 @@ def _after_bos(vocabulary: Vocabulary, tokens: list[int]) -> list[int]:
 
 
 def _text(pieces: Pieces, vocabulary: Vocabulary) -> str:
-    """What echo says of the prompt, control tokens written out."""
+    """The prompt as echo shows it, control tokens written out."""
     spelled = b"".join(
         piece.encode() if isinstance(piece, str) else vocabulary.piece(piece, special=True)
         for piece in pieces

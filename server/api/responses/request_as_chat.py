@@ -1,4 +1,4 @@
-"""A request to the Responses API as one for a chat completion, which it comes to. Pure."""
+"""Turns a request to the Responses API into one for a chat completion. Pure."""
 
 from __future__ import annotations
 
@@ -49,8 +49,7 @@ Json: TypeAlias = dict[str, Any]
 
 
 def messages_of(given: str | Sequence[Item]) -> list[Json]:
-    """Input items as messages of a chat: thoughts, text and calls that the assistant uttered one after the
-    other are one message."""
+    """Input items as chat messages. Consecutive thoughts, text and calls of the assistant are one message."""
     if isinstance(given, str):
         return [{"role": "user", "content": given}]
     messages: list[Json] = []
@@ -79,7 +78,7 @@ def messages_of(given: str | Sequence[Item]) -> list[Json]:
 
 
 def chat_of(body: ResponseRequest, messages: Sequence[Json]) -> dict[str, Any]:
-    """The body of the chat completion about these messages, to be validated."""
+    """The body of the chat completion with these messages, to be validated."""
     data = body.model_dump(include=set(_AS_THEY_ARE), exclude_unset=True, by_alias=True)
     system: list[Json] = [{"role": "system", "content": body.instructions}] if body.instructions else []
     data |= {
@@ -97,7 +96,7 @@ def chat_of(body: ResponseRequest, messages: Sequence[Json]) -> dict[str, Any]:
 
 
 def renamed(error: InvalidRequestError) -> InvalidRequestError:
-    """The same complaint with the names that the fields have here."""
+    """The error with the field names of the Responses API."""
     if error.param is None:
         return error
     name = error.param
@@ -111,7 +110,7 @@ def renamed(error: InvalidRequestError) -> InvalidRequestError:
 
 
 def _go_on(messages: list[Json], said: Json, fresh: Sequence[str] = ()) -> None:
-    """Add to the assistant's last message, unless it has one of these already."""
+    """Add to the assistant's last message, unless it has one of the fields in `fresh`."""
     last = messages[-1] if messages else {}
     if last.get("role") != "assistant" or any(name in last for name in fresh):
         messages.append({"role": "assistant", **said})

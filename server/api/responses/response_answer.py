@@ -1,4 +1,4 @@
-"""The answer to a request to the Responses API, whole or as a stream of events."""
+"""The answer to a request to the Responses API, whole or as events."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ Status = Literal["in_progress", "completed", "incomplete", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What is answered: the body, the conversation as a chat's messages without instructions, and what it
-    came to."""
+    """body; messages: the conversation as chat messages, without instructions; asked: the prompt made of
+    both."""
 
     body: ResponseRequest
     messages: Sequence[dict[str, Any]]
@@ -71,7 +71,7 @@ class ResponseAnswer(Answer):
         self._turn.asked.remember(self._served.history, self._choices)
 
     def _rest(self, choice: ReplyChoice) -> Iterable[Event]:
-        """The events of what has not been told yet."""
+        """Events of what is not told yet."""
         portion = choice.portion()
         logprobs = portion.logprobs["content"] if portion.logprobs else ()
         yield from self._output.feed(portion.pieces, logprobs)
@@ -87,7 +87,7 @@ class ResponseAnswer(Answer):
         return b"event: " + event["type"].encode() + b"\ndata: " + payload + b"\n\n"
 
     def _stored(self) -> dict[str, Any]:
-        """The response, which has ended; later requests can name it from now on, if they are to."""
+        """The finished response; kept for later requests if the body says so."""
         response = self._response(self._ending)
         body = self._turn.body
         if body.store:
@@ -127,7 +127,7 @@ class ResponseAnswer(Answer):
 
 
 def _asked(served: Served, turn: Turn) -> dict[str, Any]:
-    """What the response repeats of the request."""
+    """The fields of the request that a response repeats."""
     body = turn.body
     sampling = turn.asked.requests[0].sampling
     choice = body.tool_choice

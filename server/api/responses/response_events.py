@@ -1,4 +1,4 @@
-"""What a reply turns into in the Responses API: items that grow, and the events that tell of it. Pure."""
+"""The output items of a response, and the events that tell how they grow. Pure."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ def new_id(kind: str) -> str:
 
 
 class Output:
-    """The items of one response. Feed it the reply's pieces; each step returns the events that tell of it,
-    without their sequence numbers. One item grows at a time."""
+    """The items of one response. feed() and end() yield events without sequence numbers. One item grows at a
+    time."""
 
     def __init__(self, id_of: Callable[[str], str] = new_id) -> None:
-        """id_of makes an id of a kind: rs, msg or fc."""
+        """id_of: makes an id of a kind: rs, msg or fc."""
         self.items: list[Json] = []
         self._id_of = id_of
         self._open: Json | None = None  # the last of the items, while it grows
         self._grown: list[str] = []  # its text, or arguments, which it gets when it is closed
 
     def feed(self, pieces: Sequence[Piece], logprobs: Sequence[Json] = ()) -> Iterator[Event]:
-        """More of the reply. logprobs: of the content among it, in the shape of a chat completion."""
+        """logprobs: of the content among the pieces, in the shape of a chat completion."""
         untold = [_logprob(entry) for entry in logprobs]
         for piece in pieces:
             match piece:
@@ -46,7 +46,7 @@ class Output:
             self._open["content"][0]["logprobs"] += untold
 
     def end(self, status: Literal["completed", "incomplete"]) -> Iterator[Event]:
-        """The reply has ended; its last item is incomplete if the response is. There is always one item."""
+        """Ends the last item, and makes an empty message if there is no item."""
         if not self.items:
             yield from self._say("", [])
         yield from self._close(status)
@@ -77,7 +77,7 @@ class Output:
         yield {"type": "response.function_call_arguments.delta", **self._place(), "delta": text}
 
     def _more(self, type: str, text: str, **extra: Any) -> Iterator[Event]:
-        """Of the open item's only part."""
+        """More of the open item's only part."""
         if text:
             self._grown.append(text)
             yield {"type": type, **self._place(), "content_index": 0, "delta": text, **extra}
@@ -128,7 +128,7 @@ class Output:
 
 
 def _logprob(entry: Json) -> Json:
-    """bytes is a list here, empty for a token that adds nothing to the text."""
+    """bytes is a list here, empty for a token without text."""
     told: Json = {**entry, "bytes": entry["bytes"] or []}
     if "top_logprobs" in entry:
         told["top_logprobs"] = [_logprob(one) for one in entry["top_logprobs"]]

@@ -1,4 +1,4 @@
-"""The body of a request to OpenAI's Responses API: what of it is honoured, and what is refused by name."""
+"""The body of a request to OpenAI's Responses API."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Included: TypeAlias = Literal["message.output_text.logprobs", "reasoning.encrypt
 
 
 class Part(Body):
-    """Of a message, or of what a tool has returned."""
+    """Of a message, or of a tool's result."""
 
     type: Literal["input_text", "output_text", "text"]
     text: str
@@ -40,7 +40,7 @@ class MessageItem(Body):
 
 
 class CallItem(Body):
-    """A call that the model made."""
+    """A call by the model."""
 
     type: Literal["function_call"]
     call_id: str
@@ -61,7 +61,7 @@ class ReasoningItem(Body):
 
 
 def _type_of(item: Any) -> str:
-    """OpenAI's messages need not say that they are messages."""
+    """The type may be missing in messages."""
     given = cast(dict[str, Any], item).get("type") if isinstance(item, dict) else None
     return given if isinstance(given, str) else "message"
 
@@ -115,8 +115,8 @@ class ReasoningOptions(Body):
 
 
 class ResponseRequest(SamplingFields):
-    """POST /v1/responses. Sampling fields beyond temperature and top_p, n_keep, speculative, prediction and
-    cache_salt are those of a chat completion."""
+    """POST /v1/responses. The sampling fields, n_keep, speculative, prediction and cache_salt are those of
+    chat completions."""
 
     input: str | Annotated[list[Item], Field(min_length=1, fail_fast=True)]
     model: str | None = None

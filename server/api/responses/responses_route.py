@@ -1,5 +1,5 @@
-"""POST /v1/responses, OpenAI's Responses API: a chat completion in other words, whose conversation the server
-remembers for a while. GET and DELETE /v1/responses/{id} for what it remembers."""
+"""POST /v1/responses, OpenAI's Responses API, over chat completions. GET and DELETE /v1/responses/{id} for
+stored responses."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from server.errors import InvalidRequestError, NotFoundError
 
 
 async def create(request: Request) -> Response:
-    """Answer with a response, or open a stream of events once the request is admitted."""
+    """Answers with a response, or with a stream of events once the request is admitted."""
     served: Served = request.state.served
     body = await read(request, ResponseRequest)
     messages = [*_before(served, body), *messages_of(body.input)]
@@ -39,14 +39,14 @@ async def create(request: Request) -> Response:
 
 
 async def retrieve(request: Request) -> Response:
-    """A response that was stored."""
+    """A stored response."""
     if request.query_params.get("stream", "false").lower() not in ("false", "0"):
         raise InvalidRequestError("stream: a response that has ended is told whole", param="stream")
     return Json(_stored(request).response)
 
 
 async def delete(request: Request) -> Response:
-    """Forget a response. What was continued from it stays."""
+    """Deletes a stored response; those that continue it stay."""
     served: Served = request.state.served
     id = _stored(request).response["id"]
     served.responses.delete(_salt(request), id)
@@ -54,7 +54,7 @@ async def delete(request: Request) -> Response:
 
 
 def _before(served: Served, body: ResponseRequest) -> Sequence[dict[str, Any]]:
-    """The conversation that is continued. Raises NotFoundError."""
+    """The messages of the previous response. Raises NotFoundError."""
     if body.previous_response_id is None:
         return ()
     stored = served.responses.get(body.cache_salt or "", body.previous_response_id)
@@ -77,5 +77,5 @@ def _stored(request: Request) -> StoredResponse:
 
 
 def _salt(request: Request) -> str:
-    """That of the requests whose responses this one may see."""
+    """The salt of the responses that this request may see."""
     return salt_of(request, request.query_params.get("cache_salt"))

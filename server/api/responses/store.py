@@ -1,4 +1,4 @@
-"""Responses that were to be stored, so that later requests can name them."""
+"""Stored responses, which later requests may name."""
 
 from __future__ import annotations
 
@@ -15,17 +15,15 @@ MOST_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class StoredResponse:
-    """response: as it was told. messages: the conversation up to and with it, as a chat's messages, its
-    instructions left out."""
+    """messages: the conversation with this response as chat messages, without instructions."""
 
     response: dict[str, Any]
     messages: Sequence[dict[str, Any]]
 
 
 class ResponseStore:
-    """A bounded memory: the response least recently used is forgotten first. Those of different salts never
-    meet. A conversation counts whole with each of its responses, so that forgetting one never takes part of
-    another. For the event loop."""
+    """A bounded memory: drops the least recently used response. Salts are separate. Each response counts its
+    whole conversation, so dropping one leaves the others whole. For the event loop."""
 
     def __init__(self, *, most: int = MOST_RESPONSES, most_bytes: int = MOST_BYTES) -> None:
         self._most = most
@@ -41,7 +39,7 @@ class ResponseStore:
         return self._n_bytes
 
     def put(self, salt: str, stored: StoredResponse) -> None:
-        """Keep it, under its id; one larger than all that may be kept is not."""
+        """Keeps it under its id, unless it alone exceeds most_bytes."""
         size = len(orjson.dumps(stored.response)) + len(orjson.dumps(stored.messages))
         if size > self._most_bytes:
             return

@@ -1,4 +1,4 @@
-"""Handles of what goes on while nobody waits for it: few, and not for ever."""
+"""Handles of asynchronous completions: a bounded number, which expire."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Held(Protocol):
     """Something that goes on by itself."""
 
     def news(self) -> tuple[list[dict[str, Any]], bool]:
-        """What there is since the last time, and whether it was the last. Raises the error it ended with."""
+        """Updates since the last call, and whether they were the last. Raises the error it ended with."""
         ...
 
     def cancel(self) -> None:
-        """Nobody will ask for it any more. Safe twice, and after its end."""
+        """Safe twice, and after the end."""
         ...
 
 
@@ -36,8 +36,7 @@ class _Entry:
 
 
 class Handles:
-    """What is not asked for within kept_s is cancelled and forgotten, by a timer of the event loop. For that
-    loop only."""
+    """Cancels and drops what is not polled for kept_s, by a timer. For one event loop."""
 
     def __init__(
         self, *, most: int = MOST, kept_s: float = KEPT_S, clock: Callable[[], float] = time.monotonic
@@ -52,8 +51,8 @@ class Handles:
         return len(self._entries)
 
     def open(self, begin: Callable[[], Held]) -> str:
-        """Begin something, and hold it. Returns its handle, which cannot be guessed. Raises BusyError,
-        without beginning, when there are enough; and what begin() raises."""
+        """Calls begin() and holds the result. Returns its handle, which cannot be guessed. Raises BusyError
+        before begin() if there are too many, and what begin() raises."""
         self.expire()
         if len(self._entries) >= self._most:
             raise BusyError(f"there are {self._most} async completions already: poll or cancel one")
@@ -63,7 +62,7 @@ class Handles:
         return handle
 
     def _get(self, handle: str) -> Held:
-        """Somebody asks for it. Raises UnknownHandleError."""
+        """Counts as a poll. Raises UnknownHandleError."""
         self.expire()
         entry = self._entries.get(handle)
         if entry is None:
@@ -76,8 +75,7 @@ class Handles:
         return entry.held
 
     def news(self, handle: str) -> tuple[list[dict[str, Any]], bool]:
-        """What there is to tell of it. Forgets it once the end is told, or the error that this raises. Raises
-        UnknownHandleError."""
+        """What Held.news returns or raises. Drops it after its end or error. Raises UnknownHandleError."""
         held = self._get(handle)
         finished = True
         try:
@@ -88,7 +86,7 @@ class Handles:
         return updates, finished
 
     def close(self, handle: str) -> None:
-        """Forget it, and cancel what goes on. Raises UnknownHandleError."""
+        """Cancel and drop it. Raises UnknownHandleError."""
         held = self._get(handle)
         del self._entries[handle]
         held.cancel()
@@ -102,7 +100,7 @@ class Handles:
             self._timer = None
 
     def expire(self) -> None:
-        """Close what was not asked for in time."""
+        """Cancel and drop what was not polled in time."""
         due = self._clock() - self._kept_s
         for handle, entry in list(self._entries.items()):
             if entry.asked_at <= due:

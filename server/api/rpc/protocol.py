@@ -1,4 +1,4 @@
-"""JSON-RPC 2.0: calls out of a body, and replies into one. Pure."""
+"""JSON-RPC 2.0: reads calls, writes replies. Pure."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Id: TypeAlias = str | int | float | None
 
 
 class UnknownHandleError(InvalidRequestError):
-    """No async completion has this handle: it never had, its end was told, or nobody asked for too long."""
+    """No async completion has this handle, or not any more: it has ended, or was not polled."""
 
 
 class UnknownMethodError(InvalidRequestError):
@@ -42,7 +42,7 @@ class UnknownMethodError(InvalidRequestError):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """notified: nobody is to be answered; id is None then, and may be None otherwise."""
+    """notified: no reply is wanted; id is None then."""
 
     id: Id
     notified: bool
@@ -52,7 +52,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class NoCall:
-    """What stands in a call's place but is none. id: the call's, as far as it has one."""
+    """Something that is no valid call. id: the call's, if it has one."""
 
     id: Id
     code: int
@@ -60,7 +60,7 @@ class NoCall:
 
 
 def read(body: bytes) -> tuple[list[Call | NoCall], bool]:
-    """What is called, and whether it came as a batch. What cannot be read at all is one refusal."""
+    """The calls, and whether they came as a batch. An unreadable body is one NoCall."""
     try:
         data = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -93,7 +93,7 @@ def _one(data: object) -> Call | NoCall:
 
 
 def by_name(params: dict[str, Any] | list[Any], names: Sequence[str]) -> dict[str, Any]:
-    """The params of a call; those given by position have these names. Raises InvalidRequestError."""
+    """The params of a call by name; names: of those given by position. Raises InvalidRequestError."""
     if isinstance(params, dict):
         return params
     if len(params) > len(names):
@@ -111,7 +111,7 @@ def refusal(refused: NoCall) -> dict[str, Any]:
 
 
 def failure(id: Id, error: DuoError) -> dict[str, Any]:
-    """data has what OpenAI's error object says besides the message; of a busy server when to try again."""
+    """data: the other fields of OpenAI's error object; for a busy server also retry_after, in seconds."""
     data: dict[str, Any] = {"type": error.type, "param": error.param, "code": error.code}
     if isinstance(error, BusyError):
         data["retry_after"] = error.retry_after_s

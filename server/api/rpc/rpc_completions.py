@@ -1,4 +1,4 @@
-"""Completions as the JSON-RPC facade tells them: at once, or as they grow while nobody waits."""
+"""Completions of the JSON-RPC facade: at once, or polled."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from server.llama.backend import Vocabulary
 
 
 class RpcCompletion:
-    """One of them, submitted."""
+    """One completion, submitted."""
 
     def __init__(self, served: Served, body: CompletionParams, prompt: Prompted) -> None:
         """Raises what the generator raises."""
@@ -35,17 +35,17 @@ class RpcCompletion:
         return self._choice.reason is not None
 
     async def follow(self) -> None:
-        """To its end. Raises DuoError if it fails."""
+        """Wait for the end. Raises DuoError if the generation fails."""
         async for event in self._choice.events:
             self._choice.see(event)
         self._prompt.remember(self._served.history, [self._choice])
 
     def told(self) -> dict[str, Any]:
-        """What has not been told yet; `content` is there always."""
+        """What is not told yet; `content` is always there."""
         return _told(self._choice.portion())
 
     def figures(self) -> dict[str, Any]:
-        """What is known at the end."""
+        """To be called at the end."""
         stats = self._choice.stats()
         return {
             "tokens_predicted": stats.n_predicted,
@@ -62,7 +62,7 @@ class RpcCompletion:
 
 
 class AsyncCompletion:
-    """Implements Held. Goes on by itself; news() tells what there is."""
+    """Implements Held: a completion that goes on between polls."""
 
     def __init__(self, completion: RpcCompletion) -> None:
         self._completion = completion
@@ -78,8 +78,8 @@ class AsyncCompletion:
             self._error = defect("an async completion", error)
 
     def news(self) -> tuple[list[dict[str, Any]], bool]:
-        """What has been generated since the last time, and whether that was all; then the last update has
-        `stop` true, and the figures. Raises the error of a generation that failed."""
+        """Updates since the last call, and whether it has ended; the last update has `stop` true and the
+        figures. Raises the error of a failed generation."""
         if self._error is not None:
             raise self._error
         completion = self._completion
@@ -101,7 +101,7 @@ def _told(portion: Portion) -> dict[str, Any]:
 
 
 def _ending(choice: ReplyChoice, vocabulary: Vocabulary, stops: Sequence[str]) -> dict[str, Any]:
-    """Why it ended: exactly one of the three is true."""
+    """Exactly one of the three flags is true."""
     message, tokens = choice.said
     stopped = choice.reason == "stop"
     word = ""
@@ -117,6 +117,6 @@ def _ending(choice: ReplyChoice, vocabulary: Vocabulary, stops: Sequence[str]) -
 
 
 def _stopping_word(rest: str, stops: Sequence[str]) -> str:
-    """The stop string that a text ended before, by what else was generated: of those that it begins with the
-    shortest, since that was complete first."""
+    """The stop string that ended the text. rest: what was generated after the text; the shortest stop string
+    that it begins with was complete first."""
     return min((stop for stop in stops if stop and rest.startswith(stop)), key=len, default="")

@@ -17,7 +17,7 @@ from server.api.served import Served
 
 
 class Params(Body):
-    """positions: what may be given by position, in this order."""
+    """positions: names of params that may be given by position."""
 
     positions: ClassVar[Sequence[str]] = ()
 
@@ -26,7 +26,7 @@ P = TypeVar("P", bound=Params)
 
 
 class InitParams(Params):
-    """A model is loaded already: naming another is a mistake, whatever else is said is of no account."""
+    """Any model but the one that is loaded is refused; other params are ignored."""
 
     model: str | None = None
 
@@ -44,7 +44,7 @@ class HandleParams(Params):
 
 
 class CompletionParams(CompletionRequest):
-    """As a legacy completion, of one prompt. n_predict absent or negative: until the context ends."""
+    """A legacy completion of one prompt. n_predict absent or negative: until the context ends."""
 
     tfs_z: float = 1.0
     penalize_nl: bool = True
@@ -84,7 +84,7 @@ class CompletionParams(CompletionRequest):
         return None if n is None or n < 0 else n
 
     def contradiction(self) -> tuple[str, str] | None:
-        """New lines are penalised like all tokens, as in llama.cpp today."""
+        """Penalties count new lines like all tokens, as in llama.cpp today."""
         if "prompt" not in self.model_fields_set:
             return "prompt", "required"
         penalised = (self.repeat_penalty or 1.0) != 1.0 or self.presence_penalty or self.frequency_penalty

@@ -1,4 +1,4 @@
-"""POST /rpc: the same engine for programs that speak JSON-RPC 2.0."""
+"""POST /rpc: JSON-RPC 2.0."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ Method: TypeAlias = Callable[[Request, Given], Awaitable[Any]]
 
 
 async def answer(request: Request) -> Response:
-    """Every call of the body, those of a batch side by side; a client that goes away cancels them. Errors of
-    calls are told in their replies, with status 200. 204 if there is nothing to reply to."""
+    """Carries out the calls of a batch side by side; a client that leaves cancels them. Errors of calls are
+    in their replies, with status 200. 204 if there is no reply."""
     asked, batch = await from_body(request, read)
     found = await unless_gone(request, _all(request, asked))
     replies = [reply for reply in found if reply is not None]
@@ -50,7 +50,7 @@ async def _all(request: Request, asked: list[Call | NoCall]) -> list[dict[str, A
 
 
 async def _reply(request: Request, asked: Call | NoCall) -> dict[str, Any] | None:
-    """None to a notification, whatever becomes of it."""
+    """None for a notification."""
     if isinstance(asked, NoCall):
         return refusal(asked)
     reply = await _carried_out(request, asked)
@@ -71,7 +71,7 @@ async def _carried_out(request: Request, call: Call) -> dict[str, Any] | None:
 
 
 async def _init(request: Request, given: Given) -> Any:
-    """Reports: a model is loaded when the server starts."""
+    """Describes the model, which is loaded already."""
     served: Served = request.state.served
     check_model(served, params_of(InitParams, given).model)
     vocabulary, model = served.vocabulary, served.model
@@ -123,7 +123,7 @@ async def _get_completion(request: Request, given: Given) -> Any:
 
 
 async def _async_completion_init(request: Request, given: Given) -> Any:
-    """What of the prompt is cached shows when it is evaluated: the last update tells."""
+    """prompt_stats has the length only: what is cached shows in the last update."""
     served: Served = request.state.served
     body = completion_params(request, served, given)
     prompt = await _prompt(request, body)
@@ -144,7 +144,7 @@ async def _async_completion_cancel(request: Request, given: Given) -> Any:
 
 
 async def _speculative_status(request: Request, _: Given) -> Any:
-    """What drafts come to, since the server started."""
+    """Counts since the start."""
     served: Served = request.state.served
     health, traffic = served.health().as_json(), served.traffic
     return {
