@@ -14,6 +14,11 @@ export CXXFLAGS += $(NO_AMX)
 PIP += --no-cache-dir
 endif
 
+# Of llama.cpp only the libraries that duo loads: its common and multimodal ones take most of the compiler's time.
+ifeq ($(words $(CURDIR)),1)  # CMAKE_ARGS is split at spaces
+export CMAKE_ARGS += -DLLAVA_BUILD=OFF -DCMAKE_PROJECT_INCLUDE=$(CURDIR)/$(VENV)/llama.cmake
+endif
+
 .PHONY: up demo test lint type bench lock clean
 
 up: $(VENV)/.runtime  ## install, then run: embedded Redis, lead, drafter, chat page on http://127.0.0.1:5555
@@ -22,8 +27,8 @@ up: $(VENV)/.runtime  ## install, then run: embedded Redis, lead, drafter, chat 
 demo: $(VENV)/.dev  ## the same with the bundled target inflated to the cost of a 400M model: see drafting pay
 	$(BIN)/python -m benchmarks.demo $(ARGS)
 
-test: $(VENV)/.dev  ## every test, fast ones first
-	$(BIN)/python -m pytest $(ARGS)
+test: $(VENV)/.dev  ## every test, fast ones first, in two processes
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
@@ -46,7 +51,8 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.runtime: requirements.lock pyproject.toml | $(VENV)/bin/python
-	@echo "Installing into $(VENV). llama.cpp is compiled once: about five minutes on two cores, in silence."
+	@echo "Installing into $(VENV). llama.cpp is compiled once: about two minutes on two cores, in silence."
+	@echo 'set(LLAMA_BUILD_COMMON OFF)' > $(VENV)/llama.cmake
 	$(PIP) -r requirements.lock
 	$(PIP) --no-deps -e .
 	@touch $@

@@ -100,16 +100,6 @@ def parse(lines: Stamped, asked: float) -> Reply:
             ended = at if choice.get("finish_reason") else ended
     if not done or not usage or ended == asked:
         raise ReplyError("the reply was cut short")
-    return _reply(pieces, (asked, ended), usage, timings)
-
-
-def _reply(
-    pieces: Sequence[tuple[float, str]],
-    span: tuple[float, float],
-    usage: Mapping[str, Any],
-    timings: Mapping[str, Any],
-) -> Reply:
-    asked, ended = span
     n_tokens = int(usage["completion_tokens"])
     first = pieces[0][0] if pieces else ended
     details: dict[str, Any] = usage.get("prompt_tokens_details") or {}

@@ -143,9 +143,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    return program.run(_parser(), argv, measure)
-
+main = program.main(_parser, measure)
 
 if __name__ == "__main__":
     sys.exit(main())

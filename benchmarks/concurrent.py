@@ -27,18 +27,8 @@ from benchmarks.prompts import Prompt, load
 from server.errors import StartupError
 
 _HEADS = (
-    "clients",
-    "lead",
-    "t/s in all",
-    "ratio",
-    "slowest client",
-    "worst",
-    "gap p95, ms",
-    "longest",
-    "first text, ms",
-    "longest",
-    "drafts accepted",
-    "same text",
+    "clients | lead | t/s in all | ratio | slowest client | worst | gap p95, ms | longest | first text, ms"
+    " | longest | drafts accepted | same text"
 )
 
 
@@ -199,9 +189,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    return program.run(_parser(), argv, measure)
-
+main = program.main(_parser, measure)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -58,21 +58,16 @@ class Crew:
     def __enter__(self) -> Crew:
         try:
             self._start()
-            self._await_present()
         except BaseException:
             self._stop()
             raise
         self._began = time.monotonic()
-        if self._schedule:
-            self._thread.start()
+        self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, _: object, error: BaseException | None, trace: TracebackType | None) -> None:
         self._ended.set()
-        if self._schedule:
-            self._thread.join()
+        self._thread.join()
         self._stop()
         if self._failure and error is None:
             raise self._failure
@@ -96,17 +91,9 @@ class Crew:
         return 1 - gone / (now - self._began)
 
     def _start(self) -> None:
+        """Returns when the lead sees all of them. Raises StartupError."""
         for command in self._commands:
             self._processes.append(Process(command))
-
-    def _stop(self) -> None:
-        with ExitStack() as stack:
-            for process in self._processes:
-                stack.callback(process.stop)
-        self._processes = []
-
-    def _await_present(self) -> None:
-        """Until the lead sees all of them. Raises StartupError."""
         deadline = time.monotonic() + PRESENT_S
         while self._n_present() < len(self._commands) and not self._ended.is_set():
             for process in self._processes:
@@ -115,30 +102,31 @@ class Crew:
                 raise StartupError(f"the lead does not see its drafters after {PRESENT_S:.0f} s")
             self._ended.wait(POLL_S)
 
+    def _stop(self) -> None:
+        with ExitStack() as stack:
+            for process in self._processes:
+                stack.callback(process.stop)
+        self._processes = []
+
     def _follow_schedule(self) -> None:
         try:
-            self._crash_and_return()
+            for crash in self._schedule:
+                self._crash_and_return(crash)
         except StartupError as error:
             self._failure = error
 
-    def _crash_and_return(self) -> None:
-        for crash in self._schedule:
-            if self._ended.wait(max(0.0, self._began + crash.at - time.monotonic())):
-                return
-            since = self._gone_since = time.monotonic()
-            for process in self._processes:
-                os.kill(process.pid, signal.SIGKILL)
-            self._stop()
-            if self._ended.wait(crash.away):
-                return
-            self._await_gone()
-            self._start()
-            self._await_present()
-            if not self._ended.is_set():
-                self._gone_since = None
-                self._gone.append((since, time.monotonic()))
-
-    def _await_gone(self) -> None:
-        """Until the lead has noticed; otherwise it could take a new process for the old one."""
+    def _crash_and_return(self, crash: Crash) -> None:
+        if self._ended.wait(max(0.0, self._began + crash.at - time.monotonic())):
+            return
+        since = self._gone_since = time.monotonic()
+        for process in self._processes:
+            os.kill(process.pid, signal.SIGKILL)
+        self._stop()
+        if self._ended.wait(crash.away):
+            return
         while self._n_present() > 0 and not self._ended.is_set():
-            self._ended.wait(POLL_S)
+            self._ended.wait(POLL_S)  # else the lead could take a new process for the old one
+        self._start()
+        if not self._ended.is_set():
+            self._gone_since = None
+            self._gone.append((since, time.monotonic()))

@@ -51,8 +51,7 @@ def table(heats: Sequence[Heat], standing: Standing) -> str:
         rows.append([heat.prompt.id, str(plain.n_tokens), *(f"{r:.1f}" for r in rates), ratio, text])
     last = [report.number(standing.client_rate), report.number(standing.client_ratio, 2)]
     rows.append(["median", "", "", *last, f"{standing.n_equal} of {standing.n_heats} same"])
-    heads = ("prompt", "tokens", "without drafts, t/s", "with, t/s", "ratio", "text")
-    return report.table(heads, rows)
+    return report.table("prompt | tokens | without drafts, t/s | with, t/s | ratio | text", rows)
 
 
 def demonstrate(args: argparse.Namespace) -> None:

@@ -23,8 +23,8 @@ from drafters.model import ModelDrafter
 from drafters.worker import Worker
 from server.llama.backend import Logits
 from server.sampling.params import SamplingParams
-from server.speculation.messages import Commit, Draft, Message, Open, chain_next, chain_start
-from server.speculation.presence import Presence, VocabularyCard
+from server.speculation.wire.messages import Commit, Draft, Message, Open, chain_next, chain_start
+from server.speculation.wire.presence import Presence, VocabularyCard
 
 WARM_UP = 60  # turns
 MAX_AHEAD = 32
@@ -39,7 +39,7 @@ SHAPES: dict[str, Mapping[int, float]] = {
 }
 
 
-class Lead:
+class Lead(prepared.QuietBus):
     """Implements Bus towards one drafter. It commits what the drafter draws at a position, or, where that
     shall be wrong, another of its guesses, if there is any."""
 
@@ -56,18 +56,11 @@ class Lead:
         self._guesses: dict[int, list[int]] = {}  # by the chain hash before them
         self._n_commits = 0
 
-    def start(self, listener: object) -> None:
-        pass
+    def start(self, listener: object) -> None: ...
 
     def send(self, to: str, message: Message) -> None:
         assert isinstance(message, Draft)
         self._told.append(message)
-
-    def describe(self, presence: Presence) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
     def answer(self, *, idle: bool) -> Commit | None:
         """The next commit, if READY guesses are there or the drafter is idle."""

@@ -14,7 +14,7 @@ from benchmarks import texts
 from benchmarks.crashes import Crash, Crew
 from benchmarks.processes import Command, Process, duo, start
 from benchmarks.prompts import Prompt
-from server.embedded import EmbeddedServer
+from server.local.embedded import EmbeddedServer
 
 FLAPS = tuple(Crash(3.0 * i + 0.3, 1.0) for i in range(400))  # alive for 0.3 s of each 3, for 20 minutes
 FAULTS = ("dead", "lying", "lagging", "flapping")

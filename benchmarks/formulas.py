@@ -27,7 +27,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, cast
+
+import numpy as np
 
 Curve: TypeAlias = Callable[[int], float]
 """v(k): the time of a step that verifies k drafted tokens over that of a plain one; not decreasing."""
@@ -176,17 +178,11 @@ def _arrival(scheme: Scheme, state: State, position: int) -> float:
 
 
 def _stationary(moves: dict[State, dict[State, float]]) -> dict[State, float]:
-    """By iteration: most delays are 0, so the chain forgets where it began within a few runs."""
-    shares = {state: 1 / len(moves) for state in moves}
-    for _ in range(10_000):
-        after = dict.fromkeys(moves, 0.0)
-        for state, share in shares.items():
-            total = sum(moves[state].values())
-            for target, p in moves[state].items():
-                after[target] += share * p / total
-        change = max(abs(after[state] - shares[state]) for state in moves)
-        # Half of the old: a chain of two states that alternate would never settle
-        shares = {state: (after[state] + shares[state]) / 2 for state in moves}
-        if change < 1e-12:
-            break
-    return shares
+    """The share of runs that begin in each state."""
+    chain = np.array([[own.get(state, 0.0) for state in moves] for own in moves.values()])
+    chain /= chain.sum(axis=1, keepdims=True)
+    unchanged = chain.T - np.eye(len(moves))
+    unchanged[-1] = 1.0  # one equation follows from the others; in its place, shares add up to 1
+    sums = np.eye(len(moves))[-1]
+    shares = cast(list[float], np.linalg.solve(unchanged, sums).tolist())
+    return dict(zip(moves, shares, strict=True))

@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any, cast
+from typing import Any
 
 import orjson
 import uvloop
@@ -27,6 +27,7 @@ from benchmarks.client import ReplyError, Stamped
 from benchmarks.http_lead import Lead, Told, lead
 
 END = b"0\r\n\r\n"  # of a body in chunks
+MOST_READ = 1 << 16  # bytes at once
 ROUND_S = 120.0
 BOUND_US = 60.0  # of Python for a token: 64 streams at 50 tokens/s take a fifth of a core then
 MESSAGES = [{"role": "user", "content": "Say something."}]
@@ -92,44 +93,28 @@ class Round:
 # -- one round ----------------------------------------
 
 
-class Stream(asyncio.Protocol):
-    """One request, and the bytes of its reply with the times at which they arrived."""
-
-    def __init__(self, request: bytes) -> None:
-        self.received: list[tuple[float, bytes]] = []
-        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._request = request
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's are none by their class
-        self._transport.write(self._request)
-
-    def data_received(self, data: bytes) -> None:
-        self.received.append((time.monotonic(), data))
-        if data.endswith(END):
-            self._transport.close()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if not self.ended.done():
-            self.ended.set_result(None)
-
-
 async def streams(mode: Mode, port: int, n: int, n_tokens: int) -> dict[str, Stamped]:
     """What n clients of this mode received, by the id of their request."""
-    loop = asyncio.get_running_loop()
     body = json.dumps({"model": "toy", "stream": True, **mode.body, _limit(mode): n_tokens}).encode()
-    opened: dict[str, Stream] = {}
-    for i in range(n):
-        id = f"stream-{i}"
-        head = f"POST {mode.path} HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\n"
-        head += f"x-request-id: {id}\r\nContent-Length: {len(body)}\r\n\r\n"
-        opened[id] = Stream(head.encode() + body)
-    await asyncio.gather(
-        *(loop.create_connection(lambda one=one: one, "127.0.0.1", port) for one in opened.values())
-    )
+    head = f"POST {mode.path} HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\n"
+    head += f"Content-Length: {len(body)}\r\nx-request-id: "
+    ids = [f"stream-{i}" for i in range(n)]
     async with asyncio.timeout(ROUND_S):
-        await asyncio.gather(*(one.ended for one in opened.values()))
-    return {id: one.received for id, one in opened.items()}
+        requests = [f"{head}{id}\r\n\r\n".encode() + body for id in ids]
+        return dict(zip(ids, await asyncio.gather(*(_stream(port, one) for one in requests)), strict=True))
+
+
+async def _stream(port: int, request: bytes) -> Stamped:
+    """The bytes of a reply with the times at which they arrived, up to its end."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(request)
+    received: list[tuple[float, bytes]] = []
+    while data := await reader.read(MOST_READ):
+        received.append((time.monotonic(), data))
+        if data.endswith(END):
+            break
+    writer.close()
+    return received
 
 
 def _limit(mode: Mode) -> str:
@@ -201,15 +186,7 @@ def measure_round(mode: Mode, lead: Lead, n_streams: int, n_tokens: int) -> Roun
 
 def table(rounds: Mapping[str, Sequence[Round]]) -> str:
     """Markdown: medians over the rounds; latencies are of all rounds together."""
-    heads = (
-        "stream",
-        "Python, µs a token",
-        "kernel, µs",
-        "tokens/s",
-        "tokens in a chunk",
-        "p50, ms",
-        "p99, ms",
-    )
+    heads = "stream | Python, µs a token | kernel, µs | tokens/s | tokens in a chunk | p50, ms | p99, ms"
     rows: list[list[str]] = []
     for name, some in rounds.items():
         latencies = sorted(1e3 * latency for one in some for latency in one.latencies)
@@ -270,9 +247,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    return program.run(_parser(), argv, measure)
-
+main = program.main(_parser, measure)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,8 +1,7 @@
-"""A lead over the toy model in a process of its own, which tells what its streams cost it.
+"""A lead over the toy model in a process of its own, which measures its event loop.
 
-The toy's replies never end by themselves: they are as long as is asked for. A step takes as long as its
-decode and the engine's own work; the tokens of one step, one of each stream, are handed to the event
-loop together.
+The toy's replies are as long as max_tokens. The tokens of one step, one of each stream, are handed to the
+event loop together.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ from typing import Any
 import orjson
 import uvloop
 
+from server.api.app import create_app
 from server.api.middleware import Edge
 from server.api.served import Health, ModelCard, Served
 from server.api.traffic import Traffic
-from server.app import create_app
 from server.engine.account import CURRENT
 from server.engine.engine import Engine
 from server.engine.events import Committed, Event, Finished
@@ -35,8 +34,8 @@ from server.engine.scheduler import Limits
 from server.engine.thread import EngineThread, LiveGeneration, Observer
 from server.errors import StartupError
 from server.grammar.compiler import Compiler
-from server.lead import GIL_SWITCH_S
-from server.listening import Door, DrainingServer, configured
+from server.lead.listening import Door, DrainingServer, configured
+from server.lead.startup import GIL_SWITCH_S
 from server.llama.fake import FakeBackend, FakeModel
 from server.sampling.params import SamplingParams
 from server.text.template import ChatTemplate
@@ -47,8 +46,8 @@ N_CTX = 4096
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """From when all streams of a round were running until the first one ended, on time.monotonic()'s clock:
-    their tokens by then, the CPU time of the event loop's thread, and what of it was in the kernel."""
+    """The time in which all streams of a round ran, by time.monotonic(): its tokens, the CPU time of the
+    event loop's thread, and the kernel's part of that."""
 
     began: float
     ended: float
@@ -59,14 +58,14 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What the lead knows of a round. emitted: when the engine had each token, by the id of its request."""
+    """One round. emitted: when the engine had each token, by the id of its request."""
 
     window: Window | None
     emitted: dict[str, list[float]]
 
 
 class LoopThread:
-    """The thread that makes it, as other threads can see what it costs."""
+    """CPU time of the thread that makes it, for other threads."""
 
     def __init__(self) -> None:
         self._clock = time.pthread_getcpuclockid(threading.get_ident())
@@ -76,13 +75,13 @@ class LoopThread:
         return time.clock_gettime(self._clock)
 
     def kernel_s(self) -> float:
-        """To a hundredth of a second, sampled: field 15, in ticks."""
+        """In steps of 0.01 s: field 15 of stat, in ticks."""
         return int(self._stat.read_text().rpartition(")")[2].split()[12]) / os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(slots=True)
 class Recorder:
-    """Sees events on the engine's thread, so that the event loop does nothing but its work."""
+    """Observes events on the engine's thread, so that the event loop has no work from it."""
 
     n_streams: int
     loop: LoopThread
@@ -112,7 +111,7 @@ class Recorder:
         return time.monotonic(), self.n_tokens, self.loop.cpu_s(), self.loop.kernel_s()
 
     def take(self) -> Told:
-        """All of the round that has ended, and forget it."""
+        """The round that has ended, which is forgotten."""
         told = Told(self.window, {self.names[id]: times for id, times in self.emitted.items()})
         self.names, self.emitted = {}, {}
         self.n_running, self.at_begin, self.window = 0, None, None
@@ -120,7 +119,7 @@ class Recorder:
 
 
 class NamingThread(EngineThread):
-    """Remembers which request a generation is of."""
+    """Remembers the request of each generation."""
 
     names: dict[int, str]
 
@@ -132,7 +131,7 @@ class NamingThread(EngineThread):
 
 
 class Lead:
-    """The process, as seen from the one that measures. port: where it listens."""
+    """The lead, in the process that measures."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         """Wait until it listens. Raises StartupError if it ends before that."""
@@ -140,7 +139,7 @@ class Lead:
         self.port: int = self._said()
 
     def told(self) -> Told:
-        """Of the streams since the last time, all of which have ended."""
+        """The streams since the last call, all of which have ended."""
         assert self._process.stdin
         self._process.stdin.write(b"take\n")
         self._process.stdin.flush()
@@ -157,8 +156,8 @@ class Lead:
 
 @contextmanager
 def lead(n_streams: int, step_s: float, checkout: Path | None = None) -> Generator[Lead]:
-    """Start it for rounds of so many streams; step_s: what a decode takes besides the toy's own work.
-    checkout: another one of duo, whose server it shall be. Raises StartupError."""
+    """Start it for rounds of n_streams. step_s: added to each decode. checkout: another checkout of duo, to
+    measure its server. Raises StartupError."""
     command = [sys.executable, "-m", "benchmarks.http_lead", str(n_streams), str(step_s)]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, cwd=checkout) as process:
@@ -213,7 +212,7 @@ async def _serve(n_streams: int, step_s: float) -> None:
 
 
 def _answer(port: int, recorder: Recorder, thread: NamingThread, server: DrainingServer) -> None:
-    """Tell whoever measures, until there is nobody any more."""
+    """Answer the process that measures until it closes our standard input."""
     _say(port)
     for _ in sys.stdin:
         told = recorder.take()

@@ -21,9 +21,9 @@ from benchmarks.formulas import Curve, Scheme, limit, speedup, staircase, with_o
 from benchmarks.inflate import bundled_400m
 from benchmarks.processes import Command, duo, start
 from benchmarks.prompts import Prompt, load
-from server.embedded import EmbeddedServer
 from server.errors import StartupError
 from server.llama.llamacpp import LlamaBackend, LlamaOptions
+from server.local.embedded import EmbeddedServer
 
 COST_ROUNDS = 10  # of every width, from which v(k) is taken
 COST_CONTEXT = 256  # tokens in the KV cache meanwhile

@@ -28,10 +28,10 @@ from server.engine.request import GenerationRequest
 from server.engine.scheduler import Limits
 from server.llama.backend import Logits
 from server.sampling.params import SamplingParams
-from server.speculation.costs import StepCosts
-from server.speculation.draft_model import DraftModel
+from server.speculation.gating.costs import StepCosts
 from server.speculation.policy import Policy
-from server.speculation.remote import RemoteDrafters
+from server.speculation.sources.draft_model import DraftModel
+from server.speculation.sources.remote import RemoteDrafters
 from server.speculation.speculator import Speculator
 
 WARM_UP = 20  # steps

@@ -17,9 +17,9 @@ from server.llama.fake import FakeVocabulary
 from server.sampling.draw import draw
 from server.sampling.noise import mix
 from server.sampling.params import SamplingParams
-from server.speculation.bus import Listener
-from server.speculation.messages import Close, Commit, Draft, Message, Open, chain_next
-from server.speculation.presence import Presence, VocabularyCard
+from server.speculation.wire.bus import Listener
+from server.speculation.wire.messages import Close, Commit, Draft, Message, Open, chain_next
+from server.speculation.wire.presence import Presence, VocabularyCard
 
 N_PROMPT = 512  # tokens
 N_ROWS = 48  # different rows of a set
@@ -100,12 +100,6 @@ class PreparedBackend:
         self._watch.decoded(time.perf_counter() - began, model_s)
         return out
 
-    def trim(self, seq: int, length: int) -> None:
-        pass
-
-    def copy(self, source: int, target: int, start: int, end: int) -> None:
-        pass
-
     def length(self, seq: int) -> int:
         return 0
 
@@ -115,14 +109,11 @@ class PreparedBackend:
     def save(self, seq: int) -> bytes:
         return b""
 
-    def load(self, seq: int, data: bytes) -> None:
-        pass
-
-    def shift(self, seq: int, start: int, end: int) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
+    def trim(self, seq: int, length: int) -> None: ...
+    def copy(self, source: int, target: int, start: int, end: int) -> None: ...
+    def load(self, seq: int, data: bytes) -> None: ...
+    def shift(self, seq: int, start: int, end: int) -> None: ...
+    def close(self) -> None: ...
 
 
 def row_after(position: int) -> int:
@@ -209,7 +200,14 @@ class ScriptedProposer(NoProposer):
         return Planned([self._next for _ in asks])
 
 
-class ScriptedDrafter:
+class QuietBus:
+    """The part of Bus that has nothing to do here."""
+
+    def describe(self, presence: Presence) -> None: ...
+    def close(self) -> None: ...
+
+
+class ScriptedDrafter(QuietBus):
     """Implements Bus towards one drafter, which answers between steps: DEPTH guesses ahead, and with
     `branches` a second guess wherever it is not sure. Confirmed guesses are not sent again."""
 
@@ -231,12 +229,6 @@ class ScriptedDrafter:
 
     def send(self, to: str, message: Message) -> None:
         self._told.append(message)
-
-    def describe(self, presence: Presence) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
     def answer(self) -> None:
         """Take in the lead's messages, then send guesses."""

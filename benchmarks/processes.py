@@ -67,8 +67,8 @@ class Process:
         self.stop()
 
     def wait_ready(self, n_drafters: int = 0, timeout_s: float = START_S) -> None:
-        """Until GET /health is 200 and n_drafters drafters are there, or the drafter of its own where the
-        command drafts. Raises StartupError."""
+        """Until GET /health is 200 and n_drafters are there, at least one if the command drafts, unless the
+        draft model is in the lead. Raises StartupError."""
         deadline = time.monotonic() + timeout_s
         while not self._ready(n_drafters):
             self.check_alive()

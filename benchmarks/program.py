@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from benchmarks import report
-from drafters.settings import BUNDLED_MODEL as BUNDLED_DRAFT
+from drafters.drafter_settings import BUNDLED_MODEL as BUNDLED_DRAFT
 from server.errors import DuoError, StartupError
 from server.flags import n_cores
 from server.settings import BUNDLED_MODEL
@@ -82,6 +82,17 @@ def run(
         signal.signal(signal.SIGTERM, before)
     report.publish(report.section(title, module, arguments, parts), args.append)
     return 0
+
+
+def main(
+    parser: Callable[[], argparse.ArgumentParser], measure: Callable[[argparse.Namespace], Result]
+) -> Callable[..., int]:
+    """`run` of a program, by its command line; that of the process by default."""
+
+    def run_it(argv: Sequence[str] | None = None) -> int:
+        return run(parser(), argv, measure)
+
+    return run_it
 
 
 def leave(*_: object) -> None:

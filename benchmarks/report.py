@@ -16,21 +16,15 @@ from server.errors import StartupError
 from server.flags import n_cores
 
 _STANDINGS = (
-    "server",
-    "t/s, its own report",
-    "ratio",
-    "t/s, client's clock",
-    "ratio",
-    "t/s in all",
-    "first text, ms",
-    "drafts accepted",
-    "same text",
-    "idle CPU",
+    "server | t/s, its own report | ratio | t/s, client's clock | ratio | t/s in all | first text, ms"
+    " | drafts accepted | same text | idle CPU"
 )
 
 
-def table(heads: Sequence[str], rows: Iterable[Sequence[str]], n_words: int = 1) -> str:
-    """Markdown. The first n_words columns are words, the others numbers."""
+def table(heads: Sequence[str] | str, rows: Iterable[Sequence[str]], n_words: int = 1) -> str:
+    """Markdown. heads: also as one text, with bars between. The first n_words columns are words, the others
+    numbers."""
+    heads = heads.split(" | ") if isinstance(heads, str) else heads
     rule = ["---"] * n_words + ["---:"] * (len(heads) - n_words)
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (heads, rule, *rows))
 

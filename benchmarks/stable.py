@@ -19,7 +19,7 @@ from benchmarks import program, report, texts
 from benchmarks.client import Reply, ask
 from benchmarks.processes import Command, Process, duo, on_device
 from benchmarks.prompts import Prompt, load
-from server.embedded import EmbeddedServer
+from server.local.embedded import EmbeddedServer
 from server.settings import BUNDLED_MODEL
 
 TIERS = ("width-stable", "default")
@@ -138,9 +138,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    return program.run(_parser(), argv, measure)
-
+main = program.main(_parser, measure)
 
 if __name__ == "__main__":
     sys.exit(main())

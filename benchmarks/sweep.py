@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import functools
 import sys
-from collections.abc import Sequence
 
 from benchmarks import grid, live, program, report, virtual
 from benchmarks.crashes import parse_schedule
@@ -86,9 +85,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    return program.run(_parser(), argv, measure)
-
+main = program.main(_parser, measure)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -18,7 +18,7 @@ import numpy as np
 
 from benchmarks import program, report, texts
 from benchmarks.prompts import load
-from drafters.guess import guess
+from drafters.guessing import guess
 from drafters.rule import Rule
 from server.llama.backend import Backend, Batch
 from server.llama.llamacpp import LlamaBackend, LlamaOptions
@@ -26,13 +26,9 @@ from server.sampling.draw import Distribution, Row, distribution, draw
 from server.sampling.params import SamplingParams
 
 N_CELLS, N_SEQS = 8192, 4
-GREEDY, SHARED, CHOSEN, INDEPENDENT, OPTIMUM = RULES = (
-    "largest logit",
-    "shared noise",
-    "chosen by the drafter",
-    "independent sample",
-    "optimum",
-)
+GREEDY, SHARED, CHOSEN = "largest logit", "shared noise", "chosen by the drafter"
+INDEPENDENT, OPTIMUM = "independent sample", "optimum"
+RULES = (GREEDY, SHARED, CHOSEN, INDEPENDENT, OPTIMUM)
 WAYS = {
     "temperature 0": SamplingParams(temperature=0.0),
     "temperature 1": SamplingParams(1.0, top_k=0, top_p=1.0, min_p=0.0),
@@ -219,9 +215,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    return program.run(_parser(), argv, measure)
-
+main = program.main(_parser, measure)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -19,30 +19,14 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from benchmarks import program, report
+from benchmarks import program, report, turn_table
 from benchmarks.client import Reply, ask, call, call_json
 from benchmarks.conversations import Author, Conversation, Message, pieces_of
 from benchmarks.inflate import bundled_400m
 from benchmarks.processes import Command, Process, duo, idle_cpu
 from benchmarks.prompts import Prompt
 from benchmarks.steps import evaluation_ms
-from benchmarks.turn_table import (
-    AFTER,
-    ALONE,
-    BACK,
-    COLD,
-    DISK,
-    FIRST,
-    SECOND,
-    TITLE,
-    WARM,
-    Row,
-    Sample,
-    line,
-    summarize,
-    table,
-    verdict,
-)
+from benchmarks.turn_table import AFTER, ALONE, BACK, COLD, DISK, FIRST, SECOND, TITLE, WARM, Row, Sample
 from server.errors import StartupError
 
 QUESTION = "Could you say that once more, in one sentence?"
@@ -184,7 +168,7 @@ class Contest:
         self, scenario: str, history: int, turns: Sequence[Reply], restore_ms: float = 0.0
     ) -> Sequence[Reply]:
         self.samples.append(Sample(scenario, history, tuple(turns), restore_ms))
-        print(line(self.samples[-1]), flush=True)
+        print(turn_table.line(self.samples[-1]), flush=True)
         return turns
 
 
@@ -238,14 +222,14 @@ def measure(args: argparse.Namespace) -> program.Result:
         raise StartupError("give --llama-server")
     args.llama_server = program.binary(args.llama_server)
     args.model = args.model or bundled_400m()
-    rows = summarize(compare(args))
+    rows = turn_table.summarize(compare(args))
     what = (
         f"{report.model_line(args.model)}; {args.threads} threads; {args.ctx_size} KV cells and "
         f"{args.parallel} slots each. Time to first text, streaming, temperature 0; medians over "
         f"{args.rounds} rounds; {args.conversations} conversations share a system prompt of at most "
         f"{args.system} tokens. The ratio is duo's time to llama-server's."
     )
-    return "turns", [what, table(rows), verdict(rows) + _beyond_evaluating(args, rows)]
+    return "turns", [what, turn_table.table(rows), turn_table.verdict(rows) + _beyond_evaluating(args, rows)]
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -264,9 +248,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    return program.run(_parser(), argv, measure)
-
+main = program.main(_parser, measure)
 
 if __name__ == "__main__":
     sys.exit(main())

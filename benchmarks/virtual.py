@@ -16,9 +16,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from benchmarks.formulas import Scheme
+from benchmarks.prepared import QuietBus
 from benchmarks.simulation import choices, gaps
+from drafters.draft_session import DraftSession
 from drafters.replay import ReplayDrafter, Script
-from drafters.session import DraftSession
 from server.engine.engine import Engine
 from server.engine.events import Committed, Event, Finished
 from server.engine.proposer import NoProposer, Proposer
@@ -27,11 +28,11 @@ from server.engine.scheduler import Limits
 from server.llama.backend import Batch, Logits
 from server.llama.fake import FakeBackend, FakeModel, FakeVocabulary
 from server.sampling.params import SamplingParams
-from server.speculation.bus import Listener
-from server.speculation.messages import Close, Commit, Message, Open, decode, encode
-from server.speculation.presence import Presence, vocabulary_card
-from server.speculation.remote import RemoteDrafters
+from server.speculation.sources.remote import RemoteDrafters
 from server.speculation.speculator import Policy, Speculator
+from server.speculation.wire.bus import Listener
+from server.speculation.wire.messages import Close, Commit, Message, Open, decode, encode
+from server.speculation.wire.presence import Presence, vocabulary_card
 
 TT_US = 12_000  # of a plain step: divisible by many r, so that drafts and steps meet as in the formulas
 N_SEQS = 4
@@ -100,7 +101,7 @@ class Replay(ReplayDrafter):
         return 0.0 if right else 1.0
 
 
-class DrafterBus:
+class DrafterBus(QuietBus):
     """Implements Bus towards one drafter, and is that drafter's loop. A guess takes td; one that was begun
     before the path changed comes to nothing."""
 
@@ -119,12 +120,6 @@ class DrafterBus:
     def send(self, to: str, message: Message) -> None:
         if to == DRAFTER.id:
             self._deliver(message, self._received)
-
-    def describe(self, presence: Presence) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
     def _deliver(self, message: Message, to: Callable[[Message], None]) -> None:
         data = encode(message)

@@ -1,5 +1,5 @@
-"""python -m drafters: the same as duo-drafter."""
+"""python -m drafters: duo-drafter."""
 
-from drafters.cli import main
+from drafters.drafter_cli import main
 
 raise SystemExit(main())

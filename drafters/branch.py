@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from drafters.guess import Guess
-from server.speculation.messages import MAX_NODES, chain_next
+from drafters.guessing import DraftGuess
+from server.speculation.wire.messages import MAX_NODES, chain_next
 
 NO_SEQ = -1
 
 
 class Branch:
-    """Guesses for what follows the first `fork` tokens of the session, instead of those of the path. The
-    first n_kv tokens, counted from the session's first one, are in the KV sequence `seq`."""
+    """Guesses after the session's first `fork` tokens, instead of the path's. The first n_kv tokens, counted
+    from the session's first, are in the KV sequence `seq`."""
 
-    def __init__(self, fork: int, chain: int, first: Guess) -> None:
+    def __init__(self, fork: int, chain: int, first: DraftGuess) -> None:
         """chain: the chain hash before the first guess."""
         self.fork = fork
-        self.guesses: list[Guess] = []
+        self.guesses: list[DraftGuess] = []
         self.chains = [chain]  # before the first guess, and after each
         self.seq = NO_SEQ
         self.n_kv = fork
@@ -31,22 +31,21 @@ class Branch:
 
     @property
     def end(self) -> int:
-        """How many tokens the session would have if this came true."""
+        """Tokens of the session if this comes true."""
         return self.fork + len(self.guesses)
 
     @property
     def pending(self) -> list[int]:
-        """What has to be evaluated before the next guess."""
+        """Tokens to evaluate before the next guess."""
         return [guess.token for guess in self.guesses[self.n_kv - self.fork :]]
 
-    def add(self, guess: Guess) -> None:
+    def add(self, guess: DraftGuess) -> None:
         self.guesses.append(guess)
         self.chains.append(chain_next(self.chains[-1], guess.token))
         self.score *= guess.confidence
 
-    def unpublished(self) -> tuple[int, int, Sequence[Guess]]:
-        """(position, chain hash before it, guesses) of what the lead was not told yet; it counts as told
-        now."""
+    def unpublished(self) -> tuple[int, int, Sequence[DraftGuess]]:
+        """(position, chain hash before it, guesses) of the unpublished part, which is published now."""
         start = self.n_published
         guesses = self.guesses[start : start + MAX_NODES]
         self.n_published += len(guesses)

@@ -1,4 +1,4 @@
-"""A bus as slow as a long wire: everything that comes or goes takes a fixed time more."""
+"""A bus with a fixed latency each way, for measurements."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from server.speculation.bus import Bus, Listener
-from server.speculation.messages import Message
-from server.speculation.presence import Presence
+from server.speculation.wire.bus import Bus, Listener
+from server.speculation.wire.messages import Message
+from server.speculation.wire.presence import Presence
 
 
 class DelayedBus:
-    """Implements Bus over another one, and Listener for it. Order is kept."""
+    """Implements Bus over another bus, and Listener for that one. Keeps the order."""
 
     def __init__(self, bus: Bus, latency_s: float) -> None:
         self._bus = bus
@@ -36,7 +36,7 @@ class DelayedBus:
         self._bus.describe(presence)
 
     def close(self) -> None:
-        """What is on its way is lost."""
+        """Messages on their way are lost."""
         with self._wake:
             self._closed = True
             self._wake.notify_all()

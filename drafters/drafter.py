@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from drafters.session import DraftSession
+from drafters.draft_session import DraftSession
 
 
 class Drafter(Protocol):
@@ -17,23 +17,23 @@ class Drafter(Protocol):
         ...
 
     def obstacle(self, session: DraftSession) -> str | None:
-        """Why nothing can be guessed for this session as it stands, if so."""
+        """Why this session cannot be drafted for now, None if it can."""
         ...
 
     def wants(self, session: DraftSession) -> bool:
-        """Whether another guess for this session could be worth something."""
+        """Whether another guess for this session is worth making."""
         ...
 
     def overlap(self, work: Callable[[], None]) -> bool:
-        """Have this done in every step from now on while a GPU works at it. Returns whether it will be."""
+        """Call `work` in every step from now on while a GPU works. Returns False if it never will."""
         ...
 
     def advance(self, sessions: Sequence[DraftSession]) -> Sequence[DraftSession] | None:
-        """One step for these sessions, as many as fit: catch up by a chunk, or add guesses to the path
-        (DraftSession.extend, add) and to branches. Returns each session as often as it got a guess; None
-        if there was room for none, which only a message from a lead can change. Raises BackendError."""
+        """One step for as many of these sessions as fit: evaluate a chunk, or add guesses to the path
+        (DraftSession.extend, add) and to branches. Returns each session as often as it got a guess; None if
+        no session had room, until a lead says something. Raises BackendError."""
         ...
 
     def close(self, session: DraftSession, *, keep: bool) -> None:
-        """The session ended; keep what was computed for it in case the conversation goes on."""
+        """The session ended. keep: its KV cells, since the conversation may go on."""
         ...

@@ -1,22 +1,22 @@
-"""Which guess of a session's small tree to make next: best first, by path probability. Pure."""
+"""The next guess of a session's small tree: best first, by path probability. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from drafters.branch import NO_SEQ, Branch
-from drafters.session import DraftSession
+from drafters.draft_session import DraftSession
 
-MOST_BRANCHES = 2  # of one session: with the path three leaves
-BRANCH_LENGTH = 8  # guesses of a branch: what the lead needs until the drafter has heard of a mistake
-PATH_FIRST = 4  # guesses of the path before branches get rows beside it,
-UNSURE = 0.5  # but for a path less likely than this
+MOST_BRANCHES = 2  # of one session: with the path as many leaves as a lead verifies
+BRANCH_LENGTH = 8  # guesses: enough until the drafter has heard of a mistake
+PATH_FIRST = 4  # guesses of a likely path before branches get rows,
+UNSURE = 0.5  # and the probability from which a path is likely
 
 
 @dataclass(frozen=True, slots=True)
 class Expansion:
-    """path_min: no guess follows a path less likely; limit: tokens a sequence may have; eog: tokens that
-    nothing follows."""
+    """path_min: least probability of a path that grows; limit: tokens of a sequence; eog: tokens that end a
+    text."""
 
     path_min: float
     limit: int
@@ -30,15 +30,14 @@ class Expansion:
         )
 
     def wants_branches(self, session: DraftSession) -> bool:
-        """Whether a branch is worth a guess, if there is a sequence for it."""
+        """Whether a branch is worth a guess."""
         if session.seq == NO_SEQ:
             return False
         return bool(self._growable(session, self.path_min)) or self._fork(session, self.path_min) is not None
 
     def next(self, session: DraftSession) -> tuple[list[Branch], int | None]:
-        """Branches that shall get a row in the next step, and where another shall begin, if one shall: those
-        likelier than the path's end, once the path is well ahead or doubtful; all that are worth a guess
-        where the path goes no further."""
+        """The branches that get a row in the next step, and where another one begins, None: nowhere. Those
+        likelier than the path's end once the path is well ahead or doubtful; all if the path has ended."""
         floor = self.path_min
         if self.wants_path(session):
             floor = max(floor, session.score)

@@ -1,4 +1,4 @@
-"""The kinds of drafters, each put together from the settings."""
+"""The kinds of drafters, put together from the settings."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from drafters.drafter import Drafter
+from drafters.drafter_settings import DrafterSettings
 from drafters.expansion import MOST_BRANCHES
-from drafters.lookup import LookupDrafter
+from drafters.lookup_drafter import LookupDrafter
 from drafters.model import ModelDrafter
 from drafters.replay import ReplayDrafter, Script, read_texts
-from drafters.settings import DrafterSettings
 from drafters.translating import TranslatingDrafter
 from server.errors import StartupError
 from server.llama.library import default_cells
 from server.llama.llamacpp import LlamaBackend
+from server.llama.model_settings import downloaded
 from server.llama.options import LlamaOptions, Weights
-from server.llama.settings import downloaded
 from server.llama.shapes import UNKNOWN, measure
-from server.speculation.presence import VocabularyCard, vocabulary_card
+from server.speculation.wire.presence import VocabularyCard, vocabulary_card
 
 MODEL_CAPACITY = 4  # full conversations the KV cache has room for when --ctx-size does not say otherwise
 OTHER_CAPACITY = 256
@@ -28,7 +28,7 @@ _FEWEST_CELLS = 32  # enough to open a model for its vocabulary
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A drafter, and what its process says of itself. capacity: sessions it is willing to draft for."""
+    """A drafter, and what its process says of itself. capacity: sessions at once."""
 
     drafter: Drafter
     name: str

@@ -1,4 +1,4 @@
-"""Guesses from a small model, several sessions to a decode, each with its own sequence of one KV cache."""
+"""Guesses from a small model: several sessions to a decode, each with a sequence of the KV cache."""
 
 from __future__ import annotations
 
@@ -9,54 +9,42 @@ from dataclasses import dataclass
 
 from drafters.branch import NO_SEQ, Branch
 from drafters.breadth import Breadth
+from drafters.draft_session import DraftSession
+from drafters.draft_slots import DraftSlots
 from drafters.expansion import BRANCH_LENGTH, MOST_BRANCHES, Expansion
-from drafters.guess import guess
+from drafters.guessing import guess
 from drafters.rule import Rule
-from drafters.sequences import Sequences
-from drafters.session import DraftSession
 from server.errors import BackendError
+from server.estimators import Smoothed
 from server.llama.backend import Backend, Batch, Logits
 
 PATH_MIN = 0.05  # a path less likely than this is not worth another guess
-SMOOTHING = 0.05  # of the measured time per guess
-SHARED_ROWS = 64  # most rows of a step while some session drafts: another's long prompt must not hold it up
+TD_WEIGHT = 0.05  # of one measured time per guess: it ranks drafters, so off by two changes little
+SHARED_ROWS = 64  # of a step while some session drafts: another one's long prompt must not hold it up
 MARGIN = 32  # cells left free beside a branch, for the paths to grow
-PAD = 0  # the token of rows that are there for the shape only
+PAD = 0  # the token of padding rows
 
 
 @dataclass(slots=True)
-class _Step:
-    """One decode: its rows, and whose next guesses the wanted ones give, in the order of the rows."""
+class _DraftStep:
+    """One decode. grown: whose next guesses its logits give, in the order of the rows."""
 
     batch: Batch
     grown: list[tuple[DraftSession, Branch | None]]
     slots: set[int]  # with rows
     behind: set[int]  # with more to evaluate than the last guess
-    n_paths: int = 0  # sessions whose path grows, who come first
-
-
-@dataclass(frozen=True, slots=True)
-class _Commits:
-    """What was committed to a session, and when that was seen."""
-
-    n_committed: int
-    n_right: int
-    n_wrong: int
-    n_rescued: int
-    at: float
+    n_paths: int = 0  # of grown: paths come first
 
 
 class ModelDrafter:
-    """Implements Drafter. Mirrors the lead's sampling and its noise, so that it guesses the draw itself.
+    """Implements Drafter. Draws with the lead's sampling and noise, so it guesses the draw itself.
 
-    A closed session's sequence stays cached; a session that continues it evaluates only what is new. Every
-    session that has a sequence reserves cells for all its tokens; one that outgrows the cache gives its
-    sequence up, so that the others go on.
+    A closed session's sequence stays cached, and a session that continues it evaluates only new tokens. Each
+    session with a sequence reserves cells for all its tokens; one that outgrows the cache gives it up.
 
-    Where sequences are left for it, what it guesses for a session is a small tree: rows go to the path, and
-    beside it to branches at its doubtful positions once these are likelier than the path's end. Where a
-    change of shape costs more than rows do, decodes have as many rows as a path with all its branches, each
-    of another sequence.
+    Where sequences are left, the guesses for a session are a small tree: rows go to the path, and to branches
+    at its doubtful positions once these are likelier than the path's end. Where a change of shape costs more
+    than rows do, every decode has the rows of a path with all its branches, each of another sequence.
     """
 
     def __init__(
@@ -68,24 +56,23 @@ class ModelDrafter:
         steady: Mapping[int, float] | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """n_branches: how many of the backend's sequences are for branches; 0: paths only. steady: seconds of
-        a decode by rows among equal ones, where a change of shape is to be avoided (see breadth.py);
-        MOST_BRANCHES more sequences are for that."""
+        """n_branches: sequences of the backend for branches; 0: paths only. steady: seconds of a decode by
+        rows, where a change of shape is to be avoided (breadth.py); takes MOST_BRANCHES more sequences."""
         self._backend = backend
         self._clock = clock
         self._breadth = Breadth(steady or {})
-        self._sequences = Sequences(backend, n_branches, MOST_BRANCHES if steady else 0)
+        self._sequences = DraftSlots(backend, n_branches, MOST_BRANCHES if steady else 0)
         self._held: dict[int, DraftSession] = {}  # by slot
         self._branches: dict[int, Branch] = {}  # by slot
         self._expansion = Expansion(path_min, min(backend.n_ctx, backend.n_cells), backend.vocab.eog)
-        self._commits: dict[int, _Commits] = {}  # by session, what was seen of them
-        self._td_s = 0.0
+        self._seen: dict[int, tuple[int, float]] = {}  # by session: committed tokens, and when they were seen
+        self._td = Smoothed(TD_WEIGHT)  # seconds per guess
         self._meanwhile: Callable[[], None] | None = None
         self.rule = Rule()
 
     @property
     def td_us(self) -> int:
-        return round(self._td_s * 1e6)
+        return round(self._td.value * 1e6)
 
     def obstacle(self, session: DraftSession) -> str | None:
         limit = self._expansion.limit
@@ -115,7 +102,7 @@ class ModelDrafter:
 
     def advance(self, sessions: Sequence[DraftSession]) -> list[DraftSession] | None:
         began = self._clock()
-        step = _Step(Batch([], [], [], [], {}), [], set(), set())
+        step = _DraftStep(Batch([], [], [], [], {}), [], set(), set())
         try:
             self._plan(step, sessions)
             if not step.batch:
@@ -131,11 +118,10 @@ class ModelDrafter:
             guessed = guess(row, session.sampling, position, likeliest=likeliest, second=second)
             (branch or session).add(guessed)
         if not step.behind and step.n_paths:  # no catching up in this step
-            spent = self._clock() - began
-            self._td_s += (spent - self._td_s) * (SMOOTHING if self._td_s else 1.0)
+            self._td.observe(self._clock() - began)
         return [session for session, _ in step.grown]
 
-    def _decode(self, step: _Step) -> Logits:
+    def _decode(self, step: _DraftStep) -> Logits:
         """Rows of logits, first those of step.grown."""
         step.batch.meanwhile = self._meanwhile
         scratch = self._sequences.scratch
@@ -152,7 +138,7 @@ class ModelDrafter:
 
     def close(self, session: DraftSession, *, keep: bool) -> None:
         self._settle(session)
-        self._commits.pop(session.id, None)
+        self._seen.pop(session.id, None)
         session.branches = []
         self._free_branches()
         if session.seq == NO_SEQ:
@@ -164,9 +150,9 @@ class ModelDrafter:
 
     # -- a step
 
-    def _plan(self, step: _Step, sessions: Sequence[DraftSession]) -> None:
-        """Rows for as many sessions as fit in one decode. Those with the least to evaluate come first, those
-        without a sequence last, in the order they came."""
+    def _plan(self, step: _DraftStep, sessions: Sequence[DraftSession]) -> None:
+        """Rows for as many sessions as fit in one decode: first those with the least to evaluate, last those
+        without a sequence."""
         told = [session for session in self._held.values() if session.told]
         for session in told:
             self._settle(session)
@@ -183,8 +169,8 @@ class ModelDrafter:
                 if session.seq not in step.behind:
                     self._add_branches(step, session)
 
-    def _add_path(self, step: _Step, session: DraftSession) -> bool:
-        """Rows for what the session has to evaluate, or for the first part of it. False if none is left."""
+    def _add_path(self, step: _DraftStep, session: DraftSession) -> bool:
+        """Rows for the session's pending tokens, or the first of them. False if no row is left."""
         pending = session.pending
         most = min(SHARED_ROWS, self._backend.n_batch) if step.grown else self._backend.n_batch
         n = min(len(pending), most - len(step.batch))
@@ -201,8 +187,8 @@ class ModelDrafter:
             step.grown.append((session, None))
         return True
 
-    def _add_branches(self, step: _Step, session: DraftSession) -> None:
-        """Rows for the branches that are due, and a sequence for one that begins."""
+    def _add_branches(self, step: _DraftStep, session: DraftSession) -> None:
+        """Rows for branches that grow, and a sequence for one that begins."""
         if session.seq == NO_SEQ:
             return
         growing, fork = self._expansion.next(session)
@@ -225,8 +211,8 @@ class ModelDrafter:
     # -- sequences and cells
 
     def _admit(self, session: DraftSession, planned: set[int]) -> bool:
-        """Whether the session has a sequence and cells for all its tokens. Gives up branches and forgets
-        closed sessions to make room. planned: slots with rows in this step, not evaluated yet."""
+        """Give the session a slot and cells for all its tokens; ends branches and evicts closed sessions for
+        it. planned: slots with rows in this step. False if there is no room."""
         if session.seq != NO_SEQ and self._spare() >= self._sequences.n_idle_cells:
             return True
         needed = len(session.tokens) if session.seq == NO_SEQ else 0
@@ -247,20 +233,20 @@ class ModelDrafter:
         return True
 
     def _spare(self, *, branches: bool = True) -> int:
-        """Cells that neither sessions nor, if they count, branches have reserved."""
+        """Cells that neither sessions nor branches (if they count) have reserved."""
         reserved = sum([len(session.tokens) for session in self._held.values()])
         n_own = self._backend.n_cells - len(self._sequences.scratch)
         return n_own - reserved - branches * BRANCH_LENGTH * len(self._branches)
 
     def _make_room(self, n: int) -> bool:
-        """Forget closed sessions until so many cells are free. False if that is not enough."""
+        """Evict closed sessions until n cells are free. False if that is not enough."""
         while self._spare() - self._sequences.n_idle_cells < n:
             if not self._sequences.evict():
                 return False
         return True
 
     def _settle(self, session: DraftSession) -> None:
-        """Put a branch that came true in the path's place, and learn which guesses did."""
+        """Learn from commits, and put a branch that came true in the path's place."""
         for guessed, token in session.take_evidence():
             self.rule.judge(guessed, token)
         self._learn(session)
@@ -270,24 +256,18 @@ class ModelDrafter:
             session.taken = None
 
     def _learn(self, session: DraftSession) -> None:
-        """What the lead's commits say about guesses, and about its steps."""
-        last = self._commits.get(session.id)
-        if last is not None and last.n_committed == session.n_committed:
+        """Tell `breadth` what was committed since the last call."""
+        before, at = self._seen.get(session.id, (0, 0.0))
+        if before == session.n_committed:
             return
         now = self._clock()
-        seen = _Commits(session.n_committed, session.n_right, session.n_wrong, session.n_rescued, now)
-        self._commits[session.id] = seen
-        if last is not None:
-            self._breadth.committed(
-                seen.n_right - last.n_right,
-                seen.n_wrong - last.n_wrong,
-                seen.n_rescued - last.n_rescued,
-                now - last.at,
-            )
+        self._seen[session.id] = session.n_committed, now
+        counts = session.take_counts()
+        if before:
+            self._breadth.committed(*counts, now - at)
 
     def _free_branches(self) -> None:
-        """Give the sequences of branches back that no session has any more. One that became a path is needed
-        until that is settled."""
+        """Free the slots of branches that no session has any more."""
         alive = {id(branch) for session in self._held.values() for branch in session.all_branches}
         for slot in [slot for slot, branch in self._branches.items() if id(branch) not in alive]:
             self._sequences.free(slot)
@@ -299,7 +279,7 @@ class ModelDrafter:
         self._free_branches()
 
     def _drop(self, slots: Iterable[int]) -> None:
-        """What these hold is unknown after a failed decode: they begin anew, without branches."""
+        """Empty slots whose contents are unknown after a failed decode; their sessions begin anew."""
         self._end_branches()
         for slot in slots:
             session = self._held.pop(slot, None)

@@ -1,4 +1,4 @@
-"""A drafter for measurements: it knows the texts, errs on purpose, and takes as long as it is told to."""
+"""A drafter for measurements: it knows the texts, errs on purpose, and takes a set time."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from drafters.guess import Guess
-from drafters.session import DraftSession
+from drafters.draft_session import DraftSession
+from drafters.guessing import DraftGuess
 from server.errors import StartupError
 from server.sampling.noise import mix
 
-BRANCH_LENGTH = 8  # guesses of a correction that was drafted ahead
+BRANCH_LENGTH = 8  # guesses of a correction drafted ahead: as in expansion.py
 _TOKENS = TypeAdapter(list[int])
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """accept: the probability that a guess is right; hit: that a wrong guess has its correction beside it,
-    with the guesses after it; td_s: time per guess of all sessions. The same seed errs at the same places."""
+    """accept: probability that a guess is right; hit: that a wrong one has a branch with the correction;
+    td_s: seconds per guess of all sessions; seed: says where it errs."""
 
     accept: float
     td_s: float
@@ -31,7 +31,7 @@ class Script:
 
 @dataclass(slots=True)
 class _Matched:
-    """Which text a session is, if any, by so many Opens and committed tokens."""
+    """The text that a session is, if any, after n_opened Opens and n_checked committed tokens."""
 
     n_opened: int
     text: int | None
@@ -39,8 +39,8 @@ class _Matched:
 
 
 class ReplayDrafter:
-    """Implements Drafter for sessions whose committed tokens begin one of the texts. After a wrong guess it
-    goes on, as a model does that does not know better."""
+    """Implements Drafter for sessions that begin one of the texts. Goes on after a wrong guess, like a model
+    that does not know better."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class ReplayDrafter:
         return False
 
     def advance(self, sessions: Sequence[DraftSession]) -> list[DraftSession]:
-        """One guess for each of the sessions, after the time that takes."""
+        """One guess for each session, after td_s seconds."""
         now = self._clock()
         self.busy_until = max(self.busy_until, now) + self._script.td_s
         self._sleep(max(0.0, self.busy_until - now))
@@ -94,26 +94,25 @@ class ReplayDrafter:
         if token == right or not self._chance(text, position, 2) < self._script.hit:
             session.extend(token, confidence)
             return
-        session.add(Guess(token, confidence, second=right, second_confidence=1.0 - confidence))
+        session.add(DraftGuess(token, confidence, second=right, second_confidence=1.0 - confidence))
         end = min(position + 1 + BRANCH_LENGTH, len(self._texts[text]))
         branch = session.branch(position)
         for after in range(position + 1, end):
-            branch.add(Guess(self.token(text, after), confidence))
+            branch.add(DraftGuess(self.token(text, after), confidence))
 
     def token(self, text: int, position: int) -> int:
-        """What it guesses there: the text's own token, or a neighbour of that."""
+        """The guess at a position: the text's token, or a neighbouring id."""
         right = self._texts[text][position]
         if self._chance(text, position, 1) < self._script.accept:
             return right
         return right - 1 if right > 0 else 1
 
     def _chance(self, text: int, position: int, what: int) -> float:
-        """A number in [0, 1) that depends on nothing else."""
+        """A number in [0, 1) that depends on the arguments and the seed only."""
         return mix(mix(mix(self._script.seed) + text) + 4 * position + what) / (1 << 64)
 
     def _text(self, session: DraftSession) -> int | None:
-        """The text that begins with what is committed: looked for at each Open, and held against each
-        commit."""
+        """The text that begins with the committed tokens: found at an Open, checked at each commit."""
         matched = self._matched.get(session.id)
         if matched is None or matched.n_opened != session.n_opened:
             found = [i for i, text in enumerate(self._texts) if _agree(text, session, 0)]

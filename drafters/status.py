@@ -1,4 +1,4 @@
-"""A quiet line that says what the drafter is doing, rewritten in place; nothing without a terminal."""
+"""A status line that is rewritten in place; nothing without a terminal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EVERY_S = 0.5
 
 
 class StatusLine:
-    """Shows a worker's counts while the with block lasts. Reads them from its own thread."""
+    """Shows a worker's counts, read by a thread of its own, until the end of the with block."""
 
     def __init__(self, worker: Worker, console: Console) -> None:
         self._worker = worker

@@ -1,25 +1,24 @@
-"""Drafting for a lead of another vocabulary: its tokens become text and own tokens here, the guesses text and
-its tokens."""
+"""Drafting for a lead of another vocabulary: by way of text, for its tokens and for the guesses."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from drafters.draft_session import GREEDY, DraftSession
 from drafters.drafter import Drafter
-from drafters.session import GREEDY, DraftSession
-from drafters.translate import Growing, text_of, translated
+from drafters.retokenising import Growing, text_of, translated
 from server.llama.backend import Vocabulary
-from server.speculation.messages import Open, chain_start
+from server.speculation.wire.messages import Open, chain_start
 
 
 @dataclass(slots=True)
 class _Twin:
-    """A lead's session in own tokens. n_opened, n_committed: what of it was translated."""
+    """A lead's session in own tokens. n_opened, n_committed: how far it is translated."""
 
     text: Growing
     n_opened: int
-    own: DraftSession | None = None  # None: nothing was said yet
+    own: DraftSession | None = None  # None: no token yet
     n_committed: int = 0
     n_guesses: int = -1  # of the own path when it was last translated
 
@@ -27,8 +26,8 @@ class _Twin:
 class TranslatingDrafter:
     """Implements Drafter for sessions in `target` tokens, with a drafter that guesses in `own` tokens.
 
-    Noise is keyed by token and position, which differ between vocabularies: guesses are the likeliest. Own
-    branches are not translated.
+    Noise depends on token ids and positions, which differ between vocabularies, so guesses are the likeliest
+    tokens. Own branches are not translated.
     """
 
     def __init__(self, drafter: Drafter, own: Vocabulary, target: Vocabulary) -> None:
@@ -74,7 +73,7 @@ class TranslatingDrafter:
             self._drafter.close(twin.own, keep=keep)
 
     def _translate(self, session: DraftSession) -> _Twin:
-        """The twin, with all that is committed. What it guessed stays as far as that agrees."""
+        """The twin, with all committed tokens; guesses that agree stay."""
         twin = self._twins.get(session.id)
         own = twin.own if twin else None
         if twin is None or twin.n_opened != session.n_opened:
@@ -95,8 +94,8 @@ class TranslatingDrafter:
         return twin
 
     def _lengthen(self, session: DraftSession, twin: _Twin) -> int:
-        """Add to the path what the own path says beyond it; nothing where the two disagree. Returns how many
-        guesses."""
+        """Add the own path's guesses to the path as far as they go beyond; 0 if they disagree. Returns the
+        number added."""
         if twin.own is None or twin.text.unfinished or twin.n_guesses == twin.own.n_ahead:
             return 0
         twin.n_guesses = twin.own.n_ahead

@@ -1,4 +1,4 @@
-"""The drafter's loop: take in what leads say, extend paths, publish them as they grow."""
+"""The drafter's loop: take in messages of leads, extend paths, publish them as they grow."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import TypeAlias
 
+from drafters.draft_session import DraftSession
 from drafters.drafter import Drafter
-from drafters.session import DraftSession
 from server.errors import BackendError
-from server.speculation.bus import Bus
-from server.speculation.messages import Close, Commit, Message, Open, Refuse, Want
-from server.speculation.presence import Presence
+from server.speculation.wire.bus import Bus
+from server.speculation.wire.messages import Close, Commit, Message, Open, Refuse, Want
+from server.speculation.wire.presence import Presence
 
 logger = logging.getLogger("duo.drafter")
 
-PUBLISH_S = 0.002  # guesses of about this long go into one message
+PUBLISH_S = 0.002  # guesses made in about this time go into one message
 WANT_S = 0.2  # between two requests for the same Open: a few round trips over a slow network
 LEASE_S = 5.0  # a session that its lead says nothing about for so long is asked for: its Close may be lost
 UNANSWERED = 3  # times LEASE_S without an answer: it is closed
 MAX_WANTED = 1024  # sessions asked for that are remembered
-MAX_FAILURES = 3  # decodes in a row that may fail before a session is left alone
-TD_CHANGE = 0.2  # of the time per guess that is worth telling
+MAX_FAILURES = 3  # failed decodes in a row after which a session is not drafted for
+TD_CHANGE = 0.2  # of the time per guess: less is not told
 
 Arrival: TypeAlias = Message | tuple[Presence, ...] | None
 
 
 class Worker:
-    """Serves every lead that does not refuse it. Implements Listener; run() is the drafter's main thread."""
+    """Serves every lead that does not refuse it. Implements Listener; run() is the main thread."""
 
     def __init__(
         self, bus: Bus, own: Presence, drafter: Drafter, *, clock: Callable[[], float] = time.monotonic
@@ -47,8 +47,8 @@ class Worker:
         self._wanted: dict[int, float] = {}
         self._present: set[str] = set()
         self._refusals: dict[str, str] = {}
-        self._busy: list[DraftSession] = []  # those whose next guess is worth something
-        self._idle = True  # nothing to do until something arrives
+        self._busy: list[DraftSession] = []  # sessions whose next guess is worth making
+        self._idle = True  # until a message arrives
         self._published_at = 0.0
         self._overlaps = drafter.overlap(self._publish)
         self.n_drafted = 0
@@ -84,8 +84,8 @@ class Worker:
             pass
 
     def turn(self, *, wait: bool = True) -> bool:
-        """Take in what arrived, then advance every session once. Blocks when there is nothing to do, unless
-        told not to. Returns False after stop()."""
+        """Take in what arrived, then advance every session once. Blocks if there is nothing to do and `wait`.
+        Returns False after stop()."""
         if not self._take_in(wait and self._idle):
             return False
         progress = bool(self._busy) and self._advance(self._busy)
@@ -108,8 +108,8 @@ class Worker:
         return obstacle is not None or self._failures.get(session.id, 0) >= MAX_FAILURES
 
     def _advance(self, sessions: list[DraftSession]) -> bool:
-        """One step for all; those that took part in a failure step alone, so that the faulty one is found.
-        Returns whether there was room for any."""
+        """One step for all; sessions of a failed step go alone, so that the faulty one is found. Returns
+        whether there was room for any."""
         sound = [session for session in sessions if session.id not in self._failures]
         suspects = [[session] for session in sessions if session.id in self._failures]
         progress = False
@@ -134,8 +134,8 @@ class Worker:
                 logger.warning("no more drafts for a session of %s", session.lead)
 
     def _publish(self, *, all_of_it: bool = False, begun_only: bool = False) -> None:
-        """Send guesses: at once where a path begins, else what gathers in PUBLISH_S, branches after the path
-        they leave. begun_only: the rest is sent during the next step."""
+        """Send guesses: at once where a path begins, else those of PUBLISH_S, branches after their path.
+        begun_only: leave the rest to the next step."""
         now, td_us = self._clock(), self._drafter.td_us
         due = not begun_only and (all_of_it or now + td_us / 1e6 - self._published_at > PUBLISH_S)
         for session in self._sessions.values():

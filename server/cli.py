@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from server.errors import DuoError
 from server.flags import read
-from server.settings import ChatSettings, LeadSettings, UpSettings
+from server.settings import LeadSettings, UpSettings
 
 USAGE = """usage: duo COMMAND [flags]
 
@@ -22,7 +22,8 @@ duo COMMAND --help lists the flags."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit status: 0, 1 after an expected failure told in one line, 2 for bad usage."""
+    """Returns the exit status: 0, 1 after an expected failure told in one line, 2 for bad usage, 130 after
+    Ctrl-C."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     command = _COMMANDS.get(arguments[0]) if arguments else None
     if command is None:
@@ -43,39 +44,38 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _up(argv: Sequence[str]) -> int:
     settings = read(UpSettings, argv)
-    from server.up import up
+    from server.local.up import up
 
     return up(settings)
 
 
 def _serve(argv: Sequence[str]) -> int:
     settings = read(LeadSettings, argv)
-    from server.lead import serve
+    from server.lead.startup import serve
 
     return serve(settings)
 
 
 def _draft(argv: Sequence[str]) -> int:
-    from drafters.cli import main as draft
+    from drafters.drafter_cli import main as draft
 
     return draft(list(argv))
 
 
 def _chat(argv: Sequence[str]) -> int:
-    settings = read(ChatSettings, argv)
-    from server.chat import chat
+    from server.terminal.chat_command import ChatSettings, chat
 
-    return chat(settings)
+    return chat(read(ChatSettings, argv))
 
 
 def _top(argv: Sequence[str]) -> int:
-    from server.top import TopSettings, top
+    from server.terminal.top import TopSettings, top
 
     return top(read(TopSettings, argv))
 
 
 def _probe(argv: Sequence[str]) -> int:
-    from server.probe import ProbeSettings, probe
+    from server.terminal.probe import ProbeSettings, probe
 
     return probe(read(ProbeSettings, argv))
 

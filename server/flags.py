@@ -1,4 +1,4 @@
-"""Settings from flags and environment, and what of the machine their defaults depend on."""
+"""Settings from flags and environment."""
 
 from __future__ import annotations
 

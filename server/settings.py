@@ -1,4 +1,4 @@
-"""What a person can set: one definition each for the flag, the environment variable and the default."""
+"""What a person can set: one definition for each flag, its environment variable and its default."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
+import httpx
 from pydantic import AfterValidator, Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from server.door import DoorSettings
+from server.lead.door import DoorSettings
+from server.llama.model_settings import ModelSettings, Texts
 from server.llama.options import Weights
 from server.llama.parts import model_name
-from server.llama.settings import ModelSettings, Texts
 from server.sampling.params import SamplingParams
 
 BUNDLED_MODEL = Path(__file__).parent / "models" / "duo-tiny-q8_0.gguf"
@@ -137,18 +138,18 @@ class LeadSettings(ModelSettings, DoorSettings):
 
     @property
     def sampling(self) -> SamplingParams:
-        """What a request gets that does not say otherwise."""
+        """The defaults of requests."""
         return SamplingParams(self.temp, self.top_k, self.top_p, self.min_p)
 
     @property
     def draft_weights(self) -> Weights:
-        """The draft model lies where the target does, but for its layers on the GPU."""
+        """Those of the target, with its own number of layers on the GPU."""
         n_gpu_layers = self.gpu_layers if self.gpu_layers_draft is None else self.gpu_layers_draft
         return replace(self.weights, n_gpu_layers=n_gpu_layers, overrides=(), adapters=())
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What the API calls the model; it tells the first."""
+        """The model's names in the API; replies carry the first."""
         return self.alias or (model_name(self.model),)
 
     @property
@@ -158,7 +159,7 @@ class LeadSettings(ModelSettings, DoorSettings):
 
 class UpSettings(LeadSettings):
     """Run everything on this machine: an embedded Redis, a lead and a drafter. Takes the flags of duo serve
-    and those below that begin with draft."""
+    and two more that begin with draft."""
 
     model_config = SettingsConfigDict(cli_prog_name="duo up")
 
@@ -168,20 +169,16 @@ class UpSettings(LeadSettings):
     )
 
 
-class ChatSettings(BaseSettings):
-    """Chat in the terminal with a running lead. :new begins a new conversation, :quit leaves."""
+class ClientSettings(BaseSettings):
+    """What commands need that ask a running lead."""
 
     model_config = SettingsConfigDict(
-        env_prefix="DUO_CHAT_",
-        frozen=True,
-        cli_prog_name="duo chat",
-        cli_kebab_case=True,
-        cli_hide_none_type=True,
-        cli_shortcuts={"system": "s"},
+        frozen=True, cli_kebab_case=True, cli_implicit_flags=True, cli_hide_none_type=True
     )
 
     url: str = Field("http://127.0.0.1:5555", description="the lead's address")
     api_key: str = Field("none", description="the API key, where the lead wants one")
-    system: str | None = Field(None, description="a system message")
-    temp: float | None = Field(None, ge=0, description="temperature (default: the server's)")
-    max_tokens: int | None = Field(None, ge=1, description="longest reply in tokens")
+
+    def client(self, timeout: httpx.Timeout) -> httpx.Client:
+        headers = {"Authorization": f"Bearer {self.api_key}"}
+        return httpx.Client(base_url=self.url, headers=headers, timeout=timeout)

@@ -1,4 +1,4 @@
-"""Fixtures that several kinds of test share."""
+"""Fixtures for all tests: servers over the toy model, and what every test is checked for."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from server.llama.fake import FakeBackend, FakeModel
 from tests import leaks
 from tests.contract import witness
 from tests.http_lead import Lead, serving
+from tests.support import ENDLESS
 
-settings.register_profile("duo", deadline=None)  # tests are not timed: machines are shared
+settings.register_profile("duo", deadline=None)  # no test fails because the machine is busy
 settings.load_profile("duo")
 
 SLOWER = ("redis", "model", "browser")
 
 
 def pytest_unconfigure() -> None:
-    """llama_cpp leaves two files open, and says so at the very end to whoever turns warnings on."""
+    """Close the two files that llama_cpp leaves open: the interpreter would warn of them at its end."""
     utils = sys.modules.get("llama_cpp._utils")
     for name in ("outnull_file", "errnull_file"):
         if utils is not None and hasattr(utils, name):
@@ -31,7 +32,7 @@ def pytest_unconfigure() -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Fast tests first, then those that need a real Redis, the bundled models, a browser."""
+    """Order: unmarked tests, then those marked redis, model and browser."""
     items.sort(key=_slowness)
 
 
@@ -42,7 +43,7 @@ def _slowness(item: pytest.Item) -> int:
 
 @pytest.fixture(scope="session", autouse=True)
 def _one_authority(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:  # pyright: ignore[reportUnusedFunction]
-    """An HTTP client reads the certificates that it trusts when it is made: one here, else 150 in 20 ms."""
+    """Trust one certificate only. Each new HTTP client reads all trusted ones: 20 ms for the usual 150."""
     file = tmp_path_factory.mktemp("trusted") / "authority.pem"
     trustme.CA().cert_pem.write_to_path(str(file))
     with pytest.MonkeyPatch.context() as patch:
@@ -52,7 +53,7 @@ def _one_authority(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]: 
 
 @pytest.fixture(autouse=True)
 def _replies_fit_the_contract() -> Iterator[None]:  # pyright: ignore[reportUnusedFunction]
-    """Fails the test that makes a server answer anything else than openapi.yaml says."""
+    """Fail the test if a server answered something that openapi.yaml does not allow."""
     yield
     faults, witness.faults[:] = list(witness.faults), []
     assert not faults, "not in openapi.yaml:\n" + "\n".join(faults)
@@ -60,7 +61,7 @@ def _replies_fit_the_contract() -> Iterator[None]:  # pyright: ignore[reportUnus
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left_open() -> Iterator[None]:  # pyright: ignore[reportUnusedFunction]
-    """Fails the test that leaves a socket open or a process running, and no other test."""
+    """Close the sockets and kill the processes that the test left, and fail it for them."""
     with leaks.watched() as left:
         yield
     assert not left, "left open:\n" + "\n".join(left)
@@ -74,10 +75,23 @@ def lead() -> Iterator[Lead]:
 
 @pytest.fixture
 def slow_lead() -> Iterator[Lead]:
-    """One slot, a never-ending text, 5 ms a token, and a queue of two."""
-    backend = FakeBackend(FakeModel(eog_rate=0.0), n_ctx=4000, n_cells=4000, step_s=0.005)
+    """A lead with one slot and a queue of two requests; replies never end, 5 ms a token."""
+    backend = FakeBackend(FakeModel(eog_rate=0.0), n_ctx=ENDLESS, n_cells=ENDLESS, step_s=0.005)
     with serving(backend, max_queued=2, n_slots=1) as one:
         yield one
+
+
+@pytest.fixture
+def still_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """time.perf_counter() advances in time.sleep() only: a FakeBackend's decodes take exactly their time."""
+    now = 0.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    monkeypatch.setattr("time.sleep", sleep)
+    monkeypatch.setattr("time.perf_counter", lambda: now)
 
 
 @pytest.fixture

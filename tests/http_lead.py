@@ -1,34 +1,34 @@
-"""A live server over the toy model: real HTTP, the real engine, no weights."""
+"""A server over the toy model, on a thread of the test: real HTTP, the real engine, no weights."""
 
 from __future__ import annotations
 
 import socket
 import threading
-import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import uvloop
 
+from server.api.app import create_app
 from server.api.middleware import Edge
 from server.api.served import DrafterHealth, Health, ModelCard, Served
 from server.api.traffic import Traffic
-from server.app import create_app
 from server.engine.engine import Engine
 from server.engine.scheduler import Limits
 from server.engine.thread import Bounds, EngineThread
 from server.grammar.compiler import Compiler
-from server.listening import Door, DrainingServer, configured
+from server.lead.listening import Door, DrainingServer, configured
 from server.llama.fake import FakeBackend
 from server.sampling.params import SamplingParams
 from server.text.template import ChatTemplate
 from tests.contract.witness import witnessed
-from tests.support import OracleProposer
+from tests.support import OracleProposer, until
 
 
 class Lead:
-    """What a test may look at besides HTTP."""
+    """A running server: its URL, and its objects for a test to look at."""
 
     backend: FakeBackend
 
@@ -39,16 +39,19 @@ class Lead:
         self.thread = thread
 
     def until(self, condition: Callable[[Engine], bool]) -> None:
-        """Wait for the engine to be in some state."""
-        deadline = time.monotonic() + 10
-        while not condition(self.thread.engine):
-            assert time.monotonic() < deadline, "the engine never got there"
-            time.sleep(0.002)
+        """Wait until condition(engine) is true."""
+        until(lambda: condition(self.thread.engine), "the engine never got there")
 
     def until_idle(self) -> None:
-        """Wait until nothing runs, and check that nothing is left over."""
+        """Wait until no session is active or queued, then Engine.check()."""
         self.until(lambda engine: self.served.history.idle and not engine.n_active and not engine.n_waiting)
         self.thread.engine.check()
+
+
+def _health(thread: EngineThread, n_slots: int) -> Health:
+    drafters = (DrafterHealth("d", "toy", "refused", "vocabulary sizes differ", {"stale": 2}),)
+    status = "stuck" if thread.stuck() else "draining" if thread.draining else "ok"
+    return Health(status, n_slots, thread.engine.n_active, 0, 1.5, drafters)
 
 
 @contextmanager
@@ -62,7 +65,7 @@ def serving(
     bounds: Bounds | None = None,
     **more: Any,
 ) -> Generator[Lead]:
-    """Serve on a free port, in a thread with an event loop of its own. more: further fields of Served."""
+    """Serve on a free port, on a thread with its own event loop. more: further fields of Served."""
     door = door or Door(Edge(), None, grace_s=0)
     listener = socket.create_server(("127.0.0.1", 0))
     url = f"{'https' if door.tls else 'http'}://127.0.0.1:{listener.getsockname()[1]}"
@@ -80,18 +83,13 @@ def serving(
             observers=[traffic],
         )
 
-        def health() -> Health:
-            drafters = (DrafterHealth("d", "toy", "refused", "vocabulary sizes differ", {"stale": 2}),)
-            status = "stuck" if thread.stuck() else "draining" if thread.draining else "ok"
-            return Health(status, n_slots, thread.engine.n_active, 0, 1.5, drafters)
-
         served = Served(
             thread,
             backend.vocab,
             ChatTemplate(template),
             ModelCard("toy", 1, backend.n_ctx, 1000, "a toy"),
             SamplingParams(0.0),
-            health,
+            partial(_health, thread, n_slots),
             "fp",
             grammars=Compiler(backend.vocab),
             traffic=traffic,

@@ -1,4 +1,4 @@
-"""Running the engine in a test: one thread, no Redis, no weights."""
+"""An engine over the toy model in a test: one thread, no Redis, no weights."""
 
 from __future__ import annotations
 
@@ -9,14 +9,24 @@ from dataclasses import dataclass, field
 from server.cache.snapshots import Snapshots
 from server.engine.engine import Engine
 from server.engine.events import Committed, Event, Failed, Finished, Started
-from server.engine.proposer import NOTHING, Ask, NoProposer, Planned, Proposal, Proposer, TimedStep
+from server.engine.proposer import NOTHING, Ask, NoProposer, Planned, Proposal, Proposer
 from server.engine.request import GenerationRequest, Speculation
 from server.engine.scheduler import Limits
 from server.llama.fake import FakeBackend, FakeVocabulary
 from server.sampling.params import SamplingParams
 
 EOG = FakeVocabulary.eog
+ENDLESS = 1 << 24  # tokens of context: a reply without an end of its own goes on for hours
 PROMPT = tuple(b"Once upon a time there was a lead and a drafter. ")
+
+
+def until(condition: Callable[[], object], what: str, seconds: float = 20.0) -> None:
+    """Wait until condition() is true, which another thread or process makes it. Raises AssertionError(what)
+    after this many seconds."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.002)
 
 
 def request(
@@ -28,14 +38,15 @@ def request(
     stop_tokens: frozenset[int] = EOG,
     draft_max: int | None = None,
 ) -> GenerationRequest:
-    """A request with unfiltered sampling, so that temperature 1 has everything to get wrong."""
+    """A request without sampling filters: at temperature 1 any token may be drawn, so that a mistake
+    shows."""
     sampling = SamplingParams(temperature, top_k=0, top_p=1.0, min_p=0.0, seed=seed)
     return GenerationRequest(tuple(prompt), sampling, max_tokens, stop_tokens, Speculation(draft_max))
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What one session reported, gathered."""
+    """The events of one session."""
 
     events: list[Event] = field(default_factory=list[Event])
 
@@ -59,7 +70,7 @@ class Outcome:
 
 
 class Harness:
-    """An engine and what it emitted, by session id."""
+    """An engine, and the outcome of each session by id."""
 
     def __init__(
         self,
@@ -94,7 +105,8 @@ class Harness:
         return ids
 
     def run(self, *requests: GenerationRequest) -> list[Outcome]:
-        """Submit, step until everything has ended, check the engine is clean, return these outcomes."""
+        """Submit these requests and step until the engine is idle. Returns their outcomes. Raises if the
+        engine left a sequence or a cell behind (Engine.check)."""
         ids = self.submit(*requests)
         while self.engine.step():
             pass
@@ -102,8 +114,9 @@ class Harness:
         return [self.outcomes[id] for id in ids]
 
 
-class OracleProposer:
-    """Knows the texts (prompt + reply) and proposes from them, wrong at every `wrong_every`-th position."""
+class OracleProposer(Proposer):
+    """Proposes the rest of the first of `texts` (prompt + reply) that begins with the committed tokens.
+    wrong_every: the guess at every position divisible by it is wrong; 0 for none."""
 
     def __init__(self, texts: Sequence[Sequence[int]], *, wrong_every: int = 0) -> None:
         self._texts = [list(text) for text in texts]
@@ -111,9 +124,6 @@ class OracleProposer:
         self._open: dict[int, Sequence[int]] = {}
         self.proposed = 0
         self.accepted = 0
-
-    def drain(self) -> None:
-        pass
 
     def open(
         self,
@@ -124,9 +134,6 @@ class OracleProposer:
         n_dropped: int = 0,
     ) -> None:
         self._open[session] = tokens
-
-    def stepped(self, planned: Planned, step: TimedStep) -> None:
-        pass
 
     def propose(self, asks: Sequence[Ask], n_rows: int, n_cells: int) -> Planned:
         return Planned([self._propose(ask.session, ask.limit) for ask in asks])

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, TypeAlias, cast
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from server.grammar.schema import MAX_DEPTH, depth
+from server.grammar.json_schema import MAX_DEPTH, depth
 
 Neutral: TypeAlias = Mapping[str, Sequence[Any]]
 """Fields by name, and the values at which ignoring them changes nothing."""

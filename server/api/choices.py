@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from server.api.generation_fields import GenerationFields
-from server.api.logprobs import logprobs_json
+from server.api.logprobs_json import logprobs_json
 from server.api.served import Served
 from server.api.sources import SourcedText
 from server.engine.events import Committed, Event, Failed, Finished, Started, Stats

@@ -14,13 +14,13 @@ from server.api.call_grammar import (
     no_calls,
     required_calls,
 )
-from server.api.chat.schema import ChatRequest
+from server.api.chat.chat_request import ChatRequest
 from server.api.served import Served
 from server.api.structured import StructuredFields, constraint, forms, schema_of
 from server.api.tools import Calling, calling
 from server.errors import InvalidRequestError
 from server.grammar.compiler import Start
-from server.grammar.schema import Allowance
+from server.grammar.json_schema import Allowance
 from server.text.form import Form, Style
 from server.text.template import Setting
 

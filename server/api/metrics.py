@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from server.api.served import TOKEN_COUNTS, DrafterHealth, Health, Served
 from server.api.traffic import Traffic
-from server.cache.snapshots import Counters
+from server.cache.counts import TierCounts
 
 
 async def metrics(request: Request) -> Response:
@@ -24,7 +24,7 @@ async def metrics(request: Request) -> Response:
 
 
 class _Snapshot(Collector):
-    def __init__(self, traffic: Traffic, health: Health, cached: Counters) -> None:
+    def __init__(self, traffic: Traffic, health: Health, cached: TierCounts) -> None:
         self._traffic = traffic
         self._health = health
         self._cached = cached
@@ -103,7 +103,7 @@ def _load(health: Health) -> Iterator[Metric]:
     yield _gauge("healthy", "1 unless the server is loading or stuck.", float(health.status == "ok"))
 
 
-def _cache(cached: Counters) -> Iterator[Metric]:
+def _cache(cached: TierCounts) -> Iterator[Metric]:
     held = {
         "bytes": ("Bytes of saved conversations.", cached.memory_bytes, cached.disk_bytes),
         "conversations": ("Saved conversations.", cached.memory_snapshots, cached.disk_snapshots),

@@ -1,4 +1,4 @@
-"""POST /v1/precompute: have a conversation that is being typed evaluated, as far as it goes, in idle time."""
+"""POST /v1/precompute: evaluate a conversation that is being typed while the server is idle."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from server.api.chat.route import parse
-from server.api.chat.schema import ChatRequest
+from server.api.chat.chat_request import ChatRequest
+from server.api.chat.chat_route import parse
 from server.api.delivery import Json, unless_gone
 from server.api.form_of_reply import setting_of
 from server.api.incoming import aside
@@ -19,7 +19,7 @@ from server.engine.request import GenerationRequest
 
 
 async def create(request: Request) -> Response:
-    """Answers when that is done, or a reply is asked for or under way. A client that goes away ends it."""
+    """Answers when the prompt is evaluated, or a reply is asked for. A client that goes away ends it."""
     served: Served = request.state.served
     body = await parse(request, served)
     prompt = await aside(request, _prompt, served, body)
@@ -31,7 +31,7 @@ async def create(request: Request) -> Response:
 
 
 def _prompt(served: Served, body: ChatRequest) -> list[int]:
-    """But for the last token, which what is typed next may be part of."""
+    """Without the last token, which may become another one with what is typed next."""
     text = served.template.begun(
         [message.for_template() for message in body.messages], setting_of(served, body)
     )

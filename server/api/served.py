@@ -11,13 +11,13 @@ from server.api.prompt_work import PromptWork
 from server.api.responses.store import ResponseStore
 from server.api.rpc.handles import Handles
 from server.api.traffic import Traffic
+from server.cache.counts import NOTHING, TierCounts
 from server.cache.named import NamedFiles
-from server.cache.snapshots import NOTHING, Counters
-from server.embedding import EmbeddingWorker
 from server.engine.engine import Engine
 from server.engine.generate import Generator
 from server.grammar.compiler import Compiler
 from server.llama.backend import Vocabulary
+from server.llama.embedding_worker import EmbeddingWorker
 from server.sampling.params import SamplingParams
 from server.text.room import Room
 from server.text.template import ChatTemplate
@@ -148,7 +148,7 @@ class Served:
     traffic: Traffic = field(default_factory=Traffic)
     ask: AskEngine | None = None
     slot_files: NamedFiles | None = None
-    cached: Callable[[], Counters] = lambda: NOTHING
+    cached: Callable[[], TierCounts] = lambda: NOTHING
     embedding: Embedding | None = None
     seed: int | None = None
     max_tokens: int | None = None

@@ -10,11 +10,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from server.api.body import Body, Count
-from server.api.chat.route import parse
+from server.api.chat.chat_route import parse
 from server.api.delivery import Json
+from server.api.engine_requests import rendered
 from server.api.incoming import aside, read
 from server.api.served import Served
-from server.api.translate import rendered
 from server.errors import InvalidRequestError
 from server.llama.backend import Vocabulary
 

@@ -1,4 +1,4 @@
-"""What has gone through the server since it started: counted from the engine's events, for /metrics."""
+"""Totals since the server started, counted from the engine's events, for /metrics."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections import Counter
 from server.engine.events import Committed, DrafterCount, Event, Failed, Finished, Started, Stats, Tally
 
 MAX_SOURCES = 256
-"""Drafters that tokens are counted for, the latest. Their names change with every restart."""
+"""Drafters that tokens are counted for. Their names change with every restart, so there is no end of them."""
 
 
 class Traffic(Tally):
-    """An observer of the engine's events; to be read on the same event loop. Only grows, but for the
-    drafters that were not heard of for longest."""
+    """An observer of the engine's events, to be read on their event loop. Counts only grow; the drafters not
+    heard of for longest are dropped."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -22,7 +22,7 @@ class Traffic(Tally):
         self.predicted_s = 0.0
         self.endings: Counter[str] = Counter()
         self.sources: dict[str, DrafterCount] = {}
-        self._unprompted: dict[int, Started] = {}  # those whose first token has not come yet
+        self._unprompted: dict[int, Started] = {}  # generations without a token yet
 
     def __call__(self, id: int, event: Event) -> None:
         match event:

@@ -1,4 +1,4 @@
-"""Which snapshots are read from disk before anybody asks for them. Pure."""
+"""Which snapshots are read from disk before a session needs them. Pure."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from server.cache.catalogue import Entry
 
 
 class Ahead:
-    """The latest of those that were there at the start, each once, one after another."""
+    """Gives the latest snapshots of the start, each once."""
 
     def __init__(self, keys: Sequence[str]) -> None:
-        """keys: the most recently used first."""
+        """keys: most recently used first."""
         self._waiting = list(reversed(keys))
         self._n_bytes = 0  # of those that next() gave
 
@@ -20,8 +20,8 @@ class Ahead:
         return bool(self._waiting)
 
     def next(self, entries: Mapping[str, Entry], room_bytes: int) -> str | None:
-        """The next one to be read, None if there is none that fits: all together leave as much of the room as
-        they take. room_bytes: what is left now."""
+        """The next key to read; None if no more fits. room_bytes: left now. All together take at most half of
+        the room."""
         while self._waiting:
             key = self._waiting.pop()
             entry = entries.get(key)

@@ -1,4 +1,4 @@
-"""A thread that does one thing after another, for a thread that must not wait."""
+"""A thread that does jobs one after another, for a thread that must not wait."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Callable
 
 logger = logging.getLogger("duo.cache")
 
-MOMENT_S = 0.1  # parts of 8 MB: at least 80 MB a second, whatever else goes on,
-PATIENT_S = 5.0  # or 1.6 MB, where nothing depends on it: a part takes a CPU core 15 ms or more
+MOMENT_S = 0.1  # seconds that a part of 8 MB waits for a busy model: at least 80 MB a second
+PATIENT_S = 5.0  # seconds where no memory is short: a part takes a CPU core 15 ms or more
 
 
 class Background:
-    """Jobs by key, in the order they came. A job must not raise; one that does is logged, and the next one's
-    turn comes. The thread is a daemon: a disk that hangs keeps nobody from exiting."""
+    """Jobs by key, in order. An exception of a job is logged, and the next job runs. The thread is a daemon:
+    a disk that hangs does not keep the process."""
 
     def __init__(self, name: str) -> None:
         self._jobs: dict[str, Callable[[], None]] = {}
@@ -29,33 +29,33 @@ class Background:
         self._thread.start()
 
     def submit(self, key: str, job: Callable[[], None]) -> None:
-        """A job that waits under the same key gives its place to this one. Does nothing after close."""
+        """Queue a job, in place of one that waits under this key. Does nothing after close."""
         with self._changed:
             if not self._closed:
                 self._jobs[key] = job
                 self._changed.notify_all()
 
     def cancel(self, key: str) -> bool:
-        """Whether the job was still waiting; it will not run then."""
+        """Drop a job. False if it does not wait: it runs, or has run."""
         with self._changed:
             return self._jobs.pop(key, None) is not None
 
     @property
     def open(self) -> bool:
-        """Whether what runs should go on."""
+        """Whether the running job should go on."""
         return not self._closed
 
-    def yield_to(self, others: bool) -> None:
-        """Whether somebody else needs the machine: then go_on() takes its time."""
-        if others == self._free.is_set():
-            (self._free.clear if others else self._free.set)()
+    def yield_to(self, busy: bool) -> None:
+        """busy: the model needs the machine, so that go_on() waits."""
+        if busy == self._free.is_set():
+            (self._free.clear if busy else self._free.set)()
 
-    def hurry(self, is_so: bool) -> None:
-        """How long go_on() waits for others, from its next call: MOMENT_S, as at the start, or PATIENT_S."""
-        self._moment_s = MOMENT_S if is_so else PATIENT_S
+    def hurry(self, urgent: bool) -> None:
+        """go_on() waits for at most MOMENT_S if urgent, as at the start, else for PATIENT_S."""
+        self._moment_s = MOMENT_S if urgent else PATIENT_S
 
     def go_on(self) -> bool:
-        """What a long job asks between its parts: `open`, a moment later if somebody needs the machine."""
+        """What a long job asks between its parts: `open`, after waiting for a busy model."""
         self._free.wait(self._moment_s)
         return self.open
 
@@ -65,7 +65,7 @@ class Background:
         return len(self._jobs) + (self._running is not None)
 
     def wait(self, timeout_s: float) -> int:
-        """Until nothing is pending, or that long. Returns how many jobs are pending still."""
+        """Wait until no job is pending. Returns how many still are."""
         deadline = time.monotonic() + timeout_s
         with self._changed:
             while self.n_pending and self._thread.is_alive():
@@ -74,7 +74,7 @@ class Background:
             return self.n_pending
 
     def close(self, timeout_s: float) -> None:
-        """Drop what waits; the job that runs is waited for, within a bound."""
+        """Drop the jobs that wait, and wait for the one that runs."""
         with self._changed:
             self._closed = True
             self._free.set()
@@ -89,7 +89,7 @@ class Background:
                 job()
             except Exception:
                 logger.exception("a job of the cache failed")
-            del job  # it may hold a snapshot, and the next one may be long in coming
+            del job  # it may hold a snapshot, and the next job may not come for long
 
     def _next(self) -> Callable[[], None] | None:
         with self._changed:

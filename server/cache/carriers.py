@@ -1,4 +1,4 @@
-"""The threads that carry snapshots to a directory and back, while their owner goes on."""
+"""The threads that write snapshots to a directory and read them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from server.cache.background import Background
 from server.cache.files import DiskTier
 from server.cache.record import Record
 
-CLOSE_S = 5.0
+CLOSE_S = 5.0  # seconds for the running job at the end: a part of a file takes far less
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What became of write(). removed: whose files had to go for it."""
+    """The result of write(). removed: keys whose files went to make room."""
 
     key: str
     ok: bool
@@ -25,7 +25,7 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What became of read()."""
+    """The result of read()."""
 
     key: str
     data: bytes | None
@@ -35,8 +35,7 @@ Result: TypeAlias = Written | Fetched
 
 
 class Carriers:
-    """One writes, another reads, so that nobody waits for a snapshot behind a backlog of writes. For one
-    thread, their owner's, which finds in results() what came of it."""
+    """One thread writes, another reads, so that no read waits behind writes. Used by one thread."""
 
     def __init__(self, disk: DiskTier, on_ready: Callable[[], None]) -> None:
         """on_ready: called from another thread after every read."""
@@ -47,7 +46,7 @@ class Carriers:
         self.reader = Background("duo-cache-read")
 
     def results(self) -> Iterator[Result]:
-        """Each once, in the order they came; ends when there is no more just now."""
+        """Those since the last call, in order."""
         while True:
             try:
                 yield self._results.get_nowait()
@@ -55,11 +54,11 @@ class Carriers:
                 return
 
     def write(self, what: Record, replaces: tuple[str, ...]) -> None:
-        """replaces: whose files go once this one is written."""
+        """replaces: keys whose files go once this one is written."""
         self.writer.submit(what.name, lambda: self._write(what, replaces))
 
     def cancel(self, key: str) -> bool:
-        """Whether it is certain that this one, which was to be written, is not."""
+        """Take a write back. False if it may have begun."""
         return self.writer.cancel(key)
 
     def read(self, key: str, *, used: bool) -> None:
@@ -72,7 +71,7 @@ class Carriers:
         self.writer.submit("remove " + key, lambda: self._disk.remove((key, *also)))
 
     def close(self) -> None:
-        """What has not been written by now will not be. May be called twice."""
+        """Drop queued writes. May be called twice."""
         for thread in (self.writer, self.reader):
             thread.close(CLOSE_S)
 

@@ -1,14 +1,28 @@
-"""What snapshots there are, in memory and on disk, which one a prompt should continue, and which goes first.
+"""The books of all snapshots: which one a prompt should continue, and which goes first.
 
-Pure bookkeeping: payloads are only carried. Salts are whatever separates conversations; here, digests.
+Pure: payloads are only carried. A salt is any text that separates conversations; here, digests.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 from server.cache.radix import RadixIndex
+
+Tier: TypeAlias = Literal["memory", "disk", "loading"]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A snapshot of n_tokens and n_bytes of payload; a prompt begins with its first `length` tokens."""
+
+    length: int
+    key: str
+    n_tokens: int
+    n_bytes: int
+    tier: Tier
 
 
 @dataclass(slots=True)
@@ -35,46 +49,49 @@ class Entry:
 
 
 def worth(n_tokens: int, idle: int) -> float:
-    """What a snapshot is worth keeping: the tokens that it saves, less the more uses of others (idle) came
-    since its own."""
+    """Of keeping a snapshot: the tokens that it saves, over uses of others (idle) since its own."""
     return n_tokens / (1 + idle)
 
 
 class Catalogue:
-    """Entries by key. None is a prefix of another one of its salt, if states may be trimmed (partial)."""
+    """Entries by key. partial: states can be trimmed, so no entry is a prefix of another one of its salt."""
 
     def __init__(self, *, partial: bool = True) -> None:
         self.entries: dict[str, Entry] = {}
         self.held: dict[str, Entry] = {}  # those with data
         self._partial = partial
         self._all: RadixIndex[str] = RadixIndex()
-        self._warm: RadixIndex[str] = (
-            RadixIndex()
-        )  # of those with data: as long a match there is a better one
+        self._warm: RadixIndex[str] = RadixIndex()  # those with data
         self._tokens: dict[str, tuple[tuple[int, ...], str]] = {}
-        self._ids: dict[int, int] = {}  # so that equal ids are one object in all sequences
+        self._ids: dict[int, int] = {}  # equal token ids share one object in all sequences
         self.n_uses = 0
 
-    def longest(self, tokens: Sequence[int], salt: str) -> tuple[int, str | None]:
-        """How many tokens the best entry shares with these, and its key; among equals, one in memory."""
+    def longest(self, tokens: Sequence[int], salt: str) -> Found | None:
+        """The entry that shares most tokens with these; among equals, one in memory. None if none does."""
         wanted = tuple(tokens)
         length, key = self._match(self._all, wanted, salt)
         warm_length, warm_key = self._match(self._warm, wanted, salt)
-        return (warm_length, warm_key) if warm_key is not None and warm_length >= length else (length, key)
+        if warm_key is not None and warm_length >= length:
+            length, key = warm_length, warm_key
+        if key is None:
+            return None
+        entry = self.entries[key]
+        tier: Tier = "memory" if entry.data is not None else "loading" if entry.loading else "disk"
+        return Found(length, key, entry.n_tokens, entry.n_bytes, tier)
 
     def covering(self, tokens: Sequence[int], salt: str) -> str | None:
-        """An entry beside which one with these tokens would be superfluous."""
+        """An entry that contains these tokens, so that one of their own would add nothing."""
         length, key = self._all.match(tuple(tokens), salt)
         return key if self._partial and length == len(tokens) else None
 
     def covered(self, tokens: Sequence[int], salt: str) -> str | None:
-        """The entry that is superfluous beside one with these tokens. There is one at most: of two prefixes
-        one would be a prefix of the other."""
+        """The entry that is a prefix of these tokens. There is one at most: of two, one would be a prefix of
+        the other."""
         length, key = self._all.match(tuple(tokens), salt)
         return key if self._partial and key is not None and length == self.entries[key].n_tokens else None
 
     def having(self, tokens: Sequence[int], salt: str) -> str | None:
-        """An entry whose state a sequence of these tokens can be given."""
+        """An entry whose state a sequence of these tokens can load."""
         length, key = self._match(self._all, tuple(tokens), salt)
         return key if length == len(tokens) else None
 
@@ -86,13 +103,13 @@ class Catalogue:
         self._all.insert(key, ids, salt)
 
     def conversations(self, salt: str, most: int) -> list[tuple[int, ...]]:
-        """The tokens of the entries of a salt, the most recently used ones."""
+        """The tokens of a salt's entries, most recently used first."""
         keys = [key for key, (_, salted) in self._tokens.items() if salted == salt]
         keys.sort(key=lambda key: self.entries[key].last_used, reverse=True)
         return [self._tokens[key][0] for key in keys[:most]]
 
     def latest(self, most: int) -> list[str]:
-        """The keys of the most recently used entries, these first."""
+        """The keys of the most recently used entries, in that order."""
         return sorted(self.entries, key=lambda key: self.entries[key].last_used, reverse=True)[:most]
 
     def drop(self, key: str) -> Entry:
@@ -103,7 +120,7 @@ class Catalogue:
         return self.entries.pop(key)
 
     def hold(self, key: str, data: bytes) -> None:
-        """Have its payload, which is not there. No use of it."""
+        """Take a payload into memory. Counts no use."""
         entry = self.entries[key]
         entry.data, entry.loading = data, False
         self.held[key] = entry
@@ -130,8 +147,8 @@ class Catalogue:
         return sum(above) + n_bytes <= budget
 
     def overflowing(self, budget: int) -> Iterator[str]:
-        """What should leave memory for the rest to fit into it, least worthy first. What has arrived goes
-        last, and the last arrival stays, or it would have to be read again for ever."""
+        """Keys that should leave memory so that the rest fits, least worthy first. Arrived ones go last, and
+        the last arrival stays, or it would be read again for ever."""
         staying = {key: entry for key, entry in self.held.items() if not entry.leaving}
         total = sum(entry.n_bytes for entry in staying.values())
         if total <= budget:
@@ -145,8 +162,8 @@ class Catalogue:
             yield key
 
     def backlogged(self, budget: int) -> Iterator[str]:
-        """What should not wait for the disk any more, least worthy first, until the caller has let go of
-        enough: some may be past cancelling. One may always wait."""
+        """Keys that should wait for the disk no more, least worthy first, until the caller has released
+        enough; some cannot be cancelled. One may always wait."""
         leaving = [key for key, entry in self.held.items() if entry.leaving]
         for key in sorted(leaving, key=lambda key: self._worth(self.held[key]))[:-1]:
             if self.leaving_bytes <= budget:

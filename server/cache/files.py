@@ -1,8 +1,7 @@
 """Snapshots on disk: a directory with a budget, which several leads may share.
 
-Nothing that is found there is believed, and nothing that happens there is an error to a caller: a file that
-is damaged, of another model, or gone when it is looked for is one that is not there. `scan` and `reconsider`
-are for one thread; the others may be called from any.
+Nothing there is trusted, and nothing there is an error to a caller: a file that is damaged, of another model,
+or gone counts as missing. `scan` and `reconsider` are for one thread, the other methods for any.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,41 +26,33 @@ from server.cache.record import (
     StoppedError,
     digest,
     opened,
+    private,
     read,
     read_head,
-    salt_digest,
 )
 
 NAME = re.compile(r"([0-9a-f]{64})\.duo")
 ASIDE = re.compile(r"[0-9a-f]{64}\.duo\.[0-9a-f]{16}\.tmp")
-RESCAN_NS = 1_000_000_000
-SETTLED_NS = 2_000_000_000  # a directory's time is this coarse at worst (FAT): younger ones may hide a change
-STALE_NS = 600_000_000_000  # nobody writes one snapshot for ten minutes
+RESCAN_NS = 1_000_000_000  # ns between scans: listing a directory on a network may take milliseconds
+SETTLED_NS = 2_000_000_000  # ns: the coarsest time of a directory (FAT); a younger one may hide a change
+STALE_NS = 600_000_000_000  # ns, ten minutes: no snapshot takes as long to write
 
 logger = logging.getLogger("duo.cache")
 
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What is new since the last scan, least recently used first. Names may be reported as found that were
-    found, or written, before."""
+    """Changes since the last scan, least recently used first. found may repeat names of earlier scans, or of
+    this lead's writes."""
 
     found: tuple[Head, ...] = ()
     gone: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Stored:
-    used_ns: int
-    size: int
-    path: Path
-
-
 class DiskTier:
-    """The snapshots of one directory that are of this fingerprint: the model's file, the KV cache's types and
-    whatever else a state depends on, as one string. Files of others count towards the budget, which is one
-    for the directory; the least recently used goes first, whosever it is. Files with names of another form
-    are not touched."""
+    """The snapshots of one directory with this fingerprint: all that a state depends on, as one string. The
+    budget is the directory's: files of other models count, and the least recently used of all goes first.
+    Files with names of another form are not touched."""
 
     def __init__(
         self,
@@ -70,19 +62,19 @@ class DiskTier:
         fingerprint: str,
         clock: Callable[[], int] = time.time_ns,
     ) -> None:
-        """clock: the time of day in ns. Raises OSError if there is no such directory and none can be made."""
+        """clock: the time of day in ns. Raises OSError if the directory cannot be made."""
         self.budget_bytes = budget_bytes
         self.n_evicted = 0
         self.n_skipped = 0  # files that were damaged, of another model, or not readable
         self.n_bytes = 0  # of the directory, when it was last counted
-        self._fingerprint = digest(fingerprint)
+        self.fingerprint = digest(fingerprint)
         self._directory = directory
         self._clock = clock
-        self._known: dict[str, int] = {}  # names and inodes; one that was skipped stays here: it is told once
+        self._known: dict[str, int] = {}  # inodes by name, skipped files included
         self._bad: set[str] = set()
         self._scanned_ns: int | None = None
         self._stamp: int | None = None
-        self._lock = threading.Lock()  # scans and reads count from threads of their own
+        self._lock = threading.Lock()  # over n_skipped and _told: scans and reads have threads of their own
         self._told: set[str] = set()
         self._warned_of_writing = False
         self._make()
@@ -90,16 +82,9 @@ class DiskTier:
             logger.warning("others may write to %s: what they put there would be loaded", directory)
         self.trim()
 
-    @property
-    def fingerprint(self) -> bytes:
-        return self._fingerprint
-
-    def salt_digest(self, salt: str) -> str:
-        return salt_digest(salt, self._fingerprint)
-
     def scan(self, believed: Iterable[str]) -> Scan:
-        """What other leads (and this one) added, told from heads only, and which of the believed ones are not
-        there. Returns nothing if the directory has not changed, or has been looked at within a second."""
+        """Read the heads of files that are new, and list the believed names that are gone. Empty if the
+        directory has not changed, or was scanned within RESCAN_NS."""
         now = self._clock()
         if self._scanned_ns is not None and abs(now - self._scanned_ns) < RESCAN_NS:
             return Scan()
@@ -120,24 +105,24 @@ class DiskTier:
         return Scan(self._heads(fresh), gone)
 
     def reconsider(self, keep: Collection[str], *, bad: str | None = None) -> None:
-        """Let the next scan find again what was found before and is not kept: it may be back, or have been
-        superseded by something that is lost now. bad: do not find this one again, as it is."""
+        """Let the next scan report again all files but those to keep: one may be back, or needed again since
+        what replaced it is lost. bad: never report this one again as it is."""
         if bad is not None and bad in self._known:
             self._bad.add(bad)
         self._known = {name: i for name, i in self._known.items() if name in keep or name in self._bad}
         self._stamp = None
 
     def write(self, record: Record, going_on: Callable[[], bool]) -> tuple[bool, list[str]]:
-        """Whether it is on disk now, and whose files had to go for it. Never over the budget: room is made
-        before the first byte. Not synced: a file that a power failure cuts short is found by its checksum."""
+        """Write a file; returns whether that worked, and the names removed for it. Never over the budget:
+        room is made before the first byte. Not synced: the checksum finds a file that was cut short."""
         removed: list[str] = []
         aside = self._path(record.name + ".duo." + secrets.token_hex(8) + ".tmp")
         try:
             if record.size > self.budget_bytes:
                 raise OSError(errno.ENOSPC, "it is larger than the budget of the directory")
             self._make()
-            with open(aside, "xb", opener=_private) as file:
-                file.truncate(record.size)  # so that whoever else makes room now counts it too
+            with open(aside, "xb", opener=private) as file:
+                file.truncate(record.size)  # other leads that make room now count it too
                 removed = self.trim(aside)
                 if self.n_bytes > self.budget_bytes:
                     raise OSError(errno.ENOSPC, "the budget of the directory does not allow it")
@@ -152,11 +137,11 @@ class DiskTier:
         return True, removed
 
     def read(self, name: str, *, used: bool = True) -> bytes | None:
-        """The payload, every byte checked; None if it cannot be had. used: whether that counts as a use."""
+        """The payload, checked; None if it is missing. used: whether that counts as a use."""
         path = self._path(name + ".duo")
         try:
             with opened(path) as file:
-                head, payload = read(file, self._fingerprint)
+                head, payload = read(file, self.fingerprint)
             if head.name != name:
                 raise ForeignError("not what its name says")
         except FileNotFoundError:
@@ -169,30 +154,28 @@ class DiskTier:
         return payload
 
     def touch(self, name: str) -> None:
-        """It was used now."""
-        try:
-            now = self._clock()
+        """Count a use now."""
+        now = self._clock()
+        with suppress(OSError):  # gone, or not ours to touch
             os.utime(self._path(name + ".duo"), ns=(now, now), follow_symlinks=False)
-        except OSError:
-            pass  # gone, or not ours to touch
 
     def remove(self, names: Iterable[str]) -> None:
         for name in names:
             _unlink(self._path(name + ".duo"))
 
     def trim(self, sparing: Path | None = None) -> list[str]:
-        """Remove what a crash left half-written and, until the budget holds, what was least recently used.
-        Returns whose files are gone. sparing: half-written, but by us, whatever the time of its file says."""
+        """Remove stale half-written files and, until the budget holds, the least recently used snapshots.
+        Returns their names. sparing: a half-written file of this process, which is never stale."""
         removed: list[str] = []
-        stored = sorted(self._stored(), key=lambda one: one.used_ns)
-        n_bytes, now = sum(one.size for one in stored), self._clock()
-        for one in stored:
-            name = NAME.fullmatch(one.path.name)
-            stale = name is None and one.path != sparing and now - one.used_ns > STALE_NS
+        stored = sorted(self._stored())
+        n_bytes, now = sum(size for _, size, _ in stored), self._clock()
+        for used_ns, size, path in stored:
+            name = NAME.fullmatch(path.name)
+            stale = name is None and path != sparing and now - used_ns > STALE_NS
             if not stale and (name is None or n_bytes <= self.budget_bytes):
                 continue
-            if _unlink(one.path):
-                n_bytes -= one.size
+            if _unlink(path):
+                n_bytes -= size
                 removed += [name[1]] if name else []
         self.n_evicted += len(removed)
         self.n_bytes = n_bytes
@@ -204,7 +187,7 @@ class DiskTier:
             try:
                 with opened(self._path(name + ".duo")) as file:
                     used_ns = os.fstat(file.fileno()).st_mtime_ns
-                    head = read_head(file, self._fingerprint)
+                    head = read_head(file, self.fingerprint)
                 if head.name != name:
                     raise ForeignError("not what its name says")
             except FileNotFoundError:
@@ -216,24 +199,20 @@ class DiskTier:
                 heads.append((used_ns, head))
         return tuple(head for _, head in sorted(heads, key=lambda one: one[0]))
 
-    def _stored(self) -> list[_Stored]:
-        stored: list[_Stored] = []
-        try:
-            with os.scandir(self._directory) as entries:
-                for entry in entries:
-                    if NAME.fullmatch(entry.name) or ASIDE.fullmatch(entry.name):
-                        try:
-                            status = entry.stat(follow_symlinks=False)
-                        except OSError:
-                            continue  # it went meanwhile
+    def _stored(self) -> list[tuple[int, int, Path]]:
+        """Time of the last use, size and path of every file of ours, half-written ones included."""
+        stored: list[tuple[int, int, Path]] = []
+        with suppress(OSError), os.scandir(self._directory) as entries:
+            for entry in entries:
+                if NAME.fullmatch(entry.name) or ASIDE.fullmatch(entry.name):
+                    with suppress(OSError):  # it went meanwhile
+                        status = entry.stat(follow_symlinks=False)
                         if entry.is_file(follow_symlinks=False):
-                            stored.append(_Stored(status.st_mtime_ns, status.st_size, Path(entry.path)))
-        except OSError:
-            return stored
+                            stored.append((status.st_mtime_ns, status.st_size, Path(entry.path)))
         return stored
 
     def _skip(self, name: str, error: Exception) -> None:
-        """Damage is told of every file, and removed; that there are files of others of every kind once."""
+        """Count and log it: of foreign files every reason once. A damaged file is removed."""
         path, reason = self._path(name + ".duo"), str(error) or type(error).__name__
         with self._lock:
             self.n_skipped += 1
@@ -244,7 +223,7 @@ class DiskTier:
             _unlink(path)
 
     def _say_of_writing(self, error: Exception) -> None:
-        """Once until it works again: a full disk fails every time."""
+        """Warn once until writing works again: a full disk fails every time."""
         if isinstance(error, OSError) and not self._warned_of_writing:
             self._warned_of_writing = True
             logger.warning("a conversation could not be saved in %s: %s", self._directory, error)
@@ -254,10 +233,6 @@ class DiskTier:
 
     def _path(self, file_name: str) -> Path:
         return self._directory / file_name
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
 
 
 def _unlink(path: Path) -> bool:

@@ -1,9 +1,8 @@
 """Snapshots under names that clients choose: the files of /slots, in a directory of their own.
 
-A client names a file, never a place: a name that could mean anything but one file of this directory is
-refused. Each salt has names of its own, so nobody meets the files of another. Files are those of record.py,
-so one of another model, or a damaged one, is never loaded. Safe from any thread; several leads may share the
-directory.
+A name that could mean anything but one file of this directory is refused. Each salt has names of its own.
+Files are those of record.py, so one of another model, or a damaged one, is never loaded. Safe from any
+thread; several leads may share the directory.
 """
 
 from __future__ import annotations
@@ -18,13 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from server.cache.files import STALE_NS
-from server.cache.record import ForeignError, digest, opened, read, record, salt_digest
+from server.cache.record import ForeignError, digest, opened, private, read, record, salt_digest
 
-MOST_BYTES = 128  # of a name
+MOST_BYTES = 128  # of a name: with a salt's prefix and an ending below the 255 of file systems
 ASIDE = re.compile(r"\.[0-9a-f]{16}\.tmp")  # no client can choose such a name: it begins with a dot
-
-
-ANY_MODEL = digest("slots")  # a name stands for one file, whichever model wrote it
+ANY_MODEL = digest("slots")  # instead of a fingerprint: a name stands for one file, whichever model wrote it
 
 
 class FullError(Exception):
@@ -32,8 +29,8 @@ class FullError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
-    """What a file holds: the tokens, their state as the backend gave it, and how many bytes were read."""
+class NamedState:
+    """What a file holds: tokens and their state. n_read: bytes of the file."""
 
     tokens: list[int]
     data: bytes
@@ -59,39 +56,38 @@ class NamedFiles:
     """The directory. All methods raise ValueError for a name with a fault()."""
 
     def __init__(self, directory: Path, *, budget_bytes: int, fingerprint: str) -> None:
-        """budget_bytes: what all files may take together; they are never removed to make room. fingerprint:
-        whatever a state depends on. The directory is made by the first write."""
+        """budget_bytes: most of all files together; none is removed to make room. fingerprint: all that a
+        state depends on. The first write makes the directory."""
         self._directory = directory
         self._budget_bytes = budget_bytes
         self._fingerprint = digest(fingerprint)
 
     def write(self, name: str, tokens: Sequence[int], data: bytes, salt: str = "") -> int:
-        """Write a file, in place of one that has this name and salt; on disk, whole, when it returns. Returns
-        its size. Raises FullError and OSError, and leaves what was there as it was then."""
+        """Write a file, or replace the one of this name and salt, and sync it. Returns its size. Raises
+        FullError and OSError, with nothing changed."""
         target = self._path(name, salt)
         one = record(self._fingerprint, salt_digest(salt, self._fingerprint), tokens, data)
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         aside = self._directory / f".{secrets.token_hex(8)}.tmp"
         try:
-            with open(aside, "xb", opener=_private) as file:
-                file.truncate(one.size)  # so that others who write now count it too
+            with open(aside, "xb", opener=private) as file:
+                file.truncate(one.size)  # others that write now count it too
                 if self._n_bytes(target) > self._budget_bytes:
                     raise FullError(
                         f"all files of {self._directory.name}/ may take {self._budget_bytes} bytes"
                     )
                 one.write(file, lambda: True)
                 file.flush()
-                os.fsync(file.fileno())  # unlike what is only cached, it was promised
+                os.fsync(file.fileno())  # the answer promises it
             os.replace(aside, target)
         except BaseException:
             aside.unlink(missing_ok=True)
             raise
         return one.size
 
-    def read(self, name: str, salt: str = "") -> Stored:
-        """What was written under this name with this salt, every byte checked. Raises FileNotFoundError,
-        OSError, CorruptError, and ForeignError for what was written by something else, for another model, or
-        with another salt."""
+    def read(self, name: str, salt: str = "") -> NamedState:
+        """The file of this name and salt, checked. Raises FileNotFoundError, OSError, CorruptError, and
+        ForeignError if it is no snapshot, or of another model or salt."""
         try:
             with opened(self._path(name, salt)) as file:
                 head, data = read(file, self._fingerprint)
@@ -102,10 +98,10 @@ class NamedFiles:
             raise
         if head.salt != salt_digest(salt, self._fingerprint):
             raise ForeignError("saved with another salt")
-        return Stored(list(head.tokens), data, n_read)
+        return NamedState(list(head.tokens), data, n_read)
 
     def _n_bytes(self, replaced: Path) -> int:
-        """Of all files but the one to be replaced. Removes on the way what a crash left half-written."""
+        """Bytes of all files but the one to be replaced. Removes stale half-written files."""
         total = 0
         with os.scandir(self._directory) as entries:
             for entry in entries:
@@ -125,7 +121,3 @@ class NamedFiles:
         if salt:
             name = f"{salt_digest(salt, ANY_MODEL)[:32]}..{name}"  # two dots: no client can choose it
         return self._directory / name
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)

@@ -1,8 +1,8 @@
-"""Which sequence of the KV cache holds what, which one a new prompt continues, and which one goes first.
+"""Which sequence of the KV cache a new prompt continues, and which idle one is evicted first.
 
 Pure bookkeeping over token ids: it returns what to do (Reuse, Evicted), the engine does it. One conversation
-per sequence; a prompt that continues an idle one takes its sequence over, a prompt that only begins like
-another, idle or busy, gets a copy of what they share.
+per sequence; a prompt that continues an idle one takes its sequence, a prompt that only begins like another,
+idle or busy, gets a copy of their common prefix.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from dataclasses import dataclass, field
 
 from server.cache.radix import RadixIndex, common_prefix
 
-HALF_LIFE = 8  # uses of other conversations in which the worth of one halves
-ONE_STEP = 64  # tokens: to evaluate so few again takes about one step, so they are worth no place
-TEMPLATE = 16  # tokens at the end of a prompt that a template may write differently in the next turn
+HALF_LIFE = 8  # uses of others in which a conversation's worth halves: two rounds of four slots
+ONE_STEP = 64  # tokens that about one step evaluates: so few are worth no place
+TEMPLATE = 16  # tokens at a prompt's end that a template may write differently in the next turn
 
 
 @dataclass(frozen=True, slots=True)
 class Evicted:
-    """A conversation that loses its place: these tokens are what the sequence holds until the caller, who may
-    save it before, empties or overwrites it."""
+    """A conversation that loses its sequence, which holds these tokens until the caller empties it. Save it
+    before that to keep it."""
 
     seq: int
     tokens: list[int]
@@ -29,11 +29,11 @@ class Evicted:
 
 @dataclass(frozen=True, slots=True)
 class Reuse:
-    """Take this sequence, trim it to `length` tokens, and evaluate the prompt from there. If `source` is
-    another sequence, `seq` is emptied and gets its first `length` tokens copied before.
+    """Use sequence `seq` with its first `length` tokens, and evaluate the prompt from there. If `source` is
+    another sequence, empty `seq` and copy these tokens from there first.
 
-    evicted: the conversation whose place it is; never the one that is continued. lost: that one, if it was
-    the cheapest place though less than half of it is kept. Who wants either again saves it first.
+    evicted: the conversation that had `seq`, unless the prompt continues it. lost: the continued one, if less
+    than half of it is kept. Save either to keep it.
     """
 
     seq: int
@@ -45,8 +45,8 @@ class Reuse:
 
 @dataclass(slots=True)
 class _Resident:
-    """One sequence: the tokens it holds while idle, none while busy. n_prompt: how many of them were the
-    prompt of its last session, as far as is known."""
+    """One sequence. tokens: what it holds while idle, none while busy. n_prompt: how many of them were the
+    last session's prompt; 0 if not known."""
 
     tokens: list[int] = field(default_factory=list[int])
     salt: str = ""
@@ -56,14 +56,10 @@ class _Resident:
 
 
 class PrefixCache:
-    """An index over the sequences of one KV cache. Idle sequences are what a new prompt may continue.
-
-    There may be more sequences than sessions at a time: the others are spare places for conversations.
-    """
+    """An index over the sequences of one KV cache, of which more are idle than sessions need."""
 
     def __init__(self, n_seqs: int, *, partial: bool = True) -> None:
-        """partial: whether a sequence may be trimmed to a shorter prefix (see Backend.can_trim); else only to
-        its mark, if it has one."""
+        """partial: sequences can be trimmed to any length (Backend.can_trim), else to their mark only."""
         self._residents = [_Resident() for _ in range(n_seqs)]
         self._partial = partial
         self._idle: RadixIndex[int] = RadixIndex()
@@ -75,12 +71,11 @@ class PrefixCache:
     def take(
         self, tokens: list[int], busy: Mapping[int, list[int]] | None = None, *, salt: str = ""
     ) -> Reuse | None:
-        """Claim the best sequence for a prompt, None when all are busy. At least one prompt token is left
-        to evaluate, since its logits are needed. busy: what some busy sequences hold; those that were taken
-        with another salt are passed over.
+        """Claim the best sequence for a prompt, None if all are busy. At least one token is left to evaluate,
+        since its logits are needed. busy: tokens of busy sequences; those of another salt are ignored.
 
-        The longest common prefix is reused. Its sequence is taken over if it is idle, at least half of it
-        is kept and the prompt goes on where the last one ended; else the prefix goes where least is lost.
+        The longest common prefix is reused. Its own sequence is claimed if it is idle, keeps at least half of
+        its tokens, and the prompt goes on where its last one ended; else the place with the least loss.
         """
         if self.n_busy == len(self._residents):
             return None
@@ -97,15 +92,14 @@ class PrefixCache:
         return reuse
 
     def longest(self, tokens: list[int], busy: Mapping[int, list[int]], *, salt: str) -> int:
-        """How many tokens of a prompt `take` would find."""
+        """Tokens of a prompt that `take` would reuse."""
         return self._longest(tokens[:-1], busy, salt)[1]
 
     def release(self, seq: int, tokens: list[int], salt: str | None = None, *, mark: int = 0) -> None:
-        """The sequence is idle now and holds exactly these tokens (none: free), whatever it was before. salt:
-        who may reuse them; None: as it was taken. mark: how many of them it can be trimmed to, if not to any
-        number."""
+        """The sequence is idle now and holds exactly these tokens; none: free. salt: None for that of take().
+        mark: the length it can be trimmed to, if not to any."""
         self._forget(seq)
-        if tokens and seq != self._last:  # however often one goes on, for the others it is one that was used
+        if tokens and seq != self._last:  # a conversation that goes on for many turns counts as one use
             self._uses += 1
             self._last = seq
         resident = self._residents[seq]
@@ -135,7 +129,7 @@ class PrefixCache:
         self._residents[seq].tokens = []
 
     def idle(self) -> list[Evicted]:
-        """All idle conversations, which stay; the worthiest first."""
+        """All idle conversations, the worthiest first."""
         return [self._evicted(seq) for seq in sorted(self._held(), key=self._loss, reverse=True)]
 
     def is_busy(self, seq: int) -> bool:
@@ -143,7 +137,7 @@ class PrefixCache:
 
     @property
     def n_cells(self) -> int:
-        """Cells held by idle sequences, shared ones counted once for each."""
+        """Cells of idle sequences, shared ones counted for each."""
         return sum(len(r.tokens) for r in self._residents)
 
     @property
@@ -179,7 +173,7 @@ class PrefixCache:
         return source, length
 
     def _place(self, source: int | None, length: int) -> Reuse:
-        """Where the prefix goes with the least loss."""
+        """Claim the idle sequence with the least loss for this prefix."""
         idle = [seq for seq, resident in enumerate(self._residents) if not resident.busy]
         seq = min(idle, key=lambda s: self._loss(s, length if s == source else 0))
         evicted = self._evicted(seq) if self._residents[seq].tokens else None
@@ -189,24 +183,24 @@ class PrefixCache:
         return Reuse(seq, length, seq if source is None else source, evicted)
 
     def _goes_on(self, source: int, length: int) -> bool:
-        """Whether a prompt with so much in common continues what the sequence holds. One that leaves it
-        within its last prompt is another conversation, though it may begin with the same long text."""
+        """Whether a prompt with this common prefix continues the source's conversation. A prompt that differs
+        within the source's last prompt is another conversation, even if both begin with one long text."""
         resident = self._residents[source]
         if resident.busy or length * 2 < len(resident.tokens):
             return False
         return length + TEMPLATE >= resident.n_prompt
 
     def _loss(self, seq: int, n_kept: int = 0) -> tuple[bool, float, int, int]:
-        """What it costs to take the place of an idle sequence of which n_kept tokens stay; to be compared."""
+        """The cost of claiming an idle sequence of which n_kept tokens stay, to be compared."""
         resident = self._residents[seq]
         if not resident.tokens:
             return False, 0.0, 0, resident.last_used
         n_shared = self._shared(seq, resident) if self._partial else 0
         n_own = len(resident.tokens) - max(n_kept, n_shared)
-        return True, worth(n_own, self._uses - resident.last_used), n_own, resident.last_used
+        return True, worth_keeping(n_own, self._uses - resident.last_used), n_own, resident.last_used
 
     def _shared(self, seq: int, resident: _Resident) -> int:
-        """How much of an idle conversation is left in other sequences when it is forgotten."""
+        """Tokens of an idle conversation that other sequences hold too."""
         n_busy, _ = self._prompts.match(resident.tokens, resident.salt)
         return max(self._idle.shared(seq), n_busy)
 
@@ -223,7 +217,7 @@ class PrefixCache:
                 index.remove(seq)
 
 
-def worth(n_own: int, age: int) -> float:
-    """Of keeping a conversation, in tokens. n_own: how many no other sequence holds, so that they would have
-    to be evaluated again; age: how often another conversation was used since."""
+def worth_keeping(n_own: int, age: int) -> float:
+    """Of keeping a conversation, in tokens. n_own: tokens that no other sequence holds; age: uses of others
+    since its own."""
     return max(0, n_own - ONE_STEP) * 0.5 ** (age / HALF_LIFE)

@@ -1,12 +1,12 @@
-"""A radix tree over token ids: which of many sequences begins most like a given one.
+"""A radix tree over token ids: which of many sequences shares the longest prefix with a given one.
 
-Every edge is a tuple of tokens and every comparison one of slices, so the interpreter loops over nodes, of
-which there are fewer than twice as many as sequences, and C over tokens. Pure; not thread-safe.
+Edges are tuples of tokens, compared by slices: the interpreter loops over nodes, fewer than two for each
+sequence, and C over tokens. Pure; not thread-safe.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from typing import Generic, TypeAlias, TypeVar
 
 K = TypeVar("K", bound=Hashable)
@@ -15,7 +15,7 @@ Tokens: TypeAlias = list[int] | tuple[int, ...]
 
 
 def common_prefix(a: S, b: S) -> int:
-    """How many leading items are equal. Bisects over slices, which compare in C."""
+    """The number of equal leading items. Bisects over slices, which compare in C."""
     low, high = 0, min(len(a), len(b))
     while low < high:
         middle = (low + high + 1) // 2
@@ -26,39 +26,46 @@ def common_prefix(a: S, b: S) -> int:
     return low
 
 
-class _Node(Generic[K]):
-    """The sequences that begin with the edges from the root to here, `depth` tokens together.
+class _RadixNode(Generic[K]):
+    """The sequences that begin with the `depth` tokens of the edges from the root to here.
 
-    here: keys of those that end here, with the stamp of their last use. n_keys counts, and latest is the
-    highest stamp of, the keys here and below. But for a root, a node has keys here or two children.
+    here: stamp of the last use by key, for sequences that end here. n_keys, latest: number and highest stamp
+    of the keys here and below. Every node but a root has keys here or at least two children.
     """
 
     __slots__ = ("children", "depth", "edge", "here", "latest", "n_keys", "parent")
 
-    def __init__(self, parent: _Node[K] | None, edge: tuple[int, ...]) -> None:
+    def __init__(self, parent: _RadixNode[K] | None, edge: tuple[int, ...]) -> None:
         self.parent = parent
         self.edge = edge
         self.depth: int = len(edge) + (parent.depth if parent else 0)
-        self.children: dict[int, _Node[K]] = {}
+        self.children: dict[int, _RadixNode[K]] = {}
         self.here: dict[K, int] = {}
         self.n_keys = 0
         self.latest = 0
         if parent:
             parent.children[edge[0]] = self
 
+    def upwards(self) -> Iterator[_RadixNode[K]]:
+        """This node and all above it."""
+        node: _RadixNode[K] | None = self
+        while node:
+            yield node
+            node = node.parent
+
     def newest(self) -> int:
-        """What latest has to be."""
+        """The value that latest must have."""
         stamps = [*self.here.values(), *(child.latest for child in self.children.values())]
         return max(stamps, default=0)
 
 
 class RadixIndex(Generic[K]):
-    """Keys and the sequence of each. Several keys may have equal sequences. Those of different salts are in
-    different trees and never match each other."""
+    """A sequence of tokens for each key; several keys may have equal ones. Every salt has a tree of its
+    own."""
 
     def __init__(self) -> None:
-        self._roots: dict[str, _Node[K]] = {}  # by salt; none is empty
-        self._ends: dict[K, _Node[K]] = {}
+        self._roots: dict[str, _RadixNode[K]] = {}  # by salt; none is empty
+        self._ends: dict[K, _RadixNode[K]] = {}
         self._salts: dict[K, str] = {}
         self._keys: dict[int, K] = {}  # by stamp
         self._stamp = 0
@@ -70,22 +77,19 @@ class RadixIndex(Generic[K]):
         return key in self._ends
 
     def insert(self, key: K, tokens: Tokens, salt: str = "") -> None:
-        """Have the key stand for this sequence, and for no other one that it stood for before."""
+        """Set the sequence of a key, in place of an earlier one."""
         if key in self._ends:
             self.remove(key)
-        if salt not in self._roots:
-            self._roots[salt] = _Node(None, ())
         sequence = tuple(tokens)
-        node, length = self._descend(self._roots[salt], sequence)
+        self._roots.setdefault(salt, _RadixNode(None, ()))
+        node, length = self._descend(salt, sequence)
         if length < node.depth:
             node = _split(node, length)
         if length < len(sequence):
-            node = _Node(node, sequence[length:])
+            node = _RadixNode(node, sequence[length:])
         self._ends[key], self._salts[key] = node, salt
-        above: _Node[K] | None = node
-        while above:
+        for above in node.upwards():
             above.n_keys += 1
-            above = above.parent
         self._mark(key, node)
 
     def remove(self, key: K) -> None:
@@ -94,52 +98,44 @@ class RadixIndex(Generic[K]):
         salt = self._salts.pop(key)
         stamp = node.here.pop(key)
         del self._keys[stamp]
-        above: _Node[K] | None = node
-        while above:
+        for above in node.upwards():
             above.n_keys -= 1
-            above = above.parent
-        above = _prune(node)
-        while above and above.latest == stamp:
+        for above in _prune(node).upwards():
+            if above.latest != stamp:
+                break
             above.latest = above.newest()
-            above = above.parent
         if not self._roots[salt].n_keys:
             del self._roots[salt]
 
     def touch(self, key: K) -> None:
-        """Count the key as the one used last. Raises KeyError if it is not there."""
+        """Make the key the one used last. Raises KeyError if it is not there."""
         node = self._ends[key]
         del self._keys[node.here[key]]
         self._mark(key, node)
 
     def match(self, tokens: Tokens, salt: str = "") -> tuple[int, K | None]:
-        """The length of the longest prefix that a sequence of this salt has in common with these tokens, and
-        the last used key that has it; (0, None) if no sequence begins alike."""
-        root = self._roots.get(salt)
-        if root is None:
-            return 0, None
-        node, length = self._descend(root, tuple(tokens))
+        """The length of the longest common prefix with a sequence of this salt, and the last used key that
+        has it; (0, None) if there is none."""
+        node, length = self._descend(salt, tuple(tokens))
         return (length, self._keys[node.latest]) if length else (0, None)
 
     def match_whole(self, tokens: Tokens, salt: str = "") -> tuple[int, K | None]:
-        """The same among the sequences that are, from beginning to end, a prefix of these tokens."""
-        root = self._roots.get(salt)
-        if root is None:
-            return 0, None
-        node, length = self._descend(root, tuple(tokens))
+        """match() among the sequences that are a prefix of these tokens as a whole."""
+        node, length = self._descend(salt, tuple(tokens))
         while node.parent and (node.depth > length or not node.here):
             node = node.parent
         return (node.depth, self._keys[max(node.here.values())]) if node.depth else (0, None)
 
     def shared(self, key: K) -> int:
-        """How many leading tokens of the key's sequence another one of its salt has too. Raises KeyError if
-        the key is not there."""
+        """Leading tokens that another sequence of this salt shares with the key's. Raises KeyError if the key
+        is not there."""
         node = self._ends[key]
         while node.parent and node.n_keys == 1:
             node = node.parent
         return node.depth
 
     def check(self) -> None:
-        """Raises AssertionError unless all trees are as small as they can be and their counts are right."""
+        """Raises AssertionError unless all trees are minimal and all counts right."""
         n_keys = 0
         for root in self._roots.values():
             assert root.n_keys, "an empty tree"
@@ -160,10 +156,10 @@ class RadixIndex(Generic[K]):
             n_keys += root.n_keys
         assert n_keys == len(self._ends) == len(self._salts) == len(self._keys), "a lost key"
 
-    def _descend(self, root: _Node[K], tokens: tuple[int, ...]) -> tuple[_Node[K], int]:
-        """The deepest node of which the edge agrees with the tokens, in part at least, and how many tokens
-        agree in all: fewer than its depth if only a part of its edge does."""
-        node, length = root, 0
+    def _descend(self, salt: str, tokens: tuple[int, ...]) -> tuple[_RadixNode[K], int]:
+        """The deepest node whose edge agrees with the tokens, at least in part, and the number of tokens that
+        agree in all: below its depth if only a part of the edge does."""
+        node, length = self._roots.get(salt) or _RadixNode[K](None, ()), 0
         while length == node.depth and length < len(tokens):
             child = node.children.get(tokens[length])
             if child is None:
@@ -173,30 +169,28 @@ class RadixIndex(Generic[K]):
             node = child
         return node, length
 
-    def _mark(self, key: K, node: _Node[K]) -> None:
+    def _mark(self, key: K, node: _RadixNode[K]) -> None:
         self._stamp += 1
         self._keys[self._stamp] = key
         node.here[key] = self._stamp
-        above: _Node[K] | None = node
-        while above:
+        for above in node.upwards():
             above.latest = self._stamp
-            above = above.parent
 
 
-def _split(node: _Node[K], depth: int) -> _Node[K]:
+def _split(node: _RadixNode[K], depth: int) -> _RadixNode[K]:
     """Cut the edge of a node at this depth; returns the new node there, above it."""
     assert node.parent, "a root has no edge"
     n = depth - node.parent.depth
-    middle = _Node(node.parent, node.edge[:n])
+    middle = _RadixNode(node.parent, node.edge[:n])
     middle.n_keys, middle.latest = node.n_keys, node.latest
     node.parent, node.edge = middle, node.edge[n:]
     middle.children[node.edge[0]] = node
     return middle
 
 
-def _prune(node: _Node[K]) -> _Node[K]:
-    """Drop a node that lost a key, if nothing is left of it, and one that only leads to another one. Returns
-    the deepest node whose latest key may have been that one."""
+def _prune(node: _RadixNode[K]) -> _RadixNode[K]:
+    """Drop a node that lost its last key, and join one that has only one child left with it. Returns the
+    deepest node whose `latest` may be of the removed key."""
     if node.parent and not node.n_keys:
         del node.parent.children[node.edge[0]]
         node = node.parent

@@ -1,4 +1,4 @@
-"""One snapshot as a file: how it is laid out, what it is called, and how it is read without being believed.
+"""One snapshot as a file: its layout, its name, and how it is read without being trusted.
 
     head    magic, version, number of tokens, bytes of payload, fingerprint, salt (both as digests)
     tokens  int32
@@ -6,7 +6,7 @@
     payload
     sum     CRC-32 of all before it
 
-All little-endian. The sums find damage, not forgery: who can write to the directory is trusted.
+All little-endian. The sums find damage, not forgery: whatever can write to the directory is trusted.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ MAGIC = b"duo-kv\r\n"  # a copy that rewrites line ends shows in the first bytes
 VERSION = 1
 HEAD = struct.Struct("<8sIIQ32s32s")
 SUM = struct.Struct("<I")
-CHUNK = 8 << 20  # how much is written before asking whether to go on
+CHUNK = 8 << 20  # bytes written before asking whether to go on: about 15 ms of a core
 OPEN = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 STRETCH = 1 << 10  # scrypt's cost: a few ms and 1 MiB for each guess at a weak API key
 
 
 class ForeignError(Exception):
-    """A file that is not for us to use or to remove: no snapshot, of another version, of another model."""
+    """Not a snapshot, or of another version or model: neither used nor removed."""
 
 
 class CorruptError(Exception):
@@ -42,7 +42,7 @@ class CorruptError(Exception):
 
 
 class StoppedError(Exception):
-    """Writing was given up, because the process ends."""
+    """Writing was given up because the process ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A snapshot ready to be written: `head` is everything before the payload."""
+    """A snapshot to be written. head: all bytes before the payload."""
 
     name: str
     head: bytes
@@ -68,7 +68,7 @@ class Record:
         return len(self.head) + len(self.payload) + SUM.size
 
     def write(self, file: BinaryIO, going_on: Callable[[], bool]) -> None:
-        """Raises StoppedError as soon as going_on() is false, which is asked every few MB."""
+        """Raises StoppedError if going_on(), asked before every CHUNK, is false."""
         file.write(self.head)
         sum, view = zlib.crc32(self.head), memoryview(self.payload)
         for start in range(0, len(view), CHUNK):
@@ -86,12 +86,12 @@ def digest(text: str) -> bytes:
 
 @lru_cache(maxsize=4096)
 def salt_digest(salt: str, fingerprint: bytes) -> str:
-    """A salt as files name it, in hex. Slow on purpose: a salt may be an API key that somebody made up."""
+    """A salt as files have it, in hex. Slow on purpose: a salt may be a weak API key."""
     return hashlib.scrypt(salt.encode(), salt=b"duo" + fingerprint, n=STRETCH, r=8, p=1, dklen=32).hex()
 
 
 def name_of(fingerprint: bytes, salt: str, tokens: Sequence[int]) -> str:
-    """Equal for equal conversations, whoever computes it. salt: a digest."""
+    """A file's name: equal for equal conversations in all leads. salt: a digest."""
     packed = np.asarray(tokens, dtype="<i4").tobytes()
     return hashlib.sha256(fingerprint + bytes.fromhex(salt) + packed).hexdigest()
 
@@ -102,6 +102,11 @@ def record(fingerprint: bytes, salt: str, tokens: Sequence[int], payload: bytes)
     head = HEAD.pack(MAGIC, VERSION, len(tokens), len(payload), fingerprint, bytes.fromhex(salt)) + packed
     name = name_of(fingerprint, salt, tokens)
     return Record(name, head + SUM.pack(zlib.crc32(head)), payload)
+
+
+def private(path: str, flags: int) -> int:
+    """An opener for open(): only the owner may read and write a new file."""
+    return os.open(path, flags, 0o600)
 
 
 def opened(path: Path) -> BinaryIO:
@@ -119,8 +124,7 @@ def read_head(file: BinaryIO, fingerprint: bytes) -> Head:
 
 
 def read(file: BinaryIO, fingerprint: bytes) -> tuple[Head, bytes]:
-    """The snapshot and its payload, every byte checked. Raises ForeignError, CorruptError, OSError, and
-    MemoryError if there is no room for it."""
+    """The head and the payload, checked. Raises ForeignError, CorruptError, OSError, MemoryError."""
     head, sum = _read_head(file, fingerprint)
     payload = file.read(head.n_bytes)
     if file.read(SUM.size) != SUM.pack(zlib.crc32(payload, sum)):
@@ -129,8 +133,8 @@ def read(file: BinaryIO, fingerprint: bytes) -> tuple[Head, bytes]:
 
 
 def _read_head(file: BinaryIO, fingerprint: bytes) -> tuple[Head, int]:
-    """The head, and the running sum up to the payload. Damage is told from strangeness by the sum, so that a
-    flipped bit in the fingerprint does not pass for another model."""
+    """The head, and the running sum up to the payload. The sum is checked first, so that a flipped bit in the
+    fingerprint does not pass for another model."""
     size = os.fstat(file.fileno()).st_size
     fixed = file.read(HEAD.size)
     if not fixed.startswith(MAGIC):

@@ -1,6 +1,6 @@
 """What one request of a client costs: added up from the events of all its generations.
 
-Whoever receives requests sets CURRENT; the generations submitted in that context are put on its account.
+The HTTP side sets CURRENT; generations submitted in that context are put on its account.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from server.engine.events import Committed, Event, Started, Tally
 
 @dataclass
 class Account(Tally):
-    """Of the request with this id, so far. The prompt of several replies counts for each. For the event loop
-    only."""
+    """Tokens of the request with this id so far. A prompt of several replies counts for each. For the event
+    loop only."""
 
     id: str = field(kw_only=True)
     n_generations: int = 0

@@ -16,8 +16,10 @@ WORTH_SHARING = 32  # prompt tokens: to evaluate fewer takes less than the wait 
 
 def step_aside(state: EngineState) -> None:
     """End the sessions that only precompute when they are done, or when a reply is asked for."""
-    asked = any(not session.request.precompute for session in state.sessions)
-    for session in [one for one in state.sessions if one.request.precompute]:
+    sessions = state.sessions
+    precomputing = [session for session in sessions if session.request.precompute]
+    asked = len(precomputing) < len(sessions)
+    for session in precomputing:
         begun = session.seq != NO_SEQ
         if begun and session.n_pending <= 1:
             endings.finish(state, session, "stop")
@@ -41,7 +43,9 @@ def admit(state: EngineState) -> None:
         state.active.append(session)
         session.seq = place.seq
         session.n_kv = state.sequences.take(place)
-        session.mark_at = _mark_at(state, session)
+        if not session.request.precompute:
+            n_prompt = len(session.tokens)
+            session.mark_at = state.sequences.checkpoints.mark_at(session.seq, session.n_kv, n_prompt)
         state.residence.make_way(session.n_pending)
         if session.request.n_beams > 1:
             state.searches.begin(session, _further_sequences(state, session))
@@ -111,12 +115,6 @@ def _further_sequences(state: EngineState, session: Session) -> list[int]:
     n = state.searches.n_conversations(session.request) - 1
     taken = (state.residence.place_empty(session.request.salt) for _ in range(n))
     return [place.seq for place in taken if place is not None]
-
-
-def _mark_at(state: EngineState, session: Session) -> int:
-    if session.request.precompute:
-        return 0
-    return state.sequences.checkpoints.mark_at(session.seq, session.n_kv, len(session.tokens))
 
 
 def _missing(state: EngineState, works: list[Work]) -> int:

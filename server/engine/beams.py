@@ -1,11 +1,10 @@
-"""Beam search: which of many continuations to follow, and when the likeliest is known. Pure.
+"""Beam search: which continuations to follow, and when the likeliest is known. Pure.
 
 The rules are those of Hugging Face transformers' generate() with its defaults (length_penalty 1 and
 early_stopping False): beams of one length are compared by summed logprob, ended ones by the mean over their
 tokens, the stop token included, since sums favour short texts (Wu et al., arXiv:1609.08144, section 7;
 Stahlberg and Byrne, arXiv:1908.10090). A beam ends when a stop token is among the n best continuations. The
-search is over when n beams have ended and the best of those that go on has no better mean than the worst of
-them.
+search is over when n beams have ended and no live beam has a better mean than the worst of them.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ Scores: TypeAlias = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Beam:
-    """tokens: what it has generated; score: the sum of their logprobs. constraint is past all of them; it is
-    the only part that changes, and belongs to one live beam."""
+    """tokens: generated ones; score: the sum of their logprobs. constraint: has accepted all of them; it
+    changes with its beam, and belongs to one live beam only."""
 
     tokens: tuple[int, ...] = ()
     score: float = 0.0
@@ -44,8 +43,8 @@ class Beam:
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
-    """One more token for the beam with the index `parent`, and the score that it has then."""
+class Continuation:
+    """One more token for the beam with the index `parent`, and the beam's score with it."""
 
     parent: int
     token: int
@@ -56,8 +55,8 @@ def allowed_logprobs(
     row: Row, sampling: SamplingParams, n_generated: int, constraint: Constraint | None
 ) -> Scores:
     """(vocab size,): logprob of each token, minus infinity where it may not follow. logit_bias changes the
-    distribution; min_tokens and the constraint only forbid, so that scores remain the model's opinion of a
-    text. A constraint that leaves nothing beside the other two alone counts."""
+    distribution; min_tokens and the constraint only forbid, so that scores stay the model's. Where the
+    constraint allows only what the other two exclude, it alone counts."""
     edited = row.astype(np.float64)
     for token, bias in sampling.logit_bias:
         edited[token] += bias
@@ -69,44 +68,43 @@ def allowed_logprobs(
     if constraint is None:
         return logprobs
     mask = constraint.mask()
-    masked = np.where(mask, logprobs, -np.inf)
-    return (
-        masked if np.isfinite(masked.max()) else np.where(mask, _log_softmax(row.astype(np.float64)), -np.inf)
-    )
+    if not np.isfinite(logprobs[mask].max(initial=-np.inf)):
+        logprobs = _log_softmax(row.astype(np.float64))
+    return np.where(mask, logprobs, -np.inf)
 
 
-def best(rows: Sequence[Scores], scores: Sequence[float], n: int) -> list[Candidate]:
-    """The n best of each row together, best first; equals by beam, then by token id. scores: of the beams."""
-    found: list[Candidate] = []
+def best(rows: Sequence[Scores], scores: Sequence[float], n: int) -> list[Continuation]:
+    """The n best of each row, best first; ties by beam, then by token id. scores: of the beams."""
+    found: list[Continuation] = []
     for parent, (row, score) in enumerate(zip(rows, scores, strict=True)):
         k = min(n, len(row))
         ids = np.flatnonzero((row >= np.partition(row, len(row) - k)[len(row) - k]) & (row > -np.inf))
         order = np.lexsort((ids, -row[ids]))[:k]
-        found += [Candidate(parent, int(token), score + float(row[token])) for token in ids[order]]
+        found += [Continuation(parent, int(token), score + float(row[token])) for token in ids[order]]
     return sorted(found, key=lambda c: (-c.score, c.parent, c.token))
 
 
 class BeamSearch:
-    """The beams of one generation. live: those that go on, best first, all of one length."""
+    """The beams of one generation. live: those that have not ended, best first, all of one length."""
 
     def __init__(self, request: GenerationRequest, limit: int) -> None:
-        """limit: most tokens of a beam, at least 1; those that reach it end there."""
+        """limit: tokens at which a beam ends, at least 1."""
         self._request = request
         self._limit = limit
         self._ended: list[Beam] = []
         self.live = [Beam(constraint=self._constraint_after(()))]
 
     def advance(self, rows: Sequence[Row]) -> list[int]:
-        """One more token for every live beam. rows: logits after each of them. Returns, for each of the new
-        live beams, the index of the one that it continues."""
+        """Add a token to the live beams. rows: logits after each of them. Returns the index of the old beam
+        that each new live beam continues."""
         n, stop, sampling = self._request.n_beams, self._request.stop_tokens, self._request.sampling
         allowed = [
             allowed_logprobs(row, sampling, len(beam.tokens), beam.constraint)
             for row, beam in zip(rows, self.live, strict=True)
         ]
-        candidates = best(allowed, [beam.score for beam in self.live], n + len(stop))
-        self._ended += [self._grown(c, rows[c.parent]) for c in candidates[:n] if c.token in stop]
-        chosen = [c for c in candidates if c.token not in stop][:n]
+        found = best(allowed, [beam.score for beam in self.live], n + len(stop))
+        self._ended += [self._grown(c, rows[c.parent]) for c in found[:n] if c.token in stop]
+        chosen = [c for c in found if c.token not in stop][:n]
         grown = [self._grown(c, rows[c.parent]) for c in chosen]
         if grown and len(grown[0].tokens) >= self._limit:
             self._ended, chosen, grown = self._ended + grown, [], []
@@ -121,7 +119,7 @@ class BeamSearch:
         return len(self._ended) == self._request.n_beams and self._ended[-1].mean >= self.live[0].mean
 
     def decided(self) -> Beam:
-        """What the result begins with: all that can still be it have it in common. When done, the result."""
+        """The result when done; else the beginning that all beams have in common that may still be it."""
         if self.done:
             return self._ended[0]
         rivals = [beam.tokens for beam in [*self._ended[:1], *self.live]]
@@ -130,24 +128,24 @@ class BeamSearch:
             n += 1
         return Beam(rivals[0][:n], logprobs=self.live[0].logprobs[:n])
 
-    def _grown(self, candidate: Candidate, row: Row) -> Beam:
-        parent, token = self.live[candidate.parent], candidate.token
+    def _grown(self, one: Continuation, row: Row) -> Beam:
+        parent, token = self.live[one.parent], one.token
         logprobs = parent.logprobs
         if self._request.n_logprobs is not None:
             logprobs = (*logprobs, token_logprobs(row, token, self._request.n_logprobs))
-        return Beam((*parent.tokens, token), candidate.score, logprobs)
+        return Beam((*parent.tokens, token), one.score, logprobs)
 
-    def _constrained(self, chosen: Sequence[Candidate], grown: Sequence[Beam]) -> list[Beam]:
-        """The same with constraints: the last child of a beam takes its constraint over, the others begin
-        anew, since a constraint cannot be copied."""
+    def _constrained(self, chosen: Sequence[Continuation], grown: Sequence[Beam]) -> list[Beam]:
+        """The beams with constraints: the last child of a beam takes its constraint over, the others get new
+        ones, since a constraint cannot be copied."""
         if self._request.constraint is None:
             return list(grown)
-        heirs = {candidate.parent: i for i, candidate in enumerate(chosen)}
+        heirs = {one.parent: i for i, one in enumerate(chosen)}
         beams: list[Beam] = []
-        for i, (candidate, beam) in enumerate(zip(chosen, grown, strict=True)):
-            constraint = self.live[candidate.parent].constraint
-            if heirs[candidate.parent] == i and constraint is not None:
-                constraint.accept(candidate.token)
+        for i, (one, beam) in enumerate(zip(chosen, grown, strict=True)):
+            constraint = self.live[one.parent].constraint
+            if heirs[one.parent] == i and constraint is not None:
+                constraint.accept(one.token)
             else:
                 constraint = self._constraint_after(beam.tokens)
             beams.append(Beam(beam.tokens, beam.score, beam.logprobs, constraint))

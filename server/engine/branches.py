@@ -13,8 +13,8 @@ MAIN = 0
 
 @dataclass(frozen=True, slots=True)
 class Branches:
-    """depths[i]: how far node i is below the root, from 0. below[i]: the leaves below node i, by number;
-    n_leaves of them in all, MAIN the first."""
+    """depths[i]: of node i, 0 below the root. below[i]: numbers of the leaves below node i; there are
+    n_leaves, the first is MAIN."""
 
     depths: tuple[int, ...]
     below: tuple[tuple[int, ...], ...]
@@ -23,8 +23,8 @@ class Branches:
 
 @functools.lru_cache(1024)  # trees of a session are of few shapes
 def branches(parents: tuple[int, ...]) -> Branches:
-    """Of a tree whose parents come before their children. A first child continues its parent's way to a leaf,
-    every other one begins a new way, which all above it share."""
+    """Of a tree whose parents come before their children. A first child has its parent's first leaf, every
+    other child begins a new one, which is below all its ancestors."""
     depths: list[int] = []
     below: list[tuple[int, ...]] = []
     has_child = {ROOT}

@@ -11,14 +11,16 @@ from server.engine.state import EngineState
 from server.llama.backend import Batch
 
 
-def build(state: EngineState, works: Sequence[Work], planned: Planned) -> tuple[Batch, list[RowLayout]]:
-    """planned: one proposal for each work; to planned.width rows the step is padded as far as there is room.
-    Returns how the rows of each work are laid out, too."""
+def build(
+    state: EngineState, works: Sequence[Work], planned: Planned, n_held: int
+) -> tuple[Batch, list[RowLayout]]:
+    """The batch, and how the rows of each work are laid out in it. planned: one proposal for each work; to
+    planned.width rows the step is padded as far as there is room. n_held: cells in use."""
     batch, layouts = Batch(), list[RowLayout]()
     batch.fixed = any(state.limits.is_stable(work.session) for work in works)
     n_rows = sum(work.n_rows for work in works) + sum(map(len, planned.proposals))
     width, n_ctx = planned.width, state.backend.n_ctx
-    missing = width - n_rows if state.n_held() + width <= state.backend.n_cells else 0
+    missing = width - n_rows if n_held + width <= state.backend.n_cells else 0
     for work, proposal in zip(works, planned.proposals, strict=True):
         layout, session = NO_LAYOUT, work.session
         if not work.completes:

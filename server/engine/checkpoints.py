@@ -1,23 +1,23 @@
-"""Going back where sequences cannot be trimmed: spare sequences that keep the state a conversation had.
+"""Going back where sequences cannot be trimmed: spare sequences that keep earlier states of a conversation.
 
-A recurrent or hybrid model has a state beside its cells, or instead of them, which is as long as the sequence
-and cannot be made shorter. To keep one costs nothing until the sequence goes on: llama.cpp shares it until
-then, and then copies it (docs/adr/0011). Two are kept of a conversation: from before a step with guesses, and
-from near the end of a prompt, where the next turn, or another reply to the same prompt, may have to begin.
+A recurrent or hybrid model has a state beside its cells, or instead of them, which covers the whole sequence
+and cannot be shortened. A kept state is shared until the sequence goes on, then llama.cpp copies it
+(docs/adr/0011). Two are kept per conversation: from before a step with guesses, and from near the end of a
+prompt, where the next turn, or another reply to the prompt, may begin.
 """
 
 from __future__ import annotations
 
 from server.llama.backend import Backend
 
-STEP, TURN = 0, 1  # what a conversation's spare sequences are for
+STEP, TURN = 0, 1  # what a conversation's spare sequences keep: the state before a step, that at its mark
 MARGIN = 16  # tokens at the end of a prompt that a template may write differently in the next turn
-WORTH = 64  # tokens that a mark has to be beyond the last one: it takes a step of its own
+WORTH = 64  # tokens from one mark to the next, at least: each splits a prompt step in two
 
 
 class Checkpoints:
-    """Of the first n_main sequences, with n_each spare ones for each: 0 for none of all this, 1 for steps
-    only, 2. The spare ones are those from n_main on."""
+    """Of the first n_main sequences; the spare ones follow, n_each for each: 0 for no checkpoints, 1 for
+    steps only, 2 for steps and marks."""
 
     def __init__(self, backend: Backend, n_main: int, n_each: int) -> None:
         self._backend = backend
@@ -30,20 +30,20 @@ class Checkpoints:
         return self._n_each > STEP
 
     def before_guesses(self, seq: int) -> None:
-        """Remember the state that the sequence has now, to go back to."""
+        """Keep the present state, for back()."""
         self._backend.copy(seq, self._spare(seq, STEP), 0, 0)
 
     def back(self, seq: int, length: int) -> None:
-        """As before the guesses, when it had that length."""
+        """Go back to the state before the guesses, at this length."""
         self._become(seq, self._spare(seq, STEP), length)
 
     def mark_at(self, seq: int, n_held: int, n_prompt: int) -> int:
-        """After which token of a prompt a mark is worth it, 0 if nowhere; the first n_held are there."""
+        """Token of a prompt after which a mark is worth it, 0 for none. n_held: tokens that are cached."""
         at = n_prompt - MARGIN
         return at if self._n_each > TURN and at > n_held and at - self._marks[seq] >= WORTH else 0
 
     def mark(self, seq: int, length: int) -> None:
-        """Later sessions may go on from here, whatever comes behind it; until the next mark."""
+        """Keep the present state, of this length, for later sessions to go on from; until the next mark."""
         self._backend.copy(seq, self._spare(seq, TURN), 0, 0)
         self._marks[seq] = length
 
@@ -52,13 +52,13 @@ class Checkpoints:
         return self._marks[seq]
 
     def copy(self, source: int, target: int, length: int) -> None:
-        """Give an empty sequence all of another one, or what that had at its mark."""
+        """Copy to an empty sequence all of another one, or what that held at its mark."""
         self._backend.copy(source, target, 0, length)
         if length == self._marks[source]:
             self._become(target, self._spare(source, TURN), length)
 
     def trim(self, seq: int, length: int) -> None:
-        """To nothing, to the mark, or to all that it holds. Raises BackendError for any other length."""
+        """Trim to nothing, to the mark, or to all that is held. Raises BackendError for any other length."""
         if length and length == self._marks[seq]:
             self._become(seq, self._spare(seq, TURN), length)
         else:
@@ -70,7 +70,7 @@ class Checkpoints:
             self._marks[seq] = 0
 
     def _become(self, seq: int, spare: int, length: int) -> None:
-        """Take the state over first: then the cells behind it can go, too."""
+        """Take a spare one's state over. It comes first: only then the cells behind it can go."""
         self._backend.copy(spare, seq, length, length)
         self._backend.trim(seq, length)
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from server.engine import endings
-from server.engine.decide import committed_event, decide, logprobs_of
+from server.engine.events import Committed
 from server.engine.proposer import Proposal
+from server.engine.rejection import judge
 from server.engine.scheduler import Work
 from server.engine.sequences import RowLayout
 from server.engine.session import Session
 from server.engine.state import EngineState
+from server.engine.verify import Verdict, verify
 from server.errors import DuoError
 from server.llama.backend import Logits
+from server.sampling.draw import Distribution
+from server.sampling.logprobs import TokenLogprobs, token_logprobs
 
 
 def commit(
@@ -38,7 +42,7 @@ def commit(
 def _verify(state: EngineState, work: Work, proposal: Proposal, layout: RowLayout, rows: Logits) -> None:
     """rows: logits after the last committed token, after each node of the proposal, and of padding."""
     session = work.session
-    verdict = decide(session, proposal, rows, by_rejection=state.limits.by_rejection)
+    verdict = _decide(session, proposal, rows, by_rejection=state.limits.by_rejection)
     if len(verdict.nodes) < len(proposal) or layout.n_pad or layout.n_shadows:
         state.sequences.settle(session, layout, verdict.nodes)
     else:
@@ -46,8 +50,7 @@ def _verify(state: EngineState, work: Work, proposal: Proposal, layout: RowLayou
     session.commit(verdict, proposal, state.clock())
     if session.drafts:
         state.proposer.committed(session.id, len(verdict.tokens), proposal, verdict.nodes)
-    logprobs = logprobs_of(session.request.n_logprobs, verdict, rows)
-    state.emit(session.id, committed_event(verdict, proposal, logprobs))
+    state.emit(session.id, _committed(verdict, proposal, rows, session.request.n_logprobs))
     if reason := session.end_reason():
         endings.finish(state, session, reason)
 
@@ -59,3 +62,41 @@ def _advance(state: EngineState, session: Session, rows: Logits) -> None:
         state.emit(session.id, advance.committed)
     if advance.reason:
         endings.finish(state, session, advance.reason)
+
+
+def _decide(session: Session, proposal: Proposal, rows: Logits, *, by_rejection: bool) -> Verdict:
+    """rows: logits after the last committed token, then after each node of the proposal. The session's
+    sampler advances by what is committed. by_rejection: by the rule of rejection.py."""
+    sampler, position, stop = session.sampler, session.position, session.request.stop_tokens
+    sampling = session.request.sampling
+
+    def draw(node: int, i: int) -> int:
+        return sampler.choose(rows[1 + node], position + i)
+
+    def target(i: int) -> Distribution:
+        if i:
+            sampler.accept(proposal.tokens[i - 1])
+        return sampler.distribution(rows[i], position + i)
+
+    if not by_rejection or sampling.mirostat:
+        return verify(proposal, draw, stop, session.n_left)
+    randomness = sampling.seed, position
+    verdict = judge(proposal.tokens, proposal.drafted, target, randomness, stop, session.n_left)
+    sampler.accept(verdict.tokens[-1])
+    return verdict
+
+
+def _committed(verdict: Verdict, proposal: Proposal, rows: Logits, n_top: int | None) -> Committed:
+    """What the caller is told. rows: as above; n_top: logprobs beside that of each token, None for none."""
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    if n_top is not None:
+        read = (0, *(1 + node for node in verdict.nodes))  # the row that each token was drawn from
+        logprobs = tuple(
+            token_logprobs(rows[i], token, n_top) for i, token in zip(read, verdict.tokens, strict=False)
+        )
+    if not proposal:
+        return Committed(verdict.tokens, (None,) * len(verdict.tokens), logprobs=logprobs)
+    sources = [proposal.sources[node] for node in verdict.nodes]
+    rejected = tuple(t for i, t in enumerate(proposal.tokens) if i not in verdict.nodes)
+    padding = (None,) * (len(verdict.tokens) - len(verdict.nodes))
+    return Committed(verdict.tokens, (*sources, *padding), len(proposal), rejected, logprobs)

@@ -1,40 +1,37 @@
-"""States of conversations that rest in the KV cache, copied while nothing else is to be done: when one has to
-leave, its state is in host memory already. Pure."""
+"""States of idle conversations, copied from the KV cache to host memory before they have to leave it.
+Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-
-
-@dataclass(frozen=True, slots=True)
-class _Copy:
-    tokens: tuple[int, ...]
-    data: bytes
 
 
 class Copies:
-    """One for each sequence at most, of the tokens that it had then."""
+    """At most one for each sequence, with the tokens that it is of."""
 
     def __init__(self) -> None:
-        self._by_seq: dict[int, _Copy] = {}
+        self._by_seq: dict[int, tuple[tuple[int, ...], bytes]] = {}
 
     @property
     def n_bytes(self) -> int:
-        return sum(len(copy.data) for copy in self._by_seq.values())
+        return sum(len(data) for _, data in self._by_seq.values())
 
     def put(self, seq: int, tokens: Sequence[int], data: bytes) -> None:
-        self._by_seq[seq] = _Copy(tuple(tokens), data)
+        self._by_seq[seq] = tuple(tokens), data
 
-    def get(self, seq: int, tokens: Sequence[int]) -> bytes | None:
-        """The state, if it is of these tokens."""
-        copy = self._by_seq.get(seq)
-        return copy.data if copy is not None and copy.tokens == tuple(tokens) else None
+    def has(self, seq: int, tokens: Sequence[int]) -> bool:
+        """Whether there is a state of exactly these tokens."""
+        return seq in self._by_seq and self._by_seq[seq][0] == tuple(tokens)
+
+    def take(self, seq: int, tokens: Sequence[int]) -> bytes | None:
+        """Drop the sequence's copy, and return it if it is of exactly these tokens."""
+        copied, data = self._by_seq.pop(seq, ((), b""))
+        return data if data and copied == tuple(tokens) else None
 
     def drop(self, seq: int) -> None:
         self._by_seq.pop(seq, None)
 
-    def shrink(self, most_bytes: int) -> None:
-        """Drop until no more than that is left, the latest first."""
-        while self._by_seq and self.n_bytes > most_bytes:
+    def shrink(self, budget_bytes: int) -> None:
+        """Drop the latest copies until the others fit."""
+        while self._by_seq and self.n_bytes > budget_bytes:
             self._by_seq.popitem()

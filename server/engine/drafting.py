@@ -41,13 +41,16 @@ def shift_full(state: EngineState) -> None:
             open_session(state, session)
 
 
-def propose(state: EngineState, works: list[Work]) -> Planned:
-    """One proposal per work: guesses for the sessions that draw a token in this step, else NOTHING."""
+def propose(state: EngineState, works: list[Work], n_held: int) -> Planned:
+    """One proposal per work: guesses for the sessions that draw a token in this step, else NOTHING. n_held:
+    cells in use."""
     drafting = [work for work in works if work.completes and work.session.drafts]
     if not drafting:
         return Planned([NOTHING] * len(works))
     n_rows = sum(work.n_rows for work in works)
-    planned = state.proposer.propose([_ask(work) for work in drafting], n_rows, state.n_held())
+    planned = state.proposer.propose([_ask(work) for work in drafting], n_rows, n_held)
+    if len(drafting) == n_rows:
+        return planned
     given = {work.session.id: one for work, one in zip(drafting, planned.proposals, strict=True)}
     width = planned.width if all(work.n_pending == 1 for work in works) else 0
     return Planned([given.get(work.session.id, NOTHING) for work in works], width, planned.spent_s)
@@ -63,11 +66,11 @@ def _may_draft(state: EngineState, session: Session) -> bool:
 
 
 def _ask(work: Work) -> Ask:
-    session, constraint = work.session.id, work.session.constraint
+    id, limit, constraint = work.session.id, work.n_draft, work.session.constraint
     if constraint is None:
-        return Ask(session, work.n_draft, n_pending=work.n_pending)
+        return Ask(id, limit, n_pending=work.n_pending)
 
     def allows(tokens: Sequence[int]) -> bool:
         return constraint.n_allowed(tokens) == len(tokens)
 
-    return Ask(session, work.n_draft, constraint.forced() if work.n_draft else (), allows, work.n_pending)
+    return Ask(id, limit, constraint.forced() if limit > 0 else (), allows, work.n_pending)

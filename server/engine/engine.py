@@ -87,11 +87,12 @@ class Engine:
         if not works:
             return bool(state.active)
         works = make_room(state, works)
-        planned = propose(state, works)
-        batch, layouts = build(state, works, planned)
+        n_held = state.n_held()
+        planned = propose(state, works, n_held)
+        batch, layouts = build(state, works, planned, n_held)
         batch.meanwhile = self.meanwhile
         try:
-            logits = meter.decode(batch, works)
+            logits = meter.decode(batch, works, n_held)
         except BackendError as error:
             for work in works:
                 endings.fail(state, work.session, error)
@@ -123,5 +124,13 @@ class Engine:
         self._residence.save_all(timeout_s)
 
     def check(self) -> None:
-        """Raises AssertionError unless an idle engine holds no session and the KV cache is as it is known."""
-        self._state.check()
+        """Raises AssertionError unless no session is left and the KV cache holds what is known of it."""
+        state = self._state
+        assert not state.active, "active sessions"
+        assert not state.waiting, "waiting sessions"
+        assert state.cache.n_busy == 0, "busy sequences"
+        for seq, resting in state.residence.resting().items():
+            assert state.backend.length(seq) == len(resting.tokens), f"other cells than known in {seq}"
+        state.sequences.check()
+        assert state.searches.idle(), "beam searches"
+        assert state.proposer.idle(), "open sessions at the proposer"

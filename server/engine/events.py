@@ -24,10 +24,9 @@ class Started:
 class Committed:
     """One step's tokens for this session, at least one.
 
-    sources[i] names the drafter whose guess tokens[i] confirms, None where the target chose it unaided.
-    n_drafted tokens were verified in this step; rejected holds those that did not match, in order.
-    logprobs has one entry per token if the request asks for them.
-    A stop token, if one was chosen, is the last of `tokens`.
+    sources[i]: the drafter that guessed tokens[i], None if nobody did. n_drafted: tokens verified in this
+    step; rejected: those that did not match, in order. logprobs: one per token if the request asks for them.
+    A stop token is the last of `tokens`.
     """
 
     tokens: tuple[int, ...]
@@ -59,7 +58,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class DrafterCount:
-    """What one drafter contributed to one generation: tokens verified, and of those accepted."""
+    """Tokens of one drafter in one generation: verified, and of those accepted."""
 
     drafted: int = 0
     accepted: int = 0
@@ -70,12 +69,10 @@ class DrafterCount:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """Times in milliseconds. prompt_ms: admission to first committed token; predicted_ms: from there on.
-
-    n_prompt counts all prompt tokens, n_cached those reused; n_predicted counts committed tokens, the stop
-    token included; n_steps the decode steps that committed them. accepted_per_step[i] counts the steps with
-    drafts of which i were accepted. truncated: the middle of the context was dropped on the way.
-    """
+    """prompt_ms: admission to first committed token; predicted_ms: first to last. n_prompt: all prompt
+    tokens; n_cached: those reused; n_predicted: committed tokens, a stop token included; n_steps: steps that
+    committed them. accepted_per_step[i]: steps with drafts of which i were accepted. truncated: tokens in the
+    middle of the context were dropped."""
 
     n_prompt: int
     n_cached: int
@@ -92,7 +89,7 @@ class Stats:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The end. 'stop': a stop token; 'length': max_tokens or the context; 'cancelled': by the caller."""
+    """'stop': a stop token; 'length': max_tokens or the end of the context; 'cancelled': by the caller."""
 
     reason: FinishReason
     stats: Stats
@@ -100,7 +97,7 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The generation ended by an error inside the server."""
+    """The generation ended with an error."""
 
     error: DuoError
 

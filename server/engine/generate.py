@@ -18,12 +18,12 @@ class Generation(Protocol):
 
     @property
     def more(self) -> bool:
-        """Whether the next event is here already, so that both may be told together."""
+        """Whether the next event is here already."""
         ...
 
     def cancel(self, keep: int | None = None) -> None:
-        """Stop within one step; safe at any time and twice. `keep` generated tokens stay in the prompt
-        cache (None: all); what lies beyond (after a stop string, say) is rolled back."""
+        """Stop within one step; safe at any time and twice. The reply is its first `keep` generated tokens
+        (None: all); those after a stop string, say, do not stay cached."""
         ...
 
 

@@ -11,9 +11,7 @@ from server.engine.scheduler import Work
 from server.engine.state import EngineState
 from server.llama.backend import Batch, Logits
 
-PREFILL = (
-    32  # prompt rows from which a step tells what evaluating a token costs: with fewer the weights count
-)
+PREFILL = 32  # prompt rows from which a step tells what a prompt token costs: below, reading weights does
 N_OVERHEADS = 1024  # steps that the median overhead is taken of
 
 
@@ -32,15 +30,15 @@ class Meter:
     def begin(self) -> None:
         self._began = self._state.clock()
 
-    def decode(self, batch: Batch, works: Sequence[Work]) -> Logits:
-        """The batch decoded. Raises BackendError."""
+    def decode(self, batch: Batch, works: Sequence[Work], n_cells: int) -> Logits:
+        """The batch decoded. n_cells: in use before. Raises BackendError."""
         state = self._state
         self._plain = all(work.session.decodes and work.session.request.n_beams == 1 for work in works)
         began = state.clock()
         logits = state.backend.decode(batch)
         self._decode_s = state.clock() - began
         self._n_tokens = _n_tokens(works)
-        self._n_rows, self._n_cells = len(batch), state.n_held()
+        self._n_rows, self._n_cells = len(batch), n_cells
         n_prompt = len(batch) - sum(batch.wanted)
         if n_prompt >= PREFILL and not self._plain:
             state.residence.pace.evaluated(n_prompt, self._decode_s, self._n_cells)

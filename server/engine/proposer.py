@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple
 
 from server.engine.request import Speculation
 from server.sampling.draw import Distribution
@@ -20,8 +20,7 @@ ROOT = -1
 @dataclass(frozen=True, slots=True)
 class Proposal:
     """A small tree of guessed tokens. parents[i] < i or ROOT; siblings differ in token; sources[i] names
-    the drafter that guessed tokens[i]. drafted[i]: what tokens[i] was sampled from, where that decides over
-    it (rejection.py)."""
+    the drafter that guessed tokens[i]. drafted[i]: what tokens[i] was sampled from, for rejection.py only."""
 
     tokens: tuple[int, ...] = ()
     parents: tuple[int, ...] = ()
@@ -42,7 +41,7 @@ class Proposal:
         return None
 
     def tally(self, accepted: Sequence[int]) -> dict[str, tuple[int, int]]:
-        """By source: how many of its guesses are here, and how many of them are among the accepted nodes."""
+        """By source: how many nodes it guessed, and how many of these are among the accepted ones."""
         right = [self.sources[node] for node in accepted]
         return {source: (self.sources.count(source), right.count(source)) for source in set(self.sources)}
 
@@ -52,9 +51,9 @@ NOTHING = Proposal()
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Guesses wanted for a session in the step to come: at most `limit`. forced: tokens that must follow, by
-    the session's grammar; allows: whether a path of guesses may follow, None if anything may. n_pending: rows
-    of the session that are decoded anyway, before the guesses."""
+    """At most `limit` guesses wanted for a session in the next step. forced: tokens that must follow, by the
+    session's grammar; allows: whether a path of guesses may follow, None if any may. n_pending: rows of the
+    session that are decoded before the guesses in any case."""
 
     session: int
     limit: int
@@ -63,8 +62,7 @@ class Ask:
     n_pending: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Planned:
+class Planned(NamedTuple):
     """The guesses of a step, one proposal per session. width: rows that the step has after padding, 0: no
     padding. spent_s: seconds that a draft model worked, or the lead waited, for the proposals."""
 
@@ -78,8 +76,7 @@ class Planned:
         return any(map(len, self.proposals))
 
 
-@dataclass(frozen=True, slots=True)
-class TimedStep:
+class TimedStep(NamedTuple):
     """A step without prompt rows: n_rows rows were decoded in decode_s seconds with n_cells cells of the KV
     cache in use; the whole step took step_s seconds and committed n_tokens tokens of n_sessions sessions."""
 
@@ -91,13 +88,12 @@ class TimedStep:
     n_sessions: int
 
 
-class Proposer(Protocol):
-    """Where guesses come from. They may be stale or wrong: verification decides. Never blocks on a peer, but
-    for a bounded wait that it expects to pay."""
+class Proposer:
+    """Where guesses come from; this one has none. They may be stale or wrong: verification decides. Never
+    blocks on a peer, but for a bounded wait that it expects to pay."""
 
     def drain(self) -> None:
         """Take in what arrived since the last step."""
-        ...
 
     def open(
         self,
@@ -109,58 +105,25 @@ class Proposer(Protocol):
     ) -> None:
         """A session begins. `tokens` is the engine's own list and grows as tokens are committed; tokens[i] is
         drawn with the noise of position i + n_dropped."""
-        ...
 
     def propose(self, asks: Sequence[Ask], n_rows: int, n_cells: int) -> Planned:
         """Guesses for what follows the committed tokens, one proposal per ask, to be decoded beside n_rows
         rows with n_cells cells of the KV cache in use."""
-        ...
+        return Planned([NOTHING] * len(asks))
 
     def committed(self, session: int, n: int, proposal: Proposal, accepted: Sequence[int]) -> None:
         """The last n tokens of the session's list are new. They were verified together with `proposal`, of
         which the nodes with indices `accepted` were right."""
-        ...
 
     def stepped(self, planned: Planned, step: TimedStep) -> None:
         """What became of a step without prompt rows; planned: its guesses, one proposal per session."""
-        ...
 
     def close(self, session: int, *, keep: bool) -> None:
         """The session ended. keep: the conversation may go on."""
-        ...
 
     def idle(self) -> bool:
         """Whether no session is open (for check())."""
-        ...
-
-
-class NoProposer:
-    """A server without drafts."""
-
-    def drain(self) -> None:
-        pass
-
-    def open(
-        self,
-        session: int,
-        tokens: Sequence[int],
-        sampling: SamplingParams,
-        bounds: Speculation,
-        n_dropped: int = 0,
-    ) -> None:
-        pass
-
-    def propose(self, asks: Sequence[Ask], n_rows: int, n_cells: int) -> Planned:
-        return Planned([NOTHING] * len(asks))
-
-    def committed(self, session: int, n: int, proposal: Proposal, accepted: Sequence[int]) -> None:
-        pass
-
-    def stepped(self, planned: Planned, step: TimedStep) -> None:
-        pass
-
-    def close(self, session: int, *, keep: bool) -> None:
-        pass
-
-    def idle(self) -> bool:
         return True
+
+
+NoProposer = Proposer  # a server without drafts

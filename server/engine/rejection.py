@@ -2,12 +2,11 @@
 (Leviathan, Kalman, Matias, arXiv:2211.17192; Chen et al., arXiv:2302.01318).
 
 For synchronous drafting in the lead's own process only. The rule gives the target's distribution if, and only
-if, each guess is a sample of the q that is held against it and whether a guess is there to be judged does not
-depend on what it is. An asynchronous drafter breaks the second condition: which of its guesses arrive in time
-depends on timing, timing on how it went so far, and so the set that is judged is biased; a dishonest or
-outdated q breaks the first. `verify` needs neither condition, and a text that does not depend on drafts at
-all; here the distribution does not, but the text does. A greedy guess is a sample of q only if q gives that
-token all the probability.
+if, each guess is a sample of its q, and whether a guess is judged does not depend on its token. A dishonest
+or outdated q breaks the first condition. An asynchronous drafter breaks the second: its guesses arrive in
+time or not depending on how drafting went so far, so those that are judged are biased. `verify` needs neither
+condition, and its text does not depend on drafts; here only the distribution does not. A greedy guess is a
+sample of q only if q gives its token all the probability.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from server.sampling.draw import Distribution, Floats
 from server.sampling.noise import uniform
 
 ACCEPT, RESIDUAL = 0x616363, 0x726573
-"""Which of a position's numbers decide over a guess, and draw what replaces it. Both must be independent of
-the noise that the guess itself was sampled with, and are."""
+"""Streams of a position's noise: one decides over a guess, one draws what replaces it. Both are independent
+of the noise that the guess was sampled with."""
 
 
 def judge(
@@ -35,11 +34,11 @@ def judge(
 ) -> Verdict:
     """Accept or replace a linear chain of guesses. Pure but for `target`.
 
-    guesses[i] was sampled from drafted[i]; ValueError if that says it cannot have been. target(i) is the
+    guesses[i] was sampled from drafted[i]; ValueError if it has no probability there. target(i): the
     distribution, after the samplers, of the i-th new token after guesses[:i]; called once per committed
     token, in order, so it may advance a sampler by guesses[i - 1] first. randomness: (seed, position of the
-    first new token). Ends at the first guess that is replaced, one token after the last guess, at a stop
-    token, or after `limit` >= 1 tokens. The verdict's nodes count the accepted guesses.
+    first new token). Ends at the first replaced guess, one token after the last guess, at a stop token, or
+    after `limit` >= 1 tokens. The verdict's nodes count the accepted guesses.
     """
     seed, position = randomness
     tokens: list[int] = []

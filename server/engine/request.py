@@ -16,11 +16,10 @@ Exactness: TypeAlias = Literal["default", "width-stable"]
 class Speculation:
     """What one request says about drafts. None is the server's default.
 
-    n_max: most drafted tokens verified per step, 0 none; n_min: fewer than that are not worth verifying;
-    p_min: guesses on paths less likely than this are left out; drafters: only guesses of these (ids, or
-    names without the part after the host); prediction: what the client expects the reply to be.
-    exactness "width-stable": every step has one width, so that the bits do not depend on drafts. salt: that
-    of the request; lookups know texts with the same one only.
+    n_max: most drafted tokens verified per step, 0 none; n_min: fewer are not verified; p_min: guesses on
+    paths less likely than this are left out; drafters: only guesses of these (ids, or names without the part
+    after the host); prediction: what the client expects the reply to be. exactness "width-stable": every
+    step has one width, so that the bits do not depend on drafts. salt: lookups know texts of this salt only.
     """
 
     n_max: int | None = None
@@ -36,15 +35,14 @@ class Speculation:
 class GenerationRequest:
     """One completion to generate.
 
-    prompt: token ids, at least one. max_tokens: None generates until the context ends. stop_tokens: ids
-    that end the generation; such a token is reported in the last `Committed` event, never as text.
-    constraint makes a fresh grammar state. n_logprobs: None for none, else how many of the likeliest tokens
-    to report beside the chosen one (0 to 20). n_keep: a reply that reaches the end of the context goes on,
-    half of the tokens after the first n_keep forgotten; None: it ends there. n_beams > 1: search for the
-    likeliest reply instead of drawing one (beams.py); not together with n_keep. salt: what is cached is
-    shared among requests with the same one only. precompute: only evaluate the prompt, while no reply is
-    asked for; it is cancelled as soon as one is. patient: it waits in the queue while replies are generated,
-    and is cancelled only once it has begun.
+    prompt: token ids, at least one. max_tokens: None generates until the context ends. stop_tokens: ids that
+    end the generation; such a token is in the last `Committed` event, never in the text. constraint: makes a
+    new grammar state. n_logprobs: likeliest tokens to report beside the chosen one (0 to 20), None for no
+    logprobs. n_keep: a reply that reaches the end of the context goes on, half of the tokens after the first
+    n_keep dropped; None: it ends there. n_beams > 1: search for the likeliest reply instead of drawing one
+    (beams.py); not together with n_keep. salt: only requests of one salt share what is cached. precompute:
+    only evaluate the prompt, while no reply is asked for; it is cancelled as soon as one is. patient: it
+    waits in the queue while replies are generated, and is cancelled only once it has begun.
     """
 
     prompt: Sequence[int]

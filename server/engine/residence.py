@@ -1,8 +1,7 @@
-"""Where conversations live: in the KV cache while there is room, then as snapshots in host memory and on
-disk.
+"""Where conversations are: in the KV cache while there is room, else as snapshots in host memory and on disk.
 
-The engine asks for a place for a session and gives it back; what has to leave the KV cache on the way is
-saved, what is found in a lower tier comes back if that beats evaluating it again by what both took here.
+The engine claims a sequence for a session and releases it. What leaves the KV cache for it is saved; a
+snapshot is loaded if that takes less time than evaluating its tokens again.
 """
 
 from __future__ import annotations
@@ -13,18 +12,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from server.cache.catalogue import Found
 from server.cache.prefix import Evicted, PrefixCache, Reuse
-from server.cache.snapshots import Found, Snapshots
+from server.cache.snapshots import Snapshots
 from server.engine.copies import Copies
-from server.engine.pace import Pace
+from server.engine.move_costs import MoveCosts
 from server.engine.sequences import Sequences
 from server.errors import BackendError
 from server.llama.backend import Backend
 
 logger = logging.getLogger("duo.cache")
 
-WORTH_SAVING = 64  # tokens: fewer are evaluated in about a step
-LONG = 512  # new tokens: for fewer nobody has to leave before it is known what leaving costs
+WORTH_SAVING = 64  # tokens: fewer are evaluated in about one step, like PrefixCache's ONE_STEP
+LONG = 512  # new tokens: only for more does anybody leave before it was measured what leaving costs
 LATER: Literal["later"] = "later"
 
 Placed: TypeAlias = Reuse | Literal["later"] | None
@@ -32,52 +32,47 @@ Placed: TypeAlias = Reuse | Literal["later"] | None
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Where what was learned of the pace is kept over a restart. recall: what keep was given, or anything."""
+    """Keeps MoveCosts over a restart. recall: what keep was given, or anything else."""
 
     recall: Callable[[], object]
     keep: Callable[[list[float]], None]
 
 
 class Residence:
-    """The bookkeeping of PrefixCache, carried out."""
+    """Does what PrefixCache decides."""
 
-    def __init__(
-        self,
-        backend: Backend,
-        sequences: Sequences,
-        n_held: Callable[[], int],
-    ) -> None:
-        """n_held: cells in use, by busy sequences too."""
+    def __init__(self, backend: Backend, sequences: Sequences, n_held: Callable[[], int]) -> None:
+        """n_held: cells in use, those of busy sequences included."""
         self._backend = backend
         self._n_held = n_held
         self._sequences = sequences
-        self.snapshots: Snapshots | None = None  # the tiers below
+        self.snapshots = Snapshots(memory_bytes=0)  # the tiers below: none
         self._kept: Kept | None = None
         self._copies = Copies()
         self.cache = PrefixCache(sequences.n_main, partial=backend.can_trim)
-        self.pace = Pace()
+        self.pace = MoveCosts()
 
     def save_to(self, snapshots: Snapshots, kept: Kept | None) -> None:
-        """The tiers below, and where the pace is known from; to be said before the first request."""
+        """Set the tiers below, and recall what moving costs. Before the first request."""
         self.snapshots, self._kept = snapshots, kept
         if kept is not None:
             self.pace.recall(kept.recall())
 
     def place(self, tokens: list[int], salt: str, busy: Mapping[int, list[int]]) -> Placed:
-        """A sequence that holds as much of the prompt as is to be had, claimed; LATER: it is on its way from
-        disk; None: all are busy."""
+        """Claim a sequence that holds as much of the prompt as any tier has. LATER: that is being read from
+        disk; None: all sequences are busy."""
         if self.cache.n_busy == self._sequences.n_main:
             return None
         found = self._found(tokens, salt, busy)
         self._fit_copies()
         if found is not None and found.tier != "memory":
-            if self.snapshots is not None:
-                self.snapshots.fetch(found.key)
+            self.snapshots.fetch(found.key)
             return LATER
         reuse = self.cache.take(tokens, busy, salt=salt)
         if reuse is None:
             return None
-        data = self._payload(found)  # before anything is saved, which may push it out of memory
+        # before anything is saved, which may push it out of memory
+        data = self.snapshots.get(found.key, found.length) if found else None
         for leaving in (reuse.evicted, reuse.lost):
             self._save(leaving)
         self._copies.drop(reuse.seq)
@@ -87,31 +82,26 @@ class Residence:
         return Reuse(reuse.seq, n_loaded, reuse.seq)
 
     def make_way(self, n_tokens: int) -> None:
-        """So many tokens are to be evaluated now: have those who rest leave for host memory, if that pays."""
-        if self.snapshots is None or not self.snapshots.memory_bytes:
+        """Before n_tokens are evaluated: move idle conversations to host memory, while that pays."""
+        if not self.snapshots.memory_bytes:
             return
         if not self.pace.cell_bytes and n_tokens <= LONG:
             return
         n_moves = 1 if all(self._is_safe(one) for one in self._worth_saving()) else 2
         while self.pace.leaving_pays(n_tokens, n_moves) and (resting := self.cache.idle()):
-            n = len(resting[-1].tokens)
-            if not self._is_safe(resting[-1]) and not self.snapshots.keeps(
-                n, n * self.pace.cell_bytes, idle=self.n_places
-            ):
-                return  # it would take the place of one that is likely to come back
+            if not self._is_safe(resting[-1]) and not self._keeps(resting[-1], idle=self.n_places):
+                return  # it would push out one that may come back as soon
             self.evict()
 
-    def at_work(self, is_so: bool) -> None:
-        """Whether there is anything else to do: what is written behind gives way to it."""
-        if self.snapshots is not None:
-            self.snapshots.at_work(is_so)
+    def at_work(self, busy: bool) -> None:
+        """Whether the engine has anything to do: writing to disk gives way to it."""
+        self.snapshots.at_work(busy)
 
     def copy_ahead(self) -> bool:
-        """There is nothing else to do: copy the state of one conversation that rests in the KV cache, so that
-        it can leave at once; when all are, have one that may be continued next read from disk. Only where
-        host memory has room for it without anybody leaving that. Returns whether there was one, or one is
-        being read still."""
-        if self.snapshots is None or not self.snapshots.memory_bytes:
+        """While the engine is idle: copy the state of one idle conversation, so that it can leave the KV
+        cache at once; when all are copied, read one of the latest from disk. Uses free host memory only.
+        Returns whether a state was copied, or one is being read."""
+        if not self.snapshots.memory_bytes:
             return False
         self._fit_copies()
         for resting in self._worth_saving():
@@ -125,9 +115,8 @@ class Residence:
         return self.snapshots.fetch_ahead(self.n_places, self.snapshots.free_bytes - self._copies.n_bytes)
 
     def _fit_copies(self) -> None:
-        """Snapshots need the room first: they may have come from disk meanwhile."""
-        if self.snapshots is not None:
-            self._copies.shrink(self.snapshots.free_bytes)
+        """Leave room to snapshots, which may have come from disk meanwhile."""
+        self._copies.shrink(self.snapshots.free_bytes)
 
     def place_alone(self, salt: str) -> Reuse | None:
         """An empty sequence of an empty KV cache."""
@@ -144,7 +133,7 @@ class Residence:
         return reuse
 
     def evict(self) -> bool:
-        """Make room in the KV cache at the least cost. False if nobody rests there."""
+        """Save and empty the idle conversation that is worth least. False if there is none."""
         evicted = self.cache.evict()
         if evicted is None:
             return False
@@ -153,29 +142,29 @@ class Residence:
         return True
 
     def resting(self) -> dict[int, Evicted]:
-        """What every sequence that is not busy holds, no tokens if it is free."""
+        """What every sequence that is not busy holds: no tokens if it is free."""
         free = {seq: Evicted(seq, [], "") for seq in range(self.n_places) if not self.cache.is_busy(seq)}
         return free | {one.seq: one for one in self.cache.idle()}
 
     def state(self, seq: int) -> bytes:
-        """What the KV cache holds of an idle sequence. Raises BackendError."""
+        """The state of an idle sequence. Raises BackendError."""
         return self._backend.save(seq)
 
     def erase(self, seq: int) -> None:
-        """Empty an idle sequence, for good. Raises ValueError if it is busy."""
+        """Empty an idle sequence without saving it. Raises ValueError if it is busy."""
         self.cache.erase(seq)
         self._copies.drop(seq)
         self._sequences.trim(seq, 0)
 
     def fits(self, n_tokens: int) -> bool:
-        """Whether a conversation of so many tokens may rest beside the busy sequences."""
+        """Whether a conversation of n_tokens has room beside the busy sequences."""
         n_busy = self._n_held() - self.cache.n_cells
         return n_busy + n_tokens <= self._backend.n_cells
 
     def restore(self, seq: int, tokens: list[int], data: bytes, salt: str) -> None:
-        """Have an idle sequence hold this conversation, which must fit. What it held goes to the lower tiers,
-        like whatever is in the way. Raises ValueError if it is busy, BackendError if the state cannot be
-        used; the sequence is free then."""
+        """Load this state, which must fit, into an idle sequence. What it held is saved, and so is what has
+        to make room. Raises ValueError if the sequence is busy, BackendError if the state cannot be used; the
+        sequence is free then."""
         self._save(self.resting().get(seq))
         self.erase(seq)
         while self._n_held() + len(tokens) > self._backend.n_cells and self.evict():
@@ -197,9 +186,7 @@ class Residence:
         return self._backend.n_ctx
 
     def save_all(self, timeout_s: float) -> None:
-        """Put all resting conversations into the lower tiers, and wait until the disk has them."""
-        if self.snapshots is None:
-            return
+        """Save all idle conversations, and wait until the disk has them."""
         if self._kept is not None:
             self._kept.keep(self.pace.memory())
         self.at_work(False)
@@ -210,19 +197,14 @@ class Residence:
             logger.warning("%d conversations were not saved within %.0f s", unwritten, timeout_s)
 
     def _found(self, tokens: list[int], salt: str, busy: Mapping[int, list[int]]) -> Found | None:
-        """A snapshot that is worth loading."""
-        if self.snapshots is None or len(tokens) <= WORTH_SAVING:
+        """The snapshot that is worth loading for this prompt."""
+        if len(tokens) <= WORTH_SAVING:
             return None
         found = self.snapshots.match(tokens[:-1], salt)
         if found is None or not found.length:
             return None
         n_resident = self.cache.longest(tokens, busy, salt=salt)
         return found if self.pace.loading_pays(found, n_resident) else None
-
-    def _payload(self, found: Found | None) -> bytes | None:
-        if found is None or self.snapshots is None:
-            return None
-        return self.snapshots.get(found.key, found.length)
 
     def _load(self, found: Found, data: bytes, seq: int) -> bool:
         """Replace what the sequence holds by this snapshot. False if it has no room or is refused."""
@@ -236,21 +218,18 @@ class Residence:
         except BackendError as error:
             logger.warning("a saved conversation is not used: %s", error.message)
             self._sequences.trim(seq, 0)
-            if self.snapshots is not None:
-                self.snapshots.forget(found.key)
+            self.snapshots.forget(found.key)
             return False
         self.pace.moved(len(data), found.n_tokens, time.perf_counter() - began)
         return True
 
     def _save(self, leaving: Evicted | None) -> None:
-        if self.snapshots is None or leaving is None or len(leaving.tokens) < WORTH_SAVING:
+        if leaving is None or len(leaving.tokens) < WORTH_SAVING:
             return
-        data = self._copies.get(leaving.seq, leaving.tokens)
-        self._copies.drop(leaving.seq)
+        data = self._copies.take(leaving.seq, leaving.tokens)
         if data is None and self.snapshots.renew(leaving.tokens, leaving.salt):
             return
-        n = len(leaving.tokens)
-        if data is None and not self.snapshots.keeps(n, n * self.pace.cell_bytes):
+        if data is None and not self._keeps(leaving):
             return
         if data is not None or (data := self._saved(leaving)) is not None:
             self.snapshots.put(leaving.tokens, leaving.salt, data)
@@ -263,15 +242,18 @@ class Residence:
         except (BackendError, MemoryError) as error:
             logger.warning("a conversation is not saved: %s", error or "there is no memory for it")
             return None
-        seconds = time.perf_counter() - began  # loading is as quick, as far as is known
-        self.pace.moved(len(data), len(resting.tokens), seconds)
+        self.pace.moved(len(data), len(resting.tokens), time.perf_counter() - began)
         return data
+
+    def _keeps(self, leaving: Evicted, idle: int = 0) -> bool:
+        """Whether its state, if saved, is kept until `idle` other snapshots are used."""
+        n = len(leaving.tokens)
+        return self.snapshots.keeps(n, n * self.pace.cell_bytes, idle)
 
     def _worth_saving(self) -> list[Evicted]:
         return [one for one in self.cache.idle() if len(one.tokens) >= WORTH_SAVING]
 
     def _is_safe(self, resting: Evicted) -> bool:
-        """Whether it can leave without being saved."""
-        if self._copies.get(resting.seq, resting.tokens) is not None:
-            return True
-        return self.snapshots is not None and self.snapshots.holds(resting.tokens, resting.salt)
+        """Whether its state was copied or saved already."""
+        copied = self._copies.has(resting.seq, resting.tokens)
+        return copied or self.snapshots.holds(resting.tokens, resting.salt)

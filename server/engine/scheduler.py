@@ -15,10 +15,10 @@ SHORT = 64  # rows: a step of fewer is dear on CPUs (server/llama/tiles.py)
 class Limits:
     """n_batch: most rows of one decode. n_chunk: most prompt rows of one decode while a session decodes, so
     that a long prompt does not stall the others. draft_max: most drafted tokens per session and step.
-    leaves: most of one session's tree of guesses, each of which needs a sequence of the KV cache.
-    stable_width: rows of every step of a session whose bits shall not depend on drafts. exactness: of
-    requests that do not say. by_rejection: the classical rule decides, see rejection.py. again: all rows of a
-    session are to be evaluated again if one of its guesses is wrong (checkpoints.py)."""
+    leaves: most of a session's tree, each of which needs a KV sequence. stable_width: rows of every step of a
+    session whose bits shall not depend on drafts. exactness: of requests that do not say. by_rejection: the
+    rule of rejection.py decides. again: all rows of a session are evaluated again after a wrong guess
+    (checkpoints.py)."""
 
     n_batch: int = 512
     n_chunk: int = 64
@@ -30,18 +30,18 @@ class Limits:
     again: bool = False
 
     def is_stable(self, session: Session) -> bool:
-        """Whether the session's bits shall not depend on drafts, nor on other sessions: it runs alone."""
+        """Whether the session's bits shall not depend on drafts or other sessions. It runs alone."""
         return (session.request.speculation.exactness or self.exactness) == "width-stable"
 
     def bounds(self, session: Session) -> Speculation:
-        """What the session's request says about drafts, with the exactness that it gets."""
+        """What the session's request says about drafts, with its exactness and salt filled in."""
         asked = session.request.speculation
         return replace(asked, exactness=asked.exactness or self.exactness, salt=session.request.salt)
 
 
 @dataclass(slots=True)
 class Work:
-    """Rows for one session: its next n_pending tokens, then up to n_draft guesses if they complete it."""
+    """Rows for one session: its next n_pending tokens; if these are all, up to n_draft guesses."""
 
     session: Session
     n_pending: int
@@ -54,13 +54,13 @@ class Work:
 
     @property
     def n_rows(self) -> int:
-        """Without guesses."""
+        """Rows without guesses."""
         return self.n_pending - 1 + self.session.n_rows
 
 
 def plan(sessions: Sequence[Session], limits: Limits) -> list[Work]:
-    """Every decoding session first, one row each, with what it has to evaluate again; then prompts; then
-    guesses in what is left, evenly."""
+    """Rows for every decoding session, with what it evaluates again; then for prompts; what is left is shared
+    by the guesses."""
     works, left = list[Work](), limits.n_batch
     decoding = [session for session in sessions if session.decodes and not session.request.precompute]
     for i, session in enumerate(decoding):
@@ -83,9 +83,11 @@ def _prompts(sessions: Sequence[Session], n_rows: int) -> list[Work]:
     what the others do not need; those share the rest, the one with the fewest tokens left first."""
     works = list[Work]()
     prompts = [session for session in sessions if session.n_pending > 1 and not session.decodes]
+    if not prompts:
+        return works
     others = sorted(prompts[1:], key=lambda other: other.n_due)
     reserved = min(n_rows // 2, sum(other.n_due for other in others))
-    for session in (*prompts[:1], *others):
+    for session in (prompts[0], *others):
         n = _chunk(session.n_due - session.request.precompute, n_rows - reserved)
         if session.n_kv < session.mark_at:
             n = min(n, session.mark_at - session.n_kv)
@@ -101,18 +103,12 @@ def _chunk(n: int, most: int) -> int:
 
 
 def _draft_max(session: Session, limits: Limits) -> int:
-    """A guess beyond the last token that may be committed is wasted: one row chooses one token. None where a
-    wrong one would have many rows evaluated again."""
-    if limits.again and session.n_pending > 1 + limits.draft_max:
+    """Most guesses for the session: none beyond the last token that may be committed, since one row chooses
+    one token, and none where a wrong one would have many rows evaluated again."""
+    n_max = session.request.speculation.n_max
+    most = limits.draft_max if n_max is None else min(n_max, limits.draft_max)
+    if not session.drafts or (limits.again and session.n_pending > 1 + limits.draft_max):
         return 0
     if limits.is_stable(session):
-        most = limits.stable_width - 1 if session.n_pending == 1 else 0
-        return min(most, _wanted(session, limits), session.n_left - 1)
-    return min(_wanted(session, limits), session.n_left - 1)
-
-
-def _wanted(session: Session, limits: Limits) -> int:
-    if session.request.n_beams > 1:
-        return 0
-    wanted = session.request.speculation.n_max
-    return limits.draft_max if wanted is None else min(wanted, limits.draft_max)
+        most = min(most, limits.stable_width - 1 if session.n_pending == 1 else 0)
+    return min(most, session.n_left - 1)

@@ -1,4 +1,4 @@
-"""Beam searches in the KV cache: a sequence for every beam, whose cells are shared as far as beams agree."""
+"""Beam searches in the KV cache: a sequence for each beam; beams share the cells of their common tokens."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from server.llama.backend import Backend, Batch, Logits
 
 @dataclass(frozen=True, slots=True)
 class Advance:
-    """What one step of a search has decided: tokens to tell of, perhaps none, and why it ended, if it did."""
+    """What one step of a search has decided: tokens, if any, and why it ended, if it did."""
 
     committed: Committed | None
     reason: FinishReason | None
@@ -25,9 +25,9 @@ class Advance:
 
 @dataclass(slots=True)
 class _Search:
-    """seqs[i] holds the prompt and all but the last token of live beam i. free: sequences that hold the first
-    so many tokens of the prompt, all of them or none. further: the conversations' among all these, but for
-    the session's own."""
+    """seqs[i] holds the prompt and all but the last token of live beam i. free: sequences without a beam, and
+    how many tokens of the prompt they hold, all or none. further: conversations' sequences among all these,
+    without the session's own."""
 
     beams: BeamSearch
     seqs: list[int]
@@ -37,7 +37,7 @@ class _Search:
 
 
 class Searches:
-    """The beam searches under way. Session.n_kv, n_rows and n_extra follow the search once the prompt is
+    """The beam searches that run. They set their session's n_kv, n_rows and n_extra once the prompt is
     evaluated; Session.tokens are the prompt and what is decided."""
 
     def __init__(self, backend: Backend, sequences: Sequences, n_slots: int) -> None:
@@ -48,7 +48,7 @@ class Searches:
         self.most_beams = max(1, most) if backend.can_trim else 1
 
     def vet(self, request: GenerationRequest) -> None:
-        """Raises InvalidRequestError when there can never be room for so many beams."""
+        """Raises InvalidRequestError when there can never be room for the request's beams."""
         if request.n_beams > self.most_beams:
             raise InvalidRequestError(
                 f"n_beams: at most {self.most_beams} on this server, not {request.n_beams}", param="n_beams"
@@ -57,11 +57,11 @@ class Searches:
             raise InvalidRequestError("n_beams: a beam search cannot outgrow the context", param="n_beams")
 
     def n_conversations(self, request: GenerationRequest) -> int:
-        """How many conversations' sequences the request needs, its own included."""
+        """Conversations' sequences that the request needs, its own included."""
         return -(-request.n_beams // self._sequences.most_leaves)
 
     def begin(self, session: Session, further: list[int]) -> None:
-        """The session has its sequence, and for further beams these, which may hold anything."""
+        """Start the session's search. further: sequences for its beams beside its own, emptied here."""
         room = min(self._backend.n_ctx, self._backend.n_cells) - session.n_prompt
         limit = max(1, min(room, (self._backend.n_cells - session.n_prompt) // session.request.n_beams))
         if session.request.max_tokens is not None:
@@ -84,7 +84,7 @@ class Searches:
                 batch.extend(seq, session.n_kv, session.tokens[session.n_kv :], 1)
 
     def advance(self, session: Session, rows: Logits, now: float) -> Advance:
-        """Choose the beams to follow by the rows that add() asked for, and commit what they agree on."""
+        """Choose the beams to follow, and commit what they agree on. rows: logits of the rows of add()."""
         search = self._searches[session.id]
         n_held = session.n_prompt + len(search.beams.live[0].tokens)
         self._move(search, session.n_prompt, n_held, search.beams.advance(list(rows)))
@@ -102,8 +102,8 @@ class Searches:
         return Advance(committed if tokens else None, ending if search.beams.done else None)
 
     def end(self, session: Session) -> list[int]:
-        """Forget the session's search, if it has one. Returns the conversations' sequences beyond its own,
-        for the caller to trim; its own still holds the prompt, as far as that was evaluated."""
+        """Forget the session's search, if it has one. Returns the sequences to trim: its `further` ones. Its
+        own still holds the prompt, as far as that was evaluated."""
         search = self._searches.pop(session.id, None)
         session.n_rows, session.n_extra = 1, 0
         return search.further if search else []
@@ -112,7 +112,8 @@ class Searches:
         return not self._searches
 
     def _move(self, search: _Search, n_prompt: int, n_held: int, parents: list[int]) -> None:
-        """Give each of the new live beams a sequence with the n_held tokens before its last."""
+        """Give each new live beam a sequence with the n_held tokens before its last. parents: the old beam
+        that each of them continues."""
         old, used = search.seqs, set[int]()
         for i, seq in enumerate(old):
             if i not in parents:
@@ -128,8 +129,8 @@ class Searches:
             search.seqs.append(seq)
 
     def _count(self, session: Session, search: _Search) -> None:
-        """What the plan of the next step goes by. The cells are an upper bound: what beams have in common
-        beyond the decided tokens counts for each of them."""
+        """Set n_kv, n_rows and n_extra for the next step. n_extra is an upper bound: cells that beams share
+        beyond the decided tokens count for each of them."""
         session.n_kv = len(session.tokens) - 1
         live = search.beams.live
         if live:

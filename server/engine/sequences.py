@@ -1,8 +1,8 @@
-"""Sessions' rows in the KV cache: one sequence each, and for trees a shadow per further leaf; or checkpoints,
-where sequences cannot be trimmed.
+"""Sessions' rows in the KV cache: a sequence for each, and for trees a shadow sequence per further leaf; or
+checkpoints, where sequences cannot be trimmed.
 
-A shadow holds the same cells as its session's sequence as far as both go, so it costs none of its own; before
-a step only the tail that it lacks is copied. Conversations that begin alike share cells too.
+A shadow shares the cells of its session's sequence, so it needs none of its own; before a step only the tail
+that it lacks is copied. Conversations that begin with the same tokens share cells too.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from server.engine.proposer import Proposal
 from server.engine.session import Session
 from server.llama.backend import Backend, Batch
 
-PAD = 0  # the token of rows that are there for the width only
+PAD = 0  # the token of padding rows: any would do
 
 
 @dataclass(frozen=True, slots=True)
 class RowLayout:
-    """How one session's rows were added. tree: None if only its own sequence has any; n_shadows: how many
-    shadows have the pending tokens, too."""
+    """How one session's rows were added. tree: None if only its own sequence got any; n_shadows: shadows that
+    got the pending tokens, too."""
 
     tree: Branches | None
     n_pad: int
@@ -34,30 +34,30 @@ NO_LAYOUT = RowLayout(None, 0, 0)
 
 
 class Sequences:
-    """The first n_main sequences of the backend are the conversations', those beyond are shadows, or spare
-    ones for checkpoints."""
+    """The first n_main sequences of the backend are for conversations, the others are shadows, or spare ones
+    for checkpoints."""
 
     def __init__(self, backend: Backend, n_slots: int, leaves: int) -> None:
-        """Trees of several leaves need a backend with `leaves` sequences for each slot at least, chains two
-        if it cannot trim, and marks three."""
+        """Trees of several leaves need at least `leaves` sequences per slot. On a backend that cannot trim,
+        guesses need two per slot, and marks three."""
         self._backend = backend
         branching = backend.can_trim and backend.n_seqs >= n_slots * leaves
         self._n_shadows = leaves - 1 if branching else 0
         n_spare = 0 if backend.can_trim else max(0, min(2, backend.n_seqs // n_slots - 1))
         self.n_main = backend.n_seqs // (1 + self._n_shadows + n_spare)
         self.checkpoints = Checkpoints(backend, self.n_main, n_spare)
-        self._shared = [0] * self.n_main  # beyond it a conversation's cells are its own
+        self._shared = [0] * self.n_main  # cells of each conversation that others may share
         for seq in range(backend.n_seqs):
             backend.trim(seq, 0)
 
     @property
     def most_leaves(self) -> int:
-        """Of one session's tree."""
+        """Most leaves of one session's tree."""
         return 1 + self._n_shadows
 
     def take(self, reuse: Reuse) -> int:
-        """Have the sequence hold what is reused, and nothing else. Returns its length: 0 if what comes next
-        would need more than is left of it (Backend.intact)."""
+        """Have the sequence hold what is reused, and nothing else. Returns its length: 0 if the cells are not
+        intact (Backend.intact)."""
         length = reuse.length if self._backend.intact(reuse.source, reuse.length) else 0
         if reuse.source == reuse.seq:
             self.trim(reuse.seq, length)
@@ -76,8 +76,8 @@ class Sequences:
     def add(
         self, batch: Batch, session: Session, proposal: Proposal, n_pad: int, *, wide: bool = False
     ) -> RowLayout:
-        """Rows for all pending tokens, the last with logits, then for the proposal, then n_pad that nobody
-        reads. wide: all shadows take part, so that steps with as many rows have the same shape."""
+        """Rows for all pending tokens, the last with logits, then for the proposal, then n_pad of padding.
+        wide: all shadows take part, so that steps with as many rows have the same shape."""
         rows = session.tokens[session.n_kv :]
         n = len(proposal)
         if n and not self._backend.can_trim:
@@ -102,9 +102,9 @@ class Sequences:
         return RowLayout(tree, n_pad, n_shadows)
 
     def settle(self, session: Session, layout: RowLayout, nodes: Sequence[int]) -> None:
-        """All pending tokens and these nodes of the proposal are in the sequence now, nothing else; or, where
-        it cannot be trimmed, none of them: they are to be evaluated again. To be called with session.n_kv as
-        it was before the step."""
+        """Keep the pending tokens and these nodes of the proposal in the sequence, nothing else; where it
+        cannot be trimmed keep none of them: they are evaluated again. Sets session.n_kv or n_again; n_kv has
+        to be that of before the step."""
         if not self._backend.can_trim:
             self.checkpoints.back(session.seq, session.n_kv)
             session.n_again = session.n_pending + len(nodes)
@@ -124,18 +124,18 @@ class Sequences:
         self._backend.trim(session.seq, session.n_kv)
 
     def trim(self, seq: int, length: int) -> None:
-        """Forget positions >= length of a session's sequence, and all of its shadows. Where it cannot be
-        trimmed: to nothing, its mark, or all that it holds."""
+        """Forget positions >= length of a session's sequence, and all of its shadows. length: where sequences
+        cannot be trimmed 0, the mark, or all that it holds."""
         self.checkpoints.trim(seq, length)
         self._shared[seq] = min(self._shared[seq], length)
         self._free_shadows(seq)
 
     def owns(self, seq: int, start: int) -> bool:
-        """Whether no other conversation shares cells of this one at positions >= start."""
+        """Whether no other conversation may share this one's cells at positions >= start."""
         return self._shared[seq] <= start
 
     def shift(self, seq: int, start: int, end: int) -> None:
-        """Forget positions from start to end and move the later ones, which the sequence must own."""
+        """Forget positions start to end and move the later ones, which the sequence has to own, there."""
         self._free_shadows(seq)
         self._backend.shift(seq, start, end)
         self._shared[seq] = min(self._shared[seq], start)
@@ -146,7 +146,7 @@ class Sequences:
             assert not self._backend.length(shadow), f"cells in the shadow sequence {shadow}"
 
     def claim(self, seq: int) -> list[int]:
-        """A conversation's sequence and its shadows, to be used in any way until the next trim of it."""
+        """A conversation's sequence and its shadows, for any use until it is trimmed."""
         return [seq, *self._shadows(seq)]
 
     def _free_shadows(self, seq: int) -> None:

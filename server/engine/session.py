@@ -19,13 +19,12 @@ class Session:
     """tokens: the prompt and all committed ones. The first n_kv of them are in the KV sequence `seq`.
 
     A session that decodes has one token pending (the last committed one), and before it perhaps n_again that
-    were evaluated and lost with wrong guesses behind them (checkpoints.py); one in prefill has more. mark_at:
-    after which token of the prompt its state shall be kept, 0 if nowhere.
-    Tokens that the context had no room for are in `drops`: (where they were, the tokens), in order. ahead:
-    committed tokens that come after `tokens` but are not evaluated again yet (see rewind). n_intact: how many
-    leading cells are surely those that evaluating `tokens` would give, None for all. n_rows: rows of a step
-    that decodes; n_extra: cells beyond the first n_kv; more than 1 and 0 for beam searches only. drafts: the
-    proposer knows the session.
+    are evaluated again after a wrong guess (checkpoints.py); one in prefill has more. mark_at: token of the
+    prompt after which its state is kept, 0 for none.
+    drops: tokens that the context had no room for, in order: (where they were, the tokens). ahead: committed
+    tokens after `tokens` that are not evaluated again yet (rewind()). n_intact: leading cells that are what
+    evaluating `tokens` would give, None for all. n_rows: rows of a step that decodes; n_extra: cells beyond
+    the first n_kv; more than 1 and 0 for beam searches only. drafts: the proposer knows the session.
     """
 
     id: int
@@ -50,11 +49,9 @@ class Session:
     first_at: float = 0.0
     last_at: float = 0.0
     n_steps: int = 0
-    n_drafted: int = 0
-    n_accepted: int = 0
     accepted_per_step: list[int] = field(default_factory=list[int])
     drafters: dict[str, DrafterCount] = field(default_factory=dict[str, DrafterCount])
-    _rewound: tuple[int, list[int]] | None = None  # how many drops to repeat, and the tokens after them
+    _rewound: tuple[int, list[int]] | None = None  # number of drops to repeat, and the tokens after them
 
     def __post_init__(self) -> None:
         self.tokens = list(self.request.prompt)
@@ -68,17 +65,17 @@ class Session:
 
     @property
     def decodes(self) -> bool:
-        """Whether nothing of a prompt is pending."""
+        """Whether the prompt is evaluated."""
         return self.n_pending == 1 + self.n_again
 
     def evaluated(self, n: int) -> None:
-        """The next n tokens are in the KV cache now."""
+        """Count the next n tokens as in the KV cache."""
         self.n_kv += n
         self.n_again = max(0, self.n_again - n)
 
     @property
     def n_due(self) -> int:
-        """How many of the pending tokens may be evaluated: the last one of a full context waits for room."""
+        """Pending tokens that may be evaluated: the last one of a full context waits for room."""
         return self.n_pending - self.is_full
 
     @property
@@ -92,7 +89,7 @@ class Session:
 
     @property
     def position(self) -> int:
-        """Of the next token in the whole text, dropped tokens included: what its noise is keyed by."""
+        """Of the next token in the whole text, dropped tokens included: the key of its noise."""
         return len(self.tokens) + self.n_dropped
 
     @property
@@ -101,26 +98,24 @@ class Session:
 
     @property
     def n_reusable(self) -> int:
-        """How many leading cells another session may copy, or the next turn continue."""
+        """Leading cells that another session may copy, or the next turn continue."""
         return self.n_kv if self.n_intact is None else min(self.n_kv, self.n_intact)
 
     @property
     def n_left(self) -> int:
-        """How many more tokens may be committed in one step: max_tokens and the context set the bound."""
+        """Tokens that may be committed in one step, by max_tokens and the context."""
         room = self.n_ctx - len(self.tokens)
         if self.request.max_tokens is None:
             return room
         return min(room, self.request.max_tokens - self.n_generated)
 
     def commit(self, verdict: Verdict, proposal: Proposal, now: float) -> None:
-        """Append one step's tokens and count what became of its drafts."""
+        """Append the tokens of one step and count its drafts."""
         if not self.n_steps:
             self.first_at = now
         self.last_at = now
         self.n_steps += 1
         self.tokens += verdict.tokens
-        self.n_drafted += len(proposal)
-        self.n_accepted += len(verdict.nodes)
         if proposal:
             missing = len(verdict.nodes) + 1 - len(self.accepted_per_step)
             self.accepted_per_step += [0] * missing
@@ -130,20 +125,20 @@ class Session:
             self.drafters[source] = self.drafters.get(source, DrafterCount()) + count
 
     def end_reason(self) -> FinishReason | None:
-        """Why the session is over after a commit, None while it is not."""
+        """Why the session is over after a commit, None if it is not."""
         if self.tokens[-1] in self.request.stop_tokens:
             return "stop"
         goes_on = self.request.n_keep is not None and self.n_generated != self.request.max_tokens
         return None if goes_on or self.n_left > 0 else "length"
 
     def next_drop(self) -> tuple[int, int]:
-        """Which tokens go, from and to, when the context is full: as in llama-server, the first half of the
-        evaluated ones after n_keep, of which at least three are left."""
+        """Start and end of the tokens to drop when the context is full: as in llama-server, the first half of
+        the evaluated ones after n_keep, of which at least three are left."""
         start = max(0, min(self.request.n_keep or 0, self.n_ctx - 4))
         return start, start + (len(self.tokens) - 1 - start) // 2
 
     def drop(self, start: int, end: int) -> None:
-        """Take these out of `tokens`, which becomes another list."""
+        """Take tokens[start:end] out of `tokens`, which becomes another list."""
         self.n_again = self.mark_at = 0
         self.drops.append((start, self.tokens[start:end]))
         rest = self.tokens[:start] + self.tokens[end:]
@@ -153,9 +148,8 @@ class Session:
             self.tokens, self._rewound = self._rewound[1], None
 
     def rewind(self) -> None:
-        """Back to a full context before the first drop, from where the same evaluations and drops are to be
-        repeated: moved cells are lost and cannot be had in another way. `tokens` is the list that it was
-        again once they are."""
+        """Go back to the full context before the first drop, to repeat all evaluations and drops: moved cells
+        that are lost come back in no other way. After the last drop `tokens` is the list that it is now."""
         if self._rewound is None:
             self._rewound = len(self.drops), self.tokens
         whole = list(self.tokens)
@@ -165,8 +159,8 @@ class Session:
         self.tokens, self.ahead, self.drops = whole[: self.n_ctx], whole[self.n_ctx :], []
 
     def lose_cells(self) -> None:
-        """Nothing of it is in the KV cache any more. What was evaluated in an order that `tokens` does not
-        tell has to be repeated from where that began."""
+        """Nothing of it is cached any more: a beam search begins anew after the prompt, a session with
+        moved cells from its first drop."""
         if self.request.n_beams > 1:
             self.tokens, self.ahead = self.tokens[: self.n_prompt], self.tokens[self.n_prompt :] + self.ahead
         elif self.n_intact is not None:
@@ -179,7 +173,6 @@ class Session:
         return self._rewound is not None
 
     def stats(self, now: float) -> Stats:
-        """Counts and times so far."""
         admitted = now if self.admitted_at is None else self.admitted_at
         first = self.first_at if self.n_steps else now
         return Stats(
@@ -189,8 +182,8 @@ class Session:
             n_steps=self.n_steps,
             prompt_ms=(first - admitted) * 1e3,
             predicted_ms=(self.last_at - self.first_at) * 1e3 if self.n_steps else 0.0,
-            n_drafted=self.n_drafted,
-            n_accepted=self.n_accepted,
+            n_drafted=sum(count.drafted for count in self.drafters.values()),
+            n_accepted=sum(count.accepted for count in self.drafters.values()),
             accepted_per_step=tuple(self.accepted_per_step),
             drafters=dict(self.drafters),
             truncated=bool(self.drops) or self.is_rewound,

@@ -1,10 +1,9 @@
 """A reply that outgrows the context: tokens in its middle are dropped, and the KV cache follows.
 
-Where the backend can, the cells after the gap are moved, which costs nothing; they keep what they have seen
-of the dropped tokens. Else the remaining tokens are evaluated anew. Which of the two depends on the backend
-alone, and whatever moved cells depend on is repeated in the same order: cells that another conversation
-shares, and so cannot be moved, are evaluated again before, and a session that lost its moved cells goes back
-to its first drop (Session.rewind). So the text depends neither on drafts nor on other sessions here either.
+Where the backend can shift, the cells after the gap are moved, which costs nothing; they still depend on the
+dropped tokens. Elsewhere the remaining tokens are evaluated anew. The text depends neither on drafts nor on
+other sessions: cells that another conversation shares cannot be moved and are evaluated again before, and a
+session that lost its moved cells repeats everything from its first drop (Session.rewind).
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from server.llama.backend import Backend
 
 
 def shift(session: Session, sequences: Sequences, backend: Backend) -> bool:
-    """Make room in a full session with one token pending. Returns whether it has room now; if not, some of
-    its tokens are pending again, and after them it is as full as before. n_kv and n_intact follow."""
+    """Make room in a full session with one token pending. Returns whether it has room now; if not, tokens are
+    pending that have to be evaluated again before the next try. Sets n_kv and n_intact."""
     start, end = session.next_drop()
     if not (backend.can_shift and backend.can_trim):
         session.drop(start, end)

@@ -1,6 +1,6 @@
-"""The places for conversations in the KV cache, one by one: seen, saved, restored and erased by hand.
+"""The places for conversations in the KV cache, one by one: listed, saved, restored and erased by hand.
 
-A slot is idle, and may hold a conversation, or a session has it. Only idle ones can be acted on. For the
+A slot is busy with a session, or idle, perhaps with a conversation. Only idle ones can be acted on. For the
 engine's thread, between steps.
 """
 
@@ -17,7 +17,7 @@ from server.errors import BackendError, InvalidRequestError, NotFoundError
 
 
 class SlotBusyError(InvalidRequestError):
-    """It cannot be done while something else runs (409)."""
+    """Something that runs is in the way (409)."""
 
     status = 409
 
@@ -25,7 +25,7 @@ class SlotBusyError(InvalidRequestError):
 @dataclass(frozen=True, slots=True)
 class Slot:
     """n_past: tokens in the KV cache. session, n_prompt, n_decoded: of the session that has it; a busy slot
-    without one is lent to another one's beam search. speculative: whether drafts may be verified here."""
+    without one is lent to a beam search. speculative: whether drafts may be verified here."""
 
     id: int
     busy: bool
@@ -37,23 +37,22 @@ class Slot:
 
 
 class Slots:
-    """The first sequences of the KV cache as slots; ids count from 0."""
+    """The sequences for conversations as slots; ids count from 0."""
 
     def __init__(self, residence: Residence, active: Sequence[Session], limits: Limits) -> None:
-        """active: the sessions that have a sequence; it changes as they come and go."""
+        """active: the engine's list of sessions that have a sequence."""
         self._residence = residence
         self._active = active
         self._limits = limits
 
     def list(self) -> list[Slot]:
-        """All slots, in order of their ids."""
         running = {session.seq: session for session in self._active}
         resting = self._residence.resting()
         return [self._slot(id, running.get(id), resting.get(id)) for id in range(self._residence.n_places)]
 
     def save(self, id: int, salt: str = "") -> tuple[list[int], bytes]:
-        """The tokens that a slot holds, and their state. Only for who may reuse them. Raises NotFoundError,
-        SlotBusyError, InvalidRequestError, BackendError."""
+        """The tokens that a slot holds, and their state, for the salt of its conversation only. Raises
+        NotFoundError, SlotBusyError, InvalidRequestError, BackendError."""
         held = self._idle(id)
         if not held.tokens:
             raise InvalidRequestError(f"slot {id} is empty: there is nothing to save")
@@ -62,8 +61,8 @@ class Slots:
         return list(held.tokens), self._residence.state(id)
 
     def restore(self, id: int, tokens: list[int], data: bytes, salt: str = "") -> None:
-        """Have a slot hold what save() gave, for prompts of this salt to continue. What it held goes where
-        evicted conversations go. Raises NotFoundError, SlotBusyError, InvalidRequestError."""
+        """Have a slot hold what save() gave, for prompts of this salt. What it held is evicted. Raises
+        NotFoundError, SlotBusyError, InvalidRequestError."""
         self._idle(id)
         if len(tokens) > self._residence.n_ctx:
             raise InvalidRequestError(
@@ -83,13 +82,13 @@ class Slots:
             raise InvalidRequestError(f"the saved conversation cannot be used: {error.message}") from error
 
     def erase(self, id: int) -> int:
-        """Empty a slot. Returns how many tokens it held. Raises NotFoundError, SlotBusyError."""
+        """Empty a slot. Returns the number of tokens that it held. Raises NotFoundError, SlotBusyError."""
         n_erased = len(self._idle(id).tokens)
         self._residence.erase(id)
         return n_erased
 
     def _idle(self, id: int) -> Evicted:
-        """What an idle slot holds."""
+        """What an idle slot holds. Raises NotFoundError, SlotBusyError."""
         if not 0 <= id < self._residence.n_places:
             raise NotFoundError(
                 f"there is no slot {id}: they are 0 to {self._residence.n_places - 1}", param="id"

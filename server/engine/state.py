@@ -53,14 +53,3 @@ class EngineState:
     def n_held(self) -> int:
         """Cells of the KV cache in use."""
         return self.cache.n_cells + sum(session.n_kv + session.n_extra for session in self.active)
-
-    def check(self) -> None:
-        """Raises AssertionError unless no session is left and the KV cache holds what is cached."""
-        assert not self.active, "active sessions"
-        assert not self.waiting, "waiting sessions"
-        assert self.cache.n_busy == 0, "busy sequences"
-        for seq, resting in self.residence.resting().items():
-            assert self.backend.length(seq) == len(resting.tokens), f"other cells than known in {seq}"
-        self.sequences.check()
-        assert self.searches.idle(), "beam searches"
-        assert self.proposer.idle(), "open sessions at the proposer"

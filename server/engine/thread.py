@@ -1,4 +1,4 @@
-"""The engine on a thread of its own, and the asynchronous face of it: the Generate seam, implemented."""
+"""The engine on a thread of its own, for the event loop: implements generate.py."""
 
 from __future__ import annotations
 
@@ -36,28 +36,28 @@ Observer: TypeAlias = Callable[[int, Event], None]
 Command: TypeAlias = Callable[[Engine], None]
 T = TypeVar("T")
 
-IDLE_S = 0.1  # how often an idle engine looks at who joined or left
-PAUSE_S = 0.02  # after the last reply, until an idle engine prepares for what may come
+IDLE_S = 0.1  # between the steps of an idle engine, which take in who joined or left
+PAUSE_S = 0.02  # after the last reply, before an idle engine prepares for what may come
 MOST_PAUSE_S = 60.0  # between two failed steps without a request: the pause doubles with each of them
-GATHER_S = 0.005  # tokens go to the event loop this often: each hand-over costs compute time
-SAVE_S = 10.0  # for conversations to reach the disk when the server ends
+GATHER_S = 0.005  # between hand-overs of tokens to the event loop: each one costs compute time
+SAVE_S = 10.0  # at most, until conversations are on disk when the server ends
 MOST_UNREAD = 8192  # events of a generation before it ends: 1 MB, or 25 MB with 20 logprobs per token
-STUCK_S = 60.0  # without a finished step while there is work: not healthy
-ANSWER_S = 60.0  # a question is answered between two steps
-ENDS = (Finished, Failed)  # events that nothing follows
+STUCK_S = 60.0  # without a finished step while there is work, before health says stuck
+ANSWER_S = 60.0  # at most for a question, which is answered between two steps
+ENDS = (Finished, Failed)  # events that end a generation
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What no generation exceeds. max_tokens: one that asks for more, or for no number, gets these. time_s:
-    from its submission to its end, waiting included; then it fails. None: no bound."""
+    """Of every generation. max_tokens: for those that ask for more, or for no number. time_s: from submission
+    to the end; one that takes longer fails. None: no bound."""
 
     max_tokens: int | None = None
     time_s: float | None = None
 
 
 class LiveGeneration:
-    """Implements Generation for one submitted request."""
+    """Implements Generation."""
 
     def __init__(self, id: int, engine: EngineThread, *, precompute: bool) -> None:
         self.id = id
@@ -73,7 +73,7 @@ class LiveGeneration:
         return self
 
     async def __anext__(self) -> Event:
-        """asyncio.Queue would do, at twice the cost of a token."""
+        """As with an asyncio.Queue, at half the cost per token."""
         while not self._events:
             if self._ended:
                 raise StopAsyncIteration
@@ -89,11 +89,11 @@ class LiveGeneration:
         self._engine.command(lambda engine: engine.cancel(self.id, keep))
 
     def expire_in(self, seconds: float) -> None:
-        """Fail then, unless it has ended: at once, even if the engine does not answer any more."""
+        """Fail after that time, unless it has ended, even if the engine does not answer any more."""
         self._timer = asyncio.get_running_loop().call_later(seconds, self._expire, seconds)
 
     def deliver(self, event: Event) -> None:
-        """Nothing follows the event that ends it; one whose client does not read it ends, too."""
+        """Give the reader an event, none after the last one. A generation that nobody reads ends."""
         if self._ended:
             return
         if len(self._events) >= MOST_UNREAD and not isinstance(event, ENDS):
@@ -117,7 +117,7 @@ class LiveGeneration:
 
 
 class EngineThread:
-    """Implements Generator. Create and start it on the event loop that will submit."""
+    """Implements Generator. To be created and started on the event loop that submits."""
 
     def __init__(
         self,
@@ -129,12 +129,12 @@ class EngineThread:
         observers: Sequence[Observer] = (),
         profile: Path | None = None,
     ) -> None:
-        """make_engine(emit) is called once, here. Observers see the events of all replies, on the event loop,
-        and must not raise. max_queued: requests in the engine, running ones included, beyond which BusyError
-        is raised. profile: where to write what the thread spent its time on, for pstats, at its end."""
-        self._engine = make_engine(self._emit)
-        self._engine.meanwhile = self._meanwhile
-        self._overlaps = False  # whether the model's decodes leave this thread free
+        """make_engine(emit) is called once, here. observers: called on the event loop with the events of all
+        replies; they must not raise. max_queued: requests in the engine, running ones included, before
+        submit() raises BusyError. profile: file for the thread's profile (pstats), written when it ends."""
+        self.engine = make_engine(self._emit)  # for others only its counts, which any thread may read
+        self.engine.meanwhile = self._meanwhile
+        self._overlaps = False  # whether decodes leave this thread free
         self._n_ctx = n_ctx
         self._max_queued = max_queued
         self._bounds = bounds or Bounds()
@@ -142,11 +142,11 @@ class EngineThread:
         self._profile = profile
         self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         self._outbox: list[tuple[int, Event]] = []
-        self._urgent = False  # whether the outbox holds more than tokens, or the first ones of a reply
-        self._silent: set[int] = set()  # generations without a token yet
+        self._urgent = False  # whether the outbox holds a beginning, an end, or first tokens
+        self._silent: set[int] = set()  # generations that have begun and have no token yet
         self._flushed_at = 0.0
         self._generations: dict[int, LiveGeneration] = {}
-        self._draining = False
+        self.draining = False
         self._ids = itertools.count(1)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._run, name="duo-engine", daemon=True)
@@ -155,7 +155,7 @@ class EngineThread:
     # -- on the event loop ----------------------------------------
 
     def start(self) -> None:
-        """Start the thread; the running event loop will receive the events."""
+        """Start the thread. The running event loop receives the events."""
         self._loop = asyncio.get_running_loop()
         self._thread.start()
 
@@ -172,8 +172,8 @@ class EngineThread:
             raise InvalidRequestError("the prompt is empty", param="messages")
         if len(request.prompt) >= self._n_ctx:
             raise ContextOverflowError(len(request.prompt), self._n_ctx)
-        self._engine.vet(request)
-        if self._draining:
+        self.engine.vet(request)
+        if self.draining:
             raise BusyError("the server is shutting down", draining=True)
         if (len(self._generations) if request.precompute else self.n_live) >= self._max_queued:
             raise BusyError("the server is busy: too many requests are waiting")
@@ -192,12 +192,12 @@ class EngineThread:
         return replace(request, max_tokens=most)
 
     def command(self, command: Command) -> None:
-        """Have the engine thread do this before its next step."""
+        """Call it on the engine thread before the next step."""
         self._commands.put(command)
 
     async def ask(self, question: Callable[[Engine], T]) -> T:
-        """What the engine's thread answers between two steps, or raises. Raises BusyError if it does not in
-        time; then it never is asked, unless it is being asked just now."""
+        """The question's result, or what it raises, on the engine thread between two steps. Raises BusyError
+        after ANSWER_S; a question that has not begun then is dropped."""
         answer: Future[T] = Future()
 
         def command(engine: Engine) -> None:
@@ -205,7 +205,7 @@ class EngineThread:
                 return
             try:
                 answer.set_result(question(engine))
-            except Exception as error:  # nothing may end the engine's thread
+            except Exception as error:
                 answer.set_exception(error)
 
         self.command(command)
@@ -215,8 +215,8 @@ class EngineThread:
             raise BusyError("the engine does not answer: try again later", draining=True) from error
 
     def drain(self) -> None:
-        """Refuse whatever is submitted from now on, and leave what nobody waits for. Idempotent."""
-        self._draining = True
+        """Refuse what is submitted from now on, and cancel what is only precomputed. Idempotent."""
+        self.draining = True
         for generation in self._generations.values():
             if generation.precompute:
                 generation.cancel()
@@ -226,21 +226,12 @@ class EngineThread:
             generation.cancel()
 
     @property
-    def draining(self) -> bool:
-        return self._draining
-
-    @property
     def n_live(self) -> int:
-        """Generations that have not ended, but for those that only evaluate a prompt beforehand."""
+        """Generations that have not ended, without those that only precompute."""
         return sum(not generation.precompute for generation in self._generations.values())
 
-    @property
-    def engine(self) -> Engine:
-        """For counts that are safe to read from any thread."""
-        return self._engine
-
     def stuck(self) -> bool:
-        """Whether there is work and no step finished for STUCK_S, or the thread died."""
+        """Whether no step has finished for STUCK_S while there is work, or the thread has died."""
         if not self._thread.is_alive():
             return self._loop is not None
         return bool(self._generations) and time.monotonic() - self._progress_at > STUCK_S
@@ -275,25 +266,27 @@ class EngineThread:
         idle, tidy, wait_s = False, False, 0.0
         while self._obey(wait_s):
             try:
-                was_idle, idle = idle, not self._engine.step()
-                tidy = idle and (tidy or (was_idle and not self._engine.tidy()))
+                was_idle, idle = idle, not self.engine.step()
+                tidy = idle and (tidy or (was_idle and not self.engine.tidy()))
                 wait_s = (IDLE_S if was_idle else PAUSE_S) if idle else 0.0
             except Exception:
                 logger.exception("a step of the engine failed; it ends %s", self._requests() or "no request")
-                self._carry_out(_fail_all)
+                self._carry_out(
+                    lambda engine: engine.fail_all(BackendError("the server failed while generating"))
+                )
                 wait_s = min(max(PAUSE_S, 2 * wait_s), MOST_PAUSE_S)
             self._progress_at = now = time.monotonic()
             if idle or self._urgent or not self._overlaps:  # else the loop would take the interpreter now
                 self.hand_over(now)
         self._flush(time.monotonic())
         try:
-            self._engine.rest(SAVE_S)
+            self.engine.rest(SAVE_S)
         except Exception:
             logger.exception("conversations could not be saved")
 
     def _begin(self, id: int, request: GenerationRequest) -> None:
         try:
-            self._engine.submit(id, request)
+            self.engine.submit(id, request)
         except DuoError as error:
             self._emit(id, Failed(error))
         except Exception:
@@ -301,13 +294,12 @@ class EngineThread:
             self._emit(id, Failed(BackendError("the server failed before generating")))
 
     def _requests(self) -> str:
-        """The ids of the requests whose generations have not ended."""
+        """Ids of the requests whose generations have not ended, for the log."""
         accounts = [generation.account for generation in list(self._generations.values())]
         return ", ".join(sorted({account.id for account in accounts if account is not None}))
 
     def _obey(self, wait_s: float) -> bool:
-        """Carry out what was asked, waiting that long for something; returns False when the thread shall
-        end."""
+        """Carry out the commands that are there, waiting that long for the first. False: the thread ends."""
         try:
             command = self._commands.get(timeout=wait_s) if wait_s else self._commands.get_nowait()
             while command is not None:
@@ -318,30 +310,26 @@ class EngineThread:
         return False
 
     def _carry_out(self, command: Command) -> None:
-        """Nothing may end the thread."""
+        """An exception is logged: it must not end the thread."""
         try:
-            command(self._engine)
+            command(self.engine)
         except Exception:
             logger.exception("a command of the engine failed")
 
     def _meanwhile(self) -> None:
-        """The model is at work, and not on this thread."""
+        """Called while the model decodes elsewhere."""
         self._overlaps = True
         self.hand_over()
 
     def hand_over(self, now: float | None = None) -> None:
-        """Hand events to the loop, if it is time for that. To be called when this thread has a moment."""
+        """Hand events to the loop, if they are urgent or GATHER_S have passed. On the engine thread."""
         now = time.monotonic() if now is None else now
         if self._urgent or now - self._flushed_at >= GATHER_S:
             self._flush(now)
 
     def _flush(self, now: float) -> None:
-        """Hand the events since the last time to the loop in one call."""
+        """Hand all events of the outbox to the loop in one call."""
         if self._outbox and self._loop is not None and not self._loop.is_closed():
             events, self._outbox = self._outbox, []
             self._urgent, self._flushed_at = False, now
             self._loop.call_soon_threadsafe(self._deliver, events)
-
-
-def _fail_all(engine: Engine) -> None:
-    engine.fail_all(BackendError("the server failed while generating"))

@@ -1,7 +1,7 @@
-"""Sample and look up: the target draws every token, a draft only makes rows available early.
+"""Sample and look up: the target draws every token; a draft only makes its logits available early.
 
-Exact for any draft, honest or not, at any temperature: the committed tokens are the draws along the path
-that the draws themselves choose (llama.cpp and SpecExec, arXiv:2406.02532, look up the target's sample too).
+Exact for any draft, honest or not, at any temperature: the committed tokens are the target's own draws
+(llama.cpp and SpecExec, arXiv:2406.02532, look up the target's sample, too).
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ def verify(
 ) -> Verdict:
     """Walk the proposal along the target's draws. Pure but for `draw`.
 
-    draw(node, i) chooses the i-th new token from the logits after `node` (ROOT: after the last committed
-    token); called once per committed token. Ends at the first draw without a matching child, at a stop
-    token, or after `limit` >= 1 tokens.
+    draw(node, i): the i-th new token, from the logits after `node` (ROOT: after the last committed token);
+    called once per committed token. Ends at the first draw without a matching child, at a stop token, or
+    after `limit` >= 1 tokens.
     """
     tokens: list[int] = []
     nodes: list[int] = []

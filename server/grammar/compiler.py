@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from server.errors import InvalidRequestError
-from server.grammar.schema import Schema, written
+from server.grammar.json_schema import Schema, written
 from server.llama.backend import Vocabulary
 from server.sampling.constraint import Constraint
 
 if TYPE_CHECKING:
-    from server.grammar.constraint import CompiledGrammar
+    from server.grammar.grammar_constraint import CompiledGrammar
 
 Start: TypeAlias = Callable[[], Constraint]
 """Begins a text."""
@@ -80,7 +80,7 @@ class Compiler:
                 left -= grammar.n_bytes
 
     def _compile(self, kind: Kind, text: str, param: str) -> CompiledGrammar:
-        from server.grammar import constraint  # llguidance loads when somebody needs it
+        from server.grammar import grammar_constraint as constraint  # llguidance loads when somebody needs it
 
         match kind:
             case "gbnf":

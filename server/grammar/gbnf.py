@@ -25,9 +25,9 @@ from server.grammar.syntax import (
 )
 from server.llama.backend import Vocabulary
 
-MAX_CHARACTERS = 1 << 16
-MAX_RULES = 1000
-MAX_NESTING = 50
+MAX_CHARACTERS = 1 << 16  # parsed in half a second at worst
+MAX_RULES = 1000  # usual grammars have some dozens
+MAX_NESTING = 50  # parentheses: each takes four calls of Python's stack, which allows 1,000
 MAX_REPETITIONS = 2000  # llama.cpp's own limit
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
@@ -42,8 +42,8 @@ ANYTHING = Chars(normalised([(0, MAX_CODE_POINT)], negated=False))
 
 
 def parse(text: str, vocabulary: Vocabulary) -> dict[str, Node]:
-    """Rules by name, with one named root; every reference is defined and every rule matches some text.
-    vocabulary: what tokens written as <text> or <[id]> are looked up in. Raises InvalidRequestError."""
+    """Rules by name. One is named root, every reference is defined, and every rule matches some text.
+    vocabulary: has the tokens written as <text> or <[id]>. Raises InvalidRequestError."""
     if len(text) > MAX_CHARACTERS:
         raise _invalid(f"a grammar may have at most {MAX_CHARACTERS} characters, not {len(text)}")
     parser = _Parser(text, vocabulary)
@@ -63,7 +63,7 @@ def _invalid(message: str) -> InvalidRequestError:
 
 
 def _productive(rules: dict[str, Node], budget: Budget) -> set[str]:
-    """Names of the rules that match at least one text."""
+    """The rules that match at least one text."""
 
     def ends(node: Node) -> bool:
         budget.spend()
@@ -133,7 +133,8 @@ class _Parser:
         while (part := self._part()) is not None:
             self._skip(blank)
             if (counts := self._counts()) is not None:
-                part = _repeated(part, *counts)
+                least, most = counts
+                part = EMPTY if most == 0 else Repeat(part, least, most)
                 self._skip(blank)
             parts.append(part)
         return series(parts)
@@ -279,7 +280,3 @@ class _Parser:
         match = pattern.match(self._text, self._at)
         assert match  # these patterns match the empty text
         self._at = match.end()
-
-
-def _repeated(node: Node, least: int, most: int | None) -> Node:
-    return EMPTY if most == 0 else Repeat(node, least, most)

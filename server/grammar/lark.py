@@ -6,31 +6,29 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from server.grammar.cut import Cut, CutChoice, CutRepeat, CutSeries, Lexeme
 from server.grammar.lexing import Lexed
-from server.grammar.syntax import ROOT, Chars, Choice, Node, Ref, Repeat, Rules, Series, Token
+from server.grammar.syntax import ROOT, Chars, Choice, Lexeme, Node, Ref, Repeat, Rules, Series, Token
 
-# What may come next does not depend on how a tokeniser would split text that is forced: a mask then allows
-# the same tokens as a look at one of them, whichever is asked.
+# Masks then do not depend on how a tokeniser would split forced text: they allow exactly the tokens that
+# n_allowed() does.
 _HEADER = '%llguidance {"no_forcing": true}'
-# White space as llama.cpp has it, about: a blank, or a new line and its indentation. Without a bound, a weak
-# model's favourite way to fill an object is white space without end. Overrides what a schema says of it.
+# White space about as llama.cpp allows it: a blank, or a new line and its indentation. Bounded, since weak
+# models fill an object with white space without end. Overrides what a schema says of it.
 _JSON = {"x-guidance": {"whitespace_pattern": r"[ ]|\n{1,2}[ \t]{0,40}"}}
 _NOT_EMPTY = "/(?s:.+)/"  # the lexer knows no empty lexeme: those that may be empty become optional
 
 
 def as_written(lark: str) -> str:
-    """Rules that are in this notation already."""
+    """Rules in this notation, with our options."""
     return f"{_HEADER}\n{lark}\n"
 
 
 def schema_to_lark(schema: Mapping[str, Any]) -> str:
-    """A JSON schema."""
     return as_written(f"start: %json {json.dumps({**schema, **_JSON})}")
 
 
 def to_lark(lexed: Lexed, rules: Rules) -> str:
-    """rules: those that lexemes refer to."""
+    """rules: those that the lexemes refer to."""
     names = {name: "start" if name == ROOT else f"rule_{i}" for i, name in enumerate(lexed.rules)}
     terminals = {lexeme: f"LEXEME_{i}" for i, lexeme in enumerate(lexed.automata)}
     lines = [_HEADER]
@@ -40,27 +38,29 @@ def to_lark(lexed: Lexed, rules: Rules) -> str:
             also = f" & {_NOT_EMPTY}" if automaton.nullable else ""
             lines.append(f"{terminal}: /{_regex(lexeme.node, rules)}/{also}")
 
-    def show(cut: Cut) -> str:
-        match cut:
+    def show(node: Node) -> str:
+        match node:
             case Lexeme():
-                automaton = lexed.automata[cut]
+                automaton = lexed.automata[node]
                 if not automaton.reads:
                     return '""'
-                return terminals[cut] + ("?" if automaton.nullable else "")
+                return terminals[node] + ("?" if automaton.nullable else "")
             case Token(id, negated):
                 return f"<[^{id}]>" if negated else f"<[{id}]>"
             case Ref(name):
                 return names[name]
-            case CutSeries(parts):
+            case Series(parts):
                 return f"({' '.join(map(show, parts))})"
-            case CutChoice(options):
+            case Choice(options):
                 return f"({' | '.join(map(show, options))})"
-            case CutRepeat(inner, least, most):
-                return show(
-                    inner if isinstance(inner, CutSeries | CutChoice | Ref) else CutSeries((inner,))
-                ) + (_counts(least, most))
+            case Repeat(Series() | Choice() | Ref() as inner, least, most):
+                return show(inner) + _counts(least, most)
+            case Repeat(inner, least, most):
+                return f"({show(inner)}){_counts(least, most)}"
+            case Chars():
+                raise AssertionError("characters are in lexemes")
 
-    lines += [f"{names[name]}: {show(cut)}" for name, cut in lexed.rules.items()]
+    lines += [f"{names[name]}: {show(node)}" for name, node in lexed.rules.items()]
     return "\n".join(lines) + "\n"
 
 
@@ -91,8 +91,8 @@ def _regex(node: Node, rules: Rules) -> str:
             return f"(?:{_regex(inner, rules)}){_counts(least, most)}"
         case Ref(name):
             return _regex(rules[name], rules)
-        case Token():
-            raise AssertionError("a token is not part of a lexeme")
+        case Token() | Lexeme():
+            raise AssertionError("a lexeme has neither tokens nor lexemes in it")
 
 
 def _character(code: int) -> str:

@@ -1,26 +1,18 @@
 """A grammar cut into lexemes without changing its language.
 
-GBNF knows characters only; llguidance reads text through a lexer that prefers the longest match, and its
-masks are quick where lexemes are long. So every largest part without recursion becomes one lexeme (a whole
-grammar, if nothing in it recurs), and a lexeme that would swallow what belongs to the next is cut into its
-parts, down to single characters, until none does.
+GBNF has characters only; llguidance reads text through a lexer that prefers the longest match, and computes
+masks quickly where lexemes are long. So every largest part without recursion becomes one lexeme (the whole
+grammar if it has no recursion). A lexeme that would take what belongs to the next one is cut into its parts,
+down to single characters, until none does.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TypeAlias
 
-from server.grammar.cut import (
-    Cut,
-    CutChoice,
-    CutRepeat,
-    CutRules,
-    CutSeries,
-    Lexeme,
-    lexemes,
-    references,
-)
 from server.grammar.follow import follows
 from server.grammar.overlap import Automaton, automaton, swallows
 from server.grammar.syntax import (
@@ -28,6 +20,7 @@ from server.grammar.syntax import (
     Budget,
     Chars,
     Choice,
+    Lexeme,
     Node,
     Ref,
     Repeat,
@@ -35,19 +28,20 @@ from server.grammar.syntax import (
     Series,
     Token,
     choice,
+    lexemes,
+    references,
     series,
-    walk,
 )
 
-MAX_LEXEME_CHARS = 50_000
-MAX_LEXEME_DEPTH = 200
+MAX_LEXEME_CHARS = 50_000  # character sets: states of its automaton, a tenth of what Budget has
+MAX_LEXEME_DEPTH = 200  # nodes within each other: Python's stack allows 1,000 calls
 
 
 @dataclass(frozen=True, slots=True)
 class Lexed:
-    """rules: those that the root needs; automata: of their lexemes."""
+    """rules: those that the root needs, cut into lexemes; automata: of these."""
 
-    rules: CutRules
+    rules: Rules
     automata: dict[Lexeme, Automaton]
 
 
@@ -68,8 +62,8 @@ def lex(rules: Rules, budget: Budget) -> Lexed:
         apart |= {lexeme.node for lexeme in greedy}
 
 
-def _greedy(cut: CutRules, automata: dict[Lexeme, Automaton], budget: Budget) -> set[Lexeme]:
-    """Lexemes that would swallow what belongs to the next one."""
+def _greedy(cut: Rules, automata: dict[Lexeme, Automaton], budget: Budget) -> set[Lexeme]:
+    """The lexemes that would take what belongs to the next one."""
     follow = follows(cut, automata, budget)
     found: set[Lexeme] = set()
     for long, its_automaton in automata.items():
@@ -82,12 +76,12 @@ def _greedy(cut: CutRules, automata: dict[Lexeme, Automaton], budget: Budget) ->
 
 
 Size: TypeAlias = tuple[int, int]
-"""Of a part without recursion, references followed: character sets in it, and depth."""
+"""Character sets in a part without recursion, references followed; and its depth."""
 
 
 def _regular_sizes(rules: Rules, budget: Budget) -> dict[str, Size]:
-    """Of the rules that can be one lexeme: no recursion, no tokens, not too large."""
-    needs = {name: {n.name for n in walk(node) if isinstance(n, Ref)} for name, node in rules.items()}
+    """The sizes of rules that can be one lexeme: no recursion, no tokens, not too large."""
+    needs = {name: set(references(node)) for name, node in rules.items()}
     users: dict[str, list[str]] = {name: [] for name in rules}
     for name, needed in needs.items():
         for other in needed:
@@ -107,12 +101,12 @@ def _regular_sizes(rules: Rules, budget: Budget) -> dict[str, Size]:
 
 
 def _size(node: Node, sizes: dict[str, Size], budget: Budget) -> Size | None:
-    """None: this cannot be one lexeme."""
+    """None if the node cannot be one lexeme."""
     budget.spend()
     match node:
         case Chars():
             return 1, 1
-        case Token():
+        case Token() | Lexeme():
             return None
         case Ref(name):
             return sizes.get(name)
@@ -127,14 +121,14 @@ def _size(node: Node, sizes: dict[str, Size], budget: Budget) -> Size | None:
 
 
 class _Cutter:
-    """Cuts rules into lexemes, but for the nodes that must stay apart."""
+    """Cuts rules into lexemes. apart: nodes that are no lexemes, though they could be."""
 
     def __init__(self, rules: Rules, sizes: dict[str, Size], apart: set[Node], budget: Budget) -> None:
         self._rules, self._sizes, self._apart, self._budget = rules, sizes, apart, budget
 
-    def cut(self) -> CutRules:
+    def cut(self) -> Rules:
         """The rules that the root needs."""
-        result: CutRules = {}
+        result: dict[str, Node] = {}
         todo = [ROOT]
         while todo:
             name = todo.pop()
@@ -144,66 +138,43 @@ class _Cutter:
         return result
 
     def _whole(self, node: Node) -> bool:
+        """Whether the node is to be one lexeme."""
         return isinstance(node, Chars) or (
             node not in self._apart and _size(node, self._sizes, self._budget) is not None
         )
 
-    def _cut(self, node: Node) -> Cut:
+    def _cut(self, node: Node) -> Node:
         self._budget.spend()
         if self._whole(node):
             return Lexeme(node)
         match node:
             case Series(parts):
-                return CutSeries(tuple(self._grouped(parts)))
+                cut: list[Node] = []
+                for whole, group in groupby(parts, self._whole):
+                    nodes = list(group)
+                    cut += self._together(nodes, series) if whole else map(self._cut, nodes)
+                return Series(tuple(cut))
             case Choice(options):
-                return self._cut_choice(options)
+                whole, others = self._parted(options)
+                return Choice((*self._together(whole, choice), *others))
             case Repeat(inner, least, most):
                 loops = least <= 1 and most is None
-                cut = self._cut_loop(inner) if loops else self._cut(inner)
-                return CutRepeat(cut, least, most)
-            case Chars():
-                return Lexeme(node)
-            case Token() | Ref():
+                return Repeat(self._cut_loop(inner) if loops else self._cut(inner), least, most)
+            case Token() | Ref() | Lexeme() | Chars():
                 return node
 
-    def _grouped(self, parts: tuple[Node, ...]) -> list[Cut]:
-        """Neighbours that can be lexemes become one."""
-        result: list[Cut] = []
-        group: list[Node] = []
-        for part in (*parts, None):
-            if part is not None and self._whole(part):
-                group.append(part)
-                continue
-            if group:
-                result += self._joined(group)
-                group = []
-            if part is not None:
-                result.append(self._cut(part))
-        return result
-
-    def _joined(self, group: list[Node]) -> list[Cut]:
-        together = series(group)
-        if self._whole(together):
-            return [Lexeme(together)]
-        return [Lexeme(part) for part in group]
-
-    def _cut_loop(self, inner: Node) -> Cut:
-        """What goes round in a loop without counting: lexemes that are neighbours there become one."""
-        options = inner.options if isinstance(inner, Choice) else (inner,)
+    def _parted(self, options: Sequence[Node]) -> tuple[list[Node], list[Node]]:
+        """Those that are to be lexemes, and the others, cut."""
         whole = [option for option in options if self._whole(option)]
-        if not whole:
-            return self._cut(inner)
+        return whole, [self._cut(option) for option in options if not self._whole(option)]
+
+    def _together(self, nodes: list[Node], join: Callable[[list[Node]], Node]) -> list[Node]:
+        """One lexeme if these can be one, else one for each."""
+        together = [join(nodes)] if nodes else []
+        return [Lexeme(node) for node in (together if all(map(self._whole, together)) else nodes)]
+
+    def _cut_loop(self, inner: Node) -> Node:
+        """The inside of an uncounted loop: lexemes that are neighbours when it goes round become one."""
+        whole, others = self._parted(inner.options if isinstance(inner, Choice) else (inner,))
         run = Repeat(choice(whole), 1, None)
-        if not self._whole(run):
-            return self._cut(inner)
-        return CutChoice((Lexeme(run), *(self._cut(option) for option in options if option not in whole)))
-
-    def _cut_choice(self, options: tuple[Node, ...]) -> Cut:
-        whole = [option for option in options if self._whole(option)]
-        others = [self._cut(option) for option in options if not self._whole(option)]
-        together = choice(whole) if whole else None
-        if together is None:
-            return CutChoice(tuple(others))
-        if self._whole(together):
-            return CutChoice((Lexeme(together), *others))
-        return CutChoice((*map(Lexeme, whole), *others))
+        return Choice((Lexeme(run), *others)) if whole and self._whole(run) else self._cut(inner)

@@ -1,9 +1,9 @@
-"""Where longest match would read a grammar's words otherwise than the grammar means.
+"""Where a lexer that prefers the longest match would misread a grammar.
 
-A lexer goes on with a lexeme as long as it can. That is wrong exactly when one lexeme has matched, the text
-goes on with something that may follow it, and another lexeme (or the same) could swallow that too. The test
-here errs on the safe side: it looks at the first bytes of characters only, takes every counted repetition as
-an unbounded one, and every pair of lexemes as possible at the same place.
+It goes on with a lexeme as long as it can. That is wrong exactly when one lexeme has matched, the text goes
+on with something that may follow it, and this or another lexeme could take that too. The test here errs on
+the safe side: it looks at the first bytes of characters only, takes every counted repetition for an unbounded
+one, and every pair of lexemes for possible at one place.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from server.grammar.syntax import Budget, Chars, Choice, Node, Ref, Repeat, Rules, Series, Token
+from server.grammar.syntax import Budget, Chars, Choice, Lexeme, Node, Ref, Repeat, Rules, Series, Token
 
 Bytes: TypeAlias = int
 """A set of bytes, one bit each."""
 
 SPECIAL: Bytes = 1 << 0xFF
-"""What stands for a control token: no text contains this byte."""
+"""Stands for a control token: no text contains this byte."""
 
 
 def first_bytes(chars: Chars) -> Bytes:
@@ -31,8 +31,8 @@ def first_bytes(chars: Chars) -> Bytes:
 
 @dataclass(slots=True)
 class Automaton:
-    """Glushkov's, of a lexeme: a state for each of its character sets, entered by reading one of them. Sets
-    of states are integers, one bit each."""
+    """Glushkov's automaton of a lexeme: a state for each of its character sets, entered by one of these
+    characters. Sets of states are integers, one bit each."""
 
     reads: list[Bytes] = field(default_factory=list[Bytes])
     after: list[int] = field(default_factory=list[int])
@@ -45,10 +45,8 @@ class Automaton:
         return self.read_by(self.first)
 
     def read_by(self, states: int) -> Bytes:
-        result = 0
-        for state in bits(states):
-            result |= self.reads[state]
-        return result
+        """The bytes that lead into these states."""
+        return _union(states, self.reads.__getitem__)
 
 
 def bits(states: int) -> list[int]:
@@ -61,7 +59,7 @@ def bits(states: int) -> list[int]:
 
 
 def automaton(node: Node, rules: Rules, budget: Budget) -> Automaton:
-    """Of a node without tokens and without recursion."""
+    """The node must have no tokens and no recursion."""
     result = Automaton()
 
     def link(sources: int, targets: int) -> None:
@@ -97,15 +95,15 @@ def automaton(node: Node, rules: Rules, budget: Budget) -> Automaton:
                 return first, last, nullable or least == 0
             case Ref(name):
                 return build(rules[name])
-            case Token():
-                raise AssertionError("a token is not part of a lexeme")
+            case Token() | Lexeme():
+                raise AssertionError("a lexeme has neither tokens nor lexemes in it")
 
     result.first, result.last, result.nullable = build(node)
     return result
 
 
 def swallows(long: Automaton, short: Automaton, follow: Bytes, budget: Budget) -> bool:
-    """Whether a word of `short` may be followed by a byte of `follow` that `long` would take as its own."""
+    """Whether `long` would go on after a word of `short` with a byte of `follow`."""
     if not long.begins & short.begins:
         return False
     reached: dict[int, int] = {}
@@ -125,7 +123,7 @@ def swallows(long: Automaton, short: Automaton, follow: Bytes, budget: Budget) -
 
 
 def _matching(automaton: Automaton, states: int, reads: Bytes, budget: Budget) -> int:
-    """Those of the states that may be entered by one of these bytes."""
+    """The states that one of these bytes leads into."""
     result = 0
     for state in bits(states):
         budget.spend()

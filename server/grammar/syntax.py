@@ -1,4 +1,5 @@
-"""A grammar as a tree: what GBNF says, without its notation. Nodes are values: equal trees are one key."""
+"""A grammar as a tree: what GBNF says, without its notation, or the same cut into lexemes. Nodes are values:
+equal trees are one key."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ class Ref:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One after the other; empty: the empty text."""
+    """Parts one after the other; with none of them, the empty text."""
 
     parts: tuple[Node, ...]
 
@@ -50,28 +51,34 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """least to most times, most >= 1; None: without an upper bound."""
+    """least to most times, most >= 1; None: no upper bound."""
 
     node: Node
     least: int
     most: int | None
 
 
-Node: TypeAlias = Chars | Token | Ref | Series | Choice | Repeat
+@dataclass(frozen=True, slots=True)
+class Lexeme:
+    """A part of the grammar that the lexer reads in one go. May match the empty text."""
+
+    node: Node
+
+
+Node: TypeAlias = Chars | Token | Ref | Series | Choice | Repeat | Lexeme
 Rules: TypeAlias = Mapping[str, Node]
 
 EMPTY = Series(())
 
 
 class Budget:
-    """What the analysis of one grammar may cost, so that none can keep the server busy. A step takes one to
-    three microseconds."""
+    """Bounds the time that the analysis of one grammar takes: 500,000 steps of 1 to 3 µs, about a second."""
 
     def __init__(self, steps: int = 500_000) -> None:
         self._left = steps
 
     def spend(self, steps: int = 1) -> None:
-        """Raises InvalidRequestError when it is used up."""
+        """Raises InvalidRequestError when nothing is left."""
         self._left -= steps
         if self._left < 0:
             raise InvalidRequestError("the grammar is too complex for this server", param="grammar")
@@ -98,12 +105,21 @@ def children(node: Node) -> tuple[Node, ...]:
 
 
 def walk(node: Node) -> Iterator[Node]:
-    """The node and everything below it, without following references."""
+    """The node and everything below it, without following references or looking into lexemes."""
     todo = [node]
     while todo:
         node = todo.pop()
         yield node
         todo += children(node)
+
+
+def references(node: Node) -> list[str]:
+    return [below.name for below in walk(node) if isinstance(below, Ref)]
+
+
+def lexemes(rules: Rules) -> dict[Lexeme, None]:
+    """In a fixed order."""
+    return {below: None for node in rules.values() for below in walk(node) if isinstance(below, Lexeme)}
 
 
 def normalised(ranges: list[tuple[int, int]], *, negated: bool) -> tuple[tuple[int, int], ...]:

@@ -16,10 +16,9 @@ Logits: TypeAlias = npt.NDArray[np.float32]
 class Batch:
     """Rows of one decode as parallel lists: token id, position, sequence id, whether logits are wanted.
 
-    shared: for rows that belong to several sequences (the stem of a tree), all of these by row index.
-    fixed: the logits' bits shall depend on nothing but these rows and what they attend to, so that a backend
-    may not add rows to be quicker. meanwhile: to be done once the decode is under way, by a backend that
-    overlaps.
+    shared: for rows of several sequences (the stem of a tree), all of these by row index. fixed: the logits'
+    bits may depend only on these rows and what they attend to, so no rows may be added to be quicker.
+    meanwhile: called once the decode is under way, by a backend that overlaps.
     """
 
     tokens: list[int] = field(default_factory=list[int])
@@ -52,7 +51,7 @@ class Batch:
 
 
 class FillInMiddle(NamedTuple):
-    """Control tokens that stand before the text's beginning, before its end, and before what is wanted."""
+    """Control tokens before the text's beginning, before its end, and before the part to generate."""
 
     prefix: int
     suffix: int
@@ -60,7 +59,11 @@ class FillInMiddle(NamedTuple):
 
 
 class Vocabulary(Protocol):
-    """Token ids to text and back. Read-only: safe from any thread."""
+    """Token ids to text and back. Read-only: safe from any thread.
+
+    eog: every id that ends a generation. add_bos: a prompt must begin with bos. fim: None if the model cannot
+    fill in the middle of a text.
+    """
 
     @property
     def size(self) -> int: ...
@@ -75,19 +78,11 @@ class Vocabulary(Protocol):
     @property
     def eos(self) -> int | None: ...
     @property
-    def eog(self) -> frozenset[int]:
-        """Every id that ends a generation (end of turn, end of text …)."""
-        ...
-
+    def eog(self) -> frozenset[int]: ...
     @property
-    def add_bos(self) -> bool:
-        """Whether a prompt must begin with `bos`."""
-        ...
-
+    def add_bos(self) -> bool: ...
     @property
-    def fim(self) -> FillInMiddle | None:
-        """None if the model was not trained to fill in the middle of a text."""
-        ...
+    def fim(self) -> FillInMiddle | None: ...
 
     def tokenize(self, text: str, *, special: bool) -> list[int]:
         """Ids of text, without BOS. `special`: parse control tokens written out in the text."""
@@ -99,49 +94,35 @@ class Vocabulary(Protocol):
 
 
 class Backend(Protocol):
-    """A loaded model with a KV cache shared by all sequences. Used by one thread only."""
+    """A loaded model with a KV cache shared by all sequences. Used by one thread only.
+
+    chat_template: the model's Jinja template, if it has one. n_cells: KV cells: the lengths of all sequences
+    add up to at most that. n_ctx: most positions of a sequence. n_batch: most rows of a decode. can_trim: the
+    end of a sequence can be forgotten; False for recurrent and hybrid models, whose sequences have a state
+    beside or instead of cells, which is of all their tokens. can_shift: shift() works; implies can_trim.
+    overlaps: a GPU decodes, so that the thread is free for Batch.meanwhile.
+    """
 
     @property
     def name(self) -> str: ...
     @property
     def vocab(self) -> Vocabulary: ...
     @property
-    def chat_template(self) -> str | None:
-        """The model's own Jinja chat template, if it brings one."""
-        ...
-
+    def chat_template(self) -> str | None: ...
     @property
-    def n_cells(self) -> int:
-        """KV cells shared by all sequences: the sum of their lengths may not exceed it."""
-        ...
-
+    def n_cells(self) -> int: ...
     @property
-    def n_ctx(self) -> int:
-        """Most positions one sequence may have."""
-        ...
-
+    def n_ctx(self) -> int: ...
     @property
     def n_seqs(self) -> int: ...
     @property
-    def n_batch(self) -> int:
-        """Most rows of one decode."""
-        ...
-
+    def n_batch(self) -> int: ...
     @property
-    def can_trim(self) -> bool:
-        """Whether the end of a sequence can be forgotten. False for recurrent and hybrid models: a sequence
-        has a state then, beside its cells or instead of them, that is as long as itself."""
-        ...
-
+    def can_trim(self) -> bool: ...
     @property
-    def can_shift(self) -> bool:
-        """Whether shift() works. Only where can_trim is true."""
-        ...
-
+    def can_shift(self) -> bool: ...
     @property
-    def overlaps(self) -> bool:
-        """Whether a decode leaves the thread free for Batch.meanwhile, since a GPU does the work."""
-        ...
+    def overlaps(self) -> bool: ...
 
     def decode(self, batch: Batch) -> Logits:
         """Evaluate the rows. Returns (number of wanted rows, vocab size), in batch order, a view that is
@@ -150,8 +131,8 @@ class Backend(Protocol):
         ...
 
     def trim(self, seq: int, length: int) -> None:
-        """Forget positions >= length of the sequence; 0 frees it. Raises BackendError if its state, where it
-        has one, is longer than that, and does nothing."""
+        """Forget positions >= length of the sequence; 0 frees it. Raises BackendError, with nothing changed,
+        if it has a state of more tokens."""
         ...
 
     def length(self, seq: int) -> int:
@@ -159,28 +140,28 @@ class Backend(Protocol):
         ...
 
     def intact(self, seq: int, length: int) -> bool:
-        """Whether all that the token after the first `length` attends to is there. Where attention has a
-        sliding window, cells that the sequence's end has passed may be given to others."""
+        """Whether the cells that the token after the first `length` attends to are there: with a sliding
+        window, older ones may have been given to others."""
         ...
 
     def save(self, seq: int) -> bytes:
-        """What the KV cache holds of a sequence. Raises BackendError."""
+        """The state of a sequence. Raises BackendError."""
         ...
 
     def load(self, seq: int, data: bytes) -> None:
-        """Have an empty sequence hold what save() gave, of any sequence of the same model and types. Raises
-        BackendError when it cannot be used; what the sequence holds is unknown then."""
+        """Load what save() gave into an empty sequence. Raises BackendError if it is of another model or
+        other cache types; what the sequence holds is unknown then."""
         ...
 
     def copy(self, source: int, target: int, start: int, end: int) -> None:
-        """Give the sequence `target`, which has `start` positions, those from start to end of `source`.
-        Cheap: the cells are shared. A state goes along whatever the positions; it alone if start == end."""
+        """Append positions start to end of `source` to `target`, which has `start` positions. Cheap: the
+        cells are shared. A state is copied too, even if start == end."""
         ...
 
     def shift(self, seq: int, start: int, end: int) -> None:
-        """Forget positions from start to end and move the later ones down to start. These keep what they
-        have seen of the forgotten ones, so they are not what evaluating the remaining tokens would give. No
-        other sequence may share the later cells: they would move there too."""
+        """Forget positions from start to end and move the later ones down to start. What these saw of the
+        forgotten ones stays in them. No other sequence may share the later cells: they would move there
+        too."""
         ...
 
     def close(self) -> None: ...

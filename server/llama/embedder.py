@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,13 +11,13 @@ import numpy as np
 from server.errors import BackendError, StartupError
 from server.llama.backend import Batch
 from server.llama.embedding import Pooling, Vectors, normalised
-from server.llama.library import C, LoadedModel, complaint, context_params, forget_errors
-from server.llama.llamacpp import Rows
+from server.llama.library import C, LoadedModel, complaint, context_params, forget_errors, tokenize
+from server.llama.llamacpp import LlamaBatch
 from server.llama.options import LlamaOptions
 from server.llama.parts import model_name
 
-MOST_TOKENS = 2048  # of an input: attention is computed over all of it at once
-N_SEQS = 16
+MOST_TOKENS = 2048  # of an input: attention is computed over all of it at once, in memory that grows with it
+N_SEQS = 16  # inputs at once: more short ones fill a batch hardly better
 _RANK = 4
 _POOLINGS: dict[Pooling, int] = {"mean": 1, "cls": 2, "last": 3}
 
@@ -29,8 +28,8 @@ class LlamaEmbedder:
     def __init__(
         self, options: LlamaOptions, *, pooling: Pooling | None = None, model: LoadedModel | None = None
     ) -> None:
-        """model: one that is loaded already, of the same options, which stays its owner's. pooling: by
-        default as the model's file says, else the mean. n_cells of the options bounds an input."""
+        """model: a loaded one of these options, which is not closed here. pooling: the file's by default,
+        else the mean. options.n_cells bounds an input."""
         self._owned = model is None
         self.model = self._model = model or LoadedModel(options.model_path, options.weights)
         self.path = options.model_path
@@ -63,7 +62,7 @@ class LlamaEmbedder:
         self._vocab = C.llama_model_get_vocab(handle)
         self.n_vocab = self._model.n_vocab
         self.n_embd = int(C.llama_model_n_embd_out(handle))
-        self._rows = Rows(self.n_ctx)
+        self._rows = LlamaBatch(self.n_ctx)
 
     def _pooling(self, wanted: Pooling | None) -> int:
         architecture = self._model.metadata("general.architecture")
@@ -73,14 +72,7 @@ class LlamaEmbedder:
         return _POOLINGS[wanted] if wanted else own or _POOLINGS["mean"]
 
     def tokenize(self, text: str) -> list[int]:
-        data = text.encode()
-        room = len(data) + 8
-        buffer = (ctypes.c_int32 * room)()
-        n = C.llama_tokenize(self._vocab, data, len(data), buffer, room, True, True)
-        if n < 0:
-            buffer = (ctypes.c_int32 * -n)()
-            n = C.llama_tokenize(self._vocab, data, len(data), buffer, -n, True, True)
-        return list(buffer[:n])
+        return tokenize(self._vocab, text, begin=True, special=True)
 
     def embed(self, inputs: Sequence[Sequence[int]]) -> Vectors:
         if self._memory:

@@ -13,26 +13,22 @@ Pooling: TypeAlias = Literal["mean", "cls", "last"]
 
 
 class Embedder(Protocol):
-    """A loaded model that embeds. embed() and close() are used by one thread only."""
+    """A loaded model that embeds. embed() and close() are used by one thread only.
+
+    n_ctx: most tokens of all inputs of embed() together. n_seqs: most inputs of embed(). n_embd: length of a
+    vector.
+    """
 
     @property
     def name(self) -> str: ...
     @property
     def n_vocab(self) -> int: ...
     @property
-    def n_ctx(self) -> int:
-        """Most tokens of an input, and of all that are embedded at once."""
-        ...
-
+    def n_ctx(self) -> int: ...
     @property
-    def n_seqs(self) -> int:
-        """Most inputs that are embedded at once."""
-        ...
-
+    def n_seqs(self) -> int: ...
     @property
-    def n_embd(self) -> int:
-        """Length of a vector."""
-        ...
+    def n_embd(self) -> int: ...
 
     def tokenize(self, text: str) -> list[int]:
         """Ids of a text, with what the model wants before and after it. Safe from any thread."""

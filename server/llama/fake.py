@@ -1,7 +1,7 @@
 """A toy model and vocabulary without weights: deterministic, quick, and strict about the KV cache.
 
-Logits are a function of every token in the sequence as the cache holds it, so an engine that forgets to trim,
-trims too much, or mixes two sequences gets another text, or an error.
+Logits are a function of all cells of the sequence, so an engine that trims wrongly or mixes two sequences
+gets another text, or an error.
 """
 
 from __future__ import annotations
@@ -54,10 +54,8 @@ class FakeVocabulary:
 
 @dataclass(frozen=True, slots=True)
 class FakeModel:
-    """What the toy predicts. Two models of one seed agree but at a share `error` of contexts.
-
-    sharpness: how far the likeliest token stands out; eog_rate: share of contexts that end the text.
-    """
+    """The toy's predictions. error: share of contexts where it disagrees with the model of its seed;
+    sharpness: scale of the logits; eog_rate: share of contexts that end the text."""
 
     seed: int = 1
     error: float = 0.0
@@ -100,10 +98,10 @@ NO_STATE = _State(0, 0)
 
 @dataclass(slots=True)
 class FakeBackend:
-    """Implements Backend. step_s and row_s are slept per decode and per row, to give a run its pace.
+    """Implements Backend. step_s, row_s: seconds that it sleeps per decode and per row.
 
-    Without can_trim it is a hybrid model: a sequence has a state beside its cells, from which its text goes
-    on, and which has to be of the same tokens."""
+    Without can_trim it is a hybrid model: a sequence has a state beside its cells, which has to be of equal
+    tokens."""
 
     model: FakeModel = field(default_factory=FakeModel)
     n_cells: int = 4096
@@ -179,8 +177,8 @@ class FakeBackend:
         own += cells[start:end]
 
     def shift(self, seq: int, start: int, end: int) -> None:
-        """A moved cell is new: its chain is a function of the one it had and of the two cells that meet, so
-        that the text differs from that of any other shift, and from that of the remaining tokens."""
+        """A moved cell gets a new chain, a function of its own and of the two cells that meet: so the text
+        differs from that of any other shift, and from that of the remaining tokens."""
         cells = self._chains.get(seq, [])
         if not (self.can_shift and self.can_trim and 0 <= start < end <= len(cells)):
             raise BackendError(f"cannot shift {start} to {end} of a sequence of {len(cells)}")
@@ -192,7 +190,7 @@ class FakeBackend:
         cells[start:] = [_Cell(mix(cell.chain ^ seam)) for cell in cells[end:]]
 
     def length(self, seq: int) -> int:
-        """How many positions of the sequence are in the cache."""
+        """The number of positions of the sequence."""
         return len(self._chains.get(seq, []))
 
     def close(self) -> None:
@@ -204,7 +202,7 @@ class FakeBackend:
         return len({id(cell) for cells in self._chains.values() for cell in cells})
 
     def _append(self, seqs: tuple[int, ...], position: int, token: int) -> int:
-        """One cell more for all these sequences."""
+        """Add a cell to all these sequences; returns its chain."""
         if not all(0 <= seq < self.n_seqs for seq in seqs) or not 0 <= token < self.vocab.size:
             raise BackendError(f"sequences {seqs} or token {token} out of range")
         held = [self._chains.setdefault(seq, []) for seq in seqs]
@@ -225,7 +223,7 @@ class FakeBackend:
         return cell.chain
 
     def _check_state(self, seq: int) -> None:
-        """A sequence that goes on, or is saved, has the state that belongs to its last cell."""
+        """Raises BackendError unless the sequence has the state of its last cell."""
         cells = self._chains.get(seq, [])
         if self._states.get(seq, NO_STATE) != _State(len(cells), cells[-1].chain if cells else 0):
             raise BackendError(f"sequence {seq} has cells and a state of different tokens")

@@ -14,8 +14,8 @@ from server.llama.parts import siblings
 PREFERRED = "Q4_K_M"
 _NOT_MODELS = ("mmproj", "imatrix")
 _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
-ANSWER_S = 20.0  # until Hugging Face counts as out of reach
-_FEW = 12  # names that an error lists
+ANSWER_S = 20.0  # seconds until Hugging Face counts as out of reach: its slow answers take a few
+_FEW = 12  # names that an error lists at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,8 @@ def source(repository: str, file: str | None = None, *, flag: str = "--hf-repo")
 
 
 def choose(names: Sequence[str], wanted: Source) -> list[str]:
-    """The files of the wanted model, its parts in order, of those in the repository. Raises StartupError."""
+    """The file names of the wanted model, its parts in order. names: all of the repository. Raises
+    StartupError."""
     if wanted.file is not None:
         found = siblings(wanted.file)
         if missing := [name for name in found if name not in names]:
@@ -55,9 +56,8 @@ def choose(names: Sequence[str], wanted: Source) -> list[str]:
 
 
 def fetch(wanted: Source) -> Path:
-    """Where the model's first file is, after a download if need be, with a progress bar. Without a
-    connection, what was downloaded before is used. A token is taken from HF_TOKEN or Hugging Face's login.
-    Raises StartupError."""
+    """Download the model unless it is in Hugging Face's cache, and return the path of its first file. Without
+    a connection the cache is used. The token is HF_TOKEN's or Hugging Face's login. Raises StartupError."""
     try:
         import huggingface_hub as hub
         from huggingface_hub import errors
@@ -86,14 +86,12 @@ def fetch(wanted: Source) -> Path:
 def _fetch(hub: Any, wanted: Source) -> Path:
     names, offline = _names(hub, wanted)
     chosen = choose(names, wanted)
-    paths = [
-        hub.hf_hub_download(wanted.repository, name, local_files_only=offline) for name in chosen
-    ]  # in order: the first is what llama.cpp is given
+    paths = [hub.hf_hub_download(wanted.repository, name, local_files_only=offline) for name in chosen]
     return Path(paths[0])
 
 
 def _names(hub: Any, wanted: Source) -> tuple[list[str], bool]:
-    """The repository's files, and whether these are only those of the local cache."""
+    """The repository's files, and whether that is only the local cache's part of them."""
     try:
         about = hub.HfApi().model_info(wanted.repository, timeout=ANSWER_S)
         return [file.rfilename for file in about.siblings or ()], False
@@ -116,7 +114,7 @@ def _is_model(name: str) -> bool:
 
 
 def _is_of(name: str, quant: str) -> bool:
-    """Whether a file's name, or its folder's, says that it is in this quantisation."""
+    """Whether the name of a file or of its folder contains this quantisation."""
     return re.search(rf"(?:^|[-._/]){re.escape(quant)}(?=[-./])", name, re.IGNORECASE) is not None
 
 

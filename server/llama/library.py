@@ -20,7 +20,7 @@ from server.llama.parts import parts
 C: Any = _untyped  # ctypes bindings: their types are in the C header, not in Python
 logger = logging.getLogger("duo.llama")
 
-MOST_CTX = 8192
+MOST_CTX = 8192  # tokens: the default context of a slot, since trained contexts may take all memory
 CELLS_STEP = 256  # cells: what llama.cpp rounds n_ctx up to (llama_context's GGML_PAD)
 _SPLIT_MODES = {"none": 0, "layer": 1, "row": 2, "tensor": 3}
 _LOAD_MODES = {(False, False): 0, (True, False): 1, (False, True): 2, (True, True): 3}  # by mmap, mlock
@@ -53,27 +53,31 @@ def forget_errors() -> None:
 
 
 def complaint() -> str:
-    """What llama.cpp said last of what failed since forget_errors(), in brackets; perhaps nothing."""
+    """The last error that llama.cpp logged since forget_errors(), in brackets; "" if there is none."""
     return f" ({_last_error})" if _last_error else ""
 
 
 _GPU, _INTEGRATED = 1, 2  # ggml_backend_dev_type: GPU, and one that shares the host's memory
 
 
+def _ggml() -> Any:
+    from llama_cpp._ggml import libggml  # pyright: ignore[reportMissingTypeStubs]
+
+    return libggml
+
+
 def has_gpu() -> bool:
-    """Whether this build of llama.cpp can put layers on a GPU that is there."""
+    """Whether this build of llama.cpp can use a GPU of this machine."""
     start_library()
     return bool(C.llama_supports_gpu_offload())
 
 
 def free_memory_of_gpus() -> list[int]:
-    """In bytes, of each GPU that this build of llama.cpp can put layers on, in the order of --main-gpu;
-    integrated ones only if there are no others; those of RPC servers that were added count."""
+    """Bytes, for each GPU in the order of --main-gpu; integrated ones only if there are no others. GPUs of
+    RPC servers that were added count."""
     if not has_gpu():
         return []
-    from llama_cpp._ggml import libggml  # pyright: ignore[reportMissingTypeStubs]
-
-    library: Any = libggml
+    library = _ggml()
     library.ggml_backend_dev_count.restype = ctypes.c_size_t
     library.ggml_backend_dev_get.restype = ctypes.c_void_p
     count = library.ggml_backend_dev_count()
@@ -90,15 +94,15 @@ def free_memory_of_gpus() -> list[int]:
 
 
 def computes_elsewhere(weights: Weights) -> bool:
-    """Whether layers go to a GPU, or to another machine: a build with RPC alone can do so, too."""
+    """Whether layers go to a GPU or an RPC server, which a build without GPUs can use too."""
     return bool(weights.n_gpu_layers) and has_gpu() and (bool(weights.rpc) or bool(free_memory_of_gpus()))
 
 
 def default_cells(
     path: Path, n_sessions: int, weights: Weights | None = None, rope: Rope | None = None
 ) -> int:
-    """KV cells for that many full conversations of MOST_CTX tokens, or of the context the model was trained
-    with if that is shorter. Does not load the weights. Raises StartupError."""
+    """KV cells for n_sessions conversations of MOST_CTX tokens, or of the model's context if that is shorter.
+    Does not load the weights. Raises StartupError."""
     overrides = weights.overrides if weights else ()
     model = LoadedModel(path, Weights(overrides=overrides), vocab_only=True)
     try:
@@ -108,7 +112,7 @@ def default_cells(
 
 
 class LoadedModel:
-    """A model's weights and adapters, which any number of contexts may share. Owns them until close()."""
+    """A model's weights and adapters, which contexts may share. Owns them until close()."""
 
     def __init__(self, path: Path, weights: Weights, *, vocab_only: bool = False) -> None:
         """Raises StartupError."""
@@ -135,7 +139,7 @@ class LoadedModel:
             raise
 
     def is_whole(self, n_layers: int) -> bool:
-        """Whether so many layers are all of them; -1: all."""
+        """Whether n_layers are all layers of the model; -1: all."""
         return n_layers < 0 or n_layers >= int(C.llama_model_n_layer(self.handle))
 
     def longest(self, rope: Rope) -> int:
@@ -143,7 +147,7 @@ class LoadedModel:
         return int((self._trained or self._told_context()) * rope.stretch)
 
     def _told_context(self) -> int:
-        """Where only the vocabulary was loaded, llama.cpp itself does not know it."""
+        """From the metadata: llama.cpp does not know it if only the vocabulary was loaded."""
         key = f"{self.metadata('general.architecture')}.context_length"
         instead = {override.key: override.value for override in self._overrides}
         return int(instead.get(key) or self.metadata(key) or 0)
@@ -169,7 +173,7 @@ class LoadedModel:
 
     @property
     def quantization(self) -> str | None:
-        """What most of the weights are kept in, as llama.cpp names it, such as Q4_K_M."""
+        """Of most weights, as llama.cpp names it: Q4_K_M, say."""
         kind = self.metadata("general.file_type")
         return _file_types().get(int(kind)) if kind and kind.isdigit() else None
 
@@ -180,7 +184,7 @@ class LoadedModel:
         return buffer.value.decode(errors="replace").replace(" ?B", "")  # a size it has no name for
 
     def adapt(self, context: Any) -> None:
-        """Have a context of this model count the adapters. Raises StartupError."""
+        """Apply the adapters to a context of this model. Raises StartupError."""
         n = len(self._adapters)
         if not n:
             return
@@ -226,6 +230,18 @@ class LoadedModel:
     def _hold(self, array: Any) -> Any:
         self._held.append(array)
         return array
+
+
+def tokenize(vocab: Any, text: str, *, begin: bool, special: bool) -> list[int]:
+    """Token ids. begin: add what the model wants before and after a text. special: parse control tokens."""
+    data = text.encode()
+    room = len(data) + 8  # tokens, more than there are but for odd vocabularies
+    buffer = (ctypes.c_int32 * room)()
+    n = C.llama_tokenize(vocab, data, len(data), buffer, room, begin, special)
+    if n < 0:
+        buffer = (ctypes.c_int32 * -n)()
+        n = C.llama_tokenize(vocab, data, len(data), buffer, -n, begin, special)
+    return list(buffer[:n])
 
 
 def context_params(options: LlamaOptions, *, n_spare: int = 0) -> Any:
@@ -292,9 +308,7 @@ def _add_servers(servers: Sequence[str]) -> None:
             "--rpc: this build of llama.cpp has no RPC backend: build it with CMAKE_ARGS=-DGGML_RPC=on pip "
             f"install --force-reinstall --no-cache-dir llama-cpp-python=={version('llama-cpp-python')}"
         )
-    from llama_cpp._ggml import libggml  # pyright: ignore[reportMissingTypeStubs]
-
-    library: Any = libggml
+    library = _ggml()
     library.ggml_backend_reg_by_name.restype = ctypes.c_void_p
     library.ggml_backend_reg_get_proc_address.restype = ctypes.c_void_p
     registry = ctypes.c_void_p(library.ggml_backend_reg_by_name(b"RPC"))

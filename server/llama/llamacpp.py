@@ -22,6 +22,7 @@ from server.llama.library import (
     computes_elsewhere,
     context_params,
     forget_errors,
+    tokenize,
 )
 from server.llama.options import MAX_SEQS, LlamaOptions
 from server.llama.parts import model_name
@@ -29,7 +30,7 @@ from server.llama.tiles import TILE, Tiles
 
 
 class LlamaVocabulary:
-    """Implements Vocabulary over a loaded model; valid as long as its model."""
+    """Implements Vocabulary over a loaded model, as long as that is open."""
 
     def __init__(self, model: Any) -> None:
         self._vocab = C.llama_model_get_vocab(model)
@@ -38,7 +39,9 @@ class LlamaVocabulary:
         self.eos = _token_or_none(C.llama_vocab_eos(self._vocab))
         self.eog = frozenset(t for t in range(self.size) if C.llama_vocab_is_eog(self._vocab, t))
         self.add_bos = bool(C.llama_vocab_get_add_bos(self._vocab))
-        self.fim = self._fill_in_middle()
+        of = (C.llama_vocab_fim_pre, C.llama_vocab_fim_suf, C.llama_vocab_fim_mid)
+        fim = FillInMiddle(*(token(self._vocab) for token in of))
+        self.fim = fim if min(fim) >= 0 else None
         self._pieces: dict[tuple[int, bool], bytes] = {}
         texts = [C.llama_vocab_get_text(self._vocab, token) for token in range(self.size)]
         self.longest = self._longest(texts)
@@ -67,28 +70,11 @@ class LlamaVocabulary:
         safe = [text for text, attribute in marks if not attribute & C.LLAMA_TOKEN_ATTR_LSTRIP]
         return Cuts([text for text, _ in marks], safe)
 
-    def _fill_in_middle(self) -> FillInMiddle | None:
-        tokens = FillInMiddle(
-            C.llama_vocab_fim_pre(self._vocab),
-            C.llama_vocab_fim_suf(self._vocab),
-            C.llama_vocab_fim_mid(self._vocab),
-        )
-        return tokens if min(tokens) >= 0 else None
-
     def tokenize(self, text: str, *, special: bool) -> list[int]:
         tokens: list[int] = []
         for piece in self._cuts[special].pieces(text):
-            tokens += self._tokens(piece.encode(), special)
+            tokens += tokenize(self._vocab, piece, begin=False, special=special)
         return tokens
-
-    def _tokens(self, data: bytes, special: bool) -> list[int]:
-        room = len(data) + 8
-        buffer = (ctypes.c_int32 * room)()
-        n = C.llama_tokenize(self._vocab, data, len(data), buffer, room, False, special)
-        if n < 0:
-            buffer = (ctypes.c_int32 * -n)()
-            n = C.llama_tokenize(self._vocab, data, len(data), buffer, -n, False, special)
-        return list(buffer[:n])
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
         piece = self._pieces.get((token, special))
@@ -109,11 +95,11 @@ def _token_or_none(token: int) -> int | None:
     return int(token) if token >= 0 else None
 
 
-PAD = 0  # the token of rows that nobody reads
+PAD = 0  # token id of padding rows
 
 
-class Rows:
-    """The C arrays of one llama_batch, filled from a Batch without a Python loop."""
+class LlamaBatch:
+    """The C arrays of a llama_batch, filled from a Batch without a Python loop."""
 
     def __init__(self, capacity: int) -> None:
         self._tokens = (ctypes.c_int32 * capacity)()
@@ -148,7 +134,7 @@ class Rows:
             self._share(batch)
 
     def pad(self, n: int, seq: int) -> None:
-        """Add n rows of a sequence that holds nothing."""
+        """Add n rows of an empty sequence."""
         start = self.batch.n_tokens
         for i in range(n):
             row = start + i
@@ -156,7 +142,7 @@ class Rows:
         self.batch.n_tokens = start + n
 
     def _share(self, batch: Batch) -> None:
-        """Point the rows of several sequences at theirs, and those of the last batch back at their one."""
+        """Point rows of several sequences at theirs, after undoing that for the last batch."""
         for row in self._shared:
             self._seq_counts[row] = 1
             self._seq_addresses[row] = self._base + row * self._width
@@ -206,7 +192,7 @@ class LlamaBackend:
         template = C.llama_model_chat_template(model, None)
         self.chat_template: str | None = template.decode() if template else None
         self.description = self.model.description
-        self._rows = Rows(self.n_batch)
+        self._rows = LlamaBatch(self.n_batch)
         self.can_trim = False
         self._elsewhere = computes_elsewhere(options.weights)
         self.overlaps = self._elsewhere and self.model.is_whole(options.weights.n_gpu_layers)
@@ -216,13 +202,13 @@ class LlamaBackend:
         self.can_shift = self.can_trim and bool(C.llama_memory_can_shift(self._memory))
 
     def _may_tile(self, options: LlamaOptions) -> bool:
-        """Whether attention is computed on the CPU, and there is a sequence for rows that nobody reads."""
+        """Whether attention is computed on the CPU, and there is a spare sequence for padding rows."""
         n_ubatch = options.n_ubatch or self.n_batch
         return not self._elsewhere and options.n_seqs < MAX_SEQS and min(self.n_batch, n_ubatch) >= TILE
 
     def _forgets(self) -> bool:
-        """Whether a sequence can be trimmed: tried, since that depends on the memory that llama.cpp chose.
-        The KV cache is left empty. Raises StartupError."""
+        """Try whether a sequence can be trimmed: it depends on the memory that llama.cpp chose. The KV cache
+        is left empty. Raises StartupError."""
         for position in range(2):
             batch = Batch()
             batch.extend(0, position, [self.vocab.bos or 0], 0)
@@ -253,11 +239,11 @@ class LlamaBackend:
         return np.frombuffer(values, dtype=np.float32).reshape(n_rows, self.vocab.size)
 
     def _evaluated(self) -> int:
-        """llama_decode's status: 0, or 1 for too few cells with nothing changed, or another one."""
+        """llama_decode's status: 0; 1 if there are too few cells, with nothing changed; others are errors."""
         return int(C.llama_decode(self._context, self._rows.batch))
 
     def _tiled(self, batch: Batch, tiles: Tiles) -> int:
-        """The same, with as many rows as are quickest."""
+        """_evaluated() with the number of rows that is quickest."""
         n_cells, n = sum(batch.positions) + len(batch), len(batch)
         n_pad = 0 if batch.fixed else tiles.padding(n, n_cells, max(batch.positions) + 1)
         if n_pad:
@@ -282,8 +268,8 @@ class LlamaBackend:
         return int(C.llama_memory_seq_pos_max(self._memory, seq)) + 1
 
     def intact(self, seq: int, length: int) -> bool:
-        """llama.cpp reuses cells that the window has passed even with swa_full, and tells where the others
-        begin."""
+        """Even with swa_full llama.cpp reuses cells that the window has passed; it tells where the rest
+        begins."""
         window = int(C.llama_model_n_swa(self._model))
         if not window or self.length(seq) <= length:
             return True
@@ -317,7 +303,7 @@ class LlamaBackend:
         self.model.close()
 
 
-_uninitialised = ctypes.pythonapi.PyBytes_FromStringAndSize  # to be filled before anybody sees it
+_uninitialised = ctypes.pythonapi.PyBytes_FromStringAndSize  # its result must be filled at once
 _uninitialised.restype = ctypes.py_object
 _uninitialised.argtypes = (ctypes.c_void_p, ctypes.c_ssize_t)
 
@@ -325,5 +311,5 @@ _uninitialised.argtypes = (ctypes.c_void_p, ctypes.c_ssize_t)
 def _context_params(options: LlamaOptions) -> Any:
     params = context_params(options, n_spare=options.n_seqs < MAX_SEQS)  # one for padding
     params.kv_unified = True
-    params.swa_full = True  # what a sliding window has passed is needed again when a sequence is trimmed
+    params.swa_full = True  # a trimmed sequence needs cells that its sliding window had passed
     return params

@@ -1,4 +1,4 @@
-"""What llama.cpp is told: where weights lie and what is added to them, and how a context is made."""
+"""Options of llama.cpp: where weights are and what is added to them, and how a context is made."""
 
 from __future__ import annotations
 
@@ -13,23 +13,22 @@ CacheType: TypeAlias = Literal["f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq
 FlashAttention: TypeAlias = Literal["on", "off", "auto"]
 RopeScaling: TypeAlias = Literal["none", "linear", "yarn"]
 
-ALL_LAYERS = -1
-"""n_gpu_layers: offload every layer where there is a GPU."""
-MAX_SEQS = 256  # of llama.cpp
+ALL_LAYERS = -1  # n_gpu_layers: every layer, where there is a GPU
+MAX_SEQS = 256  # sequences: LLAMA_MAX_SEQ of llama.cpp
 _TRUE = {"true": True, "false": False}
-_LONGEST = 127  # bytes of a key or a text in llama.cpp's structure
+_LONGEST = 127  # bytes of a key or a text in llama_model_kv_override
 
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """A value of the model's metadata that shall count instead of its own."""
+    """A value that replaces one of the model's metadata."""
 
     key: str
     value: int | float | bool | str
 
     @classmethod
     def parse(cls, text: str) -> Override:
-        """KEY=TYPE:VALUE, as llama.cpp writes it. Raises ValueError."""
+        """From KEY=TYPE:VALUE, llama.cpp's form. Raises ValueError."""
         key, _, typed = text.partition("=")
         kind, colon, value = typed.partition(":")
         if not (key and colon) or max(len(key.encode()), len(value.encode())) > _LONGEST:
@@ -49,14 +48,14 @@ class Override:
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """A LoRA adapter, and by how much it counts."""
+    """A LoRA adapter."""
 
     path: Path
     scale: float = 1.0
 
     @classmethod
     def parse(cls, text: str) -> Adapter:
-        """FNAME:SCALE. Raises ValueError."""
+        """From FNAME:SCALE. Raises ValueError."""
         name, colon, scale = text.rpartition(":")
         if not (name and colon):
             raise ValueError(f"{text} is not FNAME:SCALE")
@@ -65,8 +64,8 @@ class Adapter:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Where the weights lie, and what is changed of the model. tensor_split: shares of the GPUs, as equal as
-    memory allows if there are none; rpc: host:port of llama.cpp's RPC servers."""
+    """Where the weights are, and what is changed of the model. tensor_split: shares of the GPUs, by free
+    memory if empty; rpc: host:port of llama.cpp's RPC servers."""
 
     n_gpu_layers: int = ALL_LAYERS
     split_mode: SplitMode = "layer"
@@ -81,8 +80,7 @@ class Weights:
 
 @dataclass(frozen=True, slots=True)
 class Rope:
-    """How positions are scaled, for contexts longer than the model was trained with. None, 0 and -1: as the
-    model says, by llama.cpp's conventions."""
+    """How positions are scaled for contexts longer than trained. None, 0 and -1: as the model says."""
 
     scaling: RopeScaling | None = None
     freq_base: float = 0.0
@@ -95,7 +93,7 @@ class Rope:
 
     @property
     def stretch(self) -> float:
-        """How many times longer the context may become."""
+        """Factor by which the context becomes longer."""
         return 1 / self.freq_scale if 0 < self.freq_scale < 1 else 1.0
 
 
@@ -121,27 +119,21 @@ class LlamaOptions:
 
     @property
     def files(self) -> list[Path]:
-        """Whose contents the logits depend on. Raises StartupError when some are missing."""
+        """The files that the logits depend on. Raises StartupError if one is missing."""
         return [*parts(self.model_path), *(adapter.path for adapter in self.weights.adapters)]
 
     @property
     def numerics(self) -> str:
-        """What else they depend on, bits included; who may use a saved state has the same."""
-        weights = self.weights
-        devices = (
-            weights.n_gpu_layers,
-            weights.split_mode,
-            weights.tensor_split,
-            weights.main_gpu,
-            weights.rpc,
-        )
-        scales = tuple(adapter.scale for adapter in weights.adapters)
+        """What else the logits depend on, to the last bit, and whether a saved state can be used."""
+        w = self.weights
+        devices = w.n_gpu_layers, w.split_mode, w.tensor_split, w.main_gpu, w.rpc
+        scales = tuple(adapter.scale for adapter in w.adapters)
         attention = self.cache_type_k, self.cache_type_v, self.flash_attention
-        return repr((devices, weights.overrides, scales, attention, self.rope))
+        return repr((devices, w.overrides, scales, attention, self.rope))
 
     @property
     def costs(self) -> str:
-        """What beside the files the time of a step depends on, and its bits."""
+        """What beside the files the seconds and bits of a step depend on."""
         weights = replace(self.weights, adapters=())
         return repr((replace(self, model_path=Path(), n_cells=0, n_seqs=0, weights=weights), self.numerics))
 

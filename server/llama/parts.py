@@ -13,7 +13,7 @@ _MAGIC = b"GGUF"
 
 
 def siblings(name: str) -> list[str]:
-    """The names of all parts of the model that the file of this name is a part of; of a whole, its own."""
+    """The names of all parts of the model that this file name is a part of; itself if it has no others."""
     found = _PART.fullmatch(name)
     if found is None:
         return [name]
@@ -22,8 +22,8 @@ def siblings(name: str) -> list[str]:
 
 
 def parts(path: Path) -> list[Path]:
-    """Every file of a model, given any; the first is what llama.cpp is given. Raises StartupError when one is
-    missing, or is no GGUF file."""
+    """Every file of a model, given any of them, in order. Raises StartupError if one is missing, or is no
+    GGUF file."""
     paths = [path.with_name(name) for name in siblings(path.name)]
     missing = [one for one in paths if not one.is_file()]
     if missing and (len(paths) == 1 or not path.is_file()):
@@ -38,7 +38,7 @@ def parts(path: Path) -> list[Path]:
 
 
 def model_name(path: Path) -> str:
-    """What the file is called, without its ending and the number of the part."""
+    """The file's name without its ending and the number of the part."""
     found = _PART.fullmatch(path.name)
     return found["stem"] if found else path.stem
 

@@ -1,5 +1,5 @@
-"""What a change of shape costs. A GPU replays a decode of the same shape as the last one from a recorded
-graph; one of another shape is built and recorded anew, which can take the CPU as long as the GPU has to do.
+"""What a change of a decode's shape costs. A GPU replays a decode of the last one's shape from a recorded
+graph; for another shape the CPU builds and records the graph anew, which can take as long as the decode.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from statistics import median
 
 from server.llama.backend import Backend, Batch
 
-CONTEXT = 64  # tokens in the cache meanwhile
-SETTLE, TIMED = 4, 5  # decodes before those that are timed, and of each width
-SLOW_S = 0.1  # a decode that takes as long is not worth a look: building its graph is nothing beside it
-WORTH = 1.1  # times as long: what a change must cost at least to be worth avoiding
+CONTEXT = 64  # tokens that the timed rows attend to
+SETTLE, TIMED = 4, 5  # decodes before the timed ones, and timed ones of each width
+SLOW_S = 0.1  # seconds of a decode beside which building its graph does not matter
+WORTH = 1.1  # factor that a change must cost at least: less is noise
 
 
 @dataclass(frozen=True, slots=True)
 class Shapes:
-    """Seconds of a decode by its rows: among equal ones, and with all these widths in turn."""
+    """Seconds of a decode by its rows. steady: all of one width; mixed: all widths in turn."""
 
     steady: dict[int, float]
     mixed: dict[int, float]
@@ -30,7 +30,7 @@ class Shapes:
 
     @property
     def padding_pays(self) -> bool:
-        """Whether always the widest is quicker than all of them in turn."""
+        """Whether padding every decode to the widest is quicker than mixed widths."""
         return median(self.mixed.values()) > WORTH * self.steady[max(self.steady)] if self.steady else False
 
 
@@ -38,8 +38,8 @@ UNKNOWN = Shapes({}, {})
 
 
 def measure(backend: Backend, widths: Sequence[int]) -> Shapes:
-    """UNKNOWN for models that cannot forget what they were given, and slow ones. The KV cache must be empty
-    and is left so. Raises BackendError."""
+    """UNKNOWN for models that cannot be trimmed, and slow ones. The KV cache must be empty and is left so.
+    Raises BackendError."""
     widths = [w for w in widths if w <= min(backend.n_batch, backend.n_ctx - CONTEXT)]
     if not backend.can_trim or len(widths) < 2:
         return UNKNOWN

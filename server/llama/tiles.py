@@ -1,101 +1,39 @@
 """When a decode of few rows is quicker with more. Pure.
 
 llama.cpp's flash attention on CPUs takes 64 rows at a time through a blocked matrix product, and fewer rows
-one by one: beside a context of some thousand tokens 26 rows can take three times as long as 64 (ggml-cpu's
-`ggml_compute_forward_flash_attn_ext_f16`; docs/adr/0012). So a decode is padded to a tile where what it would
-take, by what decodes took of late, is clearly more than what a whole tile takes.
+one by one: beside some thousand tokens 26 rows can take three times as long as 64 (ggml-cpu's
+`ggml_compute_forward_flash_attn_ext_f16`; docs/adr/0012). So a decode is padded to a tile if the latest
+decodes say that it would take clearly longer than a whole tile.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from typing import Any, cast
+
+from server.estimators import N_NUMBERS, Plane, numbers
 
 TILE = 64  # rows: GGML_FA_TILE_Q of ggml-cpu, on every CPU
-KEEP = 0.995  # of what the past weighs, per decode
+# Of the past, per decode: about the last 200 count, which have contexts of many lengths. Off by two: 100, the
+# plane tilts where all of them were alike; 400, another load of the machine shows after as many decodes.
+KEEP = 0.995
 ENOUGH = 4.0  # decodes of either kind, by weight, before anything is padded
 WORTH = 1.15  # times as long: what too few rows must take at least
 SLOWEST_S = 600.0  # more is not believed,
 SURPRISE = 4.0  # nor times as long as expected: a process that was stopped, say
 PROBE = 100  # of so many decodes that a tile is better for, one goes without: few rows may be quicker again
 SHARPEST = (1.0, 100.0**2)  # differences in rows and in cells, squared, below which a trend is not believed
-N_NUMBERS = 9  # of a plane's memory
-
-
-class Plane:
-    """Seconds of a decode as a + b · rows + c · (cells that all its rows attend to), by least squares over
-    what was seen of late; neither b nor c is below 0."""
-
-    def __init__(self, *, through_origin: bool) -> None:
-        self._origin = through_origin  # a is 0
-        self._weight = 0.0
-        self._sums = (0.0, 0.0, 0.0)  # of rows, cells, seconds
-        self._products = (0.0, 0.0, 0.0, 0.0, 0.0)  # rows², rows · cells, cells², rows · s, cells · s
-        self._fit: tuple[float, float, float] | None = None
-
-    @property
-    def is_known(self) -> bool:
-        return self._weight >= ENOUGH
-
-    def observe(self, rows: float, cells: float, seconds: float) -> None:
-        n, m, t = self._sums
-        nn, nm, mm, nt, mt = self._products
-        if self.is_known:
-            seconds = min(seconds, SURPRISE * max(self.seconds(rows, cells), t / self._weight))
-        self._weight = KEEP * self._weight + 1.0
-        self._sums = KEEP * n + rows, KEEP * m + cells, KEEP * t + seconds
-        self._products = (
-            KEEP * nn + rows * rows,
-            KEEP * nm + rows * cells,
-            KEEP * mm + cells * cells,
-            KEEP * nt + rows * seconds,
-            KEEP * mt + cells * seconds,
-        )
-        self._fit = None
-
-    def seconds(self, rows: float, cells: float) -> float:
-        """Of a decode, as far as is known."""
-        if self._fit is None:
-            self._fit = self._solved()
-        a, b, c = self._fit
-        return a + b * rows + c * cells
-
-    @property
-    def memory(self) -> list[float]:
-        """All that was seen, as N_NUMBERS numbers."""
-        return [self._weight, *self._sums, *self._products]
-
-    def recall(self, memory: Sequence[float]) -> None:
-        self._weight = memory[0]
-        self._sums = (memory[1], memory[2], memory[3])
-        self._products = (memory[4], memory[5], memory[6], memory[7], memory[8])
-        self._fit = None
-
-    def _solved(self) -> tuple[float, float, float]:
-        n, m, t = (0.0, 0.0, 0.0) if self._origin else (x / self._weight for x in self._sums)
-        nn, nm, mm, nt, mt = (x / self._weight for x in self._products)
-        nn, nm, mm, nt, mt = nn - n * n, nm - n * m, mm - m * m, nt - n * t, mt - m * t
-        nn, mm = nn + SHARPEST[0], mm + SHARPEST[1]
-        scale = nn * mm - nm * nm
-        b, c = (nt * mm - mt * nm) / scale, (mt * nn - nt * nm) / scale
-        if b < 0.0:
-            b, c = 0.0, max(0.0, mt / mm)
-        elif c < 0.0:
-            b, c = max(0.0, nt / nn), 0.0
-        return t - b * n - c * m, b, c
 
 
 class Tiles:
-    """Learns from every decode of one model."""
+    """Learns from every decode of one model what few and many rows take."""
 
     def __init__(self) -> None:
-        self._few = Plane(through_origin=False)
-        self._many = Plane(through_origin=True)
+        self._few = Plane(KEEP, ENOUGH, SURPRISE, SHARPEST)
+        self._many = Plane(KEEP, ENOUGH, SURPRISE, SHARPEST, through_origin=True)
         self._n_better = 0
 
     def padding(self, n_rows: int, n_cells: int, longest: int) -> int:
-        """How many rows to add to so many, which attend to n_cells cells in all, one of them to `longest`."""
+        """Padding rows to add to n_rows, which attend to n_cells; longest: tokens in the longest context."""
         if not 1 < n_rows < TILE or not (self._few.is_known and self._many.is_known):
             return 0
         tile_s = self._many.seconds(TILE, TILE * longest)
@@ -105,20 +43,19 @@ class Tiles:
         return TILE - n_rows if self._n_better % PROBE else 0
 
     def observe(self, n_rows: int, n_cells: int, seconds: float) -> None:
-        """A decode of so many rows, padding included, took so long."""
+        """A decode of n_rows, padding included, took this long."""
         (self._few if n_rows < TILE else self._many).observe(n_rows, n_cells, seconds)
 
     def memory(self) -> list[float]:
-        """All that was learned, to be kept over a restart."""
+        """What recall() takes after a restart."""
         return [*self._few.memory, *self._many.memory]
 
     def recall(self, memory: object) -> bool:
-        """Go on from what memory() gave, on this machine and for this model. Returns whether it could be
-        believed; if not nothing changes."""
-        numbers = cast(list[Any], memory) if isinstance(memory, list) else []
-        good = all(isinstance(number, float) and 0.0 <= number < math.inf for number in numbers)
-        few, many = numbers[:N_NUMBERS], numbers[N_NUMBERS:]
-        if not good or len(numbers) != 2 * N_NUMBERS or not (_plausible(few) and _plausible(many)):
+        """Continue from what memory() gave for this machine and model. False, with nothing changed, if that
+        is not plausible."""
+        known = numbers(memory)
+        few, many = known[:N_NUMBERS], known[N_NUMBERS:]
+        if len(known) != 2 * N_NUMBERS or not (_plausible(few) and _plausible(many)):
             return False
         self._few.recall(few)
         self._many.recall(many)
@@ -126,8 +63,8 @@ class Tiles:
 
 
 def _plausible(memory: Sequence[float]) -> bool:
-    """Whether observe() may have given these: weights are bounded, no square of a mean is greater than the
-    mean of squares, and nothing took longer than SLOWEST_S."""
+    """Whether observe() can have given these: the weight is bounded, the square of a mean is at most the mean
+    of squares, and no decode took longer than SLOWEST_S."""
     weight, n, m, t, nn, nm, mm, nt, mt = memory
     bounded = weight * (1.0 - KEEP) < 1.001 and t <= SLOWEST_S * weight
     bounded = bounded and nt <= SLOWEST_S * n * 1.001 and mt <= SLOWEST_S * m * 1.001

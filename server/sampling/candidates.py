@@ -1,8 +1,7 @@
-"""The tokens that can still be chosen in one draw, and the filters that thin them out.
+"""The tokens that can still be chosen in one draw, and the filters that drop some.
 
-What each filter keeps is llama.cpp's definition (src/llama-sampler.cpp, also given with each), with two
-exceptions: tokens that are impossible (minus infinity) are not candidates, so that they count nowhere, and
-where llama.cpp's sort decides among equals at the edge of top_k, typ_p or top_p, here all of them stay.
+Each filter keeps what llama.cpp's does (src/llama-sampler.cpp), with two exceptions: impossible tokens (minus
+infinity) are no candidates, and of equals at the edge of top_k, typ_p or top_p all stay.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ from server.sampling.draw import (
 from server.sampling.noise import gumbel
 from server.sampling.peaks import Peaks
 
-_MANY = 4_096  # more are cheaper drawn by way of a whole row
+_MANY = 4_096  # candidates: more are drawn faster from a whole row
 
 
 class Candidates:
     """ids ascend, None stands for the whole vocabulary; logits has a value for each. At least one.
 
-    Mutable, and of one draw only. The array given is not written to: edits and filters make their own.
+    Mutable, for one draw. The given array is not written to.
     """
 
     def __init__(self, row: npt.NDArray[np.float32]):
@@ -42,18 +41,18 @@ class Candidates:
         return len(self.logits)
 
     def drop_impossible(self) -> None:
-        """Without those at minus infinity, which the filters expect. At least one must be finite."""
+        """Drop those at minus infinity, as the filters expect. At least one must be finite."""
         possible = self.logits > -np.inf
         if not possible.all():
             self.keep(np.flatnonzero(possible))
 
     def keep(self, at: Ids) -> None:
-        """Only those at these indices, which ascend."""
+        """Keep those at these indices, which ascend."""
         self.ids = at if self.ids is None else self.ids[at]
         self.logits = self.logits[at].astype(np.float64)
 
     def find(self, tokens: Ids) -> tuple[Ids, npt.NDArray[np.bool_]]:
-        """Which of these tokens are candidates (a mask), and the indices of those."""
+        """The indices of those tokens that are candidates, and a mask that says which are."""
         if self.ids is None:
             return tokens, np.ones(len(tokens), np.bool_)
         at = np.minimum(np.searchsorted(self.ids, tokens), len(self.ids) - 1)
@@ -61,7 +60,7 @@ class Candidates:
         return at[found], found
 
     def replace(self, at: Ids, values: npt.NDArray[np.floating]) -> None:
-        """Other logits at these indices."""
+        """Set the logits at these indices."""
         self.logits = self.logits.copy()
         self.logits[at] = values
 
@@ -69,12 +68,12 @@ class Candidates:
         return at if self.ids is None else int(self.ids[at])
 
     def distribution(self) -> Distribution:
-        """The softmax of what is left."""
+        """The softmax of the candidates."""
         ids = np.arange(len(self)) if self.ids is None else self.ids
         return Distribution(ids, softmax(self.logits.astype(np.float64)))
 
     def choose(self, seed: int, position: int) -> int:
-        """The index of a sample of the softmax of what is left."""
+        """The index of a sample of the candidates' softmax."""
         if self.ids is None:
             return draw_softmax(self.logits, seed, position)
         if len(self) > _MANY:
@@ -127,8 +126,8 @@ def typical_p(c: Candidates, p: float) -> None:
 
 
 def xtc(c: Candidates, threshold: float) -> None:
-    """Of those with at least this probability only the least likely (the last among equals), and everything
-    below. Whether it happens at a position at all is the caller's throw."""
+    """Of those with at least this probability only the least likely (the last among equals), and all below.
+    The caller decides by chance whether it acts."""
     if threshold > 0.5 or len(c) < 2:
         return
     likely = np.flatnonzero(softmax(c.logits.astype(np.float64)) >= threshold)

@@ -1,4 +1,4 @@
-"""What a grammar allows next: the seam between sampling and whatever compiles grammars."""
+"""What a grammar allows next: the seam between sampling and compiled grammars."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class Constraint(Protocol):
         ...
 
     def accept(self, token: int) -> None:
-        """This token was committed. One that is not allowed ends the constraint: everything is allowed
-        afterwards (a stop token, say)."""
+        """This token was committed. One that is not allowed (a stop token, say) ends the constraint: all
+        tokens are allowed after it."""
         ...
 
     def forced(self) -> tuple[int, ...]:
-        """Tokens that must follow now, perhaps none: free drafts."""
+        """Tokens that must follow now, perhaps none."""
         ...
 
     def n_allowed(self, tokens: Sequence[int]) -> int:
-        """How many of these tokens in a row may follow. State does not change."""
+        """The number of leading tokens of these that may follow. State does not change."""
         ...

@@ -1,7 +1,7 @@
 """One draw from one row of logits. Pure: the same row, parameters and position give the same token.
 
-Works on the few tokens that can still win: one pass over the vocabulary finds the peaks of the row (peaks.py)
-and another at most what else is near the top; no step is a Python loop over it.
+Works on the few tokens that can win: one pass over the vocabulary finds the row's peaks (peaks.py), at most
+one more the others near the top. No Python loop runs over the vocabulary.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from server.sampling.race import Floats, race
 
 Row: TypeAlias = npt.NDArray[np.float32]
 
-_WINDOWS = (2.0, 4.0, 7.0, 12.0, 24.0)
-_SURE = 8  # logits that may be enough to know what filters leave
-_ROUNDING = 1e-9  # more than sums of weights are wrong by
-_FEW = 512  # logits that are sorted without looking first where the edge is
+_WINDOWS = (2.0, 4.0, 7.0, 12.0, 24.0)  # logits below the top where the nucleus is looked for
+_SURE = 8  # logits that may suffice to know what filters leave
+_ROUNDING = 1e-9  # bound of the rounding error of sums of weights
+_FEW = 512  # logits that are sorted without finding the edge first
 
 
 class Distribution(NamedTuple):
-    """What can be drawn, and how likely. ids ascend; probabilities sum to 1; every other token has none."""
+    """Probabilities of tokens: ids ascend, probabilities sum to 1, all other tokens have 0."""
 
     ids: Ids
     probabilities: Floats
@@ -49,7 +49,7 @@ def draw(row: Row, params: SamplingParams, position: int) -> int:
 
 
 def draw_from(peaks: Peaks, params: SamplingParams, position: int) -> int:
-    """The same at a temperature above 0, for a row whose peaks are known."""
+    """draw() at a temperature above 0, for a row whose peaks are known."""
     temperature, seed = params.temperature, params.seed
     if params.top_k <= 0:
         return race(peaks, temperature, seed, position, _floor(peaks, params))
@@ -66,7 +66,7 @@ def draw_softmax(logits: Logits, seed: int, position: int) -> int:
 
 
 def distribution(row: Row, params: SamplingParams) -> Distribution:
-    """What `draw` draws from, before the noise."""
+    """The distribution that draw() samples."""
     if params.temperature <= 0.0 or params.top_k == 1:
         return Distribution(np.array([row.argmax()], np.int64), np.ones(1))
     peaks = Peaks(row)
@@ -86,7 +86,7 @@ def softmax(logits: Floats) -> Floats:
 
 
 def probability(row: Row, token: int) -> float:
-    """The softmax probability of one token, at temperature 1 and unfiltered."""
+    """The softmax probability of one token at temperature 1, unfiltered."""
     top = float(row.max())
     return float(np.exp(np.float64(row[token]) - top) / np.exp(row - np.float32(top)).sum())
 
@@ -96,7 +96,7 @@ def _min_p_floor(top: float, min_p: float) -> float:
 
 
 def _survivors(peaks: Peaks, params: SamplingParams) -> tuple[Ids, Floats]:
-    """The candidates that top_k, top_p and min_p leave, with their logits. Equals at an edge all stay."""
+    """The tokens that top_k, top_p and min_p leave, and their logits. All equals at an edge stay."""
     floor = _min_p_floor(peaks.top, params.min_p)
     near = peaks.few_above(floor, min(_SURE, params.top_k)) if floor > -math.inf else None
     if near is not None:
@@ -110,14 +110,14 @@ def _survivors(peaks: Peaks, params: SamplingParams) -> tuple[Ids, Floats]:
 
 
 def _from(ids: Ids, logits: Floats, floor: float) -> tuple[Ids, Floats]:
-    """Those with logits of at least this."""
+    """Those with logits of at least `floor`."""
     (kept,) = (logits >= floor).nonzero()
     return (ids, logits) if len(kept) == len(ids) else (ids.take(kept), logits.take(kept))
 
 
 def _sure_edge(near: list[float], floor: float, params: SamplingParams) -> float | None:
-    """The smallest logit that top_k, top_p and min_p leave, where all that min_p leaves, largest first, says
-    it: the other likeliest can be nothing at all, or each as likely as min_p forbids."""
+    """The smallest logit that top_k, top_p and min_p leave; None if those that min_p leaves (near, largest
+    first) do not tell: each further top_k token has a weight between 0 and min_p."""
     near = [logit for logit in near if logit >= floor]
     if not 0 < len(near) <= params.top_k:
         return None
@@ -135,7 +135,7 @@ def _sure_edge(near: list[float], floor: float, params: SamplingParams) -> float
 
 
 def _edge(ascending: Floats, top_p: float) -> float:
-    """nucleus_floor of a few logits that are sorted."""
+    """nucleus_floor of sorted logits."""
     if top_p >= 1.0 or len(ascending) > _FEW:
         return nucleus_floor(ascending, top_p)
     weights = np.exp(ascending - ascending[-1])
@@ -144,8 +144,8 @@ def _edge(ascending: Floats, top_p: float) -> float:
 
 
 def _floor(peaks: Peaks, params: SamplingParams) -> float:
-    """The smallest logit that top_p and min_p leave, without top_k. Looks for the nucleus in windows below
-    the top first."""
+    """The smallest logit that top_p and min_p leave, without top_k. Looks for the nucleus near the top
+    first."""
     row, top = peaks.row, peaks.top
     floor = _min_p_floor(top, params.min_p)
     if params.top_p >= 1.0:
@@ -162,7 +162,7 @@ def _floor(peaks: Peaks, params: SamplingParams) -> float:
 
 def nucleus_floor(logits: Floats, top_p: float, mass: float | None = None) -> float:
     """The smallest logit of the shortest head whose probability reaches top_p. mass: the sum of
-    exp(logit - largest) over all candidates, where `logits` has only the likeliest of them."""
+    exp(logit - largest) over all candidates, if `logits` has only the likeliest."""
     if top_p >= 1.0:
         return float(logits.min())
     weights = np.exp(logits - logits.max())
@@ -172,8 +172,8 @@ def nucleus_floor(logits: Floats, top_p: float, mass: float | None = None) -> fl
 def head_floor(
     values: Floats, weights: Floats, wanted: float, side: Literal["left", "right"] = "left"
 ) -> float:
-    """The smallest value in the shortest head, largest values first, whose weight reaches `wanted`, or with
-    side "right" exceeds it. Of many values only those are sorted among which it must be."""
+    """The smallest value of the shortest head, largest values first, whose weight reaches `wanted`, or with
+    side "right" exceeds it. Of many values only the bin with the edge is sorted."""
     before = 0.0
     if len(values) > _FEW:
         bins = np.minimum((values.max() - values) * 64.0, 4_095.0).astype(np.int64)

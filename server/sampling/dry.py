@@ -1,5 +1,5 @@
-"""DRY ("don't repeat yourself"): a token that would continue a repetition is penalised, the more the longer
-the repetition already is. Definition and details as in llama.cpp."""
+"""DRY ("don't repeat yourself"): a token that would continue a repetition is penalised by the repetition's
+length, as in llama.cpp."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from server.sampling.draw import Floats, Ids
 from server.sampling.params import SamplingParams
 
 _LARGEST_EXPONENT = math.log(float(np.finfo(np.float32).max))  # a penalty is a float32 in llama.cpp
-_LARGEST = 1e30  # as good as a ban, and no overflow
+_LARGEST = 1e30  # a penalty: as good as a ban, without overflow
 
 
 class Dry:
@@ -49,8 +49,8 @@ class Dry:
         c.replace(at, c.logits[at] - penalties[found])
 
     def penalties(self) -> tuple[Ids, Floats]:
-        """The tokens that would continue a repetition, and what is taken off their logits: multiplier times
-        base to the power of (length of the repetition so far - allowed length)."""
+        """The tokens that would continue a repetition, and what is subtracted from their logits: multiplier
+        times base to the power of (length of the repetition - allowed length)."""
         p, newest_first = self._params, self._window()[::-1]
         if len(newest_first) <= p.dry_allowed_length:
             return np.zeros(0, np.int64), np.zeros(0)
@@ -66,8 +66,8 @@ class Dry:
         return tokens[~breaks], penalties[~breaks]
 
     def _repeats(self, newest_first: Ids) -> Ids:
-        """How many tokens that end k before the newest are the same as those that end with the newest, for
-        every k; no longer than makes a difference."""
+        """For every k: the length of the longest run that ends k tokens before the newest and equals the run
+        that ends with the newest. Bounded by the length that gives the largest penalty."""
         longest = self._params.dry_allowed_length + self._largest_exponent(len(newest_first))
         lengths = np.zeros(len(newest_first), np.int64)
         at = 1 + np.flatnonzero(newest_first[1:] == newest_first[0])
@@ -80,8 +80,7 @@ class Dry:
         return lengths
 
     def _unbroken(self, newest_first: Ids, far: int) -> int:
-        """How many tokens there are after the last sequence breaker. One that is more than `far` tokens back
-        does not matter."""
+        """The number of tokens after the last sequence breaker; breakers more than `far` back are ignored."""
         reach = min(len(newest_first), far + self._longest_tail + 1)
         recent: list[int] = newest_first[:reach].tolist() if self._breakers else []
         for i, token in enumerate(recent):

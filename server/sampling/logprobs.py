@@ -1,4 +1,4 @@
-"""The model's own opinion of a token, before any sampler."""
+"""A token's probability by the model, before any sampler."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-FLOOR = -9999.0
-"""Instead of minus infinity, which JSON cannot say (OpenAI's value)."""
+FLOOR = -9999.0  # instead of minus infinity, which JSON lacks: OpenAI's value
 
 
 @dataclass(frozen=True, slots=True)

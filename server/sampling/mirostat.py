@@ -1,5 +1,5 @@
-"""Mirostat (arXiv:2007.14966): keeps the surprise of the text near a target. Both versions as llama.cpp has
-them; they replace the chain of samplers."""
+"""Mirostat (arXiv:2007.14966): keeps the surprise of the text near a target. Both versions are llama.cpp's
+and replace the chain of samplers."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from server.sampling.draw import softmax
 from server.sampling.params import SamplingParams
 from server.sampling.peaks import Peaks
 
-_M = 100  # tokens the first version estimates the exponent of Zipf's law from
+_M = 100  # tokens from which version 1 estimates the exponent of Zipf's law, as in llama.cpp
 
 
 class Mirostat:
-    """The state of one generation: mu, the largest surprise (in bits) that is let through."""
+    """The state of one generation. mu: the largest surprise in bits that a token may have."""
 
     def __init__(self, params: SamplingParams):
         self._params = params
         self.mu = 2.0 * params.mirostat_tau
 
     def choose(self, c: Candidates, n_vocab: int, position: int) -> tuple[int, float]:
-        """The token and its surprise. Thins out c; does not change mu."""
+        """The token and its surprise. Filters c; does not change mu."""
         if self._params.mirostat == 1:
             top_k(c, _zipf_k(c, self.mu, n_vocab))
         else:
@@ -37,8 +37,8 @@ class Mirostat:
 
 
 def _zipf_k(c: Candidates, mu: float, n_vocab: int) -> int:
-    """How many tokens to keep so that the surprise is at most mu, if probabilities follow Zipf's law with an
-    exponent s fitted to the likeliest ones: k = ((s - 1) 2^mu / (1 - N^(1 - s)))^(1 / s)."""
+    """The number of tokens with a surprise of at most mu, if probabilities follow Zipf's law with an exponent
+    s fitted to the likeliest ones: k = ((s - 1) 2^mu / (1 - N^(1 - s)))^(1 / s)."""
     if len(c) < 2:
         return 1
     n = min(_M, len(c))
@@ -54,7 +54,7 @@ def _zipf_k(c: Candidates, mu: float, n_vocab: int) -> int:
 
 
 def _truncate(c: Candidates, mu: float) -> None:
-    """Only tokens whose surprise is at most mu, or the likeliest."""
+    """Keep tokens whose surprise is at most mu, at least the likeliest."""
     top = float(c.logits.max())
     total = top + math.log(float(np.exp(c.logits - c.logits.dtype.type(top)).sum(dtype=np.float64)))
     c.keep(np.flatnonzero(c.logits >= min(top, total - mu * math.log(2.0))))

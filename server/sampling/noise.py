@@ -1,12 +1,12 @@
 """Gumbel noise that depends on nothing but (seed, position, token id).
 
-Whoever holds the seed computes the same noise, in any order, for any subset of the vocabulary: that is what
-makes a text independent of drafts, and what lets a drafter guess the lead's draw and not only its
-favourite (Daliri, Musco, Suresh, arXiv:2408.07978).
+The seed gives equal noise in any order, for any subset of the vocabulary. So a text is independent of drafts,
+and a drafter can guess the lead's draw, not only its likeliest token (Daliri, Musco, Suresh,
+arXiv:2408.07978).
 
-One token in RARITY is loud: its noise is in the upper tail. Which ones is decided first, by gaps between them
-that are geometrically distributed, as those of independent trials are. So the loud ones of a large vocabulary
-are known without a look at the others, and a token that is not loud has less noise than LOUD.
+One token in RARITY is loud: its noise is in the upper tail. The loud ones are chosen by gaps with a geometric
+distribution, that of independent trials, so that they are known without a pass over the vocabulary. All
+others have less noise than LOUD.
 """
 
 from __future__ import annotations
@@ -28,14 +28,13 @@ _A = 0xBF58476D1CE4E5B9
 _B = 0x94D049BB133111EB
 _U64_GOLDEN, _U64_A, _U64_B = np.uint64(_GOLDEN), np.uint64(_A), np.uint64(_B)
 _U64_27, _U64_30, _U64_33 = np.uint64(27), np.uint64(30), np.uint64(33)
-_GAPS = 0x67617073  # what else than noise a position's numbers are for
-_BLOCK = 16  # positions whose loud tokens are found at once
-_CACHED = 64  # blocks
-_FEW = 16  # tokens that are cheaper looked at one by one
+_GAPS = 0x67617073  # the purpose of numbers that choose loud tokens
+_BLOCK = 16  # positions whose loud tokens are found at once: costs little more than one
+_CACHED = 64  # blocks: those of 64 sessions
+_FEW = 16  # tokens: as many are faster in Python than in numpy
 
 RARITY = 1024
-LOUD = -math.log(-math.log1p(-1.0 / RARITY))
-"""What loud tokens have at least, and all others at most (6.93)."""
+LOUD = -math.log(-math.log1p(-1.0 / RARITY))  # least noise of loud tokens, most of all others (6.93)
 
 _LOG_QUIET = math.log1p(-1.0 / RARITY)
 
@@ -56,8 +55,8 @@ def mix(value: int) -> int:
 
 
 def gumbel(seed: int, position: int, tokens: Ids, n_vocab: int = 0) -> Floats:
-    """Standard Gumbel noise for these token ids at one position of the sequence. n_vocab: all are below it,
-    0 where that is not known; other noise is not had by it, but faster where `loud` was asked before."""
+    """Standard Gumbel noise for these token ids at one position. n_vocab: all ids are below it, 0 if not
+    known; it changes no noise, but shares loud()'s cache."""
     noise = quiet(seed, position, tokens)
     ids, louder = loud(seed, position, n_vocab or 1 << int(tokens.max(initial=0)).bit_length())
     if len(ids):
@@ -69,7 +68,7 @@ def gumbel(seed: int, position: int, tokens: Ids, n_vocab: int = 0) -> Floats:
 
 
 def quiet(seed: int, position: int, tokens: Ids) -> Floats:
-    """The noise of those of these tokens that are not loud; for a loud one less than it has."""
+    """The noise of these tokens if they are not loud; less than the noise of a loud one."""
     key = _key(seed, position)
     if len(tokens) > _FEW:
         return -np.log(-_LOG_QUIET - np.log(_uniforms(np.uint64(key), tokens)))
@@ -77,7 +76,7 @@ def quiet(seed: int, position: int, tokens: Ids) -> Floats:
 
 
 def quiet_few(seed: int, position: int, tokens: Sequence[int]) -> list[float]:
-    """The same but for a rounding error, faster for a few tokens."""
+    """quiet() but for a rounding error, faster for a few tokens."""
     log = math.log
     return [-log(-_LOG_QUIET - log(u)) for u in _uniforms_of(_key(seed, position), tokens)]
 
@@ -90,7 +89,7 @@ def loud(seed: int, position: int, n_vocab: int) -> Noise:
 
 @functools.lru_cache(_CACHED)
 def _loud_block(seed: int, first: int, n_vocab: int) -> list[Noise]:
-    """The same for _BLOCK positions from `first` on, which costs little more than for one."""
+    """loud() for _BLOCK positions from `first` on."""
     keys = np.array([_key(seed, first + i) for i in range(_BLOCK)], np.uint64)[:, None]
     expected = n_vocab / RARITY
     n = int(expected + 3.0 * math.sqrt(expected)) + 8
@@ -111,8 +110,7 @@ def _places(keys: npt.NDArray[np.uint64], n: int) -> Ids:
 
 
 def uniform(seed: int, position: int, purpose: int) -> float:
-    """A number in [0, 1) for one position. Different purposes are independent of each other and of the
-    Gumbel noise."""
+    """A number in [0, 1) for one position, independent of those of other purposes and of the noise."""
     return (mix(_key(mix(seed) ^ mix(purpose), position)) >> 11) * 2.0**-53
 
 
@@ -125,7 +123,7 @@ _mixed = functools.lru_cache(_CACHED)(mix)
 
 
 def _uniforms_of(key: int, numbers: Sequence[int]) -> list[float]:
-    """What `_uniforms` gives for one key, number by number."""
+    """_uniforms() for one key, in Python."""
     found: list[float] = []
     for number in numbers:
         x = (key + number * _GOLDEN) & _MASK
@@ -136,7 +134,7 @@ def _uniforms_of(key: int, numbers: Sequence[int]) -> list[float]:
 
 
 def _uniforms(keys: np.uint64 | npt.NDArray[np.uint64], numbers: Ids) -> Floats:
-    """Numbers in (0, 1), one for each key and number: the upper bits of `mix`, which do without its end."""
+    """A number in (0, 1) for each key and number: the upper bits of mix() without its last step."""
     x = numbers.astype(np.uint64)
     x *= _U64_GOLDEN
     x = x + keys

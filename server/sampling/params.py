@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+# llama.cpp's names and default order
 ORDER = ("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature")
-"""The samplers in llama.cpp's default order, by llama.cpp's names."""
-
-MIRRORED = ("top_k", "top_p", "min_p", "temperature")
-"""The samplers that `draw` applies, in its order."""
+MIRRORED = ("top_k", "top_p", "min_p", "temperature")  # the samplers of draw(), in its order
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """Names, meanings and neutral values as in llama.cpp. The first five fields are those a drafter mirrors.
+    """Names, meanings and neutral values as in llama.cpp. Drafters get the first five fields.
 
-    temperature 0 is argmax; top_k 0, top_p 1, min_p 0, typical_p 1 and top_n_sigma <= 0 switch the filter
-    off; seed is 64 bits. repeat_last_n and dry_penalty_last_n: how many of the last tokens count, 0 none, -1
-    all of them. dry_sequence_breakers: token sequences a repetition may not cross. logit_bias: (token id,
-    value added to its logit), -inf bans it. banned_first: tokens that may not be chosen before min_tokens
-    are generated. samplers: which ones run, in this order; others do not.
+    temperature 0 is argmax; top_k 0, top_p 1, min_p 0, typical_p 1 and top_n_sigma <= 0 switch a filter off;
+    seed: 64 bits. repeat_last_n, dry_penalty_last_n: number of last tokens that count, -1 for all.
+    dry_sequence_breakers: token sequences that no repetition crosses. logit_bias: (token id, value added to
+    its logit), -inf bans it. banned_first: tokens that may not be chosen before min_tokens are generated.
+    samplers: those that run, in this order.
     """
 
     temperature: float = 0.8
@@ -52,14 +50,14 @@ class SamplingParams:
 
     @property
     def is_plain(self) -> bool:
-        """Whether only the first five fields matter: `draw` then gives every token, without any state."""
+        """Whether only the first five fields matter, so that draw() gives every token without state."""
         if self.logit_bias or self.mirostat or (self.min_tokens > 0 and self.banned_first):
             return False
         wanted = tuple(name for name in MIRRORED if self._acts(name))
         return self.dynatemp_range <= 0.0 and self.steps() == wanted
 
     def steps(self) -> tuple[str, ...]:
-        """The samplers of the chain that can change something, in order (mirostat replaces the chain)."""
+        """The samplers of the chain that change anything, in order (mirostat replaces the chain)."""
         return tuple(name for name in self.samplers if self._acts(name))
 
     def _acts(self, name: str) -> bool:
@@ -87,9 +85,9 @@ class SamplingParams:
                 raise ValueError(f"no sampler is called {name}")
 
     def mirrored(self) -> SamplingParams:
-        """What of it a drafter hears about: the rest does not travel."""
+        """The part that is sent to drafters."""
         return SamplingParams(self.temperature, self.top_k, self.top_p, self.min_p, self.seed)
 
     def reseeded(self, seed: int) -> SamplingParams:
-        """The same with another seed (for the other choices of one request)."""
+        """With another seed, for another choice of a request."""
         return replace(self, seed=seed % (1 << 64))

@@ -1,7 +1,7 @@
-"""Where a row of logits is high: one pass over the vocabulary, then looks at a few columns of it. Pure.
+"""Where a row of logits is high: one pass over the vocabulary, then a look at a few columns. Pure.
 
-A long row is folded into lines of equal length, one below the other, because the largest logit of each
-column is found at the speed of memory. The few logits after the last whole line are a column of their own.
+A long row is folded into lines of equal length, one below the other: the largest logit of each column is
+found at the speed of memory. The logits after the last whole line are a column of their own.
 """
 
 from __future__ import annotations
@@ -15,22 +15,21 @@ import numpy.typing as npt
 Logits = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 Ids = npt.NDArray[np.int64]
 
-_IMPOSSIBLE = -1e38  # and less: no model says that of a token that it can say
-_SHORT = 40_000  # logits: in a row that is not longer every one is a column
-_ENOUGH = 2_048  # logits that tell how likely the likeliest is
-_SPREAD = 8  # logits for each of the likeliest that are looked for
+_IMPOSSIBLE = -1e38  # logit: no model gives as little to a possible token
+_SHORT = 40_000  # logits: a row of at most as many is not folded
+_ENOUGH = 2_048  # logits that suffice to estimate a probability
+_SPREAD = 8  # logits per token that likeliest() looks for
 
 
 class Peaks:
-    """The largest logit of every column of a row, which tells in which columns something can be found."""
+    """The largest logit of every column of a row."""
 
     maxima: npt.NDArray[Any]
 
     __slots__ = ("_highest", "_length", "_lines", "maxima", "row", "top")
 
     def __init__(self, row: Logits) -> None:
-        """row: (vocab size,), at least one logit; not written to. maxima: (columns,), of each the largest
-        logit; top: the largest of all."""
+        """row: (vocab size,), not written to. maxima: (columns,), the largest logit of each; top: of all."""
         self.row = row
         n = len(row)
         n_lines = 1 if n <= _SHORT else (1 << n.bit_length() // 2) >> 3  # an eighth of the square root
@@ -48,25 +47,25 @@ class Peaks:
         self.top = float(self.maxima[self._highest])
 
     def best(self) -> int:
-        """The id of the largest logit, one of them among equals."""
+        """The id of the largest logit, any among equals."""
         return self._best_of(self._highest)
 
     def lowest_best(self) -> int:
-        """The lowest id of those."""
+        """The lowest id of the largest logits."""
         if self.maxima is self.row:
             return self._highest
         (columns,) = (self.maxima == self.maxima[self._highest]).nonzero()
         return min(map(self._best_of, columns.tolist()), default=self.best())
 
     def runner_up(self, token: int) -> int:
-        """The id of the largest logit apart from this token and what else is in its column."""
+        """The id of the largest logit outside this token's column."""
         others = self.maxima.copy()
         others[token % self._length if token < self._lines.size else self._length] = -np.inf
         return self._best_of(int(others.argmax()))
 
     def mass(self) -> float:
-        """The sum of exp(logit - top), as if there were only the largest of each of a few thousand columns:
-        too little where the row is flat, else nearly right for a fraction of the cost."""
+        """An estimate of the sum of exp(logit - top) from the largest of a few thousand columns: too small
+        for flat rows, else nearly right."""
         values, n_lines = self.maxima, len(self.maxima) // _ENOUGH
         if n_lines > 1:
             values, rest = _folded(values, n_lines)
@@ -82,14 +81,14 @@ class Peaks:
         return self._within(columns, floor)
 
     def few_above(self, threshold: float, most: int) -> Ids | None:
-        """The same, None where they are in more than so many columns."""
+        """above(); None if these ids are in more than `most` columns."""
         floor = _below(threshold)
         (columns,) = (self.maxima >= floor).nonzero()
         return self._within(columns, floor) if len(columns) <= most else None
 
     def likeliest(self, k: int) -> Ids:
-        """At least the k likeliest tokens, ascending, and not many more; none that is impossible. The k-th
-        largest of any k logits or more says what k logits are at least as large as."""
+        """The ids of at least the k likeliest possible tokens, ascending, and few more: all above the k-th
+        largest of some of the logits."""
         values: Logits = self.maxima if 3 * k <= 2 * len(self.maxima) else self.row
         n_lines = len(values) // (_SPREAD * k)
         if n_lines > 1:
@@ -99,7 +98,7 @@ class Peaks:
         return self.above(max(threshold, _IMPOSSIBLE))
 
     def _within(self, columns: Ids, floor: np.float32) -> Ids:
-        """What is at least the floor in these columns, which are all that have such a logit."""
+        """The ids of logits of at least `floor`, which are all in these columns."""
         if self.maxima is self.row:
             return columns
         if len(columns) == 1 and columns[0] < self._length:  # mostly, where the model is sure
@@ -115,7 +114,7 @@ class Peaks:
         return np.concatenate((ids, (self.row[n_folded:] >= floor).nonzero()[0] + n_folded))
 
     def _best_of(self, column: int) -> int:
-        """The id of the largest logit of a column, one of them among equals."""
+        """The id of a column's largest logit, any among equals."""
         if self.maxima is self.row:
             return column
         if column < self._length:
@@ -124,17 +123,17 @@ class Peaks:
 
 
 def _below(threshold: float) -> np.float32:
-    """A little, so that rounding leaves nothing out."""
+    """The threshold less its rounding error."""
     return np.float32(threshold - 2e-7 * abs(threshold))
 
 
 def _folded(row: npt.NDArray[Any], n_lines: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Views: the lines, and the logits after them, fewer than there are lines."""
+    """Views: the lines, and the logits after the last whole line."""
     n = len(row) // n_lines * n_lines
     return row[:n].reshape(n_lines, -1), row[n:]
 
 
 @functools.lru_cache(64)
 def _starts(n_lines: int, length: int) -> Ids:
-    """Of the lines, as a column."""
+    """The first id of each line, as a column."""
     return np.arange(0, n_lines * length, length)[:, None]

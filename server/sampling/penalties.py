@@ -1,4 +1,4 @@
-"""Penalties on tokens that occurred lately: repeat, presence and frequency, as llama.cpp has them."""
+"""Penalties on recent tokens: repeat, presence and frequency, as in llama.cpp."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Penalties:
         self._places = {int(token): i for i, token in enumerate(ids)}
 
     def accept(self, token: int) -> None:
-        """This token was committed; the one that leaves the window counts no more."""
+        """This token was committed; the one that leaves the window no longer counts."""
         if self._window is not None:
             if len(self._window) == self._window.maxlen:
                 self._forget(self._window.popleft())
@@ -39,8 +39,8 @@ class Penalties:
         self._counts[self._places[token]] += 1
 
     def apply(self, c: Candidates) -> None:
-        """Logits above 0 are divided by the repeat penalty, others multiplied; then the presence penalty and
-        the frequency penalty for each occurrence are taken off."""
+        """Divide logits above 0 by the repeat penalty, multiply others; then subtract the presence penalty,
+        and the frequency penalty for each occurrence."""
         p = self._params
         at, found = c.find(self._ids[: self._n])
         logits = c.logits[at]
@@ -58,7 +58,7 @@ class Penalties:
         self._n += 1
 
     def _forget(self, token: int) -> None:
-        """One occurrence less; the last entry takes the place of one that has none left."""
+        """Count one occurrence less. The last entry takes the place of one that has none left."""
         place = self._places[token]
         self._counts[place] -= 1
         if self._counts[place] == 0:

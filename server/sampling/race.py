@@ -1,8 +1,8 @@
-"""Who wins a draw: the token with the largest logit / temperature + noise. Pure.
+"""The winner of a draw: the token with the largest logit / temperature + noise. Pure.
 
-Exact, though most tokens are never scored. The loud tokens and the likeliest set a mark; a token that is not
-loud must then have a logit within LOUD of it. The few that are left are scored one by one, which is faster
-than a dozen passes over a short array, and the same but for a rounding error.
+Exact, though few tokens are scored. The best score of loud tokens and the likeliest one is the mark; a token
+that is not loud can only win with a logit within LOUD of it. The few others are scored one by one, which is
+faster than passes over a short array, and equal but for rounding.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from server.sampling.peaks import Logits, Peaks
 
 Floats = npt.NDArray[np.float64]
 
-_Scored: TypeAlias = tuple[float, int]  # a score, and minus the id: the lower id is the larger among equals
+_Scored: TypeAlias = tuple[float, int]  # a score, and minus the id: of equals the lower id is larger
 
-_ROUNDING = 1e-6  # more than scores are wrong by
-_FEW = 16  # tokens that are scored one by one
+_ROUNDING = 1e-6  # bound of a score's rounding error
+_FEW = 16  # tokens: as many are faster in Python than in numpy
 
 
 def race(peaks: Peaks, temperature: float, seed: int, position: int, floor: float) -> int:

@@ -1,8 +1,8 @@
-"""All of a request's sampling parameters, for one generation.
+"""All sampling parameters of a request, for one generation.
 
-The order of things is llama.cpp's (common/sampling.cpp): logit bias, then the chain of samplers in the
-request's order or mirostat in its place, then the draw. A grammar is asked only about the token that was
-drawn; where it refuses, the row is masked and the token is drawn again.
+The order is llama.cpp's (common/sampling.cpp): logit bias, the chain of samplers in the request's order or
+mirostat instead, the draw. A grammar is asked about the drawn token only; if it refuses, the row is masked
+and the token drawn again.
 """
 
 from __future__ import annotations
@@ -22,15 +22,14 @@ from server.sampling.noise import uniform
 from server.sampling.params import MIRRORED, SamplingParams
 from server.sampling.penalties import Penalties
 
-XTC = 0x787463
-"""Which of a position's numbers decides whether xtc acts."""
+XTC = 0x787463  # the purpose of the number that decides whether xtc acts at a position
 
 
 class Sampler:
-    """Chooses the tokens of one generation, in order; its state is a function of the committed tokens.
+    """Chooses the tokens of one generation, in order.
 
-    A token depends on its row, its position, the parameters and the tokens before it, and on nothing else:
-    neither drafts nor what other generations do. All ids in the parameters are of the vocabulary.
+    A token depends on its row, its position, the parameters and the committed tokens before it, and on
+    nothing else. All ids in the parameters are of the vocabulary.
     """
 
     def __init__(self, params: SamplingParams, history: Sequence[int], constraint: Constraint | None):
@@ -52,12 +51,10 @@ class Sampler:
     def choose(self, row: Row, position: int) -> int:
         """Draw the token for `position` and commit it. row: (vocab size,) logits, not written to.
 
-        With a constraint the token is first drawn without it. An allowed one stands. Otherwise what the
-        constraint forbids is masked and the token drawn again with the same noise. Both draws are functions
-        of row, position and state, so the outcome is too, whatever was drafted. Unfiltered, it is the very
-        token a mask from the start would have given: the highest score among the allowed does not depend on
-        those that are not. The mask, which costs a walk through the grammar for every token of the
-        vocabulary, is needed only where the model would leave the grammar.
+        With a constraint the token is drawn without it first. If it is not allowed, the row is masked and the
+        token drawn again with equal noise. So the mask, which costs a walk through the grammar for the whole
+        vocabulary, is rarely needed. Unfiltered, the result is that of a mask from the start: the highest
+        score among allowed tokens does not depend on the others.
         """
         if self._direct:
             return draw(row, self._params, position)
@@ -70,7 +67,7 @@ class Sampler:
         return token
 
     def accept(self, token: int) -> None:
-        """This token was committed. For tokens that choose() did not draw; mirostat learns from its own."""
+        """This token was committed, though choose() did not draw it. Mirostat does not learn from it."""
         self._generated += 1
         if self._penalties is not None:
             self._penalties.accept(token)
@@ -80,8 +77,8 @@ class Sampler:
             self._constraint.accept(token)
 
     def distribution(self, row: Row, position: int) -> Distribution:
-        """What the next token can be drawn from, masked by the constraint from the start. Changes nothing.
-        Not for mirostat, which only learns from its own draws."""
+        """The distribution of the next token, masked by the constraint. Changes nothing. Not for mirostat,
+        which learns from its own draws only."""
         if self._direct:
             return distribution(row, self._params)
         edited = self._edited(row, None if self._constraint is None else self._constraint.mask())
@@ -100,8 +97,8 @@ class Sampler:
         return c.token(c.choose(self._params.seed, position)), 0.0
 
     def _edited(self, row: Row, mask: npt.NDArray[np.bool_] | None) -> Row:
-        """The row with bias, bans and penalties, minus infinity where the mask says no. Where that leaves
-        nothing, the mask alone counts: a token is needed, and the grammar is what the client relies on."""
+        """The row with bias, bans and penalties, minus infinity outside the mask. If no token is left, the
+        mask alone counts: the client relies on the grammar."""
         banned = self._generated < self._params.min_tokens and len(self._banned) > 0
         edited = row
         if mask is not None:
@@ -127,7 +124,7 @@ class Sampler:
             edit.apply(c)
 
     def _survivors(self, row: Row, position: int) -> Candidates:
-        """What the rest of the chain leaves, at its temperature."""
+        """The candidates after the rest of the chain, temperature included."""
         c = Candidates(row)
         c.drop_impossible()
         if self._mirostat is not None:
@@ -159,7 +156,7 @@ class Sampler:
 
 
 def _as_plain(params: SamplingParams, steps: Sequence[str]) -> SamplingParams | None:
-    """Parameters with which `draw` does what these steps do, if it can."""
+    """Parameters with which draw() does these steps, None if it cannot."""
     in_order = tuple(name for name in MIRRORED if name in steps)
     if tuple(steps) != in_order or ("temperature" in steps and params.dynatemp_range > 0.0):
         return None
@@ -173,7 +170,7 @@ def _as_plain(params: SamplingParams, steps: Sequence[str]) -> SamplingParams | 
 
 
 def _bias(params: SamplingParams) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]] | None:
-    """Token ids, each once, and what is added to their logits."""
+    """Token ids, each once, and the values added to their logits."""
     total: dict[int, float] = {}
     for token, value in params.logit_bias:
         total[token] = total.get(token, 0.0) + value

@@ -1,13 +1,13 @@
-"""Drafters on the lead's own machine: tried out, and paused where they cost more than they bring (ADR 8)."""
+"""Drafters on the lead's own machine: tried out, and paused if they cost more than they bring (ADR 8)."""
 
 from __future__ import annotations
 
-from server.speculation.remote import RemoteDrafters
-from server.speculation.trial import Trial
+from server.speculation.gating.trial import Trial
+from server.speculation.sources.remote import RemoteDrafters
 
 
 class Neighbours:
-    """One trial of all of them together, begun anew when the last one leaves, or another comes meanwhile."""
+    """One trial of all of them together; begins anew when the last one leaves or another joins in a pause."""
 
     def __init__(self, remote: RemoteDrafters) -> None:
         self._remote = remote
@@ -19,18 +19,17 @@ class Neighbours:
 
     @property
     def nobody_drafts(self) -> bool:
-        """Whether they pause, and there is no other drafter at work."""
+        """Whether they pause and no other drafter works."""
         return self.pausing and not self._remote.drafting
 
     @property
     def muted(self) -> bool:
-        """Whether the next step shall do without guesses, whatever there are."""
+        """Whether the next step goes without guesses."""
         return self._trial.muted and self._are_tried
 
     @property
     def _are_tried(self) -> bool:
-        """Whether a step tells of them: they work, or would if they did not rest. Between two replies they
-        have nothing to do."""
+        """Whether a step tells anything of them: they work, or would if they did not rest."""
         return any(record.n_assigned or record.resting for record in self._remote.neighbours)
 
     def stepped(self, n_tokens: int, seconds: float, *, plain: bool, n_sessions: int) -> None:

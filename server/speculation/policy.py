@@ -8,9 +8,9 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class Policy:
     """max_rows: of one decode without prompts; leaves: of one tree; lookup: guess from what was said before;
-    gate: verify only guesses that pay, else all that the limits allow; by_rejection: verify chains of the
-    draft model only, and whole (a rule that drops a guess for what it is would bias its replacement); again:
-    after a wrong guess all rows of its session are evaluated again (server/engine/checkpoints.py)."""
+    gate: verify only guesses that pay, else all that the limits allow; by_rejection: verify whole chains of
+    the draft model only (a rule that drops a guess for what it is would bias its replacement); again: after
+    a wrong guess all rows of its session are evaluated again (server/engine/checkpoints.py)."""
 
     max_rows: int = 64
     leaves: int = 3

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from server.engine.request import Speculation
 from server.sampling.params import SamplingParams
-from server.speculation.acceptance import Acceptance
-from server.speculation.lookup import Lookup, Prediction
-from server.speculation.tree import ScoredTree
+from server.speculation.gating.acceptance import Acceptance
+from server.speculation.gating.tree import ScoredTree
+from server.speculation.sources.lookup import Lookup, PredictedReply
 
 
 @dataclass(slots=True)
@@ -27,21 +27,21 @@ class Speculated:
     acceptance: Acceptance
     n_prompt: int
     lookup: Lookup | None
-    prediction: Prediction | None
+    prediction: PredictedReply | None
     n_dropped: int = 0
     n_indexed: int = 0
     drafters: set[str] = field(default_factory=set[str])
     missed: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
 
     def allows(self, source: str) -> bool:
-        """Whether the request lets this source, or any of several that agree, guess for it."""
+        """Whether the request allows this source, or one of several that agree."""
         wanted = self.bounds.drafters
         if wanted is None:
             return True
         return any(one in wanted or one.rsplit("-", 2)[0] in wanted for one in source.split(" & "))
 
     def index(self, most: int) -> None:
-        """Bring the lookup up to date, by at most so many tokens: a long prompt takes several steps."""
+        """Give the lookup at most `most` more tokens: a long prompt takes several steps."""
         if self.lookup is None or self.n_indexed >= len(self.tokens):
             return
         new = self.tokens[self.n_indexed : self.n_indexed + most]
@@ -49,7 +49,7 @@ class Speculated:
         self.n_indexed += len(new)
 
     def look_up(self, n: int) -> None:
-        """Graft what needs no model: what the client expects, and what followed before."""
+        """Graft guesses that need no model, n in a row at most."""
         if self.prediction is not None:
             self._guess("prediction", *self.prediction.guess(n))
         if self.lookup is not None and self.n_indexed == len(self.tokens):

@@ -1,7 +1,7 @@
-"""What the lead verifies beside each step: guesses of all sources, as many as pay.
+"""The engine's Proposer: guesses of all sources, as many as pay.
 
-The engine's Proposer. Sources graft into one tree per session; the gate takes from all trees together what
-gains more tokens than it costs time, by what steps cost here and by how often each source was right.
+Sources graft into one tree per session; the gate takes from all trees together what gains more tokens than
+its time costs, by the measured costs of steps and by how often each source was right.
 """
 
 from __future__ import annotations
@@ -12,33 +12,36 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 
-from server.engine.proposer import NOTHING, Ask, Planned, Proposal, TimedStep
+from server.engine.proposer import NOTHING, Ask, Planned, Proposal, Proposer, TimedStep
 from server.engine.request import Speculation
+from server.estimators import Ratio
 from server.sampling.params import SamplingParams
-from server.speculation.acceptance import Acceptance
-from server.speculation.aftermath import Aftermath
-from server.speculation.costs import StepCosts
-from server.speculation.gate import choose, with_losses
-from server.speculation.inline import InlineDrafter
-from server.speculation.lookup import Lookup, LookupPool, Prediction
-from server.speculation.messages import chain_start
+from server.speculation.gating.acceptance import Acceptance
+from server.speculation.gating.aftermath import Aftermath
+from server.speculation.gating.costs import StepCosts
+from server.speculation.gating.gate import choose, with_losses
+from server.speculation.gating.tree import Offer, OfferBounds, ScoredTree
+from server.speculation.gating.widths import Offered, Widths
 from server.speculation.neighbours import Neighbours
-from server.speculation.pace import Pace
 from server.speculation.policy import Policy
-from server.speculation.remote import DrafterRecord, RemoteDrafters
+from server.speculation.sources.inline import InlineDrafter
+from server.speculation.sources.lookup import Lookup, LookupPool, PredictedReply
+from server.speculation.sources.remote import DrafterRecord, RemoteDrafters
+from server.speculation.sources.synchronous import SOURCE, Synchronous
 from server.speculation.speculated import Speculated
-from server.speculation.synchronous import SOURCE, Synchronous
-from server.speculation.tree import Offer, ScoredTree, Wanted
-from server.speculation.widths import Offered, Widths
+from server.speculation.wire.messages import chain_start
 
 GRAMMAR = "grammar"
-INDEXED = 64  # tokens that one step adds to a lookup's index at most
-PROBE_SHARE = 0.005  # of the time that may go into looking at widths that were not measured lately
-MAX_POOLS = 16  # salts whose texts are remembered
+# Of the past, per step: about the last 20 steps count. Off by two: 10, the gate follows single lucky steps;
+# 40, it goes by the text before for 40 steps of the next one.
+KEEP = 0.95
+INDEXED = 64  # tokens that a step adds to a lookup's index at most: an eighth of a millisecond
+PROBE_SHARE = 0.005  # of the time, for decoding widths that were not measured lately
+MAX_POOLS = 16  # salts whose texts are remembered, of up to 30 MB each
 
 
-class Speculator:
-    """Implements Proposer. Sessions without any source cost a few microseconds a step."""
+class Speculator(Proposer):
+    """Sessions without any source cost a few microseconds a step."""
 
     def __init__(
         self,
@@ -58,7 +61,7 @@ class Speculator:
         self.costs = costs or StepCosts(policy.max_rows)
         self.widths = widths or Widths({})
         self._aftermath = Aftermath()
-        self.pace = Pace()
+        self.throughput = Ratio(KEEP)  # tokens per second
         self._neighbours = Neighbours(remote) if remote and policy.gate else None
         self._pools: dict[str, LookupPool] = {}  # by salt, the one used last at the end
         self._sessions: dict[int, Speculated] = {}
@@ -90,7 +93,7 @@ class Speculator:
             Acceptance(self.acceptance),
             len(tokens),
             Lookup(pool=self._pool(bounds.salt)) if self._policy.lookup else None,
-            Prediction(bounds.prediction) if bounds.prediction else None,
+            PredictedReply(bounds.prediction) if bounds.prediction else None,
             n_dropped,
         )
         self._sessions[session] = speculated
@@ -157,7 +160,7 @@ class Speculator:
             self.widths.timed(step.n_rows, step.decode_s)
         elif not planned.width:
             self.costs.observe(step.n_rows, step.n_cells, usual_s)
-        self.pace.observe(step.n_tokens, step.step_s)
+        self.throughput.observe(step.n_tokens, step.step_s)
         self._probe_s += PROBE_SHARE * step.step_s
         if self._neighbours:
             n = step.n_sessions
@@ -178,7 +181,7 @@ class Speculator:
         return not self._sessions and (self._remote is None or self._remote.idle())
 
     def overlap(self, work: Callable[[], None]) -> None:
-        """What to do whenever a draft model in this process leaves a moment for it."""
+        """Call `work` whenever a draft model in this process leaves a moment for it."""
         if self._inline:
             self._inline.inline.overlap(work)
 
@@ -191,21 +194,19 @@ class Speculator:
     # -- decisions ----------------------------------------
 
     def _is_stable(self, ask: Ask) -> bool:
-        """Whether rows without guesses would be padding, so that guesses cost nothing. Such a session runs
-        alone."""
+        """Whether the session is width-stable: alone, and padded to one width, so that guesses are free."""
         return self._sessions[ask.session].bounds.exactness == "width-stable"
 
     def _pool(self, salt: str) -> LookupPool:
-        """What lookups of this salt may know of other texts."""
+        """The other texts that lookups of this salt may know."""
         pool = self._pools[salt] = self._pools.pop(salt, None) or LookupPool()
         if len(self._pools) > MAX_POOLS:
             del self._pools[next(iter(self._pools))]
         return pool
 
     def _may_pad(self, asks: Sequence[Ask], n_rows: int) -> bool:
-        """Whether the step may be made wider than it has to be: where that may pay, nothing but these
-        sessions' next tokens is in it, and drafters do not pause, since what steps take without them has to
-        show."""
+        """Whether the step may be padded to one width: where that can pay, without rows of other sessions,
+        and not while drafters pause, since plain steps must take their usual time then."""
         return (
             self.widths.pays
             and not (self._neighbours and self._neighbours.nobody_drafts)
@@ -216,21 +217,21 @@ class Speculator:
         )
 
     def _charged(self, curve: list[float], asks: Sequence[Ask], n_rows: int) -> list[float]:
-        """What steps of any width cost, with what they cost the next ones."""
+        """Seconds of steps of any width, their aftermath included."""
         if not self._has_aftermath or n_rows != len(asks):
             return curve
         return self._aftermath.charged(curve, n_rows)
 
     @property
     def _has_aftermath(self) -> bool:
-        """Not where a draft model works in turn with the target: it guesses in every step or in none."""
+        """Not with a draft model in the lead: it guesses in every step or in none."""
         return self.widths.pays and not self._inline
 
     def _learn_width(
         self, asks: Sequence[Ask], offered: Offered, curve: list[float], rate: float, width: int
     ) -> None:
-        """What a step of this width could have gained by another one. Where rows are dear the draft model
-        guessed less far than it would where they are free."""
+        """Count what this step could have gained at each width. Where rows are dear the draft model stopped
+        earlier than it would with free rows."""
         options = [offered]
         if self._inline and width <= len(asks):
             options.append(self._inline.outlook(asks, self._sessions, rate))
@@ -240,8 +241,7 @@ class Speculator:
     def _draft(
         self, inline: Synchronous, asks: Sequence[Ask], n_rows: int, curve: list[float], rate: float
     ) -> float:
-        """Have the draft model in this process guess for those who have not enough without it. Returns the
-        seconds that it worked."""
+        """Have the draft model guess for sessions with too few guesses. Returns the seconds that took."""
         wanting = [ask for ask in asks if ask.limit > 0]
         if self._policy.gate and not self._policy.by_rejection:
             wanting = [ask for ask in wanting if not self._is_served(inline, ask)]
@@ -251,23 +251,23 @@ class Speculator:
         return inline.draft(wanting, self._sessions, n_rows, curve, rate)
 
     def _is_served(self, inline: Synchronous, ask: Ask) -> bool:
-        """Whether what others guess for a session is worth more than the draft model's guesses would be."""
+        """Whether the session's other guesses are worth more than the draft model's would be."""
         speculated = self._sessions[ask.session]
         if not speculated.tree.n_below:
             return False
         return sum(self._offer(ask).probabilities) >= inline.expected(ask, speculated)
 
     def _rate(self, curve: list[float], n_rows: int) -> float:
-        """Tokens per second: of late, and at least those without drafts, which can always be had."""
+        """Tokens per second: of late, and at least those of plain steps."""
         plain_s = min(curve[min(n_rows, len(curve) - 1)], self.widths.steady.get(n_rows, math.inf))
-        return max(self.pace.rate, n_rows / plain_s if plain_s else 0.0)
+        return max(self.throughput.value, n_rows / plain_s if plain_s else 0.0)
 
     def _offer(self, ask: Ask) -> Offer:
         speculated = self._sessions[ask.session]
         bounds = speculated.bounds
         sources = None if bounds.drafters is None else speculated.allows
         leaves = 1 if bounds.exactness == "width-stable" else self._policy.leaves
-        wanted = Wanted(ask.limit, leaves, bounds.p_min, sources, ask.allows)
+        wanted = OfferBounds(ask.limit, leaves, bounds.p_min, sources, ask.allows)
         return speculated.tree.offer(speculated.acceptance, wanted)
 
     def _choose(self, asks: Sequence[Ask], curve: list[float], n_rows: int, offers: list[Offer]) -> list[int]:
@@ -291,7 +291,7 @@ class Speculator:
         return counts
 
     def _may_probe(self, curve: list[float], chosen: int, offered: int, n_cells: int) -> bool:
-        """Whether to decode all that is offered, more than pays, because its cost was not measured lately."""
+        """Whether to decode all offered guesses because that width was not measured lately."""
         extra_s = curve[offered] - curve[chosen]
         if self._probe_s < extra_s or not self.costs.is_stale(offered, n_cells):
             return False

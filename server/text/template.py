@@ -16,8 +16,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from server.errors import DuoError, InvalidRequestError, StartupError
 from server.text.adapting import Message, Tool, Wants, adapted
+from server.text.common_prefix import common_prefix
 from server.text.form import style_of
-from server.text.prefix import common_prefix
 from server.text.room import ANY, Room
 from server.text.timelimit import TimeLimit
 

@@ -22,8 +22,8 @@ from operator import attrgetter
 from threading import Lock
 
 from server.llama.backend import Vocabulary
+from server.text.common_prefix import common_prefix
 from server.text.offsets import OffsetMapper
-from server.text.prefix import common_prefix
 
 MOST_TOKENS = 1_000_000
 """Kept in all; a token and its text take some 16 bytes."""

@@ -14,7 +14,7 @@ from benchmarks.prepared import N_PROMPT
 from benchmarks.timing import WAYS, Case, Cost
 from server.sampling.draw import probability
 from server.sampling.params import SamplingParams
-from server.speculation.messages import Draft, chain_next
+from server.speculation.wire.messages import Draft, chain_next
 
 SMALL = drafting.make_rows(300)
 GREEDY = SamplingParams(temperature=0.0)

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.gguf_file import GGUFSource, Kind, PlannedTensor, write
 from benchmarks.inflate import convert, main
-from drafters.settings import BUNDLED_MODEL as DRAFT
+from drafters.drafter_settings import BUNDLED_MODEL as DRAFT
 from server.errors import StartupError
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import closing
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from benchmarks.gguf_file import GGUFSource, Kind, PlannedTensor, write
 from benchmarks.inflate import convert, inflate, main, read_shape
 from benchmarks.shape import Shape, choose, parse_count
-from drafters.settings import BUNDLED_MODEL as DRAFT
+from drafters.drafter_settings import BUNDLED_MODEL as DRAFT
 from server.errors import StartupError
 from server.llama.backend import Batch, Logits
 from server.llama.llamacpp import LlamaBackend, LlamaOptions
@@ -21,8 +22,10 @@ SMALL = Shape(n_layers=8, n_embd=512, n_heads=8, n_kv_heads=4, n_ffn=1408, n_voc
 PROMPT = "<|im_start|>user\nWhat does functools.lru_cache do for me?<|im_end|>\n<|im_start|>assistant\n"
 N_TOKENS = 60
 
+Continued: TypeAlias = tuple[list[int], list[Logits]]
 
-def continuation(path: Path) -> tuple[list[int], list[Logits]]:
+
+def continuation(path: Path) -> Continued:
     """Greedy ids and the logits they were taken from."""
     with closing(LlamaBackend(LlamaOptions(path, 256, 1))) as backend:
         rows, tokens, logits = backend.vocab.tokenize(PROMPT, special=True), list[int](), list[Logits]()
@@ -37,43 +40,58 @@ def continuation(path: Path) -> tuple[list[int], list[Logits]]:
         return tokens, logits
 
 
+@pytest.fixture(scope="module")
+def draft() -> GGUFSource:
+    return GGUFSource(DRAFT)
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory: pytest.TempPathFactory) -> Continued:
+    """By the draft model itself."""
+    path = tmp_path_factory.mktemp("draft") / "small.gguf"
+    convert(DRAFT, path)
+    return continuation(path)
+
+
+def assert_says(large: Path, said: Continued) -> None:
+    """The same ids, from logits that differ by what an F16 cache does to the last bits."""
+    tokens, logits = continuation(large)
+    assert tokens == said[0]
+    difference = max(float(np.abs(a - b).max()) for a, b in zip(said[1], logits, strict=True))
+    assert difference < 0.02 * float(np.std(said[1][0]))
+
+
 @pytest.mark.model
 @pytest.mark.parametrize(("width", "n_layers"), [(1, 6), (2, 4), (3, 7)], ids=["deeper", "wider", "both"])
-def test_the_function_stays(tmp_path: Path, width: int, n_layers: int):
-    small, large = tmp_path / "small.gguf", tmp_path / "large.gguf"
-    convert(DRAFT, small)
-    inflate(DRAFT, large, read_shape(GGUFSource(DRAFT)).widened(width, n_layers), "f32")
-    tokens, logits = continuation(small)
-    tokens_of_large, logits_of_large = continuation(large)
-    assert tokens_of_large == tokens
-    spread = float(np.std(logits[0]))
-    difference = max(float(np.abs(a - b).max()) for a, b in zip(logits, logits_of_large, strict=True))
-    assert difference < 0.02 * spread  # what the F16 cache of keys and values makes of the last bits
+def test_the_function_stays(tmp_path: Path, width: int, n_layers: int, draft: GGUFSource, said: Continued):
+    large = tmp_path / "large.gguf"
+    inflate(DRAFT, large, read_shape(draft).widened(width, n_layers), "f32")
+    assert_says(large, said)
 
 
-def test_metadata_tell_the_new_shape_and_keep_the_tokenizer(tmp_path: Path):
+def test_metadata_tell_the_new_shape_and_keep_the_tokenizer(tmp_path: Path, draft: GGUFSource):
     out = tmp_path / "large.gguf"
-    shape = read_shape(GGUFSource(DRAFT)).widened(2, 5)
+    shape = read_shape(draft).widened(2, 5)
     inflate(DRAFT, out, shape, "bf16")
-    before, after = GGUFSource(DRAFT), GGUFSource(out)
+    after = GGUFSource(out)
     assert read_shape(after) == shape
     assert "inflated" in after.field("general.name")
     for key in ("tokenizer.ggml.tokens", "tokenizer.ggml.merges", "tokenizer.chat_template"):
-        assert after.field(key) == before.field(key)
+        assert after.field(key) == draft.field(key)
     eps = "llama.attention.layer_norm_rms_epsilon"
-    assert after.field(eps) == pytest.approx(before.field(eps) / 2)
+    assert after.field(eps) == pytest.approx(draft.field(eps) / 2)
 
 
-def test_the_same_file_each_time(tmp_path: Path):
-    shape = read_shape(GGUFSource(DRAFT)).widened(2, 5)
+def test_the_same_file_each_time(tmp_path: Path, draft: GGUFSource):
+    shape = read_shape(draft).widened(2, 5)
     for name in ("a.gguf", "b.gguf"):
         inflate(DRAFT, tmp_path / name, shape, "q8_0")
     assert (tmp_path / "a.gguf").read_bytes() == (tmp_path / "b.gguf").read_bytes()
 
 
-def test_added_weights_cost_but_write_nothing(tmp_path: Path):
+def test_added_weights_cost_but_write_nothing(tmp_path: Path, draft: GGUFSource):
     out = tmp_path / "large.gguf"
-    inflate(DRAFT, out, read_shape(GGUFSource(DRAFT)).widened(2, 5), "f32")
+    inflate(DRAFT, out, read_shape(draft).widened(2, 5), "f32")
     large = GGUFSource(out)
     for role in ("attn_output", "ffn_down"):
         assert not large.values(f"blk.4.{role}.weight").any()
@@ -119,8 +137,8 @@ def test_a_smaller_size_than_the_model_is_refused(tmp_path: Path, capsys: pytest
     assert "wanted 1,000,000" in capsys.readouterr().err
 
 
-def test_a_shape_that_cannot_hold_the_model_is_refused(tmp_path: Path):
-    shape = read_shape(GGUFSource(DRAFT))
+def test_a_shape_that_cannot_hold_the_model_is_refused(tmp_path: Path, draft: GGUFSource):
+    shape = read_shape(draft)
     with pytest.raises(StartupError, match="n_layers 3 is less than the model's 4"):
         inflate(DRAFT, tmp_path / "out.gguf", shape.widened(2, shape.n_layers - 1), "f32")
 
@@ -138,23 +156,17 @@ def test_a_shape_that_cannot_hold_the_model_is_refused(tmp_path: Path):
     ],
     ids=" ".join,
 )
-def test_the_function_stays_when_each_size_is_chosen(tmp_path: Path, flags: list[str]):
-    small, large = tmp_path / "small.gguf", tmp_path / "large.gguf"
-    convert(DRAFT, small)
+def test_the_function_stays_when_each_size_is_chosen(tmp_path: Path, flags: list[str], said: Continued):
+    large = tmp_path / "large.gguf"
     assert main(["--model", str(DRAFT), "--out", str(large), "--type", "f32", *flags]) == 0
-    tokens, logits = continuation(small)
-    tokens_of_large, logits_of_large = continuation(large)
-    assert tokens_of_large == tokens
-    spread = float(np.std(logits[0]))
-    difference = max(float(np.abs(a - b).max()) for a, b in zip(logits, logits_of_large, strict=True))
-    assert difference < 0.02 * spread
+    assert_says(large, said)
 
 
-def test_chosen_sizes_are_what_the_file_holds(tmp_path: Path):
+def test_chosen_sizes_are_what_the_file_holds(tmp_path: Path, draft: GGUFSource):
     out = tmp_path / "large.gguf"
     flags = ["--embd", "320", "--ffn", "1024", "--heads", "8", "--layers", "6", "--type", "q8_0"]
     assert main(["--model", str(DRAFT), "--out", str(out), *flags]) == 0
-    small, large = read_shape(GGUFSource(DRAFT)), read_shape(GGUFSource(out))
+    small, large = read_shape(draft), read_shape(GGUFSource(out))
     assert (large.n_layers, large.n_embd, large.n_ffn, large.n_heads) == (6, 320, 1024, 8)
     assert (large.n_kv_heads, large.head_dim) == (small.n_kv_heads, small.head_dim)
     source = GGUFSource(out)
@@ -178,13 +190,13 @@ def test_sizes_that_do_not_fit_are_refused_in_one_line(
     assert not (tmp_path / "out.gguf").exists()
 
 
-def test_a_model_with_tensors_of_another_kind_is_refused(tmp_path: Path):
-    source, odd = GGUFSource(DRAFT), tmp_path / "odd.gguf"
+def test_a_model_with_tensors_of_another_kind_is_refused(tmp_path: Path, draft: GGUFSource):
+    odd = tmp_path / "odd.gguf"
     name = "blk.0.attn_q.bias"
     tensor = PlannedTensor(name, (256,), Kind.F32, lambda: np.zeros(256, dtype=np.float32))
     embedding = PlannedTensor(
-        "token_embd.weight", (8192, 256), Kind.F32, lambda: source.values("token_embd.weight")
+        "token_embd.weight", (8192, 256), Kind.F32, lambda: draft.values("token_embd.weight")
     )
-    write(odd, source, Kind.F32, [embedding, tensor], {})
+    write(odd, draft, Kind.F32, [embedding, tensor], {})
     with pytest.raises(StartupError, match=name):
         read_shape(GGUFSource(odd))

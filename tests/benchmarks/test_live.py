@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,6 +18,7 @@ from benchmarks.prompts import Prompt, load
 from server.errors import StartupError
 from server.llama.fake import FakeBackend, FakeModel
 from server.settings import BUNDLED_MODEL
+from tests.support import until
 
 MODEL = Path("model.gguf")
 SETTING = live.Setting(0.8, 8.0, 0.5, n_drafters=2)
@@ -77,25 +76,18 @@ def alive(directory: Path) -> set[int]:
     return found
 
 
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def members(directory: Path, n: int) -> list[Command]:
     return [Command(f"member-{i}", (sys.executable, "-c", MEMBER, str(directory))) for i in range(n)]
 
 
 def test_a_crew_dies_returns_and_ends(tmp_path: Path):
     with Crew(members(tmp_path, 2), [Crash(0.0, 0.05)], lambda: len(alive(tmp_path))) as crew:
-        until(lambda: len(list(tmp_path.iterdir())) == 4)
-        until(lambda: len(alive(tmp_path)) == 2)
-        until(lambda: crew.n_returns == 1)
+        until(lambda: len(list(tmp_path.iterdir())) == 4, "no second start")
+        until(lambda: len(alive(tmp_path)) == 2, "they did not return")
+        until(lambda: crew.n_returns == 1, "the return was not counted")
         early = crew.share_present()
         assert 0 < early < 1
-        until(lambda: crew.share_present() > early)
+        until(lambda: crew.share_present() > early, "presence was not counted")
     assert not alive(tmp_path)
 
 
@@ -113,7 +105,7 @@ def test_a_crew_that_does_not_return_is_an_error(tmp_path: Path):
 
     with pytest.raises(StartupError, match="once ended with status 1"):
         with Crew([command], [Crash(0.0, 0.0)], n_present) as crew:
-            until(lambda: crew.has_failed)
+            until(lambda: crew.has_failed, "the failure was not noticed")
     assert n_present() == 0
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks import compare, demo, faults, inflate
 from benchmarks.processes import Command, Process, start
-from drafters.settings import BUNDLED_MODEL as DRAFT
+from drafters.drafter_settings import BUNDLED_MODEL as DRAFT
 
 STUB = (sys.executable, "-m", "tests.benchmarks.stub_server", "--port", "{port}")
 

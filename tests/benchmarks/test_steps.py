@@ -8,14 +8,15 @@ from benchmarks.steps import main, measure, table
 from server.llama.fake import FakeBackend
 
 
+@pytest.mark.usefixtures("still_clock")
 def test_the_curve_is_that_of_the_model():
     backend = FakeBackend(step_s=0.004, row_s=0.001)
     costs = measure(backend, [1, 4, 8], n_context=100, n_rounds=5)
     assert [cost.width for cost in costs] == [1, 4, 8]
     assert costs[0].ratio == 1.0
-    assert costs[0].ms >= 5.0
-    assert costs[1].ratio < costs[2].ratio
-    assert 1.2 < costs[2].ratio < 4.0  # (4 + 8) / (4 + 1) = 2.4 on a quiet machine
+    assert costs[0].ms == pytest.approx(5.0)
+    assert costs[1].ratio == pytest.approx((4 + 4) / (4 + 1))
+    assert costs[2].ratio == pytest.approx((4 + 8) / (4 + 1))
     assert backend.length(0) == 0
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import openai
@@ -31,6 +31,14 @@ def _nothing_leaves_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:  # py
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(socket, "getaddrinfo", _only_here)
+
+
+@pytest.fixture
+async def clients() -> AsyncIterator[dict[str, Any]]:
+    """HTTP clients for LangChain: its own ones are kept by URL and never closed."""
+    async with openai.DefaultAsyncHttpxClient() as later:
+        with openai.DefaultHttpxClient() as now:
+            yield {"http_client": now, "http_async_client": later}
 
 
 @pytest.fixture(scope="module")

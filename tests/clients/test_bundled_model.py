@@ -56,9 +56,10 @@ def sdk(speaking: Lead) -> Iterator[openai.OpenAI]:
         speaking.until_idle()
 
 
-def test_langchain(speaking: Lead):
+def test_langchain(speaking: Lead, clients: dict[str, Any]):
+    asked: Any = {"temperature": 0, "max_retries": 0, **clients}
     model = ChatOpenAI(
-        base_url=f"{speaking.url}/v1", api_key=cast(Any, "none"), model="toy", temperature=0, max_retries=0
+        base_url=f"{speaking.url}/v1", api_key=cast(Any, "none"), model="toy", **asked
     ).bind_tools([get_weather])
     history: list[BaseMessage] = [HumanMessage(QUESTION)]
     history.append(model.invoke(history))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal, TypeAlias, cast
 
 import numpy as np
 import openai
@@ -21,7 +21,7 @@ from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 from pydantic import BaseModel, Field
 
 from server.api.served import Embedding, ModelCard
-from server.embedding import EmbeddingWorker
+from server.llama.embedding_worker import EmbeddingWorker
 from server.llama.fake_embedder import FakeEmbedder
 from tests.clients.written import writing
 from tests.http_lead import Lead
@@ -43,13 +43,22 @@ def weather(city: Literal["Paris", "Rome"]) -> str:
     return f"a clear sky over {city}"
 
 
-def chat(url: str, **how: Any) -> ChatOpenAI:
-    asked: Any = {"temperature": 0, "max_retries": 0, "timeout": 30, **how}
-    return ChatOpenAI(base_url=f"{url}/v1", api_key=cast(Any, "none"), model="toy", **asked)
+Chat: TypeAlias = Callable[..., ChatOpenAI]
 
 
 @pytest.fixture
-def model(lead: Lead) -> Iterator[ChatOpenAI]:
+def chat(clients: dict[str, Any]) -> Chat:
+    """Makes a model of the server at a URL."""
+
+    def chat(url: str, **how: Any) -> ChatOpenAI:
+        asked: Any = {"temperature": 0, "max_retries": 0, **clients, **how}
+        return ChatOpenAI(base_url=f"{url}/v1", api_key=cast(Any, "none"), model="toy", **asked)
+
+    return chat
+
+
+@pytest.fixture
+def model(lead: Lead, chat: Chat) -> Iterator[ChatOpenAI]:
     yield chat(lead.url, stream_usage=True, stop=["q", "z"])
     lead.until_idle()
 
@@ -91,7 +100,7 @@ async def test_an_asynchronous_one_does_too(model: ChatOpenAI):
     assert [one.text for one in replies] == [whole.text] * 2
 
 
-def test_logprobs_and_several_choices(lead: Lead):
+def test_logprobs_and_several_choices(lead: Lead, chat: Chat):
     model = chat(lead.url, n=2, logprobs=True, top_logprobs=2, temperature=1, seed=4, max_tokens=6)
     (replies,) = model.generate([TALK]).generations
     assert len({one.text for one in replies}) == 2
@@ -100,7 +109,7 @@ def test_logprobs_and_several_choices(lead: Lead):
 
 
 @pytest.mark.parametrize("responses", [False, True])
-def test_tools_are_called_and_their_results_told(responses: bool):
+def test_tools_are_called_and_their_results_told(responses: bool, chat: Chat):
     with writing(f"Let me see.\n{CALL}", "Clear.") as lead:
         model = chat(lead.url, use_responses_api=responses).bind_tools([weather])
         first = model.invoke(TALK)
@@ -116,7 +125,7 @@ def test_tools_are_called_and_their_results_told(responses: bool):
 
 
 @pytest.mark.parametrize("responses", [False, True])
-def test_calls_are_streamed(responses: bool):
+def test_calls_are_streamed(responses: bool, chat: Chat):
     twice = f"{CALL}\n{CALL.replace('Rome', 'Paris')}"
     with writing(twice) as lead:
         model = chat(lead.url, use_responses_api=responses).bind_tools([weather])
@@ -125,7 +134,7 @@ def test_calls_are_streamed(responses: bool):
     assert not reply.invalid_tool_calls
 
 
-def test_a_tool_that_must_be_called(lead: Lead):
+def test_a_tool_that_must_be_called(lead: Lead, chat: Chat):
     for choice in ("any", "weather", True):
         model = chat(lead.url).bind_tools(
             [weather], tool_choice=choice, strict=True, parallel_tool_calls=False
@@ -136,7 +145,7 @@ def test_a_tool_that_must_be_called(lead: Lead):
 
 @pytest.mark.filterwarnings("ignore:Pydantic serializer warnings:UserWarning")  # of what the SDK has parsed
 @pytest.mark.parametrize("method", ["json_schema", "function_calling"])
-def test_structured_output(lead: Lead, method: Any):
+def test_structured_output(lead: Lead, method: Any, chat: Chat):
     how: Any = {"method": method, "strict": True}
     model: Any = chat(lead.url)  # whose types of this are not strict
     reply = model.with_structured_output(Pet, **how, include_raw=True).invoke(TALK)
@@ -145,7 +154,7 @@ def test_structured_output(lead: Lead, method: Any):
     assert list(model.with_structured_output(Pet, **how).stream(TALK))[-1] == reply["parsed"]
 
 
-def test_the_responses_api(lead: Lead):
+def test_the_responses_api(lead: Lead, chat: Chat):
     model = chat(lead.url, use_responses_api=True, max_tokens=200)
     whole = model.invoke(TALK)
     assert whole.text
@@ -159,12 +168,12 @@ def test_the_responses_api(lead: Lead):
     assert more.usage_metadata["input_tokens"] > len("go on") + len(whole.text)
 
 
-def test_refusals_are_the_sdks(lead: Lead):
+def test_refusals_are_the_sdks(lead: Lead, chat: Chat):
     with pytest.raises(openai.BadRequestError, match="maximum context length"):
         chat(lead.url).invoke("x" * 5000)
 
 
-def test_embeddings():
+def test_embeddings(clients: dict[str, Any]):
     with closing(EmbeddingWorker(FakeEmbedder())) as worker:
         embedding = Embedding(worker, ModelCard("toy-embedder", 1, 64, 1000, "a toy"))
         with writing(embedding=embedding) as lead:
@@ -172,6 +181,7 @@ def test_embeddings():
                 model="toy-embedder",
                 base_url=f"{lead.url}/v1",
                 api_key=cast(Any, "none"),
+                **clients,
                 check_embedding_ctx_length=False,  # it would tokenize with OpenAI's vocabularies
             )
             one, two = model.embed_documents(["one", "two"])

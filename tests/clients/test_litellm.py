@@ -14,9 +14,9 @@ from pydantic import BaseModel
 from server.api.access import Access
 from server.api.middleware import Edge
 from server.api.served import Embedding, ModelCard
-from server.embedding import EmbeddingWorker
 from server.errors import BusyError
-from server.listening import Door
+from server.lead.listening import Door
+from server.llama.embedding_worker import EmbeddingWorker
 from server.llama.fake import FakeBackend, FakeModel
 from server.llama.fake_embedder import FakeEmbedder
 from tests.clients.written import writing

@@ -17,10 +17,11 @@ from server.api.access import Access
 from server.api.middleware import Edge
 from server.engine.thread import Bounds
 from server.errors import BackendError
-from server.listening import Door
+from server.lead.listening import Door
 from server.llama.fake import FakeBackend, FakeModel
 from tests.clients.written import writing
 from tests.http_lead import Lead, serving
+from tests.support import ENDLESS
 
 HELLO: list[Any] = [{"role": "user", "content": "hello there"}]
 LONG: Any = {"model": "toy", "messages": HELLO}
@@ -175,7 +176,7 @@ async def test_a_failure_within_a_stream_ends_it():
 
 
 async def test_a_server_that_ends_is_not_available():
-    backend = FakeBackend(FakeModel(eog_rate=0.0), n_ctx=4000, n_cells=4000, step_s=0.005)
+    backend = FakeBackend(FakeModel(eog_rate=0.0), n_ctx=ENDLESS, n_cells=ENDLESS, step_s=0.005)
     with serving(backend, door=Door(Edge(), None, grace_s=20)) as lead:
         async with asking(lead.url) as client:
             async with await client.chat.completions.create(**LONG, stream=True):
@@ -192,7 +193,7 @@ async def test_what_was_not_built_or_takes_too_long_is_not_tried_again(lead: Lea
     async with asking(lead.url, attempts, max_retries=2) as client:
         with pytest.raises(openai.InternalServerError, match="--embeddings"):
             await client.embeddings.create(model="toy", input="a")
-    backend = FakeBackend(FakeModel(eog_rate=0.0), n_ctx=100_000, n_cells=100_000, step_s=0.005)
+    backend = FakeBackend(FakeModel(eog_rate=0.0), n_ctx=ENDLESS, n_cells=ENDLESS, step_s=0.005)
     with serving(backend, bounds=Bounds(time_s=0.1)) as limited:
         async with asking(limited.url, attempts, max_retries=2) as client:
             with pytest.raises(openai.InternalServerError):

@@ -11,7 +11,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from server.api.served import Embedding, ModelCard
-from server.embedding import EmbeddingWorker
+from server.llama.embedding_worker import EmbeddingWorker
 from server.llama.fake_embedder import FakeEmbedder
 from tests.clients.written import Written, writing
 

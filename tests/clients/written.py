@@ -11,12 +11,12 @@ from dataclasses import dataclass, field, replace
 
 import uvicorn
 
+from server.api.app import create_app
 from server.api.served import Embedding, Served
-from server.app import create_app
 from server.engine.events import Committed, Event, Failed, Finished, Started, Stats
 from server.engine.request import GenerationRequest
 from server.errors import DuoError
-from server.listening import configured
+from server.lead.listening import configured
 from server.llama.fake import IM_END, FakeVocabulary
 from server.text.template import ChatTemplate
 from tests.contract.witness import witnessed

@@ -20,7 +20,7 @@ from schemathesis.specs.openapi import checks as openapi
 
 from server.api.served import Embedding, ModelCard
 from server.cache.named import NamedFiles
-from server.embedding import EmbeddingWorker
+from server.llama.embedding_worker import EmbeddingWorker
 from server.llama.fake import FakeBackend, FakeModel
 from server.llama.fake_embedder import FakeEmbedder
 from tests.http_lead import Lead, serving
@@ -58,9 +58,11 @@ def lead(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lead]:
         embedder.close()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def session() -> Iterator[requests.Session]:
+    """One connection for the examples of an operation. Does not look for proxies before each request."""
     with requests.Session() as one:
+        one.trust_env = False
         yield one
 
 
@@ -85,7 +87,12 @@ def coherent(body: Any) -> Any:
     derandomize=True,
     deadline=None,
     database=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
+    suppress_health_check=[
+        HealthCheck.too_slow,
+        HealthCheck.filter_too_much,
+        HealthCheck.data_too_large,
+        HealthCheck.function_scoped_fixture,  # the session may be shared
+    ],
 )
 def test_it_is_answered_as_the_contract_says(
     case: schemathesis.Case[Any], lead: Lead, session: requests.Session

@@ -9,7 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.routing import Mount, Route
 
-from server.app import routes
+from server.api.app import routes
 from server.errors import DuoError
 from tests.contract.contract import CONTRACT, validate
 from tests.contract.operations import Operation, operations

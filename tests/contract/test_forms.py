@@ -8,12 +8,13 @@ from typing import Any, cast
 import pytest
 from pydantic import ValidationError
 
-from server.api import embeddings, slots, tokens
+from server.api import embeddings, tokens
+from server.api import slots_route as slots
 from server.api.body import Body
-from server.api.chat.schema import ChatRequest
-from server.api.completions import schema as completion_schema
-from server.api.responses import schema as response_schema
-from server.api.rpc import schema as rpc_schema
+from server.api.chat.chat_request import ChatRequest
+from server.api.completions import completion_request as completion_schema
+from server.api.responses import response_request as response_schema
+from server.api.rpc import rpc_params as rpc_schema
 from tests.contract.contract import CONTRACT
 
 Schema = Mapping[str, Any]

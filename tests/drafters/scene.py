@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from drafters.draft_session import GREEDY
 from drafters.drafter import Drafter
 from drafters.model import ModelDrafter
-from drafters.session import GREEDY
 from drafters.worker import Worker
 from server.llama.backend import Batch
 from server.llama.fake import FakeBackend, FakeModel, FakeVocabulary
 from server.sampling.params import SamplingParams
-from server.speculation.memory import MemoryPool
-from server.speculation.messages import Commit, Draft, Message, Open, Want, chain_next, chain_start
-from server.speculation.presence import Presence, vocabulary_card
+from server.speculation.wire.messages import Commit, Draft, Message, Open, Want, chain_next, chain_start
+from server.speculation.wire.presence import Presence, vocabulary_card
+from tests.memory_bus import MemoryPool
 
 CARD = vocabulary_card(FakeVocabulary())
 LEAD = Presence("lead", "lead", "toy", "0", CARD, 4)

@@ -15,20 +15,20 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from drafters.cli import main
+from drafters.drafter_cli import main
+from drafters.drafter_settings import BUNDLED_MODEL, DrafterSettings
 from drafters.model import ModelDrafter
-from drafters.settings import BUNDLED_MODEL, DrafterSettings
 from drafters.status import StatusLine
 from drafters.worker import Worker
-from server.embedded import EmbeddedServer
 from server.flags import read
 from server.llama.fake import FakeBackend, FakeVocabulary
 from server.llama.llamacpp import LlamaBackend, LlamaOptions
+from server.local.embedded import EmbeddedServer
 from server.sampling.params import SamplingParams
-from server.speculation.memory import MemoryPool
-from server.speculation.messages import Draft, Message, Open, chain_start
-from server.speculation.presence import Presence, VocabularyCard, vocabulary_card
-from server.speculation.streams import RedisBus
+from server.speculation.wire.messages import Draft, Message, Open, chain_start
+from server.speculation.wire.presence import Presence, VocabularyCard, vocabulary_card
+from server.speculation.wire.streams import RedisBus
+from tests.memory_bus import MemoryPool
 
 READY_S = 30.0
 TOLD = (*range(300, 320), *range(300, 310))

@@ -13,7 +13,7 @@ from server.llama.backend import Batch, Logits
 from server.llama.fake import IM_END, FakeBackend, FakeModel
 from server.sampling.draw import draw
 from server.sampling.params import SamplingParams
-from server.speculation.messages import Close
+from server.speculation.wire.messages import Close
 from tests.drafters.scene import ENDLESS, PROMPT, Scene, commit, open_, told
 
 

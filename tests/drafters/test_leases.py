@@ -11,12 +11,12 @@ from drafters.worker import LEASE_S, UNANSWERED, Worker
 from server.engine.request import Speculation
 from server.llama.fake import FakeBackend
 from server.sampling.params import SamplingParams
-from server.speculation.memory import MemoryPool
-from server.speculation.messages import Close, Commit, Message, Open, decode
 from server.speculation.policy import Policy
-from server.speculation.remote import RemoteDrafters
+from server.speculation.sources.remote import RemoteDrafters
 from server.speculation.speculator import Speculator
+from server.speculation.wire.messages import Close, Commit, Message, Open, decode
 from tests.drafters.scene import ENDLESS, LEAD, OWN, PROMPT
+from tests.memory_bus import MemoryPool
 
 
 class Pair:

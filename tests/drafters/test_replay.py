@@ -12,10 +12,10 @@ import pytest
 from drafters.delay import DelayedBus
 from drafters.replay import BRANCH_LENGTH, ReplayDrafter, Script, read_texts
 from server.errors import StartupError
-from server.speculation.memory import MemoryPool
-from server.speculation.messages import Draft, Message, Want
-from server.speculation.presence import Presence
+from server.speculation.wire.messages import Draft, Message, Want
+from server.speculation.wire.presence import Presence
 from tests.drafters.scene import LEAD, OWN, Scene, commit, open_
+from tests.memory_bus import MemoryPool
 
 TEXTS = [[*range(1000, 3000)], [*range(5000, 5100)]]
 
@@ -147,14 +147,14 @@ def test_messages_take_longer_both_ways_and_keep_their_order():
         for want in wants:
             bus.send("lead", want)
         lead.wait_for(20)
-        lead_bus.send("drafter", commit(1))
         sent = time.monotonic()
+        lead_bus.send("drafter", commit(1))
         drafter.wait_for(1)
     bus.close()
     lead_bus.close()
     assert [message for _, message in lead.heard] == wants
     assert lead.heard[0][0] - began >= 0.05
-    assert drafter.heard[0][0] - sent >= 0.045
+    assert drafter.heard[0][0] - sent >= 0.05
 
 
 def test_a_closed_bus_is_silent_at_once():

@@ -1,4 +1,4 @@
-"""What clients ask for and see: every kind of request, told as the API tells it, over two turns or three."""
+"""Requests of every kind and what their clients see, as the API tells it, over two turns or three."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from functools import cache, partial
 from itertools import count
 from typing import Any, NamedTuple, TypeAlias
 
-from server.api.translate import seed_of_choice
+from server.api.engine_requests import seed_of_choice
 from server.engine.events import Committed, Stats
 from server.engine.request import GenerationRequest
-from server.grammar.constraint import compile_gbnf
+from server.grammar.grammar_constraint import compile_gbnf
 from server.llama.fake import FakeBackend
 from server.sampling.constraint import Constraint
 from server.sampling.logprobs import TokenLogprobs
@@ -31,8 +31,8 @@ item ::= [a-z ]{4,9} [.,] "\n- so "
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What differs between requests: fields of SamplingParams, how many choices, and what else is asked.
-    n_logprobs is on wherever it is not said otherwise: it only adds to what is compared."""
+    """A kind of request. fields: of SamplingParams. n: choices. n_logprobs is on by default, since it only
+    adds to what is compared."""
 
     name: str
     fields: tuple[tuple[str, float], ...] = ()
@@ -42,7 +42,7 @@ class Kind:
     stops: bool = False
 
     def sampling(self, temperature: float) -> SamplingParams:
-        """Unfiltered, so that temperature 1 has everything to get wrong."""
+        """Without filters: at temperature 1 any token may be drawn, so that a mistake shows."""
         plain: dict[str, float] = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": 40}
         fields: dict[str, Any] = {**plain, **dict(self.fields)}
         return SamplingParams(temperature, **fields)
@@ -87,7 +87,7 @@ class Seen(NamedTuple):
 
 @dataclass(slots=True)
 class Client:
-    """Follows one generation as the API does: a stop string ends it, `late` steps after it was seen."""
+    """Reads one generation as the API does, which cancels it `late` steps after a stop string."""
 
     ask: Ask
     outcome: Outcome
@@ -101,23 +101,23 @@ class Client:
         self.reply = ReplyText(VOCABULARY, self.ask.stops)
 
     def look(self) -> None:
-        """After a step."""
+        """Read the events of the step that has ended."""
         for event in self.outcome.events[self._n_seen :]:
             if isinstance(event, Committed) and not self.reply.stopped:
                 self.text += self.reply.feed(event)
         self._n_seen = len(self.outcome.events)
         if self.reply.stopped and not self.outcome.ended:
             if self.late == 0:
-                self.cancel(self.reply.n_tokens)
+                self.cancel(self.reply.n_predicted)
             self.late -= 1
 
     @property
     def stats(self) -> Stats:
-        """As the engine counted, past the stop string too."""
+        """The engine's counts, which include tokens after the stop string."""
         return self.outcome.finished.stats
 
     def seen(self) -> Seen:
-        outcome, n = self.outcome, self.reply.n_tokens
+        outcome, n = self.outcome, self.reply.n_predicted
         logprobs = [one for e in outcome.events if isinstance(e, Committed) for one in e.logprobs]
         stats = self.reply.stats(self.stats)
         return Seen(
@@ -137,7 +137,7 @@ Play: TypeAlias = Callable[[Sequence[Ask]], list[Client]]
 def play(
     harness: Harness, asks: Sequence[Ask], during: Callable[[int], None] = lambda _: None, late: int = 0
 ) -> list[Client]:
-    """Run these requests side by side to their ends; `during(step)` happens before each step."""
+    """Run these requests at once to their ends; during(step) is called before each step."""
     ids = harness.submit(*(ask.request for ask in asks))
     clients = [
         Client(ask, harness.outcomes[id], partial(harness.engine.cancel, id), late)
@@ -156,7 +156,7 @@ def play(
 def in_scene(
     scene: Scene, asks: Sequence[Ask], during: Callable[[int], None], *, late: int = LATE
 ) -> list[Client]:
-    """The same in a scene, where what was sent arrives."""
+    """play() in a scene, which delivers messages before each step."""
 
     def between(step: int) -> None:
         during(step)
@@ -167,7 +167,7 @@ def in_scene(
 
 
 def converse(asks: Sequence[Ask], run: Play, *, again: bool = False) -> list[Client]:
-    """A turn and one that continues it, then perhaps the first once more. Returns all turns' clients."""
+    """Run the asks, then a turn that continues each, then (again) the asks once more. Returns all clients."""
     first = run(asks)
     following = [
         ask._replace(
@@ -179,7 +179,7 @@ def converse(asks: Sequence[Ask], run: Play, *, again: bool = False) -> list[Cli
 
 
 def without_drafts(asks: Sequence[Ask], *, again: bool = False) -> list[Seen]:
-    """What is said then."""
+    """The replies of a lead without drafts."""
     harness = Harness(FakeBackend(TRUTH))
     clients = converse(asks, lambda turn: play(harness, turn), again=again)
     assert not any(client.stats.n_drafted for client in clients)
@@ -188,12 +188,12 @@ def without_drafts(asks: Sequence[Ask], *, again: bool = False) -> list[Seen]:
 
 @cache
 def alone(kind: Kind, temperature: float, *, again: bool = False) -> list[Seen]:
-    """The same for a kind of request; computed once."""
+    """The replies without drafts to a kind of request; computed once."""
     return without_drafts(asks_of(kind, temperature), again=again)
 
 
 def assert_same(clients: Sequence[Client], expected: Sequence[Seen], *, but: str = "") -> None:
-    """Field by field, so that a difference is readable. but: a field that may differ."""
+    """Compare field by field, so that a difference is readable. but: a field that may differ."""
     assert len(clients) == len(expected)
     for i, (client, other) in enumerate(zip(clients, expected, strict=True)):
         for name, here, there in zip(Seen._fields, client.seen(), other, strict=True):
@@ -203,7 +203,7 @@ def assert_same(clients: Sequence[Client], expected: Sequence[Seen], *, but: str
 
 
 def assert_right_and_wrong(clients: Sequence[Client]) -> None:
-    """That somebody's guesses were accepted, and some not. What a grammar forces is always right."""
+    """Assert that some guesses were accepted and some rejected, not counting those that a grammar forces."""
     counts = [count for c in clients for source, count in c.stats.drafters.items() if source != "grammar"]
     assert sum(count.accepted for count in counts) > 0, "nothing was accepted"
     assert sum(count.drafted - count.accepted for count in counts) > 0, "nothing was rejected"
@@ -216,7 +216,7 @@ def _grammar() -> Callable[[], Constraint]:
 
 @cache
 def asks_of(kind: Kind, temperature: float) -> list[Ask]:
-    """The requests that one request with this many choices becomes."""
+    """One engine request for each choice of a kind."""
     sampling = kind.sampling(temperature)
     return [
         Ask(
@@ -235,8 +235,8 @@ def asks_of(kind: Kind, temperature: float) -> list[Ask]:
 
 
 def stops_in(text: str, at: int = 50) -> tuple[str, ...]:
-    """Three letters that stand there and nowhere before, a longer one that begins alike, and one that never
-    comes."""
+    """Stop strings: the first three letters from `at` on that occur nowhere before, that string with a '!',
+    and one that never occurs."""
     while text.index(text[at : at + 3]) != at:
         at += 1
     return (text[at : at + 3], text[at : at + 3] + "!", "\0")

@@ -1,4 +1,4 @@
-"""A lead over the toy model with everything that may guess for it, and what can go wrong with drafters."""
+"""A lead over the toy model with its sources of guesses, and the faults that its drafters may have."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from typing import TypeAlias
 from server.engine.scheduler import Limits
 from server.llama.backend import Batch, Logits
 from server.llama.fake import FakeBackend, FakeVocabulary
-from server.speculation.inline import InlineDrafter
-from server.speculation.memory import MemoryPool
 from server.speculation.policy import Policy
-from server.speculation.presence import Presence, VocabularyCard, vocabulary_card
-from server.speculation.remote import RemoteDrafters
+from server.speculation.sources.inline import InlineDrafter
+from server.speculation.sources.remote import RemoteDrafters
 from server.speculation.speculator import Speculator
+from server.speculation.wire.presence import Presence, VocabularyCard, vocabulary_card
 from tests.invariance.scripted import TRUTH, LyingDrafter, ScriptedDrafter, Shape, StaleDrafter
+from tests.memory_bus import MemoryPool
 from tests.support import Harness
 
 VOCABULARY = FakeVocabulary()
 CARD: VocabularyCard = vocabulary_card(VOCABULARY)
 LEAD = Presence("lead-1", "lead", "toy", "0", CARD, 4)
 ALL = Policy(lookup=False, gate=False)
-"""Verify whatever there is: the order of things is fixed then."""
+"""Verify every guess, so that a run does not depend on measured costs."""
 
 LEAVES = Limits().leaves
 LIVE_STEP_S = 0.001
 
 
 STEP_S, ROW_S, DELIVERY_S = 0.01, 0.0003, 0.0005
-"""By a scene's clock: what a decode takes, and each of its rows, and the delivery of messages."""
+"""Seconds by a scene's clock: of a decode, more for each of its rows, and of a delivery of messages."""
 
 
 @dataclass(slots=True)
 class Clock:
-    """Time that passes only where it is told to."""
+    """A clock that a test advances: seconds since the scene began."""
 
     now: float = 0.0
 
@@ -47,8 +47,8 @@ class Clock:
 
 @dataclass(slots=True)
 class Watched(FakeBackend):
-    """Counts the steps in which a tree of more than one leaf was decoded, how often another branch of it than
-    the main one was accepted, and how often a sequence went back to a state that it had."""
+    """n_trees: decodes of a tree with several leaves. n_crossings: acceptances of a branch other than the
+    first. n_returns: times that a sequence went back to an earlier state."""
 
     n_returns: int = 0
     n_trees: int = 0
@@ -68,8 +68,8 @@ class Watched(FakeBackend):
 
 
 class Scene:
-    """A lead, a pool, and whoever is added to it, by a clock of their own. Messages are delivered before
-    every `every`-th step; live: by another thread meanwhile, by the real clock."""
+    """A lead, a pool, and the drafters that a test adds, with their own clock. Messages are delivered before
+    every `every`-th step; live: by another thread at any time, with the real clock."""
 
     can_trim = True
 
@@ -104,24 +104,24 @@ class Scene:
         return drafter
 
     def delivering(self) -> AbstractContextManager[None]:
-        """To be entered around the steps."""
+        """A context for the steps: live, messages are delivered in it."""
         return self.pool.running() if self._live else nullcontext()
 
     def deliver(self, step: int) -> None:
-        """Before the step of this number."""
+        """Deliver messages if they are due before this step."""
         self.clock.now += DELIVERY_S
         while not self._live and step % self._every == 0 and self.pool.pump():
             pass
 
 
 class RecurrentScene(Scene):
-    """The same with a model whose sequences cannot be trimmed."""
+    """A Scene whose model cannot trim its sequences."""
 
     can_trim = False
 
 
 Fault: TypeAlias = Callable[[Scene], Callable[[int], None]]
-"""Sets the drafters up; what it returns happens before the step of that number."""
+"""Adds drafters to the scene. Returns what is to be called before each step, with its number."""
 
 
 def nothing(_: int) -> None:

@@ -1,4 +1,4 @@
-"""Drafters for the invariance tests: one honest predictor, and every way of getting it wrong."""
+"""Drafters for the invariance tests: an honest one, a hostile one and a late one."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from server.llama.fake import FakeModel
 from server.sampling.draw import draw
 from server.sampling.noise import mix
 from server.sampling.params import SamplingParams
-from server.speculation.memory import MemoryBus, MemoryPool
-from server.speculation.messages import Close, Commit, Draft, Message, Open, Refuse, chain_next, encode
-from server.speculation.presence import Presence, VocabularyCard
+from server.speculation.wire.messages import Close, Commit, Draft, Message, Open, Refuse, chain_next, encode
+from server.speculation.wire.presence import Presence, VocabularyCard
+from tests.memory_bus import MemoryBus, MemoryPool
 
 N_AHEAD = 5
 TRUTH = FakeModel()  # the lead's model
@@ -34,7 +34,7 @@ class _Known:
 
 @dataclass(slots=True)
 class _Bough:
-    """A part of a tree: parallel lists as in a Draft, and where its own path leads to."""
+    """A part of a tree: parallel lists as in a Draft; the tokens of its path, and the chain after them."""
 
     tokens: list[int]
     parents: list[int]
@@ -50,10 +50,10 @@ class _Bough:
 
 
 class ScriptedDrafter:
-    """Answers every Open and Commit with N_AHEAD tokens of a toy model that errs now and then.
+    """Answers every Open and Commit with N_AHEAD guesses of a toy model. error: the share of wrong ones.
 
-    'linear': in one message. 'tree': in two, the second of which continues the first's path; where it is
-    unsure there is an alternative, at its errors the right one, so that the first branch is wrong there.
+    'linear': one message. 'tree': two messages, the second of which continues the path of the first; an
+    unsure guess has an alternative, which at a wrong guess is the right token.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class ScriptedDrafter:
                 raise AssertionError(f"not for a drafter: {message}")
 
     def answer(self, session: int) -> None:
-        """Draft from what is committed."""
+        """Send drafts that follow the committed tokens."""
         for draft in self.drafts(session):
             self.send(draft)
 
@@ -119,7 +119,7 @@ class ScriptedDrafter:
         return drafts
 
     def _grow(self, toy_chain: int, position: int, n: int, sampling: SamplingParams) -> _Bough:
-        """n guesses in a row for what follows, with their alternatives."""
+        """n guesses that follow the context with this chain, and their alternatives."""
         bough, at = _Bough([], [], [], [], toy_chain), ROOT
         for _ in range(n):
             row = self._model.logits(bough.toy_chain)
@@ -154,7 +154,7 @@ _NOISE = (b"", b"\x01", b"\x01\x05" + b"\xff" * 60, bytes(1_000_000))
 
 
 class LyingDrafter(ScriptedDrafter):
-    """Between honest drafts, everything a hostile or broken process could say."""
+    """Sends what a hostile or broken process could send, between honest drafts."""
 
     def __init__(self, pool: MemoryPool, vocabulary: VocabularyCard, *, shape: Shape = "linear") -> None:
         super().__init__(pool, vocabulary, "liar", shape=shape)
@@ -192,7 +192,7 @@ class LyingDrafter(ScriptedDrafter):
 
 
 class StaleDrafter(ScriptedDrafter):
-    """Right, but always three commits behind."""
+    """Sends each draft three commits late."""
 
     def __init__(self, pool: MemoryPool, vocabulary: VocabularyCard, *, shape: Shape = "linear") -> None:
         super().__init__(pool, vocabulary, "stale", error=0.1, shape=shape)

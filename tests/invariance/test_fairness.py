@@ -1,4 +1,4 @@
-"""Four conversations and one drafter: nobody starves."""
+"""Four conversations and one drafter: each gets a token in every step."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LONG = tuple(PROMPT * 6)
 
 
 def asks() -> list[Ask]:
-    """Replies of one length; the third's prompt takes many steps while the others decode."""
+    """Four requests for N_TOKENS tokens; the prompt of the third takes many steps while the others decode."""
     prompts = [(*PROMPT, 97), (*PROMPT[3:], 98), LONG, (*PROMPT[5:], 100)]
     return [
         Ask(request(prompt, temperature=1.0, seed=60 + i, max_tokens=N_TOKENS, stop_tokens=frozenset()))
@@ -28,7 +28,7 @@ def asks() -> list[Ask]:
 
 
 def progress(harness: Harness, requests: Sequence[Ask], scene: Scene | None = None) -> list[list[int]]:
-    """How many tokens each session has after each step."""
+    """Committed tokens after each step, one list per session."""
     ids = harness.submit(*(ask.request for ask in requests))
     counts: list[list[int]] = [[] for _ in ids]
     for step in count():
@@ -43,7 +43,7 @@ def progress(harness: Harness, requests: Sequence[Ask], scene: Scene | None = No
 
 
 def longest_pause(counts: Sequence[int]) -> int:
-    """Most steps in a row without a token, from the first token to the last one."""
+    """The longest run of steps without a new token, between the first token and the last."""
     pause = longest = 0
     for before, now in pairwise(counts):
         pause = pause + 1 if 0 < before == now < N_TOKENS else 0

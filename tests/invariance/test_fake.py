@@ -1,6 +1,6 @@
-"""The text does not depend on drafters: several conversations at once, ends in the middle of a step, liars.
+"""Drafters never change the text: four conversations at once, ends inside a step, hostile drafters.
 
-test_matrix.py has every kind of request under every fault.
+test_matrix.py tests every kind of request with every fault.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from server.engine.events import Committed
-from server.speculation.presence import VocabularyCard
+from server.speculation.wire.presence import VocabularyCard
 from tests.invariance.conversation import (
     PLAIN,
     Ask,
@@ -79,7 +79,7 @@ def test_a_stop_string_inside_an_accepted_run_ends_the_reply_there(temperature: 
         clients = converse(asks, lambda turn: in_scene(scene, turn, during, late=0))  # noqa: B023 - used now
         assert_same(clients, without_drafts(asks))
         assert clients[0].reply.stopped
-        overrun += clients[0].stats.n_predicted > clients[0].reply.n_tokens
+        overrun += clients[0].stats.n_predicted > clients[0].reply.n_predicted
     assert overrun > 0
 
 

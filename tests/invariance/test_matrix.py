@@ -1,8 +1,7 @@
-"""The matrix: whoever guesses, however it goes wrong, whatever is asked, a client sees the same.
+"""Every kind of request with every drafter and fault: the client sees what it sees without drafts.
 
-Compared are text, tokens, logprobs (bit by bit), finish reason and usage, of a first turn and of one that
-continues it, with those of a lead without drafts. Every case also asserts that guesses were right and wrong,
-and, where there are trees, that some with several leaves were decoded.
+Compared are text, tokens, logprobs (bit by bit), finish reason and usage of two turns. Each case also asserts
+that some guesses were accepted and some rejected and, with trees, that a tree of several leaves was decoded.
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ import pytest
 from server.errors import BackendError
 from server.llama.backend import Batch, Logits
 from server.llama.fake import FakeBackend, FakeModel
-from server.speculation.draft_model import DraftModel
 from server.speculation.policy import Policy
+from server.speculation.sources.draft_model import DraftModel
 from tests.invariance.conversation import (
     KINDS,
     PLAIN,
@@ -55,7 +54,7 @@ def test_no_drafter_changes_anything_a_client_sees(
 @of_kinds
 @at_temperatures
 def test_nor_does_all_of_it_together(temperature: float, kind: Kind):
-    """As a lead runs by default: gate and lookup, and messages that are late."""
+    """The default policy: gate, lookup, and late messages."""
     scene = Scene("tree", Policy(), every=2)
     during = two(scene)
     clients = converse(asks_of(kind, temperature), lambda asks: in_scene(scene, asks, during))
@@ -65,7 +64,7 @@ def test_nor_does_all_of_it_together(temperature: float, kind: Kind):
 
 @at_temperatures
 def test_nor_do_messages_that_come_at_any_time(temperature: float):
-    """From another thread, so that no run is like the other."""
+    """Another thread delivers them, so that each run has another order."""
     scene = Scene("tree", Policy(), live=True)
     during = two(scene)
     for _ in range(3):
@@ -87,7 +86,7 @@ def test_nor_does_a_draft_model_in_the_lead(shape: Shape, temperature: float, ki
 
 
 class Failing(FakeBackend):
-    """A draft model that fails for good in its n-th decode."""
+    """A draft model whose decodes fail after the first n_left."""
 
     n_left = 40
 
@@ -111,7 +110,7 @@ def test_nor_does_a_draft_model_that_fails(kind: Kind):
 @of_kinds
 @at_temperatures
 def test_nor_does_what_was_said_before(temperature: float, kind: Kind):
-    """The lookup; the first turn is asked for once more, so that there is something to find."""
+    """The lookup finds the first turn, which is asked for again."""
     scene = Scene("tree", Policy(gate=False))
     clients = converse(asks_of(kind, temperature), lambda asks: in_scene(scene, asks, nothing), again=True)
     assert_same(clients, alone(kind, temperature, again=True))

@@ -1,7 +1,7 @@
-"""A model whose sequences cannot be trimmed: whoever guesses, a client sees what it sees without drafts.
+"""A model whose sequences cannot be trimmed: with any drafter, a client sees what it sees without drafts.
 
-How many tokens were cached is left out: a conversation that ends on wrong guesses lacks what it would have
-evaluated again. test_matrix.py has what all this is for other models.
+n_cached is not compared: a reply that ends on rejected guesses goes back to an earlier state, so that its
+last tokens are not cached. test_matrix.py tests models that can be trimmed.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from functools import partial
 import pytest
 
 from server.llama.fake import FakeBackend, FakeModel
-from server.speculation.draft_model import DraftModel
 from server.speculation.policy import Policy
+from server.speculation.sources.draft_model import DraftModel
 from tests.invariance.conversation import (
     KINDS,
     PLAIN,
@@ -103,7 +103,7 @@ def test_nor_any_of_four_conversations(temperature: float):
 
 @at_temperatures
 def test_a_stop_string_inside_an_accepted_run_ends_the_reply_there(temperature: float):
-    """What comes after it cannot be trimmed away: the next turn begins before."""
+    """The tokens after it cannot be trimmed: the next turn begins from an earlier state."""
     text = alone(PLAIN, temperature)[0].text
     [plain] = asks_of(PLAIN, temperature)
     overrun = 0
@@ -114,5 +114,5 @@ def test_a_stop_string_inside_an_accepted_run_ends_the_reply_there(temperature: 
         clients = converse(asks, lambda turn: in_scene(scene, turn, during, late=0))  # noqa: B023 - used now
         as_without(clients, without_drafts(asks))
         assert clients[0].reply.stopped
-        overrun += clients[0].stats.n_predicted > clients[0].reply.n_tokens
+        overrun += clients[0].stats.n_predicted > clients[0].reply.n_predicted
     assert overrun > 0

@@ -1,6 +1,6 @@
-"""Width-stable: every step of a reply has one width and one place for each row, whatever is guessed.
+"""Width-stable replies: all decode steps have one width, with any guesses.
 
-That the bits are the same then is for the real model to show (tests/model/test_width_stable.py).
+tests/model/test_width_stable.py shows that a real model's logits are equal bit by bit then.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ WIDTH = 6
 @pytest.mark.parametrize("fault", FAULTS[:3], ids=lambda fault: fault.__name__)
 @pytest.mark.parametrize("server", ["default", "width-stable"])
 def test_all_steps_have_one_width_and_trees_are_lines(server: Exactness, fault: Fault, kind: Kind):
-    """Whether the server is so, or the request asks for it."""
+    """Set by the server's exactness, or by the request's."""
     asked = None if server == "width-stable" else "width-stable"
     asks = [
         ask._replace(request=replace(ask.request, speculation=Speculation(exactness=asked)))

@@ -1,4 +1,4 @@
-"""Requests of the evaluation prompts, and all that a client sees of a reply, bit by bit."""
+"""Requests for the evaluation prompts, and what their clients see."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support import Outcome
 
 
 def asks(vocabulary: Vocabulary, n: int, temperature: float, max_tokens: int) -> list[GenerationRequest]:
-    """Of n questions, the sampling otherwise as by default, with logprobs."""
+    """Requests for the first n evaluation prompts at this temperature, with logprobs."""
     texts = [
         "".join(f"<|im_start|>{m['role']}\n{m['content']}<|im_end|>\n" for m in prompt.messages)
         for prompt in load(n)
@@ -32,7 +32,7 @@ def asks(vocabulary: Vocabulary, n: int, temperature: float, max_tokens: int) ->
 
 
 class Seen(NamedTuple):
-    """Floats are compared exactly."""
+    """What a client sees of a reply. Logprobs are equal only if their bits are."""
 
     tokens: tuple[int, ...]
     logprobs: tuple[TokenLogprobs, ...]

@@ -15,9 +15,9 @@ import pytest
 import redis
 
 from benchmarks.inflate import convert
-from drafters.settings import BUNDLED_MODEL as DRAFT
-from server.embedded import EmbeddedServer
+from drafters.drafter_settings import BUNDLED_MODEL as DRAFT
 from server.llama.llamacpp import LlamaBackend, LlamaOptions
+from server.local.embedded import EmbeddedServer
 from server.settings import BUNDLED_MODEL as TARGET
 
 
@@ -58,7 +58,7 @@ def open_exact(path: Path) -> LlamaBackend:
 
 @pytest.fixture
 def server() -> Iterator[EmbeddedServer]:
-    """A Redis; whatever happened on it, no key outlives its owner."""
+    """A Redis server. Fails if a key without a time to live is left on it."""
     with EmbeddedServer() as one:
         yield one
         with suppress(redis.ConnectionError), redis.Redis.from_url(one.url) as client:

@@ -1,4 +1,4 @@
-"""A lead and drafter processes over a real Redis, driven from a test."""
+"""A lead with drafters over a real Redis, for tests with real models."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from queue import SimpleQueue
 
 from drafters.model import ModelDrafter
 from drafters.worker import Worker
-from server.embedded import EmbeddedServer
 from server.engine.engine import Engine
 from server.engine.proposer import NoProposer, Proposer
 from server.engine.request import Exactness, GenerationRequest
@@ -25,21 +24,22 @@ from server.engine.scheduler import Limits
 from server.engine.thread import EngineThread
 from server.llama.backend import Backend, Batch, Logits
 from server.llama.llamacpp import LlamaBackend, LlamaOptions
-from server.speculation.bus import Listener
-from server.speculation.inline import InlineDrafter
-from server.speculation.messages import Message
+from server.local.embedded import EmbeddedServer
 from server.speculation.policy import Policy
-from server.speculation.presence import Presence, vocabulary_card
-from server.speculation.remote import RemoteDrafters
+from server.speculation.sources.inline import InlineDrafter
+from server.speculation.sources.remote import RemoteDrafters
 from server.speculation.speculator import Speculator
-from server.speculation.streams import RedisBus
+from server.speculation.wire.bus import Listener
+from server.speculation.wire.messages import Message
+from server.speculation.wire.presence import Presence, vocabulary_card
+from server.speculation.wire.streams import RedisBus
 from tests.support import Outcome
 
 READY_S = 20.0
 
 
 class DrafterProcess:
-    """A duo-drafter of its own process, to be killed, stopped and continued."""
+    """A duo-drafter process, which a test may signal."""
 
     def __init__(self, url: str, model: Path, *flags: str) -> None:
         command = [
@@ -66,7 +66,7 @@ class DrafterProcess:
 
 
 class ThreadedDrafter:
-    """A drafter on a thread of this process, whose messages to leads are repeated or late."""
+    """A drafter on a thread of this process. Each message to a lead is sent `copies` times, delay_s late."""
 
     def __init__(self, url: str, model: Path, *, copies: int = 1, delay_s: float = 0.0) -> None:
         self._backend = LlamaBackend(LlamaOptions(model, n_cells=8192, n_seqs=8))
@@ -90,7 +90,7 @@ class ThreadedDrafter:
             self._held.put((time.monotonic() + self._delay_s, to, message))
 
     def _release(self) -> None:
-        """Everything in its order, each message when it is due."""
+        """Send held messages in order, each when it is due."""
         while (held := self._held.get()) is not None:
             due, to, message = held
             time.sleep(max(0.0, due - time.monotonic()))
@@ -109,8 +109,8 @@ class ThreadedDrafter:
 
 
 class Padded:
-    """A backend that never decodes a single row: a dummy row in a spare sequence is added to it, so that
-    every row goes through the kernels for several. Implements Backend over another."""
+    """A Backend over another that adds a dummy row, in a spare sequence, to each batch of one row: all rows
+    go through the kernels for several rows."""
 
     def __init__(self, backend: LlamaBackend) -> None:
         self._backend = backend
@@ -157,13 +157,13 @@ class Padded:
 
 
 ALL = Policy(lookup=False, gate=False)
-"""Verify whatever there is."""
+"""Verify every guess."""
 
 
 @dataclass(frozen=True, slots=True)
 class How:
-    """How a lead speculates: besides what a server's drafters guess, by a draft model or by lookup. pause_s:
-    before each step, so that guesses come in time on a busy machine, too, and with so small a model."""
+    """How a lead speculates. pause_s: before each step, so that drafters are in time although the target is
+    small and the machine may be busy."""
 
     draft_max: int = 8
     policy: Policy = ALL
@@ -173,7 +173,7 @@ class How:
 
 
 class Unhurried(Speculator):
-    """Pauses before it takes in what arrived."""
+    """Sleeps for pause_s before it reads what arrived."""
 
     pause_s = 0.0
 
@@ -183,7 +183,7 @@ class Unhurried(Speculator):
 
 
 class LiveLead:
-    """An engine thread over a backend. Without a server it has no drafters."""
+    """An engine thread over a backend; server: the Redis of its drafters, None for no drafters."""
 
     def __init__(self, backend: Backend, server: EmbeddedServer | None, how: How) -> None:
         self.remote: RemoteDrafters | None = None
@@ -207,7 +207,7 @@ class LiveLead:
     async def run(
         self, requests: Sequence[GenerationRequest], during: Callable[[int], None] | None = None
     ) -> list[Outcome]:
-        """All requests at once, to their ends. `during(n)` hears of every event: n tokens are committed."""
+        """Run all requests at once to their ends. during(n) is called at each event, n tokens committed."""
         outcomes = [Outcome() for _ in requests]
 
         async def follow(request: GenerationRequest, outcome: Outcome) -> None:
@@ -228,7 +228,6 @@ class LiveLead:
             await asyncio.sleep(0.02)
 
     async def stop(self) -> None:
-        self.thread.engine.check()
         await self.thread.stop()
         if self._bus is not None:
             self._bus.close()
@@ -238,10 +237,11 @@ class LiveLead:
 async def lead(
     backend: Backend, server: EmbeddedServer | None, how: How | None = None, *, draft_max: int = 8
 ) -> AsyncGenerator[LiveLead]:
-    """A running lead, checked clean at the end. draft_max is for the usual how."""
+    """A running lead; Engine.check() at the end. draft_max is used if `how` is not given."""
     live = LiveLead(backend, server, how or How(draft_max))
     live.thread.start()
     try:
         yield live
+        live.thread.engine.check()
     finally:
         await live.stop()

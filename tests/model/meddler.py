@@ -1,4 +1,4 @@
-"""A drafter that lies."""
+"""A hostile drafter."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from server.llama.llamacpp import LlamaBackend, LlamaOptions
-from server.speculation.messages import Commit, Draft, Message, Open
-from server.speculation.presence import Presence, vocabulary_card
-from server.speculation.streams import RedisBus
+from server.speculation.wire.messages import Commit, Draft, Message, Open
+from server.speculation.wire.presence import Presence, vocabulary_card
+from server.speculation.wire.streams import RedisBus
 
 
 class Meddler:
-    """A second, hostile drafter on the same bus: lies about everything the honest ones see."""
+    """A hostile drafter: answers each Open and Commit with wrong, stale and malformed drafts."""
 
     def __init__(self, url: str, model: Path) -> None:
         with closing(LlamaBackend(LlamaOptions(model, n_cells=256, n_seqs=1))) as backend:

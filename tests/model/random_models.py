@@ -1,5 +1,5 @@
-"""GGUF files with random weights and the bundled tokenizer, of architectures of which none is bundled: what
-such a model says means nothing, but what it remembers decides what it says."""
+"""GGUF files with random weights and the bundled tokenizer, of architectures that no bundled model has: their
+texts mean nothing, but depend on all that the model remembers."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ SSM = {
 
 
 def mamba(path: Path) -> None:
-    """Layers with a state only."""
+    """Only layers with a state."""
     layers = [NORM | MAMBA] * N_LAYERS
     _write(path, "mamba", layers, SSM | {"feed_forward_length": 0, "attention.head_count": 0})
 
 
 def jamba(path: Path) -> None:
-    """Layers with a state, and between them layers with attention."""
+    """Layers with a state and layers with attention in turn."""
     with_state = NORM | MAMBA | MAMBA_NORMS | FEED_FORWARD
     layers = [with_state, NORM | ATTENTION | FEED_FORWARD] * (N_LAYERS // 2)
     heads = {"attention.head_count": N_HEADS, "attention.head_count_kv": [0, N_HEADS // 2] * (N_LAYERS // 2)}
@@ -73,7 +73,7 @@ def jamba(path: Path) -> None:
 
 
 def gemma3(path: Path) -> None:
-    """Layers that attend to the last WINDOW tokens only, but for each sixth."""
+    """Layers with a sliding window of WINDOW tokens; each sixth attends to all tokens."""
     size = N_EMBD // N_HEADS
     norms: Shapes = {
         "attn_q_norm.weight": (size,),
@@ -125,7 +125,7 @@ def _copy_tokenizer(writer: gguf.GGUFWriter) -> None:
 
 
 def _values(name: str, shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[np.float32]:
-    """Of a size that keeps all layers' parts in the sum alike, and states that last for some tokens."""
+    """Random weights, scaled so that all layers count alike and states last for some tokens."""
     if name.endswith("ssm_a"):
         return -np.tile(np.linspace(0.05, 1.0, shape[-1], dtype=np.float32), (shape[0], 1))
     if "norm" in name or name.endswith("ssm_d"):

@@ -1,4 +1,4 @@
-"""Beam search over a real model: every beam's cells are those of its own tokens."""
+"""Beam search with a real model: each beam attends to the cells of its own tokens."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def mean(told: list[TokenLogprobs]) -> float:
 
 
 def evaluated(backend: LlamaBackend, ask: GenerationRequest, tokens: list[int]) -> list[float]:
-    """Their logprobs by one pass over the whole text."""
+    """The tokens' logprobs by one decode of the whole text."""
     for seq in range(backend.n_seqs):
         backend.trim(seq, 0)
     batch = Batch()

@@ -1,4 +1,4 @@
-"""A real model far beyond its context: the same text with drafts and without, at temperature 0."""
+"""Replies longer than the context of a real model: equal with and without drafts, at temperature 0."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ QUESTION = "<|im_start|>user\nGive an introduction to regular expressions.<|im_e
 
 
 class Short(Padded):
-    """The target with a shorter context. can_shift: whether its cells may be moved."""
+    """The target with a shorter context. can_shift: False if its cells may not be moved."""
 
     def __init__(self, backend: LlamaBackend, *, can_shift: bool = True) -> None:
         super().__init__(backend)
@@ -71,8 +71,8 @@ def test_sessions_beside_each_other_do_not_move_each_others_cells(f32_target: Ll
 
 
 def test_moved_cells_still_make_sense(f32_target: LlamaBackend):
-    """What is said after a shift is about as likely to the model if it reads the remaining tokens afresh:
-    positions that did not move with their cells would make it babble."""
+    """The tokens after a shift are about as likely as if the remaining tokens were evaluated anew; they would
+    not be if positions had not moved with their cells."""
     ask = asked(f32_target)
     [outcome] = run(Short(f32_target), NoProposer(), ask)
     session = Session(0, ask, N_CTX)

@@ -1,6 +1,6 @@
-"""The text does not depend on drafters: real models, real processes, a real Redis, real signals.
+"""Drafters never change the text: real models, real processes, a real Redis, real signals.
 
-Every case asserts that drafts were accepted and rejected, so that it cannot pass with speculation parked.
+Each case also asserts that some drafts were accepted and some rejected.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import NamedTuple, TypeAlias
 
 import pytest
 
-from drafters.settings import BUNDLED_MODEL
-from server.embedded import EmbeddedServer
+from drafters.drafter_settings import BUNDLED_MODEL
 from server.engine.events import Committed
 from server.engine.request import GenerationRequest
 from server.llama.backend import Backend, Vocabulary
 from server.llama.llamacpp import LlamaBackend
+from server.local.embedded import EmbeddedServer
 from server.sampling.params import SamplingParams
 from tests.model.live import DrafterProcess, Padded, ThreadedDrafter, lead
 from tests.model.meddler import Meddler
@@ -40,7 +40,7 @@ DRAFT_MAX = {1: 8, 4: 3}  # widths of up to 16 rows
 
 
 def asks(vocabulary: Vocabulary, n_sessions: int, temperature: float) -> list[GenerationRequest]:
-    """Replies that go on past their ends, so that they are long, and guesses neither all right nor wrong."""
+    """Requests without stop tokens: long replies, for which guesses are partly right."""
     return [
         GenerationRequest(
             vocabulary.tokenize(
@@ -54,7 +54,7 @@ def asks(vocabulary: Vocabulary, n_sessions: int, temperature: float) -> list[Ge
 
 
 class Observed(NamedTuple):
-    """What a client sees of a reply: tokens, finish reason, usage."""
+    """What a client sees of a reply."""
 
     tokens: tuple[int, ...]
     reason: str
@@ -71,7 +71,7 @@ def observable(outcome: Outcome) -> Observed:
 
 
 Alone: TypeAlias = dict[tuple[int, float], list[Observed]]
-"""What the lead says without drafters, by number of sessions and temperature."""
+"""Replies without drafters by number of sessions and temperature."""
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +83,7 @@ Director = Callable[[int], None]
 
 
 class Stage:
-    """What a case may use: the server, the models, and things to end with the test."""
+    """Starts the drafters of a case, which end with the stack."""
 
     def __init__(self, server: EmbeddedServer, draft: Path, stack: ExitStack) -> None:
         self.server = server
@@ -102,7 +102,7 @@ class Stage:
 
 
 def once(at: int, act: Callable[[], object]) -> Director:
-    """Do something when that many tokens are committed."""
+    """Call act() once, when `at` tokens are committed."""
     done = threading.Event()
 
     def direct(n: int) -> None:
@@ -142,7 +142,7 @@ def duplicated(stage: Stage) -> Director:
 
 
 def stale(stage: Stage) -> Director:
-    """What still fits when it comes is right almost always: the wrong ones come from the meddler."""
+    """A late draft that still fits is nearly always right; the meddler adds wrong ones."""
     stage.threaded(delay_s=0.03)
     stage.meddler()
     return lambda n: None
@@ -178,14 +178,14 @@ CASES: dict[str, tuple[Callable[[Stage], Director], int]] = {
 
 
 def target_for(backend: LlamaBackend, temperature: float) -> Backend:
-    """Where near-ties are common, no row is computed by the kernels for single rows."""
+    """At temperature 1, where near-ties are common, no row goes through the kernels for single rows."""
     return Padded(backend) if temperature else backend
 
 
 async def expected_of(
     alone: Alone, backend: LlamaBackend, n_sessions: int, temperature: float
 ) -> list[Observed]:
-    """What the lead says without drafters; computed once."""
+    """The replies without drafters; computed once."""
     if (n_sessions, temperature) not in alone:
         async with lead(target_for(backend, temperature), None) as plain:
             outcomes = await plain.run(asks(backend.vocab, n_sessions, temperature))
@@ -224,7 +224,7 @@ async def test_no_drafter_changes_the_text(
 
 
 async def test_the_quantised_pair_too_on_one_thread(q8_target: LlamaBackend, server: EmbeddedServer):
-    """At temperature 0. At 1 near-ties are common, and quantised activations turn a last bit into more."""
+    """Not at temperature 1: near-ties are common, and quantised activations enlarge small differences."""
     requests = asks(q8_target.vocab, 1, 0.0)
     async with lead(q8_target, None) as plain:
         [expected] = await plain.run(requests)
@@ -247,7 +247,7 @@ async def test_a_drafter_that_joins_in_the_middle_helps_and_changes_nothing(
     server: EmbeddedServer,
     alone: Alone,
 ):
-    """Joins as a process that was stopped comes back: the lead has forgotten it."""
+    """The drafter is a process that was stopped until the lead forgot it, then continued."""
     with ExitStack() as stack:
         process = Stage(server, f32_pair[1], stack).drafter()
         async with lead(target_for(f32_target, temperature), server, draft_max=DRAFT_MAX[n_sessions]) as live:
@@ -266,7 +266,7 @@ async def test_a_drafter_that_joins_in_the_middle_helps_and_changes_nothing(
 async def test_a_stop_token_inside_an_accepted_run(
     f32_target: LlamaBackend, f32_pair: tuple[Path, Path], server: EmbeddedServer, alone: Alone
 ):
-    """A token of the plain text stops it: the drafted run goes on past it."""
+    """The stop token is one of the plain text, so that accepted drafts go beyond it."""
     [whole] = await expected_of(alone, f32_target, 1, 0.0)
     [request] = asks(f32_target.vocab, 1, 0.0)
     stopped = [replace(request, stop_tokens=frozenset({token})) for token in whole.tokens[30:200:20]]

@@ -1,4 +1,4 @@
-"""Models from several files, with adapters, other caches, and as embedders: what llama.cpp makes of flags."""
+"""Flags about the model with llama.cpp: files in parts, LoRA adapters, cache types, embeddings."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import gguf
 import numpy as np
 import pytest
 
-from server.embedding import EmbeddingWorker
 from server.errors import StartupError
 from server.flags import read
+from server.lead.tiers import fingerprint
 from server.llama.backend import Batch
 from server.llama.embedder import LlamaEmbedder
+from server.llama.embedding_worker import EmbeddingWorker
 from server.llama.library import default_cells
 from server.llama.llamacpp import LlamaBackend
 from server.llama.options import LlamaOptions, Override, Rope, Weights
 from server.settings import BUNDLED_MODEL, LeadSettings
-from server.tiers import fingerprint
 
 pytestmark = pytest.mark.model
 PROMPT = "def fibonacci(n):"
@@ -33,7 +33,7 @@ def opened(path: Path = BUNDLED_MODEL, *flags: str) -> LlamaBackend:
 
 
 def reply(backend: LlamaBackend) -> list[int]:
-    """The likeliest tokens after the prompt."""
+    """Greedy tokens after the prompt."""
     tokens = backend.vocab.tokenize(PROMPT, special=False)
     n_prompt, n_past = len(tokens), 0
     for _ in range(N_TOKENS):
@@ -57,7 +57,7 @@ def plain() -> list[int]:
 
 @pytest.fixture(scope="module")
 def in_parts(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """The bundled model as llama.cpp's gguf-split would leave it."""
+    """The bundled model in the parts that llama.cpp's gguf-split makes."""
     folder = tmp_path_factory.mktemp("parts")
     source = gguf.GGUFReader(BUNDLED_MODEL)
     writer = gguf.GGUFWriter(folder / "m.gguf", "llama", split_max_tensors=20)
@@ -102,7 +102,7 @@ def test_every_part_counts_in_what_saved_states_are_known_by(in_parts: list[Path
 
 @pytest.fixture(scope="module")
 def adapter(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A LoRA adapter of rank 2 that means nothing, large enough to change what the model says."""
+    """A random LoRA adapter of rank 2, large enough to change the text."""
     path = tmp_path_factory.mktemp("lora") / "adapter.gguf"
     noise = np.random.default_rng(5)
     writer = gguf.GGUFWriter(path, "llama")

@@ -1,7 +1,7 @@
-"""The default tier: where a reply with drafts first differs from the one without, two tokens nearly tie.
+"""Exactness "default": where a reply with drafts first differs from that without, two tokens nearly tie.
 
-What a near-tie is, is measured: the same replies once more without drafts, several side by side, so that
-their places in the KV cache differ. Rounding of quantised activations makes tenths of a logit of a last bit.
+How near is measured: the replies are made once more without drafts and all at once, so that they are
+elsewhere in the KV cache. Rounding of quantised activations turns a last bit into tenths of a logit.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from itertools import takewhile
 import numpy as np
 import pytest
 
-from drafters.settings import BUNDLED_MODEL as DRAFT
-from server.embedded import EmbeddedServer
+from drafters.drafter_settings import BUNDLED_MODEL as DRAFT
 from server.engine.request import GenerationRequest
 from server.llama.backend import Batch, Logits
 from server.llama.llamacpp import LlamaBackend, LlamaOptions
+from server.local.embedded import EmbeddedServer
 from server.sampling.logprobs import TokenLogprobs
 from server.settings import BUNDLED_MODEL as TARGET
-from server.speculation.draft_model import DraftModel
+from server.speculation.sources.draft_model import DraftModel
 from tests.model.asking import accepted_and_drafted, asks, seen
 from tests.model.live import DrafterProcess, How, Padded, lead
 from tests.support import Outcome
@@ -35,7 +35,7 @@ SLACK = 1.5  # of the largest move that was seen: it is the largest of a sample
 
 @pytest.fixture(scope="module")
 def target() -> Iterator[LlamaBackend]:
-    """As a lead opens it by default, with a sequence to spare for Padded."""
+    """Opened as by a lead with default options, with one more sequence for Padded."""
     with closing(LlamaBackend(LlamaOptions(TARGET, n_cells=8192, n_seqs=13))) as backend:
         yield backend
 
@@ -52,18 +52,18 @@ def replies(outcomes: Sequence[Outcome]) -> list[Reply]:
 
 
 def first_difference(one: Reply, other: Reply) -> int | None:
-    """Where two replies choose different tokens for the first time."""
+    """The first position at which two replies have different tokens; None if there is none."""
     n = sum(1 for _ in takewhile(lambda pair: pair[0].token == pair[1].token, zip(one, other, strict=False)))
     return n if n < min(len(one), len(other)) else None
 
 
 def gap(at: TokenLogprobs, token: int) -> float:
-    """By how much a token's logit is below that of the likeliest; infinite beyond the top ones."""
+    """How far a token's logprob is below the highest; infinite if it is not among the top ones."""
     return at.top[0][1] - dict(at.top).get(token, -np.inf)
 
 
 def moves(one: Reply, other: Reply) -> list[float]:
-    """How much small gaps between the two likeliest tokens differ, as long as the replies agree."""
+    """By how much gaps below CLOSE between the two likeliest tokens differ, up to the first difference."""
     end = first_difference(one, other)
     agreed = list(zip(one, other, strict=False))[: None if end is None else end + 1]
     gaps = [(gap(here, here.top[1][0]), gap(there, here.top[1][0])) for here, there in agreed]
@@ -80,7 +80,7 @@ def gaps_at_differences(plain: Sequence[Reply], drafted: Sequence[Reply]) -> lis
 
 
 class Measured:
-    """The replies without drafts, and how large a gap can be that floating point closes."""
+    """The replies without drafts. bound: the largest gap between two tokens that rounding may close."""
 
     def __init__(self, plain: Sequence[Reply], moved: Sequence[Reply]) -> None:
         self.plain = plain
@@ -96,7 +96,7 @@ class Measured:
 
 @pytest.fixture(scope="module")
 def known() -> list[Measured]:
-    """What was measured, once it was."""
+    """Empty, or the one measurement."""
     return []
 
 
@@ -142,7 +142,7 @@ async def test_with_a_draft_model_in_the_lead(target: LlamaBackend, known: list[
 
 
 class Mistaken(Padded):
-    """Takes the rows of a step for each other's."""
+    """Returns the logits of each row for the next one."""
 
     def decode(self, batch: Batch) -> Logits:
         logits = super().decode(batch)
@@ -150,7 +150,7 @@ class Mistaken(Padded):
 
 
 async def test_a_mistake_is_no_near_tie(target: LlamaBackend, known: list[Measured]):
-    """What the measure is good for."""
+    """The measure finds it."""
     measured = await measure(target, known)
     with closing(LlamaBackend(LlamaOptions(DRAFT, n_cells=4096, n_seqs=4))) as draft:
         async with lead(Mistaken(target), None, How(inline=DraftModel(draft))) as live:

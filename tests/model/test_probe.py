@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from drafters.settings import BUNDLED_MODEL as DRAFT
+from drafters.drafter_settings import BUNDLED_MODEL as DRAFT
 from server.errors import StartupError
 from server.flags import read
 from server.llama.backend import Batch, Logits
 from server.llama.llamacpp import LlamaBackend
-from server.probe import ProbeSettings, probe, probe_backend
+from server.terminal.probe import ProbeSettings, probe, probe_backend
 
 pytestmark = pytest.mark.model
 WIDTHS = (1, 2, 3, 8)

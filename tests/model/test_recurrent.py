@@ -1,7 +1,7 @@
-"""Models with a state beside the KV cache, or instead of it, and with sliding windows: drafts and turns
-change nothing. Random weights: what they say means nothing, but depends on all that they remember.
+"""Models with a state beside or instead of the KV cache, and with sliding windows: drafts and earlier turns
+do not change the text. The weights are random: the texts depend on all that the model remembers.
 
-F32 weights and cache, and hardly a batch of one row, as in test_invariance.py.
+F32 weights and cache, and few batches of one row, as in test_invariance.py.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from server.calibration import measure
 from server.engine.checkpoints import MARGIN
 from server.engine.engine import Engine
 from server.engine.proposer import NoProposer, Proposer
 from server.engine.request import GenerationRequest
 from server.engine.scheduler import Limits
+from server.lead.calibration import measure
 from server.llama.backend import Backend, Batch, Logits
 from server.llama.llamacpp import LlamaBackend
 from server.speculation.policy import Policy
@@ -48,7 +48,7 @@ def backend(
 
 
 def run(backend: Backend, proposer: Proposer, turns: Sequence[Sequence[GenerationRequest]]) -> list[Outcome]:
-    """Each turn's requests side by side, one turn after the other."""
+    """Run the turns in order, the requests of each at once."""
     outcomes: list[Outcome] = []
     engine = Engine(
         backend,
@@ -69,7 +69,7 @@ def run(backend: Backend, proposer: Proposer, turns: Sequence[Sequence[Generatio
 
 
 def requests_for(backend: LlamaBackend, n: int, temperature: float) -> list[GenerationRequest]:
-    """Prompts that begin alike, long enough for a mark."""
+    """Requests whose prompts share a beginning that is long enough for a mark."""
     plain = asks(backend.vocab, n, temperature, N_TOKENS)
     system = [100 + 7 * i for i in range(100)]
     return [
@@ -95,7 +95,7 @@ def last_logits(backend: LlamaBackend, tokens: Sequence[int]) -> Logits:
 
 
 def test_the_weights_are_such_that_what_is_remembered_counts(backend: LlamaBackend):
-    """One token more than the window back, so that it is not there by attention alone."""
+    """Tokens farther back than the window count, which attention alone does not see."""
     tokens = list(range(300, 300 + 2 * WINDOW))
     other = [tokens[0] + 1, *tokens[1:]]
     assert np.abs(last_logits(backend, tokens) - last_logits(backend, other)).max() > 0.001

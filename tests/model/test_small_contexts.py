@@ -6,7 +6,7 @@ from contextlib import closing
 
 import pytest
 
-from server.calibration import measure, steady_widths
+from server.lead.calibration import measure, steady_widths
 from server.llama.backend import Batch
 from server.llama.llamacpp import LlamaBackend, LlamaOptions
 from server.settings import BUNDLED_MODEL

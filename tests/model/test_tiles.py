@@ -10,11 +10,11 @@ from unittest.mock import MagicMock
 import numpy as np
 import pytest
 
+from server.lead.loading import remembering
 from server.llama.backend import Batch, Logits
 from server.llama.llamacpp import LlamaBackend
 from server.llama.options import LlamaOptions
 from server.llama.tiles import TILE, Tiles
-from server.loading import remembering
 from server.settings import BUNDLED_MODEL
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(120)]

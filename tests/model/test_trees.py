@@ -1,4 +1,4 @@
-"""Trees of guesses over the real model: the text is that without them, which branch ever is right.
+"""Trees of guesses with a real model: the text is that without guesses, whichever branch is accepted.
 
 F32 weights and cache, and never a batch of one row, as in test_invariance.py.
 """
@@ -8,14 +8,15 @@ from __future__ import annotations
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 
-from server.embedded import EmbeddedServer
 from server.engine.request import GenerationRequest
 from server.llama.llamacpp import LlamaBackend, LlamaOptions
-from server.speculation.draft_model import DraftModel
+from server.local.embedded import EmbeddedServer
 from server.speculation.policy import Policy
+from server.speculation.sources.draft_model import DraftModel
 from tests.model.asking import accepted_and_drafted, asks, seen
 from tests.model.live import ALL, DrafterProcess, How, LiveLead, Padded, lead
 from tests.support import Outcome
@@ -28,8 +29,8 @@ of_temperatures = pytest.mark.parametrize("temperature", [0.0, 1.0])
 
 
 class Crossing(Padded):
-    """Counts how often another branch than the main one was accepted: its cells are copied to a
-    conversation's own sequence, the first of all."""
+    """n_crossings: acceptances of a branch other than the first, whose cells are copied from a shadow
+    sequence to the conversation's own, one of the first n_conversations."""
 
     def __init__(self, backend: LlamaBackend, n_conversations: int) -> None:
         super().__init__(backend)
@@ -49,7 +50,7 @@ def requests_for(backend: LlamaBackend, temperature: float) -> list[GenerationRe
 
 
 async def turns(live: LiveLead, requests: list[GenerationRequest]) -> list[Outcome]:
-    """One reply after the other, all at once as the next turns of these conversations."""
+    """Run the requests one by one, then the next turn of each, all at once."""
     first = [outcome for one in requests for outcome in await live.run([one])]
     following = [
         replace(one, prompt=[*one.prompt, *outcome.tokens], max_tokens=30)
@@ -58,8 +59,24 @@ async def turns(live: LiveLead, requests: list[GenerationRequest]) -> list[Outco
     return [*first, *await live.run(following)]
 
 
+Alone: TypeAlias = dict[float, list[Outcome]]
+
+
+@pytest.fixture(scope="module")
+def alone() -> Alone:
+    """Replies without drafts by temperature, once there are any."""
+    return {}
+
+
+async def expected_of(alone: Alone, target: LlamaBackend, temperature: float) -> list[Outcome]:
+    if temperature not in alone:
+        async with lead(Padded(target), None) as live:
+            alone[temperature] = await turns(live, requests_for(target, temperature))
+    return alone[temperature]
+
+
 def assert_same(outcomes: list[Outcome], expected: list[Outcome]) -> None:
-    """Logprobs are close only: what else is in the cache moves their last bits."""
+    """Equal but for logprobs, which are close: other cells of the cache change their last bits."""
     for outcome, other in zip(outcomes, expected, strict=True):
         here, there = seen(outcome), seen(other)
         assert here._replace(logprobs=()) == there._replace(logprobs=())
@@ -69,11 +86,14 @@ def assert_same(outcomes: list[Outcome], expected: list[Outcome]) -> None:
 
 @of_temperatures
 async def test_trees_of_a_drafter(
-    temperature: float, f32_target: LlamaBackend, f32_pair: tuple[Path, Path], server: EmbeddedServer
+    temperature: float,
+    f32_target: LlamaBackend,
+    f32_pair: tuple[Path, Path],
+    server: EmbeddedServer,
+    alone: Alone,
 ):
     requests = requests_for(f32_target, temperature)
-    async with lead(Padded(f32_target), None) as live:
-        expected = await turns(live, requests)
+    expected = await expected_of(alone, f32_target, temperature)
     backend = Crossing(f32_target, n_conversations=(f32_target.n_seqs - 1) // 3)
     with closing(DrafterProcess(server.url, f32_pair[1])):
         async with lead(backend, server, How(pause_s=PAUSE_S)) as live:
@@ -89,12 +109,11 @@ async def test_trees_of_a_drafter(
 @of_temperatures
 @pytest.mark.parametrize("policy", [ALL, Policy()], ids=["all", "default"])
 async def test_trees_of_a_draft_model_in_the_lead(
-    policy: Policy, temperature: float, f32_target: LlamaBackend, f32_pair: tuple[Path, Path]
+    policy: Policy, temperature: float, f32_target: LlamaBackend, f32_pair: tuple[Path, Path], alone: Alone
 ):
-    """By default the gate decides what of it is decoded, on a machine like this one perhaps nothing."""
+    """With the default policy the gate decides how much is decoded, on a small machine perhaps nothing."""
     requests = requests_for(f32_target, temperature)
-    async with lead(Padded(f32_target), None) as live:
-        expected = await turns(live, requests)
+    expected = await expected_of(alone, f32_target, temperature)
     backend = Crossing(f32_target, n_conversations=(f32_target.n_seqs - 1) // 3)
     with closing(LlamaBackend(LlamaOptions(f32_pair[1], n_cells=4096, n_seqs=4))) as draft:
         async with lead(backend, None, How(policy=policy, inline=DraftModel(draft))) as live:

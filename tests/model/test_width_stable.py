@@ -1,7 +1,7 @@
-"""Width-stable replies are the same to the last bit: quantised weights, flash attention, one thread or two.
+"""Width-stable replies are equal to the last bit: quantised weights, flash attention, one thread or two.
 
-Compared are tokens and logprobs, exactly, of every reply, asked for twice: the second time a lookup knows it,
-and the KV cache holds what another client said before.
+Each reply is asked for twice, and tokens and logprobs are compared exactly. The second time a lookup may
+guess it, and the KV cache holds another conversation.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import TypeAlias
 
 import pytest
 
-from drafters.settings import BUNDLED_MODEL as DRAFT
-from server.embedded import EmbeddedServer
+from drafters.drafter_settings import BUNDLED_MODEL as DRAFT
 from server.engine.request import GenerationRequest, Speculation
 from server.llama.backend import Vocabulary
 from server.llama.llamacpp import LlamaBackend, LlamaOptions
 from server.llama.tiles import TILE, Tiles
+from server.local.embedded import EmbeddedServer
 from server.settings import BUNDLED_MODEL as TARGET
-from server.speculation.draft_model import DraftModel
 from server.speculation.policy import Policy
+from server.speculation.sources.draft_model import DraftModel
 from tests.model.asking import Seen, accepted_and_drafted, asks, seen
 from tests.model.live import ALL, DrafterProcess, How, LiveLead, lead
 from tests.model.meddler import Meddler
@@ -30,7 +30,7 @@ from tests.support import Outcome
 
 pytestmark = [pytest.mark.model, pytest.mark.redis, pytest.mark.timeout(300)]
 
-N_PROMPTS = 8
+N_PROMPTS = {1: 5, 2: 8}
 N_LONG = 490  # tokens of another prompt: attention over more than 512 cells, at some step
 N_TOKENS = {1: 32, 2: 8}
 TEMPERATURES = {1: (0.0, 0.8), 2: (0.8,)}
@@ -45,7 +45,7 @@ def n_threads(request: pytest.FixtureRequest) -> int:
 
 
 class Whimsical(Tiles):
-    """Pads what it may at random: a stable reply's rows it may not."""
+    """Pads batches at random, which must not concern the rows of a width-stable reply."""
 
     def padding(self, n_rows: int, n_cells: int, longest: int) -> int:
         return random.choice((0, max(0, TILE - n_rows)))
@@ -53,7 +53,7 @@ class Whimsical(Tiles):
 
 @pytest.fixture(scope="module")
 def target(n_threads: int) -> Iterator[LlamaBackend]:
-    """As a lead opens it by default."""
+    """Opened as by a lead with default options."""
     with closing(LlamaBackend(LlamaOptions(TARGET, n_cells=8192, n_seqs=12, n_threads=n_threads))) as one:
         one.tiles = Whimsical()
         yield one
@@ -61,7 +61,7 @@ def target(n_threads: int) -> Iterator[LlamaBackend]:
 
 @pytest.fixture(scope="module")
 def alone(target: LlamaBackend) -> list[Seen]:
-    """What is said without drafts, once it was."""
+    """Empty, or the replies without drafts."""
     return []
 
 
@@ -69,7 +69,7 @@ def requests_for(vocabulary: Vocabulary, n_threads: int) -> list[GenerationReque
     requests = [
         request
         for temperature in TEMPERATURES[n_threads]
-        for request in asks(vocabulary, N_PROMPTS, temperature, N_TOKENS[n_threads])
+        for request in asks(vocabulary, N_PROMPTS[n_threads], temperature, N_TOKENS[n_threads])
     ]
     if n_threads == 1:
         tokens = [token for request in requests for token in request.prompt] * 3
@@ -78,7 +78,7 @@ def requests_for(vocabulary: Vocabulary, n_threads: int) -> list[GenerationReque
 
 
 async def say(live: LiveLead, requests: list[GenerationRequest]) -> list[Outcome]:
-    """All at once, and once more; another conversation is in the cache meanwhile."""
+    """Run all requests at once, then another conversation, then all requests once more."""
     first = await live.run(requests)
     other = replace(requests[0], prompt=requests[0].prompt[3:], max_tokens=9)
     await live.run([replace(other, speculation=Speculation(exactness="default"))])

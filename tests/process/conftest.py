@@ -1,4 +1,4 @@
-"""What servers in processes of their own answer is held against the contract, too."""
+"""A server that several tests share; what servers in processes answer is held against the contract, too."""
 
 from __future__ import annotations
 
@@ -7,9 +7,25 @@ from typing import Any
 
 import httpx
 import httpx2
+import openai
 import pytest
 
 from tests.contract.witness import Exchange, faults
+from tests.process.duo import Duo
+
+
+@pytest.fixture(scope="session")
+def duo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Duo]:
+    """A lead alone, whose drafts come from lookups and from what schemas force."""
+    with Duo(tmp_path_factory.mktemp("duo"), "serve", "--no-gate", "--threads", "1") as one:
+        one.wait_until_ready()
+        yield one
+
+
+@pytest.fixture
+def client(duo: Duo) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{duo.url}/v1", api_key="none", max_retries=0, timeout=60) as one:
+        yield one
 
 
 class _Watched(httpx.SyncByteStream, httpx2.SyncByteStream):

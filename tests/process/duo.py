@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import random
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -14,9 +16,22 @@ from typing import Any
 
 import httpx
 
-from benchmarks.processes import free_port
-
 READY_S = 60.0
+PORTS = range(20_000, 32_000)  # below those that Linux gives to outgoing connections
+
+_chance = random.SystemRandom()  # the seed of `random` is the same in every test process
+
+
+def free_port() -> int:
+    """A port to listen on, which no outgoing connection takes before duo does."""
+    while True:
+        port = _chance.choice(PORTS)
+        with socket.socket() as one:
+            try:
+                one.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        return port
 
 
 def until(condition: Callable[[], object], seconds: float, what: str) -> None:
@@ -40,7 +55,7 @@ def run(*arguments: str, timeout: float = 60) -> subprocess.CompletedProcess[str
 
 
 class Duo:
-    """A running duo up or duo serve, its output in a file."""
+    """A running duo up or duo serve, its output in a file; the end of its context stops it."""
 
     def __init__(self, folder: Path, *arguments: str) -> None:
         self.port = free_port()
@@ -54,6 +69,12 @@ class Duo:
                 stdin=subprocess.DEVNULL,
                 env={**os.environ, "TMPDIR": str(folder), "XDG_RUNTIME_DIR": str(folder)},
             )
+
+    def __enter__(self) -> Duo:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     def wait_until_ready(self, n_drafters: int = 0) -> None:
         until(lambda: self.health() is not None, READY_S, "duo did not come up: " + self.log.read_text())

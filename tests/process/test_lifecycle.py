@@ -9,7 +9,8 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -17,7 +18,7 @@ import openai
 import pytest
 
 from server.api.prompt_work import N_THREADS
-from server.embedded import EmbeddedServer
+from server.local.embedded import EmbeddedServer
 from server.settings import BUNDLED_MODEL
 from tests.contract.contract import validate
 from tests.process.duo import Duo, alive, run, until
@@ -33,14 +34,25 @@ ASYNC = ("--threads", "1", "--draft-mode", "async", "--no-gate", "--no-lookup", 
 model."""
 
 
-@pytest.fixture
-def up(tmp_path: Path) -> Iterator[Duo]:
-    duo = Duo(tmp_path, "up", *ASYNC, "--print", "all")
-    try:
+@contextmanager
+def started(folder: Path) -> Generator[Duo]:
+    with Duo(folder, "up", *ASYNC, "--print", "all") as duo:
         duo.wait_until_ready(n_drafters=1)
         yield duo
-    finally:
-        duo.stop()
+
+
+@pytest.fixture
+def up(tmp_path: Path) -> Iterator[Duo]:
+    """To be stopped or killed by the test."""
+    with started(tmp_path) as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Duo]:
+    """Not to be stopped."""
+    with started(tmp_path_factory.mktemp("up")) as one:
+        yield one
 
 
 @linux_only
@@ -70,11 +82,11 @@ def test_up_answers_with_drafts_and_leaves_nothing(up: Duo, tmp_path: Path):
     assert "Traceback" not in log
 
 
-def test_the_readmes_script_works_as_it_stands(up: Duo):
+def test_the_readmes_script_works_as_it_stands(lasting: Duo):
     readme = (Path(__file__).parents[2] / "README.md").read_text()
     [script] = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
     assert "http://127.0.0.1:5555" in script
-    script = script.replace("http://127.0.0.1:5555", up.url)
+    script = script.replace("http://127.0.0.1:5555", lasting.url)
     result = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
     )
@@ -89,11 +101,11 @@ def child(up: Duo, argument: str) -> int:
 
 
 @linux_only
-def test_a_drafter_that_dies_is_started_again(up: Duo):
-    [before] = up.drafters()
-    os.kill(child(up, "drafters"), signal.SIGKILL)
-    until(lambda: [d for d in up.drafters() if d["id"] != before["id"]], 15, "no new drafter came")
-    assert up.ask(QUESTION)["timings"]["draft_n_accepted"] > 20
+def test_a_drafter_that_dies_is_started_again(lasting: Duo):
+    [before] = lasting.drafters()
+    os.kill(child(lasting, "drafters"), signal.SIGKILL)
+    until(lambda: [d for d in lasting.drafters() if d["id"] != before["id"]], 15, "no new drafter came")
+    assert lasting.ask(QUESTION)["timings"]["draft_n_accepted"] > 20
 
 
 @linux_only
@@ -105,24 +117,21 @@ def test_a_redis_that_dies_is_started_again(up: Duo):
 
 
 def test_the_draft_model_may_run_in_the_lead(tmp_path: Path):
-    duo = Duo(tmp_path, "up", "--threads", "1", "--draft-mode", "sync", "--no-gate", "--no-lookup")
-    try:
+    with Duo(tmp_path, "up", "--threads", "1", "--draft-mode", "sync", "--no-gate", "--no-lookup") as duo:
         duo.wait_until_ready()
         reply = duo.ask(QUESTION)
         assert reply["timings"]["draft_n_accepted"] > 20
         assert set(reply["metrics"]["speculative_decoding"]["drafters"]) == {"draft"}
         assert duo.drafters() == []
-    finally:
         assert duo.stop() == 0
     assert "in this process" in duo.log.read_text()
 
 
 def test_rejection_is_for_a_draft_model_in_the_lead(tmp_path: Path):
-    duo = Duo(tmp_path, "up", "--threads", "1", "--draft-mode", "sync", "--verify", "rejection", "--no-gate")
-    try:
+    flags = ("--threads", "1", "--draft-mode", "sync", "--verify", "rejection", "--no-gate")
+    with Duo(tmp_path, "up", *flags) as duo:
         duo.wait_until_ready()
         assert duo.ask(QUESTION)["timings"]["draft_n_accepted"] > 20
-    finally:
         assert duo.stop() == 0
 
 
@@ -131,31 +140,21 @@ def test_kill_9_takes_the_children_along(up: Duo, tmp_path: Path):
     children = up.descendants()
     up.stop(signal.SIGKILL)
     until(lambda: not any(map(alive, children)), 10, "children outlived duo")
-    again = Duo(tmp_path, "up", *ASYNC)
-    try:
-        again.wait_until_ready(n_drafters=1)
+    with started(tmp_path):
         left = [path for path in tmp_path.iterdir() if path.name.startswith("duo-redis-")]
         assert len(left) == 1, "the next start removes what the last one left"
-    finally:
-        again.stop()
 
 
-def test_serve_without_redis_serves_without_drafters_and_says_so(tmp_path: Path):
-    duo = Duo(tmp_path, "serve", "--threads", "1")
-    try:
-        duo.wait_until_ready()
-        assert duo.ask("Hello!")["choices"][0]["message"]["content"]
-    finally:
-        assert duo.stop() == 0
+def test_serve_without_redis_serves_without_drafters_and_says_so(duo: Duo):
+    assert duo.ask("Hello!")["choices"][0]["message"]["content"]
     assert "drafters none" in duo.log.read_text()
 
 
 def test_a_template_that_never_ends_does_not_keep_duo_from_ending(tmp_path: Path):
     loops = "{% for a in range(9999) %}" * 3 + "{% endfor %}" * 3
-    duo = Duo(tmp_path, "serve", "--chat-template", loops, "--draft-max", "0")
     body = {"messages": [{"role": "user", "content": "hi"}]}
 
-    async def asked() -> None:
+    async def asked(duo: Duo) -> None:
         async with httpx.AsyncClient(timeout=60) as client:
             asking = [
                 asyncio.ensure_future(client.post(f"{duo.url}/v1/chat/completions", json=body))
@@ -167,24 +166,9 @@ def test_a_template_that_never_ends_does_not_keep_duo_from_ending(tmp_path: Path
             assert await asyncio.to_thread(duo.stop) == 0
             await asyncio.gather(*asking, return_exceptions=True)
 
-    try:
+    with Duo(tmp_path, "serve", "--chat-template", loops, "--draft-max", "0") as duo:
         duo.wait_until_ready()
-        asyncio.run(asked())
-    finally:
-        duo.stop(signal.SIGKILL)
-
-
-def test_a_prompt_longer_than_the_context_is_a_400(tmp_path: Path):
-    duo = Duo(tmp_path, "serve", "--threads", "1", "-c", "512", "-np", "1")
-    try:
-        duo.wait_until_ready()
-        body = {"messages": [{"role": "user", "content": "word " * 3000}]}
-        response = httpx.post(f"{duo.url}/v1/chat/completions", json=body, timeout=20)
-        assert response.status_code == 400
-        assert response.json()["error"]["code"] == "context_length_exceeded"
-        assert "maximum context length is 512 tokens" in response.json()["error"]["message"]
-    finally:
-        duo.stop()
+        asyncio.run(asked(duo))
 
 
 def missing(folder: Path) -> str:

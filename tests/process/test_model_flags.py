@@ -26,12 +26,10 @@ def duo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Duo]:
     names = ("--alias", "one,two", "--chat-template-file", str(template))
     defaults = ("--seed", "7", "-n", "6", "--temp", "1", "--draft-max", "0")
     kinds = ("-ctk", "q8_0", "-ctv", "q8_0", "--embeddings")
-    one = Duo(folder, "serve", "--threads", "2", *names, *defaults, *kinds)
-    try:
+    sizes = ("--threads", "1", "-c", "512", "-np", "1")
+    with Duo(folder, "serve", *sizes, *names, *defaults, *kinds) as one:
         one.wait_until_ready()
         yield one
-    finally:
-        one.stop()
 
 
 @pytest.fixture
@@ -81,6 +79,14 @@ def test_embeddings_of_the_same_weights(client: openai.OpenAI):
     assert sum(x * y for x, y in zip(one, same, strict=True)) > sum(
         x * y for x, y in zip(one, other, strict=True)
     )
+
+
+def test_a_prompt_longer_than_the_context_is_a_400(duo: Duo):
+    body = {"messages": [{"role": "user", "content": "word " * 3000}]}
+    response = httpx.post(f"{duo.url}/v1/chat/completions", json=body, timeout=20)
+    assert response.status_code == 400
+    assert response.json()["error"]["code"] == "context_length_exceeded"
+    assert "maximum context length is 512 tokens" in response.json()["error"]["message"]
 
 
 @pytest.mark.parametrize(

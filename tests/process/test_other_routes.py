@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 
 import openai
 import pytest
@@ -26,22 +25,6 @@ WEATHER: FunctionToolParam = {
     },
     "strict": True,
 }
-
-
-@pytest.fixture(scope="module")
-def duo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Duo]:
-    one = Duo(tmp_path_factory.mktemp("duo"), "serve", "--no-gate", "--threads", "1")
-    try:
-        one.wait_until_ready()
-        yield one
-    finally:
-        one.stop()
-
-
-@pytest.fixture
-def client(duo: Duo) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{duo.url}/v1", api_key="none", max_retries=0) as one:
-        yield one
 
 
 def test_a_completion_of_the_rendered_prompt_is_the_chats_reply(duo: Duo, client: openai.OpenAI):

@@ -43,8 +43,7 @@ def first_answer(duo: Duo, path: str) -> httpx.Response:
 
 def test_from_the_first_answer_to_the_last(keys: Path, tmp_path: Path):
     flags = ("--threads", "1", "--log-format", "json", "--log-requests", "--grace", "60")
-    duo = Duo(tmp_path, "serve", *flags, "--api-key-file", str(keys))
-    try:
+    with Duo(tmp_path, "serve", *flags, "--api-key-file", str(keys)) as duo:
         health = first_answer(duo, "/health")
         assert (health.status_code, health.json()["status"]) == (503, "loading")
         validate("Health", health.json())
@@ -65,8 +64,6 @@ def test_from_the_first_answer_to_the_last(keys: Path, tmp_path: Path):
             text += "".join(arriving)
         assert text.endswith("data: [DONE]\n\n")
         assert duo.process.wait(20) == 0
-    finally:
-        duo.stop(signal.SIGKILL)
     log = duo.log.read_text()
     lines = [json.loads(line) for line in log.splitlines()]
     assert SECRET not in log
@@ -87,7 +84,7 @@ def test_what_cannot_be_served_is_one_line(tmp_path: Path):
         (["--api-key-file", str(tmp_path / "none")], "cannot read the API keys"),
         (["--log-format", "json", "--print", "all"], "--print"),
     ):
-        duo = Duo(tmp_path, "serve", *flags)
-        assert duo.process.wait(30) == 1
+        with Duo(tmp_path, "serve", *flags) as duo:
+            assert duo.process.wait(30) == 1
         assert says in duo.log.read_text()
         assert duo.log.read_text().count("\n") == 1

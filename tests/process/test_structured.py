@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from enum import Enum
 from typing import Any
 
@@ -16,23 +15,6 @@ from pydantic import BaseModel, Field
 from tests.process.duo import Duo
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(180)]
-
-
-@pytest.fixture(scope="module")
-def duo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Duo]:
-    """A lead alone, whose drafts come from lookups and from what schemas force."""
-    one = Duo(tmp_path_factory.mktemp("duo"), "serve", "--no-gate", "--threads", "1")
-    try:
-        one.wait_until_ready()
-        yield one
-    finally:
-        one.stop()
-
-
-@pytest.fixture
-def client(duo: Duo) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{duo.url}/v1", api_key="none", max_retries=0, timeout=60) as one:
-        yield one
 
 
 class Mood(Enum):

@@ -10,8 +10,8 @@ import pytest
 import redis
 from members import Member, Server, keys
 
-from server.embedded import EmbeddedServer
-from server.speculation.presence import Role
+from server.local.embedded import EmbeddedServer
+from server.speculation.wire.presence import Role
 
 Join: TypeAlias = Callable[[str, Role], Member]
 

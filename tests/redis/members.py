@@ -13,10 +13,10 @@ from typing import cast
 
 import redis
 
-from server.embedded import find_binary, server_command
-from server.speculation.messages import Message
-from server.speculation.presence import Presence, Role, VocabularyCard
-from server.speculation.streams import RedisBus
+from server.local.embedded import find_binary, server_command
+from server.speculation.wire.messages import Message
+from server.speculation.wire.presence import Presence, Role, VocabularyCard
+from server.speculation.wire.streams import RedisBus
 
 TIMEOUT_S = 20.0
 POOL = "test"

@@ -11,10 +11,10 @@ from conftest import Join
 from members import POOL, Member, eventually, keys, presence
 
 from server.sampling.params import SamplingParams
-from server.speculation.messages import Close, Commit, Draft, Message, Open, Refuse, Want, encode
-from server.speculation.presence import Presence
-from server.speculation.roster import write_card
-from server.speculation.streams import CLOSE_S, MAX_BYTES, MAX_MEMBERS, RedisBus
+from server.speculation.wire.messages import Close, Commit, Draft, Message, Open, Refuse, Want, encode
+from server.speculation.wire.presence import Presence
+from server.speculation.wire.roster import write_card
+from server.speculation.wire.streams import CLOSE_S, MAX_BYTES, MAX_MEMBERS, RedisBus
 
 pytestmark = pytest.mark.redis
 

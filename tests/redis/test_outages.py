@@ -16,9 +16,9 @@ from conftest import Join
 from members import Member, Server, eventually, presence
 
 from server.errors import StartupError
-from server.speculation.messages import Close, Commit
-from server.speculation.redis_client import check
-from server.speculation.streams import CLOSE_S, MAX_QUEUED, RedisBus
+from server.speculation.wire.messages import Close, Commit
+from server.speculation.wire.redis_client import check
+from server.speculation.wire.streams import CLOSE_S, MAX_QUEUED, RedisBus
 
 pytestmark = pytest.mark.redis
 

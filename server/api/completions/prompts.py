@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from server.api.completions.schema import CompletionRequest, Pieces
+from server.api.completions.completion_request import CompletionRequest, Pieces
+from server.api.engine_requests import Prompted, requests_for
 from server.api.served import Served
-from server.api.translate import Prompted, requests_for
 from server.errors import InvalidRequestError
 from server.llama.backend import Vocabulary
 

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from server.api.app import create_app
 from server.api.served import Health, ModelCard, Served
-from server.app import create_app
 from server.engine.events import Event, Failed, Finished, Stats
 from server.engine.generate import Generator
 from server.engine.request import GenerationRequest

@@ -13,8 +13,8 @@ from typing import Any
 import httpx
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from server.api.app import create_app
 from server.api.served import Served
-from server.app import create_app
 from server.cache.named import NamedFiles
 from server.cache.snapshots import Snapshots
 from server.engine.engine import Engine
@@ -28,7 +28,7 @@ from server.sampling.params import SamplingParams
 from tests.contract.contract import validate
 from tests.contract.witness import witnessed
 from tests.server.api.scripted import served
-from tests.support import OracleProposer
+from tests.support import ENDLESS, OracleProposer
 
 N_PLACES = 3
 ENOUGH = 1 << 24
@@ -116,7 +116,7 @@ class Server:
 
 
 def endless() -> FakeBackend:
-    return FakeBackend(FakeModel(eog_rate=0.0), n_ctx=4000, n_seqs=N_PLACES, step_s=0.001)
+    return FakeBackend(FakeModel(eog_rate=0.0), n_ctx=ENDLESS, n_cells=ENDLESS, n_seqs=N_PLACES, step_s=0.001)
 
 
 @asynccontextmanager

@@ -13,10 +13,10 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from server.api.access import Access, Caller
+from server.api.app import create_app
 from server.api.middleware import Edge
-from server.app import create_app
 from server.errors import AccessError
-from server.listening import Door
+from server.lead.listening import Door
 from server.llama.fake import FakeBackend, FakeModel
 from tests.contract.contract import CONTRACT, validate
 from tests.contract.witness import witnessed

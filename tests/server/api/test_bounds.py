@@ -15,29 +15,28 @@ import pytest
 
 from server.api.middleware import Edge
 from server.engine.engine import Engine
-from server.engine.events import Failed, Finished
+from server.engine.events import Committed, Event, Failed, Finished
 from server.engine.proposer import NoProposer
 from server.engine.request import GenerationRequest
 from server.engine.scheduler import Limits
-from server.engine.thread import Bounds, EngineThread
+from server.engine.thread import Bounds, EngineThread, LiveGeneration
 from server.errors import BusyError, InvalidRequestError
-from server.listening import Door
+from server.lead.listening import Door
 from server.llama.fake import FakeBackend, FakeModel
 from server.sampling.constraint import Constraint
 from tests.contract.contract import validate
+from tests.gated import ENOUGH, Gated
 from tests.http_lead import Lead, serving
+from tests.support import ENDLESS
 
 HELLO = [{"role": "user", "content": "hello"}]
 
 
 @contextmanager
-def bounded(
-    bounds: Bounds | None = None, *, grace_s: float = 0, n_slots: int = 1, **edge: Any
-) -> Generator[Lead]:
+def bounded(bounds: Bounds | None = None, *, grace_s: float = 0, **edge: Any) -> Generator[Lead]:
     """A lead whose replies never end by themselves, 5 ms a token."""
-    backend = FakeBackend(FakeModel(eog_rate=0.0), n_ctx=100_000, n_cells=100_000, step_s=0.005)
-    door = Door(Edge(**edge), None, grace_s)
-    with serving(backend, n_slots=n_slots, door=door, bounds=bounds) as lead:
+    backend = FakeBackend(FakeModel(eog_rate=0.0), n_ctx=ENDLESS, n_cells=ENDLESS, step_s=0.005)
+    with serving(backend, n_slots=1, door=Door(Edge(**edge), None, grace_s), bounds=bounds) as lead:
         yield lead
 
 
@@ -72,8 +71,22 @@ def test_a_reply_that_takes_too_long_is_a_504_that_is_not_to_be_retried():
         lead.until_idle()
 
 
-def test_a_stream_that_takes_too_long_ends_with_an_error():
-    with bounded(Bounds(time_s=0.3)) as lead:
+def test_a_stream_that_takes_too_long_ends_with_an_error(monkeypatch: pytest.MonkeyPatch):
+    expire_in = LiveGeneration.expire_in
+
+    def after_a_token(self: LiveGeneration, seconds: float) -> None:
+        deliver = self.deliver
+
+        def delivered(event: Event) -> None:
+            deliver(event)
+            if isinstance(event, Committed):
+                self.deliver = deliver
+                expire_in(self, seconds)
+
+        self.deliver = delivered
+
+    monkeypatch.setattr(LiveGeneration, "expire_in", after_a_token)
+    with bounded(Bounds(time_s=0.05)) as lead:
         response = post(lead, stream=True)
         assert response.status_code == 200
         *chunks, last = chunks_of(response)
@@ -193,8 +206,10 @@ async def test_a_request_that_cannot_be_begun_fails_by_itself(caplog: pytest.Log
 
 
 def test_a_server_that_ends_lets_replies_finish_and_refuses_new_ones():
-    with bounded(grace_s=20) as lead:
-        body = {"messages": HELLO, "stream": True, "max_tokens": 200}
+    backend = Gated(FakeModel(eog_rate=0.0))
+    with serving(backend, n_slots=1, door=Door(Edge(), None, 20)) as lead, backend:
+        body = {"messages": HELLO, "stream": True, "max_tokens": 30}
+        backend.allow(20)  # of more than 30 steps
         with httpx.stream("POST", f"{lead.url}/v1/chat/completions", json=body) as running:
             arriving = running.iter_raw()
             text = next(arriving)
@@ -212,6 +227,7 @@ def test_a_server_that_ends_lets_replies_finish_and_refuses_new_ones():
             assert refused.status_code == 503
             assert int(refused.headers["retry-after"]) >= 1
             assert "shutting down" in error_of(refused)["message"]
+            backend.allow(ENOUGH)
             text += b"".join(arriving)
         assert text.endswith(b"data: [DONE]\n\n")
 

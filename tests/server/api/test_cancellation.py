@@ -6,34 +6,18 @@ import contextlib
 import json
 import socket
 import threading
-import time
-from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
 
-from server.engine.thread import Command
-from server.llama.backend import Batch, Logits
-from server.llama.fake import FakeBackend, FakeModel
+from server.llama.fake import FakeModel
 from tests.contract.contract import validate
+from tests.gated import Gated, at_command
 from tests.http_lead import Lead, serving
-
-ENOUGH = 1 << 16  # steps
-
-
-@dataclass(slots=True)
-class Gated(FakeBackend):
-    """Decodes one batch for each permit."""
-
-    permits: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
-    n_begun: int = 0
-
-    def decode(self, batch: Batch) -> Logits:
-        self.n_begun += 1
-        assert self.permits.acquire(timeout=30)
-        return FakeBackend.decode(self, batch)
+from tests.support import ENDLESS
 
 
 @dataclass(slots=True)
@@ -43,17 +27,6 @@ class Scene:
     lead: Lead
     backend: Gated
     links: contextlib.ExitStack
-
-    def allow(self, n: int) -> None:
-        for _ in range(n):
-            self.backend.permits.release()
-
-    def until_step(self, n: int) -> None:
-        """Wait until the engine is in its n-th step, which it may not finish."""
-        deadline = time.monotonic() + 10
-        while self.backend.n_begun < n:
-            assert time.monotonic() < deadline, f"step {n} never began"
-            time.sleep(0.002)
 
     def ask(self, *, stream: bool) -> socket.socket:
         """A request of 5 prompt chunks, whose reply never ends; returns its connection."""
@@ -66,29 +39,16 @@ class Scene:
         link.sendall(head.encode() + data)
         return link
 
-    @contextlib.contextmanager
-    def at_command(self, then: Callable[[], object]) -> Generator[None]:
-        """Call then() after each command that the server gives to the engine."""
-        command = self.lead.thread.command
-
-        def watched(one: Command) -> None:
-            command(one)
-            then()
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(self.lead.thread, "command", watched)
-            yield
-
     def leave(self, link: socket.socket) -> None:
         """Close the connection, and wait until the server has noticed: it tells the engine."""
         noticed = threading.Event()
-        with self.at_command(noticed.set):
+        with at_command(self.lead.thread, noticed.set):
             link.close()
             assert noticed.wait(10), "the server never noticed"
 
     def n_busy(self) -> int:
         """Busy slots, as GET /slots says. The engine finishes the step that runs, then answers."""
-        with self.at_command(lambda: self.allow(1)):
+        with at_command(self.lead.thread, lambda: self.backend.allow(1)):
             slots = httpx.get(f"{self.lead.url}/slots").json()
         validate("Slots", slots)
         return sum(slot["is_processing"] for slot in slots)
@@ -96,12 +56,9 @@ class Scene:
 
 @pytest.fixture
 def scene() -> Iterator[Scene]:
-    backend = Gated(FakeModel(eog_rate=0.0), n_ctx=4000, n_cells=4000)
-    with serving(backend, n_slots=1) as lead, contextlib.ExitStack() as links:
-        try:
-            yield Scene(lead, backend, links)
-        finally:
-            backend.permits.release(ENOUGH)
+    backend = Gated(FakeModel(eog_rate=0.0), n_ctx=ENDLESS, n_cells=ENDLESS)
+    with serving(backend, n_slots=1) as lead, backend, contextlib.ExitStack() as links:
+        yield Scene(lead, backend, links)
 
 
 MOMENTS = {"before the first byte": 1, "prefill": 3, "decode": 10}
@@ -111,15 +68,15 @@ MOMENTS = {"before the first byte": 1, "prefill": 3, "decode": 10}
 @pytest.mark.parametrize("step", MOMENTS.values(), ids=MOMENTS)
 def test_the_slot_is_free_after_the_step_that_runs(scene: Scene, step: int, stream: bool):
     link = scene.ask(stream=stream)
-    scene.allow(step - 1)
-    scene.until_step(step)
+    scene.backend.allow(step - 1)
+    scene.backend.until_step(step)
     assert scene.lead.thread.engine.n_active == 1
     if step == 1:
         link.setblocking(False)
         with pytest.raises(BlockingIOError):
             link.recv(1)
     scene.leave(link)
-    scene.allow(1)
+    scene.backend.allow(1)
     scene.lead.until(lambda engine: not engine.n_active)
     assert scene.n_busy() == 0
     assert scene.backend.n_begun == step
@@ -129,18 +86,18 @@ def test_the_slot_is_free_after_the_step_that_runs(scene: Scene, step: int, stre
 @pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
 def test_one_that_waits_is_forgotten_after_the_step_that_runs(scene: Scene, stream: bool):
     running = scene.ask(stream=True)
-    scene.allow(1)
-    scene.until_step(2)
+    scene.backend.allow(1)
+    scene.backend.until_step(2)
     waiting = scene.ask(stream=stream)
     scene.lead.until(lambda _: scene.lead.thread.n_live == 2)
     scene.leave(waiting)
-    scene.allow(1)
-    scene.until_step(3)
+    scene.backend.allow(1)
+    scene.backend.until_step(3)
     assert scene.lead.thread.engine.n_waiting == 0
     assert scene.n_busy() == 1
-    scene.until_step(4)
+    scene.backend.until_step(4)
     scene.leave(running)
-    scene.allow(1)
+    scene.backend.allow(1)
     scene.lead.until_idle()
     assert scene.n_busy() == 0
     assert scene.backend.n_begun == 4

@@ -335,13 +335,12 @@ def test_a_full_queue_is_a_429_with_retry_after(slow_lead: Lead):
     with httpx.stream("POST", url, json=body) as running:
         arriving = running.iter_raw()
         next(arriving)
-        waiting = connection(slow_lead, body)
-        slow_lead.until(lambda engine: engine.n_waiting == 1)
-        response = post(slow_lead, BODY)
+        with connection(slow_lead, body):
+            slow_lead.until(lambda engine: engine.n_waiting == 1)
+            response = post(slow_lead, BODY)
         assert response.status_code == 429
         assert int(response.headers["retry-after"]) >= 1
         validate("Error", response.json())
-        waiting.close()
     slow_lead.until_idle()
 
 
@@ -353,35 +352,3 @@ def connection(lead: Lead, body: dict[str, Any]) -> socket.socket:
     head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: duo\r\nContent-Length: {len(data)}\r\n\r\n"
     link.sendall(head.encode() + data)
     return link
-
-
-@pytest.mark.parametrize("stream", [True, False])
-def test_a_client_that_goes_away_frees_its_slot_while_decoding(slow_lead: Lead, stream: bool):
-    link = connection(slow_lead, {"messages": HELLO, "stream": stream})
-    slow_lead.until(lambda engine: engine.n_active == 1)
-    n = len(slow_lead.backend.widths)
-    slow_lead.until(lambda _: len(slow_lead.backend.widths) > n + 5)
-    link.close()
-    slow_lead.until_idle()
-
-
-@pytest.mark.parametrize("stream", [True, False])
-def test_a_client_that_goes_away_in_the_queue_is_forgotten(slow_lead: Lead, stream: bool):
-    running = connection(slow_lead, {"messages": HELLO, "stream": True})
-    slow_lead.until(lambda engine: engine.n_active == 1)
-    queued = connection(slow_lead, {"messages": HELLO, "stream": stream})
-    slow_lead.until(lambda engine: engine.n_waiting == 1)
-    queued.close()
-    slow_lead.until(lambda engine: engine.n_waiting == 0)
-    assert slow_lead.thread.engine.n_active == 1
-    running.close()
-    slow_lead.until_idle()
-
-
-def test_a_client_that_goes_away_during_the_prefill_frees_its_slot(slow_lead: Lead):
-    content = "a long prompt " * 250
-    link = connection(slow_lead, {"messages": [{"role": "user", "content": content}], "stream": True})
-    slow_lead.until(lambda engine: engine.n_active == 1)
-    link.close()
-    slow_lead.until_idle()
-    assert sum(slow_lead.backend.widths) < len(content)

@@ -15,7 +15,7 @@ import pytest
 
 from server.api.connection import MAX_HEAD, MAX_HEADERS, BoundedConnection, ConnectionBounds
 from server.api.middleware import Edge
-from server.listening import Door
+from server.lead.listening import Door
 from server.llama.fake import FakeBackend, FakeModel
 from tests.contract.contract import validate
 from tests.http_lead import Lead, serving

@@ -16,8 +16,8 @@ import openai
 import pytest
 
 from server.api.served import Embedding, ModelCard
-from server.embedding import EmbeddingWorker, grouped
 from server.engine.events import Committed, Finished, Started
+from server.llama.embedding_worker import EmbeddingWorker, grouped
 from server.llama.fake_embedder import FakeEmbedder
 from tests.contract.contract import validate
 from tests.http_lead import Lead

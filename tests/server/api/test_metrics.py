@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from server.api.served import DrafterHealth, Health
 from server.api.traffic import MAX_SOURCES, Traffic
-from server.cache.snapshots import NOTHING, Counters
+from server.cache.counts import NOTHING, TierCounts
 from server.engine.events import Committed, DrafterCount, Event, Failed, Finished, Started, Stats
 from server.errors import BackendError
 from tests.http_lead import Lead
@@ -32,7 +32,7 @@ def told(traffic: Traffic, *events: Event, id: int = 1) -> Traffic:
 
 
 async def scraped(
-    traffic: Traffic, health: Health, cached: Counters = NOTHING
+    traffic: Traffic, health: Health, cached: TierCounts = NOTHING
 ) -> dict[tuple[str, ...], float]:
     """Every sample, by its name and the values of its labels."""
     state = replace(served(Script(), health=health), traffic=traffic, cached=lambda: cached)

@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from server.api.served import DrafterHealth, Embedding, Health, ModelCard, Served
-from server.embedding import EmbeddingWorker
 from server.engine.events import Committed, Finished, Started
+from server.llama.embedding_worker import EmbeddingWorker
 from server.llama.fake_embedder import FakeEmbedder
 from tests.contract.contract import validate
 from tests.server.api.scripted import CANCELLED_STATS, Call, Script, served

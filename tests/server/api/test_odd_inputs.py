@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from server.api.chat.schema import ChatRequest
+from server.api.chat.chat_request import ChatRequest
 from server.llama.fake import FakeBackend, FakeModel
 from tests.contract.contract import validate
 from tests.http_lead import Lead, serving

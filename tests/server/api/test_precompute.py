@@ -8,8 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 
 from server.llama.fake import FakeBackend, FakeModel
+from tests.gated import Gated
 from tests.http_lead import Lead, serving
-from tests.server.api.test_cancellation import ENOUGH, Gated, Scene
+from tests.server.api.test_cancellation import Scene
+from tests.support import ENDLESS
 
 TYPED = {"messages": [{"role": "user", "content": "I have a question about " + "things " * 20}]}
 
@@ -19,23 +21,19 @@ def precompute(lead: Lead) -> httpx.Response:
 
 
 def test_it_is_answered_at_once_while_a_reply_is_generated():
-    backend = Gated(FakeModel(eog_rate=0.0), n_ctx=4000, n_cells=8000)
+    backend = Gated(FakeModel(eog_rate=0.0), n_ctx=ENDLESS, n_cells=2 * ENDLESS)
     links = contextlib.ExitStack()
-    with serving(backend, n_slots=2) as lead, ThreadPoolExecutor(1) as aside, links:
-        scene = Scene(lead, backend, links)
-        try:
-            with scene.ask(stream=True):
-                asked, step = aside.submit(precompute, lead), 0
-                while not asked.done():
-                    step += 1
-                    scene.until_step(step)
-                    scene.allow(1)
-                assert asked.result().status_code == 200
-                assert asked.result().json()["completed"] is False
-                assert asked.result().json()["prompt_tokens"] > len("things ") * 20
-                assert lead.thread.engine.n_active == 1
-        finally:
-            scene.allow(ENOUGH)
+    with serving(backend, n_slots=2) as lead, ThreadPoolExecutor(1) as aside, backend, links:
+        with Scene(lead, backend, links).ask(stream=True):
+            asked, step = aside.submit(precompute, lead), 0
+            while not asked.done():
+                step += 1
+                backend.until_step(step)
+                backend.allow(1)
+            assert asked.result().status_code == 200
+            assert asked.result().json()["completed"] is False
+            assert asked.result().json()["prompt_tokens"] > len("things ") * 20
+            assert lead.thread.engine.n_active == 1
 
 
 def test_it_counts_in_no_metric():

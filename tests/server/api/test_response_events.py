@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.api.responses.events import Event, Output
+from server.api.responses.response_events import Event, Output
 from server.text.message import Arguments, CallBegun, Content, Piece, Reasoning, coalesced
 from tests.contract.contract import validate
 

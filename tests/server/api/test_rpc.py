@@ -10,19 +10,20 @@ from typing import Any
 import httpx
 import pytest
 
-from server.api.rpc.route import METHODS
-from server.api.rpc.schema import CompletionParams
+from server.api.rpc.rpc_params import CompletionParams
+from server.api.rpc.rpc_route import METHODS
 from server.llama.fake import IM_END, FakeBackend, FakeModel, FakeVocabulary
 from server.sampling.params import SamplingParams
 from tests.contract.contract import CONTRACT
 from tests.http_lead import Lead, serving
 from tests.server.api.rpc_calls import PROMPT, completion, error, result
+from tests.support import ENDLESS
 
 
 @pytest.fixture
 def endless() -> Generator[Lead]:
     """A text without an end, 2 ms a token, two slots and a queue of three in all."""
-    backend = FakeBackend(FakeModel(eog_rate=0.0), n_ctx=8000, n_cells=20_000, step_s=0.002)
+    backend = FakeBackend(FakeModel(eog_rate=0.0), n_ctx=ENDLESS, n_cells=ENDLESS, step_s=0.002)
     with serving(backend, max_queued=3, n_slots=2) as one:
         yield one
 
@@ -296,7 +297,7 @@ def test_async_completions_outlive_the_connection(endless: Lead):
 
 
 def test_shutdown_cancels_them():
-    backend = FakeBackend(FakeModel(eog_rate=0.0), n_ctx=8000, n_cells=20_000, step_s=0.002)
+    backend = FakeBackend(FakeModel(eog_rate=0.0), n_ctx=ENDLESS, n_cells=ENDLESS, step_s=0.002)
     with serving(backend) as lead:
         result(lead, "async_completion_init", {"prompt": "x"})
         lead.until(lambda engine: engine.n_active == 1)

@@ -11,12 +11,13 @@ from server.llama.fake import FakeBackend, FakeModel
 from tests.contract.contract import validate
 from tests.http_lead import Lead, serving
 from tests.server.api.rpc_calls import PROMPT, post, result
+from tests.support import ENDLESS
 
 
 @pytest.fixture
 def endless() -> Generator[Lead]:
     """A text without an end, 2 ms a token, two slots and a queue of three in all."""
-    backend = FakeBackend(FakeModel(eog_rate=0.0), n_ctx=8000, n_cells=20_000, step_s=0.002)
+    backend = FakeBackend(FakeModel(eog_rate=0.0), n_ctx=ENDLESS, n_cells=ENDLESS, step_s=0.002)
     with serving(backend, max_queued=3, n_slots=2) as one:
         yield one
 

@@ -153,7 +153,7 @@ async def test_logprobs_are_asked_for_where_they_are_needed(body: Any, expected:
         ),
         ({"drafters": [], "exactness": "default"}, Speculation(None, 0, 0.0, "default", frozenset())),
     ],
-    ids=str,
+    ids=["null", "true", "false", "nothing", "everything", "no drafters"],
 )
 async def test_what_is_said_about_drafts(given: Any, expected: Speculation):
     assert (await asked(speculative=given)).speculation == expected

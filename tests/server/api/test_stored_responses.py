@@ -8,7 +8,7 @@ import pytest
 
 from server.api.access import Access
 from server.api.middleware import Edge
-from server.listening import Door
+from server.lead.listening import Door
 from server.llama.fake import FakeBackend, FakeModel
 from tests import http_lead
 from tests.contract.contract import validate

@@ -12,8 +12,8 @@ import openai
 import pytest
 from pydantic import BaseModel, Field
 
-from server.api.chat.schema import ChatRequest
-from server.api.translate import generation_requests
+from server.api.chat.chat_request import ChatRequest
+from server.api.engine_requests import generation_requests
 from server.grammar.compiler import Compiler
 from server.llama.fake import IM_END, FakeVocabulary
 from server.text.template import ChatTemplate

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from server.grammar.compiler import Compiler, Kind
-from server.grammar.constraint import CompiledGrammar
+from server.grammar.grammar_constraint import CompiledGrammar
 from server.llama.fake import FakeVocabulary
 from tests.server.api.scripted import Call, Script
 from tests.server.api.test_tools import HELLO, TOOLS, UNKEPT, WEATHER, asked, refusal, setting

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from server.cache.files import RESCAN_NS, DiskTier, Scan
-from server.cache.record import Record, record
+from server.cache.record import Record, record, salt_digest
 from tests.server.cache.clock import Clock
 
 MODEL = "toy"
@@ -23,7 +23,7 @@ class Folder:
         self.tier = DiskTier(path, budget_bytes=budget, fingerprint=model, clock=self.clock)
 
     def write(self, tokens: tuple[int, ...] = TOKENS, payload: bytes = PAYLOAD, salt: str = "") -> Record:
-        one = record(self.tier.fingerprint, self.tier.salt_digest(salt), tokens, payload)
+        one = record(self.tier.fingerprint, salt_digest(salt, self.tier.fingerprint), tokens, payload)
         ok, _ = self.tier.write(one, lambda: True)
         assert ok
         return one

@@ -9,9 +9,10 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 
+from server.cache.catalogue import Found
 from server.cache.files import RESCAN_NS, DiskTier
 from server.cache.record import Record
-from server.cache.snapshots import Found, Snapshots
+from server.cache.snapshots import Snapshots
 from tests.server.cache.clock import Clock
 
 PLENTY = 1 << 20

@@ -32,7 +32,7 @@ def test_what_is_written_is_found_by_another_lead(
     other = Folder(path)
     (head,) = other.scan().found
     assert (head.name, head.tokens, head.n_bytes) == (one.name, tokens, len(payload))
-    assert head.salt == other.tier.salt_digest(salt)
+    assert head.salt == salt_digest(salt, other.tier.fingerprint)
     assert other.tier.read(head.name) == payload
     assert other.n_bytes() == one.size
 
@@ -108,7 +108,7 @@ def test_two_leads_keep_one_budget(
     leads = [Folder(path, budget=budget), Folder(path, budget=budget)]
     for token, size, which in sizes:
         lead = leads[which]
-        one = record(lead.tier.fingerprint, lead.tier.salt_digest(""), (token,), bytes(size))
+        one = record(lead.tier.fingerprint, salt_digest("", lead.tier.fingerprint), (token,), bytes(size))
         ok, _ = lead.tier.write(one, lambda: True)
         assert ok == (one.size <= budget), "whatever fits by itself is written"
         assert lead.file(one).exists() or not ok
@@ -130,7 +130,7 @@ def test_room_is_made_before_the_first_byte_and_for_what_others_are_writing(fold
                 seen.append(two.n_bytes())
         return True
 
-    what = record(one.tier.fingerprint, one.tier.salt_digest(""), (2,), PAYLOAD)
+    what = record(one.tier.fingerprint, salt_digest("", one.tier.fingerprint), (2,), PAYLOAD)
     assert one.tier.write(what, meanwhile)[0]
     assert max(*seen, one.n_bytes()) <= 3 * size
     assert one.file(what).exists()
@@ -216,7 +216,7 @@ def test_what_cannot_be_written_is_told_once_and_leaves_nothing(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    one = record(folder.tier.fingerprint, folder.tier.salt_digest(""), TOKENS, PAYLOAD)
+    one = record(folder.tier.fingerprint, salt_digest("", folder.tier.fingerprint), TOKENS, PAYLOAD)
     with monkeypatch.context() as patched:
         patched.setattr(os, "replace", full)
         assert [folder.tier.write(one, lambda: True)[0] for _ in range(3)] == [False] * 3
@@ -225,14 +225,14 @@ def test_what_cannot_be_written_is_told_once_and_leaves_nothing(
 
 
 def test_writing_stops_when_told_and_leaves_nothing(folder: Folder):
-    one = record(folder.tier.fingerprint, folder.tier.salt_digest(""), TOKENS, PAYLOAD)
+    one = record(folder.tier.fingerprint, salt_digest("", folder.tier.fingerprint), TOKENS, PAYLOAD)
     assert not folder.tier.write(one, lambda: False)[0]
     assert folder.files() == []
 
 
 def test_a_file_larger_than_the_budget_costs_nobody_a_place(folder: Folder):
     small = Folder(folder.path, budget=folder.write().size)
-    large = record(small.tier.fingerprint, small.tier.salt_digest(""), (1,), bytes(BUDGET))
+    large = record(small.tier.fingerprint, salt_digest("", small.tier.fingerprint), (1,), bytes(BUDGET))
     assert small.tier.write(large, lambda: True) == (False, [])
     assert len(small.files()) == 1
 
@@ -249,10 +249,10 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from server.cache.files import DiskTier
-from server.cache.record import record
+from server.cache.record import record, salt_digest
 os.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 tier = DiskTier(Path(sys.argv[1]), budget_bytes=1 << 20, fingerprint="toy")
-tier.write(record(tier.fingerprint, tier.salt_digest(""), [1, 2], bytes(1000)), lambda: True)
+tier.write(record(tier.fingerprint, salt_digest("", tier.fingerprint), [1, 2], bytes(1000)), lambda: True)
 """
 
 

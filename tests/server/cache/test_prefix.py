@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from server.cache.prefix import HALF_LIFE, ONE_STEP, Evicted, PrefixCache, Reuse, worth
+from server.cache.prefix import HALF_LIFE, ONE_STEP, Evicted, PrefixCache, Reuse, worth_keeping
 
 SYSTEM = list(range(1000))
 
@@ -150,11 +150,13 @@ def test_eviction_takes_the_least_recently_used_of_equals_and_never_a_busy_one()
 
 
 def test_worth_grows_with_what_is_lost_and_halves_with_what_was_used_since():
-    assert worth(ONE_STEP, 0) == 0 == worth(3, 100)
-    assert worth(ONE_STEP + 100, 0) == 100
-    assert worth(ONE_STEP + 100, HALF_LIFE) == 50
-    assert worth(1000, 5) > worth(999, 5) > worth(999, 6)
-    assert worth(100_000, HALF_LIFE * 20) < worth(200, 0)  # nothing stays for its length alone
+    assert worth_keeping(ONE_STEP, 0) == 0 == worth_keeping(3, 100)
+    assert worth_keeping(ONE_STEP + 100, 0) == 100
+    assert worth_keeping(ONE_STEP + 100, HALF_LIFE) == 50
+    assert worth_keeping(1000, 5) > worth_keeping(999, 5) > worth_keeping(999, 6)
+    assert worth_keeping(100_000, HALF_LIFE * 20) < worth_keeping(
+        200, 0
+    )  # nothing stays for its length alone
 
 
 def test_a_long_conversation_outlives_a_short_one_that_was_used_later():

@@ -131,11 +131,11 @@ def test_a_thousand_long_sequences_are_searched_in_the_time_of_comparing_one():
     searching: list[float] = []
     comparing: list[float] = []
     for key, prompt in prompts.items():
-        began = time.perf_counter()
+        began = time.thread_time()
         found = index.match(prompt)
-        searched = time.perf_counter()
+        searched = time.thread_time()
         assert prompt[:-1] == sequences[key]
-        comparing.append(time.perf_counter() - searched)
+        comparing.append(time.thread_time() - searched)
         searching.append(searched - began)
         assert found == (3000, key)
     assert min(searching) < 10 * min(comparing)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server.cache.snapshots import Found
+from server.cache.catalogue import Found
 from tests.server.cache.lead import Ids, Lead, Make, damage, leads, state_of
 
 TOKENS = st.lists(st.integers(0, 2), min_size=1, max_size=6).map(tuple)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 import pytest
 
@@ -13,8 +14,8 @@ from server.engine.scheduler import Limits
 from server.errors import BackendError
 from server.llama.backend import Batch
 from server.llama.fake import FakeBackend, FakeModel
-from server.speculation.draft_model import DraftModel
 from server.speculation.policy import Policy
+from server.speculation.sources.draft_model import DraftModel
 from server.speculation.speculator import Speculator
 from tests.server.speculation.test_speculator import Clock, TimedBackend
 from tests.support import PROMPT, Harness, OracleProposer, request
@@ -153,6 +154,7 @@ def test_a_session_that_was_put_back_goes_on_with_the_same_text(wrong_every: int
 # -- what drafts cost ----------------------------------------
 
 
+@cache
 def rate(error: float | None, row_s: float) -> float:
     """Tokens per second of a long reply, by a clock on which a step of one row takes a second. error: how
     often the draft model is wrong, None for no drafts."""

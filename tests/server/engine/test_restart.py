@@ -11,7 +11,7 @@ from pathlib import Path
 from server.cache.files import DiskTier
 from server.cache.snapshots import Snapshots
 from server.engine.engine import Engine
-from server.engine.pace import Pace
+from server.engine.move_costs import MoveCosts
 from server.engine.proposer import NoProposer
 from server.engine.request import GenerationRequest
 from server.engine.residence import Kept
@@ -65,7 +65,7 @@ class Life:
         self.engine.save_to(self.tiers, notes.kept if notes else None)
 
     @property
-    def pace(self) -> Pace:
+    def pace(self) -> MoveCosts:
         return self.engine._residence.pace  # pyright: ignore[reportPrivateUsage]
 
     def run(self, *requests: GenerationRequest) -> list[int]:
@@ -186,7 +186,7 @@ def test_an_idle_engine_s_thread_prepares_and_rests(tmp_path: Path):
     assert tidied.count(True) <= 6, "one look at each, and one for each that came"
 
 
-def learned(pace: Pace) -> None:
+def learned(pace: MoveCosts) -> None:
     """That a cell in use beside a prompt costs far more than moving it, and that loading pays."""
     for i in range(300):
         pace.evaluated(100, 100.0 + 100.0 * (i % 2), 1000 * (i % 2))
@@ -203,8 +203,8 @@ def test_what_was_learned_is_known_after_a_restart(tmp_path: Path):
         assert after.pace.memory() == known
     notes.written.append(["nonsense"])
     with life(tmp_path, notes=notes) as later:
-        assert later.pace.memory() == Pace().memory()
-    assert notes.written[-1] == Pace().memory()
+        assert later.pace.memory() == MoveCosts().memory()
+    assert notes.written[-1] == MoveCosts().memory()
 
 
 def test_the_first_long_prompt_after_a_restart_finds_an_empty_cache(tmp_path: Path):

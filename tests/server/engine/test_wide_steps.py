@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 
@@ -39,7 +38,7 @@ class Wide(TreeOracle):
 
     def propose(self, asks: Sequence[Ask], n_rows: int, n_cells: int) -> Planned:
         self.width = WIDTH * len(asks) if n_rows == len(asks) else 0
-        return replace(super().propose(asks, n_rows, n_cells), width=self.width)
+        return super().propose(asks, n_rows, n_cells)._replace(width=self.width)
 
 
 def texts(backend: Shapes, proposer: Proposer | None, n: int) -> list[list[int]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from server.grammar.syntax import ROOT, Chars, Choice, Node, Ref, Repeat, Rules, Series, Token
+from server.grammar.syntax import ROOT, Chars, Choice, Lexeme, Node, Ref, Repeat, Rules, Series, Token
 
 
 def matches(rules: Rules, text: str) -> bool:
@@ -25,7 +25,7 @@ def matches(rules: Rules, text: str) -> bool:
                 for _ in range(len(text) + 1 if most is None else most - least):
                     result |= frozenset(end for at in result for end in ends(inner, at))
                 return result
-            case Token():
+            case Token() | Lexeme():
                 raise AssertionError("tokens are not text")
 
     def _chained(parts: tuple[Node, ...], begin: int) -> frozenset[int]:

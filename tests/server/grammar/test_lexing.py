@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 
 from server.errors import InvalidRequestError
-from server.grammar.cut import Lexeme, lexemes
 from server.grammar.gbnf import parse
 from server.grammar.lexing import lex
 from server.grammar.overlap import automaton, first_bytes, swallows
-from server.grammar.syntax import Budget, Chars, Repeat
+from server.grammar.syntax import Budget, Chars, Lexeme, Repeat, lexemes
 from server.llama.fake import FakeVocabulary
 from tests.server.grammar.grammars import CHESS, JSON, LIST, TAGGED
 

@@ -10,8 +10,8 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from server.grammar.constraint import compile_gbnf, compile_json_schema
 from server.grammar.gbnf import parse
+from server.grammar.grammar_constraint import compile_gbnf, compile_json_schema
 from server.llama.backend import Batch
 from server.llama.llamacpp import LlamaBackend, LlamaOptions
 from server.sampling.constraint import Constraint

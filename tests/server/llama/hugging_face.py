@@ -1,4 +1,4 @@
-"""A server that is as much of Hugging Face as a download needs."""
+"""A server that answers as Hugging Face does to downloads."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+import huggingface_hub
 import orjson
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -32,12 +33,14 @@ def hugging_face(files: Mapping[str, bytes], token: str | None = None) -> Genera
     """On a free port, until the end of the block."""
     with ThreadingHTTPServer(("127.0.0.1", 0), _Handler) as server:
         hub = FakeHub(f"http://127.0.0.1:{server.server_port}", files, token)
+        server.daemon_threads = False  # at the end of the block, its threads have closed their sockets
         server.hub = hub  # pyright: ignore[reportAttributeAccessIssue] - for the handler
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         try:
             yield hub
         finally:
+            huggingface_hub.close_session()  # its connections would stay open
             server.shutdown()
             thread.join()
 

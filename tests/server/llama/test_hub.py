@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from drafters.settings import DrafterSettings
+from drafters.drafter_settings import DrafterSettings
 from server.errors import StartupError
 from server.flags import read
+from server.lead.loading import prepared
 from server.llama.hub import Source, choose, fetch, source
-from server.llama.settings import downloaded
-from server.loading import prepared
+from server.llama.model_settings import downloaded
 from server.settings import LeadSettings
 from tests.server.llama.hugging_face import hugging_face
 

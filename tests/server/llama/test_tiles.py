@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from server.llama.tiles import ENOUGH, PROBE, TILE, Plane, Tiles
+from server.estimators import Plane
+from server.llama.tiles import ENOUGH, KEEP, PROBE, SHARPEST, SURPRISE, TILE, Tiles
 
 ROW_S, READ_S = 0.0004, 0.003  # of a row, and of reading the weights
 ONE_BY_ONE_S, IN_TILES_S = 2.7e-6, 2.2e-7  # of a cell that a row attends to
@@ -90,19 +91,19 @@ def test_what_padded_decodes_take_corrects_what_was_believed():
 
 
 def test_a_plane_is_found_and_a_trend_in_next_to_nothing_is_not():
-    plane, draw = Plane(through_origin=False), random.Random(2)
+    plane, draw = Plane(KEEP, ENOUGH, SURPRISE, SHARPEST), random.Random(2)
     for _ in range(300):
         rows, m = draw.randint(1, 60), draw.randint(0, 200_000)
         plane.observe(rows, m, 0.002 + 3e-4 * rows + 2e-6 * m)
     assert plane.seconds(26, 90_000) == pytest.approx(0.002 + 3e-4 * 26 + 2e-6 * 90_000, rel=0.02)
-    flat = Plane(through_origin=False)
+    flat = Plane(KEEP, ENOUGH, SURPRISE, SHARPEST)
     for i in range(20):
         flat.observe(1, 1000 + i % 3, 0.005 + 0.001 * (i % 3))
     assert flat.seconds(26, 26_000) < 0.02
 
 
 def test_neither_rows_nor_cells_ever_save_time():
-    plane = Plane(through_origin=False)
+    plane = Plane(KEEP, ENOUGH, SURPRISE, SHARPEST)
     for i in range(50):
         plane.observe(1 + i % 5, 1000 * (i % 7), 0.02 - 0.001 * (i % 5) - 0.001 * (i % 7))
     assert plane.seconds(60, 100_000) >= plane.seconds(1, 1000) >= 0.0

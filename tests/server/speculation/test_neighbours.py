@@ -7,13 +7,13 @@ import pytest
 from server.engine.scheduler import Limits
 from server.llama.backend import Batch, Logits
 from server.llama.fake import FakeBackend, FakeModel, FakeVocabulary
-from server.speculation.bus import Listener
-from server.speculation.messages import Close, Commit, Draft, Message, Open
+from server.speculation.gating.trial import ENOUGH, HOLD, JUDGED, RESUMED, TRIAL, WARM_UP
 from server.speculation.policy import Policy
-from server.speculation.presence import Presence, vocabulary_card
-from server.speculation.remote import RemoteDrafters
+from server.speculation.sources.remote import RemoteDrafters
 from server.speculation.speculator import Speculator
-from server.speculation.trial import ENOUGH, HOLD, JUDGED, RESUMED, TRIAL, WARM_UP
+from server.speculation.wire.bus import Listener
+from server.speculation.wire.messages import Close, Commit, Draft, Message, Open
+from server.speculation.wire.presence import Presence, vocabulary_card
 from tests.server.speculation.test_speculator import Clock
 from tests.support import Harness, request
 

@@ -13,8 +13,8 @@ from server.engine.request import GenerationRequest, Speculation
 from server.engine.scheduler import Limits
 from server.llama.backend import Batch, Logits
 from server.llama.fake import FakeBackend, FakeModel
-from server.speculation.draft_model import DraftModel
 from server.speculation.policy import Policy
+from server.speculation.sources.draft_model import DraftModel
 from server.speculation.speculator import Speculator
 from tests.support import PROMPT, Harness, Outcome, request
 

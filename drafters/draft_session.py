@@ -1,0 +1,275 @@
+"""A session as a drafter sees it: committed tokens, guesses beyond, and what is in the KV cache. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from operator import itemgetter
+
+from drafters.branch import NO_SEQ, Branch
+from drafters.guessing import DraftGuess
+from server.cache.prefix import common_prefix
+from server.sampling.params import SamplingParams
+from server.speculation.wire.messages import MAX_NODES, ROOT, Commit, Draft, Open, chain_next
+
+GREEDY = SamplingParams(temperature=0.0)
+COLDEST = 1e-6  # temperature: below it, scores overflow
+
+
+class DraftSession:
+    """tokens: the committed ones, then the path of guesses; the first n_kv are in the KV sequence `seq`. To
+    evaluate the rest gives the next guess.
+
+    branches: alternatives to the path, ready for when it turns out wrong. A branch that the lead commits
+    becomes the path; it is `taken` until the keeper of the KV cache has put its sequence in the place of the
+    path's (n_kv already counts that sequence's tokens).
+    """
+
+    def __init__(self, opened: Open) -> None:
+        self.lead = opened.lead
+        self.id = opened.session
+        self.salt = opened.salt
+        self.n_prompt = len(opened.tokens)  # committed when it was first opened
+        self.n_opened = 0  # Opens
+        self.seq = NO_SEQ
+        self.n_kv = 0
+        self.lost = False  # the committed tokens are unknown: no drafting until the next Open
+        self.told = True  # by the lead, and the keeper of the KV cache has not looked at it
+        self.taken: Branch | None = None
+        self._evidence: list[tuple[DraftGuess, int]] = []
+        self._counts = 0, 0, 0
+        self._adopt(opened, [])
+
+    @property
+    def n_ahead(self) -> int:
+        return len(self.tokens) - self.n_committed
+
+    @property
+    def pending(self) -> list[int]:
+        """Tokens to evaluate before the next guess; never empty."""
+        return self.tokens[self.n_kv :]
+
+    @property
+    def guesses(self) -> Sequence[DraftGuess]:
+        return self._guesses
+
+    @property
+    def score(self) -> float:
+        """The path's probability, by the drafter's own account."""
+        return self._scores[-1]
+
+    @property
+    def n_unpublished(self) -> int:
+        return len(self.tokens) - self._n_published
+
+    @property
+    def n_published_ahead(self) -> int:
+        """Guesses of the path that are published."""
+        return self._n_published - self.n_committed
+
+    def reopen(self, opened: Open, *, anew: bool = False) -> None:
+        """Take in another Open. Guesses and KV cells that agree with it stay; the path is published again,
+        since the lead may have missed it. An Open that commits have overtaken changes nothing, unless the
+        text itself is `anew`."""
+        self.told = True
+        tokens = list(opened.tokens)
+        agreed = common_prefix(self.tokens, tokens)
+        anew = anew or _mirrored(opened.sampling) != self.sampling
+        grown = len(tokens) - self.n_committed
+        if not anew and not self.lost and agreed == len(tokens) and grown < 0:
+            return
+        if not anew and agreed == len(tokens) and grown >= 0:
+            self._adopt(opened, self._guesses[grown:])
+        else:
+            self.n_kv = min(self.n_kv, agreed, len(tokens) - 1)  # the last token's logits are needed
+            self._adopt(opened, [])
+
+    def commit(self, message: Commit) -> bool:
+        """Take in what the lead committed. False if there is a gap or a contradiction: the session is lost
+        until the next Open. A path or else a branch that agrees is kept; what diverges is rolled back to the
+        longest common prefix, and the next evaluation covers the gap with the last token not evaluated yet.
+        """
+        self.told = True
+        known = max(0, self.n_committed - message.base)
+        old, new = list(message.tokens[:known]), list(message.tokens[known:])
+        chain = self._chains[0]
+        for token in new:
+            chain = chain_next(chain, token)
+        if (
+            message.base > self.n_committed
+            or self.tokens[message.base : message.base + len(old)] != old
+            or (new and chain != message.chain)
+        ):
+            self.lost = True
+        elif new and not self.lost:
+            self._follow(new, chain)
+        return not self.lost
+
+    def extend(self, token: int, confidence: float) -> None:
+        """Add a guess to the path."""
+        self.add(DraftGuess(token, confidence if math.isfinite(confidence) else 0.0))
+
+    def add(self, guess: DraftGuess) -> None:
+        """Add a guess to the path, with what is known about it."""
+        self.tokens.append(guess.token)
+        self._chains.append(chain_next(self._chains[-1], guess.token))
+        self._guesses.append(guess)
+        self._weigh(len(self.tokens) - 1, guess)
+
+    # -- branches
+
+    def best_second(self) -> tuple[int, float] | None:
+        """(position, path probability) of the likeliest second guess along the path without a branch yet."""
+        forks = {branch.fork for branch in self.branches}
+        left = [second for second in self._seconds if second[0] not in forks]
+        return max(left, key=itemgetter(1), default=None)
+
+    def branch(self, position: int) -> Branch:
+        """Begin a branch with the second guess at this position of the path."""
+        at = position - self.n_committed
+        guess = self._guesses[at]
+        assert guess.second is not None, "nothing to branch to"
+        branch = Branch(position, self._chains[at], DraftGuess(guess.second, guess.second_confidence))
+        self.branches.append(branch)
+        return branch
+
+    def score_of(self, branch: Branch) -> float:
+        """The probability of a branch, the path up to its fork included."""
+        return self._scores[branch.fork - self.n_committed] * branch.score
+
+    def take_counts(self) -> tuple[int, int, int]:
+        """Guesses of the path that were right, wrong, and wrong but rescued by a branch, since the last
+        call."""
+        counts, self._counts = self._counts, (0, 0, 0)
+        return counts
+
+    def take_evidence(self) -> list[tuple[DraftGuess, int]]:
+        """Guesses and the tokens committed in their place, since the last call."""
+        evidence, self._evidence = self._evidence, []
+        return evidence
+
+    @property
+    def all_branches(self) -> list[Branch]:
+        """Those that grow, and the one that was taken."""
+        return self.branches if self.taken is None else [*self.branches, self.taken]
+
+    # -- what to publish
+
+    def take_draft(self, drafter: str, td_us: int) -> Draft:
+        """The first MAX_NODES unpublished guesses of the path, as a message that continues the others."""
+        start = self.n_published_ahead
+        guesses = self._guesses[start : start + MAX_NODES]
+        self._n_published += len(guesses)
+        return self._draft((drafter, td_us), self.n_committed + start, self._chains[start], guesses)
+
+    def take_branches(self, drafter: str, td_us: int) -> list[Draft]:
+        """The unpublished guesses of branches off the published path, one message for each branch."""
+        told = [b for b in self.branches if b.fork <= self._n_published and b.n_published < len(b.guesses)]
+        return [self._draft((drafter, td_us), *branch.unpublished()) for branch in told]
+
+    def _draft(self, by: tuple[str, int], base: int, chain: int, guesses: Sequence[DraftGuess]) -> Draft:
+        return Draft(
+            by[0],
+            self.id,
+            base,
+            chain,
+            by[1],
+            tuple(range(ROOT, len(guesses) - 1)),
+            tuple(guess.token for guess in guesses),
+            bytes(max(0, min(255, round(255 * guess.confidence))) for guess in guesses),
+        )
+
+    # -- changes
+
+    def _adopt(self, opened: Open, path: list[DraftGuess]) -> None:
+        """Begin with the Open's tokens and an unpublished path beyond them."""
+        self.n_opened += 1
+        self.max_ahead, self.n_dropped = opened.max_ahead, opened.n_dropped
+        self.sampling = _mirrored(opened.sampling)
+        self.tokens = list(opened.tokens)
+        self.n_committed = self._n_published = len(opened.tokens)
+        self.branches: list[Branch] = []
+        self._guesses: list[DraftGuess] = []
+        self._chains = [opened.chain]  # after the committed tokens, and after each guess
+        self._weigh_all()
+        for guess in path:
+            self.add(guess)
+        self.lost = False
+
+    def _follow(self, new: list[int], chain: int) -> None:
+        """These tokens are committed now; chain is the hash after them."""
+        agreed = common_prefix(self.tokens[self.n_committed :], new)
+        n_right, n_wrong = agreed, agreed < min(len(new), self.n_ahead)
+        self._judge(0, new)
+        rescued = agreed < len(new) and self._take(self.n_committed + agreed, new[agreed])
+        if rescued:
+            self._judge(agreed, new)
+            agreed = common_prefix(self.tokens[self.n_committed :], new)
+        right, wrong, n_rescued = self._counts
+        self._counts = right + n_right, wrong + n_wrong, n_rescued + rescued
+        keep = self.n_committed + agreed
+        self.n_committed += len(new)
+        if agreed == len(new):
+            del self._chains[:agreed], self._guesses[:agreed]
+            self._n_published = max(self._n_published, self.n_committed)
+            self.branches = [branch for branch in self.branches if branch.fork >= self.n_committed]
+        else:
+            self.tokens[keep:] = new[agreed:]
+            self.n_kv = min(self.n_kv, keep)
+            self._chains, self._guesses, self.branches = [chain], [], []
+            self._n_published = self.n_committed
+        self._weigh_all()
+
+    def _take(self, fork: int, token: int) -> bool:
+        """Make the branch with this token there the path. False if there is none."""
+        found = [b for b in self.branches if b.fork == fork and b.guesses[0].token == token]
+        if not found:
+            return False
+        [branch] = found
+        at = fork - self.n_committed
+        self.tokens[fork:] = branch.tokens
+        self._guesses[at:] = branch.guesses
+        self._chains[at:] = branch.chains
+        if self._n_published >= fork:
+            self._n_published = fork + branch.n_published
+        if branch.seq == NO_SEQ:
+            self.n_kv = min(self.n_kv, fork)
+        else:
+            self.n_kv, self.taken = branch.n_kv, branch
+        self.branches = []
+        return True
+
+    def _weigh_all(self) -> None:
+        """The path begins elsewhere."""
+        self._scores = [1.0]  # path probability at the committed tokens' end, and after each guess
+        self._seconds: list[tuple[int, float]] = []  # position and path probability of each second guess
+        for position, guess in enumerate(self._guesses, self.n_committed):
+            self._weigh(position, guess)
+
+    def _weigh(self, position: int, guess: DraftGuess) -> None:
+        """The guess ends the path for now."""
+        score = self._scores[-1]
+        self._scores.append(score * guess.confidence)
+        if guess.second is not None and score * guess.second_confidence > 0.0:
+            self._seconds.append((position, score * guess.second_confidence))
+
+    def _judge(self, start: int, new: list[int]) -> None:
+        """Compare the guesses from `start` with the committed tokens, up to the first wrong one."""
+        if self.sampling.temperature <= 0.0:
+            return
+        for guess, token in zip(self._guesses[start:], new[start:], strict=False):
+            if guess.likeliest is not None:
+                self._evidence.append((guess, token))
+            if guess.token != token:
+                return
+
+
+def _mirrored(sampling: SamplingParams) -> SamplingParams:
+    """How to draw guesses: as the lead does, or greedily if its parameters make no sense."""
+    sane = (
+        (sampling.temperature == 0.0 or COLDEST <= sampling.temperature < math.inf)
+        and sampling.top_k >= 0
+        and 0.0 <= sampling.top_p < math.inf
+        and 0.0 <= sampling.min_p <= 1.0
+    )
+    return sampling if sane else GREEDY

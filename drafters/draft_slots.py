@@ -1,0 +1,105 @@
+"""The KV sequences of a draft model: one for each conversation, and some for branches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from server.cache.prefix import PrefixCache
+from server.llama.backend import Backend
+
+
+class DraftSlots:
+    """Slots, each with a sequence, which two slots can exchange. The first are for conversations, idle ones
+    kept as in PrefixCache; then n_branches for branches; the last n_scratch are empty between decodes."""
+
+    def __init__(self, backend: Backend, n_branches: int, n_scratch: int = 0) -> None:
+        """At most half of the slots are for branches; none if sequences cannot be trimmed."""
+        n_seqs = backend.n_seqs - n_scratch
+        n_branches = min(n_branches, n_seqs // 2) if backend.can_trim else 0
+        n_slots = n_seqs - n_branches
+        self.scratch = range(n_seqs, backend.n_seqs)
+        self._backend = backend
+        self._cache = PrefixCache(n_slots, partial=backend.can_trim)
+        self._seqs = list(range(backend.n_seqs))  # by slot
+        self._lengths = [0] * backend.n_seqs  # positions held, by slot
+        self._branches = range(n_slots, n_seqs)
+        self._free = list(self._branches)
+        self.n_idle_cells = 0  # held by conversations that nobody drafts for
+
+    @property
+    def n_free(self) -> int:
+        """Free slots for branches."""
+        return len(self._free)
+
+    @property
+    def has_branches(self) -> bool:
+        return len(self._branches) > 0
+
+    def seq(self, slot: int) -> int:
+        """The sequence of a slot, for a batch."""
+        return self._seqs[slot]
+
+    def take(self, tokens: list[int], busy: Mapping[int, list[int]], salt: str) -> tuple[int, int] | None:
+        """A slot for a conversation, and how many of its first tokens it holds; None if all are busy. busy:
+        tokens of busy slots, to copy a common beginning from if the salt agrees."""
+        reuse = self._cache.take(tokens, busy, salt=salt)
+        self.n_idle_cells = self._cache.n_cells
+        if reuse is None:
+            return None
+        if reuse.source == reuse.seq:
+            return reuse.seq, self.shrink(reuse.seq, reuse.length)
+        self.shrink(reuse.seq, 0)
+        self._copy(reuse.source, reuse.seq, reuse.length)
+        return reuse.seq, reuse.length
+
+    def release(self, slot: int, tokens: list[int]) -> None:
+        """The conversation is idle; its slot holds exactly these tokens."""
+        self._cache.release(slot, tokens)
+        self.n_idle_cells = self._cache.n_cells
+
+    def evict(self) -> bool:
+        """Forget the idle conversation that is worth least. False if there is none."""
+        evicted = self._cache.evict()
+        self.n_idle_cells = self._cache.n_cells
+        if evicted is None:
+            return False
+        self.shrink(evicted.seq, 0)
+        return True
+
+    def fork(self, slot: int, length: int) -> int:
+        """A slot for a branch that shares the first `length` positions of a conversation."""
+        branch = self._free.pop()
+        self._copy(slot, branch, length)
+        return branch
+
+    def free(self, branch: int) -> None:
+        """The branch ended."""
+        self.shrink(branch, 0)
+        self._free.append(branch)
+
+    def exchange(self, a: int, b: int) -> None:
+        """Swap the sequences of two slots, without copying."""
+        self._seqs[a], self._seqs[b] = self._seqs[b], self._seqs[a]
+        self._lengths[a], self._lengths[b] = self._lengths[b], self._lengths[a]
+
+    def grew(self, slot: int, n: int) -> None:
+        """n tokens of the slot are in the next batch."""
+        self._lengths[slot] += n
+
+    def shrink(self, slot: int, length: int) -> int:
+        """Trim a slot to `length` positions, or to none if sequences cannot be trimmed. Returns how many of
+        the first `length` are left."""
+        if length < self._lengths[slot]:
+            self._lengths[slot] = length if self._backend.can_trim else 0
+            self._backend.trim(self._seqs[slot], self._lengths[slot])
+        return min(length, self._lengths[slot])
+
+    def forget(self, slot: int) -> None:
+        """Empty a slot whose contents are unknown after a failed decode."""
+        self._backend.trim(self._seqs[slot], 0)
+        self._lengths[slot] = 0
+
+    def _copy(self, source: int, target: int, length: int) -> None:
+        if length:
+            self._backend.copy(self._seqs[source], self._seqs[target], 0, length)
+            self._lengths[target] = length

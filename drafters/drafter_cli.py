@@ -1,0 +1,99 @@
+"""The duo-drafter command: a model, a bus and the worker, put together."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import platform
+import secrets
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from importlib.metadata import version
+
+from drafters.delay import DelayedBus
+from drafters.drafter_settings import DrafterSettings
+from drafters.kinds import assemble
+from drafters.status import StatusLine
+from drafters.worker import Worker
+from server.errors import DuoError, StartupError
+from server.flags import read
+from server.speculation.wire.bus import Bus
+from server.speculation.wire.presence import Presence, printable
+from server.speculation.wire.redis_client import check
+from server.speculation.wire.streams import RedisBus
+from server.terminal.console import LogConsole, log_to
+
+logger = logging.getLogger("duo.drafter")
+
+_STDIN = 0
+MAX_HOST = 64  # characters of an id that come from the name: the rest is the process's
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point. Returns the exit status: 0, 1 after an expected failure told in one line."""
+    try:
+        settings = read(DrafterSettings, sys.argv[1:] if argv is None else argv)
+        return run(settings)
+    except DuoError as error:
+        print(f"duo-drafter: {error.message}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def run(settings: DrafterSettings) -> int:
+    """Draft until SIGTERM or SIGINT. Raises StartupError."""
+    console = LogConsole(highlight=False)
+    log_to(console)
+    url = settings.redis_url
+    if not url:
+        raise StartupError("no Redis to meet leads on: give the URL of the lead's with --redis or DUO_REDIS")
+    check(url)
+    with ExitStack() as stack:
+        kind = assemble(settings, stack)
+        threads = f", {settings.threads} threads" if settings.kind == "model" else ""
+        logger.info("duo-drafter %s: %s%s", version("duo"), kind.name, threads)
+        host = "-".join(printable(settings.name or platform.node())[:MAX_HOST].split())
+        own = Presence(
+            f"{host}-{os.getpid()}-{secrets.token_hex(2)}",
+            "drafter",
+            kind.name,
+            version("duo"),
+            kind.vocabulary,
+            kind.capacity,
+        )
+        bus = _join(url, settings, own, stack)
+        worker = Worker(bus, own, kind.drafter)
+        _on_signals(worker)
+        if settings.end_with_parent:
+            threading.Thread(target=_stop_at_end_of_input, args=(worker,), daemon=True).start()
+        stack.enter_context(StatusLine(worker, console))
+        bus.start(worker)
+        worker.run()
+    return 0
+
+
+def _join(url: str, settings: DrafterSettings, own: Presence, stack: ExitStack) -> Bus:
+    bus = RedisBus(url, settings.pool, own)
+    if not settings.latency_ms:
+        return stack.enter_context(closing(bus))
+    return stack.enter_context(closing(DelayedBus(bus, settings.latency_ms / 1000)))
+
+
+def _on_signals(worker: Worker) -> None:
+    def stop(number: int, frame: object) -> None:
+        worker.stop()
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+
+
+def _stop_at_end_of_input(worker: Worker) -> None:
+    with contextlib.suppress(OSError):  # no standard input at all is an end, too
+        while os.read(_STDIN, 1024):
+            pass
+    worker.stop()

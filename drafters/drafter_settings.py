@@ -1,0 +1,72 @@
+"""What a person can set of a drafter: one definition each for the flag, the environment and the default."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+from pydantic_settings import CliSuppress, SettingsConfigDict
+
+from server.llama.model_settings import ModelSettings
+
+BUNDLED_MODEL = Path(__file__).parent / "models" / "duo-tiny-draft-q8_0.gguf"
+
+
+class DrafterSettings(ModelSettings):
+    """Speculate for the leads of a pool, with a small model or without one. Each flag can also be given in
+    the environment, as DUO_DRAFTER_MODEL and so on; the URL of Redis also as DUO_REDIS."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="DUO_DRAFTER_",
+        frozen=True,
+        cli_prog_name="duo-drafter",
+        cli_kebab_case=True,
+        cli_implicit_flags=True,
+        cli_hide_none_type=True,
+        cli_avoid_json=True,
+        cli_shortcuts={"model": "m", "ctx-size": "c", "threads": "t", "batch-size": "b"},
+    )
+
+    redis: str | None = Field(None, description="the leads' Redis: redis://, rediss:// or unix:// URL")
+    kind: Literal["model", "lookup", "replay"] = Field(
+        "model",
+        description="model: guess with a draft model; lookup: guess what followed before in this or another "
+        "reply, without a model; replay: know the texts and err on purpose, to measure with",
+    )
+    model: Path = Field(BUNDLED_MODEL, description="the GGUF file of the draft model")
+    translate: Path | None = Field(
+        None, description="a GGUF file with the leads' vocabulary, where the draft model has another one"
+    )
+    pool: str = Field("default", description="leads and drafters of one pool meet")
+    name: str | None = Field(None, description="this drafter's name (default: from the host)")
+    capacity: int = Field(
+        0, ge=0, description="sessions it is willing to draft for at once; 0: 4 with a model, else 256"
+    )
+    threads: int = Field(1, ge=1, description="CPU threads of the model")
+    ctx_size: int = Field(
+        0, ge=0, description="KV cells shared by all sessions; 0: the model's context, at most 8192, for each"
+    )
+    sequences: int = Field(16, ge=1, le=192, description="conversations kept at once, idle ones included")
+    branches: int = Field(
+        8, ge=0, le=64, description="alternatives drafted at once beside the likeliest guesses; 0: none"
+    )
+    path_min: float = Field(0.05, ge=0, le=1, description="stop where the guessed path is less likely")
+    vocab_from: Path = Field(
+        BUNDLED_MODEL, description="lookup, replay: a GGUF file with the leads' vocabulary"
+    )
+    texts: Path | None = Field(
+        None, description="replay: whole texts, prompts included, as one JSON list of token ids to a line"
+    )
+    accept: float = Field(0.8, ge=0, le=1, description="replay: the share of guesses that are right")
+    hit: float = Field(0.0, ge=0, le=1, description="replay: the share of wrong guesses with a correction")
+    td_ms: float = Field(1.0, ge=0, description="replay: milliseconds for a guess")
+    seed: int = Field(0, ge=0, description="replay: another one errs at other places")
+    latency_ms: float = Field(0.0, ge=0, description="delay messages by so much each way, to measure")
+    end_with_parent: CliSuppress[bool] = Field(False, description="end when standard input is closed")
+
+    @property
+    def redis_url(self) -> str | None:
+        """The URL of Redis, which a drafter may have in common with a lead's environment."""
+        return self.redis or os.environ.get("DUO_REDIS")

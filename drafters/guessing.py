@@ -1,0 +1,117 @@
+"""A guess from a row of logits, and a second guess for the case that it is wrong. Pure."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from server.sampling.draw import Row, draw_from
+from server.sampling.noise import gumbel
+from server.sampling.params import SamplingParams
+from server.sampling.peaks import Ids, Peaks
+
+SURE = 0.95  # a guess this likely needs no second one
+_FEW = 2048  # tokens whose noise is looked at
+_WIDEST, _NARROWER = 12.0, (9.0, 6.0, 3.0, 1.0)  # how far below the largest logit
+_SHORT = 8192  # logits whose sum of exponentials costs next to nothing
+
+
+class DraftGuess(NamedTuple):
+    """confidence: the estimated probability of the token, given all before it. second: a guess for the case
+    that it is wrong. drawn, likeliest: what each rule (rule.py) guesses; None without a row of logits."""
+
+    token: int
+    confidence: float
+    second: int | None = None
+    second_confidence: float = 0.0
+    drawn: int | None = None
+    likeliest: int | None = None
+
+
+def guess(row: Row, sampling: SamplingParams, position: int, *, likeliest: bool, second: bool) -> DraftGuess:
+    """What the lead will choose for `position`, by a row (vocab size,) of the drafter's own logits: the draw
+    with the shared noise, or the `likeliest` token. second: with a second guess where the first is unsure."""
+    peaks = Peaks(row)
+    if not math.isfinite(peaks.top):  # a model that computes nonsense
+        return DraftGuess(int(row.argmax()), 0.0)
+    top = peaks.lowest_best()
+    if sampling.temperature <= 0.0 or sampling.top_k == 1:
+        return _greedy(peaks, top, second)
+    drawn = draw_from(peaks, sampling, position)
+    if not likeliest:
+        scored = _NoisyScores(peaks, sampling, position, drawn)
+        confidence = scored.share(drawn)
+        if not second or not confidence < SURE:
+            return DraftGuess(drawn, confidence, None, 0.0, drawn, top)
+        return DraftGuess(drawn, confidence, *scored.best_but(drawn, 1.0 - confidence), drawn, top)
+    confidence = 1.0 / _mass(peaks)
+    if not second or not confidence < SURE:
+        return DraftGuess(top, confidence, None, 0.0, drawn, top)
+    scored = _NoisyScores(peaks, sampling, position, drawn)
+    if drawn == top:
+        return DraftGuess(top, confidence, *scored.best_but(top, 1.0 - confidence), drawn, top)
+    return DraftGuess(top, confidence, drawn, min(1.0 - confidence, scored.share(drawn)), drawn, top)
+
+
+def _greedy(peaks: Peaks, top: int, second: bool) -> DraftGuess:
+    confidence = 1.0 / _mass(peaks)
+    if not second or not confidence < SURE or len(peaks.row) < 2:
+        return DraftGuess(top, confidence, None, 0.0, top, top)
+    runner_up = peaks.runner_up(top)
+    share = confidence * math.exp(float(peaks.row[runner_up]) - peaks.top)
+    return DraftGuess(top, confidence, runner_up, share, top, top)
+
+
+def _mass(peaks: Peaks) -> float:
+    """The sum of exp(logit - top); approximate for a long row, at a fraction of the cost."""
+    if len(peaks.row) > _SHORT:
+        return peaks.mass()
+    return float(np.exp(peaks.row - np.float32(peaks.top)).sum())
+
+
+class _NoisyScores:
+    """Tokens that may win the noisy draw, with their scores: logit / temperature + noise.
+
+    A token's share in the softmax of these scores tells better than its probability how surely another model
+    with this noise draws it: log loss 0.53 against 0.81 with the bundled pair at temperature 1.
+    """
+
+    def __init__(self, peaks: Peaks, sampling: SamplingParams, position: int, drawn: int) -> None:
+        row = peaks.row
+        self._ids = _near(peaks, drawn)
+        self._logits = row.take(self._ids).astype(np.float64)
+        scores = self._logits / sampling.temperature
+        scores += gumbel(sampling.seed, position, self._ids, len(row))
+        scores -= scores.max()
+        self._weights = np.exp(scores)
+        self._sum = float(self._weights.sum())
+        self._floor = peaks.top + math.log(sampling.min_p) if sampling.min_p > 0.0 else -math.inf
+
+    def share(self, token: int) -> float:
+        """Of a token that was drawn."""
+        return float(self._weights[self._ids.searchsorted(token)]) / self._sum
+
+    def best_but(self, token: int, most: float) -> tuple[int | None, float]:
+        """The token with the highest score but this one (one that min_p leaves, if any), and its share, at
+        most `most`."""
+        others = self._ids != token
+        able = others & (self._logits >= self._floor)
+        able = able if able.any() else others
+        if not able.any():
+            return None, 0.0
+        at = int(np.where(able, self._weights, -1.0).argmax())
+        return int(self._ids[at]), min(most, float(self._weights[at]) / self._sum)
+
+
+def _near(peaks: Peaks, drawn: int) -> Ids:
+    """Ids of the likeliest tokens, _FEW at most, and the drawn one; ascending."""
+    ids = peaks.above(peaks.top - _WIDEST)
+    for window in _NARROWER:
+        if len(ids) <= _FEW:
+            break
+        ids = peaks.above(peaks.top - window)
+    ids = ids[:_FEW]
+    at = int(ids.searchsorted(drawn))
+    return ids if at < len(ids) and ids[at] == drawn else np.insert(ids, at, drawn)

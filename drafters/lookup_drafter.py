@@ -1,0 +1,105 @@
+"""Guesses without a model: what followed before in the session's text or in other recent ones."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from drafters.draft_session import DraftSession
+from server.estimators import Smoothed
+from server.speculation.sources.lookup import Lookup, LookupGuess, LookupPool
+
+PORTION = 4096  # tokens indexed in one step: about ten milliseconds
+PATH_MIN = 0.05  # guesses of a path less likely than this are not worth telling
+TD_WEIGHT = 0.05  # of one measured time per guess: it ranks drafters, so off by two changes little
+
+
+@dataclass(slots=True)
+class _Followed:
+    """One session's index. n_opened: Opens that it was compared with; n_guessed: committed tokens when it
+    guessed last."""
+
+    lookup: Lookup
+    n_opened: int
+    n_guessed: int = 0
+
+
+class LookupDrafter:
+    """Implements Drafter, for any vocabulary. Remembers the replies of its leads."""
+
+    def __init__(
+        self, pool: LookupPool | None = None, *, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._pool = pool or LookupPool()
+        self._clock = clock
+        self._followed: dict[int, _Followed] = {}  # by session
+        self._td = Smoothed(TD_WEIGHT)  # seconds per guess
+
+    @property
+    def td_us(self) -> int:
+        return round(self._td.value * 1e6)
+
+    def obstacle(self, session: DraftSession) -> str | None:
+        return None
+
+    def wants(self, session: DraftSession) -> bool:
+        """True once after each commit."""
+        followed = self._followed.get(session.id)
+        return not session.lost and (
+            followed is None
+            or followed.n_opened != session.n_opened
+            or followed.n_guessed != session.n_committed
+        )
+
+    def overlap(self, work: Callable[[], None]) -> bool:
+        return False
+
+    def advance(self, sessions: Sequence[DraftSession]) -> list[DraftSession]:
+        grown: list[DraftSession] = []
+        for session in sessions:
+            followed = self._follow(session)
+            n = followed.lookup.n_tokens
+            followed.lookup.extend(session.tokens[n : min(n + PORTION, session.n_committed)])
+            if followed.lookup.n_tokens < session.n_committed:
+                continue
+            followed.n_guessed = session.n_committed
+            began = self._clock()
+            n_new = _lengthen(session, followed.lookup.guess(session.max_ahead))
+            grown += [session] * n_new
+            if n_new:
+                self._td.observe((self._clock() - began) / n_new)
+        return grown
+
+    def close(self, session: DraftSession, *, keep: bool) -> None:
+        """Kept or not, its reply may help others."""
+        if self._followed.pop(session.id, None) is not None:
+            self._pool.add(session.tokens[session.n_prompt : session.n_committed])
+
+    def _follow(self, session: DraftSession) -> _Followed:
+        """The session's index; a new one if the latest Open contradicts it."""
+        followed = self._followed.get(session.id)
+        if followed is not None and followed.n_opened != session.n_opened:
+            followed.n_opened, followed.n_guessed = session.n_opened, 0
+            committed = session.tokens[: session.n_committed]
+            if not followed.lookup.begins(committed):
+                followed = None
+        if followed is None:
+            followed = self._followed[session.id] = _Followed(Lookup(pool=self._pool), session.n_opened)
+        return followed
+
+
+def _lengthen(session: DraftSession, guess: LookupGuess) -> int:
+    """Add the guess to the path as far as it goes beyond; 0 if they disagree. Returns the number added."""
+    tokens, confidences = guess
+    path = session.tokens[session.n_committed :]
+    if tokens[: len(path)] != path:
+        return 0
+    score, n = session.score, 0
+    for token, confidence in zip(tokens[len(path) :], confidences[len(path) :], strict=True):
+        score *= confidence
+        if score < PATH_MIN:
+            break
+        session.extend(token, confidence)
+        n += 1
+    return n

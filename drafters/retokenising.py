@@ -1,0 +1,114 @@
+"""Between two vocabularies: token ids of one to those of the other, and guesses back. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from drafters.guessing import DraftGuess
+from server.llama.backend import Vocabulary
+
+REDONE = 32  # bytes at the end of a text that are tokenised again when it grows: longer than most tokens
+
+
+class Growing:
+    """A growing text as tokens of one vocabulary. Only its end is tokenised again."""
+
+    def __init__(self, vocab: Vocabulary) -> None:
+        self._vocab = vocab
+        self._done: list[int] = []  # tokens of the part that does not change any more,
+        self._rest: bytes = b""  # and the text after it
+        self.unfinished: bytes = b""  # bytes at the very end that begin a character
+
+    def extend(self, data: bytes) -> list[int]:
+        """All tokens, with `data` added. An unfinished character at the end is left out; other bytes that are
+        not UTF-8 become replacement characters."""
+        data = self._rest + self.unfinished + data
+        whole = len(data) - _n_unfinished(data)
+        self._rest, self.unfinished = data[:whole], data[whole:]
+        rest = self._tokens(self._rest)
+        tokens = [*self._start, *self._done, *rest]
+        self._settle(rest)
+        return tokens
+
+    @property
+    def _start(self) -> list[int]:
+        bos = self._vocab.bos
+        return [bos] if self._vocab.add_bos and bos is not None else []
+
+    def _tokens(self, data: bytes, *, follows: bool = False) -> list[int]:
+        return tokens_of(self._vocab, data.decode(errors="replace"), follows=follows or bool(self._done))
+
+    def _settle(self, rest: list[int]) -> None:
+        """Cut before a space, where most vocabularies begin a word, if that cuts no token."""
+        cut = self._rest.rfind(b" ", 1, max(1, len(self._rest) - REDONE))
+        if cut < 0:
+            return
+        head = self._tokens(self._rest[:cut])
+        if head + self._tokens(self._rest[cut:], follows=True) == rest:
+            self._done += head
+            self._rest = self._rest[cut:]
+
+
+def tokens_of(vocab: Vocabulary, text: str, *, follows: bool) -> list[int]:
+    """Tokens of a text, control tokens included. follows: other text precedes it, so the space that some
+    vocabularies put before every text is removed."""
+    tokens = vocab.tokenize(text, special=True) if text else []
+    if follows and tokens and text_of(vocab, tokens) == b" " + text.encode():
+        first = vocab.piece(tokens[0], special=True)
+        if first == b" ":
+            return tokens[1:]
+    return tokens
+
+
+def text_of(vocab: Vocabulary, tokens: Sequence[int]) -> bytes:
+    return b"".join(vocab.piece(token, special=True) for token in tokens)
+
+
+def translated(
+    guesses: Sequence[DraftGuess], own: Vocabulary, target: Vocabulary, *, more: bool
+) -> list[DraftGuess]:
+    """Guesses in the target's tokens. A token's confidence is the probability that all own tokens of its text
+    are right, given those before. more: guesses may still follow, so the last token, which they may change,
+    is left out. An end of text becomes the target's; bytes that are no whole character end the guesses."""
+    pieces = [own.piece(guess.token) for guess in guesses]
+    n_spoken = pieces.index(b"") if b"" in pieces else len(pieces)  # control tokens are nothing to say
+    ended = n_spoken < len(guesses) and guesses[n_spoken].token in own.eog
+    text = _decodable(b"".join(pieces[:n_spoken]))
+    tokens = tokens_of(target, text, follows=True)
+    if text_of(target, tokens) != text.encode():
+        return []
+    if more and not ended:
+        tokens = tokens[:-1]
+    result: list[DraftGuess] = []
+    at = position = used = 0  # bytes told; own tokens needed for them, and how many bytes these have
+    for token in tokens:
+        at += len(target.piece(token, special=True))
+        first = used
+        while position < at:
+            position += len(pieces[used])
+            used += 1
+        result.append(DraftGuess(token, math.prod(guess.confidence for guess in guesses[first:used])))
+    if ended and used == n_spoken and target.eos is not None:
+        result.append(DraftGuess(target.eos, guesses[n_spoken].confidence))
+    return result
+
+
+def _decodable(data: bytes) -> str:
+    """The text before the first byte that is not UTF-8."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        return data[: error.start].decode()
+
+
+def _n_unfinished(data: bytes) -> int:
+    """Bytes at the end that begin an unfinished character."""
+    for n in range(1, min(4, len(data)) + 1):
+        byte = data[-n]
+        if byte & 0xC0 == 0xC0:
+            length = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
+            return n if length > n else 0
+        if byte < 0x80:
+            return 0
+    return 0

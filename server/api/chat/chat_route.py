@@ -1,0 +1,40 @@
+"""POST /v1/chat/completions."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from server.api.chat.chat_answer import ChatAnswer
+from server.api.chat.chat_request import ChatRequest
+from server.api.choices import submit
+from server.api.delivery import deliver
+from server.api.engine_requests import generation_requests
+from server.api.incoming import aside, check_model, from_body, parsed, salted, validated
+from server.api.served import Served
+
+
+async def create(request: Request) -> Response:
+    """Answers with a completion, or with a stream of chunks once the request is admitted."""
+    served: Served = request.state.served
+    body = await parse(request, served)
+    asked = await aside(request, generation_requests, served, body)
+    answer = ChatAnswer(served, body, asked, submit(served, body, asked.requests, asked.form))
+    return await deliver(request, answer, stream=body.stream)
+
+
+async def parse(request: Request, served: Served) -> ChatRequest:
+    """The validated body. Raises InvalidRequestError and NotFoundError."""
+    return await from_body(request, lambda data: checked(served, salted(request, parsed(data))))
+
+
+def checked(served: Served, data: dict[str, Any]) -> ChatRequest:
+    """Raises InvalidRequestError and NotFoundError; ContextOverflowError for more messages than the context
+    has tokens, before they are validated: templates write at least one token for each."""
+    if isinstance(messages := data.get("messages"), list):
+        served.room.check_tokens(len(cast(list[Any], messages)), estimated=True)
+    body = validated(ChatRequest, data)
+    check_model(served, body.model)
+    return body

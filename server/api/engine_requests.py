@@ -1,0 +1,126 @@
+"""From a validated body to requests to the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from server.api.chat.chat_request import ChatRequest
+from server.api.choices import ReplyChoice
+from server.api.content import joined
+from server.api.form_of_reply import form_of, read_as, reply_constraint, setting_of
+from server.api.generation_fields import GenerationFields, Speculative
+from server.api.history import History, Said
+from server.api.sampling_fields import sampling_params
+from server.api.served import Served
+from server.api.structured import constraint
+from server.engine.request import GenerationRequest, Speculation
+from server.grammar.compiler import Start
+from server.llama.backend import Vocabulary
+from server.sampling.noise import mix
+from server.sampling.params import SamplingParams
+from server.text.form import PLAIN, Form
+from server.text.room import Room
+from server.text.template import BARE, Setting, begun_by
+
+
+@dataclass(frozen=True, slots=True)
+class Prompted:
+    """One prompt as text, and a request for each reply to it. messages, setting: what the text was rendered
+    from, if it was; form: how replies are parsed; whole: the tokens stand for the whole text, so later
+    prompts that begin with the text may begin with the tokens."""
+
+    text: str
+    requests: list[GenerationRequest]
+    messages: Sequence[dict[str, Any]] = ()
+    setting: Setting = BARE
+    form: Form = PLAIN
+    whole: bool = True
+
+    def remember(self, history: History, choices: Sequence[ReplyChoice]) -> None:
+        """To be called once all replies have ended: the next prompt may continue one of them."""
+        for choice, request in zip(choices, self.requests, strict=True):
+            if self.whole and not choice.stats().truncated:
+                reply, tokens = choice.said
+                said = Said(
+                    self.text, self.messages, request.prompt, reply, tokens, request.salt, self.setting
+                )
+                history.ended(said, settle=bool(self.messages) and len(choices) == 1)
+
+
+def rendered(served: Served, body: ChatRequest) -> tuple[list[dict[str, Any]], Setting, str]:
+    """Messages and setting of the template, and the prompt text."""
+    messages = [message.for_template() for message in body.messages]
+    setting = setting_of(served, body)
+    return messages, setting, served.template.render(messages, setting)
+
+
+def generation_requests(served: Served, body: ChatRequest) -> Prompted:
+    """Requests that differ in their seeds. Raises InvalidRequestError, for a prompt that is too long before
+    it compiles a grammar. Slow: not for the event loop."""
+    messages, setting, text = rendered(served, body)
+    form = form_of(body, served.template.style).after(text, begun_by(messages) or "")
+    prompt = served.history.tokens_of(text, body.salt)
+    requests = requests_for(served, body, prompt, reply_constraint(served, body, form))
+    return Prompted(text, requests, messages, setting, read_as(body, form))
+
+
+def requests_for(
+    served: Served, body: GenerationFields, prompt: list[int], instead: Start | None = None
+) -> list[GenerationRequest]:
+    """One per reply to this prompt. instead: replaces the constraint of the body's fields. Raises
+    InvalidRequestError."""
+    first = GenerationRequest(
+        prompt=prompt,
+        sampling=_sampling(served, body),
+        max_tokens=body.max_new_tokens or served.max_tokens,
+        stop_tokens=served.vocabulary.eog,
+        speculation=_speculation(body, served.vocabulary, served.room),
+        constraint=instead or constraint(served, body),
+        n_logprobs=body.n_logprobs,
+        n_keep=_n_keep(body, len(prompt), served.vocabulary) if body.context_shift else None,
+        n_beams=max(1, body.n_beams),
+        salt=body.salt,
+    )
+    if body.n_generated > body.n and first.n_logprobs is None:
+        first = replace(first, n_logprobs=0)  # which are best is told by their logprobs
+    sampling = first.sampling
+    return [
+        replace(first, sampling=sampling.reseeded(seed_of_choice(sampling.seed, c)))
+        for c in range(body.n_generated)
+    ]
+
+
+def _sampling(served: Served, body: GenerationFields) -> SamplingParams:
+    params = sampling_params(body, served.defaults, served.vocabulary)
+    return params if served.seed is None or body.seed is not None else params.reseeded(served.seed)
+
+
+def seed_of_choice(seed: int, choice: int) -> int:
+    """The first choice is the reply to the request with n = 1."""
+    return mix(seed ^ mix(choice)) if choice else seed
+
+
+def _speculation(body: GenerationFields, vocabulary: Vocabulary, room: Room) -> Speculation:
+    """A prediction is cut to the length of the context."""
+    asked = body.speculative
+    prediction: tuple[int, ...] = ()
+    if body.prediction is not None:
+        expected = joined(body.prediction.content)[: room.n_ctx * room.longest]
+        prediction = tuple(vocabulary.tokenize(expected, special=False)[: room.n_ctx])
+    if not isinstance(asked, Speculative):
+        return Speculation(n_max=0 if asked is False else None, prediction=prediction)
+    return Speculation(
+        n_max=asked.n_max,
+        n_min=asked.n_min,
+        p_min=asked.p_min,
+        exactness=asked.exactness,
+        drafters=None if asked.drafters is None else frozenset(asked.drafters),
+        prediction=prediction,
+    )
+
+
+def _n_keep(body: GenerationFields, n_prompt: int, vocabulary: Vocabulary) -> int:
+    """As in llama-server: -1 is the whole prompt, and a BOS does not count."""
+    return n_prompt if body.n_keep < 0 else body.n_keep + vocabulary.add_bos

@@ -1,0 +1,155 @@
+"""Turns a request to the Responses API into one for a chat completion. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+from server.api.responses.response_request import (
+    AllowedFunctions,
+    CallItem,
+    CallOutputItem,
+    FunctionTool,
+    Item,
+    MessageItem,
+    NamedFunction,
+    ReasoningItem,
+    ResponseRequest,
+    TextFormat,
+    Texts,
+)
+from server.api.sampling_fields import SamplingFields
+from server.errors import InvalidRequestError
+from server.text.message import ToolCall
+
+_AS_THEY_ARE = (
+    *SamplingFields.model_fields,
+    "model",
+    "stream",
+    "parallel_tool_calls",
+    "n_keep",
+    "prediction",
+    "speculative",
+    "cache_salt",
+)
+
+_NAMES = (
+    (re.compile(r"^messages\b.*"), "input"),
+    (re.compile(r"^max_(completion_)?tokens$"), "max_output_tokens"),
+    (re.compile(r"^response_format\.json_schema\b"), "text.format"),
+    (re.compile(r"^response_format\b"), "text.format"),
+    (re.compile(r"^reasoning_effort$"), "reasoning.effort"),
+    (re.compile(r"^(tools\.\d+|tool_choice)\.function\b"), r"\1"),
+    (re.compile(r"^context_shift$"), "truncation"),
+)
+"""What fields of a chat completion are called here."""
+
+Json: TypeAlias = dict[str, Any]
+
+
+def messages_of(given: str | Sequence[Item]) -> list[Json]:
+    """Input items as chat messages. Consecutive thoughts, text and calls of the assistant are one message."""
+    if isinstance(given, str):
+        return [{"role": "user", "content": given}]
+    messages: list[Json] = []
+    for item in given:
+        match item:
+            case MessageItem():
+                said = {"role": item.role, "content": _joined(item.content)}
+                if item.role == "assistant":
+                    _go_on(messages, said, fresh=("content", "tool_calls"))
+                else:
+                    messages.append(said)
+            case ReasoningItem():
+                thought = "".join(part.text for part in item.content or item.summary)
+                _go_on(
+                    messages,
+                    {"reasoning_content": thought},
+                    fresh=("reasoning_content", "content", "tool_calls"),
+                )
+            case CallItem():
+                call = ToolCall(item.call_id, item.name, item.arguments)
+                _go_on(messages, {"tool_calls": [call.as_json]})
+            case CallOutputItem():
+                returned = {"role": "tool", "tool_call_id": item.call_id, "content": _joined(item.output)}
+                messages.append(returned)
+    return messages
+
+
+def chat_of(body: ResponseRequest, messages: Sequence[Json]) -> dict[str, Any]:
+    """The body of the chat completion with these messages, to be validated."""
+    data = body.model_dump(include=set(_AS_THEY_ARE), exclude_unset=True, by_alias=True)
+    system: list[Json] = [{"role": "system", "content": body.instructions}] if body.instructions else []
+    data |= {
+        "messages": [*system, *messages],
+        "max_completion_tokens": body.max_output_tokens,
+        "context_shift": body.truncation == "auto",
+        "response_format": _response_format(body.text.format),
+        "logprobs": body.with_logprobs,
+        "top_logprobs": body.top_logprobs,
+        "reasoning_effort": body.reasoning.effort if body.reasoning else None,
+        "tools": [_tool(tool) for tool in body.tools],
+        "tool_choice": _tool_choice(body.tool_choice),
+    }
+    return {name: value for name, value in data.items() if value is not None}
+
+
+def renamed(error: InvalidRequestError) -> InvalidRequestError:
+    """The error with the field names of the Responses API."""
+    if error.param is None:
+        return error
+    name = error.param
+    for pattern, here in _NAMES:
+        name, found = pattern.subn(here, name)
+        if found:
+            break
+    error.message = error.message.replace(error.param, name)
+    error.param = name
+    return error
+
+
+def _go_on(messages: list[Json], said: Json, fresh: Sequence[str] = ()) -> None:
+    """Add to the assistant's last message, unless it has one of the fields in `fresh`."""
+    last = messages[-1] if messages else {}
+    if last.get("role") != "assistant" or any(name in last for name in fresh):
+        messages.append({"role": "assistant", **said})
+        return
+    calls = [*last.get("tool_calls", ()), *said.get("tool_calls", ())]
+    messages[-1] = {**last, **said, **({"tool_calls": calls} if calls else {})}
+
+
+def _joined(texts: Texts) -> str:
+    return texts if isinstance(texts, str) else "".join(part.text for part in texts)
+
+
+def _tool(tool: FunctionTool) -> dict[str, Any]:
+    return {"type": "function", "function": tool.model_dump(exclude={"type"}, exclude_none=True)}
+
+
+def _tool_choice(choice: str | NamedFunction | AllowedFunctions) -> Any:
+    match choice:
+        case NamedFunction():
+            return _named(choice)
+        case AllowedFunctions():
+            allowed = {"mode": choice.mode, "tools": [_named(one) for one in choice.tools]}
+            return {"type": "allowed_tools", "allowed_tools": allowed}
+        case _:
+            return choice
+
+
+def _named(function: NamedFunction) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": function.name}}
+
+
+def _response_format(asked: TextFormat) -> dict[str, Any] | None:
+    match asked.type:
+        case "text":
+            return None
+        case "json_object":
+            return {"type": "json_object"}
+        case "json_schema":
+            if asked.definition is None:
+                raise InvalidRequestError("text.format.schema: required", param="text.format.schema")
+            schema = {"name": asked.name, "schema": asked.definition, "strict": asked.strict}
+            return {"type": "json_schema", "json_schema": {k: v for k, v in schema.items() if v is not None}}

@@ -1,0 +1,154 @@
+"""The answer to a request to the Responses API, whole or as events."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import orjson
+
+from server.api.answer import Answer
+from server.api.choices import ReplyChoice
+from server.api.engine_requests import Prompted
+from server.api.responses.response_events import Event, Output, new_id
+from server.api.responses.response_request import ResponseRequest
+from server.api.responses.store import StoredResponse
+from server.api.served import Served
+from server.api.statistics import measured
+from server.errors import DuoError
+
+Status = Literal["in_progress", "completed", "incomplete", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """body; messages: the conversation as chat messages, without instructions; asked: the prompt made of
+    both."""
+
+    body: ResponseRequest
+    messages: Sequence[dict[str, Any]]
+    asked: Prompted
+
+
+class ResponseAnswer(Answer):
+    """One reply as one response."""
+
+    def __init__(self, served: Served, turn: Turn, choices: Sequence[ReplyChoice]) -> None:
+        super().__init__(new_id("resp"), choices)
+        self._served = served
+        self._turn = turn
+        self._choice = choices[0]
+        self._created = int(time.time())
+        self._output = Output()
+        self._numbers = itertools.count()
+
+    def _all(self) -> bytes:
+        for _ in self._rest(self._choice):
+            pass
+        return orjson.dumps(self._stored())
+
+    def _opening(self) -> Iterator[bytes]:
+        for type in ("response.created", "response.in_progress"):
+            yield self._told({"type": type, "response": self._response("in_progress")})
+
+    def _news(self, choice: ReplyChoice) -> Iterator[bytes]:
+        return map(self._told, self._rest(choice))
+
+    def _closing(self) -> Iterator[bytes]:
+        response = self._stored()
+        yield self._told({"type": f"response.{response['status']}", "response": response})
+
+    def _failure(self, error: DuoError) -> bytes:
+        for _ in self._output.end("incomplete"):
+            pass
+        failed = {"code": "server_error", "message": error.message}
+        return self._told({"type": "response.failed", "response": self._response("failed", failed)})
+
+    def _remember(self) -> None:
+        self._turn.asked.remember(self._served.history, self._choices)
+
+    def _rest(self, choice: ReplyChoice) -> Iterable[Event]:
+        """Events of what is not told yet."""
+        portion = choice.portion()
+        logprobs = portion.logprobs["content"] if portion.logprobs else ()
+        yield from self._output.feed(portion.pieces, logprobs)
+        if choice.reason is not None:
+            yield from self._output.end(self._ending)
+
+    @property
+    def _ending(self) -> Literal["completed", "incomplete"]:
+        return "incomplete" if self._choice.reason == "length" else "completed"
+
+    def _told(self, event: Event) -> bytes:
+        payload = orjson.dumps({**event, "sequence_number": next(self._numbers)})
+        return b"event: " + event["type"].encode() + b"\ndata: " + payload + b"\n\n"
+
+    def _stored(self) -> dict[str, Any]:
+        """The finished response; kept for later requests if the body says so."""
+        response = self._response(self._ending)
+        body = self._turn.body
+        if body.store:
+            said = self._choice.message
+            reply = {"role": "assistant", "content": said.content, **said.extras}
+            messages = [*self._turn.messages, reply]
+            self._served.responses.put(body.cache_salt or "", StoredResponse(response, messages))
+        return response
+
+    def _response(self, status: Status, error: dict[str, Any] | None = None) -> dict[str, Any]:
+        ended = status in ("completed", "incomplete")
+        incomplete = {"reason": "max_output_tokens"} if status == "incomplete" else None
+        response = {
+            "id": self._id,
+            "object": "response",
+            "created_at": self._created,
+            "status": status,
+            "background": False,
+            "error": error,
+            "incomplete_details": incomplete,
+            **_asked(self._served, self._turn),
+            "output": self._output.items if status != "in_progress" else [],
+            "usage": self._usage() if ended else None,
+        }
+        return response | measured(self._choice.stats()) if ended else response
+
+    def _usage(self) -> dict[str, Any]:
+        stats = self._choice.stats()
+        n_evaluated = stats.n_prompt - stats.n_cached
+        return {
+            "input_tokens": stats.n_prompt,
+            "input_tokens_details": {"cached_tokens": stats.n_cached, "cache_write_tokens": n_evaluated},
+            "output_tokens": stats.n_predicted,
+            "output_tokens_details": {"reasoning_tokens": self._choice.n_reasoning},
+            "total_tokens": stats.n_prompt + stats.n_predicted,
+        }
+
+
+def _asked(served: Served, turn: Turn) -> dict[str, Any]:
+    """The fields of the request that a response repeats."""
+    body = turn.body
+    sampling = turn.asked.requests[0].sampling
+    choice = body.tool_choice
+    form = body.text.format.model_dump(by_alias=True, exclude_none=True)
+    return {
+        "model": served.model.id,
+        "instructions": body.instructions,
+        "previous_response_id": body.previous_response_id,
+        "max_output_tokens": body.max_output_tokens,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_logprobs": body.top_logprobs or 0,
+        "tools": [
+            {"description": None, "parameters": None, "strict": None, **tool.model_dump()}
+            for tool in body.tools
+        ],
+        "tool_choice": choice if isinstance(choice, str) else choice.model_dump(),
+        "parallel_tool_calls": body.parallel_tool_calls,
+        "text": {"format": form},
+        "reasoning": {"effort": body.reasoning.effort if body.reasoning else None, "summary": None},
+        "truncation": body.truncation,
+        "store": body.store,
+        "metadata": body.metadata,
+    }

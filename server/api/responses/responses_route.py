@@ -1,0 +1,81 @@
+"""POST /v1/responses, OpenAI's Responses API, over chat completions. GET and DELETE /v1/responses/{id} for
+stored responses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from server.api.access import salt_of
+from server.api.chat.chat_route import checked
+from server.api.choices import submit
+from server.api.delivery import Json, deliver
+from server.api.engine_requests import generation_requests
+from server.api.incoming import aside, read
+from server.api.responses.request_as_chat import chat_of, messages_of, renamed
+from server.api.responses.response_answer import ResponseAnswer, Turn
+from server.api.responses.response_request import ResponseRequest
+from server.api.responses.store import StoredResponse
+from server.api.served import Served
+from server.errors import InvalidRequestError, NotFoundError
+
+
+async def create(request: Request) -> Response:
+    """Answers with a response, or with a stream of events once the request is admitted."""
+    served: Served = request.state.served
+    body = await read(request, ResponseRequest)
+    messages = [*_before(served, body), *messages_of(body.input)]
+    try:
+        chat = checked(served, chat_of(body, messages))
+        asked = await aside(request, generation_requests, served, chat)
+        choices = submit(served, chat, asked.requests, asked.form)
+    except InvalidRequestError as error:
+        raise renamed(error) from error
+    answer = ResponseAnswer(served, Turn(body, messages, asked), choices)
+    return await deliver(request, answer, stream=body.stream)
+
+
+async def retrieve(request: Request) -> Response:
+    """A stored response."""
+    if request.query_params.get("stream", "false").lower() not in ("false", "0"):
+        raise InvalidRequestError("stream: a response that has ended is told whole", param="stream")
+    return Json(_stored(request).response)
+
+
+async def delete(request: Request) -> Response:
+    """Deletes a stored response; those that continue it stay."""
+    served: Served = request.state.served
+    id = _stored(request).response["id"]
+    served.responses.delete(_salt(request), id)
+    return Json({"id": id, "object": "response", "deleted": True})
+
+
+def _before(served: Served, body: ResponseRequest) -> Sequence[dict[str, Any]]:
+    """The messages of the previous response. Raises NotFoundError."""
+    if body.previous_response_id is None:
+        return ()
+    stored = served.responses.get(body.cache_salt or "", body.previous_response_id)
+    if stored is None:
+        raise NotFoundError(
+            f"Previous response with id '{body.previous_response_id}' not found.",
+            param="previous_response_id",
+            code="previous_response_not_found",
+        )
+    return stored.messages
+
+
+def _stored(request: Request) -> StoredResponse:
+    served: Served = request.state.served
+    id = request.path_params["id"]
+    stored = served.responses.get(_salt(request), id)
+    if stored is None:
+        raise NotFoundError(f"Response with id '{id}' not found.", param="id")
+    return stored
+
+
+def _salt(request: Request) -> str:
+    """The salt of the responses that this request may see."""
+    return salt_of(request, request.query_params.get("cache_salt"))

@@ -1,0 +1,173 @@
+"""POST /rpc: JSON-RPC 2.0."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, TypeAlias
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from server.api import problem
+from server.api.completions.prompts import prompted
+from server.api.delivery import Json, unless_gone
+from server.api.engine_requests import Prompted
+from server.api.incoming import aside, check_model, from_body
+from server.api.rpc.protocol import Call, NoCall, UnknownMethodError, failure, read, refusal, result
+from server.api.rpc.rpc_completions import AsyncCompletion, RpcCompletion
+from server.api.rpc.rpc_params import (
+    CompletionParams,
+    HandleParams,
+    InitParams,
+    TokenizeParams,
+    completion_params,
+    params_of,
+)
+from server.api.served import Served
+from server.api.statistics import shares
+from server.engine.events import DrafterCount
+from server.errors import DuoError
+
+Given: TypeAlias = dict[str, Any] | list[Any]
+Method: TypeAlias = Callable[[Request, Given], Awaitable[Any]]
+
+
+async def answer(request: Request) -> Response:
+    """Carries out the calls of a batch side by side; a client that leaves cancels them. Errors of calls are
+    in their replies, with status 200. 204 if there is no reply."""
+    asked, batch = await from_body(request, read)
+    found = await unless_gone(request, _all(request, asked))
+    replies = [reply for reply in found if reply is not None]
+    if not replies:
+        return Response(status_code=204)
+    return Json(replies if batch else replies[0])
+
+
+async def _all(request: Request, asked: list[Call | NoCall]) -> list[dict[str, Any] | None]:
+    return await asyncio.gather(*(_reply(request, one) for one in asked))
+
+
+async def _reply(request: Request, asked: Call | NoCall) -> dict[str, Any] | None:
+    """None for a notification."""
+    if isinstance(asked, NoCall):
+        return refusal(asked)
+    reply = await _carried_out(request, asked)
+    return None if asked.notified else reply
+
+
+async def _carried_out(request: Request, call: Call) -> dict[str, Any] | None:
+    if call.notified and call.method in GENERATING:
+        return None  # nobody would ever read it
+    try:
+        if call.method not in METHODS:
+            raise UnknownMethodError(f"method: there are {', '.join(METHODS)}")
+        return result(call.id, await METHODS[call.method](request, call.params))
+    except DuoError as error:
+        return failure(call.id, error)
+    except Exception as error:
+        return failure(call.id, problem.defect(f"the method {call.method}", error))
+
+
+async def _init(request: Request, given: Given) -> Any:
+    """Describes the model, which is loaded already."""
+    served: Served = request.state.served
+    check_model(served, params_of(InitParams, given).model)
+    vocabulary, model = served.vocabulary, served.model
+    return {
+        "model": model.id,
+        "description": model.description,
+        "n_ctx": model.n_ctx,
+        "n_params": model.n_params,
+        "n_vocab": vocabulary.size,
+        "bos": vocabulary.bos,
+        "eos": vocabulary.eos,
+        "version": served.fingerprint,
+        "methods": list(METHODS),
+    }
+
+
+async def _poll_system_status(request: Request, _: Given) -> Any:
+    served: Served = request.state.served
+    health = served.state()
+    return {
+        "status": health.status,
+        "slots": {"total": health.slots_total, "busy": health.slots_busy},
+        "queued": health.queued,
+        "async_completions": len(served.handles),
+    }
+
+
+async def _tokenize(request: Request, given: Given) -> Any:
+    served: Served = request.state.served
+    text = params_of(TokenizeParams, given).text
+    tokens = await aside(request, partial(served.vocabulary.tokenize, special=True), text)
+    return {"tokens": tokens, "length": len(tokens)}
+
+
+async def _prompt(request: Request, body: CompletionParams) -> Prompted:
+    [prompt] = await aside(request, prompted, request.state.served, body)
+    return prompt
+
+
+async def _get_completion(request: Request, given: Given) -> Any:
+    served: Served = request.state.served
+    body = completion_params(request, served, given)
+    completion = RpcCompletion(served, body, await _prompt(request, body))
+    try:
+        await completion.follow()
+    finally:
+        completion.cancel()
+    return {**completion.told(), **completion.figures()}
+
+
+async def _async_completion_init(request: Request, given: Given) -> Any:
+    """prompt_stats has the length only: what is cached shows in the last update."""
+    served: Served = request.state.served
+    body = completion_params(request, served, given)
+    prompt = await _prompt(request, body)
+    handle = served.handles.open(lambda: AsyncCompletion(RpcCompletion(served, body, prompt)))
+    return {"handle": handle, "prompt_stats": {"length": len(prompt.requests[0].prompt)}}
+
+
+async def _async_completion_poll(request: Request, given: Given) -> Any:
+    served: Served = request.state.served
+    updates, finished = served.handles.news(params_of(HandleParams, given).handle)
+    return {"completion_updates": updates, "finished": finished}
+
+
+async def _async_completion_cancel(request: Request, given: Given) -> Any:
+    served: Served = request.state.served
+    served.handles.close(params_of(HandleParams, given).handle)
+    return {"cancelled": True}
+
+
+async def _speculative_status(request: Request, _: Given) -> Any:
+    """Counts since the start."""
+    served: Served = request.state.served
+    health, traffic = served.health().as_json(), served.traffic
+    return {
+        "draft_mode": health["draft_mode"],
+        "exactness": health["exactness"],
+        "gate": health["gate"],
+        "drafters": health["drafters"],
+        "steps": traffic.n_steps,
+        "tokens_predicted": traffic.n_predicted,
+        **shares(DrafterCount(traffic.n_drafted, traffic.n_accepted)),
+        "sources": {name: shares(count) for name, count in traffic.sources.items()},
+    }
+
+
+METHODS: dict[str, Method] = {
+    "init": _init,
+    "poll_system_status": _poll_system_status,
+    "tokenize": _tokenize,
+    "get_completion": _get_completion,
+    "async_completion_init": _async_completion_init,
+    "async_completion_poll": _async_completion_poll,
+    "async_completion_cancel": _async_completion_cancel,
+    "speculative_status": _speculative_status,
+}
+GENERATING = ("get_completion", "async_completion_init", "async_completion_poll")
+"""Methods whose results are all that they are good for."""

@@ -1,0 +1,152 @@
+"""GET /slots and POST /slots/{id}?action=save|restore|erase, as llama-server has them.
+
+The engine's part is done on its thread, files are read and written on another one: streams go on meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Annotated, Any
+
+import orjson
+from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from server.api.body import Body
+from server.api.generation_fields import MAX_SALT
+from server.api.incoming import read
+from server.api.served import AskEngine, Served
+from server.cache.named import FullError, NamedFiles, NamedState, fault
+from server.cache.record import CorruptError, ForeignError
+from server.engine.slots import Slot
+from server.errors import DuoError, InvalidRequestError, NotFoundError, NotSupportedError
+
+
+class NoSpaceError(DuoError):
+    """The disk, or its budget, has no room for it (507)."""
+
+    status = 507
+
+
+class FileBody(Body):
+    """What save and restore say: the name of a file in the server's directory of slots, and the salt of the
+    requests that the conversation is shared among."""
+
+    filename: str
+    cache_salt: Annotated[str, Field(max_length=MAX_SALT)] = ""
+
+
+async def list_slots(request: Request) -> Response:
+    """Every place for a conversation in the KV cache. Tells counts, never what was said."""
+    served: Served = request.state.served
+    slots = await _asking(served)(lambda engine: engine.slots.list())
+    return _json([_listed(slot, served.model.n_ctx) for slot in slots])
+
+
+async def act(request: Request) -> Response:
+    """Save a slot to a file, restore it from one, or erase it."""
+    served: Served = request.state.served
+    action = request.query_params.get("action")
+    if action not in ("save", "restore", "erase"):
+        raise InvalidRequestError("action: must be save, restore or erase", param="action")
+    id = _id(request.path_params["id"])
+    if action == "erase":
+        n_erased = await _asking(served)(lambda engine: engine.slots.erase(id))
+        return _json({"id_slot": id, "n_erased": n_erased})
+    if served.slot_files is None:
+        raise NotSupportedError("this server keeps no files: start it with --cache-dir to save slots")
+    perform = _save if action == "save" else _restore
+    return _json(await perform(served, served.slot_files, id, await _parse(request)))
+
+
+async def _save(served: Served, files: NamedFiles, id: int, body: FileBody) -> dict[str, Any]:
+    began = time.perf_counter()
+    tokens, data = await _asking(served)(lambda engine: engine.slots.save(id, body.cache_salt))
+    n_written = await asyncio.to_thread(_write, files, body, tokens, data)
+    return {
+        "id_slot": id,
+        "filename": body.filename,
+        "n_saved": len(tokens),
+        "n_written": n_written,
+        "timings": {"save_ms": _ms_since(began)},
+    }
+
+
+async def _restore(served: Served, files: NamedFiles, id: int, body: FileBody) -> dict[str, Any]:
+    began = time.perf_counter()
+    stored = await asyncio.to_thread(_read, files, body)
+    salt = body.cache_salt
+    await _asking(served)(lambda engine: engine.slots.restore(id, stored.tokens, stored.data, salt))
+    return {
+        "id_slot": id,
+        "filename": body.filename,
+        "n_restored": len(stored.tokens),
+        "n_read": stored.n_read,
+        "timings": {"restore_ms": _ms_since(began)},
+    }
+
+
+def _asking(served: Served) -> AskEngine:
+    if served.ask is None:
+        raise NotSupportedError("this server has no slots")
+    return served.ask
+
+
+async def _parse(request: Request) -> FileBody:
+    body = await read(request, FileBody)
+    if (why := fault(body.filename)) is not None:
+        raise InvalidRequestError(f"filename: {why}", param="filename")
+    return body
+
+
+def _write(files: NamedFiles, body: FileBody, tokens: list[int], data: bytes) -> int:
+    try:
+        return files.write(body.filename, tokens, data, body.cache_salt)
+    except FullError as error:
+        raise NoSpaceError(f"there is no room for {body.filename!r}: {error} (--cache-disk)") from error
+    except OSError as error:
+        raise DuoError(f"{body.filename!r} cannot be written: {error.strerror}") from error
+
+
+def _read(files: NamedFiles, body: FileBody) -> NamedState:
+    try:
+        return files.read(body.filename, body.cache_salt)
+    except FileNotFoundError as error:
+        raise NotFoundError(
+            f"there is no file {body.filename!r}: save a slot first", param="filename"
+        ) from error
+    except (ForeignError, CorruptError) as error:
+        raise InvalidRequestError(
+            f"{body.filename!r} cannot be restored: {error}", param="filename"
+        ) from error
+    except OSError as error:
+        raise DuoError(f"{body.filename!r} cannot be read: {error.strerror}") from error
+
+
+def _id(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise NotFoundError(f"there is no slot {text!r}: slots are numbered from 0", param="id")
+    return int(text)
+
+
+def _listed(slot: Slot, n_ctx: int) -> dict[str, Any]:
+    return {
+        "id": slot.id,
+        "n_ctx": n_ctx,
+        "is_processing": slot.busy,
+        "id_task": slot.session,
+        "n_past": slot.n_past,
+        "n_prompt_tokens": slot.n_prompt,
+        "n_decoded": slot.n_decoded,
+        "speculative": slot.speculative,
+    }
+
+
+def _ms_since(began: float) -> float:
+    return round((time.perf_counter() - began) * 1e3, 3)
+
+
+def _json(body: object) -> Response:
+    return Response(orjson.dumps(body), media_type="application/json")

@@ -1,0 +1,258 @@
+"""Grammars and JSON schemas as constraints, over llguidance."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+from llguidance import TokenizerWrapper as Wrapper
+
+from server.errors import InvalidRequestError
+from server.grammar.gbnf import parse
+from server.grammar.json_schema import MAX_MULTIPLE, Schema, blame, misfit, written
+from server.grammar.lark import as_written, schema_to_lark, to_lark
+from server.grammar.lexing import lex
+from server.grammar.syntax import Budget
+from server.llama.backend import Vocabulary
+
+MAX_REASON = 300  # characters of what llguidance says
+KEPT_VOCABULARIES = 4
+_NO_WAY_ON = "NoExtension"  # not a failure of llguidance: no token of the vocabulary spells what must come
+_BETTER = (
+    ("Unimplemented keys", "this keyword is not supported"),
+    (
+        "oneOf constraints are not supported",
+        "the options of oneOf must exclude each other in a way that shows, by their types or by different "
+        "constants in a required property; or use anyOf",
+    ),
+    ("Unable to determine if regex is empty", "too many patterns have to hold at once"),
+    (
+        "Parser Error: Current row has",
+        "more than 1000 ways to go on at one place: fewer optional properties or alternatives will do",
+    ),
+)
+"""What llguidance says, by its beginning, and how it is told to clients."""
+_PREAMBLE = re.compile(r"^at \d+\(\d+\): (failed to compile JSON schema: )?")
+LIMITS = LLParserLimits(
+    max_items_in_row=1_000,
+    initial_lexer_fuel=1_000_000,
+    step_lexer_fuel=200_000,
+    step_max_items=50_000,
+    max_lexer_states=50_000,
+    max_grammar_size=200_000,
+    precompute_large_lexemes=False,
+    verbose_errors=False,
+)
+"""Of one grammar and of one step. A token may cost this long at worst on a vocabulary of 150k: 0.2 s for a
+grammar that is made to be ambiguous, 10 ms where lexemes are single characters, usually 50 µs."""
+
+
+BASE_BYTES, SOURCE_BYTES, MULTIPLE_BYTES, TOKEN_BYTES = 200_000, 350, 450, 5_000
+"""What a compiled grammar holds: in any case, for each byte of its source, for each state of MAX_MULTIPLE,
+and for each token accepted by its texts. Resident memory was measured with llguidance 1.9.1 and vocabularies
+of 259 and 8,192 tokens: 20 kinds of schemas took 4 to 335 for a byte, usual ones 50 to 130, and up to 4,800
+for a token. Too low by half, the kept grammars hold twice the memory they should."""
+MAX_TOKENS = 20_000  # of all texts of one compiled grammar: its lexer has grown by 100 MB at most then
+
+
+class CompiledGrammar:
+    """Each call begins a text. The texts share what llguidance's lexer works out, so that each makes the next
+    one quicker; it takes memory until all of them have ended."""
+
+    def __init__(self, matcher: LLMatcher, vocabulary: Vocabulary, param: str, source: str) -> None:
+        self._matcher = matcher
+        self.vocabulary, self.param = vocabulary, param
+        self._first_bytes = BASE_BYTES + SOURCE_BYTES * len(source)
+        self._first_bytes += MULTIPLE_BYTES * MAX_MULTIPLE if '"multipleOf"' in source else 0
+        self.n_tokens = 0
+
+    def __call__(self) -> GrammarConstraint:
+        return GrammarConstraint(self._matcher.deep_copy(), self)
+
+    @property
+    def n_bytes(self) -> int:
+        """An estimate of the memory that it holds."""
+        return self._first_bytes + TOKEN_BYTES * self.n_tokens
+
+    @property
+    def worn(self) -> bool:
+        """True if the next text should have a grammar compiled anew."""
+        return self.n_tokens >= MAX_TOKENS
+
+    def check(self, matcher: LLMatcher) -> None:
+        """Raises InvalidRequestError if a text's matcher is beyond LIMITS. If its lexer is, so are those of
+        all other texts, and of those begun later."""
+        try:
+            _check(matcher, self.param)
+        except InvalidRequestError:
+            self.n_tokens = MAX_TOKENS
+            raise
+
+
+def compile_gbnf(vocabulary: Vocabulary, text: str) -> CompiledGrammar:
+    """A grammar in llama.cpp's notation. Takes milliseconds, the first time for a large vocabulary about a
+    second. Raises InvalidRequestError with line and column."""
+    rules = parse(text, vocabulary)
+    lexed = lex(rules, Budget())
+    return _compile(vocabulary, to_lark(lexed, rules), "grammar")
+
+
+def compile_json_schema(
+    vocabulary: Vocabulary, schema: Schema, param: str = "json_schema"
+) -> CompiledGrammar:
+    """JSON texts that the schema describes. Raises InvalidRequestError that names the place within it.
+    param: the field of the request that it is."""
+    written(schema, param)
+    try:
+        return _compile(vocabulary, schema_to_lark(schema), param)
+    except InvalidRequestError:
+        if _fault(schema) is None:
+            raise
+        place, why = blame(schema, _fault)
+        raise misfit(param, place, _better(why)) from None
+
+
+def compile_lark(vocabulary: Vocabulary, text: str, param: str) -> CompiledGrammar:
+    """Rules in llguidance's dialect of Lark, without its options; they begin with `start`. Raises
+    InvalidRequestError with this param."""
+    return _compile(vocabulary, as_written(text), param)
+
+
+def prepare(vocabulary: Vocabulary) -> None:
+    """Do once, at start, what the first grammar would otherwise wait for."""
+    _tokenizer(vocabulary)
+
+
+def _compile(vocabulary: Vocabulary, lark: str, param: str) -> CompiledGrammar:
+    grammar = LLMatcher.grammar_from_lark(lark)
+    matcher = LLMatcher(_tokenizer(vocabulary), grammar, log_level=0, limits=LIMITS)
+    _check(matcher, param)
+    first = matcher.deep_copy()
+    first.compute_bitmask()
+    _check(first, param)
+    _look_ahead(matcher.deep_copy(), param)
+    if first.is_error():
+        raise InvalidRequestError(f"no token of this model can begin what the {param} wants", param=param)
+    return CompiledGrammar(matcher, vocabulary, param, lark)
+
+
+def _look_ahead(matcher: LLMatcher, param: str) -> None:
+    """What every text begins with shall not be what fails: many grammars that are too large only show it
+    after the first brace."""
+    matcher.compute_ff_bytes()
+    tokens = matcher.compute_ff_tokens()
+    matcher.consume_tokens(tokens[: matcher.validate_tokens(tokens)])
+    matcher.compute_bitmask()
+    _check(matcher, param)
+
+
+def _check(matcher: LLMatcher, param: str) -> None:
+    """Raises InvalidRequestError when llguidance gave up: a syntax it does not know, or a limit."""
+    reason = matcher.get_error().strip() if matcher.is_error() else ""
+    if reason and not reason.startswith(_NO_WAY_ON):
+        raise InvalidRequestError(f"the {param} cannot be used: {_better(_sentence(reason))}", param=param)
+
+
+def _fault(schema: Schema) -> str | None:
+    """What llguidance says against a schema, if anything."""
+    reason = LLMatcher.validate_grammar(schema_to_lark(schema), None, limits=LIMITS)
+    return _sentence(reason) if reason else None
+
+
+def _better(why: str) -> str:
+    return next((better for start, better in _BETTER if why.startswith(start)), why)
+
+
+def _sentence(reason: str) -> str:
+    """Without where in our Lark it was found. Of a regular expression: the end, which says what is wrong."""
+    lines = reason.strip().splitlines()
+    text = _PREAMBLE.sub("", lines[0])
+    said = next((line for line in lines if line.startswith("error: ")), None)
+    return (f"{text} {said.removeprefix('error: ')}" if said else text)[:MAX_REASON]
+
+
+class _Pieces:
+    """A vocabulary as llguidance wants to see it."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        ids = range(vocabulary.size)
+        self._vocabulary = vocabulary
+        self.eos_token_id = min(vocabulary.eog) if vocabulary.eos is None else vocabulary.eos
+        self.bos_token_id = vocabulary.bos
+        self.tokens = [vocabulary.piece(id, special=True) for id in ids]
+        self.special_token_ids = [id for id in ids if self.tokens[id] and not vocabulary.piece(id)]
+
+    def __call__(self, text: str) -> list[int]:
+        return self._vocabulary.tokenize(text, special=False)
+
+
+@functools.lru_cache(maxsize=KEPT_VOCABULARIES)
+def _tokenizer(vocabulary: Vocabulary) -> LLTokenizer:
+    """A trie of all tokens: a second for a large vocabulary, so kept."""
+    return LLTokenizer(Wrapper(_Pieces(vocabulary)), eos_token=sorted(vocabulary.eog))
+
+
+class GrammarConstraint:
+    """Implements Constraint. Besides what the protocol says, every method but forced() raises
+    InvalidRequestError when the text has led the grammar to a state beyond LIMITS."""
+
+    def __init__(self, matcher: LLMatcher, grammar: CompiledGrammar) -> None:
+        self._matcher = matcher
+        self._grammar = grammar
+        self._vocabulary = grammar.vocabulary
+        self._ended = False
+        self._mask: npt.NDArray[np.bool_] | None = None
+
+    def allows(self, token: int) -> bool:
+        if self._mask is not None:
+            return bool(self._mask[token])
+        return self.n_allowed((token,)) == 1 or bool(self.mask()[token])
+
+    def mask(self) -> npt.NDArray[np.bool_]:
+        """Read-only; the same array until accept()."""
+        if self._mask is None:
+            self._mask = self._compute_mask()
+            self._mask.flags.writeable = False
+        return self._mask
+
+    def accept(self, token: int) -> None:
+        if self._ended:
+            return
+        self._ended = token in self._vocabulary.eog or not self.allows(token)
+        self._mask = None
+        if not self._ended:
+            self._matcher.consume_token(token)
+            self._grammar.n_tokens += 1
+            self._grammar.check(self._matcher)
+
+    def forced(self) -> tuple[int, ...]:
+        """How the tokeniser splits the text that must follow. Tokens that spell the same are allowed too."""
+        if self._ended:
+            return ()
+        self._matcher.compute_ff_bytes()  # looks for forced text, which the next call splits into tokens
+        tokens = self._matcher.compute_ff_tokens()
+        return tuple(tokens[: self._matcher.validate_tokens(tokens)])
+
+    def n_allowed(self, tokens: Sequence[int]) -> int:
+        if self._ended:
+            return len(tokens)
+        n = self._matcher.validate_tokens(list(tokens))
+        self._grammar.check(self._matcher)
+        if self._matcher.is_stopped():  # nothing but an end, which this call does not count
+            return int(bool(tokens) and tokens[0] in self._vocabulary.eog)
+        return n
+
+    def _compute_mask(self) -> npt.NDArray[np.bool_]:
+        size = self._vocabulary.size
+        if self._ended:
+            return np.ones(size, dtype=np.bool_)
+        bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
+        self._grammar.check(self._matcher)
+        mask = np.unpackbits(bits, count=size, bitorder="little").view(np.bool_)
+        if not mask.any():  # the vocabulary cannot spell what must come
+            mask[list(self._vocabulary.eog)] = True
+        return mask

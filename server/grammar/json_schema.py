@@ -1,0 +1,227 @@
+"""JSON schemas as trees of schemas: what is too much in one, and which part of one is to blame."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from decimal import Decimal
+from typing import Any, Literal, TypeAlias, TypeGuard, cast
+from urllib.parse import quote
+
+from server.errors import InvalidRequestError
+
+Schema: TypeAlias = Mapping[str, Any]
+Path: TypeAlias = tuple[str | int, ...]
+Fault: TypeAlias = Callable[[Schema], str | None]
+
+MAX_CHARACTERS = 1 << 16  # of one schema: the slowest known, of URIs with lengths, takes 2 s to compile
+MAX_TOGETHER = 4 * MAX_CHARACTERS  # of all schemas of a request
+MAX_DEPTH = 120  # llguidance's parser gives up at 128
+MAX_MULTIPLE = 50_000
+"""States of the automata for multipleOf in a request. One schema has as many as the least common multiple of
+its own has, decimal points and final zeros left out. 50,000 take half a second and 20 MB."""
+MAX_BLAME = 200_000
+"""Characters of schemas compiled to find the part that is wrong: up to 5 s for the slowest schemas known."""
+TRY = 1_000  # characters that compile as long as it takes to begin with any part
+
+_NAMED = ("properties", "patternProperties", "dependentSchemas", "$defs", "definitions")
+_LISTED = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
+_SINGLE = (
+    "items",
+    "additionalItems",
+    "unevaluatedItems",
+    "contains",
+    "additionalProperties",
+    "unevaluatedProperties",
+    "propertyNames",
+    "not",
+    "if",
+    "then",
+    "else",
+)
+_HOME = ("$defs", "whole")  # where blame() puts the schema to ask for parts of it
+_REFERENCES = ("Pointer", "Resource", "circular")
+_PATTERNS = ("regex", "regexes")
+
+
+def subschemas(schema: Schema) -> Iterator[tuple[Path, Schema]]:
+    """The schemas directly within this one, and the steps that lead to each."""
+    for keyword, value in schema.items():
+        if keyword in _NAMED and isinstance(value, dict):
+            for name, inner in cast(dict[str, Any], value).items():
+                yield from _one((keyword, name), inner)
+        elif keyword in _LISTED and isinstance(value, list):
+            for i, inner in enumerate(cast(list[Any], value)):
+                yield from _one((keyword, i), inner)
+        elif keyword in _SINGLE:
+            yield from _one((keyword,), value)
+
+
+def _one(steps: Path, value: Any) -> Iterator[tuple[Path, Schema]]:
+    if isinstance(value, dict):
+        yield steps, cast(Schema, value)
+
+
+def written(schema: Schema, param: str) -> str:
+    """As JSON. Raises InvalidRequestError for what would take a compiler too long, too much memory, or its
+    stack. param: the schema's place in the request."""
+    return Allowance().written(schema, param)
+
+
+class Allowance:
+    """What the schemas of one request may have together."""
+
+    def __init__(self) -> None:
+        self._n_characters = 0
+        self._n_states = 0
+
+    def written(self, schema: Schema, param: str) -> str:
+        """As written()."""
+        if depth(schema) > MAX_DEPTH:
+            raise misfit(param, (), f"a schema must not be nested more than {MAX_DEPTH} levels deep")
+        text = json.dumps(schema)
+        if len(text) > MAX_CHARACTERS:
+            raise misfit(param, (), f"a schema may have at most {MAX_CHARACTERS} characters, not {len(text)}")
+        self._n_characters += len(text)
+        if self._n_characters > MAX_TOGETHER:
+            raise misfit(param, (), f"schemas may have at most {MAX_TOGETHER} characters together")
+        self._n_states += _n_states(schema, param, MAX_MULTIPLE - self._n_states)
+        return text
+
+
+def _n_states(schema: Schema, param: str, most: int) -> int:
+    """Of the automaton for its multipleOf, 0 if there is none."""
+    multiple = 1
+    left: list[tuple[Path, Schema]] = [((), schema)]
+    while left:
+        path, one = left.pop()
+        multiple = math.lcm(multiple, _significant(one.get("multipleOf")))
+        if multiple > max(1, most):
+            why = f"the multiples of all schemas must not be above {MAX_MULTIPLE} together"
+            raise misfit(param, (*path, "multipleOf"), why)
+        if (keyword := _leaky(one)) is not None:
+            why = "cannot be kept beside another bound before the next integer: use one that includes"
+            raise misfit(param, (*path, keyword), why)
+        left += [((*path, *steps), inner) for steps, inner in subschemas(one)]
+    return multiple if multiple > 1 else 0
+
+
+def misfit(param: str, path: Path, why: str) -> InvalidRequestError:
+    """This is wrong with this place in the schema that a field of the request brought."""
+    place = ".".join(map(str, (param, *path)))
+    return InvalidRequestError(f"{place}: {why}", param=place)
+
+
+def depth(value: Any) -> int:
+    """Of objects and arrays within each other, counted up to MAX_DEPTH + 1."""
+    level: list[Any] = [value]
+    for n_levels in range(MAX_DEPTH + 1):
+        level = [inner for one in level for inner in _items(one)]
+        if not level:
+            return n_levels
+    return MAX_DEPTH + 1
+
+
+def _items(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return list(cast(dict[str, Any], value).values())
+    return cast(list[Any], value) if isinstance(value, list) else []
+
+
+def _significant(number: Any) -> int:
+    if not _is_number(number):
+        return 1  # for the compiler to refuse
+    digits = Decimal(str(number)).normalize().as_tuple().digits
+    return int("".join(map(str, digits))) or 1
+
+
+def _leaky(schema: Schema) -> str | None:
+    """An exclusive bound which the compiler would let through: an integer, if the other bound is less than 1
+    away on the side away from 0."""
+    lower, upper = _bounds(schema, "Minimum"), _bounds(schema, "Maximum")
+    if "exclusiveMinimum" in schema and any(
+        n == int(n) >= 0 and n < most < n + 1 for n in lower for most in upper
+    ):
+        return "exclusiveMinimum"
+    if "exclusiveMaximum" in schema and any(
+        n == int(n) < 0 and n - 1 < least < n for n in upper for least in lower
+    ):
+        return "exclusiveMaximum"
+    return None
+
+
+def _bounds(schema: Schema, which: Literal["Minimum", "Maximum"]) -> list[float]:
+    values = (schema.get(which.lower()), schema.get(f"exclusive{which}"))
+    return [one for one in values if _is_number(one)]
+
+
+def _is_number(value: Any) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def blame(schema: Schema, fault: Fault) -> tuple[Path, str]:
+    """Where the fault of a schema is: the innermost part that by itself has the fault, with the keyword at
+    its end if the fault names one of that part's. And what the fault is. Asks for MAX_BLAME characters."""
+    whole = _moved(schema)
+    at: Path = ()
+    first = fault(_part(whole, at))
+    if first is None:  # it only shows where the schema really is
+        return at, fault(schema) or ""
+    n_whole = len(json.dumps(schema))
+    left = MAX_BLAME
+
+    def has_it_too(part: tuple[Path, Schema]) -> bool:
+        nonlocal left
+        text = json.dumps(part[1])
+        left -= TRY + (n_whole if '"$ref"' in text else len(text))
+        return left >= 0 and fault(_part(whole, (*at, *part[0]))) == first
+
+    here = schema
+    while inner := next(filter(has_it_too, subschemas(here)), None):
+        at, here = (*at, *inner[0]), inner[1]
+    keyword = _keyword(first, here)
+    return (at if keyword is None else (*at, keyword)), first.replace("/".join(("", *_HOME)), "")
+
+
+def _part(whole: Schema, path: Path) -> Schema:
+    """A schema of its own that means a part of one that has moved."""
+    home, name = _HOME
+    return {"$ref": f"#{_pointer((*_HOME, *path))}", home: {name: whole}}
+
+
+def _pointer(path: Path) -> str:
+    """A JSON pointer, as the fragment of a URI."""
+    return "".join("/" + quote(str(step).replace("~", "~0").replace("/", "~1"), safe="$") for step in path)
+
+
+def _moved(schema: Schema) -> Schema:
+    """The same, with references to its own parts by pointers made to hold where _part() puts it."""
+    moved = {key: _copied(value) if key in (*_NAMED, *_LISTED) else value for key, value in schema.items()}
+    target = moved.get("$ref")
+    if isinstance(target, str) and (target == "#" or target.startswith("#/")):
+        moved["$ref"] = f"#{_pointer(_HOME)}{target[1:]}"
+    for (keyword, *place), inner in subschemas(schema):
+        if place:
+            moved[str(keyword)][place[0]] = _moved(inner)
+        else:
+            moved[str(keyword)] = _moved(inner)
+    return moved
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, dict):
+        return dict(cast(dict[str, Any], value))
+    return list(cast(list[Any], value)) if isinstance(value, list) else value
+
+
+def _keyword(fault: str, schema: Schema) -> str | None:
+    for word in re.findall(r"[$\w]+", fault):
+        if word in _REFERENCES and "$ref" in schema:
+            return "$ref"
+        if word in _PATTERNS and "pattern" in schema:
+            return "pattern"
+        if word in schema:
+            return word
+    return None

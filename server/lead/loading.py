@@ -1,0 +1,169 @@
+"""Load the models of a lead by its settings."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from server.errors import BackendError, StartupError
+from server.flags import n_cores
+from server.lead.recollection import keep, of_model, recall
+from server.llama.backend import Batch
+from server.llama.embedder import MOST_TOKENS, LlamaEmbedder
+from server.llama.hub import fetch, source
+from server.llama.library import default_cells
+from server.llama.llamacpp import LlamaBackend
+from server.llama.model_settings import downloaded
+from server.llama.options import MAX_SEQS, LlamaOptions
+from server.llama.shapes import measure
+from server.settings import LeadSettings
+from server.speculation.sources.draft_model import DraftModel
+from server.speculation.wire.presence import misfit, vocabulary_card
+
+logger = logging.getLogger("duo.lead")
+
+WARM_UP_ROWS = 32  # as of a short prompt; then one row, as of a step
+
+S = TypeVar("S", bound=LeadSettings)
+
+
+def prepared(settings: S) -> S:
+    """The settings with downloaded files instead of repositories, and the text of a chat template instead of
+    its file. Raises StartupError."""
+    settings = downloaded(settings)
+    changes: dict[str, object] = {}
+    if settings.hf_repo_draft is not None:
+        if settings.draft_model is not None:
+            raise StartupError("--draft-model and --hf-repo-draft both name a model: give one of them")
+        path = fetch(source(settings.hf_repo_draft, flag="--hf-repo-draft"))
+        changes |= {"draft_model": path, "hf_repo_draft": None}
+    if settings.chat_template_file is not None:
+        if settings.chat_template is not None:
+            raise StartupError("--chat-template and --chat-template-file both name one: give one of them")
+        text = _read(settings.chat_template_file)
+        changes |= {"chat_template": text, "chat_template_file": None}
+    return settings.model_copy(update=changes)
+
+
+def _read(template: Path) -> str:
+    try:
+        return template.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise StartupError(f"--chat-template-file: {template} cannot be read as text ({error})") from error
+
+
+def load_target(settings: LeadSettings, n_threads: int) -> LlamaBackend:
+    """The target model with room for all slots. Raises StartupError."""
+    if settings.stable_width > settings.batch_size:
+        width = settings.stable_width
+        raise StartupError(f"--stable-width {width} needs at least --batch-size {width}")
+    path, most = settings.model, settings.parallel
+    return LlamaBackend(
+        settings.options(
+            path,
+            n_cells=settings.ctx_size or default_cells(path, most, settings.weights, settings.rope),
+            n_seqs=n_places(settings) * leaves_of(settings),  # see docs/adr/0003
+            n_threads=n_threads,
+        )
+    )
+
+
+@contextmanager
+def remembering(backend: LlamaBackend) -> Generator[None]:
+    """Keep over restarts how long decodes of few rows take (server/llama/tiles.py). Raises StartupError."""
+    tiles = backend.tiles
+    if tiles is None:
+        yield
+        return
+    what = of_model(backend.options)
+    tiles.recall(recall("tiles", what))
+    try:
+        yield
+    finally:
+        keep("tiles", what, tiles.memory())
+
+
+def load_draft(
+    stack: ExitStack, settings: LeadSettings, path: Path, target: LlamaBackend
+) -> DraftModel | None:
+    """The model that drafts between steps; None if it is the bundled one and its vocabulary does not fit.
+    Raises StartupError if that of another one does not."""
+    draft = LlamaBackend(
+        LlamaOptions(
+            model_path=path,
+            n_cells=default_cells(path, settings.parallel),
+            n_seqs=settings.parallel,
+            n_threads=settings.draft_threads or n_cores(),
+            weights=settings.draft_weights,
+        )
+    )
+    stack.enter_context(closing(draft))
+    if reason := misfit(vocabulary_card(target.vocab), vocabulary_card(draft.vocab)):
+        if settings.draft_model is None:
+            logger.info("  draft    none: the bundled draft model does not fit (%s)", reason)
+            return None
+        raise StartupError(f"{path} cannot draft for {settings.model}: {reason}")
+    logger.info("  draft    %s (%s), in this process", draft.name, draft.description)
+    with ThreadPoolExecutor(1) as aside:  # see lead.py
+        one_shape = draft.overlaps and aside.submit(_change_costs, draft).result()
+    return DraftModel(draft, distributions=settings.verify == "rejection", one_shape=one_shape)
+
+
+def _change_costs(draft: LlamaBackend) -> bool:
+    """True if a decode takes longer when it has another number of rows than the one before."""
+    try:
+        return measure(draft, (1, 2)).change_costs
+    except BackendError as error:
+        logger.warning("the draft model could not be measured: %s", error.message)
+        return False
+
+
+def load_embedder(stack: ExitStack, settings: LeadSettings, target: LlamaBackend) -> LlamaEmbedder | None:
+    """The target's weights in a context of their own, or another model; None without --embeddings. Takes half
+    the threads, so that replies go on. Raises StartupError."""
+    if not settings.embeddings and settings.embedding_model is None:
+        return None
+    other, n_threads = settings.embedding_model, max(1, target.options.n_threads // 2)
+    if other is None:
+        options = replace(target.options, n_cells=MOST_TOKENS, n_threads=n_threads)
+    else:
+        options = LlamaOptions(other, MOST_TOKENS, 1, n_threads=n_threads, weights=settings.draft_weights)
+    model = target.model if other is None else None
+    embedder = LlamaEmbedder(options, pooling=settings.pooling, model=model)
+    stack.enter_context(closing(embedder))
+    logger.info(
+        "  embeds   %s, %d dimensions, up to %d tokens", embedder.name, embedder.n_embd, embedder.n_ctx
+    )
+    return embedder
+
+
+def leaves_of(settings: LeadSettings) -> int:
+    """Most leaves of one session's tree. Each needs a sequence, of which llama.cpp has MAX_SEQS."""
+    return max(1, min(settings.leaves, MAX_SEQS // n_places(settings)))
+
+
+def n_places(settings: LeadSettings) -> int:
+    """Conversations in the KV cache: half as many again as slots, so that a side request evicts none."""
+    return settings.parallel + max(1, settings.parallel // 2)
+
+
+def describe(backend: LlamaBackend, n_threads: int) -> str:
+    return (
+        f"{backend.name} ({backend.description}, {backend.n_params / 1e6:.1f}M parameters, "
+        f"context {backend.n_ctx}, {n_threads} threads)"
+    )
+
+
+def warm_up(backend: LlamaBackend) -> None:
+    """Decode something and forget it, on the thread that will decode, so that no request waits for its slow
+    first decodes."""
+    for n_rows in (min(WARM_UP_ROWS, backend.n_batch), 1):
+        rows = Batch()
+        rows.extend(0, 0, [0] * n_rows, 1)
+        backend.decode(rows)
+        backend.trim(0, 0)

@@ -1,0 +1,52 @@
+"""Measurements of this machine, kept in files between runs. A lost one is measured again."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import platform
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from server.llama.options import LlamaOptions
+
+logger = logging.getLogger("duo")
+
+
+def recall(kind: str, what: Sequence[object]) -> Any:
+    """The value that keep() had for this kind and `what` on this machine, or None."""
+    try:
+        return orjson.loads(_path(kind, what).read_bytes())
+    except (OSError, ValueError):
+        return None
+
+
+def keep(kind: str, what: Sequence[object], value: Any) -> None:
+    """value: JSON. Logs if it cannot be written."""
+    path = _path(kind, what)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside = path.with_suffix(f".{os.getpid()}")
+        aside.write_bytes(orjson.dumps(value))
+        aside.replace(path)
+    except OSError as error:
+        logger.info("%s are not remembered: %s", kind, error)
+
+
+def of_model(options: LlamaOptions) -> tuple[object, ...]:
+    """The files and options that measurements of a model depend on. Raises StartupError."""
+    statuses = [(path.name, path.stat()) for path in options.files]
+    files = [(name, status.st_size, int(status.st_mtime)) for name, status in statuses]
+    return *files, options.costs, version("llama-cpp-python")
+
+
+def _path(kind: str, what: Sequence[object]) -> Path:
+    machine = platform.node(), platform.machine(), platform.processor(), os.cpu_count()
+    key = hashlib.sha256(repr((*machine, *what)).encode()).hexdigest()[:16]
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(root) / "duo" / f"{kind}-{key}.json"

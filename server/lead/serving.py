@@ -1,0 +1,143 @@
+"""Puts together what the routes of a lead serve."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+
+from server.api.prompt_work import PromptWork
+from server.api.served import (
+    DrafterHealth,
+    Embedding,
+    ExactnessHealth,
+    GateHealth,
+    Health,
+    ModelCard,
+    Served,
+)
+from server.cache.named import NamedFiles
+from server.engine.thread import EngineThread
+from server.grammar.compiler import Compiler
+from server.lead.recollection import of_model, recall
+from server.lead.site import Site
+from server.lead.tiers import MIB, fingerprint
+from server.llama.backend import Vocabulary
+from server.llama.embedder import LlamaEmbedder
+from server.llama.embedding_worker import EmbeddingWorker
+from server.llama.library import LoadedModel
+from server.llama.llamacpp import LlamaBackend
+from server.settings import LeadSettings
+from server.speculation.speculator import Speculator
+from server.text.room import Room
+from server.text.template import ChatTemplate
+
+
+def served_by(
+    settings: LeadSettings, site: Site, backend: LlamaBackend, engine: EngineThread, proposer: Speculator
+) -> Served:
+    vocabulary = backend.vocab
+    card = _card(settings.name, settings.model, backend.model, backend.n_ctx)
+    probed = recall("probe", of_model(backend.options))
+    exactness = ExactnessHealth(settings.exactness, settings.stable_width, probed)
+    return Served(
+        engine,
+        vocabulary,
+        ChatTemplate(
+            settings.chat_template or backend.chat_template,
+            room=Room(backend.n_ctx, vocabulary.longest),
+            bos=_special(vocabulary, vocabulary.bos),
+            eos=_special(vocabulary, vocabulary.eos),
+        ),
+        replace(card, note=settings.note, aliases=settings.names[1:]),
+        settings.sampling,
+        lambda: _health(settings, site, engine, proposer, exactness),
+        f"duo-{version('duo')}",
+        grammars=Compiler(vocabulary),
+        ask=engine.ask,
+        slot_files=_slot_files(settings, backend),
+        prompt_work=PromptWork(settings.max_queued),
+        seed=None if settings.seed < 0 else settings.seed,
+        max_tokens=settings.predict if settings.predict > 0 else None,
+    )
+
+
+def _health(
+    settings: LeadSettings,
+    site: Site,
+    engine: EngineThread,
+    proposer: Speculator,
+    exactness: ExactnessHealth,
+) -> Health:
+    return Health(
+        status="stuck" if engine.stuck() else "draining" if engine.draining else "ok",
+        slots_total=settings.parallel,
+        slots_busy=engine.engine.n_active,
+        queued=engine.engine.n_waiting,
+        step_python_us=engine.engine.step_overhead_us(),
+        drafters=_drafters(proposer),
+        exactness=exactness,
+        draft_mode="async" if site.draft_model is None else "sync",
+        gate=GateHealth(
+            round(proposer.throughput.value, 1),
+            _milliseconds(proposer.costs.table()),
+            proposer.widths.best,
+            _milliseconds(proposer.widths.steady),
+        ),
+    )
+
+
+def _milliseconds(seconds: Mapping[int, float]) -> dict[str, float]:
+    return {str(rows): round(value * 1e3, 3) for rows, value in seconds.items()}
+
+
+def embedding_by(stack: ExitStack, embedder: LlamaEmbedder, lead: ModelCard) -> Embedding:
+    """The stack ends its thread. lead: the card of the generating model."""
+    worker = stack.enter_context(closing(EmbeddingWorker(embedder)))
+    if embedder.path.name == lead.file:
+        return Embedding(worker, lead)
+    return Embedding(worker, _card(embedder.name, embedder.path, embedder.model, embedder.n_ctx))
+
+
+def _card(id: str, path: Path, model: LoadedModel, n_ctx: int) -> ModelCard:
+    return ModelCard(
+        id,
+        int(time.time()),
+        n_ctx,
+        model.n_params,
+        model.description,
+        file=path.name,
+        n_vocab=model.n_vocab,
+        n_bytes=model.n_bytes,
+        quantization=model.quantization,
+    )
+
+
+def _slot_files(settings: LeadSettings, backend: LlamaBackend) -> NamedFiles | None:
+    if settings.cache_dir is None:
+        return None
+    return NamedFiles(
+        settings.cache_dir / "slots",
+        budget_bytes=settings.cache_disk << MIB,
+        fingerprint=fingerprint(backend.options),
+    )
+
+
+def _drafters(proposer: Speculator) -> list[DrafterHealth]:
+    return [
+        DrafterHealth(
+            record.presence.id,
+            record.presence.model,
+            "refused" if record.refusal else "accepted",
+            record.refusal,
+            dict(record.counts),
+        )
+        for record in proposer.drafters()
+    ]
+
+
+def _special(vocabulary: Vocabulary, token: int | None) -> str:
+    return "" if token is None else vocabulary.piece(token, special=True).decode(errors="replace")

@@ -1,0 +1,221 @@
+"""The lead process, put together: model, bus, engine, HTTP. Start-up reads from top to bottom."""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import secrets
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from importlib.metadata import version
+
+import uvloop
+from rich.console import Console
+
+from server.api.app import create_app, create_waiting_app
+from server.api.served import Health, Served
+from server.api.traffic import Traffic
+from server.cache.snapshots import Snapshots
+from server.engine.engine import Engine
+from server.engine.scheduler import Limits
+from server.engine.thread import Bounds, EngineThread, Observer
+from server.errors import StartupError
+from server.flags import n_cores
+from server.lead.calibration import remembered, steady_widths
+from server.lead.listening import Door, DrainingServer, answering, configured, door_of
+from server.lead.loading import (
+    describe,
+    leaves_of,
+    load_draft,
+    load_embedder,
+    load_target,
+    prepared,
+    remembering,
+    warm_up,
+)
+from server.lead.recollection import of_model
+from server.lead.serving import embedding_by, served_by
+from server.lead.site import Site, open_socket
+from server.lead.tiers import open_snapshots, pace_of
+from server.llama.llamacpp import LlamaBackend
+from server.settings import LeadSettings
+from server.speculation.gating.costs import StepCosts
+from server.speculation.gating.widths import Widths
+from server.speculation.policy import Policy
+from server.speculation.sources.remote import RemoteDrafters
+from server.speculation.speculator import Speculator
+from server.speculation.wire.presence import Presence, vocabulary_card
+from server.speculation.wire.redis_client import check
+from server.speculation.wire.streams import RedisBus
+from server.terminal.console import LogConsole, log_to
+from server.terminal.reply_printer import ReplyPrinter
+
+logger = logging.getLogger("duo.lead")
+
+AHEAD = 2  # drafters draft up to this many times draft_max past the committed tokens
+GIL_SWITCH_S = 0.0005  # how long the HTTP loop may keep the engine thread waiting after a decode
+RECALLED = 64  # conversations on disk whose exact tokens are known from the start
+
+
+def serve(settings: LeadSettings) -> int:
+    """duo serve: a lead, alone or with the drafters of --redis. Raises StartupError."""
+    with closing(open_socket(settings.host, settings.port)) as listener:
+        if settings.redis:
+            check(settings.redis)
+        settings = prepared(settings)
+        sync = settings.draft_mode == "sync" or (settings.draft_mode == "auto" and not settings.redis)
+        draft = settings.draft_model if sync else None
+        if settings.draft_mode == "sync" and draft is None:
+            raise StartupError("--draft-mode sync needs a draft model: give a GGUF file with --draft-model")
+        if settings.verify == "rejection" and draft is None:
+            raise StartupError("--verify rejection is for --draft-mode sync: other drafts would bias it")
+        return run_lead(settings, Site(listener, settings.redis, settings.threads or n_cores(), draft))
+
+
+def run_lead(settings: LeadSettings, site: Site) -> int:
+    """Load the model, serve until stopped, and leave nothing behind. Returns the exit status."""
+    console = LogConsole(highlight=False)
+    log_to(console, settings.log_format)
+    if settings.log_format == "json" and settings.print != "none":
+        raise StartupError("--print is for people: give it with --log-format text only")
+    door = door_of(settings)
+    sys.setswitchinterval(GIL_SWITCH_S)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
+    with ExitStack() as stack:
+        waiting = create_waiting_app(Health("loading", settings.parallel, 0, 0, 0.0), door.edge)
+        with answering(site.listener, waiting, door.tls):
+            backend = _load(stack, settings, site)
+            proposer = _speculator(stack, settings, site, backend)
+            embedder = load_embedder(stack, settings, backend)
+            stack.enter_context(remembering(backend))  # not what was just decoded to measure this machine
+        snapshots = open_snapshots(settings, backend, lambda: engine.command(lambda _: None))
+        if snapshots is not None:
+            stack.callback(snapshots.close)
+        traffic = Traffic()
+        engine = EngineThread(
+            _engine_maker(settings, backend, proposer, snapshots),
+            n_ctx=backend.n_ctx,
+            observers=[*_observers(settings, console, backend), traffic],
+            max_queued=settings.max_queued,
+            bounds=Bounds(settings.max_tokens or None, settings.request_timeout or None),
+            profile=settings.profile,
+        )
+        proposer.overlap(engine.hand_over)
+        engine.command(lambda _: warm_up(backend))
+        _announce(site, door)
+        served = replace(served_by(settings, site, backend, engine, proposer), traffic=traffic)
+        if embedder is not None:
+            served = replace(served, embedding=embedding_by(stack, embedder, served.model))
+        if snapshots is not None:
+            served = _with_snapshots(served, snapshots, door)
+        uvloop.run(_serve_http(engine, served, site.listener, door))
+    logger.info("duo has ended")
+    return 0
+
+
+def _load(stack: ExitStack, settings: LeadSettings, site: Site) -> LlamaBackend:
+    logger.info("duo %s: loading %s", version("duo"), settings.model)
+    began = time.perf_counter()
+    backend = stack.enter_context(closing(load_target(settings, site.n_threads)))
+    seconds = time.perf_counter() - began
+    logger.info("  model    %s in %.1f s", describe(backend, site.n_threads), seconds)
+    return backend
+
+
+def _with_snapshots(served: Served, snapshots: Snapshots, door: Door) -> Served:
+    """With their counters, and with the exact tokens of conversations on disk."""
+    served = replace(served, cached=snapshots.counters)
+    for salt in (caller.salt() for caller in door.edge.access.callers):
+        served.history.recall(snapshots.conversations(salt, most=RECALLED), salt)
+    return served
+
+
+async def _serve_http(engine: EngineThread, served: Served, listener: socket.socket, door: Door) -> None:
+    app = create_app(served, door.edge)
+    server = DrainingServer(configured(app, door.tls, door.bounds), engine, grace_s=door.grace_s)
+    engine.start()
+    try:
+        await server.serve(sockets=[listener])
+    finally:
+        await engine.stop()
+
+
+def _speculator(stack: ExitStack, settings: LeadSettings, site: Site, backend: LlamaBackend) -> Speculator:
+    """All sources of drafts: a draft model in this process, drafters on the bus, and lookups."""
+    inline = None
+    if site.draft_model is not None:
+        inline = load_draft(stack, settings, site.draft_model, backend)
+    remote = _join_bus(stack, settings, site, backend) if site.redis_url else None
+    if inline is None and remote is None:
+        logger.info("  drafters none: no --redis was given, and no --draft-model")
+    policy = Policy(
+        max_rows=settings.parallel + 2 * settings.draft_max,
+        leaves=leaves_of(settings) if backend.can_trim else 1,
+        lookup=settings.lookup and settings.verify == "exact",
+        gate=settings.gate,
+        by_rejection=settings.verify == "rejection",
+        again=not backend.can_trim,
+    )
+    known: dict[int, float] = {}
+    steady: dict[int, float] = {}
+    if settings.draft_max:
+        what = of_model(backend.options)
+        # On a thread that ends: OpenMP keeps threads for each thread that decodes, and with more of them than
+        # cores, those of the engine would sleep at every barrier.
+        with ThreadPoolExecutor(1) as aside:
+            known = aside.submit(remembered, backend, policy.max_rows, what).result()
+            steady = aside.submit(steady_widths, backend, settings.draft_max + 1, policy.max_rows).result()
+    costs = StepCosts(policy.max_rows, known)
+    return Speculator(policy, remote=remote, inline=inline, costs=costs, widths=Widths(steady))
+
+
+def _join_bus(stack: ExitStack, settings: LeadSettings, site: Site, backend: LlamaBackend) -> RemoteDrafters:
+    id = f"{platform.node()}-{os.getpid()}-{secrets.token_hex(3)}"
+    card = vocabulary_card(backend.vocab)
+    own = Presence(id, "lead", settings.name, version("duo"), card, settings.parallel)
+    bus = stack.enter_context(closing(RedisBus(str(site.redis_url), settings.pool, own)))
+    remote = RemoteDrafters(bus, own, max_ahead=AHEAD * settings.draft_max)
+    bus.start(remote)
+    return remote
+
+
+def _engine_maker(
+    settings: LeadSettings, backend: LlamaBackend, proposer: Speculator, snapshots: Snapshots | None
+) -> Callable[[Observer], Engine]:
+    limits = Limits(
+        n_batch=backend.n_batch,
+        draft_max=settings.draft_max,
+        leaves=leaves_of(settings),
+        stable_width=settings.stable_width,
+        exactness=settings.exactness,
+        by_rejection=settings.verify == "rejection",
+    )
+
+    def make(emit: Observer) -> Engine:
+        engine = Engine(backend, proposer, emit, n_slots=settings.parallel, limits=limits)
+        if snapshots is not None:
+            engine.save_to(snapshots, pace_of(backend.options))
+        return engine
+
+    return make
+
+
+def _observers(settings: LeadSettings, console: Console, backend: LlamaBackend) -> list[Observer]:
+    if settings.print == "none":
+        return []
+    return [ReplyPrinter(console, backend.vocab, show_rejected=settings.print == "all")]
+
+
+def _announce(site: Site, door: Door) -> None:
+    host, port = site.listener.getsockname()[:2]
+    scheme = "http" if door.tls is None else "https"
+    url = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+    logger.info("  page     %s", url)
+    logger.info("  API      %s/v1", url)

@@ -1,0 +1,107 @@
+"""The tiers below a lead's KV cache, as its settings say."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+
+from server.cache.files import DiskTier
+from server.cache.snapshots import Snapshots
+from server.engine.residence import Kept
+from server.errors import StartupError
+from server.lead.recollection import keep, of_model, recall
+from server.llama.llamacpp import LlamaBackend
+from server.llama.options import LlamaOptions
+from server.settings import LeadSettings
+
+logger = logging.getLogger("duo.cache")
+
+PART = 1 << 20  # bytes of each end of a model's file that identify it
+MIB = 20  # bits
+SHARE = 4  # a quarter of free memory: drafters, other programs and the page cache need the rest
+UNKNOWN_FREE = 8192 << MIB  # bytes where the system does not say: gives 2 GiB, two long conversations of 8B
+PROC, GROUPS = Path("/proc"), Path("/sys/fs/cgroup")
+
+
+def open_snapshots(
+    settings: LeadSettings, backend: LlamaBackend, on_ready: Callable[[], None]
+) -> Snapshots | None:
+    """None if memory and disk are off. on_ready: see Snapshots. Raises StartupError."""
+    memory_bytes = memory_budget(settings.cache_ram, backend)
+    if not memory_bytes and settings.cache_dir is None:
+        return None
+    disk = None
+    if settings.cache_dir is not None:
+        try:
+            disk = DiskTier(
+                settings.cache_dir,
+                budget_bytes=settings.cache_disk << MIB,
+                fingerprint=fingerprint(backend.options),
+            )
+        except OSError as error:
+            raise StartupError(
+                f"cannot keep conversations in {settings.cache_dir} ({error.strerror}): choose another "
+                "directory with --cache-dir"
+            ) from error
+    logger.info("  cache    %d MiB of host memory", memory_bytes >> MIB)
+    snapshots = Snapshots(memory_bytes=memory_bytes, disk=disk, on_ready=on_ready, partial=backend.can_trim)
+    if settings.cache_dir is not None:
+        n_found = snapshots.counters().disk_snapshots
+        logger.info("  cache    %s, %d conversations there", settings.cache_dir, n_found)
+    return snapshots
+
+
+def memory_budget(wanted: int | None, backend: LlamaBackend) -> int:
+    """Bytes of host memory for conversations. wanted: MiB; None: free memory / SHARE, less weights that are
+    evaluated where their file is mapped, since the pages of files count as free."""
+    if wanted is not None:
+        return wanted << MIB
+    weights = backend.options.weights
+    mapped = backend.n_bytes if weights.mmap and not weights.mlock and not backend.overlaps else 0
+    return max(0, free_memory() - mapped) // SHARE
+
+
+def free_memory() -> int:
+    """Bytes that this process may still take, by Linux's meminfo and the limit of its cgroup (version 2)."""
+    try:
+        free = _numbers(PROC / "meminfo")["MemAvailable:"] << 10
+    except (OSError, KeyError):
+        return UNKNOWN_FREE
+    try:
+        lines = (PROC / "self/cgroup").read_text().splitlines()
+        group = GROUPS / next(line for line in lines if line.startswith("0::")).removeprefix("0::").strip("/")
+        limit = int((group / "memory.max").read_text())
+        return min(free, limit - _numbers(group / "memory.stat")["anon"])
+    except (OSError, KeyError, ValueError, StopIteration):
+        return free  # no such limit
+
+
+def _numbers(path: Path) -> dict[str, int]:
+    """Numbers by name, from a file with both in each line."""
+    lines = (line.split() for line in path.read_text().splitlines())
+    return {words[0]: int(words[1]) for words in lines if len(words) > 1 and words[1].isdigit()}
+
+
+def pace_of(options: LlamaOptions) -> Kept:
+    """Keeps the MoveCosts of a model on this machine. Raises StartupError."""
+    what = of_model(options)
+    return Kept(lambda: recall("pace", what), lambda memory: keep("pace", what, memory))
+
+
+def fingerprint(options: LlamaOptions) -> str:
+    """All that a saved state depends on: files of model and adapters (by size and both ends), options, and
+    llama.cpp's version. Raises StartupError."""
+    files = "/".join(_digest(path) for path in options.files)
+    return f"{files}/{options.numerics}/{version('llama-cpp-python')}"
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        file.seek(0)
+        head = file.read(PART)
+        file.seek(max(0, size - PART))
+        return f"{size}-{hashlib.sha256(head + file.read(PART)).hexdigest()}"

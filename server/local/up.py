@@ -1,0 +1,63 @@
+"""duo up: everything on one machine: an embedded Redis, drafters as children, and the lead."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+from server.errors import StartupError
+from server.flags import n_cores
+from server.lead.loading import prepared
+from server.lead.site import Site, open_socket
+from server.lead.startup import run_lead
+from server.llama.library import free_memory_of_gpus
+from server.llama.parts import parts
+from server.local.children import Child, drafter
+from server.local.embedded import EmbeddedServer
+from server.local.placement import Machine, Placement, place
+from server.settings import BUNDLED_DRAFT, UpSettings
+from server.speculation.wire.redis_client import check
+
+
+def up(settings: UpSettings) -> int:
+    """Run until stopped; returns the exit status. Raises StartupError."""
+    settings = prepared(settings)
+    if settings.draft_model and not settings.draft_model.is_file():
+        raise StartupError(f"no model file at {settings.draft_model}: give a GGUF file with --draft-model")
+    with ExitStack() as stack:
+        listener = stack.enter_context(open_socket(settings.host, settings.port))
+        url = settings.redis or stack.enter_context(EmbeddedServer()).url
+        if settings.redis:
+            check(url)
+        draft = settings.draft_model or BUNDLED_DRAFT
+        machine = Machine(n_cores(), free_memory_of_gpus())
+        placement = place(settings, machine, _size(draft), _size(settings.model))
+        if settings.verify == "rejection" and not placement.sync:
+            raise StartupError("--verify rejection is for --draft-mode sync: other drafts would bias it")
+        for i in range(0 if placement.sync else settings.drafters):
+            stack.enter_context(closing(_drafter(settings, placement, url, i)))
+        if placement.target_gpu is not None:
+            alone = {"split_mode": "none", "main_gpu": placement.target_gpu}
+            settings = settings.model_copy(update=alone)
+        # A small draft model is idle most of the time, so the lead takes all cores unless --threads is given.
+        inside = draft if placement.sync else None
+        return run_lead(settings, Site(listener, url, settings.threads or machine.n_cores, inside))
+
+
+def _size(model: Path) -> int:
+    """Bytes of all parts of its file. Raises StartupError."""
+    return sum(part.stat().st_size for part in parts(model))
+
+
+def _drafter(settings: UpSettings, placement: Placement, url: str, i: int) -> Child:
+    name, gpus = f"drafter-{i + 1}", placement.draft_gpus
+    flags = ["--redis", url, "--pool", settings.pool, "--name", name]
+    flags += ["--threads", str(placement.threads)]
+    if settings.draft_model:
+        flags += ["--model", str(settings.draft_model)]
+    if placement.gpu_layers is not None:
+        flags += ["--gpu-layers", str(placement.gpu_layers)]
+    if gpus:
+        flags += ["--split-mode", "none", "--main-gpu", str(gpus[i % len(gpus)])]
+    devices = settings.draft_devices
+    return drafter(name, flags, {} if devices is None else {"CUDA_VISIBLE_DEVICES": devices})

@@ -1,0 +1,117 @@
+"""How often a source's guesses are accepted, by the confidence it gave them. Pure.
+
+Every guess at a position that gets committed is counted, verified or not: the committed token says whether it
+was right. So a source that lies stops costing rows within a few tokens, and one that the gate shuts out gets
+in again once it guesses well, without a row spent on finding out.
+
+Texts differ more than sources do. So each session has rates of its own, which begin as those of all sessions
+together and then follow this one.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from server.estimators import Mean
+
+_BOUNDS = (26, 51, 77, 102, 128, 153, 179, 204, 230, 243, 250, 256)
+_BUCKET = [next(i for i, bound in enumerate(_BOUNDS) if c < bound) for c in range(256)]
+SURE = 230
+"""Confidence (of 255) from which a guess counts as a sure one: nine in ten."""
+
+# Observations: a text shows its rates within a line. Off by two: twice, a lying source costs rows for four
+# guesses more; half, one unlucky guess shuts a good source out.
+WORD, EXPERIENCE = 4, 4  # that a source's own confidence counts for, and the rates of all sessions
+# Observations: a session changes its subject within some lines, a source hardly ever. Off by two: half, rates
+# scatter by 6 points instead of 4; twice, a change of subject is noticed after 128 guesses.
+WINDOW, LONG_WINDOW = 64, 512  # that count in a session, and in all of them together
+TRUST = 0.9  # of a source's confidence, before anything is known: models are a little too sure of themselves
+MEAN = 0.7  # how often a source is right, before anything is known; forgotten after WORD guesses
+MAX_SOURCES = 1024  # remembered at once, agreeing ones as sources of their own: about 2 MB
+
+
+class Outlook(NamedTuple):
+    """What the next guess of a source is likely to be: a share of guesses, and how often these are right."""
+
+    share: float
+    acceptance: float
+
+
+class _Source:
+    __slots__ = ("best", "buckets", "n_best", "n_right", "share_sure", "sure", "unsure")
+
+    def __init__(self, like: _Source | None, window: int) -> None:
+        """like: what rates begin as, None: at what is assumed."""
+        self.n_best = self.n_right = 0
+        if like is None:
+            middles = [(low + high) / 510 for low, high in zip((0, *_BOUNDS), _BOUNDS, strict=False)]
+            self.buckets = [Mean(TRUST * middle, WORD, window) for middle in middles]
+            self.best, self.share_sure = Mean(MEAN, WORD, window), Mean(0.5, WORD, window)
+            self.sure, self.unsure = Mean(TRUST, WORD, window), Mean(0.5, WORD, window)
+        else:
+            self.buckets = [_begin(rate, window) for rate in like.buckets]
+            self.best, self.share_sure = _begin(like.best, window), _begin(like.share_sure, window)
+            self.sure, self.unsure = _begin(like.sure, window), _begin(like.unsure, window)
+
+    def observe_best(self, sure: bool, hit: bool) -> None:
+        self.n_best += 1
+        self.n_right += hit
+        self.best.observe(hit)
+        self.share_sure.observe(sure)
+        (self.sure if sure else self.unsure).observe(hit)
+
+
+def _begin(like: Mean, window: int) -> Mean:
+    return Mean(like.value, min(like.count, EXPERIENCE), window)
+
+
+class Acceptance:
+    """Rates by source name. Confidences are bytes: probability times 255."""
+
+    def __init__(self, parent: Acceptance | None = None) -> None:
+        """parent: the rates of all sessions: these begin as they are, and both learn. None: this is them."""
+        self._parent = parent
+        self._window = WINDOW if parent else LONG_WINDOW
+        self._sources: dict[str, _Source] = {}
+
+    def observe(self, source: str, confidence: int, hit: bool) -> None:
+        """A guess of this source at a committed position, and whether it was right."""
+        bucket = _BUCKET[confidence]
+        self._known(source).buckets[bucket].observe(hit)
+        if self._parent is not None:
+            self._parent._known(source).buckets[bucket].observe(hit)
+
+    def observe_best(self, source: str, confidence: int, hit: bool) -> None:
+        """Whether the guess that this source was surest of was right."""
+        sure = confidence >= SURE
+        self._known(source).observe_best(sure, hit)
+        if self._parent is not None:
+            self._parent._known(source).observe_best(sure, hit)
+
+    def probability(self, source: str, confidence: int) -> float:
+        """That a guess is right, given that everything before it is."""
+        return self._known(source).buckets[_BUCKET[confidence]].value
+
+    def mean(self, source: str) -> float:
+        """That this source's best guess is right, given that everything before it is."""
+        return self._known(source).best.value
+
+    def score(self, source: str) -> tuple[int, int]:
+        """At how many committed positions it had a guess, and at how many its best one was right."""
+        known = self._known(source)
+        return known.n_best, known.n_right
+
+    def outlook(self, source: str) -> tuple[Outlook, Outlook]:
+        """Its next best guess: sure, or not."""
+        known = self._known(source)
+        share = known.share_sure.value
+        return Outlook(share, known.sure.value), Outlook(1.0 - share, known.unsure.value)
+
+    def _known(self, source: str) -> _Source:
+        known = self._sources.get(source)
+        if known is None:
+            if len(self._sources) >= MAX_SOURCES:
+                self._sources.clear()
+            like = self._parent._known(source) if self._parent else None
+            known = self._sources[source] = _Source(like, self._window)
+        return known

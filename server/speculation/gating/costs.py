@@ -1,0 +1,157 @@
+"""Seconds of a decode by its rows and by cells in use, learned from every step. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from server.estimators import Mean
+
+SLOPE = 0.05  # of one row's time: what a row costs where nothing wider was measured
+# Steps of one width. Off by two: half, a third of a step's scatter stays in the curve instead of a quarter,
+# and widths flicker; twice, a machine that became slower is noticed after 20 steps of each width.
+WINDOW = 10
+OUTLIER = (
+    0.3  # of the mean: most that a step counts above or below it. Twice: one interruption moves it by 6%
+)
+SURPRISE = 1.5  # times the expected: most that a first step of a width is believed; it may be disturbed
+OPTIMISM = (
+    0.9  # of what calibration said. 1: widths that calibration overrates are never tried; 0.8: too often
+)
+STALE = 256  # steps after which a width is worth another look: some seconds
+REFRESH = 8  # steps between two looks at the table, which takes about as long as a step's other decisions
+
+
+class _Timing(Mean):
+    """Seconds of steps of one width; `last` is the number of the latest of them."""
+
+    __slots__ = ("_first", "last")
+
+    def __init__(self, first: float, believed: float, now: int) -> None:
+        """first: of the first step; believed: as much of that as is believed."""
+        super().__init__(believed, 2, WINDOW)
+        self._first, self.last = first, now
+
+    def take(self, seconds: float, now: int) -> None:
+        """Of the first two, the quicker one counts."""
+        if self._first:
+            self.value, self._first = min(seconds, self._first), 0.0
+            self.count += 1
+        else:
+            self.observe(min(max(seconds, (1 - OUTLIER) * self.value), (1 + OUTLIER) * self.value))
+        self.last = now
+
+
+class StepCosts:
+    """Seconds per decode for 1 to max_rows rows. Contexts fall into buckets that double from 256 cells on."""
+
+    def __init__(self, max_rows: int, calibrated: Mapping[int, float] | None = None) -> None:
+        """calibrated: seconds by rows as measured at start, for widths that no step has had yet."""
+        self._max_rows = max_rows
+        self._calibrated = {r: s for r, s in (calibrated or {}).items() if 0 < r <= max_rows}
+        self._buckets: dict[int, dict[int, _Timing]] = {}
+        self._curves: dict[int, tuple[int, list[float]]] = {}  # bucket: when made, seconds
+        self._now = 0
+
+    def observe(self, rows: int, n_cells: int, seconds: float) -> None:
+        """A decode of `rows` rows, with n_cells cells in use, took `seconds`."""
+        self._now += 1
+        if not 0 < rows <= self._max_rows or seconds <= 0.0:
+            return
+        timings = self._buckets.setdefault(_bucket(n_cells), {})
+        timing = timings.get(rows)
+        if timing is None:
+            # a first step may be disturbed, and a width that looks slow is not tried again
+            expected = self.curve(n_cells)[rows] if timings else 0.0
+            timings[rows] = _Timing(seconds, min(seconds, SURPRISE * expected or seconds), self._now)
+        else:
+            timing.take(seconds, self._now)
+
+    def curve(self, n_cells: int) -> list[float]:
+        """Seconds for 0 … max_rows rows, never falling. All zero before the first observation."""
+        bucket = _bucket(n_cells)
+        made, curve = self._curves.get(bucket, (-REFRESH, []))
+        if self._now - made >= REFRESH:
+            curve = self._make(bucket)
+            self._curves[bucket] = self._now, curve
+        return curve
+
+    def knows(self, rows: int) -> bool:
+        """Whether this width was ever measured, with any context."""
+        known = rows in self._calibrated or any(rows in timings for timings in self._buckets.values())
+        return known or rows > self._max_rows
+
+    def is_stale(self, rows: int, n_cells: int) -> bool:
+        """Whether this width was not measured lately."""
+        timing = self._buckets.get(_bucket(n_cells), {}).get(rows)
+        return timing is None or self._now - timing.last > STALE
+
+    def table(self) -> dict[int, float]:
+        """Seconds by rows as far as measured, for the smallest context measured. Safe from any thread."""
+        buckets = list(self._buckets)  # a list at once, as below: the engine's thread adds to both dicts
+        seen = list(self._buckets[min(buckets)].items()) if buckets else []
+        return dict(sorted((self._calibrated | {rows: timing.value for rows, timing in seen}).items()))
+
+    def _make(self, bucket: int) -> list[float]:
+        seen = {rows: timing.value for rows, timing in self._buckets.get(bucket, {}).items()}
+        elsewhere = self._elsewhere(bucket)
+        if not seen and not elsewhere:
+            return [0.0] * (self._max_rows + 1)
+        if not elsewhere:
+            curve = _interpolated(sorted(seen.items()), self._max_rows)
+        else:
+            curve = _interpolated(sorted(elsewhere.items()), self._max_rows)
+            if seen:
+                _correct(curve, sorted(seen.items()))
+        for rows in range(self._max_rows - 1, 0, -1):  # what costs more than something wider can be padded
+            curve[rows] = min(curve[rows], curve[rows + 1])
+        return curve
+
+    def _elsewhere(self, bucket: int) -> dict[int, float]:
+        """Seconds by rows from the nearest other context, or as calibrated. Calibrated widths count as a
+        little quicker: trying one once costs little, never trying it may cost much."""
+        found = {rows: OPTIMISM * seconds for rows, seconds in self._calibrated.items() if rows > 1}
+        if 1 in self._calibrated:
+            found[1] = self._calibrated[1]
+        for other in sorted(self._buckets, key=lambda b: -abs(b - bucket)):
+            if other != bucket:
+                found |= {rows: timing.value for rows, timing in self._buckets[other].items()}
+        return found
+
+
+def _bucket(n_cells: int) -> int:
+    return (n_cells >> 8).bit_length()
+
+
+def _interpolated(known: list[tuple[int, float]], max_rows: int) -> list[float]:
+    """Straight lines between known widths; SLOPE per row beyond them."""
+    first_rows, first = known[0]
+    single = first / (1 + SLOPE * (first_rows - 1))
+    curve = [0.0]
+    points = iter(known)
+    left, right = (1, single), next(points, None)
+    for rows in range(1, max_rows + 1):
+        while right is not None and right[0] < rows:
+            left, right = right, next(points, None)
+        if right is None:
+            curve.append(left[1] + SLOPE * single * (rows - left[0]))
+        elif right[0] == rows:
+            curve.append(right[1])
+        else:
+            share = (rows - left[0]) / (right[0] - left[0])
+            curve.append(left[1] + share * (right[1] - left[1]))
+    return curve
+
+
+def _correct(curve: list[float], seen: list[tuple[int, float]]) -> None:
+    """Scale the curve so that it goes through `seen`, with ratios interpolated in between."""
+    ratios = [(rows, seconds / curve[rows]) for rows, seconds in seen if curve[rows] > 0.0]
+    points = iter(ratios[1:])
+    left, right = ratios[0], next(points, None)
+    for rows in range(1, len(curve)):
+        while right is not None and rows >= right[0]:
+            left, right = right, next(points, None)
+        if right is None or rows <= left[0]:
+            curve[rows] *= left[1]
+        else:
+            share = (rows - left[0]) / (right[0] - left[0])
+            curve[rows] *= left[1] + share * (right[1] - left[1])

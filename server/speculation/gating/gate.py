@@ -1,0 +1,114 @@
+"""Is a guess worth its row? Pure decisions from measured costs, acceptance and the current rate.
+
+The server makes `rate` tokens per second, so a step that takes dt longer costs rate · dt tokens elsewhere. To
+take whatever gains more maximises tokens per second in the long run (renewal reward; Dinkelbach's parametric
+form). `seconds[k]` is the measured time of a decode of k rows, with all its steps, so that widths snap to
+what the machine does well."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def choose(
+    seconds: Sequence[float],
+    n_rows: int,
+    offers: Sequence[Sequence[float]],
+    rate: float,
+    again: Sequence[int] = (),
+) -> list[int]:
+    """How many of each session's guesses to verify beside n_rows rows that are decoded anyway.
+
+    offers[i]: for each guess of session i, parents first, the probability that it is reached and right. One
+    budget: the k most probable guesses of all sessions, for the k that gains most; at most len(seconds) - 1
+    rows. again[i]: how many of the n_rows rows are session i's; given where a wrong guess has the right rows
+    of its session evaluated again.
+    """
+    counts = [0] * len(offers)
+    ranked = sorted([(-probability, i) for i, offer in enumerate(offers) for probability in offer])
+    best, gained, spent = 0, 0.0, seconds[min(n_rows, len(seconds) - 1)]
+    most, lost = 0.0, _Lost(again)
+    for k, ((negative, i), cost) in enumerate(zip(ranked, seconds[n_rows + 1 :], strict=False), start=1):
+        gained -= negative
+        gain = gained - rate * (cost - spent)
+        if again:
+            lost.guess(i, -negative)
+            gain -= rate * _extra_s(seconds, len(again), lost.n_rows)
+        if gain > most:
+            best, most = k, gain
+    for _, i in ranked[:best]:
+        counts[i] += 1
+    return counts
+
+
+class _Lost:
+    """Rows that the next step is expected to evaluate again."""
+
+    def __init__(self, n_pending: Sequence[int]) -> None:
+        self._n_pending = n_pending
+        self._chains = [(0, 0.0)] * len(n_pending)  # guesses so far, and the sum of their probabilities
+        self._n_rows = [0.0] * len(n_pending)
+
+    def guess(self, session: int, probability: float) -> None:
+        """One more guess at the end of its session's chain, which is all right with this probability. If not,
+        the pending rows and those before the first wrong guess are evaluated again."""
+        n, total = self._chains[session]
+        self._chains[session] = n + 1, total + probability
+        self._n_rows[session] = self._n_pending[session] * (1.0 - probability) + total - n * probability
+
+    @property
+    def n_rows(self) -> float:
+        return sum(self._n_rows)
+
+
+def _extra_s(seconds: Sequence[float], n_rows: int, n_more: float) -> float:
+    """Seconds that n_more rows add to n_rows; interpolated, and extrapolated beyond the last."""
+    last = len(seconds) - 1
+    base = seconds[min(n_rows, last)]
+    if n_rows + n_more >= last:
+        return seconds[last] * max(1.0, (n_rows + n_more) / last) - base
+    below = int(n_rows + n_more)
+    share = n_rows + n_more - below
+    return seconds[below] + share * (seconds[below + 1] - seconds[below]) - base
+
+
+def with_losses(seconds: Sequence[float], n_rows: int, n_sessions: int, acceptance: float) -> list[float]:
+    """`seconds` plus, beyond n_rows, the time to evaluate rows again after a chain of guesses of which each
+    is right with probability `acceptance`."""
+    curve, lost, path = list(seconds), _Lost([n_rows]), 1.0
+    for k in range(n_rows + 1, len(curve)):
+        path *= acceptance
+        lost.guess(0, path)
+        curve[k] += _extra_s(seconds, n_sessions, lost.n_rows)
+    return curve
+
+
+def worth_drafting(
+    seconds: Sequence[float],
+    n_rows: int,
+    path: float,
+    outlook: Sequence[tuple[float, float]],
+    td_s: float,
+    rate: float,
+) -> bool:
+    """Whether the draft model in the lead makes one more guess after a path with probability `path`, whose
+    rows are in n_rows already.
+
+    outlook: kinds of next guesses, as (how likely, how often right). A guess costs td_s, and its row only if
+    it is verified. Looks as far ahead as rows go, as if all later guesses were like the next one: where costs
+    have steps, four rows may pay although one does not.
+    """
+    worth, wanted = 0.0, rate * td_s
+    for share, acceptance in outlook:
+        most, gained, probability = 0.0, 0.0, path
+        for k in range(1, len(seconds) - n_rows):
+            probability *= acceptance
+            gained += probability
+            extra_s = (k - 1) * td_s + seconds[n_rows + k] - seconds[n_rows]
+            most = max(most, gained - rate * extra_s)
+            if worth + share * most > wanted:
+                return True
+            if probability < 0.05:
+                break
+        worth += share * most
+    return False

@@ -1,0 +1,235 @@
+"""Guesses past the committed tokens of one session, merged from all sources into one scored tree.
+
+Every place in the tree has a chain hash, so a draft may continue the committed tokens, an earlier guess, or a
+place that the lead has passed: what still agrees with the committed tokens is grafted.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from server.engine.proposer import NOTHING, ROOT, Proposal
+from server.speculation.gating.acceptance import Acceptance
+from server.speculation.wire.messages import Draft, chain_next
+
+MAX_NODES = 512  # of one tree: a drafter that floods is cut off here
+
+AND = " & "  # between the names of sources that agree
+
+Grafted: TypeAlias = Literal["fresh", "late", "stale", "full"]
+
+
+@dataclass(slots=True)
+class _GuessNode:
+    token: int
+    position: int  # index in the sequence of the token after this one
+    chain: int
+    source: str  # several that agree are a source of their own, called by all their names
+    confidence: int  # probability times 255 given its parent, by the surest source
+    children: dict[int, _GuessNode] = field(default_factory=dict[int, "_GuessNode"])
+
+    @property
+    def first_source(self) -> str:
+        return self.source.partition(AND)[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """Guesses to choose from, best first: the first n are a tree for every n. probabilities[i]: that guess i
+    is reached and right."""
+
+    tokens: list[int]
+    parents: list[int]
+    sources: list[str]
+    probabilities: list[float]
+
+    def take(self, n: int) -> Proposal:
+        """The n best."""
+        if not n:
+            return NOTHING
+        return Proposal(tuple(self.tokens[:n]), tuple(self.parents[:n]), tuple(self.sources[:n]))
+
+
+@dataclass(frozen=True, slots=True)
+class OfferBounds:
+    """limit: nodes; p_min: least path probability; sources: which may guess, None: any; allows: which paths
+    from the root a grammar allows, None: any."""
+
+    limit: int
+    leaves: int = 3
+    p_min: float = 0.0
+    sources: Callable[[str], bool] | None = None
+    allows: Callable[[Sequence[int]], bool] | None = None
+
+
+class ScoredTree:
+    """One session's tree of target token ids. Not thread-safe."""
+
+    def __init__(self, position: int, chain: int) -> None:
+        """position: committed tokens; chain: the hash after them."""
+        self._start = position
+        self._chains = [chain]  # after start, start + 1, … committed tokens
+        self._committed: list[int] = []
+        self._root = _GuessNode(ROOT, position, chain, "", 255)
+        self._places = {chain: self._root}
+
+    @property
+    def position(self) -> int:
+        return self._root.position
+
+    @property
+    def chain(self) -> int:
+        return self._root.chain
+
+    def graft(self, draft: Draft) -> Grafted:
+        """Add a draft's guesses for uncommitted positions.
+
+        'fresh': its base is in the tree; 'late': its base is behind, the rest was kept or is already
+        committed; 'stale': it disagrees with what was committed, or its base is unknown; 'full': cut off."""
+        if draft.base < self.position:
+            return self._graft_late(draft)
+        place = self._places.get(draft.chain)
+        if place is None or place.position != draft.base:
+            return "stale"
+        places: list[_GuessNode | None] = []
+        for token, above, confidence in zip(draft.tokens, draft.parents, draft.confidences, strict=True):
+            parent = place if above == ROOT else places[above]
+            places.append(parent and self._grow(parent, token, draft.drafter, confidence))
+        return "full" if None in places else "fresh"
+
+    def _graft_late(self, draft: Draft) -> Grafted:
+        """Walk the draft along the committed tokens; graft the part below the root that agrees."""
+        at = draft.base - self._start
+        if at < 0 or self._chains[at] != draft.chain:
+            return "stale"
+        agreed: list[int | _GuessNode | None] = []  # a committed position, a node of the tree, or neither
+        for i, token in enumerate(draft.tokens):
+            parent = draft.base if draft.parents[i] == ROOT else agreed[draft.parents[i]]
+            if isinstance(parent, int) and parent < self.position:
+                agrees = self._committed[parent - self._start] == token
+                agreed.append(parent + 1 if agrees else None)
+            else:
+                above = self._root if isinstance(parent, int) else parent
+                agreed.append(above and self._grow(above, token, draft.drafter, draft.confidences[i]))
+        return "late" if any(a is not None for a in agreed) else "stale"
+
+    def _grow(self, parent: _GuessNode, token: int, source: str, confidence: int) -> _GuessNode | None:
+        """The child with this token, new or guessed before. None when the tree is full."""
+        node = parent.children.get(token)
+        if node is not None:
+            node.confidence = max(node.confidence, confidence)
+            if node.source != source and source not in node.source.split(AND):
+                node.source = AND.join(sorted([*node.source.split(AND), source])) if node.source else source
+            return node
+        if len(self._places) > MAX_NODES:
+            return None
+        chain = chain_next(parent.chain, token)
+        node = _GuessNode(token, parent.position + 1, chain, source, confidence, {})
+        parent.children[token] = node
+        self._places[chain] = node
+        return node
+
+    def guess(self, source: str, tokens: Sequence[int], confidences: Sequence[int]) -> None:
+        """Graft a chain of guesses that follows the committed tokens."""
+        node: _GuessNode | None = self._root
+        for token, confidence in zip(tokens, confidences, strict=True):
+            node = self._grow(node, token, source, confidence)
+            if node is None:
+                return
+
+    def branch(self, path: Sequence[int], source: str, token: int, confidence: int) -> None:
+        """Graft one guess after `path`, a path of the tree from its root."""
+        node: _GuessNode | None = self._root
+        for step in path:
+            node = node.children.get(step) if node else None
+        if node is not None:
+            self._grow(node, token, source, confidence)
+
+    def commit(self, tokens: Sequence[int], acceptance: Acceptance) -> None:
+        """Move the root along these tokens, learn from the guesses beside them, and forget those."""
+        root = self._root
+        for token in tokens:
+            if root.children:
+                _learn(acceptance, root.children.values(), token)
+            child = root.children.get(token)
+            if child is None:
+                child = _GuessNode(token, root.position + 1, chain_next(root.chain, token), "", 255, {})
+            root = child
+            self._committed.append(token)
+            self._chains.append(root.chain)
+        if root is not self._root:
+            self._root = root
+            self._places = {root.chain: root}
+            below = list(root.children.values())
+            while below:
+                node = below.pop()
+                self._places[node.chain] = node
+                if node.children:
+                    below += node.children.values()
+
+    @property
+    def n_below(self) -> int:
+        """Guesses that follow the committed tokens directly."""
+        return len(self._root.children)
+
+    def offer(self, acceptance: Acceptance, wanted: OfferBounds) -> Offer:
+        """The most probable tree of at most `limit` guesses, in descending order of path probability."""
+        tokens, parents, sources, probabilities = list[int](), list[int](), list[str](), list[float]()
+        heap: list[_Ranked] = []
+        _push(heap, self._root, (1.0, ROOT), acceptance, wanted)
+        branched, n_leaves = set[int](), 0
+        while heap and len(tokens) < wanted.limit:
+            negative, _, parent, node = heapq.heappop(heap)
+            new_leaf = parent in branched or not tokens
+            if new_leaf and n_leaves == wanted.leaves:
+                continue
+            if wanted.allows and not wanted.allows(_path(tokens, parents, parent, node.token)):
+                continue
+            n_leaves += new_leaf
+            branched.add(parent)
+            tokens.append(node.token)
+            parents.append(parent)
+            sources.append(node.first_source)
+            probabilities.append(-negative)
+            if node.children:
+                _push(heap, node, (-negative, len(tokens) - 1), acceptance, wanted)
+        return Offer(tokens, parents, sources, probabilities)
+
+
+_Ranked: TypeAlias = tuple[float, int, int, _GuessNode]  # minus its path probability, chain, parent, itself
+
+
+def _push(
+    heap: list[_Ranked], node: _GuessNode, at: tuple[float, int], acceptance: Acceptance, wanted: OfferBounds
+) -> None:
+    """Put the children of a node on the heap. at: the node's path probability and its index."""
+    path, index = at
+    for child in node.children.values():
+        probability = path * acceptance.probability(child.source, child.confidence)
+        if probability >= wanted.p_min and (wanted.sources is None or wanted.sources(child.source)):
+            heapq.heappush(heap, (-probability, child.chain, index, child))  # chains differ
+
+
+def _learn(acceptance: Acceptance, guesses: Collection[_GuessNode], token: int) -> None:
+    """Learn from all guesses for one position, where `token` was committed. A source's general rate counts
+    its surest guess only: its alternatives are for the case that this one is wrong."""
+    surest: dict[str, _GuessNode] = {}
+    for guess in guesses:
+        acceptance.observe(guess.source, guess.confidence, guess.token == token)
+        for source in guess.source.split(AND) if AND in guess.source else (guess.source,):
+            if source not in surest or surest[source].confidence < guess.confidence:
+                surest[source] = guess
+    for source, guess in surest.items():
+        acceptance.observe_best(source, guess.confidence, guess.token == token)
+
+
+def _path(tokens: list[int], parents: list[int], parent: int, token: int) -> list[int]:
+    """From the root to a token below this parent."""
+    path = [token]
+    while parent != ROOT:
+        path.append(tokens[parent])
+        parent = parents[parent]
+    return path[::-1]

@@ -1,0 +1,163 @@
+"""A draft model inside the lead, over a Backend of its own: guesses between steps, never during one."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from server.cache.prefix import PrefixCache, Reuse, common_prefix
+from server.errors import BackendError
+from server.estimators import Median
+from server.llama.backend import Backend, Batch, Logits
+from server.sampling.draft_token import DraftToken, guess
+from server.sampling.draw import distribution
+from server.sampling.params import SamplingParams
+
+logger = logging.getLogger("duo.drafters")
+
+# Guesses whose median time counts. Off by two: 7, four in a row that were disturbed pass for usual; 30, a
+# longer context shows after 15 guesses.
+RECENT = 15
+
+
+@dataclass(slots=True)
+class _CachedPath:
+    """tokens: n_committed committed ones, then guesses; the first n_kv of them are in the sequence."""
+
+    seq: int
+    tokens: list[int]
+    n_committed: int
+    n_kv: int
+    sampling: SamplingParams
+    n_dropped: int
+
+
+class DraftModel:
+    """Implements InlineDrafter. Draws with the lead's sampling and noise, so it guesses the draw itself."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        distributions: bool = False,
+        one_shape: bool = False,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """distributions: each guess comes with the distribution it was sampled from. one_shape: a change of
+        width costs more than a row (docs/adr/0010)."""
+        self._backend = backend
+        self._most_rows = 1 if one_shape else 2  # of a session's own guess and the token after it
+        self._distributions = distributions
+        self._clock = clock
+        self._cache = PrefixCache(backend.n_seqs, partial=True)
+        self._paths: dict[int, _CachedPath] = {}
+        self._failed = not backend.can_trim  # a path that was not confirmed must be forgettable
+        if self._failed:
+            advice = "recurrent models draft in a process of their own only: --draft-mode async"
+            logger.warning("%s is not used: %s", backend.name, advice)
+        self._td = Median(RECENT)
+        self._meanwhile: Callable[[], None] | None = None
+
+    @property
+    def td_s(self) -> float:
+        return self._td.value
+
+    def follow(
+        self, session: int, tokens: Sequence[int], sampling: SamplingParams, salt: str, n_dropped: int = 0
+    ) -> None:
+        path = self._paths.get(session)
+        if path is None:
+            reuse = self._cache.take(list(tokens), salt=salt)
+            if reuse is not None:
+                path = _CachedPath(reuse.seq, list(tokens), len(tokens), reuse.length, sampling, n_dropped)
+                self._begin(path, reuse)
+                self._paths[session] = path
+            return
+        start = path.n_committed
+        new = list(tokens[start:])
+        agreed = start + common_prefix(path.tokens[start:], new)
+        path.tokens[agreed:] = new[agreed - start :]
+        del path.tokens[len(tokens) :]
+        path.n_committed = len(tokens)
+        self._trim(path, min(agreed, len(tokens) - 1))
+
+    def guess(self, sessions: Sequence[int], *, second: bool) -> list[DraftToken | None]:
+        if self._failed:
+            return [None] * len(sessions)
+        if self._meanwhile is not None and not self._backend.overlaps:
+            self._meanwhile()
+        began = self._clock()
+        paths = [self._ready(session) for session in sessions]
+        ready = [path for path in paths if path is not None]
+        try:
+            caught_up = self._catch_up(ready)
+            guesses = self._extend(ready, second) if ready else []
+        except BackendError as error:
+            logger.warning("the draft model failed and is not used any more: %s", error.message)
+            self._failed = True
+            return [None] * len(sessions)
+        if ready and not caught_up:
+            self._td.observe(self._clock() - began)
+        made = iter(guesses)
+        return [path and next(made) for path in paths]
+
+    def overlap(self, work: Callable[[], None]) -> None:
+        self._meanwhile = work
+
+    def close(self, session: int, *, keep: bool) -> None:
+        path = self._paths.pop(session, None)
+        if path is not None:
+            self._trim(path, min(path.n_kv, path.n_committed) if keep and not self._failed else 0)
+            self._cache.release(path.seq, path.tokens[: path.n_kv])
+
+    def _begin(self, path: _CachedPath, reuse: Reuse) -> None:
+        if reuse.source != reuse.seq:
+            self._backend.trim(reuse.seq, 0)
+            if reuse.length:
+                self._backend.copy(reuse.source, reuse.seq, 0, reuse.length)
+        self._trim(path, reuse.length)
+
+    def _trim(self, path: _CachedPath, length: int) -> None:
+        path.n_kv = min(path.n_kv, length)
+        self._backend.trim(path.seq, path.n_kv)
+
+    def _ready(self, session: int) -> _CachedPath | None:
+        """The session's path, if one more guess fits the context and the KV cache; evicts for it."""
+        path = self._paths.get(session)
+        if path is None or len(path.tokens) >= self._backend.n_ctx:
+            return None
+        held = sum([len(other.tokens) + 1 for other in self._paths.values()])
+        while held + self._cache.n_cells > self._backend.n_cells:
+            evicted = self._cache.evict()
+            if evicted is None:
+                return None
+            self._backend.trim(evicted.seq, 0)
+        return path
+
+    def _catch_up(self, paths: Sequence[_CachedPath]) -> bool:
+        """Evaluate all pending tokens but those of the next decode. Returns whether there were any."""
+        worked = False
+        for path in paths:
+            while (n := len(path.tokens) - 1 - path.n_kv) >= self._most_rows:
+                worked = True
+                batch = Batch()
+                rows = path.tokens[path.n_kv : path.n_kv + min(n, self._backend.n_batch)]
+                batch.extend(path.seq, path.n_kv, rows, int(n == 1))  # as the next decode, if it is of one
+                self._backend.decode(batch)
+                path.n_kv += len(rows)
+        return worked
+
+    def _extend(self, paths: Sequence[_CachedPath], second: bool) -> list[DraftToken]:
+        batch = Batch(meanwhile=self._meanwhile)
+        for path in paths:
+            batch.extend(path.seq, path.n_kv, path.tokens[path.n_kv :], 1)
+            path.n_kv = len(path.tokens)
+        logits = self._backend.decode(batch)
+        return [self._take(path, row, second) for path, row in zip(paths, logits, strict=True)]
+
+    def _take(self, path: _CachedPath, row: Logits, second: bool) -> DraftToken:
+        guessed = guess(row, path.sampling, len(path.tokens) + path.n_dropped, second=second)
+        path.tokens.append(guessed.token)
+        return guessed._replace(drafted=distribution(row, path.sampling)) if self._distributions else guessed

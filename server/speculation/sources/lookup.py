@@ -1,0 +1,218 @@
+"""Guesses without a model: text that repeats itself, other recent texts, or what the client expects. Pure.
+
+What followed the last occurrence of the last few tokens is likely to follow again. A guess costs
+microseconds, so the lead makes it between two steps, where nothing remote arrives in time.
+
+A guess here is (tokens, confidences): confidences[i] is the estimated probability of tokens[i] given that all
+before it are right, measured per length of the match. None of the classes is thread-safe.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from server.estimators import Mean
+
+LookupGuess: TypeAlias = tuple[list[int], list[float]]
+
+MIN_NGRAM, MAX_NGRAM = 2, 4  # tokens: one says next to nothing; longer matches are found by following
+MAX_LENGTH = 32  # tokens: longer matches are no surer
+POOL_TOKENS = 100_000  # kept of other texts: about 30 MB with the index
+PRIOR = 4  # guesses that the assumed hit rate counts for. Off by two: as WORD in acceptance.py
+MEMORY = 48  # guesses of one length that count. Off by two: as WINDOW in acceptance.py
+
+
+class HitRates:
+    """How often a guess after a match of each length was right, recent guesses counting more."""
+
+    def __init__(self) -> None:
+        assumed = [length / (length + 2.0) for length in range(MAX_LENGTH + 1)]
+        self._rates = [Mean(rate, PRIOR, MEMORY) for rate in assumed]
+
+    def record(self, length: int, hit: bool) -> None:
+        self._rates[length].observe(hit)
+
+    def after(self, length: int, n: int) -> list[float]:
+        """The rates of n guesses in a row, the first after a match of this length."""
+        rates = [rate.value for rate in self._rates[length : length + n]]
+        return rates + rates[-1:] * (n - len(rates))
+
+
+class LookupPool:
+    """An index over the latest texts of other sessions; forgets the oldest when it is full."""
+
+    def __init__(self, max_tokens: int = POOL_TOKENS, ngram: int = 3) -> None:
+        self.ngram = ngram
+        self.rates = HitRates()  # shared by all who follow these texts
+        self._max_tokens = max_tokens
+        self._texts: deque[list[int]] = deque()
+        self._n_tokens = 0
+        self._ends: dict[tuple[int, ...], tuple[list[int], int]] = {}  # n-gram: a text, its end there
+
+    @property
+    def n_tokens(self) -> int:
+        return self._n_tokens
+
+    def add(self, tokens: Sequence[int]) -> None:
+        """Index a finished text: about a microsecond per token."""
+        text = list(tokens[-self._max_tokens :])
+        if len(text) <= self.ngram:
+            return
+        while self._n_tokens + len(text) > self._max_tokens:
+            self._forget(self._texts.popleft())
+        self._texts.append(text)
+        self._n_tokens += len(text)
+        for end in range(self.ngram, len(text)):
+            self._ends[tuple(text[end - self.ngram : end])] = (text, end)
+
+    def find(self, tokens: list[int]) -> tuple[list[int], int] | None:
+        """The latest text that has the last n-gram of these tokens with something after it, and the position
+        after it. The text is the pool's own: read only."""
+        return self._ends.get(tuple(tokens[-self.ngram :]))
+
+    def _forget(self, text: list[int]) -> None:
+        self._n_tokens -= len(text)
+        for end in range(self.ngram, len(text)):
+            gram = tuple(text[end - self.ngram : end])
+            if self._ends.get(gram, (None,))[0] is text:
+                del self._ends[gram]
+
+
+class Lookup:
+    """Guesses what followed the last occurrence of a growing sequence's end; from the pool if the sequence
+    has no match as long as the pool's n-grams.
+
+    Up to max_ngram tokens the match is the longest one, the latest among equals; a longer one is found by
+    following it, and kept as long as it agrees.
+    """
+
+    def __init__(
+        self, *, max_ngram: int = MAX_NGRAM, min_ngram: int = MIN_NGRAM, pool: LookupPool | None = None
+    ) -> None:
+        self._tokens: list[int] = []
+        self._pool = pool
+        self._ends: list[tuple[int, dict[tuple[int, ...], int]]] = [
+            (n, {}) for n in range(min_ngram, max_ngram + 1)
+        ]
+        self._own_rates = HitRates()
+        self._rates = self._own_rates  # those of the text that is followed
+        self._text = self._tokens  # the text that is followed,
+        self._at = 0  # where in it the guess begins,
+        self._length = 0  # and how many tokens agree before that; 0: none is followed
+
+    @property
+    def n_tokens(self) -> int:
+        return len(self._tokens)
+
+    def begins(self, tokens: list[int]) -> bool:
+        """Whether these tokens begin with all indexed ones."""
+        return tokens[: len(self._tokens)] == self._tokens
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """These tokens follow: two microseconds per token, so give a long prompt in portions."""
+        for token in tokens:
+            followed = 0
+            if self._length:
+                hit = self._text[self._at] == token
+                self._rates.record(self._length, hit)
+                followed = min(self._length + 1, MAX_LENGTH) if hit else 0
+            self._tokens.append(token)
+            self._match(followed)
+
+    def guess(self, n: int) -> LookupGuess:
+        """At most n tokens; none if nothing matches."""
+        if not self._length or n < 1:
+            return [], []
+        guessed = self._text[self._at : self._at + n]
+        if self._text is self._tokens:  # a repetition so short that its own continuation is part of the guess
+            while len(guessed) < n:
+                guessed += guessed[: n - len(guessed)]
+        return guessed, self._rates.after(self._length, len(guessed))
+
+    def _match(self, followed: int) -> None:
+        """Choose the text to follow after one more token; the last one agrees in `followed` tokens."""
+        end, length = self._occurred()
+        at = self._at + 1
+        if followed and at < len(self._text) and followed >= length:
+            own = self._text is self._tokens
+            if followed > length and not (own and self._agrees(end, followed)):
+                self._at, self._length = at, followed
+                return
+            length = followed  # the most recent occurrence agrees in as much
+        if length:
+            self._follow(self._tokens, end, length, self._own_rates)
+        else:
+            self._length = 0
+        if self._pool is not None and length < self._pool.ngram:
+            found = self._pool.find(self._tokens)
+            if found is not None:
+                self._follow(*found, self._pool.ngram, self._pool.rates)
+
+    def _occurred(self) -> tuple[int, int]:
+        """Where the end of the sequence occurred before, and how many tokens of it; then index it."""
+        tokens, now = self._tokens, len(self._tokens)
+        end, length = 0, 0
+        for n, ends in self._ends:
+            if now < n:
+                break
+            gram = tuple(tokens[-n:])
+            before = ends.get(gram)
+            ends[gram] = now
+            if before is not None:
+                end, length = before, n
+        return end, length
+
+    def _agrees(self, end: int, length: int) -> bool:
+        """Whether the last `length` tokens also stand before `end`."""
+        return end >= length and self._tokens[end - length : end] == self._tokens[-length:]
+
+    def _follow(self, text: list[int], at: int, length: int, rates: HitRates) -> None:
+        self._text, self._at, self._length, self._rates = text, at, length, rates
+
+
+class PredictedReply:
+    """Guesses from the reply that the client expects. After a divergence it goes on as if one token had been
+    replaced, until the last n-gram of the reply is found elsewhere."""
+
+    def __init__(self, tokens: Sequence[int], *, ngram: int = 3) -> None:
+        self._text = list(tokens)
+        self._ngram = ngram
+        self._places: dict[tuple[int, ...], list[int]] = {}  # n-gram to where it ends, ascending
+        for end in range(ngram, len(self._text)):
+            self._places.setdefault(tuple(self._text[end - ngram : end]), []).append(end)
+        self._tail: tuple[int, ...] = ()  # the last tokens of the reply
+        self._at = 0
+        self._synced = 0  # where an n-gram agreed last
+        self._length = MAX_LENGTH  # how many agreed since the last divergence; none happened yet
+        self._rates = HitRates()
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """These tokens of the reply are committed."""
+        for token in tokens:
+            hit = self._at < len(self._text) and self._text[self._at] == token
+            if self._at < len(self._text):
+                self._rates.record(self._length, hit)
+            self._tail = (*self._tail, token)[-self._ngram :]
+            self._at += 1
+            self._length = min(self._length + 1, MAX_LENGTH) if hit else 0
+            if self._length < self._ngram:
+                self._resync()
+            else:
+                self._synced = self._at
+
+    def guess(self, n: int) -> LookupGuess:
+        """At most n tokens; none at the end of the text."""
+        guessed = self._text[self._at : self._at + max(n, 0)]
+        return guessed, self._rates.after(self._length, len(guessed)) if guessed else []
+
+    def _resync(self) -> None:
+        """Go to where the text has the reply's last tokens: the first such place after the divergence, since
+        texts are edited in order, else the last one before."""
+        places = self._places.get(self._tail)
+        if places:
+            ahead = bisect_right(places, self._synced)
+            self._at = self._synced = places[min(ahead, len(places) - 1)]
+            self._length = self._ngram

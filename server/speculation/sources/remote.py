@@ -1,0 +1,280 @@
+"""The lead's side of the bus: tells drafters what is committed, collects their guesses.
+
+The bus's reader thread only leaves messages and who is present; drain() takes them in on the engine thread.
+Nothing a drafter sends reaches the engine unchecked: ids in range, base and chain matching, rates bounded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from server.speculation.gating.acceptance import Acceptance
+from server.speculation.sources.assignment import AssignableDrafter, assign
+from server.speculation.speculated import Speculated
+from server.speculation.wire.bus import Bus
+from server.speculation.wire.messages import Close, Commit, Draft, Message, Open, Refuse, Want
+from server.speculation.wire.presence import Presence, refusal
+
+logger = logging.getLogger("duo.drafters")
+
+MAX_RATE = 4000  # messages per second of one drafter; what is above is dropped
+MAX_QUEUED = 20_000  # messages waiting for the engine thread: five seconds of one drafter
+
+
+@dataclass(slots=True)
+class DrafterRecord:
+    """What this lead knows of one drafter. join: a number for each time that one joins; refusal: why it is
+    not used, None when it is. n_missed: misses between which none of its guesses was judged."""
+
+    join: int
+    presence: Presence
+    refusal: str | None
+    counts: dict[str, int] = field(default_factory=dict[str, int])
+    td_s: float = 0.0
+    n_assigned: int = 0
+    resting: bool = False
+    n_missed: int = 0
+    window: int = 0
+    n_window: int = 0
+
+    def count(self, what: str, n: int = 1) -> None:
+        self.counts[what] = self.counts.get(what, 0) + n
+
+
+class RemoteDrafters:
+    """Drafters over a Bus; implements Listener. Grafts their guesses into the trees of sessions."""
+
+    def __init__(
+        self, bus: Bus, own: Presence, *, max_ahead: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """own: this lead's presence; max_ahead: tokens to guess past the committed ones, at most."""
+        self._bus = bus
+        self._own = own
+        self._max_ahead = max_ahead
+        self._clock = clock
+        self.acceptance = Acceptance()  # of every source, over all sessions
+        self._arrived: deque[tuple[float, Draft | Want]] = deque(maxlen=MAX_QUEUED)
+        self._joins = itertools.count()
+        self._present: dict[str, tuple[int, Presence]] = {}  # by id: number of join, card
+        self._met = self._present  # what drain() has seen of it
+        self._drafters: dict[str, DrafterRecord] = {}
+        self._sessions: dict[int, Speculated] = {}  # by wire id
+
+    # -- Listener: the bus's reader thread ----------------------------------------
+
+    def received(self, message: Message) -> None:
+        if isinstance(message, Draft | Want):
+            self._arrived.append((self._clock(), message))
+
+    def peers(self, present: Sequence[Presence]) -> None:
+        before = self._present
+        self._present = {p.id: (before[p.id][0] if p.id in before else next(self._joins), p) for p in present}
+
+    # -- the engine thread ----------------------------------------
+
+    def drain(self) -> None:
+        """Take in who is there and what arrived."""
+        if self._present is not self._met:
+            self._met = self._present
+            self._meet(self._met)
+        while self._arrived:
+            at, message = self._arrived.popleft()
+            record = self._drafters.get(message.drafter)
+            if record is None or record.refusal or not self._within_rate(record, at):
+                continue
+            if isinstance(message, Draft):
+                self._graft(message, record)
+            else:
+                self._answer(message)
+
+    def open(self, speculated: Speculated) -> None:
+        """Tell drafters of a session. If this raises, forget() undoes it."""
+        self._sessions[speculated.wire_id] = speculated
+        self._assign(speculated)
+
+    def committed(self, speculated: Speculated, base: int, tokens: tuple[int, ...]) -> None:
+        """Tell drafters that these tokens follow the first `base` ones."""
+        message = Commit(speculated.wire_id, base, speculated.tree.chain, tokens)
+        for drafter in speculated.drafters:
+            self._bus.send(drafter, message)
+
+    def close(self, speculated: Speculated, *, keep: bool) -> None:
+        self.forget(speculated, keep=keep)
+        for other in self._sessions.values():
+            if not other.drafters:
+                self._assign(other)
+
+    def forget(self, speculated: Speculated, *, keep: bool) -> None:
+        """Have its drafters close the session; no other session is assigned to them yet."""
+        self._sessions.pop(speculated.wire_id, None)
+        for drafter in speculated.drafters:
+            self._bus.send(drafter, Close(self._own.id, speculated.wire_id, keep))
+            self._drafters[drafter].n_assigned -= 1
+
+    def count(self, tally: Mapping[str, tuple[int, int]]) -> None:
+        """tally: guesses verified and accepted, by source."""
+        for source, (drafted, accepted) in tally.items():
+            record = self._drafters.get(source)
+            if record:
+                record.count("drafted", drafted)
+                record.count("accepted", accepted)
+
+    def rest(self, resting: bool) -> None:
+        """Have the drafters on this machine pause or go on; to pause is to close their sessions."""
+        for record in self.neighbours:
+            if record.resting != resting:
+                record.resting = resting
+                said = "pauses: it slows this lead down" if resting else "goes on"
+                logger.info("drafter %s %s", record.presence.id, said)
+                self._release(record.presence.id, record)
+        for speculated in self._sessions.values():
+            self._assign(speculated)
+
+    def _release(self, id: str, record: DrafterRecord) -> None:
+        """Close the drafter's sessions, with their KV cache kept."""
+        for speculated in self._sessions.values():
+            if id in speculated.drafters:
+                speculated.drafters.remove(id)
+                self._bus.send(id, Close(self._own.id, speculated.wire_id, keep=True))
+        record.n_assigned = 0
+
+    @property
+    def neighbours(self) -> list[DrafterRecord]:
+        """The drafters on this machine."""
+        host, known = self._own.host, self._drafters.values()
+        return [record for record in known if record.presence.host == host and not record.refusal]
+
+    @property
+    def drafting(self) -> bool:
+        """True if any drafter has a session."""
+        return any(record.n_assigned for record in self._drafters.values())
+
+    def score(self) -> tuple[int, int]:
+        """Guesses of drafters on this machine that were judged, and those that were right."""
+        judged = right = 0
+        for record in self.neighbours:
+            n_best, n_right = self.acceptance.score(record.presence.id)
+            judged, right = judged + n_best + record.n_missed, right + n_right
+        return judged, right
+
+    def idle(self) -> bool:
+        return not self._sessions and all(record.n_assigned == 0 for record in self._drafters.values())
+
+    # -- what others may know ----------------------------------------
+
+    def drafters(self) -> list[DrafterRecord]:
+        """Everybody present, refused ones included. A copy; safe from any thread."""
+        return list(self._drafters.values())
+
+    # -- arrivals ----------------------------------------
+
+    def _meet(self, present: Mapping[str, tuple[int, Presence]]) -> None:
+        """Take in who is there now, and assign sessions to those that joined."""
+        for id, record in list(self._drafters.items()):
+            if id not in present or present[id][0] != record.join:
+                del self._drafters[id]
+                for speculated in self._sessions.values():
+                    speculated.drafters.discard(id)
+                logger.info("drafter %s left", id)
+        for id, (join, presence) in present.items():
+            if id in self._drafters:
+                self._drafters[id].presence = presence
+            else:
+                self._admit(join, presence)
+        for speculated in self._sessions.values():
+            self._assign(speculated)
+
+    def _admit(self, join: int, presence: Presence) -> None:
+        reason = refusal(self._own, presence)
+        self._drafters[presence.id] = DrafterRecord(join, presence, reason)
+        if reason:
+            logger.warning("drafter %s (%s) refused: %s", presence.id, presence.model, reason)
+            self._bus.send(presence.id, Refuse(self._own.id, reason))
+        else:
+            logger.info("drafter %s (%s) joined", presence.id, presence.model)
+
+    def _assign(self, speculated: Speculated) -> None:
+        """Open the session at more drafters, if it may have more."""
+        candidates = [
+            AssignableDrafter(
+                id,
+                record.presence.capacity - record.n_assigned,
+                record.td_s or record.presence.td_us / 1e6,
+                self.acceptance.mean(id),
+            )
+            for id, record in self._drafters.items()
+            if not record.refusal
+            and not record.resting
+            and id not in speculated.drafters
+            and speculated.allows(id)
+        ]
+        for drafter in assign(speculated.wire_id, candidates, taken=len(speculated.drafters)):
+            speculated.drafters.add(drafter)
+            self._drafters[drafter].n_assigned += 1
+            self._announce(speculated, drafter)
+
+    def _announce(self, speculated: Speculated, drafter: str) -> None:
+        """Send Open with everything committed so far."""
+        message = Open(
+            self._own.id,
+            speculated.wire_id,
+            speculated.tree.chain,
+            self._max_ahead,
+            speculated.sampling,
+            tuple(speculated.tokens),
+            _told(speculated.bounds.salt),
+            speculated.n_dropped,
+        )
+        self._bus.send(drafter, message)
+
+    def _answer(self, want: Want) -> None:
+        """Say whether the session is open for this drafter: a Close or an Open may have been lost."""
+        speculated = self._sessions.get(want.session)
+        if speculated is None or want.drafter not in speculated.drafters:
+            self._bus.send(want.drafter, Close(self._own.id, want.session, keep=True))
+        elif want.n_known == speculated.tree.position:
+            chain = speculated.tree.chain
+            self._bus.send(want.drafter, Commit(want.session, want.n_known, chain, ()))
+        else:
+            self._announce(speculated, want.drafter)
+
+    def _graft(self, draft: Draft, record: DrafterRecord) -> None:
+        speculated = self._sessions.get(draft.session)
+        if speculated is None or draft.drafter not in speculated.drafters:
+            record.count("stale")
+        elif draft.tokens and not 0 <= min(draft.tokens) <= max(draft.tokens) < self._own.vocabulary.size:
+            record.count("invalid")
+        else:
+            outcome = speculated.tree.graft(draft)
+            record.count(outcome)
+            record.td_s = draft.td_us / 1e6
+            if outcome == "stale":
+                record.n_missed += _is_missed(speculated, draft.drafter)
+
+    def _within_rate(self, record: DrafterRecord, at: float) -> bool:
+        window = int(at)
+        if window != record.window:
+            record.window, record.n_window = window, 0
+        record.n_window += 1
+        if record.n_window == MAX_RATE:
+            logger.warning("drafter %s sends too much: ignored for a moment", record.presence.id)
+        return record.n_window < MAX_RATE
+
+
+def _told(salt: str) -> str:
+    """A salt as drafters may know it: hashed, since it may be a secret."""
+    return hashlib.blake2b(salt.encode(), digest_size=16).hexdigest() if salt else ""
+
+
+def _is_missed(speculated: Speculated, drafter: str) -> bool:
+    """True if this stale draft is a new miss, not one already counted."""
+    n_judged, _ = speculated.acceptance.score(drafter)
+    position, known = speculated.missed.get(drafter, (speculated.tree.position, -1))
+    speculated.missed[drafter] = speculated.tree.position, n_judged
+    return position != speculated.tree.position and known == n_judged

@@ -1,0 +1,97 @@
+"""Who is on the bus: what each process says about itself, and whether two vocabularies fit."""
+
+from __future__ import annotations
+
+import platform
+import zlib
+from dataclasses import dataclass, field
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import AfterValidator, Field
+
+from server.llama.backend import Vocabulary
+from server.speculation.wire.messages import VERSION
+
+Role: TypeAlias = Literal["lead", "drafter"]
+BLOCK = 1024  # token ids per checksum, so that a refusal can say where the vocabularies part
+MAX_SIZE_DIFFERENCE = 128  # padding at the end of a vocabulary that llama.cpp, too, tolerates
+MAX_TOKENS = 1 << 22  # of a vocabulary: 16 times as many as the largest ones have today
+MAX_BLOCKS = 1 << 12  # checksums of one vocabulary: MAX_TOKENS / BLOCK
+MAX_CAPACITY = 1 << 16  # sessions: 256 times as many as drafters offer
+MAX_NAME = 128  # characters: a name fits one line of a log
+
+
+def printable(text: str) -> str:
+    """The first MAX_NAME characters, with "?" for those that could forge or garble a line of a log."""
+    return "".join(c if c.isprintable() else "?" for c in text[:MAX_NAME])
+
+
+_Name: TypeAlias = Annotated[str, AfterValidator(printable)]
+_Token: TypeAlias = Annotated[int, Field(ge=0, lt=MAX_TOKENS)]
+_U32: TypeAlias = Annotated[int, Field(ge=0, lt=1 << 32)]
+
+
+@dataclass(frozen=True, slots=True)
+class VocabularyCard:
+    """What must agree for a drafter's ids to mean the lead's tokens. blocks: CRC-32 per BLOCK of pieces."""
+
+    size: Annotated[int, Field(ge=0, le=MAX_TOKENS)]
+    bos: _Token | None
+    eos: _Token | None
+    blocks: Annotated[tuple[_U32, ...], Field(max_length=MAX_BLOCKS)]
+
+
+@dataclass(frozen=True, slots=True)
+class Presence:
+    """One process on the bus. capacity: sessions at once; td_us: measured microseconds per drafted token (0:
+    not measured yet); host: the machine it runs on; wire: the version of messages that it speaks. The bounds
+    hold for what arrives (roster.read_card)."""
+
+    id: Annotated[str, Field(pattern=r"^\S+$"), AfterValidator(printable)]
+    role: Role
+    model: _Name
+    version: _Name
+    vocabulary: VocabularyCard
+    capacity: Annotated[int, Field(ge=0, le=MAX_CAPACITY)]
+    td_us: _U32 = 0
+    host: _Name = field(default_factory=platform.node)
+    wire: Annotated[int, Field(ge=0, lt=1 << 8)] = VERSION
+
+
+def vocabulary_card(vocabulary: Vocabulary) -> VocabularyCard:
+    """Describe a vocabulary. Reads every piece once."""
+    blocks: list[int] = []
+    for start in range(0, vocabulary.size, BLOCK):
+        crc = 0
+        for token in range(start, min(start + BLOCK, vocabulary.size)):
+            crc = zlib.crc32(vocabulary.piece(token, special=True) + b"\0", crc)
+        blocks.append(crc)
+    return VocabularyCard(vocabulary.size, vocabulary.bos, vocabulary.eos, tuple(blocks))
+
+
+def refusal(lead: Presence, drafter: Presence) -> str | None:
+    """Why the lead cannot use the drafter, or None when it can. Pure."""
+    if lead.wire != drafter.wire:
+        return (
+            f"it speaks version {drafter.wire} of the wire, this lead version {lead.wire}: "
+            f"install duo {lead.version} on both sides"
+        )
+    return misfit(lead.vocabulary, drafter.vocabulary)
+
+
+def misfit(lead: VocabularyCard, drafter: VocabularyCard) -> str | None:
+    """Why the drafter's vocabulary does not fit the lead's, or None when it does. Pure."""
+    if lead == drafter:
+        return None
+    if abs(lead.size - drafter.size) > MAX_SIZE_DIFFERENCE:
+        return f"vocabulary sizes differ: lead {lead.size}, drafter {drafter.size}"
+    for name, ours, theirs in (("BOS", lead.bos, drafter.bos), ("EOS", lead.eos, drafter.eos)):
+        if ours != theirs:
+            return f"{name} tokens differ: lead {ours}, drafter {theirs}"
+    if len(drafter.blocks) != -(-drafter.size // BLOCK):
+        return f"{len(drafter.blocks)} checksums for {drafter.size} tokens: another version of duo made them"
+    whole = len(lead.blocks) if lead.size == drafter.size else min(lead.size, drafter.size) // BLOCK
+    for i in range(whole):
+        if lead.blocks[i] != drafter.blocks[i]:
+            return f"token texts differ between ids {i * BLOCK} and {(i + 1) * BLOCK - 1}"
+    return None

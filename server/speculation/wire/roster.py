@@ -1,0 +1,66 @@
+"""Who is on the bus, from the descriptions (cards) members leave there. Pure: the bus does the I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import orjson
+from pydantic import TypeAdapter
+
+from server.speculation.wire.presence import Presence, Role
+
+MAX_CARD_BYTES = 1 << 16  # the largest vocabulary allowed needs 45 kB
+MAX_PEERS = 256  # members of the other role that one process looks at
+_FIRST_WITH_WIRE = 3  # cards of earlier wire versions do not say theirs
+
+_PRESENCE = TypeAdapter(Presence)
+
+
+def member_name(role: Role, id: str) -> str:
+    """What a process is called on the bus. Roles have no colon, so nobody can pose as another role."""
+    return f"{role}:{id}"
+
+
+def write_card(presence: Presence) -> bytes:
+    """JSON of a description."""
+    return orjson.dumps(presence)
+
+
+def read_card(member: str, card: bytes) -> Presence | None:
+    """What the member says of itself, or None if that is no Presence within its bounds, or another's."""
+    if len(card) > MAX_CARD_BYTES:
+        return None
+    try:
+        fields = orjson.loads(card)
+        presence = _PRESENCE.validate_python({"wire": _FIRST_WITH_WIRE - 1} | fields)
+    except (ValueError, TypeError):  # no JSON, no object, no Presence
+        return None
+    return presence if member_name(presence.role, presence.id) == member else None
+
+
+class Roster:
+    """The members of one role, by name. Each card is parsed once, however often it is looked at."""
+
+    def __init__(self, role: Role) -> None:
+        self._prefix = member_name(role, "")
+        self._cards: dict[str, tuple[bytes, Presence | None]] = {}
+
+    @property
+    def names(self) -> list[str]:
+        """Members whose cards were there at the last update, the unreadable ones included."""
+        return list(self._cards)
+
+    def newcomers(self, listed: set[str]) -> list[str]:
+        """Those of the listed names that are of our role, not known yet, and within MAX_PEERS."""
+        new = sorted(name for name in listed - self._cards.keys() if name.startswith(self._prefix))
+        return new[: MAX_PEERS - len(self._cards)]
+
+    def update(self, cards: Mapping[str, bytes | None]) -> tuple[Presence, ...]:
+        """Replace the roster by these cards (None: gone) and return the valid ones, ordered by name."""
+        before = self._cards
+        self._cards = {}
+        for name, card in sorted(cards.items()):
+            if card is not None:
+                known = before.get(name)
+                self._cards[name] = known if known and known[0] == card else (card, read_card(name, card))
+        return tuple(presence for _, presence in self._cards.values() if presence is not None)

@@ -1,0 +1,344 @@
+"""The bus over Redis Streams: every key name, TTL, length and reply shape is in this file.
+
+    duo:{pool}:members              set of "<role>:<id>": who may be here
+    duo:{pool}:member:<role>:<id>   JSON of a Presence: who is here, as long as the key lives
+    duo:{pool}:<role>:<id>          that process's inbox, a stream of entries with one field, "m"
+
+The braces keep a pool in one slot of a cluster. Each key gets its TTL in the transaction that makes it, and
+its owner alone renews it: a crash leaves nothing behind, and sending to a dead inbox (NOMKSTREAM) does not
+bring it back. Entries are trimmed once read, because they hold people's prompts. Needs Redis 6.2.
+
+A bus has two threads. The reader owns the link: it announces, keeps alive, notices who comes and goes, reads
+the inbox, and is the only thread that calls the listener. The writer sends what is queued, many messages to
+one round trip. Neither knows why a link broke; after any failure the reader begins again from the top.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+import threading
+import time
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import cast
+
+from redis.exceptions import RedisError
+
+from server.speculation.wire.bus import Listener
+from server.speculation.wire.bus_counters import BusCounters
+from server.speculation.wire.messages import Message, WireError, decode, encode
+from server.speculation.wire.presence import Presence, Role
+from server.speculation.wire.redis_client import StreamEntry, connect, place_of
+from server.speculation.wire.roster import MAX_CARD_BYTES, Roster, member_name, write_card
+
+BEAT_S = 0.25  # between two renewals of our keys, which also look who is here
+PRESENCE_TTL_MS = 2_000  # a process silent for longer is gone
+INBOX_TTL_MS = 10_000
+MEMBERS_TTL_MS = 10_000
+MAX_MEMBERS = 1024  # names in the set: four times as many as a process looks at, of either role
+INBOX_LENGTH = 1024  # entries an inbox keeps for a reader that lags
+READ_COUNT = 32  # entries of one read
+MAX_QUEUED = 1024  # messages waiting to be sent
+MAX_BYTES = 8 << 20  # of one message, and roughly of one pipeline
+BACKOFF_S = (0.1, 1.0)  # first and longest pause before connecting again
+CLOSE_S = 0.4  # close() waits no longer than this for the threads
+
+logger = logging.getLogger("duo.bus")
+
+_MESSAGE = b"m"
+_WAKE = b"w"  # an entry that says nothing
+_START = b"0-0"
+
+
+class _InboxLostError(RedisError):
+    """Our inbox is not there any more: the server was emptied, or this process was stopped for long."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """Every key of one pool. A member's name is its role and id."""
+
+    pool: str
+
+    @property
+    def members(self) -> str:
+        return f"duo:{{{self.pool}}}:members"
+
+    def card(self, member: str) -> str:
+        return f"duo:{{{self.pool}}}:member:{member}"
+
+    def inbox(self, member: str) -> str:
+        return f"duo:{{{self.pool}}}:{member}"
+
+
+class RedisBus:
+    """A Bus (see bus.py) on a Redis server, which may be down at any time, also at the start.
+
+    `Listener.peers` is called again also when somebody who stays describes itself anew: same id, other
+    fields. Raises StartupError for a malformed url, nothing else, ever.
+    """
+
+    def __init__(self, url: str, pool: str, presence: Presence) -> None:
+        self.counters = BusCounters()
+        self._client = connect(url)
+        self._place = place_of(url)
+        self._names = _Names(pool)
+        self._me = member_name(presence.role, presence.id)
+        self._their_role: Role = "drafter" if presence.role == "lead" else "lead"
+        self._card = write_card(presence)
+        self._queue: SimpleQueue[tuple[str, Message] | None] = SimpleQueue()
+        self._count_lock = threading.Lock()
+        self._closing = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._link = _Link(self._their_role)
+
+    def start(self, listener: Listener) -> None:
+        """Announce this process and begin to read its inbox, in the background. Once per bus."""
+        for name, target, args in (("read", self._read, (listener,)), ("write", self._write, ())):
+            thread = threading.Thread(target=target, args=args, name=f"duo-bus-{name}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def send(self, to: str, message: Message) -> None:
+        """Queue a message; see Bus. Encoding, too, is left to the writer."""
+        if not self._link.up or self._queue.qsize() >= MAX_QUEUED:
+            self._drop(1)
+        else:
+            self._queue.put((to, message))
+
+    def describe(self, presence: Presence) -> None:
+        """Others see it within one beat. Id and role must stay what they were."""
+        self._card = write_card(presence)
+
+    def close(self) -> None:
+        """Send what is queued, take our keys away and end the threads; at most CLOSE_S. May be repeated."""
+        if self._closing.is_set():
+            return
+        self._closing.set()
+        self._queue.put(None)
+        deadline = time.monotonic() + CLOSE_S
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, deadline - time.monotonic()))
+        self._client.close()  # also frees a thread that a hung server holds
+
+    # -- the reader's thread
+
+    def _read(self, listener: Listener) -> None:
+        link, (pause, longest) = self._link, BACKOFF_S
+        while not self._closing.is_set():
+            try:
+                self._announce()
+                pause = BACKOFF_S[0]
+                self._follow(listener)
+            except Exception as error:  # whatever broke the link, the answer is the same
+                if self._closing.is_set():
+                    return
+                link.up = False
+                self._tell_peers(listener, ())
+                if not link.outage:
+                    link.outage = True
+                    logger.warning("lost the Redis server at %s (%s); trying again", self._place, error)
+                self._closing.wait(pause)
+                pause = min(2 * pause, longest)
+        self._leave()
+
+    def _announce(self) -> None:
+        """Make (or keep) our inbox, and choose where to read on."""
+        inbox, link = self._names.inbox(self._me), self._link
+        with self._client.pipeline(transaction=True) as pipe:
+            pipe.execute_command("XADD", inbox, "MAXLEN", "~", INBOX_LENGTH, "*", _WAKE, b"")
+            pipe.pexpire(inbox, INBOX_TTL_MS)
+            hello = cast(bytes, pipe.execute()[0])
+        if _order(hello) < _order(link.last):
+            link.last = _START  # another server, whose clock is behind: all that is there is new
+        link.up = True
+        if link.outage:
+            link.outage = False
+            logger.warning("the Redis server at %s is back", self._place)
+
+    def _follow(self, listener: Listener) -> None:
+        """Read the inbox and keep our keys alive, until closing or an error."""
+        due = 0.0
+        while not self._closing.is_set():
+            if time.monotonic() >= due:
+                self._tell_peers(listener, self._beat())
+                due = time.monotonic() + BEAT_S
+            block_ms = max(1, int((due - time.monotonic()) * 1000))  # 0 would block for ever
+            self._receive(listener, block_ms)
+
+    def _receive(self, listener: Listener, block_ms: int) -> None:
+        inbox, link = self._names.inbox(self._me), self._link
+        found = cast(
+            list[StreamEntry],
+            self._client.execute_command(
+                "XREAD", "COUNT", READ_COUNT, "BLOCK", block_ms, "STREAMS", inbox, link.last
+            ),
+        )
+        for entry, fields in found:
+            link.last = entry
+            if fields[0] == _WAKE:
+                continue
+            message = _open(fields)
+            if message is None:
+                self.counters.undecodable += 1
+                continue
+            self.counters.received += 1
+            try:
+                listener.received(message)
+            except Exception:  # a listener must not raise; if one does, its bug may not cut the link
+                logger.exception("a bus listener failed on %s", type(message).__name__)
+
+    def _beat(self) -> tuple[Presence, ...]:
+        """Renew our keys, trim what was read, and return who is here. Raises _InboxLostError.
+
+        Reads at most MAX_MEMBERS names. A set with more is emptied: its members are in it again after a
+        beat, and those that are known stay so by their cards.
+        """
+        names, roster = self._names, self._link.roster
+        inbox = names.inbox(self._me)
+        with self._client.pipeline(transaction=True) as pipe:
+            pipe.pexpire(inbox, INBOX_TTL_MS)
+            pipe.execute_command("XTRIM", inbox, "MINID", _after(self._link.last))
+            pipe.set(names.card(self._me), self._card, px=PRESENCE_TTL_MS)
+            pipe.sadd(names.members, self._me)
+            pipe.pexpire(names.members, MEMBERS_TTL_MS)
+            pipe.scard(names.members)
+            pipe.srandmember(names.members, MAX_MEMBERS)
+            alive, *_, n_listed, listed = pipe.execute()
+        if not alive:
+            raise _InboxLostError("its inbox is gone")
+        new = roster.newcomers({name.decode(errors="replace") for name in listed})
+        cards = self._read_cards([*roster.names, *new])
+        gone = [name for name, card in cards.items() if card is None]
+        if n_listed > MAX_MEMBERS:
+            self._client.unlink(names.members)
+        elif gone:
+            self._client.srem(names.members, *gone)  # one that is not gone adds itself again in a beat
+        return roster.update(cards)
+
+    def _read_cards(self, members: list[str]) -> dict[str, bytes | None]:
+        """What these say of themselves, at most a byte more than a card may have; None: nothing."""
+        if not members:
+            return {}
+        with self._client.pipeline(transaction=False) as pipe:
+            for member in members:
+                pipe.getrange(self._names.card(member), 0, MAX_CARD_BYTES)
+            replies = pipe.execute(raise_on_error=False)
+        return {m: r if isinstance(r, bytes) and r else None for m, r in zip(members, replies, strict=True)}
+
+    def _tell_peers(self, listener: Listener, peers: tuple[Presence, ...]) -> None:
+        if peers == self._link.peers:
+            return
+        self._link.peers = peers
+        try:
+            listener.peers(peers)
+        except Exception:
+            logger.exception("a bus listener failed on a change of peers")
+
+    def _leave(self) -> None:
+        if not self._link.up:
+            return
+        names = self._names
+        try:
+            with self._client.pipeline(transaction=True) as pipe:
+                pipe.delete(names.card(self._me), names.inbox(self._me))
+                pipe.srem(names.members, self._me)
+                pipe.execute()
+        except (RedisError, OSError):
+            logger.debug("could not take our keys away; they expire by themselves")
+
+    # -- the writer's thread
+
+    def _write(self) -> None:
+        open_ = True
+        while open_:
+            size = 0
+            batch: list[tuple[str, bytes]] = []
+            while open_ and size < MAX_BYTES and (not batch or not self._queue.empty()):
+                item = self._queue.get()
+                open_ = item is not None
+                if item is not None and (data := self._encode(item[1])) is not None:
+                    batch.append((f"{self._their_role}:{item[0]}", data))
+                    size += len(data)
+            self._flush(batch)
+        self._wake_reader()
+
+    def _encode(self, message: Message) -> bytes | None:
+        """The bytes, or None (counted) for what cannot or should not be sent."""
+        try:
+            data = encode(message)
+        except (struct.error, OverflowError, TypeError, ValueError, KeyError) as error:
+            logger.error("a %s cannot be encoded: %s", type(message).__name__, error)
+            data = None
+        if data is None or len(data) > MAX_BYTES:
+            self._drop(1)
+            return None
+        return data
+
+    def _flush(self, batch: list[tuple[str, bytes]]) -> None:
+        """Send in one round trip; what fails is counted and forgotten."""
+        if not batch or not self._link.up:
+            return self._drop(len(batch))
+        try:
+            with self._client.pipeline(transaction=False) as pipe:
+                for member, data in batch:
+                    pipe.execute_command(*self._append(member, _MESSAGE, data))
+                results = pipe.execute(raise_on_error=False)
+        except Exception as error:  # the reader says so, once, if the link is broken
+            logger.debug("could not send %d messages: %s", len(batch), error)
+            return self._drop(len(batch))
+        arrived = sum(isinstance(result, bytes) for result in results)  # None: no such inbox
+        self.counters.sent += arrived
+        return self._drop(len(results) - arrived)
+
+    def _append(self, member: str, field: bytes, data: bytes) -> tuple[str | bytes | int, ...]:
+        inbox = self._names.inbox(member)
+        return ("XADD", inbox, "NOMKSTREAM", "MAXLEN", "~", INBOX_LENGTH, "*", field, data)
+
+    def _wake_reader(self) -> None:
+        """A reader in the middle of a blocking read must see that we close."""
+        if not self._link.up:
+            return
+        try:
+            self._client.execute_command(*self._append(self._me, _WAKE, b""))
+        except Exception as error:
+            logger.debug("could not wake the reader: %s", error)
+
+    def _drop(self, count: int) -> None:
+        with self._count_lock:
+            self.counters.dropped += count
+
+
+class _Link:
+    """Where the reader stands. Only `up` is read by other threads."""
+
+    def __init__(self, their_role: Role) -> None:
+        self.up = False
+        self.outage = False  # already reported
+        self.last = _START  # entry read last
+        self.peers: tuple[Presence, ...] = ()  # as last told to the listener
+        self.roster = Roster(their_role)
+
+
+def _open(fields: list[bytes]) -> Message | None:
+    """The message of an entry, or None if it is not one within the bounds."""
+    if len(fields) != 2 or fields[0] != _MESSAGE or len(fields[1]) > MAX_BYTES:
+        return None
+    try:
+        return decode(fields[1])
+    except WireError:
+        return None
+
+
+def _order(entry: bytes) -> tuple[int, int]:
+    """A stream id as numbers."""
+    milliseconds, _, sequence = entry.partition(b"-")
+    return int(milliseconds), int(sequence)
+
+
+def _after(entry: bytes) -> str:
+    """The smallest stream id behind this one."""
+    milliseconds, sequence = _order(entry)
+    return f"{milliseconds}-{sequence + 1}"

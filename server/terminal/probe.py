@@ -1,0 +1,250 @@
+"""duo probe: whether the width of a batch changes the logits of a model on this machine.
+
+The same tokens are scored in batches of different widths. Where the logits' bits agree, a text does not
+depend on how many drafted tokens were verified beside each of its tokens. Where they do not, drafts may turn
+a near-tie of two tokens.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import string
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
+from rich.console import Console
+from rich.table import Table
+
+from server.errors import StartupError
+from server.flags import n_cores
+from server.lead.recollection import keep, of_model
+from server.llama.backend import Backend, Batch, Logits, Vocabulary
+from server.llama.llamacpp import LlamaBackend
+from server.llama.model_settings import ModelSettings, downloaded
+from server.settings import BUNDLED_MODEL
+
+N_PREFIX = 400  # flash attention on the CPU divides the work on a row only from some hundred cells on
+N_RESIDENT = 300  # tokens of the other sequence: more than a block of cells that attention works in
+N_CELLS = 1024  # of the KV cache: room for both sequences and 64 rows
+TEXT = """The lead reads the prompt once and then writes one word after another. While it writes, others
+guess what it will say next and send their guesses ahead. Before each step it looks at what has arrived,
+checks all of it at once and keeps what it would have said anyway. A good guess saves a step, a bad one costs
+little, and nobody has to wait for anybody. In the end the text is the same as if the lead had been alone. """
+
+
+class ProbeSettings(ModelSettings):
+    """Score the same tokens in batches of different widths and compare the bits."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="DUO_",
+        frozen=True,
+        cli_prog_name="duo probe",
+        cli_kebab_case=True,
+        cli_implicit_flags=True,
+        cli_shortcuts={"model": "m", "threads": "t"},
+    )
+
+    model: Path = Field(BUNDLED_MODEL, description="the GGUF file of the model")
+    threads: int = Field(0, ge=0, description="CPU threads of the model; 0 chooses")
+    max_width: int = Field(16, ge=2, le=64, description="widths from 1 to this are compared")
+    json_output: bool = Field(False, alias="json", description="print JSON")
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeResult:
+    """What widths do to a row of logits.
+
+    classes: widths with equal bits in all rows. differences, flips: each width against the first one: the
+    largest difference of a logit, and the rows in which another token is the likeliest. smallest_margin: the
+    smallest lead of the likeliest token over the second. moved: widths at which the bits changed when the
+    sequence lay elsewhere in the KV cache; None: not probed. moved_difference: the largest such change.
+    """
+
+    widths: tuple[int, ...]
+    n_rows: int
+    classes: tuple[tuple[int, ...], ...]
+    differences: tuple[float, ...]
+    flips: tuple[int, ...]
+    smallest_margin: float
+    moved: tuple[int, ...] | None = None
+    moved_difference: float = 0.0
+
+    @property
+    def exact(self) -> bool:
+        """True if neither widths nor the place in the KV cache changed a bit."""
+        return len(self.classes) == 1 and not self.moved
+
+    def as_json(self) -> dict[str, Any]:
+        return {**dataclasses.asdict(self), "exact": self.exact, "max_difference": max(self.differences)}
+
+
+def compare(rows_by_width: Mapping[int, Logits]) -> ProbeResult:
+    """rows_by_width: logits (rows, vocab size) by width; at least one width and one row."""
+    first = next(iter(rows_by_width.values()))
+    classes: list[list[int]] = []
+    for width, rows in rows_by_width.items():
+        same = (one for one in classes if _same_bits(rows, rows_by_width[one[0]]))
+        if (found := next(same, None)) is None:
+            classes.append(found := [])
+        found.append(width)
+    return ProbeResult(
+        widths=tuple(rows_by_width),
+        n_rows=len(first),
+        classes=tuple(map(tuple, classes)),
+        differences=tuple(_difference(rows, first) for rows in rows_by_width.values()),
+        flips=tuple(
+            int((rows.argmax(axis=1) != first.argmax(axis=1)).sum()) for rows in rows_by_width.values()
+        ),
+        smallest_margin=min(map(_smallest_margin, rows_by_width.values())),
+    )
+
+
+def probe_backend(backend: Backend, widths: Sequence[int]) -> ProbeResult:
+    """Score as many rows as the largest width has, at each width, in sequence 0; if there is a sequence 1,
+    again with that filled first. The KV cache must be empty and is left so. Raises ValueError if the context
+    is too small for these widths."""
+    n_rows = max(widths)
+    n_prefix = min(N_PREFIX, backend.n_ctx - 2 * n_rows)
+    if n_prefix < 1 or n_rows > backend.n_batch:
+        raise ValueError(f"no room for widths up to {n_rows}")
+    tokens = _tokens(backend.vocab, n_prefix + 2 * n_rows)
+    try:
+        rows = _score_at(backend, tokens, n_prefix, widths)
+        result = compare(rows)
+        backend.trim(0, 0)
+        n_resident = min(N_RESIDENT, backend.n_ctx, backend.n_cells - len(tokens))
+        if backend.n_seqs < 2 or n_resident < 1:
+            return result
+        _evaluate(backend, 1, 0, tokens[:n_resident])
+        return _with_moved(result, rows, _score_at(backend, tokens, n_prefix, widths))
+    finally:
+        backend.trim(0, 0)
+        if backend.n_seqs > 1:
+            backend.trim(1, 0)
+
+
+def _with_moved(
+    result: ProbeResult, before: Mapping[int, Logits], after: Mapping[int, Logits]
+) -> ProbeResult:
+    return dataclasses.replace(
+        result,
+        moved=tuple(width for width in result.widths if not _same_bits(after[width], before[width])),
+        moved_difference=max(_difference(after[width], before[width]) for width in result.widths),
+    )
+
+
+def _score_at(
+    backend: Backend, tokens: Sequence[int], n_prefix: int, widths: Sequence[int]
+) -> dict[int, Logits]:
+    """The logits after each of the first half of the tokens beyond the prefix, by width. The second half is
+    there to fill every batch."""
+    n_rows = (len(tokens) - n_prefix) // 2
+    rows: dict[int, Logits] = {}
+    for width in widths:
+        if not rows or not backend.can_trim:
+            backend.trim(0, 0)
+            _evaluate(backend, 0, 0, tokens[:n_prefix])
+        else:
+            backend.trim(0, n_prefix)
+        begins = range(n_prefix, n_prefix + n_rows, width)
+        parts = [_decode(backend, 0, begin, tokens[begin : begin + width], width) for begin in begins]
+        rows[width] = np.concatenate(parts)[:n_rows]
+    return rows
+
+
+def _evaluate(backend: Backend, seq: int, position: int, tokens: Sequence[int]) -> None:
+    for begin in range(0, len(tokens), backend.n_batch):
+        _decode(backend, seq, position + begin, tokens[begin : begin + backend.n_batch], 0)
+
+
+def _decode(backend: Backend, seq: int, position: int, tokens: Sequence[int], n_wanted: int) -> Logits:
+    """A copy: the backend's own rows last until its next decode."""
+    batch = Batch(fixed=True)
+    batch.extend(seq, position, tokens, n_wanted)
+    return backend.decode(batch).copy()
+
+
+def _tokens(vocabulary: Vocabulary, n: int) -> list[int]:
+    """The first n tokens of TEXT, repeated if it is too short."""
+    begin = [vocabulary.bos] if vocabulary.add_bos and vocabulary.bos is not None else []
+    text = vocabulary.tokenize(TEXT, special=False)
+    return (begin + text * (n // len(text) + 1))[:n]
+
+
+def _same_bits(a: Logits, b: Logits) -> bool:
+    return np.array_equal(a.view(np.uint32), b.view(np.uint32))
+
+
+def _difference(a: Logits, b: Logits) -> float:
+    """The largest of any logit; infinities in the same place do not differ."""
+    with np.errstate(invalid="ignore"):
+        return float(np.abs(np.where(a == b, np.float32(0), a - b)).max())
+
+
+def _smallest_margin(rows: Logits) -> float:
+    top = np.partition(rows, -2, axis=1)[:, -2:]
+    return float((top[:, 1] - top[:, 0]).min())
+
+
+def probe(settings: ProbeSettings) -> int:
+    """Print a table or JSON. Raises StartupError when the model cannot be loaded."""
+    if settings.max_width > settings.batch_size:
+        raise StartupError(
+            f"--max-width {settings.max_width} needs at least --batch-size {settings.max_width}"
+        )
+    n_threads = settings.threads or n_cores()
+    settings = downloaded(settings)
+    options = settings.options(settings.model, n_cells=N_CELLS, n_seqs=2, n_threads=n_threads)
+    widths = range(1, settings.max_width + 1)
+    with closing(LlamaBackend(options)) as backend:
+        result = probe_backend(backend, widths)
+        title = f"{backend.description}, {n_threads} thread{'s' if n_threads > 1 else ''}"
+    keep("probe", of_model(options), result.as_json())  # for the /health of a lead with these options
+    if settings.json_output:
+        about = {"model": str(settings.model), "threads": n_threads, "gpu_layers": settings.gpu_layers}
+        about |= {"flash_attn": settings.flash_attn}
+        about |= {"cache_type_k": settings.cache_type_k, "cache_type_v": settings.cache_type_v}
+        print(json.dumps({**about, **result.as_json()}, indent=2))
+    else:
+        console = Console()
+        console.print(table(result, title), *verdict(result), sep="\n", highlight=False)
+    return 0
+
+
+def table(result: ProbeResult, title: str) -> Table:
+    table = Table(title=title, title_justify="left")
+    difference_to = f"difference to {result.widths[0]}"
+    for heading in ("rows", "bits", difference_to, "other argmax", "place in the cache"):
+        table.add_column(heading, justify="right")
+    names = {width: _letter(i) for i, widths in enumerate(result.classes) for width in widths}
+    for width, difference, flips in zip(result.widths, result.differences, result.flips, strict=True):
+        moved = "" if result.moved is None else "matters" if width in result.moved else "no matter"
+        table.add_row(str(width), names[width], f"{difference:.1e}", f"{flips} of {result.n_rows}", moved)
+    return table
+
+
+def _letter(index: int) -> str:
+    """A, B … Z, then numbers."""
+    return string.ascii_uppercase[index] if index < 26 else str(index)
+
+
+def verdict(result: ProbeResult) -> list[str]:
+    """What the result means, in sentences."""
+    n = len(result.classes)
+    lines = [
+        "Every width gives the same bits: drafts cannot change a text."
+        if n == 1
+        else f"{n} classes of widths, each with its own bits: a near-tie can fall either way with drafts.",
+        f"The closest two tokens are {result.smallest_margin:.2g} apart; widths differ by up to "
+        f"{max(result.differences):.2g}.",
+    ]
+    if result.moved:
+        lines.append(f"The place in the KV cache changes logits by up to {result.moved_difference:.2g}.")
+    return lines

@@ -1,0 +1,88 @@
+"""Replies in the lead's terminal while they are generated, with accepted drafts highlighted."""
+
+from __future__ import annotations
+
+import codecs
+
+from rich.console import Console
+from rich.text import Text
+
+from server.engine.events import Committed, Event, Failed, Finished, Started, Stats
+from server.llama.backend import Vocabulary
+
+ACCEPTED = "black on green3"
+REJECTED = "strike red"
+
+
+class ReplyPrinter:
+    """Observes the engine's events and prints one reply at a time; others wait until it has ended.
+    show_rejected: strike out the drafted tokens that were wrong."""
+
+    def __init__(self, console: Console, vocabulary: Vocabulary, *, show_rejected: bool) -> None:
+        self._console = console
+        self._vocabulary = vocabulary
+        self._show_rejected = show_rejected
+        self._pending: dict[int, list[Event]] = {}
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def __call__(self, id: int, event: Event) -> None:
+        self._pending.setdefault(id, []).append(event)
+        while self._pending:
+            current, events = next(iter(self._pending.items()))
+            for one in events:
+                self._show(one)
+            if not (events and isinstance(events[-1], Finished | Failed)):
+                events.clear()
+                return
+            del self._pending[current]
+
+    def _show(self, event: Event) -> None:
+        match event:
+            case Started():
+                self._decoder.reset()
+            case Committed():
+                self._show_tokens(event)
+            case Finished():
+                self._console.print()
+                for line in summary(event.stats):
+                    self._console.print(Text("  " + line, "dim"), highlight=False)
+            case Failed():
+                self._console.print(Text(f"\n  failed: {event.error.message}", "red"))
+
+    def _show_tokens(self, event: Committed) -> None:
+        accepted = [t for t, source in zip(event.tokens, event.sources, strict=True) if source]
+        line = Text()
+        for token in accepted:
+            line.append(self._decode(token), ACCEPTED)
+        if self._show_rejected:
+            for token in event.rejected:
+                line.append(self._vocabulary.piece(token).decode(errors="replace"), REJECTED)
+        for token in event.tokens[len(accepted) :]:
+            line.append(self._decode(token))
+        self._console.print(line, end="", soft_wrap=True)
+
+    def _decode(self, token: int) -> str:
+        return self._decoder.decode(self._vocabulary.piece(token))
+
+
+def summary(stats: Stats) -> list[str]:
+    """The counts and speeds of a reply, in lines for a person."""
+    n_encoded = stats.n_prompt - stats.n_cached
+    lines = [
+        f"prompt   {stats.n_prompt} tokens: {stats.n_cached} reused, {n_encoded} encoded"
+        f" at {_rate(n_encoded, stats.prompt_ms)} tokens/s",
+        f"reply    {stats.n_predicted} tokens in {stats.n_steps} steps, decoded"
+        f" at {_rate(stats.n_predicted - 1, stats.predicted_ms)} tokens/s",
+    ]
+    if stats.n_drafted:
+        share = 100 * stats.n_accepted / stats.n_drafted
+        lines.append(f"drafts   {stats.n_drafted} checked, {stats.n_accepted} accepted ({share:.0f} %)")
+        for name, count in stats.drafters.items():
+            lines.append(f"         {name}: {count.accepted} of {count.drafted}")
+    else:
+        lines.append("drafts   none")
+    return lines
+
+
+def _rate(n: int, ms: float) -> str:
+    return f"{n / ms * 1e3:.0f}" if ms > 0 and n > 0 else "-"

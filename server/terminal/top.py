@@ -1,0 +1,157 @@
+"""duo top: what a running lead does, in the terminal, from its /health and /metrics."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+from prometheus_client.parser import text_string_to_metric_families
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from server.api.served import TOKEN_COUNTS
+from server.errors import StartupError
+from server.settings import ClientSettings
+
+
+class TopSettings(ClientSettings):
+    """Watch a running lead: tokens/s, requests, accepted drafts, and what becomes of each drafter's work.
+    Ctrl-C leaves."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="DUO_TOP_", cli_prog_name="duo top", cli_shortcuts={"interval": "d"}
+    )
+
+    interval: float = Field(1.0, gt=0, le=3600, description="seconds between two looks")
+    once: bool = Field(False, description="look for one interval, print what happened in it and end")
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One look at a lead. at: seconds of a monotonic clock; health: the body of /health; totals: counters by
+    metric name."""
+
+    at: float
+    health: Mapping[str, Any]
+    totals: Mapping[str, float]
+
+    def since(self, before: Look, name: str) -> float:
+        """How much a counter has grown; from 0 if the lead was started again."""
+        now, then = self.totals.get(name, 0.0), before.totals.get(name, 0.0)
+        return now - then if now >= then else now
+
+
+def look(client: httpx.Client) -> Look:
+    """Raises StartupError when no lead answers."""
+    try:
+        health, metrics = client.get("/health"), client.get("/metrics")
+    except httpx.HTTPError as error:
+        raise StartupError(
+            f"no lead answers at {client.base_url} ({error}): name another with --url"
+        ) from error
+    if metrics.status_code != 200:
+        raise StartupError(f"{client.base_url} is not a lead: its /metrics answers {metrics.status_code}")
+    try:
+        totals = {
+            sample.name: sample.value
+            for family in text_string_to_metric_families(metrics.text)
+            for sample in family.samples
+            if not sample.labels
+        }
+        return Look(time.monotonic(), {"drafters": [], **health.json()}, totals)
+    except (ValueError, TypeError) as error:
+        raise StartupError(f"{client.base_url} is not a lead: {error}") from error
+
+
+def top(settings: TopSettings) -> int:
+    """Run until Ctrl-C. Raises StartupError when no lead answers at first."""
+    console = Console(highlight=False)
+    with settings.client(httpx.Timeout(5)) as client:
+        before = look(client)
+        if settings.once:
+            time.sleep(settings.interval)
+            console.print(view(look(client), before))
+            return 0
+        with contextlib.suppress(KeyboardInterrupt):
+            watch(console, client, before, lambda: time.sleep(settings.interval))
+    return 0
+
+
+def watch(console: Console, client: httpx.Client, before: Look, wait: Callable[[], None]) -> None:
+    """Look again after every wait(), until it raises. Goes on while no lead answers."""
+    with Live(view(before, before), console=console, screen=True, auto_refresh=False) as live:
+        while True:
+            wait()
+            try:
+                now = look(client)
+            except StartupError as error:
+                live.update(Text(error.message, "red"), refresh=True)
+                continue
+            live.update(view(now, before), refresh=True)
+            before = now
+
+
+def view(now: Look, before: Look) -> RenderableType:
+    """What happened between two looks."""
+    return Group(_summary(now, before), Text(), _drafters(now))
+
+
+def _summary(now: Look, before: Look) -> RenderableType:
+    health = now.health
+    seconds = now.at - before.at
+    tokens = now.since(before, "duo:tokens_predicted_total")
+    drafted = now.since(before, "duo:draft_tokens_total")
+    accepted = now.since(before, "duo:draft_tokens_accepted_total")
+    slots = health.get("slots", {"busy": 0, "total": 0})
+    rows = [
+        ("state", Text(str(health.get("status", "unknown")), "" if health.get("status") == "ok" else "red")),
+        ("tokens/s", _ratio(tokens, seconds)),
+        ("tokens/step", _ratio(tokens, now.since(before, "duo:steps_total"), "{:.2f}")),
+        ("accepted", f"{_percent(accepted, drafted)} of {drafted:.0f} drafted tokens"),
+        ("prompt tokens/s", _ratio(now.since(before, "duo:prompt_tokens_total"), seconds)),
+        ("requests", f"{slots['busy']} of {slots['total']} slots, {health.get('queued', 0)} waiting"),
+        ("Python/step", f"{health.get('engine', {}).get('step_python_us', 0):.0f} µs"),
+        ("since the start", f"{now.totals.get('duo:tokens_predicted_total', 0):.0f} tokens"),
+    ]
+    grid = Table.grid(padding=(0, 2))
+    for name, value in rows:
+        grid.add_row(Text(name, "dim"), value)
+    return grid
+
+
+def _drafters(now: Look) -> RenderableType:
+    drafters: list[dict[str, Any]] = now.health["drafters"]
+    if not drafters:
+        return Text("no drafters", "dim")
+    outcomes = sorted({name for one in drafters for name in one["counts"]} - set(TOKEN_COUNTS))
+    table = Table("drafter", "model", "tokens", "accepted", *outcomes, "", box=box.SIMPLE, pad_edge=False)
+    for one in drafters:
+        counts: dict[str, int] = one["counts"]
+        drafted = counts.get("drafted", 0)
+        remark = f"refused: {one['reason']}" if one["state"] == "refused" else ""
+        table.add_row(
+            str(one["id"]),
+            str(one["model"]),
+            str(drafted),
+            _percent(counts.get("accepted", 0), drafted),
+            *(str(counts.get(name, 0)) for name in outcomes),
+            Text(remark, "red"),
+        )
+    return table
+
+
+def _ratio(n: float, over: float, form: str = "{:.0f}") -> str:
+    return form.format(n / over) if over > 0 else "-"
+
+
+def _percent(n: float, over: float) -> str:
+    return f"{100 * n / over:.0f} %" if over > 0 else "-"

@@ -1,0 +1,174 @@
+"""One guess from one row: which token, how sure, and what else; and which rule of guessing is better."""
+
+from __future__ import annotations
+
+import math
+import random
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from drafters.guessing import SURE, DraftGuess, guess
+from drafters.rule import Rule
+from server.sampling.draw import Row, draw, probability
+from server.sampling.noise import gumbel
+from server.sampling.params import SamplingParams
+
+GREEDY = SamplingParams(0.0)
+PLAIN = SamplingParams(1.0, 0, 1.0, 0.0, 7)
+USUAL = SamplingParams(0.8, 40, 0.95, 0.05, 7)
+
+
+def row_of(seed: int, size: int = 500, sharpness: float = 2.0) -> Row:
+    return np.random.default_rng(seed).normal(0.0, sharpness, size).astype(np.float32)
+
+
+def noisy_order(row: Row, sampling: SamplingParams, position: int) -> list[int]:
+    ids = np.arange(len(row))
+    scores = row / sampling.temperature + gumbel(sampling.seed, position, ids)
+    return [int(i) for i in np.argsort(-scores)]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_at_temperature_zero_the_two_largest_logits_are_guessed(seed: int):
+    row = row_of(seed)
+    first, second = np.argsort(-row)[:2]
+    guessed = guess(row, GREEDY, 5, likeliest=False, second=True)
+    assert (guessed.token, guessed.second) == (first, second)
+    assert guessed.confidence == pytest.approx(probability(row, int(first)))
+    assert guessed.second_confidence == pytest.approx(probability(row, int(second)), rel=1e-5)
+
+
+@pytest.mark.parametrize("n_vocab", [32_000, 150_001])
+def test_confidence_in_a_large_vocabulary_is_nearly_the_probability(n_vocab: int):
+    chance = np.random.default_rng(2)
+    for steepness in (1.5, 2.0, 3.0, 6.0):
+        logits = -steepness * np.log(np.arange(1, n_vocab + 1))
+        row = chance.permutation(logits).astype(np.float32)
+        first, second = np.argsort(-row)[:2]
+        guessed = guess(row, GREEDY, 5, likeliest=False, second=True)
+        assert guessed.token == first
+        assert guessed.confidence == pytest.approx(probability(row, int(first)), rel=0.05)
+        if guessed.confidence < SURE:
+            assert guessed.second == second
+            assert guessed.second_confidence == pytest.approx(probability(row, int(second)), rel=0.05)
+
+
+@pytest.mark.parametrize("likeliest", [False, True])
+def test_where_only_the_likeliest_can_be_drawn_the_noise_says_nothing(likeliest: bool):
+    row = row_of(4)
+    only = SamplingParams(1.0, 1, 1.0, 0.0, 7)
+    guessed = guess(row, only, 5, likeliest=likeliest, second=True)
+    assert guessed == guess(row, GREEDY, 5, likeliest=False, second=True)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_with_noise_the_two_best_noisy_scores_are_guessed(seed: int):
+    row = row_of(seed)
+    guessed = guess(row, PLAIN, seed, likeliest=False, second=True)
+    first, second = noisy_order(row, PLAIN, seed)[:2]
+    assert (guessed.token, guessed.second) == (first, second if guessed.confidence < SURE else None)
+    assert guessed.drawn == draw(row, PLAIN, seed)
+    assert guessed.likeliest == int(row.argmax())
+    assert guessed.second is None or 0.0 < guessed.second_confidence <= guessed.confidence < 1.0
+
+
+@pytest.mark.parametrize("sampling", [PLAIN, USUAL], ids=["plain", "usual"])
+@pytest.mark.parametrize("seed", range(10))
+def test_it_mirrors_the_draw(seed: int, sampling: SamplingParams):
+    row = row_of(seed, 40_000, 1.0)
+    guessed = guess(row, sampling, seed, likeliest=False, second=True)
+    assert guessed.token == draw(row, sampling, seed) != guessed.second
+    if guessed.second is not None:
+        assert row[guessed.second] >= row.max() + math.log(max(sampling.min_p, 1e-9))
+
+
+def test_the_likeliest_has_the_draw_for_its_second_guess():
+    seeds = [s for s in range(30) if draw(row_of(s), PLAIN, s) != row_of(s).argmax()]
+    assert seeds
+    for seed in seeds:
+        guessed = guess(row_of(seed), PLAIN, seed, likeliest=True, second=True)
+        assert (guessed.token, guessed.second) == (guessed.likeliest, guessed.drawn)
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, PLAIN], ids=["greedy", "plain"])
+def test_a_sure_guess_has_no_second(sampling: SamplingParams):
+    row = row_of(1)
+    row[3] = 60.0
+    guessed = guess(row, sampling, 0, likeliest=False, second=True)
+    assert guessed.token == 3
+    assert guessed.confidence > SURE
+    assert guessed.second is None
+
+
+def test_no_second_guess_where_none_is_wanted():
+    assert guess(row_of(1), PLAIN, 0, likeliest=False, second=False).second is None
+
+
+def test_confidence_says_more_than_the_probability_where_the_noise_is_shared():
+    """Whether another model, whose logits differ by chance, draws the same: by log loss."""
+    chance = np.random.default_rng(3)
+    said, plain, right = list[float](), list[float](), list[bool]()
+    for position in range(2000):
+        row = row_of(position, 200, 1.5)
+        other = (row + chance.normal(0.0, 0.7, len(row))).astype(np.float32)
+        guessed = guess(row, PLAIN, position, likeliest=False, second=False)
+        said.append(guessed.confidence)
+        plain.append(probability(row, guessed.token))
+        right.append(guessed.token == draw(other, PLAIN, position))
+
+    def loss(confidences: list[float]) -> float:
+        clipped = np.clip(confidences, 0.02, 0.98)
+        return float(-np.log(np.where(right, clipped, 1.0 - clipped)).mean())
+
+    assert loss(said) < loss(plain) - 0.1
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, PLAIN], ids=["greedy", "plain"])
+def test_nonsense_is_not_trusted(sampling: SamplingParams):
+    row = np.full(50, math.nan, np.float32)
+    guessed = guess(row, sampling, 0, likeliest=False, second=True)
+    assert (guessed.confidence, guessed.second) == (0.0, None)
+
+
+# -- the rule
+
+
+def judged(noise: float, likeliest: float, n: int = 2000, seed: int = 1) -> list[bool]:
+    """Which rule is taken over n positions where each of the two tokens is right at these rates."""
+    chance, rule, taken = random.Random(seed), Rule(), list[bool]()
+    for _ in range(n):
+        at = chance.random()
+        rule.judge(
+            DraftGuess(1, 0.5, drawn=1, likeliest=2), 1 if at < noise else 2 if at < noise + likeliest else 3
+        )
+        taken.append(rule.likeliest)
+    return taken
+
+
+def test_the_rule_that_is_right_more_often_is_taken():
+    assert not any(judged(0.6, 0.2))
+    assert all(judged(0.2, 0.6)[200:])
+
+
+def test_it_does_not_waver_where_both_are_alike():
+    taken = judged(0.4, 0.4)
+    assert sum(a != b for a, b in pairwise(taken)) < 20
+
+
+def test_it_changes_its_mind():
+    rule = Rule()
+    for _ in range(100):
+        rule.judge(DraftGuess(1, 0.5, drawn=1, likeliest=2), 2)
+    assert rule.likeliest
+    for _ in range(200):
+        rule.judge(DraftGuess(2, 0.5, drawn=1, likeliest=2), 1)
+    assert not rule.likeliest
+
+
+def test_agreement_decides_nothing_but_counts():
+    rule = Rule()
+    for token in (1, 1, 2):
+        rule.judge(DraftGuess(1, 0.5, drawn=1, likeliest=1), token)
+    assert (rule.n_judged, rule.n_drawn_right, rule.n_likeliest_right, rule.likeliest) == (3, 2, 2, False)

@@ -1,0 +1,122 @@
+"""What the cache learns of this machine, what it decides by that, and what it remembers of it."""
+
+from __future__ import annotations
+
+import math
+
+import orjson
+import pytest
+
+from server.cache.catalogue import Found
+from server.engine.move_costs import KEEP, MoveCosts
+from server.estimators import Slope
+
+
+def test_leaving_pays_if_cells_in_use_cost_more_than_they_take_to_move():
+    pace = MoveCosts()
+    assert not pace.leaving_pays(10_000, 2)  # nothing is known
+    pace.moved(10_000, 10, 1e-5)  # 1,000 bytes a cell: 2 µs to save and to load
+    for i in range(60):
+        pace.evaluated(100, 0.1 + 0.01 * (i % 3), 1000 * (i % 3))  # 100 ns a token and cell
+    assert pace.leaving_pays(30, 2)
+    assert not pace.leaving_pays(15, 2)
+    assert pace.leaving_pays(15, 1)  # it is saved already
+    assert not pace.leaving_pays(5, 1)
+    level = MoveCosts()
+    level.moved(10_000, 10, 1e-5)
+    for i in range(60):
+        level.evaluated(100, 0.1, 1000 * (i % 3))
+    assert not level.leaving_pays(10**6, 1)
+    for i in range(60):
+        level.stepped(0.02 + 0.001 * (i % 3), 1000 * (i % 3))  # 1 µs a step and cell
+    assert level.leaving_pays(1, 2)
+
+
+def test_the_slope_of_what_was_seen():
+    slope = Slope(KEEP)
+    assert slope.value == 0.0
+    slope.observe(5.0, 2.0)
+    assert slope.value == 0.0
+    for x in range(20):
+        slope.observe(x, 3.0 + 0.5 * x)
+    assert slope.value == pytest.approx(0.5, abs=0.05)
+    for x in range(400):
+        slope.observe(x % 7, 9.0 - x % 7)
+    assert slope.value == 0.0
+
+
+def test_loading_pays_if_it_is_quicker_than_evaluating():
+    pace = MoveCosts()
+    for _ in range(60):
+        pace.evaluated(100, 0.1, 0)  # 1 ms a token
+        pace.moved(10**9, 10**5, 1.0)  # 1 ns a byte
+    assert pace.loading_pays(Found(1000, "", 1000, 10**8, "memory"), 0)
+    assert not pace.loading_pays(Found(1000, "", 1000, 10**8, "memory"), 950)
+    assert not pace.loading_pays(Found(10, "", 10, 10**8, "memory"), 0)
+
+
+def learned() -> MoveCosts:
+    pace = MoveCosts()
+    for i in range(80):
+        pace.evaluated(100, 0.1 + 0.01 * (i % 3), 1000 * (i % 3))
+        pace.stepped(0.02 + 0.001 * (i % 5), 500 * (i % 5))
+        pace.moved(30_000_000, 3_600, 0.004)
+    return pace
+
+
+def test_what_was_learned_survives_being_written_down():
+    pace, again = learned(), MoveCosts()
+    assert again.recall(orjson.loads(orjson.dumps(pace.memory())))
+    assert again.memory() == pace.memory()
+    for n_tokens in (0, 10, 100, 300, 1000, 3000):
+        for n_moves in (1, 2):
+            assert again.leaving_pays(n_tokens, n_moves) == pace.leaving_pays(n_tokens, n_moves)
+    assert not MoveCosts().leaving_pays(3000, 1)
+    assert again.leaving_pays(3000, 1)
+    again.evaluated(100, 0.1, 0)
+    pace.evaluated(100, 0.1, 0)
+    assert again.memory() == pace.memory()
+    fresh = MoveCosts()
+    assert fresh.recall(MoveCosts().memory())
+    assert fresh.memory() == MoveCosts().memory()
+
+
+def changed(at: int, value: object) -> list[object]:
+    memory: list[object] = [*learned().memory()]
+    memory[at] = value
+    return memory
+
+
+@pytest.mark.parametrize(
+    "memory",
+    [
+        None,
+        {},
+        "[1.0]",
+        [],
+        learned().memory()[:-1],
+        [*learned().memory(), 0.0],
+        changed(0, 2.0),
+        changed(1, 0.0),
+        changed(1, 1e300),
+        changed(2, 0.0),
+        changed(2, 1.0),
+        changed(2, -1e-9),
+        changed(3, math.nan),
+        changed(3, math.inf),
+        changed(4, 1e6),
+        changed(5, 1e12),
+        changed(9, None),
+        changed(9, True),
+        changed(11, "1"),
+        changed(12, 0.0),
+        changed(6, 1e300),
+        changed(8, 1e12),
+        changed(13, 1e300),
+    ],
+)
+def test_what_cannot_have_been_learned_is_not_believed(memory: object):
+    pace = learned()
+    before = pace.memory()
+    assert not pace.recall(memory)
+    assert pace.memory() == before

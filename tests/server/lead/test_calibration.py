@@ -1,0 +1,98 @@
+"""Measuring steps at start, and remembering what was measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from server.lead.calibration import WIDTHS, measure, remembered
+from server.lead.recollection import keep, of_model, recall
+from server.llama.fake import FakeBackend
+from server.llama.options import LlamaOptions
+from server.llama.shapes import CONTEXT
+
+pytestmark = pytest.mark.usefixtures("still_clock")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "duo"
+
+
+def test_every_width_that_fits_is_measured_and_nothing_left_in_the_cache():
+    backend = FakeBackend(n_batch=CONTEXT, step_s=0.001)
+    found = measure(backend, 12)
+    assert sorted(found) == sorted(width for width in WIDTHS if width <= 12)
+    assert all(seconds > 0 for seconds in found.values())
+    assert backend.n_used == 0
+
+
+def test_batches_smaller_than_the_context_are_measured_too():
+    backend = FakeBackend(n_batch=CONTEXT // 2 + 1)
+    assert sorted(measure(backend, 4)) == [1, 2, 3, 4]
+    assert backend.n_used == 0
+
+
+def test_wider_steps_take_longer():
+    found = measure(FakeBackend(n_batch=CONTEXT, step_s=0.001, row_s=0.001), 8)
+    assert found[8] > 2 * found[1]
+
+
+def test_a_slow_model_is_measured_once_where_it_matters_most():
+    backend = FakeBackend(n_batch=CONTEXT, step_s=0.02)
+    found = measure(backend, 32, budget_s=0.05)
+    assert set(found) <= set(WIDTHS[:4])
+    assert 1 in found
+
+
+def test_a_model_that_cannot_forget_goes_back_to_what_it_was():
+    backend = FakeBackend(n_batch=CONTEXT, can_trim=False, step_s=0.001, row_s=0.001)
+    found = measure(backend, 8)
+    assert found[8] > 2 * found[1]
+    assert backend.n_used == 0
+
+
+def test_one_that_has_no_sequence_for_that_is_not_measured():
+    assert measure(FakeBackend(can_trim=False, n_seqs=1), 8) == {}
+
+
+def test_what_was_measured_is_remembered(cache: Path):
+    what = ("model", 1)
+    first = remembered(FakeBackend(n_batch=CONTEXT, step_s=0.002), 8, what)
+    again = FakeBackend(n_batch=CONTEXT, step_s=0.002)
+    assert remembered(again, 8, what) == pytest.approx(first)
+    assert max(again.widths[1:]) <= 4, "a short look"
+    assert len(list(cache.iterdir())) == 1
+
+
+def test_what_was_measured_on_a_busy_machine_is_measured_again():
+    what = ("model", 3)
+    slow = remembered(FakeBackend(n_batch=CONTEXT, step_s=0.02), 8, what)
+    fast = remembered(FakeBackend(n_batch=CONTEXT, step_s=0.002), 8, what)
+    assert fast[8] < 0.5 * slow[8]
+
+
+def test_a_broken_memory_is_measured_anew(cache: Path):
+    what = ("model", 2)
+    keep("steps", [*what, 4], [1, 2, 3])
+    assert set(remembered(FakeBackend(n_batch=CONTEXT), 4, what)) == {1, 2, 3, 4}
+    [path] = cache.iterdir()
+    path.write_text("{")
+    assert recall("steps", [*what, 4]) is None
+
+
+def test_a_directory_that_cannot_be_written_is_no_failure(cache: Path):
+    cache.write_text("a file where the directory should be")
+    keep("steps", ["x"], {})
+    assert recall("steps", ["x"]) is None
+
+
+def test_another_model_file_is_another_memory(tmp_path: Path):
+    model = tmp_path / "m.gguf"
+    model.write_bytes(b"GGUF")
+    options = LlamaOptions(model, 64, 1, n_threads=2)
+    before = of_model(options)
+    model.write_bytes(b"GGUF!")
+    assert of_model(options) != before

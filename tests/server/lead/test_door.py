@@ -1,0 +1,63 @@
+"""Keys, bounds and logs as flags, environment and files say them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from server.errors import StartupError
+from server.flags import read
+from server.lead.listening import door_of
+from server.settings import LeadSettings
+
+
+@pytest.mark.parametrize(
+    "flags", [["--api-key", "a,b"], ["--api-key", "a", "--api-key", "b"], ["--api-key", " a , b,"]]
+)
+def test_keys_as_flags(flags: list[str]):
+    assert read(LeadSettings, flags).keys() == ("a", "b")
+
+
+def test_keys_from_the_environment_and_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    file = tmp_path / "keys"
+    file.write_text("# for the others\n\n  c  \nd#1\n   # nobody\n")
+    monkeypatch.setenv("DUO_API_KEY", "a,b")
+    monkeypatch.setenv("DUO_API_KEY_FILE", str(file))
+    settings = read(LeadSettings, [])
+    assert settings.keys() == ("a", "b", "c", "d#1")
+    assert "a,b" not in repr(settings)
+    assert "'a'" not in repr(settings)
+    assert len(door_of(settings).edge.access.callers) == 4
+
+
+def test_keys_that_are_none_do_not_open_the_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    for value in ("", " , "):
+        with pytest.raises(StartupError, match="--api-key"):
+            read(LeadSettings, ["--api-key", value])
+    file = tmp_path / "keys"
+    file.write_text("# none yet\n")
+    with pytest.raises(StartupError, match="no API key"):
+        read(LeadSettings, ["--api-key-file", str(file)]).keys()
+    with pytest.raises(StartupError, match="cannot read"):
+        read(LeadSettings, ["--api-key-file", str(tmp_path / "missing")]).keys()
+    monkeypatch.setenv("DUO_API_KEY", "")
+    with pytest.raises(StartupError, match="--api-key"):
+        read(LeadSettings, [])
+
+
+def test_without_any_everybody_is_let_in():
+    assert read(LeadSettings, []).keys() == ()
+
+
+def test_bounds_and_origins_reach_the_edge():
+    flags = ["--max-body", "2", "--timeout", "7", "--cors-origins", "http://a,http://b", "--grace", "9"]
+    door = door_of(read(LeadSettings, [*flags, "--write-timeout", "3"]))
+    assert door.bounds.write_s == 3
+    assert (door.edge.max_body, door.edge.body_s, door.grace_s) == (2 << 20, 7, 9)
+    assert door.edge.cors_origins == ("http://a", "http://b")
+    assert not door.edge.log.requests
+    logged = door_of(read(LeadSettings, ["--log-prompts"])).edge.log
+    assert (logged.requests, logged.prompts) == (True, True)
+    told = door_of(read(LeadSettings, ["--log-requests"])).edge.log
+    assert (told.requests, told.prompts) == (True, False)

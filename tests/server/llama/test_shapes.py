@@ -1,0 +1,59 @@
+"""Shapes: whether a change of width costs, found by trying."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from server.lead.calibration import steady_widths
+from server.llama.backend import Batch, Logits
+from server.llama.fake import FakeBackend
+from server.llama.shapes import CONTEXT, UNKNOWN, measure
+
+pytestmark = pytest.mark.usefixtures("still_clock")
+
+ROW_S, CHANGE_S = 0.0005, 0.004
+
+
+class Recorded(FakeBackend):
+    """Slower whenever the width is not that of the decode before."""
+
+    def __init__(self, change_s: float) -> None:
+        super().__init__(n_batch=CONTEXT)
+        self._change_s = change_s
+        self._before = 0
+
+    def decode(self, batch: Batch) -> Logits:
+        time.sleep(ROW_S * len(batch) + (self._change_s if len(batch) != self._before else 0.0))
+        self._before = len(batch)
+        return super().decode(batch)
+
+
+def test_a_change_that_costs_is_found():
+    shapes = measure(Recorded(CHANGE_S), (1, 2, 3))
+    assert shapes.change_costs
+    assert shapes.padding_pays
+    assert set(shapes.steady) == set(shapes.mixed) == {1, 2, 3}
+    assert all(shapes.mixed[w] > shapes.steady[w] + CHANGE_S / 2 for w in (1, 2, 3))
+
+
+def test_a_change_that_costs_nothing_is_found_too():
+    assert not measure(Recorded(0.0), (1, 4)).padding_pays
+    assert steady_widths(Recorded(0.0), 9, 17) == {} or not measure(Recorded(0.0), (4, 8)).padding_pays
+
+
+def test_padding_does_not_pay_where_rows_cost_more_than_changes():
+    shapes = measure(Recorded(ROW_S / 2), (1, 16))
+    assert not shapes.padding_pays
+
+
+def test_the_cache_is_left_empty_and_what_cannot_be_measured_is_unknown():
+    backend = Recorded(CHANGE_S)
+    assert set(steady_widths(backend, 9, 17)) == {1, 4, 8, 12, 9, 17}
+    batch = Batch()
+    batch.extend(0, 0, [1], 1)
+    backend.decode(batch)  # raises if something is there
+    assert set(measure(FakeBackend(n_batch=CONTEXT // 2 + 1), (1, 2)).steady) == {1, 2}
+    assert measure(FakeBackend(can_trim=False), (1, 2)) is UNKNOWN
+    assert measure(FakeBackend(), (1,)) is UNKNOWN

@@ -1,0 +1,93 @@
+"""A child process: started again when it dies, whatever its restarts run into, and gone after close()."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from contextlib import closing
+
+import pytest
+
+from server.local import children
+from server.local.children import Child
+
+WAIT_S = 20.0
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(children, "SOONEST_S", 0.0)
+
+
+class Starts:
+    """Starts a process that ends with its standard input. started: released by every attempt."""
+
+    def __init__(self, fails: int = 0) -> None:
+        """fails: the attempt, counted from 1, that raises."""
+        self._fails = fails
+        self.n = 0
+        self.processes: list[subprocess.Popen[bytes]] = []
+        self.started = threading.Semaphore(0)
+
+    def __call__(self) -> subprocess.Popen[bytes]:
+        self.n += 1
+        self.started.release()
+        if self.n == self._fails:
+            raise BlockingIOError("no more processes")
+        self.processes.append(subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE))
+        return self.processes[-1]
+
+    def wait(self) -> None:
+        assert self.started.acquire(timeout=WAIT_S)
+
+
+def test_a_start_that_fails_is_tried_again(caplog: pytest.LogCaptureFixture):
+    starts = Starts(fails=2)
+    with closing(Child("toy", starts, grace_s=WAIT_S)) as child:
+        starts.processes[0].kill()
+        for _ in range(3):
+            starts.wait()
+    assert starts.n == 3
+    assert starts.processes[-1].returncode is not None
+    assert child.ended
+    assert "toy cannot be started: no more processes" in caplog.text
+
+
+def test_a_first_start_that_fails_is_raised():
+    with pytest.raises(BlockingIOError, match="no more processes"):
+        Child("toy", Starts(fails=1), grace_s=WAIT_S)
+
+
+def test_every_process_and_pipe_is_closed():
+    starts = Starts()
+    with closing(Child("toy", starts, grace_s=WAIT_S)):
+        starts.wait()
+        starts.processes[0].kill()
+        starts.wait()
+    assert len(starts.processes) == 2
+    for process in starts.processes:
+        assert process.returncode is not None
+        assert process.stdin
+        assert process.stdin.closed
+
+
+def test_none_is_started_once_it_is_closing():
+    allowed, starts = threading.Event(), Starts()
+
+    def start() -> subprocess.Popen[bytes]:
+        process = starts()
+        if starts.n == 2:
+            assert allowed.wait(WAIT_S)
+        return process
+
+    child = Child("toy", start, grace_s=WAIT_S)
+    starts.wait()
+    starts.processes[0].kill()
+    starts.wait()
+    closer = threading.Thread(target=child.close)
+    closer.start()  # while the second start is under way
+    allowed.set()
+    closer.join()
+    assert [process.returncode is None for process in starts.processes] == [False, False]
+    assert starts.n == 2

@@ -1,0 +1,162 @@
+"""What steps cost, learned."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from server.speculation.gating.acceptance import Acceptance
+from server.speculation.gating.costs import STALE, StepCosts
+from server.speculation.sources.assignment import MOST, AssignableDrafter, assign
+
+
+def known(max_rows: int, seconds: dict[int, float]) -> list[float]:
+    """The curve after these steps."""
+    costs = StepCosts(max_rows)
+    for rows, spent in seconds.items():
+        for _ in range(3):
+            costs.observe(rows, 0, spent)
+    for _ in range(8):
+        costs.observe(1, 0, seconds[1])
+    return costs.curve(0)
+
+
+def test_nothing_known_costs_nothing():
+    assert StepCosts(4).curve(0) == [0.0] * 5
+
+
+def test_between_measured_widths_costs_lie_on_a_line_and_beyond_rise_slowly():
+    assert known(8, {1: 1.0, 4: 2.5, 6: 2.7}) == pytest.approx([0, 1.0, 1.5, 2.0, 2.5, 2.6, 2.7, 2.75, 2.8])
+
+
+def test_a_width_that_costs_more_than_a_wider_one_is_as_good_as_the_wider_one():
+    assert known(4, {1: 1.0, 2: 3.0, 3: 2.0, 4: 2.0}) == [0.0, 1.0, 2.0, 2.0, 2.0]
+
+
+def test_an_outlier_moves_little_and_a_lasting_change_much():
+    costs = StepCosts(2)
+    for _ in range(50):
+        costs.observe(1, 0, 1.0)
+    costs.observe(1, 0, 100.0)
+    assert costs.curve(0)[1] < 1.05
+    for _ in range(100):
+        costs.observe(1, 0, 2.0)
+    assert costs.curve(0)[1] == pytest.approx(2.0, rel=0.05)
+
+
+def test_noise_around_a_step_is_averaged():
+    noise, costs = random.Random(1), StepCosts(2)
+    for _ in range(500):
+        costs.observe(2, 0, 1.0 + noise.uniform(-0.2, 0.2))
+    assert costs.curve(0)[2] == pytest.approx(1.0, rel=0.06)
+
+
+def test_a_longer_context_scales_what_is_known_of_a_shorter_one():
+    costs = StepCosts(4)
+    for rows, seconds in ((1, 1.0), (4, 2.0)):
+        for _ in range(3):
+            costs.observe(rows, 0, seconds)
+    for _ in range(10):
+        costs.observe(1, 5000, 3.0)
+    assert costs.curve(5000)[4] == pytest.approx(6.0)
+    assert costs.curve(10)[4] == pytest.approx(2.0)
+
+
+def test_a_calibration_on_a_busy_machine_is_corrected_by_the_first_steps():
+    costs = StepCosts(16, {1: 1.0, 2: 3.0, 4: 3.5, 8: 4.0, 16: 5.0})
+    for _ in range(4):
+        costs.observe(1, 0, 1.0)
+    for _ in range(12):
+        costs.observe(8, 0, 2.0)
+    curve = costs.curve(0)
+    assert curve[8] == pytest.approx(2.0)
+    assert curve[16] == pytest.approx(2.5)
+    assert curve[4] <= 2.0
+
+
+def test_what_no_step_confirmed_is_worth_a_try():
+    costs = StepCosts(4, {1: 1.0, 4: 2.0})
+    assert costs.curve(0)[1] == 1.0
+    assert costs.curve(0)[4] == pytest.approx(1.8)
+    assert costs.knows(4)
+    assert costs.table() == {1: 1.0, 4: 2.0}
+
+
+def test_a_width_not_seen_for_long_is_stale():
+    costs = StepCosts(2, {2: 1.0})
+    costs.observe(2, 0, 1.0)
+    assert not costs.is_stale(2, 0)
+    for _ in range(STALE + 1):
+        costs.observe(1, 0, 1.0)
+    assert costs.is_stale(2, 0)
+
+
+@given(st.lists(st.tuples(st.integers(1, 8), st.integers(0, 9000), st.floats(0.001, 10.0)), max_size=60))
+def test_a_curve_never_falls(observed: list[tuple[int, int, float]]):
+    costs = StepCosts(8)
+    for rows, cells, seconds in observed:
+        costs.observe(rows, cells, seconds)
+    for cells in (0, 300, 5000):
+        curve = costs.curve(cells)
+        assert curve == sorted(curve)
+        assert len(curve) == 9
+
+
+def test_acceptance_follows_a_source_by_how_sure_it_says_it_is():
+    chance, acceptance = random.Random(2), Acceptance()
+    for _ in range(600):
+        acceptance.observe("honest", 230, chance.random() < 0.9)
+        acceptance.observe("honest", 100, chance.random() < 0.3)
+        acceptance.observe_best("honest", 200, chance.random() < 0.6)
+        acceptance.observe("liar", 255, hit=False)
+    assert acceptance.probability("honest", 232) == pytest.approx(0.9, abs=0.12)
+    assert acceptance.probability("honest", 99) == pytest.approx(0.3, abs=0.2)
+    assert acceptance.probability("liar", 255) < 0.01
+    assert acceptance.mean("honest") == pytest.approx(0.6, abs=0.2)
+
+
+def test_a_new_source_is_nearly_taken_at_its_word_and_a_liar_is_known_within_a_few_tokens():
+    acceptance = Acceptance()
+    assert 0.8 < acceptance.probability("new", 250) < 0.95
+    for _ in range(8):
+        acceptance.observe("new", 255, hit=False)
+    assert acceptance.probability("new", 255) < 0.35
+
+
+def test_sessions_go_to_the_faster_drafters_with_room():
+    fast, slow = AssignableDrafter("fast", 4, 0.001, 0.8), AssignableDrafter("slow", 4, 0.02, 0.8)
+    full = AssignableDrafter("full", 0, 0.0001, 0.9)
+    assert assign(1, [slow, full, fast]) == ["fast", "slow"]
+    assert assign(1, [slow, fast], taken=MOST - 1) == ["fast"]
+    assert assign(1, [], taken=0) == []
+
+
+def test_equals_share_the_sessions_and_a_session_stays_where_it_was():
+    equals = [AssignableDrafter(f"d{i}", 100, 0.001, 0.8) for i in range(4)]
+    first = [assign(session, equals, taken=MOST - 1)[0] for session in range(200)]
+    assert all(first.count(candidate.id) > 20 for candidate in equals)
+    assert first == [assign(session, equals[::-1], taken=MOST - 1)[0] for session in range(200)]
+
+
+def test_the_table_can_be_read_while_the_engine_thread_learns_another_width():
+    costs = StepCosts(64)
+    others = iter(range(10, 60))
+
+    class Width(int):
+        """Has another width measured whenever a dict is asked for it."""
+
+        def __hash__(self) -> int:
+            if learning:
+                costs.observe(next(others), 10, 1.0)
+            return int(self)
+
+    learning = False
+    for rows in (1, 2, 3):
+        costs.observe(Width(rows), 10, 1.0)
+    learning = True
+    table = costs.table()
+    learning = False
+    assert {1, 2, 3} <= set(table)

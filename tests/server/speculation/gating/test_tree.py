@@ -1,0 +1,218 @@
+"""The lead's tree of guesses: what is grafted, what is refused, what is proposed."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from server.engine.proposer import NOTHING, ROOT, Proposal
+from server.speculation.gating.acceptance import Acceptance
+from server.speculation.gating.tree import AND, MAX_NODES, Offer, OfferBounds, ScoredTree
+from server.speculation.wire.messages import Draft, chain_next
+
+START = 10
+CHAIN = 0x1234
+
+
+def chain_of(*tokens: int) -> int:
+    chain = CHAIN
+    for token in tokens:
+        chain = chain_next(chain, token)
+    return chain
+
+
+def draft(
+    *tokens: int,
+    after: tuple[int, ...] = (),
+    parents: tuple[int, ...] | None = None,
+    confidence: int = 200,
+    drafter: str = "d",
+) -> Draft:
+    """A draft of these tokens, whose base is START plus the tokens it follows."""
+    if parents is None:
+        parents = tuple(range(ROOT, len(tokens) - 1))
+    return Draft(
+        drafter,
+        1,
+        START + len(after),
+        chain_of(*after),
+        0,
+        parents,
+        tokens,
+        bytes([confidence] * len(tokens)),
+    )
+
+
+def tree_with(*drafts: Draft) -> ScoredTree:
+    tree = ScoredTree(START, CHAIN)
+    for one in drafts:
+        tree.graft(one)
+    return tree
+
+
+def best(tree: ScoredTree, limit: int) -> Proposal:
+    """The likeliest chain."""
+    offer = tree.offer(Acceptance(), OfferBounds(limit, leaves=1))
+    return offer.take(len(offer.tokens))
+
+
+def test_an_empty_tree_proposes_nothing():
+    assert best(ScoredTree(START, CHAIN), 8) == NOTHING
+
+
+def test_a_chain_is_proposed_up_to_the_limit():
+    tree = tree_with(draft(1, 2, 3))
+    assert best(tree, 8).tokens == (1, 2, 3)
+    assert best(tree, 2).tokens == (1, 2)
+    assert best(tree, 2).parents == (ROOT, 0)
+
+
+def test_a_draft_may_continue_an_earlier_one():
+    tree = tree_with(draft(1, 2))
+    assert tree.graft(draft(3, 4, after=(1, 2))) == "fresh"
+    assert best(tree, 8).tokens == (1, 2, 3, 4)
+
+
+def test_the_likelier_of_two_drafters_is_proposed_and_named():
+    tree = tree_with(draft(1, 2, confidence=90, drafter="a"), draft(5, 6, confidence=180, drafter="b"))
+    assert best(tree, 8).tokens == (5, 6)
+    assert best(tree, 8).sources == ("b", "b")
+
+
+def test_commit_keeps_what_agrees_and_forgets_the_rest():
+    tree = tree_with(draft(1, 2, 3), draft(4, 5))
+    tree.commit([1, 2], Acceptance())
+    assert tree.position == START + 2
+    assert best(tree, 8).tokens == (3,)
+    tree.commit([9], Acceptance())
+    assert best(tree, 8) == NOTHING
+
+
+def test_a_late_draft_is_grafted_where_it_still_agrees():
+    tree = ScoredTree(START, CHAIN)
+    tree.commit([1, 2], Acceptance())
+    assert tree.graft(draft(1, 2, 3, 4)) == "late"
+    assert best(tree, 8).tokens == (3, 4)
+    assert tree.graft(draft(2, 3, 4, 5, after=(1,))) == "late"
+    assert best(tree, 8).tokens == (3, 4, 5)
+
+
+def test_a_late_tree_keeps_only_its_agreeing_branch():
+    tree = ScoredTree(START, CHAIN)
+    tree.commit([1, 2], Acceptance())
+    late = draft(1, 9, 2, 7, 8, parents=(ROOT, ROOT, 0, 2, 1))
+    assert tree.graft(late) == "late"
+    assert best(tree, 8).tokens == (7,)
+
+
+def test_a_draft_that_disagrees_or_whose_base_is_unknown_is_stale():
+    tree = ScoredTree(START, CHAIN)
+    tree.commit([1, 2], Acceptance())
+    assert tree.graft(draft(5, 6)) == "stale"
+    assert tree.graft(draft(3, after=(1, 5))) == "stale"
+    assert tree.graft(draft(3, after=(1, 2, 7))) == "stale"
+    before = Draft("d", 1, START - 3, CHAIN, 0, (ROOT,), (1,), b"\xff")
+    assert tree.graft(before) == "stale"
+    assert best(tree, 8) == NOTHING
+
+
+def test_the_same_draft_twice_is_one():
+    tree = tree_with(draft(1, 2), draft(1, 2))
+    assert best(tree, 8).tokens == (1, 2)
+
+
+def test_a_flood_is_cut_off():
+    tree = ScoredTree(START, CHAIN)
+    outcomes = [tree.graft(draft(*range(i, i + 200))) for i in range(0, 4 * MAX_NODES, 200)]
+    assert outcomes[0] == "fresh"
+    assert outcomes[-1] == "full"
+
+
+def paths(offer: Offer) -> list[tuple[int, ...]]:
+    """The path of every guess, from the root."""
+    found: list[tuple[int, ...]] = []
+    for token, parent in zip(offer.tokens, offer.parents, strict=True):
+        found.append((*(found[parent] if parent != ROOT else ()), token))
+    return found
+
+
+def test_an_offer_is_the_most_probable_tree_in_descending_order():
+    tree = tree_with(
+        draft(1, 2, 3, confidence=240),
+        draft(5, 6, confidence=120, drafter="b"),
+        draft(7, confidence=60, drafter="c"),
+        draft(8, confidence=30, drafter="d"),
+    )
+    offer = tree.offer(Acceptance(), OfferBounds(8, leaves=3))
+    assert offer.probabilities == sorted(offer.probabilities, reverse=True)
+    assert paths(offer) == [(1,), (1, 2), (1, 2, 3), (5,), (7,), (5, 6)]
+    assert offer.take(4) == Proposal((1, 2, 3, 5), (ROOT, 0, 1, ROOT), ("d", "d", "d", "b"))
+    assert offer.take(0) == NOTHING
+
+
+def test_an_offer_keeps_to_sources_p_min_and_grammar():
+    tree = tree_with(draft(1, 2, 3, confidence=250), draft(5, 6, confidence=250, drafter="b"))
+    offer = tree.offer(Acceptance(), OfferBounds(8, sources=lambda source: source == "b"))
+    assert paths(offer) == [(5,), (5, 6)]
+    offer = tree.offer(Acceptance(), OfferBounds(8, leaves=1, p_min=0.75))
+    assert len(offer.tokens) == 2
+    offer = tree.offer(Acceptance(), OfferBounds(8, allows=lambda path: list(path) in ([1], [1, 2])))
+    assert paths(offer) == [(1,), (1, 2)]
+
+
+def test_sources_that_agree_are_a_source_of_their_own_and_the_first_is_named():
+    tree = tree_with(draft(1, drafter="b"), draft(1, drafter="a"), draft(1, drafter="b"))
+    acceptance = Acceptance()
+    for _ in range(50):
+        acceptance.observe(f"a{AND}b", 200, hit=True)
+    offer = tree.offer(acceptance, OfferBounds(8))
+    assert offer.sources == ["a"]
+    assert offer.probabilities[0] > 0.95
+
+
+def test_every_guess_beside_a_committed_token_teaches():
+    acceptance = Acceptance()
+    for _ in range(30):
+        tree = tree_with(draft(1, 2, drafter="right"), draft(4, 3, drafter="wrong"))
+        tree.graft(draft(7, confidence=20, drafter="right"))  # its alternative
+        tree.commit([1, 2, 9], acceptance)
+    assert acceptance.mean("right") > 0.9
+    assert acceptance.mean("wrong") < 0.1
+    assert acceptance.probability("right", 20) < 0.1
+
+
+def test_a_runner_up_is_grafted_below_a_path():
+    tree = tree_with(draft(1, 2))
+    tree.branch([1], "draft", 7, 50)
+    tree.branch([6], "draft", 8, 50)
+    assert paths(tree.offer(Acceptance(), OfferBounds(8))) == [(1,), (1, 2), (1, 7)]
+
+
+TOKEN = st.integers(0, 2)
+
+
+COMMIT = st.tuples(st.none(), st.lists(TOKEN, min_size=1, max_size=4))
+DRAFT = st.tuples(st.integers(0, 6), st.lists(TOKEN, min_size=1, max_size=6))
+
+
+@given(st.lists(st.one_of(COMMIT, DRAFT), max_size=25))
+def test_what_is_proposed_always_follows_the_committed_tokens(steps: list[tuple[int | None, list[int]]]):
+    """Against a naive model, the set of whole texts that drafts have claimed. A step is tokens to commit
+    (None), or a draft of tokens whose base is that far behind."""
+    tree, committed, claims = ScoredTree(START, CHAIN), list[int](), set[tuple[int, ...]]()
+    for behind, tokens in steps:
+        if behind is None:
+            tree.commit(tokens, Acceptance())
+            committed += tokens
+        else:
+            at = max(0, len(committed) - behind)
+            tree.graft(draft(*tokens, after=tuple(committed[:at])))
+            claims.add((*committed[:at], *tokens))
+        assert tree.position == START + len(committed)
+        assert tree.chain == chain_of(*committed)
+        proposal = best(tree, 8)
+        text = (*committed, *proposal.tokens)
+        if proposal:
+            assert any(claim[: len(text)] == text for claim in claims)
+        follows = any(len(c) > len(committed) and list(c[: len(committed)]) == committed for c in claims)
+        assert follows == bool(proposal)

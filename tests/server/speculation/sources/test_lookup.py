@@ -1,0 +1,240 @@
+"""Lookup: what it guesses, against a plain search, and how sure it says it is."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from server.speculation.sources.lookup import MAX_LENGTH, HitRates, Lookup, LookupPool, PredictedReply
+
+few = st.lists(st.integers(0, 3), max_size=60)
+
+
+def looked_up(tokens: list[int], n: int = 4, pool: LookupPool | None = None) -> list[int]:
+    lookup = Lookup(pool=pool)
+    lookup.extend(tokens)
+    return lookup.guess(n)[0]
+
+
+def searched(tokens: list[int], max_ngram: int, min_ngram: int) -> tuple[int, int]:
+    """(end, length) of the longest suffix that occurred before, the most recent one; (0, 0) if none."""
+    for length in range(min(max_ngram, len(tokens) - 1), min_ngram - 1, -1):
+        for end in range(len(tokens) - 1, length - 1, -1):
+            if tokens[end - length : end] == tokens[-length:]:
+                return end, length
+    return 0, 0
+
+
+def test_what_followed_the_last_time_is_guessed():
+    assert looked_up([1, 2, 3, 4, 5, 9, 1, 2]) == [3, 4, 5, 9]
+
+
+def test_the_longest_match_wins_over_the_most_recent():
+    assert looked_up([7, 1, 2, 3, 8, 1, 2, 4, 7, 1, 2], 1) == [3]
+
+
+def test_the_most_recent_of_equal_matches_wins():
+    assert looked_up([1, 2, 3, 9, 1, 2, 4, 8, 1, 2], 1) == [4]
+
+
+def test_one_token_is_no_match():
+    assert looked_up([1, 2, 3, 1]) == []
+
+
+def test_a_short_repetition_is_continued_as_far_as_asked():
+    assert looked_up([5, 6, 5, 6, 5, 6], 7) == [5, 6, 5, 6, 5, 6, 5]
+
+
+def test_a_long_match_is_kept_against_a_more_recent_shorter_one():
+    once = [1, 2, 3, 4, 5, 6, 7]
+    assert looked_up([*once, 8, 0, 3, 4, 5, 6, 7, 9, 0, *once], 1) == [8]
+
+
+@given(few, st.integers(1, 3), st.integers(0, 3))
+def test_it_agrees_with_a_plain_search(tokens: list[int], min_ngram: int, more: int):
+    lookup = Lookup(min_ngram=min_ngram, max_ngram=min_ngram + more)
+    for i, token in enumerate(tokens):
+        lookup.extend([token])
+        so_far = tokens[: i + 1]
+        end, length = searched(so_far, min_ngram + more, min_ngram)
+        guessed, confidences = lookup.guess(3)
+        if length < min_ngram + more:
+            expected = (so_far[end:] * 3)[:3] if length else []
+            assert guessed == expected
+        else:  # a match longer than the index knows is followed: it must be one, and no shorter
+            places = range(min_ngram + more, len(so_far))
+            agree = [e for e in places if so_far[e - min_ngram - more : e] == so_far[-min_ngram - more :]]
+            assert guessed in [(so_far[e:] * 3)[:3] for e in agree]
+        assert (len(guessed) == 3) == (length > 0)
+        assert len(guessed) == len(confidences)
+
+
+@given(few, st.lists(st.integers(1, 10), max_size=10))
+def test_portions_make_no_difference(tokens: list[int], portions: list[int]):
+    lookup, at = Lookup(), 0
+    for portion in [*portions, len(tokens)]:
+        lookup.extend(tokens[at : at + portion])
+        at += portion
+    whole = Lookup()
+    whole.extend(tokens)
+    assert lookup.guess(5) == whole.guess(5)
+
+
+# -- the pool
+
+
+def test_other_texts_are_used_where_the_own_says_nothing():
+    pool = LookupPool()
+    pool.add([1, 2, 3, 4, 5, 6])
+    assert looked_up([9, 2, 3, 4], pool=pool) == [5, 6]
+    assert looked_up([2, 3, 4, 8, 2, 3, 4], 1, pool) == [8]
+
+
+def test_the_end_of_another_text_is_the_end_of_the_guess():
+    pool = LookupPool()
+    pool.add([1, 2, 3, 4])
+    assert looked_up([1, 2, 3, 4], pool=pool) == []
+
+
+def test_another_text_is_followed():
+    pool = LookupPool()
+    pool.add([1, 2, 3, 7, 7, 7, 8, 7, 7, 7, 9])
+    assert looked_up([1, 2, 3, 7, 7, 7], 1, pool) == [8]
+
+
+def test_the_oldest_texts_are_forgotten():
+    pool = LookupPool(max_tokens=20)
+    texts = [[*range(start, start + 8)] for start in range(0, 400, 10)]
+    for text in texts:
+        pool.add(text)
+    assert pool.n_tokens == 16
+    assert [bool(looked_up(text[:3], pool=pool)) for text in texts] == [False] * 38 + [True] * 2
+    for _ in range(3):
+        pool.add([1, 2, 3, 4, 5])
+    assert looked_up([1, 2, 3], pool=pool) == [4, 5]
+
+
+def test_a_text_longer_than_the_pool_leaves_its_end():
+    pool = LookupPool(max_tokens=10)
+    pool.add(range(100))
+    assert (pool.n_tokens, pool.find([91, 92, 93])) == (10, ([*range(90, 100)], 4))
+
+
+def test_texts_too_short_to_follow_are_not_kept():
+    pool = LookupPool()
+    pool.add([1, 2, 3])
+    assert (pool.n_tokens, pool.find([1, 2, 3])) == (0, None)
+
+
+# -- confidence
+
+
+def test_confidence_grows_with_the_length_of_the_match():
+    lookup = Lookup()
+    lookup.extend([*range(40), 10, 11])
+    _, confidences = lookup.guess(20)
+    assert confidences == sorted(confidences)
+    assert 0.0 < confidences[0] < confidences[-1] < 1.0
+
+
+def test_confidence_follows_what_was_measured():
+    chance = random.Random(1)
+    rates = HitRates()
+    for _ in range(400):
+        rates.record(3, chance.random() < 0.9)
+        rates.record(2, chance.random() < 0.2)
+    assert rates.after(3, 1)[0] == pytest.approx(0.9, abs=0.1)
+    assert rates.after(2, 1)[0] == pytest.approx(0.2, abs=0.1)
+
+
+def test_a_text_that_never_repeats_itself_further_makes_it_unsure():
+    lookup = Lookup()
+    for i in range(60):
+        lookup.extend([1, 2, 100 + i])
+    lookup.extend([1, 2])
+    assert lookup.guess(1)[1][0] < 0.1
+
+
+# -- what the client expects
+
+
+EXPECTED = [*range(100, 140)]
+
+
+def predicted(reply: list[int], n: int = 3) -> list[int]:
+    prediction = PredictedReply(EXPECTED)
+    prediction.extend(reply)
+    return prediction.guess(n)[0]
+
+
+def test_a_prediction_begins_at_its_beginning():
+    assert predicted([]) == [100, 101, 102]
+    assert predicted(EXPECTED[:7]) == [107, 108, 109]
+
+
+def test_a_replaced_token_is_stepped_over():
+    assert predicted([*EXPECTED[:5], 7]) == [106, 107, 108]
+
+
+def test_a_prediction_finds_back_after_an_insertion_and_after_a_deletion():
+    assert predicted([*EXPECTED[:5], 7, 8, 9, *EXPECTED[5:8]]) == [108, 109, 110]
+    assert predicted([*EXPECTED[:5], *EXPECTED[20:23]]) == [123, 124, 125]
+
+
+def test_of_several_places_the_next_one_is_taken():
+    refrain = [1, 2, 3]
+    prediction = PredictedReply([*refrain, 10, *refrain, 11, *refrain, 12])
+    prediction.extend([*refrain, 10, 99, 98, 97, *refrain])
+    assert prediction.guess(1)[0] == [11]
+
+
+def test_a_prediction_ends():
+    assert predicted(EXPECTED) == []
+    assert predicted([*EXPECTED, 1, 2, 3]) == []
+    assert PredictedReply([]).guess(4) == ([], [])
+
+
+def test_a_wrong_prediction_becomes_unsure_and_a_right_one_sure():
+    wrong, right = PredictedReply(EXPECTED), PredictedReply(EXPECTED)
+    wrong.extend([7] * 12)
+    right.extend(EXPECTED[:12])
+    assert wrong.guess(1)[1][0] < 0.2
+    assert right.guess(1)[1][0] > 0.9
+
+
+@given(few, few)
+def test_a_prediction_only_says_what_is_in_it(text: list[int], reply: list[int]):
+    prediction = PredictedReply(text, ngram=2)
+    for token in reply:
+        prediction.extend([token])
+        guessed, confidences = prediction.guess(4)
+        assert len(guessed) == len(confidences)
+        assert any(text[i : i + len(guessed)] == guessed for i in range(len(text) + 1))
+
+
+# -- pace
+
+
+def test_a_token_costs_microseconds():
+    """On text that matches half of the time. The bound is a multiple of what it takes, for noisy machines."""
+    chance = random.Random(2)
+    pool = LookupPool()
+    pool.add([chance.randrange(60) for _ in range(4096)])
+    tokens = [chance.randrange(60) for _ in range(4096)]
+    best = float("inf")
+    for _ in range(5):
+        lookup = Lookup(pool=pool)
+        began = time.thread_time()
+        for token in tokens:
+            lookup.extend((token,))
+            lookup.guess(8)
+        best = min(best, time.thread_time() - began)
+    assert best / len(tokens) < 30e-6
+
+
+def test_lengths_beyond_the_longest_counted_are_as_sure_as_that():
+    assert len(set(HitRates().after(MAX_LENGTH, 5))) == 1

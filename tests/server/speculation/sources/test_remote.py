@@ -1,0 +1,218 @@
+"""The lead's side of the bus: a bad drafter touches nobody else, and what was learned stays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from server.engine.request import Speculation
+from server.llama.fake import FakeBackend, FakeVocabulary
+from server.sampling.params import SamplingParams
+from server.speculation.gating.trial import Trial
+from server.speculation.policy import Policy
+from server.speculation.sources.assignment import MOST, AssignableDrafter, assign
+from server.speculation.sources.remote import MAX_QUEUED, RemoteDrafters
+from server.speculation.speculator import Speculator
+from server.speculation.wire.messages import Close, Draft, Message, Open, Refuse, Want
+from server.speculation.wire.presence import Presence, vocabulary_card
+from tests.memory_bus import MemoryPool
+from tests.support import PROMPT, Harness, request
+
+CARD = vocabulary_card(FakeVocabulary())
+LEAD = Presence("lead", "lead", "toy", "0.9", CARD, 4, host="here")
+SAMPLING = SamplingParams()
+
+
+class Heard:
+    """A drafter that writes down what it is told, and answers nothing."""
+
+    def __init__(self, pool: MemoryPool, presence: Presence) -> None:
+        self.messages: list[Message] = []
+        self.bus = pool.bus(presence)
+        self.bus.start(self)
+
+    def received(self, message: Message) -> None:
+        self.messages.append(message)
+
+    def peers(self, present: Sequence[Presence]) -> None:
+        pass
+
+    def opened(self) -> list[int]:
+        """Sessions that are open here."""
+        sessions: dict[int, None] = {}
+        for message in self.messages:
+            if isinstance(message, Open):
+                sessions[message.session] = None
+            elif isinstance(message, Close):
+                sessions.pop(message.session, None)
+        return list(sessions)
+
+
+class Scene:
+    """A lead, by hand; and drafters."""
+
+    def __init__(self) -> None:
+        self.pool = MemoryPool()
+        bus = self.pool.bus(LEAD)
+        self.remote = RemoteDrafters(bus, LEAD, max_ahead=8)
+        self.speculator = Speculator(Policy(), remote=self.remote)
+        bus.start(self.remote)
+
+    def add(self, id: str = "drafter", **other: object) -> Heard:
+        presence = replace(Presence(id, "drafter", "toy", "0", CARD, 8), **other)
+        heard = Heard(self.pool, presence)
+        self.settle()
+        return heard
+
+    def settle(self) -> None:
+        """Until nobody says anything more."""
+        working = True
+        while working:
+            working = self.pool.pump() > 0
+            self.speculator.drain()
+            working = self.pool.pump() > 0 or working
+
+    def open(self, session: int, tokens: Sequence[int] = PROMPT, salt: str = "") -> None:
+        self.speculator.open(session, list(tokens), SAMPLING, Speculation(salt=salt))
+        self.settle()
+
+    def refusals(self) -> dict[str, str]:
+        return {r.presence.id: r.refusal for r in self.remote.drafters() if r.refusal}
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"vocabulary": replace(CARD, blocks=())},
+        {"vocabulary": replace(CARD, blocks=(1,) * 77)},
+        {"wire": 2},
+        {"wire": 4, "vocabulary": replace(CARD, blocks=())},
+    ],
+)
+def test_a_drafter_of_another_version_is_refused_by_name_and_others_go_on(bad: dict[str, object]):
+    scene = Scene()
+    other, good = scene.add("other", **bad), scene.add("good")
+    scene.open(1)
+    [reason] = scene.refusals().values()
+    assert list(scene.refusals()) == ["other"]
+    assert "version" in reason
+    assert other.messages == [Refuse("lead", reason)]
+    assert len(good.opened()) == 1
+
+
+@pytest.mark.parametrize("acceptance", [0.0, 5e-324, 1.0])
+@pytest.mark.parametrize("td_s", [0.0, 1e-6, 5e3])
+def test_any_time_and_acceptance_can_be_ranked(acceptance: float, td_s: float):
+    candidates = [AssignableDrafter("usual", 1, 1e-3, 0.7), AssignableDrafter("odd", 1, td_s, acceptance)]
+    assert sorted(assign(1, candidates)) == ["odd", "usual"]
+
+
+def test_a_session_that_cannot_be_opened_leaves_nothing_behind():
+    scene = Scene()
+    drafter = scene.add()
+    with pytest.raises(OverflowError):  # the memory's bus raises where a message cannot be encoded
+        scene.open(1, (1, 2, 1 << 40))
+    assert scene.speculator.idle()
+    scene.open(2)
+    assert len(drafter.opened()) == 1
+    scene.speculator.close(2, keep=False)
+    scene.settle()
+    assert drafter.opened() == []
+    assert scene.speculator.idle()
+
+
+def test_a_flood_of_messages_does_not_hide_who_joins_or_leaves():
+    scene = Scene()
+    leaving = scene.add("leaving")
+    scene.open(1)
+    scene.remote.peers([Presence("joining", "drafter", "toy", "0", CARD, 8)])
+    for i in range(2 * MAX_QUEUED):
+        scene.remote.received(Want("nobody", i, 0))
+    scene.speculator.drain()
+    assert [record.presence.id for record in scene.remote.drafters()] == ["joining"]
+    assert len(leaving.opened()) == 1
+
+
+def test_messages_for_drafters_are_not_kept_for_the_engine_thread():
+    scene = Scene()
+    drafter = scene.add()
+    scene.open(1)
+    [opened] = drafter.messages
+    assert isinstance(opened, Open)
+    guess = Draft("drafter", opened.session, len(PROMPT), opened.chain, 1000, (-1,), (5,), b"\xff")
+    scene.remote.received(guess)
+    for _ in range(MAX_QUEUED):
+        scene.remote.received(opened)
+    scene.speculator.drain()
+    [record] = scene.remote.drafters()
+    assert record.counts == {"fresh": 1}
+
+
+def test_what_was_learned_of_drafters_ranks_them_after_a_reconnection():
+    scene = Scene()
+    everybody = [scene.add(f"{i}") for i in range(MOST + 1)]
+    for i, _ in enumerate(everybody):
+        for _ in range(200):
+            scene.speculator.acceptance.observe_best(f"{i}", 255, i > 0)
+    for session in range(8):
+        scene.open(session)
+        assert [len(drafter.opened()) for drafter in everybody] == [0] + [session + 1] * MOST
+    for drafter in everybody:
+        drafter.messages.clear()
+    scene.pool.disconnect()
+    scene.settle()
+    scene.pool.connect()
+    scene.settle()
+    assert [len(drafter.opened()) for drafter in everybody] == [0] + [8] * MOST
+
+
+def test_the_lead_answers_for_a_session_what_it_knows_of_it():
+    scene = Scene()
+    drafter = scene.add()
+    scene.open(1)
+    [opened] = drafter.opened()
+    for n_known, answer in ((len(PROMPT), "Commit"), (3, "Open"), (0, "Open")):
+        drafter.bus.send("lead", Want("drafter", opened, n_known))
+        scene.settle()
+        assert type(drafter.messages[-1]).__name__ == answer
+    drafter.bus.send("lead", Want("drafter", opened + 1, 5))
+    scene.settle()
+    assert drafter.messages[-1] == Close("lead", opened + 1, keep=True)
+
+
+def test_one_salt_too_many_costs_the_texts_of_the_one_used_least_recently():
+    """A reply is looked up in those of its salt, whatever others came since, until 16 did."""
+    harness = Harness(FakeBackend(), Speculator(Policy(gate=False)))
+
+    def n_steps(salt: str) -> int:
+        ask = replace(request(max_tokens=40), speculation=Speculation(salt=salt), salt=salt)
+        [outcome] = harness.run(ask)
+        return outcome.finished.stats.n_steps
+
+    plain = n_steps("first")
+    for i in range(40):
+        assert n_steps(f"salt {i}") == plain
+        assert n_steps("first") < plain / 2
+    assert n_steps("salt 39") < plain / 2
+    assert n_steps("salt 2") == plain
+
+
+def test_a_trial_is_told_the_sessions_of_the_step(monkeypatch: pytest.MonkeyPatch):
+    """Those that wait for a slot are not in it, those without drafts are."""
+    told: list[int] = []
+    step = Trial.step
+
+    def recorded(trial: Trial, tokens: int, seconds: float, **other: object) -> bool:
+        told.append(int(str(other["sessions"])))
+        return step(trial, tokens, seconds, **other)  # pyright: ignore[reportArgumentType]
+
+    monkeypatch.setattr(Trial, "step", recorded)
+    scene = Scene()
+    scene.add(host="here")
+    harness = Harness(FakeBackend(), scene.speculator, n_slots=2)
+    asks = [request((*PROMPT, i), max_tokens=30, stop_tokens=frozenset()) for i in range(3)]
+    asks.append(request((*PROMPT, 9), max_tokens=30, stop_tokens=frozenset(), draft_max=0))
+    harness.run(*asks)
+    assert set(told) == {2}

@@ -1,0 +1,167 @@
+"""What a probe concludes from rows of logits, and what it does to the backend it probes."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from server.errors import BackendError
+from server.flags import read
+from server.llama.backend import Batch, Logits
+from server.llama.fake import FakeBackend
+from server.terminal.probe import ProbeResult, ProbeSettings, compare, probe_backend, table, verdict
+
+
+def rows(*values: list[float]) -> Logits:
+    return np.array(values, dtype=np.float32)
+
+
+BASE = rows([1.0, 3.0, 2.0], [0.5, 0.25, -1.0])
+
+
+def test_equal_bits_are_one_class():
+    result = compare({1: BASE, 2: BASE.copy(), 8: BASE.copy()})
+    assert result == ProbeResult(
+        widths=(1, 2, 8),
+        n_rows=2,
+        classes=((1, 2, 8),),
+        differences=(0.0, 0.0, 0.0),
+        flips=(0, 0, 0),
+        smallest_margin=0.25,
+    )
+    assert result.exact
+
+
+def test_widths_are_grouped_by_their_bits():
+    other = BASE + np.float32(2**-20)
+    result = compare({1: BASE, 2: other, 3: other.copy(), 4: BASE.copy(), 5: other * np.float32(2)})
+    assert result.classes == ((1, 4), (2, 3), (5,))
+    assert not result.exact
+
+
+def test_the_last_bit_counts():
+    flipped = BASE.copy()
+    flipped[1, 2] = np.nextafter(flipped[1, 2], np.float32(0))
+    result = compare({1: BASE, 2: flipped})
+    assert result.classes == ((1,), (2,))
+    assert 0 < result.differences[1] < 1e-6
+    assert compare({1: rows([0.0, 1.0]), 2: rows([-0.0, 1.0])}).classes == ((1,), (2,))
+
+
+def test_differences_flips_and_the_smallest_margin_of_any_width():
+    near = rows([1.0, 3.0, 2.0], [0.5, 0.625, -1.0])
+    result = compare({1: BASE, 4: near})
+    assert result.differences == (0.0, 0.375)
+    assert result.flips == (0, 1)
+    assert result.smallest_margin == 0.125
+
+
+def test_tokens_that_can_never_come_do_not_differ():
+    banned = rows([1.0, -np.inf, 0.0])
+    assert compare({1: banned, 2: banned.copy()}).differences == (0.0, 0.0)
+    assert compare({1: banned, 2: rows([1.0, 0.0, 0.0])}).differences == (0.0, np.inf)
+
+
+class WidthBackend(FakeBackend):
+    """Its logits depend on whether a batch is one row, and on what else is in the cache."""
+
+    def decode(self, batch: Batch) -> Logits:
+        logits = super().decode(batch)
+        single = np.float32(0.25 if len(batch) == 1 else 0.0)
+        beside = np.float32(0.5 if self.length(1) and batch.seqs[0] == 0 else 0.0)
+        return logits + single + beside
+
+
+def test_a_backend_that_does_not_care_about_widths():
+    backend = FakeBackend()
+    result = probe_backend(backend, (1, 2, 3, 8))
+    assert result.classes == ((1, 2, 3, 8),)
+    assert result.moved == ()
+    assert result.exact
+    assert result.n_rows == 8
+
+
+def test_a_backend_that_does():
+    backend = WidthBackend()
+    result = probe_backend(backend, (1, 2, 3, 8))
+    assert result.classes == ((1,), (2, 3, 8))
+    assert result.differences == pytest.approx((0.0, 0.25, 0.25, 0.25), abs=1e-4)
+    assert result.flips == (0, 0, 0, 0)
+    assert result.moved == (1, 2, 3, 8)
+    assert result.moved_difference == pytest.approx(0.5, abs=1e-4)
+
+
+def test_every_batch_has_the_width_it_stands_for():
+    backend = FakeBackend(n_batch=512)
+    probe_backend(backend, (3, 5, 8))
+    prefix, resident = max(backend.widths), 300
+    assert backend.widths == [*[prefix, 3, 3, 3, 5, 5, 8], resident, *[prefix, 3, 3, 3, 5, 5, 8]]
+
+
+@pytest.mark.parametrize("backend", [FakeBackend(), FakeBackend(can_trim=False), FakeBackend(n_batch=8)])
+def test_the_cache_is_left_empty(backend: FakeBackend):
+    probe_backend(backend, (1, 4, 8))
+    assert [backend.length(seq) for seq in range(backend.n_seqs)] == [0] * backend.n_seqs
+
+
+def test_the_cache_is_left_empty_after_a_failure_too():
+    class Failing(FakeBackend):
+        def decode(self, batch: Batch) -> Logits:
+            if self.length(1) and batch.seqs[0] == 0:
+                raise BackendError("as asked")
+            return super().decode(batch)
+
+    backend = Failing()
+    with pytest.raises(BackendError):
+        probe_backend(backend, (1, 2))
+    assert backend.length(0) == backend.length(1) == 0
+
+
+def test_one_sequence_alone_says_nothing_about_the_place_in_the_cache():
+    result = probe_backend(FakeBackend(n_seqs=1), (1, 2))
+    assert result.moved is None
+    assert result.exact
+
+
+def test_a_small_context_gets_a_short_prefix():
+    backend = FakeBackend(n_ctx=40, n_cells=64)
+    assert probe_backend(backend, (1, 8)).moved == ()
+    with pytest.raises(ValueError, match="no room for widths up to 20"):
+        probe_backend(backend, (1, 20))
+    with pytest.raises(ValueError, match="no room for widths up to 65"):
+        probe_backend(FakeBackend(), (65,))
+
+
+def test_what_is_shown():
+    result = probe_backend(WidthBackend(), (1, 2, 8))
+    out = io.StringIO()
+    Console(file=out, width=100).print(table(result, "a model"), *verdict(result), sep="\n")
+    text = out.getvalue()
+    assert "a model" in text
+    lines = [[cell.strip() for cell in line.split("│")[1:-1]] for line in text.splitlines() if "│" in line]
+    assert lines == [
+        ["1", "A", "0.0e+00", "0 of 8", "matters"],
+        ["2", "B", "2.5e-01", "0 of 8", "matters"],
+        ["8", "B", "2.5e-01", "0 of 8", "matters"],
+    ]
+    assert "2 classes of widths" in text
+    assert "changes logits by up to 0.5" in text
+    assert verdict(probe_backend(FakeBackend(), (1, 2)))[0].startswith("Every width gives the same bits")
+
+
+def test_the_result_is_json():
+    result = json.loads(json.dumps(probe_backend(WidthBackend(), (1, 2)).as_json()))
+    assert result["classes"] == [[1], [2]]
+    assert result["max_difference"] == pytest.approx(0.25, abs=1e-4)
+    assert result["exact"] is False
+
+
+def test_flags(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("DUO_THREADS", "3")
+    settings = read(ProbeSettings, ["--json", "--max-width", "4", "--flash-attn", "off"])
+    assert (settings.json_output, settings.max_width, settings.threads) == (True, 4, 3)
+    assert (settings.flash_attn, settings.cache_type_k) == ("off", "f16")
