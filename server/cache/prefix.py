@@ -132,8 +132,9 @@ class PrefixCache:
         """All idle conversations, the worthiest first."""
         return [self._evicted(seq) for seq in sorted(self._held(), key=self._loss, reverse=True)]
 
-    def is_busy(self, seq: int) -> bool:
-        return self._residents[seq].busy
+    def resting(self) -> dict[int, Evicted]:
+        """What every sequence that is not busy holds: no tokens if it is free."""
+        return {seq: self._evicted(seq) for seq, one in enumerate(self._residents) if not one.busy}
 
     @property
     def n_cells(self) -> int:

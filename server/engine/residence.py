@@ -48,11 +48,11 @@ class Residence:
         self._sequences = sequences
         self.snapshots = Snapshots(memory_bytes=0)  # the tiers below: none
         self._kept: Kept | None = None
-        self._copies = Copies()
+        self.copies = Copies()
         self.cache = PrefixCache(sequences.n_main, partial=backend.can_trim)
         self.pace = MoveCosts()
 
-    def save_to(self, snapshots: Snapshots, kept: Kept | None) -> None:
+    def save_to(self, snapshots: Snapshots, kept: Kept | None = None) -> None:
         """Set the tiers below, and recall what moving costs. Before the first request."""
         self.snapshots, self._kept = snapshots, kept
         if kept is not None:
@@ -75,7 +75,7 @@ class Residence:
         data = self.snapshots.get(found.key, found.length) if found else None
         for leaving in (reuse.evicted, reuse.lost):
             self._save(leaving)
-        self._copies.drop(reuse.seq)
+        self.copies.drop(reuse.seq)
         if found is None:
             return reuse
         n_loaded = found.length if data is not None and self._load(found, data, reuse.seq) else 0
@@ -89,7 +89,7 @@ class Residence:
             return
         n_moves = 1 if all(self._is_safe(one) for one in self._worth_saving()) else 2
         while self.pace.leaving_pays(n_tokens, n_moves) and (resting := self.cache.idle()):
-            if not self._is_safe(resting[-1]) and not self._keeps(resting[-1], idle=self.n_places):
+            if not self._is_safe(resting[-1]) and not self._keeps(resting[-1], idle=self._sequences.n_main):
                 return  # it would push out one that may come back as soon
             self.evict()
 
@@ -104,19 +104,19 @@ class Residence:
         if not self.snapshots.memory_bytes:
             return False
         self._fit_copies()
+        room = self.snapshots.free_bytes - self.copies.n_bytes
         for resting in self._worth_saving():
-            room = self.snapshots.free_bytes - self._copies.n_bytes
             if self._is_safe(resting) or self.pace.cell_bytes * len(resting.tokens) > room:
                 continue
             if (data := self._saved(resting)) is not None:
-                self._copies.put(resting.seq, resting.tokens, data)
+                self.copies.put(resting.seq, resting.tokens, data)
                 self._fit_copies()
             return data is not None
-        return self.snapshots.fetch_ahead(self.n_places, self.snapshots.free_bytes - self._copies.n_bytes)
+        return self.snapshots.fetch_ahead(self._sequences.n_main, room)
 
     def _fit_copies(self) -> None:
         """Leave room to snapshots, which may have come from disk meanwhile."""
-        self._copies.shrink(self.snapshots.free_bytes)
+        self.copies.shrink(self.snapshots.free_bytes)
 
     def place_alone(self, salt: str) -> Reuse | None:
         """An empty sequence of an empty KV cache."""
@@ -129,7 +129,7 @@ class Residence:
         reuse = self.cache.take([], salt=salt)
         if reuse is not None:
             self._save(reuse.evicted)
-            self._copies.drop(reuse.seq)
+            self.copies.drop(reuse.seq)
         return reuse
 
     def evict(self) -> bool:
@@ -141,31 +141,17 @@ class Residence:
         self._sequences.trim(evicted.seq, 0)
         return True
 
-    def resting(self) -> dict[int, Evicted]:
-        """What every sequence that is not busy holds: no tokens if it is free."""
-        free = {seq: Evicted(seq, [], "") for seq in range(self.n_places) if not self.cache.is_busy(seq)}
-        return free | {one.seq: one for one in self.cache.idle()}
-
-    def state(self, seq: int) -> bytes:
-        """The state of an idle sequence. Raises BackendError."""
-        return self._backend.save(seq)
-
     def erase(self, seq: int) -> None:
         """Empty an idle sequence without saving it. Raises ValueError if it is busy."""
         self.cache.erase(seq)
-        self._copies.drop(seq)
+        self.copies.drop(seq)
         self._sequences.trim(seq, 0)
-
-    def fits(self, n_tokens: int) -> bool:
-        """Whether a conversation of n_tokens has room beside the busy sequences."""
-        n_busy = self._n_held() - self.cache.n_cells
-        return n_busy + n_tokens <= self._backend.n_cells
 
     def restore(self, seq: int, tokens: list[int], data: bytes, salt: str) -> None:
         """Load this state, which must fit, into an idle sequence. What it held is saved, and so is what has
         to make room. Raises ValueError if the sequence is busy, BackendError if the state cannot be used; the
         sequence is free then."""
-        self._save(self.resting().get(seq))
+        self._save(self.cache.resting().get(seq))
         self.erase(seq)
         while self._n_held() + len(tokens) > self._backend.n_cells and self.evict():
             pass
@@ -175,15 +161,6 @@ class Residence:
             self._sequences.trim(seq, 0)
             raise
         self.cache.release(seq, tokens, salt)
-
-    @property
-    def n_places(self) -> int:
-        """Sequences for conversations, busy or not."""
-        return self._sequences.n_main
-
-    @property
-    def n_ctx(self) -> int:
-        return self._backend.n_ctx
 
     def save_all(self, timeout_s: float) -> None:
         """Save all idle conversations, and wait until the disk has them."""
@@ -226,12 +203,10 @@ class Residence:
     def _save(self, leaving: Evicted | None) -> None:
         if leaving is None or len(leaving.tokens) < WORTH_SAVING:
             return
-        data = self._copies.take(leaving.seq, leaving.tokens)
-        if data is None and self.snapshots.renew(leaving.tokens, leaving.salt):
-            return
-        if data is None and not self._keeps(leaving):
-            return
-        if data is not None or (data := self._saved(leaving)) is not None:
+        data = self.copies.take(leaving.seq, leaving.tokens)
+        if data is None and not self.snapshots.renew(leaving.tokens, leaving.salt) and self._keeps(leaving):
+            data = self._saved(leaving)
+        if data is not None:
             self.snapshots.put(leaving.tokens, leaving.salt, data)
             self._fit_copies()
 
@@ -255,5 +230,5 @@ class Residence:
 
     def _is_safe(self, resting: Evicted) -> bool:
         """Whether its state was copied or saved already."""
-        copied = self._copies.has(resting.seq, resting.tokens)
+        copied = self.copies.has(resting.seq, resting.tokens)
         return copied or self.snapshots.holds(resting.tokens, resting.salt)

@@ -267,7 +267,7 @@ class EngineThread:
         while self._obey(wait_s):
             try:
                 was_idle, idle = idle, not self.engine.step()
-                tidy = idle and (tidy or (was_idle and not self.engine.tidy()))
+                tidy = idle and (tidy or (was_idle and not self.engine.residence.copy_ahead()))
                 wait_s = (IDLE_S if was_idle else PAUSE_S) if idle else 0.0
             except Exception:
                 logger.exception("a step of the engine failed; it ends %s", self._requests() or "no request")
@@ -275,12 +275,13 @@ class EngineThread:
                     lambda engine: engine.fail_all(BackendError("the server failed while generating"))
                 )
                 wait_s = min(max(PAUSE_S, 2 * wait_s), MOST_PAUSE_S)
-            self._progress_at = now = time.monotonic()
+            self._progress_at = time.monotonic()
             if idle or self._urgent or not self._overlaps:  # else the loop would take the interpreter now
-                self.hand_over(now)
-        self._flush(time.monotonic())
+                self.hand_over()
+        self._urgent = True
+        self.hand_over()
         try:
-            self.engine.rest(SAVE_S)
+            self.engine.residence.save_all(SAVE_S)
         except Exception:
             logger.exception("conversations could not be saved")
 
@@ -321,15 +322,12 @@ class EngineThread:
         self._overlaps = True
         self.hand_over()
 
-    def hand_over(self, now: float | None = None) -> None:
-        """Hand events to the loop, if they are urgent or GATHER_S have passed. On the engine thread."""
-        now = time.monotonic() if now is None else now
-        if self._urgent or now - self._flushed_at >= GATHER_S:
-            self._flush(now)
-
-    def _flush(self, now: float) -> None:
-        """Hand all events of the outbox to the loop in one call."""
-        if self._outbox and self._loop is not None and not self._loop.is_closed():
+    def hand_over(self) -> None:
+        """Hand the outbox to the loop in one call, if it is urgent or GATHER_S have passed."""
+        now = time.monotonic()
+        if not self._outbox or not (self._urgent or now - self._flushed_at >= GATHER_S):
+            return
+        if self._loop is not None and not self._loop.is_closed():
             events, self._outbox = self._outbox, []
             self._urgent, self._flushed_at = False, now
             self._loop.call_soon_threadsafe(self._deliver, events)
