@@ -77,7 +77,7 @@ class Engine:
         admit(state)
         shift_full(state)
         works = plan(state.active, state.limits)
-        state.residence.at_work(bool(works))
+        state.residence.snapshots.at_work(bool(works))
         if not works:
             return bool(state.active)
         works = make_room(state, works)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from server.cache.catalogue import Found
@@ -30,14 +29,6 @@ LATER: Literal["later"] = "later"
 Placed: TypeAlias = Reuse | Literal["later"] | None
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """Keeps MoveCosts over a restart. recall: what keep was given, or anything else."""
-
-    recall: Callable[[], object]
-    keep: Callable[[list[float]], None]
-
-
 class Residence:
     """Does what PrefixCache decides."""
 
@@ -47,16 +38,18 @@ class Residence:
         self._n_held = n_held
         self._sequences = sequences
         self.snapshots = Snapshots(memory_bytes=0)  # the tiers below: none
-        self._kept: Kept | None = None
+        self._keep: Callable[[list[float]], None] = lambda memory: None
         self.copies = Copies()
         self.cache = PrefixCache(sequences.n_main, partial=backend.can_trim)
         self.pace = MoveCosts()
 
-    def save_to(self, snapshots: Snapshots, kept: Kept | None = None) -> None:
-        """Set the tiers below, and recall what moving costs. Before the first request."""
-        self.snapshots, self._kept = snapshots, kept
-        if kept is not None:
-            self.pace.recall(kept.recall())
+    def save_to(
+        self, snapshots: Snapshots, memory: object = None, keep: Callable[[list[float]], None] | None = None
+    ) -> None:
+        """Set the tiers below. memory: what `keep` was last given, or anything else. Before the first
+        request."""
+        self.snapshots, self._keep = snapshots, keep or self._keep
+        self.pace.recall(memory)
 
     def place(self, tokens: list[int], salt: str, busy: Mapping[int, list[int]]) -> Placed:
         """Claim a sequence that holds as much of the prompt as any tier has. LATER: that is being read from
@@ -92,10 +85,6 @@ class Residence:
             if not self._is_safe(resting[-1]) and not self._keeps(resting[-1], idle=self._sequences.n_main):
                 return  # it would push out one that may come back as soon
             self.evict()
-
-    def at_work(self, busy: bool) -> None:
-        """Whether the engine has anything to do: writing to disk gives way to it."""
-        self.snapshots.at_work(busy)
 
     def copy_ahead(self) -> bool:
         """While the engine is idle: copy the state of one idle conversation, so that it can leave the KV
@@ -164,9 +153,8 @@ class Residence:
 
     def save_all(self, timeout_s: float) -> None:
         """Save all idle conversations, and wait until the disk has them."""
-        if self._kept is not None:
-            self._kept.keep(self.pace.memory())
-        self.at_work(False)
+        self._keep(self.pace.memory())
+        self.snapshots.at_work(False)
         for resting in self.cache.idle():
             self._save(resting)
         unwritten = self.snapshots.flush(timeout_s)

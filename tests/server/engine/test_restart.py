@@ -14,7 +14,7 @@ from server.engine.engine import Engine
 from server.engine.move_costs import MoveCosts
 from server.engine.proposer import NoProposer
 from server.engine.request import GenerationRequest
-from server.engine.residence import Kept, Residence
+from server.engine.residence import Residence
 from server.engine.scheduler import Limits
 from server.engine.thread import EngineThread, Observer
 from server.llama.fake import FakeBackend
@@ -49,7 +49,6 @@ class Notes:
 
     def __init__(self) -> None:
         self.written: list[object] = []
-        self.kept = Kept(lambda: self.written[-1] if self.written else None, self.written.append)
 
 
 class Life:
@@ -62,7 +61,8 @@ class Life:
         self.backend = Watched(n_seqs=n_seqs, n_cells=4096)
         self.harness = Harness(self.backend, n_slots=1, limits=LIMITS)
         self.engine = self.harness.engine
-        self.engine.residence.save_to(self.tiers, notes.kept if notes else None)
+        written = notes.written if notes else []
+        self.engine.residence.save_to(self.tiers, written[-1] if written else None, written.append)
 
     @property
     def pace(self) -> MoveCosts:
