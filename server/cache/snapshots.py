@@ -79,17 +79,12 @@ class Snapshots:
         self._settle()
         return self._catalogue.conversations(self._digest(salt), most)
 
-    def holds(self, tokens: Sequence[int], salt: str) -> bool:
+    def holds(self, tokens: Sequence[int], salt: str, *, used: bool = False) -> bool:
         """Whether put() of these tokens would add nothing: their state, or a longer one, is here and, with a
-        disk, there or on its way there."""
-        self._look()
-        return self._having(tokens, salt) is not None
-
-    def renew(self, tokens: Sequence[int], salt: str) -> bool:
-        """holds(), and if so count a use."""
+        disk, there or on its way there. used: whether that counts as a use."""
         self._look()
         key = self._having(tokens, salt)
-        if key is not None:
+        if key is not None and used:
             self._use(key)
         return key is not None
 

@@ -76,11 +76,6 @@ class Planned(NamedTuple):
     width: int = 0
     spent_s: float = 0.0
 
-    @property
-    def guesses(self) -> bool:
-        """Whether the step verifies any guess."""
-        return any(map(len, self.proposals))
-
 
 class TimedStep(NamedTuple):
     """A step without prompt rows: n_rows rows were decoded in decode_s seconds with n_cells cells of the KV

@@ -68,7 +68,7 @@ class Residence:
         data = self.snapshots.get(found.key, found.length) if found else None
         for leaving in (reuse.evicted, reuse.lost):
             self._save(leaving)
-        self.copies.drop(reuse.seq)
+        self.copies.pop(reuse.seq, None)
         if found is None:
             return reuse
         n_loaded = found.length if data is not None and self._load(found, data, reuse.seq) else 0
@@ -98,7 +98,7 @@ class Residence:
             if self._is_safe(resting) or self.pace.cell_bytes * len(resting.tokens) > room:
                 continue
             if (data := self._saved(resting)) is not None:
-                self.copies.put(resting.seq, resting.tokens, data)
+                self.copies[resting.seq] = tuple(resting.tokens), data
                 self._fit_copies()
             return data is not None
         return self.snapshots.fetch_ahead(self._sequences.n_main, room)
@@ -118,7 +118,7 @@ class Residence:
         reuse = self.cache.take([], salt=salt)
         if reuse is not None:
             self._save(reuse.evicted)
-            self.copies.drop(reuse.seq)
+            self.copies.pop(reuse.seq, None)
         return reuse
 
     def evict(self) -> bool:
@@ -133,7 +133,7 @@ class Residence:
     def erase(self, seq: int) -> None:
         """Empty an idle sequence without saving it. Raises ValueError if it is busy."""
         self.cache.erase(seq)
-        self.copies.drop(seq)
+        self.copies.pop(seq, None)
         self._sequences.trim(seq, 0)
 
     def restore(self, seq: int, tokens: list[int], data: bytes, salt: str) -> None:
@@ -168,7 +168,7 @@ class Residence:
         found = self.snapshots.match(tokens[:-1], salt)
         if found is None or not found.length:
             return None
-        n_resident = self.cache.longest(tokens, busy, salt=salt)
+        n_resident = self.cache.longest(tokens[:-1], busy, salt)[1]
         return found if self.pace.loading_pays(found, n_resident) else None
 
     def _load(self, found: Found, data: bytes, seq: int) -> bool:
@@ -191,11 +191,12 @@ class Residence:
     def _save(self, leaving: Evicted | None) -> None:
         if leaving is None or len(leaving.tokens) < WORTH_SAVING:
             return
-        data = self.copies.take(leaving.seq, leaving.tokens)
-        if data is None and not self.snapshots.renew(leaving.tokens, leaving.salt) and self._keeps(leaving):
+        tokens, salt = leaving.tokens, leaving.salt
+        data = self.copies.take(leaving.seq, tokens)
+        if data is None and not self.snapshots.holds(tokens, salt, used=True) and self._keeps(leaving):
             data = self._saved(leaving)
         if data is not None:
-            self.snapshots.put(leaving.tokens, leaving.salt, data)
+            self.snapshots.put(tokens, salt, data)
             self._fit_copies()
 
     def _saved(self, resting: Evicted) -> bytes | None:

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
@@ -139,7 +140,6 @@ class EngineThread:
         self._max_queued = max_queued
         self._bounds = bounds or Bounds()
         self._observers = observers
-        self._profile = profile
         self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         self._outbox: list[tuple[int, Event]] = []
         self._urgent = False  # whether the outbox holds a beginning, an end, or first tokens
@@ -149,7 +149,8 @@ class EngineThread:
         self.draining = False
         self._ids = itertools.count(1)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread = threading.Thread(target=self._run, name="duo-engine", daemon=True)
+        run = self._work if profile is None else partial(self._profiled, profile)
+        self._thread = threading.Thread(target=run, name="duo-engine", daemon=True)
         self._progress_at = time.monotonic()
 
     # -- on the event loop ----------------------------------------
@@ -177,19 +178,15 @@ class EngineThread:
             raise BusyError("the server is shutting down", draining=True)
         if (len(self._generations) if request.precompute else self.n_live) >= self._max_queued:
             raise BusyError("the server is busy: too many requests are waiting")
-        bounded = self._bounded(request)
+        most = self._bounds.max_tokens
+        if most is not None and (request.max_tokens is None or request.max_tokens > most):
+            request = replace(request, max_tokens=most)
         generation = LiveGeneration(next(self._ids), self, precompute=request.precompute)
         self._generations[generation.id] = generation
         if self._bounds.time_s is not None and not request.precompute:
             generation.expire_in(self._bounds.time_s)
-        self.command(lambda _: self._begin(generation.id, bounded))
+        self.command(lambda _: self._begin(generation.id, request))
         return generation
-
-    def _bounded(self, request: GenerationRequest) -> GenerationRequest:
-        most = self._bounds.max_tokens
-        if most is None or (request.max_tokens is not None and request.max_tokens <= most):
-            return request
-        return replace(request, max_tokens=most)
 
     def command(self, command: Command) -> None:
         """Call it on the engine thread before the next step."""
@@ -254,13 +251,10 @@ class EngineThread:
             self._urgent = True
             (self._silent.add if isinstance(event, Started) else self._silent.discard)(id)
 
-    def _run(self) -> None:
-        if self._profile is None:
-            self._work()
-            return
+    def _profiled(self, path: Path) -> None:
         profile = cProfile.Profile()
         profile.runcall(self._work)
-        profile.dump_stats(self._profile)
+        profile.dump_stats(path)
 
     def _work(self) -> None:
         idle, tidy, wait_s = False, False, 0.0

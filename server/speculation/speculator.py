@@ -153,7 +153,7 @@ class Speculator(Proposer):
             self._remote.count(proposal.tally(accepted))
 
     def stepped(self, planned: Planned, step: TimedStep) -> None:
-        usual_s, plain = step.decode_s, not planned.guesses
+        usual_s, plain = step.decode_s, not any(planned.proposals)
         if self._has_aftermath:
             usual_s = self._aftermath.usual(step.n_rows, step.decode_s, plain=plain)
         if step.n_rows == planned.width:
