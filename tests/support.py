@@ -93,7 +93,7 @@ class Harness:
             clock=clock or time.perf_counter,
         )
         if snapshots is not None:
-            self.engine.save_to(snapshots)
+            self.engine.residence.save_to(snapshots)
 
     def submit(self, *requests: GenerationRequest) -> list[int]:
         ids: list[int] = []

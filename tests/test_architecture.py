@@ -111,7 +111,6 @@ PURE = (
     "server/engine/branches.py",
     "server/engine/beams.py",
     "server/engine/rejection.py",
-    "server/cache/ahead.py",
     "server/engine/copies.py",
     "server/engine/move_costs.py",
     "server/text/message.py",

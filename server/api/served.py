@@ -11,7 +11,7 @@ from server.api.prompt_work import PromptWork
 from server.api.responses.store import ResponseStore
 from server.api.rpc.handles import Handles
 from server.api.traffic import Traffic
-from server.cache.counts import NOTHING, TierCounts
+from server.cache.counts import TierCounts
 from server.cache.named import NamedFiles
 from server.engine.engine import Engine
 from server.engine.generate import Generator
@@ -148,7 +148,7 @@ class Served:
     traffic: Traffic = field(default_factory=Traffic)
     ask: AskEngine | None = None
     slot_files: NamedFiles | None = None
-    cached: Callable[[], TierCounts] = lambda: NOTHING
+    cached: Callable[[], TierCounts] = TierCounts
     embedding: Embedding | None = None
     seed: int | None = None
     max_tokens: int | None = None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable
 
 logger = logging.getLogger("duo.cache")
@@ -20,7 +19,7 @@ class Background:
     def __init__(self, name: str) -> None:
         self._jobs: dict[str, Callable[[], None]] = {}
         self._running: str | None = None
-        self._closed = False
+        self.open = True  # whether the running job should go on
         self._moment_s = MOMENT_S
         self._changed = threading.Condition()
         self._free = threading.Event()
@@ -31,7 +30,7 @@ class Background:
     def submit(self, key: str, job: Callable[[], None]) -> None:
         """Queue a job, in place of one that waits under this key. Does nothing after close."""
         with self._changed:
-            if not self._closed:
+            if self.open:
                 self._jobs[key] = job
                 self._changed.notify_all()
 
@@ -39,11 +38,6 @@ class Background:
         """Drop a job. False if it does not wait: it runs, or has run."""
         with self._changed:
             return self._jobs.pop(key, None) is not None
-
-    @property
-    def open(self) -> bool:
-        """Whether the running job should go on."""
-        return not self._closed
 
     def yield_to(self, busy: bool) -> None:
         """busy: the model needs the machine, so that go_on() waits."""
@@ -66,17 +60,14 @@ class Background:
 
     def wait(self, timeout_s: float) -> int:
         """Wait until no job is pending. Returns how many still are."""
-        deadline = time.monotonic() + timeout_s
         with self._changed:
-            while self.n_pending and self._thread.is_alive():
-                if not self._changed.wait(max(0.0, deadline - time.monotonic())):
-                    break
+            self._changed.wait_for(lambda: not (self.n_pending and self._thread.is_alive()), timeout_s)
             return self.n_pending
 
     def close(self, timeout_s: float) -> None:
         """Drop the jobs that wait, and wait for the one that runs."""
         with self._changed:
-            self._closed = True
+            self.open = False
             self._free.set()
             self._jobs.clear()
             self._changed.notify_all()
@@ -95,8 +86,8 @@ class Background:
         with self._changed:
             self._running = None
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._jobs or self._closed)
-            if self._closed:
+            self._changed.wait_for(lambda: self._jobs or not self.open)
+            if not self.open:
                 return None
             self._running = next(iter(self._jobs))
             return self._jobs.pop(self._running)

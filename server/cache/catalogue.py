@@ -81,8 +81,7 @@ class Catalogue:
 
     def covering(self, tokens: Sequence[int], salt: str) -> str | None:
         """An entry that contains these tokens, so that one of their own would add nothing."""
-        length, key = self._all.match(tuple(tokens), salt)
-        return key if self._partial and length == len(tokens) else None
+        return self.having(tokens, salt) if self._partial else None
 
     def covered(self, tokens: Sequence[int], salt: str) -> str | None:
         """The entry that is a prefix of these tokens. There is one at most: of two, one would be a prefix of

@@ -23,6 +23,3 @@ class TierCounts:
     evicted_from_disk: int = 0
     lost: int = 0  # evicted from memory before the disk had them
     skipped_files: int = 0
-
-
-NOTHING = TierCounts()

@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO, TypeVar
 
 from server.cache.record import (
     CorruptError,
@@ -38,6 +39,7 @@ SETTLED_NS = 2_000_000_000  # ns: the coarsest time of a directory (FAT); a youn
 STALE_NS = 600_000_000_000  # ns, ten minutes: no snapshot takes as long to write
 
 logger = logging.getLogger("duo.cache")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,20 +140,10 @@ class DiskTier:
 
     def read(self, name: str, *, used: bool = True) -> bytes | None:
         """The payload, checked; None if it is missing. used: whether that counts as a use."""
-        path = self._path(name + ".duo")
-        try:
-            with opened(path) as file:
-                head, payload = read(file, self.fingerprint)
-            if head.name != name:
-                raise ForeignError("not what its name says")
-        except FileNotFoundError:
-            return None  # another lead needed the room
-        except (CorruptError, ForeignError, OSError, MemoryError) as error:
-            self._skip(name, error)
-            return None
-        if used:
+        usable = self._usable(name, read)
+        if usable is not None and used:
             self.touch(name)
-        return payload
+        return usable and usable[2]
 
     def touch(self, name: str) -> None:
         """Count a use now."""
@@ -184,20 +176,28 @@ class DiskTier:
     def _heads(self, names: list[str]) -> tuple[Head, ...]:
         heads: list[tuple[int, Head]] = []
         for name in names:
-            try:
-                with opened(self._path(name + ".duo")) as file:
-                    used_ns = os.fstat(file.fileno()).st_mtime_ns
-                    head = read_head(file, self.fingerprint)
-                if head.name != name:
-                    raise ForeignError("not what its name says")
-            except FileNotFoundError:
-                continue
-            except (CorruptError, ForeignError, OSError, MemoryError) as error:
+            if usable := self._usable(name, read_head):
+                heads.append(usable[:2])
+            elif os.path.lexists(self._path(name + ".duo")):
                 self._bad.add(name)
-                self._skip(name, error)
-            else:
-                heads.append((used_ns, head))
         return tuple(head for _, head in sorted(heads, key=lambda one: one[0]))
+
+    def _usable(
+        self, name: str, read: Callable[[BinaryIO, bytes], tuple[Head, T]]
+    ) -> tuple[int, Head, T] | None:
+        """The time of a file's last use in ns, and what `read` gives. None if it is gone, or skipped."""
+        try:
+            with opened(self._path(name + ".duo")) as file:
+                used_ns = os.fstat(file.fileno()).st_mtime_ns
+                head, rest = read(file, self.fingerprint)
+            if head.name != name:
+                raise ForeignError("not what its name says")
+        except FileNotFoundError:
+            return None  # another lead needed the room
+        except (CorruptError, ForeignError, OSError, MemoryError) as error:
+            self._skip(name, error)
+            return None
+        return used_ns, head, rest
 
     def _stored(self) -> list[tuple[int, int, Path]]:
         """Time of the last use, size and path of every file of ours, half-written ones included."""

@@ -79,7 +79,7 @@ class PrefixCache:
         """
         if self.n_busy == len(self._residents):
             return None
-        source, length = self._longest(tokens[:-1], busy or {}, salt)
+        source, length = self.longest(tokens[:-1], busy or {}, salt)
         if source is not None and self._goes_on(source, length):
             reuse = Reuse(source, length, source)
         else:
@@ -91,9 +91,23 @@ class PrefixCache:
         self._prompts.insert(reuse.seq, tokens, salt)
         return reuse
 
-    def longest(self, tokens: list[int], busy: Mapping[int, list[int]], *, salt: str) -> int:
-        """Tokens of a prompt that `take` would reuse."""
-        return self._longest(tokens[:-1], busy, salt)[1]
+    def longest(self, tokens: list[int], busy: Mapping[int, list[int]], salt: str) -> tuple[int | None, int]:
+        """The sequence with the longest usable prefix, and its length; (None, 0) if there is none. busy: see
+        take()."""
+        if not self._partial:
+            (length, source), marked = (
+                index.match_whole(tokens, salt) for index in (self._idle, self._marks)
+            )
+            return (source, length) if length >= marked[0] else (marked[1], marked[0])
+        length, source = self._idle.match(tokens, salt)
+        if source is not None and length < len(self._residents[source].tokens):
+            n_whole, whole = self._idle.match_whole(tokens[:length], salt)
+            if n_whole == length:  # it has no more than that: to continue it costs nothing
+                source = whole
+        for seq, held in busy.items():
+            if self._residents[seq].salt == salt and (n := common_prefix(held, tokens)) > length:
+                source, length = seq, n
+        return source, length
 
     def release(self, seq: int, tokens: list[int], salt: str | None = None, *, mark: int = 0) -> None:
         """The sequence is idle now and holds exactly these tokens; none: free. salt: None for that of take().
@@ -132,8 +146,9 @@ class PrefixCache:
         """All idle conversations, the worthiest first."""
         return [self._evicted(seq) for seq in sorted(self._held(), key=self._loss, reverse=True)]
 
-    def is_busy(self, seq: int) -> bool:
-        return self._residents[seq].busy
+    def resting(self) -> dict[int, Evicted]:
+        """What every sequence that is not busy holds: no tokens if it is free."""
+        return {seq: self._evicted(seq) for seq, one in enumerate(self._residents) if not one.busy}
 
     @property
     def n_cells(self) -> int:
@@ -154,23 +169,6 @@ class PrefixCache:
             assert seq not in self._marks or seq in self._idle, "a mark in a sequence that is not idle"
             assert (seq in self._idle) == bool(resident.tokens), "a conversation that cannot be found"
             assert not (resident.busy and resident.tokens), "a busy sequence to reuse"
-
-    def _longest(self, tokens: list[int], busy: Mapping[int, list[int]], salt: str) -> tuple[int | None, int]:
-        """The sequence with the longest usable prefix, and its length; (None, 0) if there is none."""
-        if not self._partial:
-            (length, source), marked = (
-                index.match_whole(tokens, salt) for index in (self._idle, self._marks)
-            )
-            return (source, length) if length >= marked[0] else (marked[1], marked[0])
-        length, source = self._idle.match(tokens, salt)
-        if source is not None and length < len(self._residents[source].tokens):
-            n_whole, whole = self._idle.match_whole(tokens[:length], salt)
-            if n_whole == length:  # it has no more than that: to continue it costs nothing
-                source = whole
-        for seq, held in busy.items():
-            if self._residents[seq].salt == salt and (n := common_prefix(held, tokens)) > length:
-                source, length = seq, n
-        return source, length
 
     def _place(self, source: int | None, length: int) -> Reuse:
         """Claim the idle sequence with the least loss for this prefix."""

@@ -118,23 +118,18 @@ def opened(path: Path) -> BinaryIO:
     return os.fdopen(descriptor, "rb")
 
 
-def read_head(file: BinaryIO, fingerprint: bytes) -> Head:
-    """Read up to the payload. Raises ForeignError, CorruptError, OSError."""
-    return _read_head(file, fingerprint)[0]
-
-
 def read(file: BinaryIO, fingerprint: bytes) -> tuple[Head, bytes]:
     """The head and the payload, checked. Raises ForeignError, CorruptError, OSError, MemoryError."""
-    head, sum = _read_head(file, fingerprint)
+    head, sum = read_head(file, fingerprint)
     payload = file.read(head.n_bytes)
     if file.read(SUM.size) != SUM.pack(zlib.crc32(payload, sum)):
         raise CorruptError("its checksum is wrong")
     return head, payload
 
 
-def _read_head(file: BinaryIO, fingerprint: bytes) -> tuple[Head, int]:
-    """The head, and the running sum up to the payload. The sum is checked first, so that a flipped bit in the
-    fingerprint does not pass for another model."""
+def read_head(file: BinaryIO, fingerprint: bytes) -> tuple[Head, int]:
+    """The head, and the running sum up to the payload. Raises ForeignError, CorruptError, OSError. The sum is
+    checked first, so that a flipped bit in the fingerprint does not pass for another model."""
     size = os.fstat(file.fileno()).st_size
     fixed = file.read(HEAD.size)
     if not fixed.startswith(MAGIC):

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 
-from server.cache.ahead import Ahead
-from server.cache.carriers import Carriers, Fetched, Written
+from server.cache.carriers import Carriers
 from server.cache.catalogue import Catalogue, Entry, Found
 from server.cache.counts import TierCounts
 from server.cache.files import DiskTier
@@ -39,34 +39,30 @@ class Snapshots:
         states can be trimmed (Backend.can_trim); else only whole snapshots are found, and a longer one does
         not replace a shorter one.
         """
-        self._memory_bytes = memory_bytes
+        self.memory_bytes = memory_bytes
         self._backlog_bytes = backlog_bytes
         self._disk = disk
         self._fingerprint = disk.fingerprint if disk else digest("")
         self._catalogue = Catalogue(partial=partial)
         self._carriers = Carriers(disk, on_ready) if disk else None
-        self._ahead: Ahead | None = None
+        self._ahead: list[str] | None = None  # keys that fetch_ahead() has not looked at, best last
+        self._ahead_bytes = 0  # that it has read
         self._unasked: str | None = None  # the key that fetch_ahead() has read now
         self._counts = TierCounts()
         self._look()
 
-    @property
-    def memory_bytes(self) -> int:
-        """The budget of host memory."""
-        return self._memory_bytes
-
     def keeps(self, n_tokens: int, n_bytes: float, idle: int = 0) -> bool:
         """Whether a state of this size, put now, would be kept until `idle` others are used."""
-        if self._disk or not self._memory_bytes:
+        if self._disk or not self.memory_bytes:
             return self._disk is not None
-        return self._catalogue.keeps(n_tokens, n_bytes, self._memory_bytes, idle)
+        return self._catalogue.keeps(n_tokens, n_bytes, self.memory_bytes, idle)
 
     @property
     def free_bytes(self) -> int:
         """Host memory left of the budget."""
         coming = self._catalogue.entries.get(self._unasked or "")
         n_taken = self._catalogue.held_bytes + (coming.n_bytes if coming else 0)
-        return max(0, self._memory_bytes - n_taken)
+        return max(0, self.memory_bytes - n_taken)
 
     def at_work(self, busy: bool) -> None:
         """Whether the model evaluates: writing gives way to it then. Called after every step."""
@@ -83,17 +79,12 @@ class Snapshots:
         self._settle()
         return self._catalogue.conversations(self._digest(salt), most)
 
-    def holds(self, tokens: Sequence[int], salt: str) -> bool:
+    def holds(self, tokens: Sequence[int], salt: str, *, used: bool = False) -> bool:
         """Whether put() of these tokens would add nothing: their state, or a longer one, is here and, with a
-        disk, there or on its way there."""
-        self._look()
-        return self._having(tokens, salt) is not None
-
-    def renew(self, tokens: Sequence[int], salt: str) -> bool:
-        """holds(), and if so count a use."""
+        disk, there or on its way there. used: whether that counts as a use."""
         self._look()
         key = self._having(tokens, salt)
-        if key is not None:
+        if key is not None and used:
             self._use(key)
         return key is not None
 
@@ -118,7 +109,8 @@ class Snapshots:
         self._catalogue.use(key)
         if self._carriers and not entry.on_disk and not entry.writing:
             entry.writing = True
-            self._carriers.write(record(self._fingerprint, salted, tokens, data), entry.replaces)
+            what = record(self._fingerprint, salted, tokens, data)
+            self._carriers.write(what, entry.replaces, partial(self._written, key))
         self._shrink()
 
     def get(self, key: str, n_loaded: int = 0) -> bytes | None:
@@ -150,15 +142,21 @@ class Snapshots:
         self._settle()
         if self._carriers is None:
             return False
-        if self._ahead is None:
-            self._ahead = Ahead(self._catalogue.latest(most))
         entries = self._catalogue.entries
+        if self._ahead is None:
+            self._ahead = self._catalogue.latest(most)[::-1]
         if self._unasked or (self._ahead and any(entry.loading for entry in entries.values())):
             return True
-        self._unasked = self._ahead.next(entries, room_bytes)
-        if self._unasked:
-            self._fetch(self._unasked, used=False)
-        return self._unasked is not None
+        while self._ahead:
+            key = self._ahead.pop()
+            entry = entries.get(key)
+            fits = entry and self._ahead_bytes + 2 * entry.n_bytes <= room_bytes
+            if entry and entry.data is None and fits:
+                self._ahead_bytes += entry.n_bytes
+                self._unasked = key
+                self._fetch(key, used=False)
+                return True
+        return False
 
     def forget(self, key: str) -> None:
         """Remove a snapshot from all tiers."""
@@ -202,7 +200,7 @@ class Snapshots:
         self._catalogue.check()
         staying = self._catalogue.held_bytes - self._catalogue.leaving_bytes
         excess = [entry.n_bytes for entry in self._catalogue.held.values() if entry.arrived]
-        assert staying <= self._memory_bytes + max(excess, default=0), "over the budget of memory"
+        assert staying <= self.memory_bytes + max(excess, default=0), "over the budget of memory"
 
     def _digest(self, salt: str) -> str:
         return salt_digest(salt, self._fingerprint) if self._disk else digest(salt).hex()
@@ -213,7 +211,7 @@ class Snapshots:
         if key is None or self._disk is None:
             return key
         entry = self._catalogue.entries[key]
-        if self._memory_bytes and entry.data is None and entry.n_tokens == len(tokens):
+        if self.memory_bytes and entry.data is None and entry.n_tokens == len(tokens):
             return None  # put() would hold it in memory too
         return key if entry.on_disk or entry.writing else None
 
@@ -232,7 +230,7 @@ class Snapshots:
     def _shrink(self) -> None:
         """Bring memory within its budget, and the backlog for the disk within its own."""
         entries = self._catalogue.entries
-        for key in self._catalogue.overflowing(self._memory_bytes):
+        for key in self._catalogue.overflowing(self.memory_bytes):
             self._counts.evicted_from_memory += 1
             if entries[key].writing:
                 entries[key].leaving = True
@@ -282,60 +280,57 @@ class Snapshots:
 
     def _settle(self) -> None:
         """Enter what the background threads did."""
-        for result in self._carriers.results() if self._carriers else ():
-            if isinstance(result, Written):
-                self._written(result)
-            else:
-                self._loaded(result)
+        if self._carriers:
+            self._carriers.settle()
 
-    def _written(self, result: Written) -> None:
-        self._counts.writes += result.ok
-        self._counts.failed_writes += not result.ok
-        self._gone(result.removed)
-        if result.removed and self._disk:
+    def _written(self, key: str, ok: bool, removed: list[str]) -> None:
+        self._counts.writes += ok
+        self._counts.failed_writes += not ok
+        self._gone(removed)
+        if removed and self._disk:
             self._disk.reconsider(self._catalogue.entries)  # another lead may have written one again
-        entry = self._catalogue.entries.get(result.key)
+        entry = self._catalogue.entries.get(key)
         if entry is None:
             return
         entry.writing = False
-        if result.ok:
+        if ok:
             entry.on_disk, entry.replaces = True, ()
         if entry.leaving:
-            self._release(result.key)
+            self._release(key)
 
-    def _loaded(self, result: Fetched) -> None:
-        self._counts.loads += result.data is not None
-        self._counts.failed_loads += result.data is None
-        asked = result.key != self._unasked
+    def _loaded(self, key: str, data: bytes | None) -> None:
+        self._counts.loads += data is not None
+        self._counts.failed_loads += data is None
+        asked = key != self._unasked
         if not asked:
             self._unasked = None
-        entry = self._catalogue.entries.get(result.key)
+        entry = self._catalogue.entries.get(key)
         if entry is None or entry.data is not None:
             return
-        if result.data is None:
-            self._catalogue.drop(result.key)
+        if data is None:
+            self._catalogue.drop(key)
             if self._disk:
-                self._disk.reconsider(self._catalogue.entries, bad=result.key)
+                self._disk.reconsider(self._catalogue.entries, bad=key)
             return
         if asked:
-            self._catalogue.hold(result.key, result.data)
+            self._catalogue.hold(key, data)
             entry.arrived = True
-            self._use(result.key)
+            self._use(key)
         elif entry.n_bytes <= self.free_bytes:
-            self._catalogue.hold(result.key, result.data)
+            self._catalogue.hold(key, data)
         else:
             entry.loading = False
-            self._gone(() if entry.on_disk else (result.key,))
+            self._gone(() if entry.on_disk else (key,))
 
     def _fetch(self, key: str, *, used: bool) -> None:
         entry = self._catalogue.entries.get(key)
         if self._carriers and entry is not None and entry.data is None and not entry.loading:
             entry.loading = True
-            self._carriers.read(key, used=used)
+            self._carriers.read(key, partial(self._loaded, key), used=used)
 
     def _cancel(self, key: str) -> bool:
         """Take a write back. False if it may have begun."""
-        if self._carriers is None or not self._carriers.cancel(key):
+        if self._carriers is None or not self._carriers.writer.cancel(key):
             return False
         self._catalogue.entries[key].writing = False
         return True

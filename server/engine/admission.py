@@ -48,7 +48,9 @@ def admit(state: EngineState) -> None:
             session.mark_at = state.sequences.checkpoints.mark_at(session.seq, session.n_kv, n_prompt)
         state.residence.make_way(session.n_pending)
         if session.request.n_beams > 1:
-            state.searches.begin(session, _further_sequences(state, session))
+            n_further = state.searches.n_conversations(session.request) - 1
+            further = (state.residence.place_empty(session.request.salt) for _ in range(n_further))
+            state.searches.begin(session, [reuse.seq for reuse in further if reuse is not None])
         if session.admitted_at is None:
             session.admitted_at, session.n_cached = state.clock(), session.n_kv
             state.emit(session.id, Started(session.n_prompt, session.n_cached))
@@ -108,13 +110,6 @@ def _fits(state: EngineState, session: Session) -> bool:
         return False
     n_tokens = sum(len(one.tokens) + one.request.n_beams * state.limits.n_chunk for one in beside)
     return n_tokens <= state.backend.n_cells
-
-
-def _further_sequences(state: EngineState, session: Session) -> list[int]:
-    """Sequences for the beams that the session's own one and its shadows are too few for."""
-    n = state.searches.n_conversations(session.request) - 1
-    taken = (state.residence.place_empty(session.request.salt) for _ in range(n))
-    return [place.seq for place in taken if place is not None]
 
 
 def _missing(state: EngineState, works: list[Work]) -> int:

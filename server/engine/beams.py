@@ -10,7 +10,7 @@ search is over when n beams have ended and no live beam has a better mean than t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -138,8 +138,6 @@ class BeamSearch:
     def _constrained(self, chosen: Sequence[Continuation], grown: Sequence[Beam]) -> list[Beam]:
         """The beams with constraints: the last child of a beam takes its constraint over, the others get new
         ones, since a constraint cannot be copied."""
-        if self._request.constraint is None:
-            return list(grown)
         heirs = {one.parent: i for i, one in enumerate(chosen)}
         beams: list[Beam] = []
         for i, (one, beam) in enumerate(zip(chosen, grown, strict=True)):
@@ -148,7 +146,7 @@ class BeamSearch:
                 constraint.accept(one.token)
             else:
                 constraint = self._constraint_after(beam.tokens)
-            beams.append(Beam(beam.tokens, beam.score, beam.logprobs, constraint))
+            beams.append(replace(beam, constraint=constraint))
         return beams
 
     def _constraint_after(self, tokens: Sequence[int]) -> Constraint | None:

@@ -23,7 +23,7 @@ class Checkpoints:
         self._backend = backend
         self._n_main = n_main
         self._n_each = n_each
-        self._marks = [0] * n_main
+        self.marks = [0] * n_main  # length of each sequence at its mark, 0 if it has none
 
     @property
     def can_guess(self) -> bool:
@@ -40,34 +40,30 @@ class Checkpoints:
     def mark_at(self, seq: int, n_held: int, n_prompt: int) -> int:
         """Token of a prompt after which a mark is worth it, 0 for none. n_held: tokens that are cached."""
         at = n_prompt - MARGIN
-        return at if self._n_each > TURN and at > n_held and at - self._marks[seq] >= WORTH else 0
+        return at if self._n_each > TURN and at > n_held and at - self.marks[seq] >= WORTH else 0
 
     def mark(self, seq: int, length: int) -> None:
         """Keep the present state, of this length, for later sessions to go on from; until the next mark."""
         self._backend.copy(seq, self._spare(seq, TURN), 0, 0)
-        self._marks[seq] = length
-
-    def marked(self, seq: int) -> int:
-        """The length of the sequence at its mark, 0 if it has none."""
-        return self._marks[seq]
+        self.marks[seq] = length
 
     def copy(self, source: int, target: int, length: int) -> None:
         """Copy to an empty sequence all of another one, or what that held at its mark."""
         self._backend.copy(source, target, 0, length)
-        if length == self._marks[source]:
+        if length == self.marks[source]:
             self._become(target, self._spare(source, TURN), length)
 
     def trim(self, seq: int, length: int) -> None:
         """Trim to nothing, to the mark, or to all that is held. Raises BackendError for any other length."""
-        if length and length == self._marks[seq]:
+        if length and length == self.marks[seq]:
             self._become(seq, self._spare(seq, TURN), length)
         else:
             self._backend.trim(seq, length)
         if self.can_guess:
             self._backend.trim(self._spare(seq, STEP), 0)
-        if not length and self._marks[seq]:
+        if not length and self.marks[seq]:
             self._backend.trim(self._spare(seq, TURN), 0)
-            self._marks[seq] = 0
+            self.marks[seq] = 0
 
     def _become(self, seq: int, spare: int, length: int) -> None:
         """Take a spare one's state over. It comes first: only then the cells behind it can go."""

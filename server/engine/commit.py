@@ -57,11 +57,11 @@ def _verify(state: EngineState, work: Work, proposal: Proposal, layout: RowLayou
 
 def _advance(state: EngineState, session: Session, rows: Logits) -> None:
     """rows: logits after each beam of the session's search."""
-    advance = state.searches.advance(session, rows, state.clock())
-    if advance.committed:
-        state.emit(session.id, advance.committed)
-    if advance.reason:
-        endings.finish(state, session, advance.reason)
+    committed, reason = state.searches.advance(session, rows, state.clock())
+    if committed:
+        state.emit(session.id, committed)
+    if reason:
+        endings.finish(state, session, reason)
 
 
 def _decide(session: Session, proposal: Proposal, rows: Logits, *, by_rejection: bool) -> Verdict:

@@ -6,32 +6,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
-class Copies:
-    """At most one for each sequence, with the tokens that it is of."""
-
-    def __init__(self) -> None:
-        self._by_seq: dict[int, tuple[tuple[int, ...], bytes]] = {}
+class Copies(dict[int, tuple[tuple[int, ...], bytes]]):
+    """By sequence: the tokens that a state is of, and the state."""
 
     @property
     def n_bytes(self) -> int:
-        return sum(len(data) for _, data in self._by_seq.values())
-
-    def put(self, seq: int, tokens: Sequence[int], data: bytes) -> None:
-        self._by_seq[seq] = tuple(tokens), data
+        return sum(len(data) for _, data in self.values())
 
     def has(self, seq: int, tokens: Sequence[int]) -> bool:
         """Whether there is a state of exactly these tokens."""
-        return seq in self._by_seq and self._by_seq[seq][0] == tuple(tokens)
+        return seq in self and self[seq][0] == tuple(tokens)
 
     def take(self, seq: int, tokens: Sequence[int]) -> bytes | None:
         """Drop the sequence's copy, and return it if it is of exactly these tokens."""
-        copied, data = self._by_seq.pop(seq, ((), b""))
+        copied, data = self.pop(seq, ((), b""))
         return data if data and copied == tuple(tokens) else None
-
-    def drop(self, seq: int) -> None:
-        self._by_seq.pop(seq, None)
 
     def shrink(self, budget_bytes: int) -> None:
         """Drop the latest copies until the others fit."""
-        while self._by_seq and self.n_bytes > budget_bytes:
-            self._by_seq.popitem()
+        while self and self.n_bytes > budget_bytes:
+            self.popitem()

@@ -60,7 +60,7 @@ def _release(state: EngineState, session: Session, length: int) -> None:
     """Give the session's sequences back, the first `length` tokens of its own one cached."""
     if session.seq == NO_SEQ:
         return
-    marked = state.sequences.checkpoints.marked(session.seq)
+    marked = state.sequences.checkpoints.marks[session.seq]
     if length < session.n_kv and not state.backend.can_trim:
         length = marked if length >= marked else 0
     own, session.seq, session.n_kv = session.seq, NO_SEQ, 0
@@ -77,4 +77,4 @@ def _cut(state: EngineState, seq: int, tokens: list[int]) -> None:
         state.sequences.trim(seq, len(tokens))
         held = tokens
     finally:
-        state.cache.release(seq, held, mark=state.sequences.checkpoints.marked(seq) if held else 0)
+        state.cache.release(seq, held, mark=state.sequences.checkpoints.marks[seq] if held else 0)

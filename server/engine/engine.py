@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from server.cache.snapshots import Snapshots
 from server.engine import endings
 from server.engine.admission import admit, make_room, step_aside
 from server.engine.building import build
@@ -15,7 +14,6 @@ from server.engine.events import Event
 from server.engine.meter import Meter
 from server.engine.proposer import Proposer
 from server.engine.request import GenerationRequest
-from server.engine.residence import Kept
 from server.engine.scheduler import Limits, plan
 from server.engine.session import Session
 from server.engine.slots import Slots
@@ -42,14 +40,10 @@ class Engine:
     ) -> None:
         limits = limits or Limits(n_batch=backend.n_batch)
         self._state = state = EngineState(backend, proposer, emit, n_slots, limits, clock)
-        self._meter = Meter(state)
-        self._residence = state.residence
+        self.meter = Meter(state)
+        self.residence = state.residence
         self.meanwhile: Callable[[], None] | None = None  # to be called while a GPU decodes
-        self.slots = Slots(state.residence, state.active, state.limits)
-
-    def save_to(self, snapshots: Snapshots, kept: Kept | None = None) -> None:
-        """Where conversations go that the KV cache has no room for. To be called before the first request."""
-        self._residence.save_to(snapshots, kept)
+        self.slots = Slots(state)
 
     def vet(self, request: GenerationRequest) -> None:
         """Raises InvalidRequestError for what this engine could never do. Safe from any thread."""
@@ -76,14 +70,14 @@ class Engine:
     def step(self) -> bool:
         """Advance every session that can: prompts by a chunk, replies by at least one token.
         Returns whether there was anything to do. Raises only what is a defect of the server."""
-        state, meter = self._state, self._meter
+        state, meter = self._state, self.meter
         meter.begin()
         state.proposer.drain()
         step_aside(state)
         admit(state)
         shift_full(state)
         works = plan(state.active, state.limits)
-        state.residence.at_work(bool(works))
+        state.residence.snapshots.at_work(bool(works))
         if not works:
             return bool(state.active)
         works = make_room(state, works)
@@ -111,25 +105,13 @@ class Engine:
     def n_waiting(self) -> int:
         return len(self._state.waiting)
 
-    def step_overhead_us(self) -> float:
-        """Median microseconds outside decode and drafting in recent one-session steps; 0 before the first."""
-        return self._meter.overhead_us()
-
-    def tidy(self) -> bool:
-        """Prepare for what may come, without work to do now. Returns whether there was anything to do."""
-        return self._residence.copy_ahead()
-
-    def rest(self, timeout_s: float) -> None:
-        """No more steps will follow: save conversations for at most that long."""
-        self._residence.save_all(timeout_s)
-
     def check(self) -> None:
         """Raises AssertionError unless no session is left and the KV cache holds what is known of it."""
         state = self._state
         assert not state.active, "active sessions"
         assert not state.waiting, "waiting sessions"
         assert state.cache.n_busy == 0, "busy sequences"
-        for seq, resting in state.residence.resting().items():
+        for seq, resting in state.cache.resting().items():
             assert state.backend.length(seq) == len(resting.tokens), f"other cells than known in {seq}"
         state.sequences.check()
         assert state.searches.idle(), "beam searches"

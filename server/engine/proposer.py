@@ -19,16 +19,22 @@ ROOT = -1
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A small tree of guessed tokens. parents[i] < i or ROOT; siblings differ in token; sources[i] names
-    the drafter that guessed tokens[i]. drafted[i]: what tokens[i] was sampled from, for rejection.py only."""
+    """A tree of guessed tokens. parents[i] < i or ROOT; siblings differ in token; sources[i] names who
+    guessed tokens[i]. drafted[i]: what it was sampled from, for rejection.py only. probabilities[i]: that it
+    is reached and right, descending."""
 
     tokens: tuple[int, ...] = ()
     parents: tuple[int, ...] = ()
     sources: tuple[str, ...] = ()
     drafted: tuple[Distribution, ...] = ()
+    probabilities: tuple[float, ...] = ()
 
     def __len__(self) -> int:
         return len(self.tokens)
+
+    def take(self, n: int) -> Proposal:
+        """Its first n guesses, to be verified by lookup."""
+        return Proposal(self.tokens[:n], self.parents[:n], self.sources[:n]) if n else NOTHING
 
     def child(self, parent: int, token: int) -> int | None:
         """The index of the node with this token below this parent."""
@@ -69,11 +75,6 @@ class Planned(NamedTuple):
     proposals: Sequence[Proposal]
     width: int = 0
     spent_s: float = 0.0
-
-    @property
-    def guesses(self) -> bool:
-        """Whether the step verifies any guess."""
-        return any(map(len, self.proposals))
 
 
 class TimedStep(NamedTuple):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from server.cache.catalogue import Found
@@ -30,14 +29,6 @@ LATER: Literal["later"] = "later"
 Placed: TypeAlias = Reuse | Literal["later"] | None
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """Keeps MoveCosts over a restart. recall: what keep was given, or anything else."""
-
-    recall: Callable[[], object]
-    keep: Callable[[list[float]], None]
-
-
 class Residence:
     """Does what PrefixCache decides."""
 
@@ -47,16 +38,18 @@ class Residence:
         self._n_held = n_held
         self._sequences = sequences
         self.snapshots = Snapshots(memory_bytes=0)  # the tiers below: none
-        self._kept: Kept | None = None
-        self._copies = Copies()
+        self._keep: Callable[[list[float]], None] = lambda memory: None
+        self.copies = Copies()
         self.cache = PrefixCache(sequences.n_main, partial=backend.can_trim)
         self.pace = MoveCosts()
 
-    def save_to(self, snapshots: Snapshots, kept: Kept | None) -> None:
-        """Set the tiers below, and recall what moving costs. Before the first request."""
-        self.snapshots, self._kept = snapshots, kept
-        if kept is not None:
-            self.pace.recall(kept.recall())
+    def save_to(
+        self, snapshots: Snapshots, memory: object = None, keep: Callable[[list[float]], None] | None = None
+    ) -> None:
+        """Set the tiers below. memory: what `keep` was last given, or anything else. Before the first
+        request."""
+        self.snapshots, self._keep = snapshots, keep or self._keep
+        self.pace.recall(memory)
 
     def place(self, tokens: list[int], salt: str, busy: Mapping[int, list[int]]) -> Placed:
         """Claim a sequence that holds as much of the prompt as any tier has. LATER: that is being read from
@@ -75,7 +68,7 @@ class Residence:
         data = self.snapshots.get(found.key, found.length) if found else None
         for leaving in (reuse.evicted, reuse.lost):
             self._save(leaving)
-        self._copies.drop(reuse.seq)
+        self.copies.pop(reuse.seq, None)
         if found is None:
             return reuse
         n_loaded = found.length if data is not None and self._load(found, data, reuse.seq) else 0
@@ -89,13 +82,9 @@ class Residence:
             return
         n_moves = 1 if all(self._is_safe(one) for one in self._worth_saving()) else 2
         while self.pace.leaving_pays(n_tokens, n_moves) and (resting := self.cache.idle()):
-            if not self._is_safe(resting[-1]) and not self._keeps(resting[-1], idle=self.n_places):
+            if not self._is_safe(resting[-1]) and not self._keeps(resting[-1], idle=self._sequences.n_main):
                 return  # it would push out one that may come back as soon
             self.evict()
-
-    def at_work(self, busy: bool) -> None:
-        """Whether the engine has anything to do: writing to disk gives way to it."""
-        self.snapshots.at_work(busy)
 
     def copy_ahead(self) -> bool:
         """While the engine is idle: copy the state of one idle conversation, so that it can leave the KV
@@ -104,19 +93,19 @@ class Residence:
         if not self.snapshots.memory_bytes:
             return False
         self._fit_copies()
+        room = self.snapshots.free_bytes - self.copies.n_bytes
         for resting in self._worth_saving():
-            room = self.snapshots.free_bytes - self._copies.n_bytes
             if self._is_safe(resting) or self.pace.cell_bytes * len(resting.tokens) > room:
                 continue
             if (data := self._saved(resting)) is not None:
-                self._copies.put(resting.seq, resting.tokens, data)
+                self.copies[resting.seq] = tuple(resting.tokens), data
                 self._fit_copies()
             return data is not None
-        return self.snapshots.fetch_ahead(self.n_places, self.snapshots.free_bytes - self._copies.n_bytes)
+        return self.snapshots.fetch_ahead(self._sequences.n_main, room)
 
     def _fit_copies(self) -> None:
         """Leave room to snapshots, which may have come from disk meanwhile."""
-        self._copies.shrink(self.snapshots.free_bytes)
+        self.copies.shrink(self.snapshots.free_bytes)
 
     def place_alone(self, salt: str) -> Reuse | None:
         """An empty sequence of an empty KV cache."""
@@ -129,7 +118,7 @@ class Residence:
         reuse = self.cache.take([], salt=salt)
         if reuse is not None:
             self._save(reuse.evicted)
-            self._copies.drop(reuse.seq)
+            self.copies.pop(reuse.seq, None)
         return reuse
 
     def evict(self) -> bool:
@@ -141,31 +130,17 @@ class Residence:
         self._sequences.trim(evicted.seq, 0)
         return True
 
-    def resting(self) -> dict[int, Evicted]:
-        """What every sequence that is not busy holds: no tokens if it is free."""
-        free = {seq: Evicted(seq, [], "") for seq in range(self.n_places) if not self.cache.is_busy(seq)}
-        return free | {one.seq: one for one in self.cache.idle()}
-
-    def state(self, seq: int) -> bytes:
-        """The state of an idle sequence. Raises BackendError."""
-        return self._backend.save(seq)
-
     def erase(self, seq: int) -> None:
         """Empty an idle sequence without saving it. Raises ValueError if it is busy."""
         self.cache.erase(seq)
-        self._copies.drop(seq)
+        self.copies.pop(seq, None)
         self._sequences.trim(seq, 0)
-
-    def fits(self, n_tokens: int) -> bool:
-        """Whether a conversation of n_tokens has room beside the busy sequences."""
-        n_busy = self._n_held() - self.cache.n_cells
-        return n_busy + n_tokens <= self._backend.n_cells
 
     def restore(self, seq: int, tokens: list[int], data: bytes, salt: str) -> None:
         """Load this state, which must fit, into an idle sequence. What it held is saved, and so is what has
         to make room. Raises ValueError if the sequence is busy, BackendError if the state cannot be used; the
         sequence is free then."""
-        self._save(self.resting().get(seq))
+        self._save(self.cache.resting().get(seq))
         self.erase(seq)
         while self._n_held() + len(tokens) > self._backend.n_cells and self.evict():
             pass
@@ -176,20 +151,10 @@ class Residence:
             raise
         self.cache.release(seq, tokens, salt)
 
-    @property
-    def n_places(self) -> int:
-        """Sequences for conversations, busy or not."""
-        return self._sequences.n_main
-
-    @property
-    def n_ctx(self) -> int:
-        return self._backend.n_ctx
-
     def save_all(self, timeout_s: float) -> None:
         """Save all idle conversations, and wait until the disk has them."""
-        if self._kept is not None:
-            self._kept.keep(self.pace.memory())
-        self.at_work(False)
+        self._keep(self.pace.memory())
+        self.snapshots.at_work(False)
         for resting in self.cache.idle():
             self._save(resting)
         unwritten = self.snapshots.flush(timeout_s)
@@ -203,7 +168,7 @@ class Residence:
         found = self.snapshots.match(tokens[:-1], salt)
         if found is None or not found.length:
             return None
-        n_resident = self.cache.longest(tokens, busy, salt=salt)
+        n_resident = self.cache.longest(tokens[:-1], busy, salt)[1]
         return found if self.pace.loading_pays(found, n_resident) else None
 
     def _load(self, found: Found, data: bytes, seq: int) -> bool:
@@ -226,13 +191,12 @@ class Residence:
     def _save(self, leaving: Evicted | None) -> None:
         if leaving is None or len(leaving.tokens) < WORTH_SAVING:
             return
-        data = self._copies.take(leaving.seq, leaving.tokens)
-        if data is None and self.snapshots.renew(leaving.tokens, leaving.salt):
-            return
-        if data is None and not self._keeps(leaving):
-            return
-        if data is not None or (data := self._saved(leaving)) is not None:
-            self.snapshots.put(leaving.tokens, leaving.salt, data)
+        tokens, salt = leaving.tokens, leaving.salt
+        data = self.copies.take(leaving.seq, tokens)
+        if data is None and not self.snapshots.holds(tokens, salt, used=True) and self._keeps(leaving):
+            data = self._saved(leaving)
+        if data is not None:
+            self.snapshots.put(tokens, salt, data)
             self._fit_copies()
 
     def _saved(self, resting: Evicted) -> bytes | None:
@@ -255,5 +219,5 @@ class Residence:
 
     def _is_safe(self, resting: Evicted) -> bool:
         """Whether its state was copied or saved already."""
-        copied = self._copies.has(resting.seq, resting.tokens)
+        copied = self.copies.has(resting.seq, resting.tokens)
         return copied or self.snapshots.holds(resting.tokens, resting.salt)

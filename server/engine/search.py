@@ -15,14 +15,6 @@ from server.errors import InvalidRequestError
 from server.llama.backend import Backend, Batch, Logits
 
 
-@dataclass(frozen=True, slots=True)
-class Advance:
-    """What one step of a search has decided: tokens, if any, and why it ended, if it did."""
-
-    committed: Committed | None
-    reason: FinishReason | None
-
-
 @dataclass(slots=True)
 class _Search:
     """seqs[i] holds the prompt and all but the last token of live beam i. free: sequences without a beam, and
@@ -83,8 +75,11 @@ class Searches:
             else:
                 batch.extend(seq, session.n_kv, session.tokens[session.n_kv :], 1)
 
-    def advance(self, session: Session, rows: Logits, now: float) -> Advance:
-        """Choose the beams to follow, and commit what they agree on. rows: logits of the rows of add()."""
+    def advance(
+        self, session: Session, rows: Logits, now: float
+    ) -> tuple[Committed | None, FinishReason | None]:
+        """Choose the beams to follow, and commit what they agree on. rows: logits of the rows of add().
+        Returns the decided tokens, if any, and why the search ended, if it did."""
         search = self._searches[session.id]
         n_held = session.n_prompt + len(search.beams.live[0].tokens)
         self._move(search, session.n_prompt, n_held, search.beams.advance(list(rows)))
@@ -99,7 +94,7 @@ class Searches:
         tokens = decided.tokens[told]
         committed = Committed(tokens, (None,) * len(tokens), logprobs=decided.logprobs[told])
         ending = "stop" if new and new[-1] in session.request.stop_tokens else "length"
-        return Advance(committed if tokens else None, ending if search.beams.done else None)
+        return committed if tokens else None, ending if search.beams.done else None
 
     def end(self, session: Session) -> list[int]:
         """Forget the session's search, if it has one. Returns the sequences to trim: its `further` ones. Its

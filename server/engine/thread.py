@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
@@ -139,7 +140,6 @@ class EngineThread:
         self._max_queued = max_queued
         self._bounds = bounds or Bounds()
         self._observers = observers
-        self._profile = profile
         self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         self._outbox: list[tuple[int, Event]] = []
         self._urgent = False  # whether the outbox holds a beginning, an end, or first tokens
@@ -149,7 +149,8 @@ class EngineThread:
         self.draining = False
         self._ids = itertools.count(1)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread = threading.Thread(target=self._run, name="duo-engine", daemon=True)
+        run = self._work if profile is None else partial(self._profiled, profile)
+        self._thread = threading.Thread(target=run, name="duo-engine", daemon=True)
         self._progress_at = time.monotonic()
 
     # -- on the event loop ----------------------------------------
@@ -177,19 +178,15 @@ class EngineThread:
             raise BusyError("the server is shutting down", draining=True)
         if (len(self._generations) if request.precompute else self.n_live) >= self._max_queued:
             raise BusyError("the server is busy: too many requests are waiting")
-        bounded = self._bounded(request)
+        most = self._bounds.max_tokens
+        if most is not None and (request.max_tokens is None or request.max_tokens > most):
+            request = replace(request, max_tokens=most)
         generation = LiveGeneration(next(self._ids), self, precompute=request.precompute)
         self._generations[generation.id] = generation
         if self._bounds.time_s is not None and not request.precompute:
             generation.expire_in(self._bounds.time_s)
-        self.command(lambda _: self._begin(generation.id, bounded))
+        self.command(lambda _: self._begin(generation.id, request))
         return generation
-
-    def _bounded(self, request: GenerationRequest) -> GenerationRequest:
-        most = self._bounds.max_tokens
-        if most is None or (request.max_tokens is not None and request.max_tokens <= most):
-            return request
-        return replace(request, max_tokens=most)
 
     def command(self, command: Command) -> None:
         """Call it on the engine thread before the next step."""
@@ -254,20 +251,17 @@ class EngineThread:
             self._urgent = True
             (self._silent.add if isinstance(event, Started) else self._silent.discard)(id)
 
-    def _run(self) -> None:
-        if self._profile is None:
-            self._work()
-            return
+    def _profiled(self, path: Path) -> None:
         profile = cProfile.Profile()
         profile.runcall(self._work)
-        profile.dump_stats(self._profile)
+        profile.dump_stats(path)
 
     def _work(self) -> None:
         idle, tidy, wait_s = False, False, 0.0
         while self._obey(wait_s):
             try:
                 was_idle, idle = idle, not self.engine.step()
-                tidy = idle and (tidy or (was_idle and not self.engine.tidy()))
+                tidy = idle and (tidy or (was_idle and not self.engine.residence.copy_ahead()))
                 wait_s = (IDLE_S if was_idle else PAUSE_S) if idle else 0.0
             except Exception:
                 logger.exception("a step of the engine failed; it ends %s", self._requests() or "no request")
@@ -275,12 +269,13 @@ class EngineThread:
                     lambda engine: engine.fail_all(BackendError("the server failed while generating"))
                 )
                 wait_s = min(max(PAUSE_S, 2 * wait_s), MOST_PAUSE_S)
-            self._progress_at = now = time.monotonic()
+            self._progress_at = time.monotonic()
             if idle or self._urgent or not self._overlaps:  # else the loop would take the interpreter now
-                self.hand_over(now)
-        self._flush(time.monotonic())
+                self.hand_over()
+        self._urgent = True
+        self.hand_over()
         try:
-            self.engine.rest(SAVE_S)
+            self.engine.residence.save_all(SAVE_S)
         except Exception:
             logger.exception("conversations could not be saved")
 
@@ -321,15 +316,12 @@ class EngineThread:
         self._overlaps = True
         self.hand_over()
 
-    def hand_over(self, now: float | None = None) -> None:
-        """Hand events to the loop, if they are urgent or GATHER_S have passed. On the engine thread."""
-        now = time.monotonic() if now is None else now
-        if self._urgent or now - self._flushed_at >= GATHER_S:
-            self._flush(now)
-
-    def _flush(self, now: float) -> None:
-        """Hand all events of the outbox to the loop in one call."""
-        if self._outbox and self._loop is not None and not self._loop.is_closed():
+    def hand_over(self) -> None:
+        """Hand the outbox to the loop in one call, if it is urgent or GATHER_S have passed."""
+        now = time.monotonic()
+        if not self._outbox or not (self._urgent or now - self._flushed_at >= GATHER_S):
+            return
+        if self._loop is not None and not self._loop.is_closed():
             events, self._outbox = self._outbox, []
             self._urgent, self._flushed_at = False, now
             self._loop.call_soon_threadsafe(self._deliver, events)

@@ -77,7 +77,7 @@ def _health(
         slots_total=settings.parallel,
         slots_busy=engine.engine.n_active,
         queued=engine.engine.n_waiting,
-        step_python_us=engine.engine.step_overhead_us(),
+        step_python_us=engine.engine.meter.overhead_us(),
         drafters=_drafters(proposer),
         exactness=exactness,
         draft_mode="async" if site.draft_model is None else "sync",

@@ -201,7 +201,7 @@ def _engine_maker(
     def make(emit: Observer) -> Engine:
         engine = Engine(backend, proposer, emit, n_slots=settings.parallel, limits=limits)
         if snapshots is not None:
-            engine.save_to(snapshots, pace_of(backend.options))
+            engine.residence.save_to(snapshots, *pace_of(backend.options))
         return engine
 
     return make

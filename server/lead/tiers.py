@@ -10,7 +10,6 @@ from pathlib import Path
 
 from server.cache.files import DiskTier
 from server.cache.snapshots import Snapshots
-from server.engine.residence import Kept
 from server.errors import StartupError
 from server.lead.recollection import keep, of_model, recall
 from server.llama.llamacpp import LlamaBackend
@@ -85,10 +84,10 @@ def _numbers(path: Path) -> dict[str, int]:
     return {words[0]: int(words[1]) for words in lines if len(words) > 1 and words[1].isdigit()}
 
 
-def pace_of(options: LlamaOptions) -> Kept:
-    """Keeps the MoveCosts of a model on this machine. Raises StartupError."""
+def pace_of(options: LlamaOptions) -> tuple[object, Callable[[list[float]], None]]:
+    """The MoveCosts kept for a model on this machine, and what keeps them. Raises StartupError."""
     what = of_model(options)
-    return Kept(lambda: recall("pace", what), lambda memory: keep("pace", what, memory))
+    return recall("pace", what), lambda memory: keep("pace", what, memory)
 
 
 def fingerprint(options: LlamaOptions) -> str:

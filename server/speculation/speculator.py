@@ -20,7 +20,7 @@ from server.speculation.gating.acceptance import Acceptance
 from server.speculation.gating.aftermath import Aftermath
 from server.speculation.gating.costs import StepCosts
 from server.speculation.gating.gate import choose, with_losses
-from server.speculation.gating.tree import Offer, OfferBounds, ScoredTree
+from server.speculation.gating.tree import OfferBounds, ScoredTree
 from server.speculation.gating.widths import Offered, Widths
 from server.speculation.neighbours import Neighbours
 from server.speculation.policy import Policy
@@ -153,7 +153,7 @@ class Speculator(Proposer):
             self._remote.count(proposal.tally(accepted))
 
     def stepped(self, planned: Planned, step: TimedStep) -> None:
-        usual_s, plain = step.decode_s, not planned.guesses
+        usual_s, plain = step.decode_s, not any(planned.proposals)
         if self._has_aftermath:
             usual_s = self._aftermath.usual(step.n_rows, step.decode_s, plain=plain)
         if step.n_rows == planned.width:
@@ -262,7 +262,7 @@ class Speculator(Proposer):
         plain_s = min(curve[min(n_rows, len(curve) - 1)], self.widths.steady.get(n_rows, math.inf))
         return max(self.throughput.value, n_rows / plain_s if plain_s else 0.0)
 
-    def _offer(self, ask: Ask) -> Offer:
+    def _offer(self, ask: Ask) -> Proposal:
         speculated = self._sessions[ask.session]
         bounds = speculated.bounds
         sources = None if bounds.drafters is None else speculated.allows
@@ -270,24 +270,26 @@ class Speculator(Proposer):
         wanted = OfferBounds(ask.limit, leaves, bounds.p_min, sources, ask.allows)
         return speculated.tree.offer(speculated.acceptance, wanted)
 
-    def _choose(self, asks: Sequence[Ask], curve: list[float], n_rows: int, offers: list[Offer]) -> list[int]:
+    def _choose(
+        self, asks: Sequence[Ask], curve: list[float], n_rows: int, offers: list[Proposal]
+    ) -> list[int]:
         """How many of each offer pay."""
         again = [ask.n_pending for ask in asks] if self._policy.again else []
         rate = self._rate(curve, len(asks) if again else n_rows)
         return choose(curve, n_rows, [offer.probabilities for offer in offers], rate, again)
 
     def _chosen(
-        self, asks: Sequence[Ask], curve: list[float], n_rows: int, n_cells: int, offers: list[Offer]
+        self, asks: Sequence[Ask], curve: list[float], n_rows: int, n_cells: int, offers: list[Proposal]
     ) -> list[int]:
         """How many of each offer are verified."""
         if not self._policy.gate or self._is_stable(asks[0]):
-            return [len(offer.tokens) for offer in offers]
+            return [len(offer) for offer in offers]
         counts = self._choose(asks, curve, n_rows, offers)
-        n_offered = min(sum(len(offer.tokens) for offer in offers), len(curve) - 1 - n_rows)
+        n_offered = min(sum(len(offer) for offer in offers), len(curve) - 1 - n_rows)
         if sum(counts) < n_offered and self._may_probe(
             curve, n_rows + sum(counts), n_rows + n_offered, n_cells
         ):
-            return [len(offer.tokens) for offer in offers]
+            return [len(offer) for offer in offers]
         return counts
 
     def _may_probe(self, curve: list[float], chosen: int, offered: int, n_cells: int) -> bool:

@@ -40,8 +40,8 @@ class Tiered:
             limits=Limits(leaves=1),
         )
         if snapshots is not None:
-            self.engine.save_to(snapshots)
-        self.engine._residence.pace.token_s = 1.0  # pyright: ignore[reportPrivateUsage] - loading pays
+            self.engine.residence.save_to(snapshots)
+        self.engine.residence.pace.token_s = 1.0  # loading pays
         self.ready = threading.Event()
 
     def ask(self, tokens: list[int], seed: int) -> Outcome:
@@ -99,7 +99,7 @@ def test_by_way_of_disk_and_over_a_restart(f32_target: LlamaBackend, plain: list
         tiered = Tiered(f32_target, snapshots, 2)
         tiered.ready = ready
         cached += converse(f32_target, tiered, range(turn, turn + 1), said)
-        tiered.engine.rest(20.0)
+        tiered.engine.residence.save_all(20.0)
         snapshots.close()
     assert said == plain
     assert min(cached[len(TOPICS) :]) > 60

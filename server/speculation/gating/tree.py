@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from server.engine.proposer import NOTHING, ROOT, Proposal
+from server.engine.proposer import ROOT, Proposal
 from server.speculation.gating.acceptance import Acceptance
 from server.speculation.wire.messages import Draft, chain_next
 
@@ -34,23 +34,6 @@ class _GuessNode:
     @property
     def first_source(self) -> str:
         return self.source.partition(AND)[0]
-
-
-@dataclass(frozen=True, slots=True)
-class Offer:
-    """Guesses to choose from, best first: the first n are a tree for every n. probabilities[i]: that guess i
-    is reached and right."""
-
-    tokens: list[int]
-    parents: list[int]
-    sources: list[str]
-    probabilities: list[float]
-
-    def take(self, n: int) -> Proposal:
-        """The n best."""
-        if not n:
-            return NOTHING
-        return Proposal(tuple(self.tokens[:n]), tuple(self.parents[:n]), tuple(self.sources[:n]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +158,7 @@ class ScoredTree:
         """Guesses that follow the committed tokens directly."""
         return len(self._root.children)
 
-    def offer(self, acceptance: Acceptance, wanted: OfferBounds) -> Offer:
+    def offer(self, acceptance: Acceptance, wanted: OfferBounds) -> Proposal:
         """The most probable tree of at most `limit` guesses, in descending order of path probability."""
         tokens, parents, sources, probabilities = list[int](), list[int](), list[str](), list[float]()
         heap: list[_Ranked] = []
@@ -196,7 +179,7 @@ class ScoredTree:
             probabilities.append(-negative)
             if node.children:
                 _push(heap, node, (-negative, len(tokens) - 1), acceptance, wanted)
-        return Offer(tokens, parents, sources, probabilities)
+        return Proposal(tuple(tokens), tuple(parents), tuple(sources), (), tuple(probabilities))
 
 
 _Ranked: TypeAlias = tuple[float, int, int, _GuessNode]  # minus its path probability, chain, parent, itself

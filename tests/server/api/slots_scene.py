@@ -134,7 +134,7 @@ async def serving(
         limits = Limits(n_batch=backend.n_batch, n_chunk=16)
         engine = Engine(backend, OracleProposer([]), emit, n_slots=2, limits=limits)
         if tiers:
-            engine.save_to(tiers)
+            engine.residence.save_to(tiers)
         return engine
 
     thread = EngineThread(make, n_ctx=backend.n_ctx)

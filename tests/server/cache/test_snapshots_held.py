@@ -22,7 +22,7 @@ def test_what_is_here_or_within_something_longer_need_not_be_put(make: Make, pat
     assert not restarted.snapshots.holds((1, 2, 3), ""), "it is not in memory yet"
     assert restarted.get(1, 2, 3)
     assert restarted.snapshots.holds((1, 2, 3), "")
-    assert not restarted.snapshots.renew((1, 2, 3, 4), "")
+    assert not restarted.snapshots.holds((1, 2, 3, 4), "", used=True)
 
 
 def test_a_file_that_another_lead_removed_holds_nothing(make: Make, path: Path):
@@ -34,7 +34,7 @@ def test_a_file_that_another_lead_removed_holds_nothing(make: Make, path: Path):
         file.unlink()
     lead.clock.ahead += RESCAN_NS
     assert not lead.snapshots.holds((1, 2, 3), "")
-    assert not lead.snapshots.renew((1, 2, 3), "")
+    assert not lead.snapshots.holds((1, 2, 3), "", used=True)
 
 
 def test_where_states_cannot_be_trimmed_only_the_same_tokens_count(make: Make):
@@ -49,7 +49,7 @@ def test_renewing_counts_as_putting_again(make: Make):
     lead = make(memory=200)
     lead.put(1, 1)
     lead.put(2, 2)
-    assert lead.snapshots.renew((1, 1), "")
+    assert lead.snapshots.holds((1, 1), "", used=True)
     lead.put(3, 3)
     assert lead.found(1, 1) == (2, "memory")
     assert lead.found(2, 2) is None
@@ -66,4 +66,4 @@ def test_what_did_not_reach_the_disk_is_put_again(make: Make, path: Path):
     lead.flush()
     assert lead.snapshots.counters().failed_writes == 1
     assert not lead.snapshots.holds((1, 1), "")
-    assert not lead.snapshots.renew((1, 1), "")
+    assert not lead.snapshots.holds((1, 1), "", used=True)

@@ -43,7 +43,7 @@ class OnDisk:
 def harness(snapshots: Snapshots | None, n_seqs: int = 2, n_cells: int = 4096) -> Harness:
     backend = FakeBackend(n_seqs=n_seqs, n_cells=n_cells)
     found = Harness(backend, snapshots=snapshots, n_slots=1, limits=LIMITS)
-    found.engine._residence.pace.token_s = 1.0  # pyright: ignore[reportPrivateUsage] - loading always pays
+    found.engine.residence.pace.token_s = 1.0  # loading always pays
     return found
 
 
@@ -84,7 +84,7 @@ def test_a_conversation_survives_a_restart_on_disk(tmp_path: Path):
     first = harness(before.snapshots)
     (outcome,) = first.run(ask(prompt(0)))
     assert outcome.tokens == plain[0]
-    first.engine.rest(10.0)
+    first.engine.residence.save_all(10.0)
     before.snapshots.close()
 
     after = OnDisk(tmp_path)
@@ -102,7 +102,7 @@ def test_others_go_on_while_a_conversation_is_read_from_disk(tmp_path: Path):
     before = OnDisk(tmp_path)
     first = harness(before.snapshots)
     (outcome,) = first.run(ask(prompt(0)))
-    first.engine.rest(10.0)
+    first.engine.residence.save_all(10.0)
     before.snapshots.close()
     after = OnDisk(tmp_path)
     second = harness(after.snapshots)
@@ -141,7 +141,7 @@ def test_a_state_that_does_not_fit_is_evaluated_instead_and_forgotten():
     tiers = memory()
     backend = Refusing(n_seqs=2)
     found = Harness(backend, snapshots=tiers, n_slots=1, limits=LIMITS)
-    found.engine._residence.pace.token_s = 1.0  # pyright: ignore[reportPrivateUsage]
+    found.engine.residence.pace.token_s = 1.0
     plain = texts_of(harness(None, n_seqs=8), 2, 4)[0]
     assert texts_of(found, 2, 4)[0] == plain
     tiers.check()
@@ -222,10 +222,10 @@ def resting(n_bytes: int, n: int = 3) -> tuple[Harness, Watched, Snapshots]:
 
 def test_conversations_that_were_copied_in_idle_time_leave_without_being_saved_again():
     found, backend, tiers = resting(ENOUGH)
-    assert [found.engine.tidy() for _ in range(5)] == [True, True, True, False, False]
+    assert [found.engine.residence.copy_ahead() for _ in range(5)] == [True, True, True, False, False]
     assert backend.n_saved == 3
     assert tiers.counters().memory_snapshots == 0  # they are in the KV cache, and go nowhere
-    found.engine.rest(1.0)
+    found.engine.residence.save_all(1.0)
     assert backend.n_saved == 3
     assert tiers.counters().memory_snapshots == 3
     texts, cached = texts_of(found, 2, 3)
@@ -235,10 +235,10 @@ def test_conversations_that_were_copied_in_idle_time_leave_without_being_saved_a
 
 def test_a_conversation_that_went_on_is_copied_anew():
     found, backend, tiers = resting(ENOUGH, 1)
-    found.engine.tidy()
+    found.engine.residence.copy_ahead()
     (outcome,) = found.run(ask([*prompt(0), *range(1, 30)]))
     assert outcome.started.n_cached >= 99
-    found.engine.rest(1.0)
+    found.engine.residence.save_all(1.0)
     assert backend.n_saved == 2
     ((tokens),) = tiers.conversations(most=9)
     assert tokens[:129] == (*prompt(0), *range(1, 30))
@@ -246,15 +246,15 @@ def test_a_conversation_that_went_on_is_copied_anew():
 
 def test_a_copy_goes_with_its_conversation():
     found, backend, _ = resting(ENOUGH, 1)
-    found.engine.tidy()
-    residence = found.engine._residence  # pyright: ignore[reportPrivateUsage]
-    copies = residence._copies  # pyright: ignore[reportPrivateUsage]
+    found.engine.residence.copy_ahead()
+    residence = found.engine.residence
+    copies = residence.copies
     assert copies.n_bytes > 0
-    for seq in range(residence.n_places):
+    for seq in residence.cache.resting():
         residence.erase(seq)
     assert copies.n_bytes == 0
     found.run(ask(prompt(0)))
-    found.engine.tidy()
+    found.engine.residence.copy_ahead()
     assert copies.n_bytes > 0
     found.submit(ask(prompt(0)))
     found.engine.step()
@@ -266,7 +266,7 @@ def test_copies_give_way_to_what_comes_from_disk(tmp_path: Path):
     before = OnDisk(tmp_path)
     first = harness(before.snapshots)
     first.run(ask(prompt(0)))
-    first.engine.rest(10.0)
+    first.engine.residence.save_all(10.0)
     before.snapshots.close()
     ready = threading.Event()
     disk = DiskTier(tmp_path, budget_bytes=ENOUGH, fingerprint="fake")
@@ -276,8 +276,8 @@ def test_copies_give_way_to_what_comes_from_disk(tmp_path: Path):
     for i in (1, 2, 3):
         second.run(ask(prompt(i)))
     for _ in range(5):
-        second.engine.tidy()
-    copies = second.engine._residence._copies  # pyright: ignore[reportPrivateUsage]
+        second.engine.residence.copy_ahead()
+    copies = second.engine.residence.copies
     assert copies.n_bytes > size
     (id,) = second.submit(ask([*prompt(0), 7]))
     while not second.outcomes[id].ended:
@@ -301,8 +301,8 @@ def test_without_memory_for_a_state_nothing_is_lost_but_the_state():
     for i in range(4):
         (outcome,) = found.run(ask(prompt(i)))
         assert len(outcome.tokens) == 8
-    found.engine.tidy()
-    found.engine.rest(1.0)
+    found.engine.residence.copy_ahead()
+    found.engine.residence.save_all(1.0)
 
 
 def test_what_is_saved_at_the_end_does_not_give_way_to_anybody(tmp_path: Path):
@@ -312,7 +312,7 @@ def test_what_is_saved_at_the_end_does_not_give_way_to_anybody(tmp_path: Path):
     for _ in range(12):
         found.engine.step()
     found.engine.fail_all(BackendError("the end"))
-    found.engine.rest(0.0)
+    found.engine.residence.save_all(0.0)
     carriers = tiers._carriers  # pyright: ignore[reportPrivateUsage]
     assert carriers
     assert carriers.writer._free.is_set()  # pyright: ignore[reportPrivateUsage]
@@ -321,27 +321,27 @@ def test_what_is_saved_at_the_end_does_not_give_way_to_anybody(tmp_path: Path):
 
 def test_copies_take_no_memory_that_snapshots_need():
     found, backend, tiers = resting(ENOUGH)
-    found.engine.rest(1.0)
+    found.engine.residence.save_all(1.0)
     size = tiers.counters().memory_bytes // 3
     found, backend, tiers = resting(2 * size + size // 2)
     for _ in range(5):
-        found.engine.tidy()
+        found.engine.residence.copy_ahead()
     assert backend.n_saved in (2, 3)  # the third is too much
-    found.engine.rest(1.0)
+    found.engine.residence.save_all(1.0)
     assert tiers.counters().memory_snapshots == 2
     assert tiers.counters().memory_bytes <= 2 * size + size // 2
     found, backend, tiers = resting(0)
-    found.engine.tidy()
+    found.engine.residence.copy_ahead()
     assert backend.n_saved == 0
 
 
 def test_those_who_rest_leave_before_a_long_prompt_and_come_back():
     tiers = memory()
     found = harness(tiers, n_seqs=6)
-    pace = found.engine._residence.pace  # pyright: ignore[reportPrivateUsage]
+    pace = found.engine.residence.pace
     for i in range(3):
         found.run(ask(prompt(i)))
-    assert found.engine._residence.cache.n_cells > 300  # pyright: ignore[reportPrivateUsage]
+    assert found.engine.residence.cache.n_cells > 300
     assert not tiers.counters().memory_snapshots
     for i in range(500):
         pace.stepped(0.01 * (i % 2), i % 2)  # 10 ms a cell
@@ -390,7 +390,7 @@ def test_making_way_for_a_long_prompt_pushes_out_of_memory_nobody_who_left_latel
     found = harness(tiers, n_seqs=6)
     for i in range(3):
         found.run(ask(prompt(i)))
-    pace = found.engine._residence.pace  # pyright: ignore[reportPrivateUsage]
+    pace = found.engine.residence.pace
     pace.moved(8 * 107, 107, 1e-6)
     for i in range(500):
         pace.stepped(0.01 * (i % 2), i % 2)  # 10 ms a cell

@@ -14,7 +14,7 @@ from server.engine.engine import Engine
 from server.engine.move_costs import MoveCosts
 from server.engine.proposer import NoProposer
 from server.engine.request import GenerationRequest
-from server.engine.residence import Kept
+from server.engine.residence import Residence
 from server.engine.scheduler import Limits
 from server.engine.thread import EngineThread, Observer
 from server.llama.fake import FakeBackend
@@ -49,7 +49,6 @@ class Notes:
 
     def __init__(self) -> None:
         self.written: list[object] = []
-        self.kept = Kept(lambda: self.written[-1] if self.written else None, self.written.append)
 
 
 class Life:
@@ -62,11 +61,12 @@ class Life:
         self.backend = Watched(n_seqs=n_seqs, n_cells=4096)
         self.harness = Harness(self.backend, n_slots=1, limits=LIMITS)
         self.engine = self.harness.engine
-        self.engine.save_to(self.tiers, notes.kept if notes else None)
+        written = notes.written if notes else []
+        self.engine.residence.save_to(self.tiers, written[-1] if written else None, written.append)
 
     @property
     def pace(self) -> MoveCosts:
-        return self.engine._residence.pace  # pyright: ignore[reportPrivateUsage]
+        return self.engine.residence.pace
 
     def run(self, *requests: GenerationRequest) -> list[int]:
         """How much was cached of each."""
@@ -81,7 +81,7 @@ class Life:
         """Until there is nothing left to prepare; how often there was."""
         n = 0
         self.ready.clear()
-        while self.engine.tidy():
+        while self.engine.residence.copy_ahead():
             n += 1
             assert n < 1000, "never at rest"
             assert self.ready.wait(WAIT_S)
@@ -96,7 +96,7 @@ def life(
     one = Life(directory, n_seqs, memory_bytes, notes)
     try:
         yield one
-        one.engine.rest(WAIT_S)
+        one.engine.residence.save_all(WAIT_S)
     finally:
         one.tiers.close()
 
@@ -139,11 +139,11 @@ def test_copies_and_what_is_read_ahead_share_the_memory(tmp_path: Path):
     with life(tmp_path, n_seqs=6, memory_bytes=4 * size) as after:
         for i in (20, 21):
             after.run(ask(prompt(i)))
-        copied = [after.engine.tidy() for _ in range(2)]
+        copied = [after.engine.residence.copy_ahead() for _ in range(2)]
         assert copied == [True, True]
         assert after.backend.n_saved == 2
         after.idle()
-        copies = after.engine._residence._copies  # pyright: ignore[reportPrivateUsage]
+        copies = after.engine.residence.copies
         assert copies.n_bytes == 2 * size
         assert after.tiers.counters().memory_snapshots == 1  # half of what they left
 
@@ -154,16 +154,17 @@ def test_an_idle_engine_s_thread_prepares_and_rests(tmp_path: Path):
     tidied: list[bool] = []
     rested = threading.Event()
 
-    class Counted(Engine):
-        def tidy(self) -> bool:
-            tidied.append(super().tidy())
+    class Counted(Residence):
+        def copy_ahead(self) -> bool:
+            tidied.append(super().copy_ahead())
             if not tidied[-1]:
                 rested.set()
             return tidied[-1]
 
     def make(emit: Observer) -> Engine:
-        engine = Counted(FakeBackend(n_seqs=3), NoProposer(), emit, n_slots=1, limits=LIMITS)
-        engine.save_to(tiers)
+        engine = Engine(FakeBackend(n_seqs=3), NoProposer(), emit, n_slots=1, limits=LIMITS)
+        engine.residence.__class__ = Counted
+        engine.residence.save_to(tiers)
         return engine
 
     async def main() -> None:
@@ -215,7 +216,7 @@ def test_the_first_long_prompt_after_a_restart_finds_an_empty_cache(tmp_path: Pa
     for remembering in (True, False):
         with life(tmp_path, n_seqs=4, notes=notes if remembering else None) as after:
             assert after.run(ask([*prompt(0), 7], max_tokens=1))[0] >= 99
-            cache = after.engine._residence.cache  # pyright: ignore[reportPrivateUsage]
+            cache = after.engine.residence.cache
             after.harness.submit(ask(prompt(9, 400)))
             after.engine.step()
             assert bool(cache.n_cells) is not remembering, "whether somebody rests beside it"
@@ -230,7 +231,7 @@ def test_a_conversation_that_is_in_a_tier_as_it_is_leaves_without_being_saved(tm
     with life(tmp_path, n_seqs=4, notes=notes) as after:
         assert after.run(ask(prompt(0), max_tokens=1)) == [99]
         assert after.engine.slots.list()[0].n_past == 100  # the snapshot has more
-        assert not after.engine.tidy(), "there is nothing to copy"
+        assert not after.engine.residence.copy_ahead(), "there is nothing to copy"
         after.run(ask(prompt(9, 400), max_tokens=1))
         assert after.backend.n_saved == 0
         assert after.run(ask([*prompt(0), 7]))[0] >= 99

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from server.engine.proposer import NOTHING, ROOT, Proposal
 from server.speculation.gating.acceptance import Acceptance
-from server.speculation.gating.tree import AND, MAX_NODES, Offer, OfferBounds, ScoredTree
+from server.speculation.gating.tree import AND, MAX_NODES, OfferBounds, ScoredTree
 from server.speculation.wire.messages import Draft, chain_next
 
 START = 10
@@ -53,7 +53,7 @@ def tree_with(*drafts: Draft) -> ScoredTree:
 def best(tree: ScoredTree, limit: int) -> Proposal:
     """The likeliest chain."""
     offer = tree.offer(Acceptance(), OfferBounds(limit, leaves=1))
-    return offer.take(len(offer.tokens))
+    return offer.take(len(offer))
 
 
 def test_an_empty_tree_proposes_nothing():
@@ -128,7 +128,7 @@ def test_a_flood_is_cut_off():
     assert outcomes[-1] == "full"
 
 
-def paths(offer: Offer) -> list[tuple[int, ...]]:
+def paths(offer: Proposal) -> list[tuple[int, ...]]:
     """The path of every guess, from the root."""
     found: list[tuple[int, ...]] = []
     for token, parent in zip(offer.tokens, offer.parents, strict=True):
@@ -144,7 +144,7 @@ def test_an_offer_is_the_most_probable_tree_in_descending_order():
         draft(8, confidence=30, drafter="d"),
     )
     offer = tree.offer(Acceptance(), OfferBounds(8, leaves=3))
-    assert offer.probabilities == sorted(offer.probabilities, reverse=True)
+    assert offer.probabilities == tuple(sorted(offer.probabilities, reverse=True))
     assert paths(offer) == [(1,), (1, 2), (1, 2, 3), (5,), (7,), (5, 6)]
     assert offer.take(4) == Proposal((1, 2, 3, 5), (ROOT, 0, 1, ROOT), ("d", "d", "d", "b"))
     assert offer.take(0) == NOTHING
@@ -155,7 +155,7 @@ def test_an_offer_keeps_to_sources_p_min_and_grammar():
     offer = tree.offer(Acceptance(), OfferBounds(8, sources=lambda source: source == "b"))
     assert paths(offer) == [(5,), (5, 6)]
     offer = tree.offer(Acceptance(), OfferBounds(8, leaves=1, p_min=0.75))
-    assert len(offer.tokens) == 2
+    assert len(offer) == 2
     offer = tree.offer(Acceptance(), OfferBounds(8, allows=lambda path: list(path) in ([1], [1, 2])))
     assert paths(offer) == [(1,), (1, 2)]
 
@@ -166,7 +166,7 @@ def test_sources_that_agree_are_a_source_of_their_own_and_the_first_is_named():
     for _ in range(50):
         acceptance.observe(f"a{AND}b", 200, hit=True)
     offer = tree.offer(acceptance, OfferBounds(8))
-    assert offer.sources == ["a"]
+    assert offer.sources == ("a",)
     assert offer.probabilities[0] > 0.95
 
 
