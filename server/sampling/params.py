@@ -48,14 +48,6 @@ class SamplingParams:
     banned_first: frozenset[int] = frozenset()
     samplers: tuple[str, ...] = ORDER
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether only the first five fields matter, so that draw() gives every token without state."""
-        if self.logit_bias or self.mirostat or (self.min_tokens > 0 and self.banned_first):
-            return False
-        wanted = tuple(name for name in MIRRORED if self._acts(name))
-        return self.dynatemp_range <= 0.0 and self.steps() == wanted
-
     def steps(self) -> tuple[str, ...]:
         """The samplers of the chain that change anything, in order (mirostat replaces the chain)."""
         return tuple(name for name in self.samplers if self._acts(name))
