@@ -12,10 +12,10 @@ from typing import Literal, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from server.sampling.noise import gumbel
+from server.sampling.noise import Floats, Ids, gumbel
 from server.sampling.params import SamplingParams
-from server.sampling.peaks import Ids, Logits, Peaks
-from server.sampling.race import Floats, race
+from server.sampling.peaks import Logits, Peaks
+from server.sampling.race import race
 
 Row: TypeAlias = npt.NDArray[np.float32]
 
@@ -79,16 +79,10 @@ def distribution(row: Row, params: SamplingParams) -> Distribution:
     return Distribution(ids, softmax(logits / params.temperature))
 
 
-def softmax(logits: Floats) -> Floats:
+def softmax(logits: Logits) -> Floats:
     """At least one of them finite."""
-    weights = np.exp(logits - logits.max())
+    weights = np.exp(logits.astype(np.float64) - logits.max())
     return weights / weights.sum()
-
-
-def probability(row: Row, token: int) -> float:
-    """The softmax probability of one token at temperature 1, unfiltered."""
-    top = float(row.max())
-    return float(np.exp(np.float64(row[token]) - top) / np.exp(row - np.float32(top)).sum())
 
 
 def _min_p_floor(top: float, min_p: float) -> float:

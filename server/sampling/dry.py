@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from server.sampling.candidates import Candidates
-from server.sampling.draw import Floats, Ids
+from server.sampling.noise import Floats, Ids
 from server.sampling.params import SamplingParams
 
 _LARGEST_EXPONENT = math.log(float(np.finfo(np.float32).max))  # a penalty is a float32 in llama.cpp

@@ -11,12 +11,9 @@ import math
 from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-from server.sampling.noise import LOUD, loud, quiet, quiet_few
+from server.sampling.noise import LOUD, Floats, loud, quiet, quiet_few
 from server.sampling.peaks import Logits, Peaks
-
-Floats = npt.NDArray[np.float64]
 
 _Scored: TypeAlias = tuple[float, int]  # a score, and minus the id: of equals the lower id is larger
 

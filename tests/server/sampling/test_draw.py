@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 
 from server.sampling import race
-from server.sampling.draw import distribution, draw, probability
+from server.sampling.draw import distribution, draw
 from server.sampling.noise import LOUD, RARITY, Noise, gumbel, loud, quiet, quiet_few, uniform
 from server.sampling.params import SamplingParams
 from tests.server.sampling.chi_square import UNLIKELY, deviation
@@ -114,13 +114,6 @@ def test_shared_noise_agrees_more_often_than_a_greedy_draft():
         shared += draw(drafted, params, position) == token
         greedy += int(drafted.argmax()) == token
     assert shared > 2 * greedy
-
-
-def test_probability_is_the_softmax():
-    row = row_of(2, 100, 2.0)
-    p = np.exp(row.astype(np.float64))
-    p /= p.sum()
-    assert probability(row, 17) == pytest.approx(p[17], rel=1e-5)
 
 
 @pytest.mark.parametrize("scale", [0.0, 0.1, 1.0, 2.0, 4.0, 12.0])
