@@ -120,10 +120,10 @@ class LoadedModel:
         first = parts(path)[0]
         if weights.rpc:
             _add_servers(weights.rpc)
-        self._held: list[object] = []  # what the C structure points at
+        self._params = _model_params(weights, vocab_only)  # llama.cpp looks at its arrays later too
         self._overrides = weights.overrides
         forget_errors()
-        self.handle: Any = C.llama_model_load_from_file(os.fsencode(first), self._params(weights, vocab_only))
+        self.handle: Any = C.llama_model_load_from_file(os.fsencode(first), self._params)
         if not self.handle:
             raise StartupError(
                 f"llama.cpp cannot load {path}{complaint()}: is it complete, and its architecture known?"
@@ -186,10 +186,8 @@ class LoadedModel:
     def adapt(self, context: Any) -> None:
         """Apply the adapters to a context of this model. Raises StartupError."""
         n = len(self._adapters)
-        if not n:
-            return
         handles = (C.llama_adapter_lora_p_ctypes * n)(*self._adapters)
-        if C.llama_set_adapters_lora(context, handles, n, (ctypes.c_float * n)(*self._scales)):
+        if n and C.llama_set_adapters_lora(context, handles, n, (ctypes.c_float * n)(*self._scales)):
             raise StartupError(f"llama.cpp cannot use the LoRA adapters{complaint()}")
 
     def close(self) -> None:
@@ -208,28 +206,23 @@ class LoadedModel:
             )
         return adapter
 
-    def _params(self, weights: Weights, vocab_only: bool) -> Any:
-        params = C.llama_model_default_params()
-        params.vocab_only = vocab_only
-        params.n_gpu_layers = weights.n_gpu_layers
-        params.split_mode = _SPLIT_MODES[weights.split_mode]
-        params.main_gpu = weights.main_gpu
-        params.load_mode = _LOAD_MODES[weights.mmap, weights.mlock]
-        if weights.tensor_split:
-            params.tensor_split = self._shares(weights.tensor_split)
-        if weights.overrides:
-            params.kv_overrides = self._hold(_c_overrides(weights.overrides))
-        return params
 
-    def _shares(self, shares: Sequence[float]) -> Any:
-        most = int(C.llama_max_devices())
-        if len(shares) > most:
-            raise StartupError(f"--tensor-split: {len(shares)} shares, but at most {most} devices")
-        return self._hold((ctypes.c_float * most)(*shares))
-
-    def _hold(self, array: Any) -> Any:
-        self._held.append(array)
-        return array
+def _model_params(weights: Weights, vocab_only: bool) -> Any:
+    """llama_model_params, which own the arrays that they point at. Raises StartupError."""
+    params = C.llama_model_default_params()
+    params.vocab_only = vocab_only
+    params.n_gpu_layers = weights.n_gpu_layers
+    params.split_mode = _SPLIT_MODES[weights.split_mode]
+    params.main_gpu = weights.main_gpu
+    params.load_mode = _LOAD_MODES[weights.mmap, weights.mlock]
+    if weights.tensor_split:
+        n, most = len(weights.tensor_split), int(C.llama_max_devices())
+        if n > most:
+            raise StartupError(f"--tensor-split: {n} shares, but at most {most} devices")
+        params.tensor_split = (ctypes.c_float * most)(*weights.tensor_split)
+    if weights.overrides:
+        params.kv_overrides = _c_overrides(weights.overrides)
+    return params
 
 
 def tokenize(vocab: Any, text: str, *, begin: bool, special: bool) -> list[int]:
@@ -252,6 +245,7 @@ def context_params(options: LlamaOptions, *, n_spare: int = 0) -> Any:
     params.n_seq_max = options.n_seqs + n_spare
     params.n_batch = max(options.n_batch, params.n_seq_max)
     params.n_ubatch = min(options.n_ubatch or options.n_batch, options.n_batch)
+    params.kv_unified = True
     params.n_threads = options.n_threads
     params.n_threads_batch = options.n_threads_batch or options.n_threads
     params.type_k = _cache_types()[options.cache_type_k]

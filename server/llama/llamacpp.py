@@ -6,6 +6,7 @@ Every C handle has one owner here that frees it. The C structures are those of t
 from __future__ import annotations
 
 import ctypes
+import functools
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -42,7 +43,7 @@ class LlamaVocabulary:
         of = (C.llama_vocab_fim_pre, C.llama_vocab_fim_suf, C.llama_vocab_fim_mid)
         fim = FillInMiddle(*(token(self._vocab) for token in of))
         self.fim = fim if min(fim) >= 0 else None
-        self._pieces: dict[tuple[int, bool], bytes] = {}
+        self.piece = functools.cache(self._piece)
         texts = [C.llama_vocab_get_text(self._vocab, token) for token in range(self.size)]
         self.longest = self._longest(texts)
         self._cuts = {special: self._cuts_at(texts, special) for special in (False, True)}
@@ -76,13 +77,7 @@ class LlamaVocabulary:
             tokens += tokenize(self._vocab, piece, begin=False, special=special)
         return tokens
 
-    def piece(self, token: int, *, special: bool = False) -> bytes:
-        piece = self._pieces.get((token, special))
-        if piece is None:
-            piece = self._pieces[token, special] = self._read_piece(token, special)
-        return piece
-
-    def _read_piece(self, token: int, special: bool) -> bytes:
+    def _piece(self, token: int, *, special: bool = False) -> bytes:
         buffer = ctypes.create_string_buffer(64)
         n = C.llama_token_to_piece(self._vocab, token, buffer, 64, 0, special)
         if n < 0:
@@ -174,8 +169,10 @@ class LlamaBackend:
             raise StartupError(
                 f"{options.model_path} is not a decoder-only model: duo cannot generate with it"
             )
+        params = context_params(options, n_spare=options.n_seqs < MAX_SEQS)  # one for padding
+        params.swa_full = True  # a trimmed sequence needs cells that its sliding window had passed
         forget_errors()
-        self._context = C.llama_init_from_model(model, _context_params(options))
+        self._context = C.llama_init_from_model(model, params)
         if not self._context:
             raise StartupError(
                 f"llama.cpp makes no context of {options.n_cells} tokens{complaint()}: perhaps a smaller "
@@ -306,10 +303,3 @@ class LlamaBackend:
 _uninitialised = ctypes.pythonapi.PyBytes_FromStringAndSize  # its result must be filled at once
 _uninitialised.restype = ctypes.py_object
 _uninitialised.argtypes = (ctypes.c_void_p, ctypes.c_ssize_t)
-
-
-def _context_params(options: LlamaOptions) -> Any:
-    params = context_params(options, n_spare=options.n_seqs < MAX_SEQS)  # one for padding
-    params.kv_unified = True
-    params.swa_full = True  # a trimmed sequence needs cells that its sliding window had passed
-    return params
