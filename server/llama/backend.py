@@ -73,10 +73,11 @@ class Vocabulary(Protocol):
     def bos(self) -> int | None: ...
     @property
     def eos(self) -> int | None: ...
+    @property
+    def fim(self) -> FillInMiddle | None: ...
 
     eog: frozenset[int]
     add_bos: bool
-    fim: FillInMiddle | None
 
     def tokenize(self, text: str, *, special: bool) -> list[int]:
         """Ids of text, without BOS. `special`: parse control tokens written out in the text."""

@@ -14,7 +14,7 @@ from typing import Any
 import llama_cpp.llama_cpp as _untyped
 
 from server.errors import StartupError
-from server.llama.options import LlamaOptions, Override, Rope, Weights
+from server.llama.options import CacheType, LlamaOptions, Override, Rope, Weights
 from server.llama.parts import parts
 
 C: Any = _untyped  # ctypes bindings: their types are in the C header, not in Python
@@ -25,6 +25,7 @@ CELLS_STEP = 256  # cells: what llama.cpp rounds n_ctx up to (llama_context's GG
 _SPLIT_MODES = {"none": 0, "layer": 1, "row": 2, "tensor": 3}
 _LOAD_MODES = {(False, False): 0, (True, False): 1, (False, True): 2, (True, True): 3}  # by mmap, mlock
 _FILE_TYPE = "LLAMA_FTYPE_"
+_BF16 = 30  # GGML_TYPE_BF16, the only type of a cache that the bindings lack
 
 
 @functools.cache
@@ -103,8 +104,7 @@ def default_cells(
 ) -> int:
     """KV cells for n_sessions conversations of MOST_CTX tokens, or of the model's context if that is shorter.
     Does not load the weights. Raises StartupError."""
-    overrides = weights.overrides if weights else ()
-    model = LoadedModel(path, Weights(overrides=overrides), vocab_only=True)
+    model = LoadedModel(path, Weights(overrides=weights.overrides if weights else ()), vocab_only=True)
     try:
         return min(model.longest(rope or Rope()), MOST_CTX) * n_sessions
     finally:
@@ -129,11 +129,9 @@ class LoadedModel:
                 f"llama.cpp cannot load {path}{complaint()}: is it complete, and its architecture known?"
             )
         self._trained = int(C.llama_model_n_ctx_train(self.handle))  # contexts with other positions change it
-        self._adapters: list[Any] = []
         self._scales = [adapter.scale for adapter in weights.adapters]
         try:
-            for adapter in weights.adapters:
-                self._adapters.append(self._adapter(adapter.path))
+            self._adapters = [self._adapter(adapter.path) for adapter in weights.adapters]
         except BaseException:
             self.close()
             raise
@@ -144,13 +142,12 @@ class LoadedModel:
 
     def longest(self, rope: Rope) -> int:
         """Most positions of a sequence."""
-        return int((self._trained or self._told_context()) * rope.stretch)
-
-    def _told_context(self) -> int:
-        """From the metadata: llama.cpp does not know it if only the vocabulary was loaded."""
-        key = f"{self.metadata('general.architecture')}.context_length"
-        instead = {override.key: override.value for override in self._overrides}
-        return int(instead.get(key) or self.metadata(key) or 0)
+        trained = self._trained
+        if not trained:  # llama.cpp does not know it if only the vocabulary was loaded
+            key = f"{self.metadata('general.architecture')}.context_length"
+            instead = {override.key: override.value for override in self._overrides}
+            trained = int(instead.get(key) or self.metadata(key) or 0)
+        return int(trained * rope.stretch)
 
     def metadata(self, key: str) -> str | None:
         """A value of the model's metadata as text."""
@@ -248,8 +245,8 @@ def context_params(options: LlamaOptions, *, n_spare: int = 0) -> Any:
     params.kv_unified = True
     params.n_threads = options.n_threads
     params.n_threads_batch = options.n_threads_batch or options.n_threads
-    params.type_k = _cache_types()[options.cache_type_k]
-    params.type_v = _cache_types()[options.cache_type_v]
+    params.type_k = _cache_type(options.cache_type_k)
+    params.type_v = _cache_type(options.cache_type_v)
     params.flash_attn_type = {"auto": -1, "off": 0, "on": 1}[options.flash_attention]
     rope = options.rope
     if rope.scaling is not None:
@@ -261,10 +258,8 @@ def context_params(options: LlamaOptions, *, n_spare: int = 0) -> Any:
     return params
 
 
-@functools.cache
-def _cache_types() -> dict[str, int]:
-    names = ("f32", "f16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
-    return {name: int(getattr(C, f"GGML_TYPE_{name.upper()}")) for name in names} | {"bf16": 30}
+def _cache_type(name: CacheType) -> int:
+    return int(getattr(C, f"GGML_TYPE_{name.upper()}", _BF16))
 
 
 @functools.cache

@@ -102,11 +102,9 @@ class LlamaBatch:
         self._seqs = (ctypes.c_int32 * capacity)()
         self._wanted = (ctypes.c_int8 * capacity)()
         self._seq_counts = (ctypes.c_int32 * capacity)(*[1] * capacity)
-        self._base, self._width = ctypes.addressof(self._seqs), ctypes.sizeof(ctypes.c_int32)
-        pointer = ctypes.POINTER(ctypes.c_int32)
-        self._seq_addresses = (ctypes.c_size_t * capacity)(
-            *[self._base + i * self._width for i in range(capacity)]
-        )
+        start, pointer = ctypes.addressof(self._seqs), ctypes.POINTER(ctypes.c_int32)
+        self._own = range(start, start + ctypes.sizeof(self._seqs), ctypes.sizeof(ctypes.c_int32))
+        self._seq_addresses = (ctypes.c_size_t * capacity)(*self._own)
         self._shared: dict[int, Any] = {}  # rows with sequences of their own, by index
         self.batch = C.llama_batch(
             n_tokens=0,
@@ -140,7 +138,7 @@ class LlamaBatch:
         """Point rows of several sequences at theirs, after undoing that for the last batch."""
         for row in self._shared:
             self._seq_counts[row] = 1
-            self._seq_addresses[row] = self._base + row * self._width
+            self._seq_addresses[row] = self._own[row]
         self._shared = {}
         for row, seqs in batch.shared.items():
             array = self._shared[row] = (ctypes.c_int32 * len(seqs))(*seqs)
