@@ -11,7 +11,7 @@ import numpy as np
 from server.errors import BackendError, StartupError
 from server.llama.backend import Batch
 from server.llama.embedding import Pooling, Vectors, normalised
-from server.llama.library import C, LoadedModel, complaint, context_params, forget_errors, tokenize
+from server.llama.library import C, LoadedModel, complaint, context_params, tokenize
 from server.llama.llamacpp import LlamaBatch
 from server.llama.options import LlamaOptions
 from server.llama.parts import model_name
@@ -52,11 +52,9 @@ class LlamaEmbedder:
         )
         params.embeddings = True
         params.pooling_type = self._pooling(pooling)
-        forget_errors()
-        self._context = C.llama_init_from_model(handle, params)
+        self._context = self.model.context(params)
         if not self._context:
             raise StartupError(f"llama.cpp makes no context for embeddings of {self.name}{complaint()}")
-        self.model.adapt(self._context)
         self._memory = C.llama_get_memory(self._context)  # none, if the model only encodes
         self._vocab = C.llama_model_get_vocab(handle)
         self.n_vocab = self.model.n_vocab

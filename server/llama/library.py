@@ -180,12 +180,16 @@ class LoadedModel:
         C.llama_model_desc(self.handle, buffer, 256)
         return buffer.value.decode(errors="replace").replace(" ?B", "")  # a size it has no name for
 
-    def adapt(self, context: Any) -> None:
-        """Apply the adapters to a context of this model. Raises StartupError."""
-        n = len(self._adapters)
+    def context(self, params: Any) -> Any:
+        """A context with the adapters applied, None if llama.cpp makes none. Raises StartupError."""
+        forget_errors()
+        context = C.llama_init_from_model(self.handle, params)
+        n = len(self._adapters) if context else 0
         handles = (C.llama_adapter_lora_p_ctypes * n)(*self._adapters)
         if n and C.llama_set_adapters_lora(context, handles, n, (ctypes.c_float * n)(*self._scales)):
+            C.llama_free(context)
             raise StartupError(f"llama.cpp cannot use the LoRA adapters{complaint()}")
+        return context
 
     def close(self) -> None:
         if self.handle:

@@ -22,7 +22,6 @@ from server.llama.library import (
     complaint,
     computes_elsewhere,
     context_params,
-    forget_errors,
     tokenize,
 )
 from server.llama.options import MAX_SEQS, LlamaOptions
@@ -169,14 +168,12 @@ class LlamaBackend:
             )
         params = context_params(options, n_spare=options.n_seqs < MAX_SEQS)  # one for padding
         params.swa_full = True  # a trimmed sequence needs cells that its sliding window had passed
-        forget_errors()
-        self._context = C.llama_init_from_model(model, params)
+        self._context = self.model.context(params)
         if not self._context:
             raise StartupError(
                 f"llama.cpp makes no context of {options.n_cells} tokens{complaint()}: perhaps a smaller "
                 "--ctx-size fits, or another --cache-type-v or --flash-attn"
             )
-        self.model.adapt(self._context)
         self._memory = C.llama_get_memory(self._context)
         self.vocab = LlamaVocabulary(model)
         self.n_cells = int(C.llama_n_ctx(self._context))

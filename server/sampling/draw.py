@@ -100,7 +100,7 @@ def _survivors(peaks: Peaks, params: SamplingParams) -> tuple[Ids, Floats]:
             return _from(near, logits, edge)
     ids = peaks.likeliest(params.top_k)
     logits = peaks.row.take(ids).astype(np.float64)
-    return _from(ids, logits, max(floor, _edge(np.sort(logits)[-params.top_k :], params.top_p)))
+    return _from(ids, logits, max(floor, nucleus_floor(np.sort(logits)[-params.top_k :], params.top_p)))
 
 
 def _from(ids: Ids, logits: Floats, floor: float) -> tuple[Ids, Floats]:
@@ -126,15 +126,6 @@ def _sure_edge(near: list[float], floor: float, params: SamplingParams) -> float
             return None
         before, edge = before + weight, logit
     return edge
-
-
-def _edge(ascending: Floats, top_p: float) -> float:
-    """nucleus_floor of sorted logits."""
-    if top_p >= 1.0 or len(ascending) > _FEW:
-        return nucleus_floor(ascending, top_p)
-    weights = np.exp(ascending - ascending[-1])
-    n = int(weights[::-1].cumsum().searchsorted(top_p * float(weights.sum())))
-    return float(ascending[-1 - min(n, len(ascending) - 1)])
 
 
 def _floor(peaks: Peaks, params: SamplingParams) -> float:
