@@ -81,17 +81,13 @@ def free_memory_of_gpus() -> list[int]:
     library = _ggml()
     library.ggml_backend_dev_count.restype = ctypes.c_size_t
     library.ggml_backend_dev_get.restype = ctypes.c_void_p
-    count = library.ggml_backend_dev_count()
-    every = [ctypes.c_void_p(library.ggml_backend_dev_get(ctypes.c_size_t(i))) for i in range(count)]
-    kinds = [library.ggml_backend_dev_type(device) for device in every]
-    wanted = _GPU if _GPU in kinds else _INTEGRATED
     free, total = ctypes.c_size_t(), ctypes.c_size_t()
-    found: list[int] = []
-    for device, kind in zip(every, kinds, strict=True):
-        if kind == wanted:
-            library.ggml_backend_dev_memory(device, ctypes.byref(free), ctypes.byref(total))
-            found.append(free.value)
-    return found
+    found: dict[int, list[int]] = {}  # by type
+    for i in range(library.ggml_backend_dev_count()):
+        device = ctypes.c_void_p(library.ggml_backend_dev_get(ctypes.c_size_t(i)))
+        library.ggml_backend_dev_memory(device, ctypes.byref(free), ctypes.byref(total))
+        found.setdefault(library.ggml_backend_dev_type(device), []).append(free.value)
+    return found.get(_GPU) or found.get(_INTEGRATED, [])
 
 
 def computes_elsewhere(weights: Weights) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 # llama.cpp's names and default order
 ORDER = ("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature")
-MIRRORED = ("top_k", "top_p", "min_p", "temperature")  # the samplers of draw(), in its order
+MIRRORED = ("top_k", "top_p", "min_p", "temperature")  # samplers of draw(), in its order: each a field
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ mirostat instead, the draw.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -146,13 +147,8 @@ def _as_plain(params: SamplingParams, steps: Sequence[str]) -> SamplingParams | 
     in_order = tuple(name for name in MIRRORED if name in steps)
     if tuple(steps) != in_order or ("temperature" in steps and params.dynatemp_range > 0.0):
         return None
-    return SamplingParams(
-        temperature=params.temperature if "temperature" in steps else 1.0,
-        top_k=params.top_k if "top_k" in steps else 0,
-        top_p=params.top_p if "top_p" in steps else 1.0,
-        min_p=params.min_p if "min_p" in steps else 0.0,
-        seed=params.seed,
-    )
+    neutral = SamplingParams(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=params.seed)
+    return replace(neutral, **{name: getattr(params, name) for name in steps})
 
 
 def _bias(params: SamplingParams) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]] | None:
