@@ -134,12 +134,11 @@ class FakeBackend:
         return np.stack(rows) if rows else np.empty((0, self.vocab.size), dtype=np.float32)
 
     def trim(self, seq: int, length: int) -> None:
-        chains = self._chains.get(seq, [])
         if 0 < length < self._states.get(seq, NO_STATE).length:
             raise BackendError("this model's sequences cannot be trimmed")
         if not length:
             self._states.pop(seq, None)
-        del chains[length:]
+        del self._chains.get(seq, [])[length:]
 
     def intact(self, seq: int, length: int) -> bool:
         return length <= self.length(seq)
