@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 from server.sampling.draw import Row, draw_from
-from server.sampling.noise import gumbel
+from server.sampling.noise import Ids, gumbel
 from server.sampling.params import SamplingParams
-from server.sampling.peaks import Ids, Peaks
+from server.sampling.peaks import Peaks
 
 SURE = 0.95  # a guess this likely needs no second one
 _FEW = 2048  # tokens whose noise is looked at

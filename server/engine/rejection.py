@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from server.engine.verify import Verdict
-from server.sampling.draw import Distribution, Floats
-from server.sampling.noise import uniform
+from server.sampling.draw import Distribution
+from server.sampling.noise import Floats, uniform
 
 ACCEPT, RESIDUAL = 0x616363, 0x726573
 """Streams of a position's noise: one decides over a guess, one draws what replaces it. Both are independent

@@ -61,28 +61,23 @@ class FillInMiddle(NamedTuple):
 class Vocabulary(Protocol):
     """Token ids to text and back. Read-only: safe from any thread.
 
-    eog: every id that ends a generation. add_bos: a prompt must begin with bos. fim: None if the model cannot
-    fill in the middle of a text.
+    longest: bytes of the longest piece, control tokens written out: no text has fewer tokens than its bytes
+    divided by this. eog: every id that ends a generation. add_bos: a prompt must begin with bos. fim: None if
+    the model cannot fill in the middle of a text.
     """
 
-    @property
-    def size(self) -> int: ...
-    @property
-    def longest(self) -> int:
-        """Bytes of the longest piece, control tokens written out: no text has fewer tokens than its bytes
-        divided by this."""
-        ...
+    size: int
+    longest: int
 
     @property
     def bos(self) -> int | None: ...
     @property
     def eos(self) -> int | None: ...
     @property
-    def eog(self) -> frozenset[int]: ...
-    @property
-    def add_bos(self) -> bool: ...
-    @property
     def fim(self) -> FillInMiddle | None: ...
+
+    eog: frozenset[int]
+    add_bos: bool
 
     def tokenize(self, text: str, *, special: bool) -> list[int]:
         """Ids of text, without BOS. `special`: parse control tokens written out in the text."""
@@ -103,26 +98,19 @@ class Backend(Protocol):
     overlaps: a GPU decodes, so that the thread is free for Batch.meanwhile.
     """
 
-    @property
-    def name(self) -> str: ...
+    name: str
+
     @property
     def vocab(self) -> Vocabulary: ...
-    @property
-    def chat_template(self) -> str | None: ...
-    @property
-    def n_cells(self) -> int: ...
-    @property
-    def n_ctx(self) -> int: ...
-    @property
-    def n_seqs(self) -> int: ...
-    @property
-    def n_batch(self) -> int: ...
-    @property
-    def can_trim(self) -> bool: ...
-    @property
-    def can_shift(self) -> bool: ...
-    @property
-    def overlaps(self) -> bool: ...
+
+    chat_template: str | None
+    n_cells: int
+    n_ctx: int
+    n_seqs: int
+    n_batch: int
+    can_trim: bool
+    can_shift: bool
+    overlaps: bool
 
     def decode(self, batch: Batch) -> Logits:
         """Evaluate the rows. Returns (number of wanted rows, vocab size), in batch order, a view that is

@@ -32,14 +32,13 @@ class Cuts:
             and joined.count(text) == 1
             and not any(text[n:] in prefixes or text[:n] in suffixes for n in range(1, len(text)))
         ]
-        self._marks = re.compile("|".join(map(re.escape, alone))) if alone else None
+        self._marks = re.compile("|".join(map(re.escape, alone)) or r"(?!)")  # which matches nowhere
 
     def pieces(self, text: str) -> Iterator[str]:
         """The text in pieces, which have the tokens of the text, one after the other."""
         start = 0
-        if self._marks is not None and len(text) > PIECE:
-            for mark in self._marks.finditer(text):
-                if mark.start() - start >= PIECE:
-                    yield text[start : mark.start()]
-                    start = mark.start()
+        for mark in self._marks.finditer(text) if len(text) > PIECE else ():
+            if mark.start() - start >= PIECE:
+                yield text[start : mark.start()]
+                start = mark.start()
         yield text[start:]

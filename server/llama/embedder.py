@@ -11,7 +11,7 @@ import numpy as np
 from server.errors import BackendError, StartupError
 from server.llama.backend import Batch
 from server.llama.embedding import Pooling, Vectors, normalised
-from server.llama.library import C, LoadedModel, complaint, context_params, forget_errors, tokenize
+from server.llama.library import C, LoadedModel, complaint, context_params, tokenize
 from server.llama.llamacpp import LlamaBatch
 from server.llama.options import LlamaOptions
 from server.llama.parts import model_name
@@ -31,7 +31,7 @@ class LlamaEmbedder:
         """model: a loaded one of these options, which is not closed here. pooling: the file's by default,
         else the mean. options.n_cells bounds an input."""
         self._owned = model is None
-        self.model = self._model = model or LoadedModel(options.model_path, options.weights)
+        self.model = model or LoadedModel(options.model_path, options.weights)
         self.path = options.model_path
         self._context: Any = None
         self.name = model_name(options.model_path)
@@ -42,31 +42,28 @@ class LlamaEmbedder:
             raise
 
     def _open(self, options: LlamaOptions, pooling: Pooling | None) -> None:
-        handle = self._model.handle
+        handle = self.model.handle
         if C.llama_model_has_encoder(handle) and C.llama_model_has_decoder(handle):
             raise StartupError(f"{options.model_path} is an encoder with a decoder: duo cannot embed with it")
-        self.n_ctx = min(options.n_cells, self._model.longest(options.rope), MOST_TOKENS)
+        self.n_ctx = min(options.n_cells, self.model.longest(options.rope), MOST_TOKENS)
         self.n_seqs = N_SEQS
         params = context_params(
             replace(options, n_cells=self.n_ctx, n_seqs=N_SEQS, n_batch=self.n_ctx, n_ubatch=0)
         )
-        params.kv_unified = True
         params.embeddings = True
         params.pooling_type = self._pooling(pooling)
-        forget_errors()
-        self._context = C.llama_init_from_model(handle, params)
+        self._context = self.model.context(params)
         if not self._context:
             raise StartupError(f"llama.cpp makes no context for embeddings of {self.name}{complaint()}")
-        self._model.adapt(self._context)
         self._memory = C.llama_get_memory(self._context)  # none, if the model only encodes
         self._vocab = C.llama_model_get_vocab(handle)
-        self.n_vocab = self._model.n_vocab
+        self.n_vocab = self.model.n_vocab
         self.n_embd = int(C.llama_model_n_embd_out(handle))
         self._rows = LlamaBatch(self.n_ctx)
 
     def _pooling(self, wanted: Pooling | None) -> int:
-        architecture = self._model.metadata("general.architecture")
-        own = int(self._model.metadata(f"{architecture}.pooling_type") or 0)
+        architecture = self.model.metadata("general.architecture")
+        own = int(self.model.metadata(f"{architecture}.pooling_type") or 0)
         if wanted is None and own == _RANK:
             raise StartupError(f"{self.name} ranks texts instead of embedding them: give another model")
         return _POOLINGS[wanted] if wanted else own or _POOLINGS["mean"]
@@ -90,7 +87,7 @@ class LlamaEmbedder:
             C.llama_free(self._context)
             self._context = None
         if self._owned:
-            self._model.close()
+            self.model.close()
 
     def _vector(self, seq: int) -> Vectors:
         pointer = C.llama_get_embeddings_seq(self._context, seq)

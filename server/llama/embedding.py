@@ -19,16 +19,11 @@ class Embedder(Protocol):
     vector.
     """
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def n_vocab(self) -> int: ...
-    @property
-    def n_ctx(self) -> int: ...
-    @property
-    def n_seqs(self) -> int: ...
-    @property
-    def n_embd(self) -> int: ...
+    name: str
+    n_vocab: int
+    n_ctx: int
+    n_seqs: int
+    n_embd: int
 
     def tokenize(self, text: str) -> list[int]:
         """Ids of a text, with what the model wants before and after it. Safe from any thread."""

@@ -6,6 +6,7 @@ gets another text, or an error.
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -18,6 +19,8 @@ from server.sampling.noise import mix, quiet
 
 IM_START, IM_END, END_OF_TEXT = 256, 257, 258
 _SPECIALS = {IM_START: b"<|im_start|>", IM_END: b"<|im_end|>", END_OF_TEXT: b"<|endoftext|>"}
+_IDS = {piece: token for token, piece in _SPECIALS.items()}
+_MARKS = re.compile(b"(" + b"|".join(map(re.escape, _IDS)) + b")")
 _CHARACTERS = np.frombuffer(b" abcdefghijklmnopqrstuvwxyz.,\n", dtype=np.uint8).astype(np.int64)
 
 
@@ -33,17 +36,9 @@ class FakeVocabulary:
     fim: FillInMiddle | None = None
 
     def tokenize(self, text: str, *, special: bool) -> list[int]:
-        data, tokens = text.encode(), list[int]()
-        at = 0
-        while at < len(data):
-            for token, piece in _SPECIALS.items():
-                if special and data.startswith(piece, at):
-                    tokens.append(token)
-                    at += len(piece)
-                    break
-            else:
-                tokens.append(data[at])
-                at += 1
+        tokens: list[int] = []
+        for i, piece in enumerate(_MARKS.split(text.encode()) if special else [text.encode()]):
+            tokens += [_IDS[piece]] if i % 2 else piece
         return tokens
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
@@ -139,12 +134,11 @@ class FakeBackend:
         return np.stack(rows) if rows else np.empty((0, self.vocab.size), dtype=np.float32)
 
     def trim(self, seq: int, length: int) -> None:
-        chains = self._chains.get(seq, [])
         if 0 < length < self._states.get(seq, NO_STATE).length:
             raise BackendError("this model's sequences cannot be trimmed")
         if not length:
             self._states.pop(seq, None)
-        del chains[length:]
+        del self._chains.get(seq, [])[length:]
 
     def intact(self, seq: int, length: int) -> bool:
         return length <= self.length(seq)

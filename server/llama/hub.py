@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from server.errors import StartupError
-from server.llama.parts import siblings
+from server.llama.parts import listed, siblings
 
 PREFERRED = "Q4_K_M"
-_NOT_MODELS = ("mmproj", "imatrix")
+_MODEL = re.compile(r"(?:.*/)?(?![^/]*(?:mmproj|imatrix))[^/]*\.gguf", re.IGNORECASE)
 _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
 ANSWER_S = 20.0  # seconds until Hugging Face counts as out of reach: its slow answers take a few
 _FEW = 12  # names that an error lists at most
@@ -43,7 +43,7 @@ def choose(names: Sequence[str], wanted: Source) -> list[str]:
         if missing := [name for name in found if name not in names]:
             raise StartupError(f"{wanted.repository} has no {missing[0]}: {_offer(names)}")
         return found
-    models = sorted(name for name in names if _is_model(name))
+    models = _models(names)
     if wanted.quant:
         fitting = [name for name in models if _is_of(name, wanted.quant)]
         if not fitting:
@@ -66,7 +66,10 @@ def fetch(wanted: Source) -> Path:
             "--hf-repo needs huggingface_hub: pip install 'duo[hf]', or give a file with --model"
         ) from error
     try:
-        return _fetch(hub, wanted)
+        names, offline = _names(hub, wanted)
+        chosen = choose(names, wanted)
+        paths = [hub.hf_hub_download(wanted.repository, name, local_files_only=offline) for name in chosen]
+        return Path(paths[0])
     except (errors.GatedRepoError, errors.RepositoryNotFoundError) as error:
         raise StartupError(
             f"{wanted.repository} is not on Hugging Face, or not for everybody: check its name, accept its "
@@ -81,13 +84,6 @@ def fetch(wanted: Source) -> Path:
             f"{wanted.repository} cannot be downloaded ({_first_line(error)}): check the connection, or "
             "download the GGUF file elsewhere and give it with --model"
         ) from error
-
-
-def _fetch(hub: Any, wanted: Source) -> Path:
-    names, offline = _names(hub, wanted)
-    chosen = choose(names, wanted)
-    paths = [hub.hf_hub_download(wanted.repository, name, local_files_only=offline) for name in chosen]
-    return Path(paths[0])
 
 
 def _names(hub: Any, wanted: Source) -> tuple[list[str], bool]:
@@ -108,9 +104,8 @@ def _names(hub: Any, wanted: Source) -> tuple[list[str], bool]:
     return [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()], True
 
 
-def _is_model(name: str) -> bool:
-    base = name.rsplit("/", 1)[-1].lower()
-    return base.endswith(".gguf") and not any(other in base for other in _NOT_MODELS)
+def _models(names: Sequence[str]) -> list[str]:
+    return sorted(name for name in names if _MODEL.fullmatch(name))
 
 
 def _is_of(name: str, quant: str) -> bool:
@@ -119,9 +114,7 @@ def _is_of(name: str, quant: str) -> bool:
 
 
 def _offer(names: Sequence[str]) -> str:
-    models = sorted(name for name in names if _is_model(name))
-    more = f" and {len(models) - _FEW} more" if len(models) > _FEW else ""
-    return f"it has {', '.join(models[:_FEW])}{more}" if models else "it has no GGUF file"
+    return f"it has {listed(models, _FEW)}" if (models := _models(names)) else "it has no GGUF file"
 
 
 def _first_line(error: Exception) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 import llama_cpp.llama_cpp as _untyped
 
 from server.errors import StartupError
-from server.llama.options import LlamaOptions, Override, Rope, Weights
+from server.llama.options import CacheType, LlamaOptions, Override, Rope, Weights
 from server.llama.parts import parts
 
 C: Any = _untyped  # ctypes bindings: their types are in the C header, not in Python
@@ -25,6 +25,7 @@ CELLS_STEP = 256  # cells: what llama.cpp rounds n_ctx up to (llama_context's GG
 _SPLIT_MODES = {"none": 0, "layer": 1, "row": 2, "tensor": 3}
 _LOAD_MODES = {(False, False): 0, (True, False): 1, (False, True): 2, (True, True): 3}  # by mmap, mlock
 _FILE_TYPE = "LLAMA_FTYPE_"
+_BF16 = 30  # GGML_TYPE_BF16, the only type of a cache that the bindings lack
 
 
 @functools.cache
@@ -80,17 +81,13 @@ def free_memory_of_gpus() -> list[int]:
     library = _ggml()
     library.ggml_backend_dev_count.restype = ctypes.c_size_t
     library.ggml_backend_dev_get.restype = ctypes.c_void_p
-    count = library.ggml_backend_dev_count()
-    every = [ctypes.c_void_p(library.ggml_backend_dev_get(ctypes.c_size_t(i))) for i in range(count)]
-    kinds = [library.ggml_backend_dev_type(device) for device in every]
-    wanted = _GPU if _GPU in kinds else _INTEGRATED
     free, total = ctypes.c_size_t(), ctypes.c_size_t()
-    found: list[int] = []
-    for device, kind in zip(every, kinds, strict=True):
-        if kind == wanted:
-            library.ggml_backend_dev_memory(device, ctypes.byref(free), ctypes.byref(total))
-            found.append(free.value)
-    return found
+    found: dict[int, list[int]] = {}  # by type
+    for i in range(library.ggml_backend_dev_count()):
+        device = ctypes.c_void_p(library.ggml_backend_dev_get(ctypes.c_size_t(i)))
+        library.ggml_backend_dev_memory(device, ctypes.byref(free), ctypes.byref(total))
+        found.setdefault(library.ggml_backend_dev_type(device), []).append(free.value)
+    return found.get(_GPU) or found.get(_INTEGRATED, [])
 
 
 def computes_elsewhere(weights: Weights) -> bool:
@@ -103,8 +100,7 @@ def default_cells(
 ) -> int:
     """KV cells for n_sessions conversations of MOST_CTX tokens, or of the model's context if that is shorter.
     Does not load the weights. Raises StartupError."""
-    overrides = weights.overrides if weights else ()
-    model = LoadedModel(path, Weights(overrides=overrides), vocab_only=True)
+    model = LoadedModel(path, Weights(overrides=weights.overrides if weights else ()), vocab_only=True)
     try:
         return min(model.longest(rope or Rope()), MOST_CTX) * n_sessions
     finally:
@@ -120,20 +116,18 @@ class LoadedModel:
         first = parts(path)[0]
         if weights.rpc:
             _add_servers(weights.rpc)
-        self._held: list[object] = []  # what the C structure points at
+        self._params = _model_params(weights, vocab_only)  # llama.cpp looks at its arrays later too
         self._overrides = weights.overrides
         forget_errors()
-        self.handle: Any = C.llama_model_load_from_file(os.fsencode(first), self._params(weights, vocab_only))
+        self.handle: Any = C.llama_model_load_from_file(os.fsencode(first), self._params)
         if not self.handle:
             raise StartupError(
                 f"llama.cpp cannot load {path}{complaint()}: is it complete, and its architecture known?"
             )
         self._trained = int(C.llama_model_n_ctx_train(self.handle))  # contexts with other positions change it
-        self._adapters: list[Any] = []
         self._scales = [adapter.scale for adapter in weights.adapters]
         try:
-            for adapter in weights.adapters:
-                self._adapters.append(self._adapter(adapter.path))
+            self._adapters = [self._adapter(adapter.path) for adapter in weights.adapters]
         except BaseException:
             self.close()
             raise
@@ -144,13 +138,12 @@ class LoadedModel:
 
     def longest(self, rope: Rope) -> int:
         """Most positions of a sequence."""
-        return int((self._trained or self._told_context()) * rope.stretch)
-
-    def _told_context(self) -> int:
-        """From the metadata: llama.cpp does not know it if only the vocabulary was loaded."""
-        key = f"{self.metadata('general.architecture')}.context_length"
-        instead = {override.key: override.value for override in self._overrides}
-        return int(instead.get(key) or self.metadata(key) or 0)
+        trained = self._trained
+        if not trained:  # llama.cpp does not know it if only the vocabulary was loaded
+            key = f"{self.metadata('general.architecture')}.context_length"
+            instead = {override.key: override.value for override in self._overrides}
+            trained = int(instead.get(key) or self.metadata(key) or 0)
+        return int(trained * rope.stretch)
 
     def metadata(self, key: str) -> str | None:
         """A value of the model's metadata as text."""
@@ -183,14 +176,16 @@ class LoadedModel:
         C.llama_model_desc(self.handle, buffer, 256)
         return buffer.value.decode(errors="replace").replace(" ?B", "")  # a size it has no name for
 
-    def adapt(self, context: Any) -> None:
-        """Apply the adapters to a context of this model. Raises StartupError."""
-        n = len(self._adapters)
-        if not n:
-            return
+    def context(self, params: Any) -> Any:
+        """A context with the adapters applied, None if llama.cpp makes none. Raises StartupError."""
+        forget_errors()
+        context = C.llama_init_from_model(self.handle, params)
+        n = len(self._adapters) if context else 0
         handles = (C.llama_adapter_lora_p_ctypes * n)(*self._adapters)
-        if C.llama_set_adapters_lora(context, handles, n, (ctypes.c_float * n)(*self._scales)):
+        if n and C.llama_set_adapters_lora(context, handles, n, (ctypes.c_float * n)(*self._scales)):
+            C.llama_free(context)
             raise StartupError(f"llama.cpp cannot use the LoRA adapters{complaint()}")
+        return context
 
     def close(self) -> None:
         if self.handle:
@@ -208,28 +203,23 @@ class LoadedModel:
             )
         return adapter
 
-    def _params(self, weights: Weights, vocab_only: bool) -> Any:
-        params = C.llama_model_default_params()
-        params.vocab_only = vocab_only
-        params.n_gpu_layers = weights.n_gpu_layers
-        params.split_mode = _SPLIT_MODES[weights.split_mode]
-        params.main_gpu = weights.main_gpu
-        params.load_mode = _LOAD_MODES[weights.mmap, weights.mlock]
-        if weights.tensor_split:
-            params.tensor_split = self._shares(weights.tensor_split)
-        if weights.overrides:
-            params.kv_overrides = self._hold(_c_overrides(weights.overrides))
-        return params
 
-    def _shares(self, shares: Sequence[float]) -> Any:
-        most = int(C.llama_max_devices())
-        if len(shares) > most:
-            raise StartupError(f"--tensor-split: {len(shares)} shares, but at most {most} devices")
-        return self._hold((ctypes.c_float * most)(*shares))
-
-    def _hold(self, array: Any) -> Any:
-        self._held.append(array)
-        return array
+def _model_params(weights: Weights, vocab_only: bool) -> Any:
+    """llama_model_params, which own the arrays that they point at. Raises StartupError."""
+    params = C.llama_model_default_params()
+    params.vocab_only = vocab_only
+    params.n_gpu_layers = weights.n_gpu_layers
+    params.split_mode = _SPLIT_MODES[weights.split_mode]
+    params.main_gpu = weights.main_gpu
+    params.load_mode = _LOAD_MODES[weights.mmap, weights.mlock]
+    if weights.tensor_split:
+        n, most = len(weights.tensor_split), int(C.llama_max_devices())
+        if n > most:
+            raise StartupError(f"--tensor-split: {n} shares, but at most {most} devices")
+        params.tensor_split = (ctypes.c_float * most)(*weights.tensor_split)
+    if weights.overrides:
+        params.kv_overrides = _c_overrides(weights.overrides)
+    return params
 
 
 def tokenize(vocab: Any, text: str, *, begin: bool, special: bool) -> list[int]:
@@ -252,10 +242,11 @@ def context_params(options: LlamaOptions, *, n_spare: int = 0) -> Any:
     params.n_seq_max = options.n_seqs + n_spare
     params.n_batch = max(options.n_batch, params.n_seq_max)
     params.n_ubatch = min(options.n_ubatch or options.n_batch, options.n_batch)
+    params.kv_unified = True
     params.n_threads = options.n_threads
     params.n_threads_batch = options.n_threads_batch or options.n_threads
-    params.type_k = _cache_types()[options.cache_type_k]
-    params.type_v = _cache_types()[options.cache_type_v]
+    params.type_k = _cache_type(options.cache_type_k)
+    params.type_v = _cache_type(options.cache_type_v)
     params.flash_attn_type = {"auto": -1, "off": 0, "on": 1}[options.flash_attention]
     rope = options.rope
     if rope.scaling is not None:
@@ -267,10 +258,8 @@ def context_params(options: LlamaOptions, *, n_spare: int = 0) -> Any:
     return params
 
 
-@functools.cache
-def _cache_types() -> dict[str, int]:
-    names = ("f32", "f16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
-    return {name: int(getattr(C, f"GGML_TYPE_{name.upper()}")) for name in names} | {"bf16": 30}
+def _cache_type(name: CacheType) -> int:
+    return int(getattr(C, f"GGML_TYPE_{name.upper()}", _BF16))
 
 
 @functools.cache

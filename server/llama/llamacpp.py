@@ -6,6 +6,7 @@ Every C handle has one owner here that frees it. The C structures are those of t
 from __future__ import annotations
 
 import ctypes
+import functools
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -21,7 +22,6 @@ from server.llama.library import (
     complaint,
     computes_elsewhere,
     context_params,
-    forget_errors,
     tokenize,
 )
 from server.llama.options import MAX_SEQS, LlamaOptions
@@ -42,7 +42,7 @@ class LlamaVocabulary:
         of = (C.llama_vocab_fim_pre, C.llama_vocab_fim_suf, C.llama_vocab_fim_mid)
         fim = FillInMiddle(*(token(self._vocab) for token in of))
         self.fim = fim if min(fim) >= 0 else None
-        self._pieces: dict[tuple[int, bool], bytes] = {}
+        self.piece = functools.cache(self._piece)
         texts = [C.llama_vocab_get_text(self._vocab, token) for token in range(self.size)]
         self.longest = self._longest(texts)
         self._cuts = {special: self._cuts_at(texts, special) for special in (False, True)}
@@ -76,13 +76,7 @@ class LlamaVocabulary:
             tokens += tokenize(self._vocab, piece, begin=False, special=special)
         return tokens
 
-    def piece(self, token: int, *, special: bool = False) -> bytes:
-        piece = self._pieces.get((token, special))
-        if piece is None:
-            piece = self._pieces[token, special] = self._read_piece(token, special)
-        return piece
-
-    def _read_piece(self, token: int, special: bool) -> bytes:
+    def _piece(self, token: int, *, special: bool = False) -> bytes:
         buffer = ctypes.create_string_buffer(64)
         n = C.llama_token_to_piece(self._vocab, token, buffer, 64, 0, special)
         if n < 0:
@@ -107,11 +101,9 @@ class LlamaBatch:
         self._seqs = (ctypes.c_int32 * capacity)()
         self._wanted = (ctypes.c_int8 * capacity)()
         self._seq_counts = (ctypes.c_int32 * capacity)(*[1] * capacity)
-        self._base, self._width = ctypes.addressof(self._seqs), ctypes.sizeof(ctypes.c_int32)
-        pointer = ctypes.POINTER(ctypes.c_int32)
-        self._seq_addresses = (ctypes.c_size_t * capacity)(
-            *[self._base + i * self._width for i in range(capacity)]
-        )
+        start, pointer = ctypes.addressof(self._seqs), ctypes.POINTER(ctypes.c_int32)
+        self._own = range(start, start + ctypes.sizeof(self._seqs), ctypes.sizeof(ctypes.c_int32))
+        self._seq_addresses = (ctypes.c_size_t * capacity)(*self._own)
         self._shared: dict[int, Any] = {}  # rows with sequences of their own, by index
         self.batch = C.llama_batch(
             n_tokens=0,
@@ -145,7 +137,7 @@ class LlamaBatch:
         """Point rows of several sequences at theirs, after undoing that for the last batch."""
         for row in self._shared:
             self._seq_counts[row] = 1
-            self._seq_addresses[row] = self._base + row * self._width
+            self._seq_addresses[row] = self._own[row]
         self._shared = {}
         for row, seqs in batch.shared.items():
             array = self._shared[row] = (ctypes.c_int32 * len(seqs))(*seqs)
@@ -174,14 +166,14 @@ class LlamaBackend:
             raise StartupError(
                 f"{options.model_path} is not a decoder-only model: duo cannot generate with it"
             )
-        forget_errors()
-        self._context = C.llama_init_from_model(model, _context_params(options))
+        params = context_params(options, n_spare=options.n_seqs < MAX_SEQS)  # one for padding
+        params.swa_full = True  # a trimmed sequence needs cells that its sliding window had passed
+        self._context = self.model.context(params)
         if not self._context:
             raise StartupError(
                 f"llama.cpp makes no context of {options.n_cells} tokens{complaint()}: perhaps a smaller "
                 "--ctx-size fits, or another --cache-type-v or --flash-attn"
             )
-        self.model.adapt(self._context)
         self._memory = C.llama_get_memory(self._context)
         self.vocab = LlamaVocabulary(model)
         self.n_cells = int(C.llama_n_ctx(self._context))
@@ -306,10 +298,3 @@ class LlamaBackend:
 _uninitialised = ctypes.pythonapi.PyBytes_FromStringAndSize  # its result must be filled at once
 _uninitialised.restype = ctypes.py_object
 _uninitialised.argtypes = (ctypes.c_void_p, ctypes.c_ssize_t)
-
-
-def _context_params(options: LlamaOptions) -> Any:
-    params = context_params(options, n_spare=options.n_seqs < MAX_SEQS)  # one for padding
-    params.kv_unified = True
-    params.swa_full = True  # a trimmed sequence needs cells that its sliding window had passed
-    return params

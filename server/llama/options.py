@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias
 
 from server.llama.parts import parts
 
@@ -13,7 +13,6 @@ CacheType: TypeAlias = Literal["f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq
 FlashAttention: TypeAlias = Literal["on", "off", "auto"]
 RopeScaling: TypeAlias = Literal["none", "linear", "yarn"]
 
-ALL_LAYERS = -1  # n_gpu_layers: every layer, where there is a GPU
 MAX_SEQS = 256  # sequences: LLAMA_MAX_SEQ of llama.cpp
 _TRUE = {"true": True, "false": False}
 _LONGEST = 127  # bytes of a key or a text in llama_model_kv_override
@@ -64,10 +63,10 @@ class Adapter:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Where the weights are, and what is changed of the model. tensor_split: shares of the GPUs, by free
-    memory if empty; rpc: host:port of llama.cpp's RPC servers."""
+    """Where the weights are, and what is changed of the model. n_gpu_layers: -1 is all, where there is a GPU;
+    tensor_split: shares of the GPUs, by free memory if empty; rpc: host:port of llama.cpp's RPC servers."""
 
-    n_gpu_layers: int = ALL_LAYERS
+    n_gpu_layers: int = -1
     split_mode: SplitMode = "layer"
     tensor_split: tuple[float, ...] = ()
     main_gpu: int = 0
@@ -136,6 +135,3 @@ class LlamaOptions:
         """What beside the files the seconds and bits of a step depend on."""
         weights = replace(self.weights, adapters=())
         return repr((replace(self, model_path=Path(), n_cells=0, n_seqs=0, weights=weights), self.numerics))
-
-
-CACHE_TYPES: tuple[str, ...] = get_args(CacheType)

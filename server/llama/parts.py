@@ -25,11 +25,11 @@ def parts(path: Path) -> list[Path]:
     """Every file of a model, given any of them, in order. Raises StartupError if one is missing, or is no
     GGUF file."""
     paths = [path.with_name(name) for name in siblings(path.name)]
-    missing = [one for one in paths if not one.is_file()]
+    missing = [one.name for one in paths if not one.is_file()]
     if missing and (len(paths) == 1 or not path.is_file()):
         raise StartupError(f"no model file at {path}: give the path of a GGUF file")
     if missing:
-        raise StartupError(f"{path} is a part of {len(paths)}, of which are missing: {_listed(missing)}")
+        raise StartupError(f"{path} is a part of {len(paths)}, of which are missing: {listed(missing, 3)}")
     for one in paths:
         with one.open("rb") as file:
             if file.read(len(_MAGIC)) != _MAGIC:
@@ -43,7 +43,6 @@ def model_name(path: Path) -> str:
     return found["stem"] if found else path.stem
 
 
-def _listed(paths: Sequence[Path], most: int = 3) -> str:
-    names = [path.name for path in paths[:most]]
-    more = f" and {len(paths) - most} more" if len(paths) > most else ""
-    return ", ".join(names) + more
+def listed(names: Sequence[str], most: int) -> str:
+    """At most so many of the names, and how many more there are."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -11,17 +11,9 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from server.sampling.draw import (
-    Distribution,
-    Ids,
-    Logits,
-    draw_softmax,
-    head_floor,
-    nucleus_floor,
-    softmax,
-)
-from server.sampling.noise import gumbel
-from server.sampling.peaks import Peaks
+from server.sampling.draw import Distribution, draw_softmax, head_floor, nucleus_floor, softmax
+from server.sampling.noise import Ids, gumbel
+from server.sampling.peaks import Logits, Peaks
 
 _MANY = 4_096  # candidates: more are drawn faster from a whole row
 
@@ -69,8 +61,7 @@ class Candidates:
 
     def distribution(self) -> Distribution:
         """The softmax of the candidates."""
-        ids = np.arange(len(self)) if self.ids is None else self.ids
-        return Distribution(ids, softmax(self.logits.astype(np.float64)))
+        return Distribution(np.arange(len(self)) if self.ids is None else self.ids, softmax(self.logits))
 
     def choose(self, seed: int, position: int) -> int:
         """The index of a sample of the candidates' softmax."""
@@ -130,7 +121,7 @@ def xtc(c: Candidates, threshold: float) -> None:
     The caller decides by chance whether it acts."""
     if threshold > 0.5 or len(c) < 2:
         return
-    likely = np.flatnonzero(softmax(c.logits.astype(np.float64)) >= threshold)
+    likely = np.flatnonzero(softmax(c.logits) >= threshold)
     if len(likely) > 1:
         spared = len(likely) - 1 - int(c.logits[likely][::-1].argmin())
         c.keep(np.delete(np.arange(len(c)), np.delete(likely, spared)))
@@ -142,7 +133,7 @@ def temperature(c: Candidates, value: float, spread: float, exponent: float) -> 
     if spread > 0.0:
         if len(c) < 2:
             return
-        probabilities = softmax(c.logits.astype(np.float64))
+        probabilities = softmax(c.logits)
         seen = probabilities[probabilities > 0.0]
         share = max(0.0, -float(seen @ np.log(seen)) / math.log(len(c)))
         low, high = max(0.0, value - spread), value + spread

@@ -12,7 +12,7 @@ from benchmarks import drafting, prepared, timing
 from benchmarks.drafting import PER_COMMIT, READY, SHAPES, Bench, Lead
 from benchmarks.prepared import N_PROMPT
 from benchmarks.timing import WAYS, Case, Cost
-from server.sampling.draw import probability
+from server.sampling.draw import softmax
 from server.sampling.params import SamplingParams
 from server.speculation.wire.messages import Draft, chain_next
 
@@ -96,7 +96,7 @@ def test_every_fourth_commit_ends_in_another_guess_than_the_paths():
 
 def test_rows_are_those_of_a_model_that_is_mostly_sure():
     rows = drafting.make_rows(4_096)
-    sure = sorted(probability(row, int(row.argmax())) for row in rows)
+    sure = sorted(float(softmax(row)[row.argmax()]) for row in rows)
     assert sure[0] == pytest.approx(0.6, abs=0.02)
     assert sure[-1] > 0.99
     near = [int(np.count_nonzero(row >= row.max() - 12.0)) for row in rows]

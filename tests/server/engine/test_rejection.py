@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from server.engine.rejection import judge, residual
-from server.sampling.draw import Distribution, Floats, distribution, draw
+from server.sampling.draw import Distribution, distribution, draw
+from server.sampling.noise import Floats
 from server.sampling.params import SamplingParams
 from tests.server.sampling.chi_square import UNLIKELY, deviation
 

@@ -31,7 +31,9 @@ class FakeHub:
 @contextmanager
 def hugging_face(files: Mapping[str, bytes], token: str | None = None) -> Generator[FakeHub]:
     """On a free port, until the end of the block."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Handler) as server:
+    import huggingface_hub
+
+    with _Server(("127.0.0.1", 0), _Handler) as server:
         hub = FakeHub(f"http://127.0.0.1:{server.server_port}", files, token)
         server.daemon_threads = False  # at the end of the block, its threads have closed their sockets
         server.hub = hub  # pyright: ignore[reportAttributeAccessIssue] - for the handler
@@ -40,9 +42,13 @@ def hugging_face(files: Mapping[str, bytes], token: str | None = None) -> Genera
         try:
             yield hub
         finally:
-            huggingface_hub.close_session()  # its connections would stay open
+            huggingface_hub.close_session()  # else its open connections keep their handlers waiting
             server.shutdown()
             thread.join()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = False  # its end waits for them
 
 
 class _Handler(BaseHTTPRequestHandler):
