@@ -50,10 +50,6 @@ class DraftSession:
         return self.tokens[self.n_kv :]
 
     @property
-    def guesses(self) -> Sequence[DraftGuess]:
-        return self._guesses
-
-    @property
     def score(self) -> float:
         """The path's probability, by the drafter's own account."""
         return self._scores[-1]
@@ -79,7 +75,7 @@ class DraftSession:
         if not anew and not self.lost and agreed == len(tokens) and grown < 0:
             return
         if not anew and agreed == len(tokens) and grown >= 0:
-            self._adopt(opened, self._guesses[grown:])
+            self._adopt(opened, self.guesses[grown:])
         else:
             self.n_kv = min(self.n_kv, agreed, len(tokens) - 1)  # the last token's logits are needed
             self._adopt(opened, [])
@@ -113,7 +109,7 @@ class DraftSession:
         """Add a guess to the path, with what is known about it."""
         self.tokens.append(guess.token)
         self._chains.append(chain_next(self._chains[-1], guess.token))
-        self._guesses.append(guess)
+        self.guesses.append(guess)
         self._weigh(len(self.tokens) - 1, guess)
 
     # -- branches
@@ -127,7 +123,7 @@ class DraftSession:
     def branch(self, position: int) -> Branch:
         """Begin a branch with the second guess at this position of the path."""
         at = position - self.n_committed
-        guess = self._guesses[at]
+        guess = self.guesses[at]
         assert guess.second is not None, "nothing to branch to"
         branch = Branch(position, self._chains[at], DraftGuess(guess.second, guess.second_confidence))
         self.branches.append(branch)
@@ -158,7 +154,7 @@ class DraftSession:
     def take_draft(self, drafter: str, td_us: int) -> Draft:
         """The first MAX_NODES unpublished guesses of the path, as a message that continues the others."""
         start = self.n_published_ahead
-        guesses = self._guesses[start : start + MAX_NODES]
+        guesses = self.guesses[start : start + MAX_NODES]
         self._n_published += len(guesses)
         return self._draft((drafter, td_us), self.n_committed + start, self._chains[start], guesses)
 
@@ -189,7 +185,7 @@ class DraftSession:
         self.tokens = list(opened.tokens)
         self.n_committed = self._n_published = len(opened.tokens)
         self.branches: list[Branch] = []
-        self._guesses: list[DraftGuess] = []
+        self.guesses: list[DraftGuess] = []
         self._chains = [opened.chain]  # after the committed tokens, and after each guess
         self._weigh_all()
         for guess in path:
@@ -210,13 +206,13 @@ class DraftSession:
         keep = self.n_committed + agreed
         self.n_committed += len(new)
         if agreed == len(new):
-            del self._chains[:agreed], self._guesses[:agreed]
+            del self._chains[:agreed], self.guesses[:agreed]
             self._n_published = max(self._n_published, self.n_committed)
             self.branches = [branch for branch in self.branches if branch.fork >= self.n_committed]
         else:
             self.tokens[keep:] = new[agreed:]
             self.n_kv = min(self.n_kv, keep)
-            self._chains, self._guesses, self.branches = [chain], [], []
+            self._chains, self.guesses, self.branches = [chain], [], []
             self._n_published = self.n_committed
         self._weigh_all()
 
@@ -228,7 +224,7 @@ class DraftSession:
         [branch] = found
         at = fork - self.n_committed
         self.tokens[fork:] = branch.tokens
-        self._guesses[at:] = branch.guesses
+        self.guesses[at:] = branch.guesses
         self._chains[at:] = branch.chains
         if self._n_published >= fork:
             self._n_published = fork + branch.n_published
@@ -243,7 +239,7 @@ class DraftSession:
         """The path begins elsewhere."""
         self._scores = [1.0]  # path probability at the committed tokens' end, and after each guess
         self._seconds: list[tuple[int, float]] = []  # position and path probability of each second guess
-        for position, guess in enumerate(self._guesses, self.n_committed):
+        for position, guess in enumerate(self.guesses, self.n_committed):
             self._weigh(position, guess)
 
     def _weigh(self, position: int, guess: DraftGuess) -> None:
@@ -257,7 +253,7 @@ class DraftSession:
         """Compare the guesses from `start` with the committed tokens, up to the first wrong one."""
         if self.sampling.temperature <= 0.0:
             return
-        for guess, token in zip(self._guesses[start:], new[start:], strict=False):
+        for guess, token in zip(self.guesses[start:], new[start:], strict=False):
             if guess.likeliest is not None:
                 self._evidence.append((guess, token))
             if guess.token != token:

@@ -17,7 +17,7 @@ from importlib.metadata import version
 from drafters.delay import DelayedBus
 from drafters.drafter_settings import DrafterSettings
 from drafters.kinds import assemble
-from drafters.status import StatusLine
+from drafters.status import status_line
 from drafters.worker import Worker
 from server.errors import DuoError, StartupError
 from server.flags import read
@@ -71,7 +71,7 @@ def run(settings: DrafterSettings) -> int:
         _on_signals(worker)
         if settings.end_with_parent:
             threading.Thread(target=_stop_at_end_of_input, args=(worker,), daemon=True).start()
-        stack.enter_context(StatusLine(worker, console))
+        stack.enter_context(status_line(worker, console))
         bus.start(worker)
         worker.run()
     return 0

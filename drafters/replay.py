@@ -10,11 +10,11 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from drafters.draft_session import DraftSession
+from drafters.expansion import BRANCH_LENGTH
 from drafters.guessing import DraftGuess
 from server.errors import StartupError
 from server.sampling.noise import mix
 
-BRANCH_LENGTH = 8  # guesses of a correction drafted ahead: as in expansion.py
 _TOKENS = TypeAdapter(list[int])
 
 
