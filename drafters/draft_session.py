@@ -36,8 +36,14 @@ class DraftSession:
         self.lost = False  # the committed tokens are unknown: no drafting until the next Open
         self.told = True  # by the lead, and the keeper of the KV cache has not looked at it
         self.taken: Branch | None = None
-        self._evidence: list[tuple[DraftGuess, int]] = []
-        self._counts = 0, 0, 0
+        # for the keeper of the KV cache, who empties both: guesses with the tokens committed in their place,
+        # and how many were right, wrong, and wrong but rescued by a branch
+        self.evidence: list[tuple[DraftGuess, int]] = []
+        self.counts = 0, 0, 0
+        # for the worker
+        self.heard_at = 0.0  # when the lead said something of it last
+        self.n_failures = 0  # failed decodes in a row
+        self.is_obstructed = False  # the obstacle was told
         self._adopt(opened, [])
 
     @property
@@ -133,17 +139,6 @@ class DraftSession:
         """The probability of a branch, the path up to its fork included."""
         return self._scores[branch.fork - self.n_committed] * branch.score
 
-    def take_counts(self) -> tuple[int, int, int]:
-        """Guesses of the path that were right, wrong, and wrong but rescued by a branch, since the last
-        call."""
-        counts, self._counts = self._counts, (0, 0, 0)
-        return counts
-
-    def take_evidence(self) -> list[tuple[DraftGuess, int]]:
-        """Guesses and the tokens committed in their place, since the last call."""
-        evidence, self._evidence = self._evidence, []
-        return evidence
-
     @property
     def all_branches(self) -> list[Branch]:
         """Those that grow, and the one that was taken."""
@@ -201,8 +196,8 @@ class DraftSession:
         if rescued:
             self._judge(agreed, new)
             agreed = common_prefix(self.tokens[self.n_committed :], new)
-        right, wrong, n_rescued = self._counts
-        self._counts = right + n_right, wrong + n_wrong, n_rescued + rescued
+        right, wrong, n_rescued = self.counts
+        self.counts = right + n_right, wrong + n_wrong, n_rescued + rescued
         keep = self.n_committed + agreed
         self.n_committed += len(new)
         if agreed == len(new):
@@ -255,7 +250,7 @@ class DraftSession:
             return
         for guess, token in zip(self.guesses[start:], new[start:], strict=False):
             if guess.likeliest is not None:
-                self._evidence.append((guess, token))
+                self.evidence.append((guess, token))
             if guess.token != token:
                 return
 

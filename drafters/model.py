@@ -247,8 +247,9 @@ class ModelDrafter:
 
     def _settle(self, session: DraftSession) -> None:
         """Learn from commits, and put a branch that came true in the path's place."""
-        for guessed, token in session.take_evidence():
+        for guessed, token in session.evidence:
             self.rule.judge(guessed, token)
+        session.evidence.clear()
         self._learn(session)
         session.told = False
         if session.taken is not None:
@@ -262,7 +263,7 @@ class ModelDrafter:
             return
         now = self._clock()
         self._seen[session.id] = session.n_committed, now
-        counts = session.take_counts()
+        counts, session.counts = session.counts, (0, 0, 0)
         if before:
             self._breadth.committed(*counts, now - at)
 

@@ -116,7 +116,7 @@ class Speculator(Proposer):
         if self._may_pad(asks, n_rows):
             width = self.widths.width(n_rows)
         curve = self.widths.curve(width) if width else alone
-        rate = self._rate(curve, len(asks) if self._policy.again else n_rows)
+        rate = self._rate(curve, asks, n_rows)
         wanting = [ask for ask in asks if ask.limit > 0]
         for ask in wanting:
             speculated = self._sessions[ask.session]
@@ -257,8 +257,9 @@ class Speculator(Proposer):
             return False
         return sum(self._offer(ask).probabilities) >= inline.expected(ask, speculated)
 
-    def _rate(self, curve: list[float], n_rows: int) -> float:
+    def _rate(self, curve: list[float], asks: Sequence[Ask], n_rows: int) -> float:
         """Tokens per second: of late, and at least those of plain steps."""
+        n_rows = len(asks) if self._policy.again else n_rows
         plain_s = min(curve[min(n_rows, len(curve) - 1)], self.widths.steady.get(n_rows, math.inf))
         return max(self.throughput.value, n_rows / plain_s if plain_s else 0.0)
 
@@ -273,7 +274,7 @@ class Speculator(Proposer):
     def _choose(self, asks: Sequence[Ask], curve: list[float], n_rows: int, offers: list[Offer]) -> list[int]:
         """How many of each offer pay."""
         again = [ask.n_pending for ask in asks] if self._policy.again else []
-        rate = self._rate(curve, len(asks) if again else n_rows)
+        rate = self._rate(curve, asks, n_rows)
         return choose(curve, n_rows, [offer.probabilities for offer in offers], rate, again)
 
     def _chosen(

@@ -113,9 +113,8 @@ class RemoteDrafters:
     def forget(self, speculated: Speculated, *, keep: bool) -> None:
         """Have its drafters close the session; no other session is assigned to them yet."""
         self._sessions.pop(speculated.wire_id, None)
-        for drafter in speculated.drafters:
-            self._bus.send(drafter, Close(self._own.id, speculated.wire_id, keep))
-            self._drafters[drafter].n_assigned -= 1
+        for drafter in list(speculated.drafters):
+            self._withdraw(speculated, drafter, keep=keep)
 
     def count(self, tally: Mapping[str, tuple[int, int]]) -> None:
         """tally: guesses verified and accepted, by source."""
@@ -132,17 +131,17 @@ class RemoteDrafters:
                 record.resting = resting
                 said = "pauses: it slows this lead down" if resting else "goes on"
                 logger.info("drafter %s %s", record.presence.id, said)
-                self._release(record.presence.id, record)
+                for speculated in self._sessions.values():
+                    self._withdraw(speculated, record.presence.id, keep=True)
         for speculated in self._sessions.values():
             self._assign(speculated)
 
-    def _release(self, id: str, record: DrafterRecord) -> None:
-        """Close the drafter's sessions, with their KV cache kept."""
-        for speculated in self._sessions.values():
-            if id in speculated.drafters:
-                speculated.drafters.remove(id)
-                self._bus.send(id, Close(self._own.id, speculated.wire_id, keep=True))
-        record.n_assigned = 0
+    def _withdraw(self, speculated: Speculated, drafter: str, *, keep: bool) -> None:
+        """Have this drafter close the session if it has it."""
+        if drafter in speculated.drafters:
+            speculated.drafters.remove(drafter)
+            self._bus.send(drafter, Close(self._own.id, speculated.wire_id, keep))
+            self._drafters[drafter].n_assigned -= 1
 
     @property
     def neighbours(self) -> list[DrafterRecord]:
@@ -164,7 +163,7 @@ class RemoteDrafters:
         return judged, right
 
     def idle(self) -> bool:
-        return not self._sessions and all(record.n_assigned == 0 for record in self._drafters.values())
+        return not self._sessions and not self.drafting
 
     # -- what others may know ----------------------------------------
 
