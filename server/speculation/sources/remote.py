@@ -10,7 +10,7 @@ import hashlib
 import itertools
 import logging
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -35,16 +35,13 @@ class DrafterRecord:
     join: int
     presence: Presence
     refusal: str | None
-    counts: dict[str, int] = field(default_factory=dict[str, int])
+    counts: Counter[str] = field(default_factory=Counter[str])
     td_s: float = 0.0
     n_assigned: int = 0
     resting: bool = False
     n_missed: int = 0
     window: int = 0
     n_window: int = 0
-
-    def count(self, what: str, n: int = 1) -> None:
-        self.counts[what] = self.counts.get(what, 0) + n
 
 
 class RemoteDrafters:
@@ -121,8 +118,7 @@ class RemoteDrafters:
         for source, (drafted, accepted) in tally.items():
             record = self._drafters.get(source)
             if record:
-                record.count("drafted", drafted)
-                record.count("accepted", accepted)
+                record.counts.update(drafted=drafted, accepted=accepted)
 
     def rest(self, resting: bool) -> None:
         """Have the drafters on this machine pause or go on; to pause is to close their sessions."""
@@ -246,12 +242,12 @@ class RemoteDrafters:
     def _graft(self, draft: Draft, record: DrafterRecord) -> None:
         speculated = self._sessions.get(draft.session)
         if speculated is None or draft.drafter not in speculated.drafters:
-            record.count("stale")
+            record.counts["stale"] += 1
         elif draft.tokens and not 0 <= min(draft.tokens) <= max(draft.tokens) < self._own.vocabulary.size:
-            record.count("invalid")
+            record.counts["invalid"] += 1
         else:
             outcome = speculated.tree.graft(draft)
-            record.count(outcome)
+            record.counts[outcome] += 1
             record.td_s = draft.td_us / 1e6
             if outcome == "stale":
                 record.n_missed += _is_missed(speculated, draft.drafter)

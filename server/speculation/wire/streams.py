@@ -19,8 +19,9 @@ import logging
 import struct
 import threading
 import time
+from collections.abc import Callable
 from queue import SimpleQueue
-from typing import cast
+from typing import TypeVar, cast
 
 from redis.exceptions import RedisError
 
@@ -43,6 +44,8 @@ BACKOFF_S = (0.1, 1.0)  # first and longest pause before connecting again
 CLOSE_S = 0.4  # close() waits no longer than this for the threads
 
 logger = logging.getLogger("duo.bus")
+
+T = TypeVar("T")
 
 _MESSAGE = b"m"
 _WAKE = b"w"  # an entry that says nothing
@@ -170,10 +173,7 @@ class RedisBus:
                 self.counters.undecodable += 1
                 continue
             self.counters.received += 1
-            try:
-                listener.received(message)
-            except Exception:  # a listener must not raise; if one does, its bug may not cut the link
-                logger.exception("a bus listener failed on %s", type(message).__name__)
+            _tell(listener.received, message)
 
     def _beat(self) -> tuple[Presence, ...]:
         """Renew our keys, trim what was read, and return who is here. Raises _InboxLostError.
@@ -219,10 +219,7 @@ class RedisBus:
         if peers == self._peers:
             return
         self._peers = peers
-        try:
-            listener.peers(peers)
-        except Exception:
-            logger.exception("a bus listener failed on a change of peers")
+        _tell(listener.peers, peers)
 
     def _leave(self) -> None:
         if not self._up:
@@ -294,6 +291,14 @@ class RedisBus:
     def _drop(self, count: int) -> None:
         with self._count_lock:
             self.counters.dropped += count
+
+
+def _tell(listener: Callable[[T], None], what: T) -> None:
+    """A listener must not raise; if one does, its bug may not cut the link."""
+    try:
+        listener(what)
+    except Exception:
+        logger.exception("a bus listener failed on %s", type(what).__name__)
 
 
 def _open(fields: list[bytes]) -> Message | None:
