@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from operator import itemgetter
+from itertools import accumulate, count
+from operator import itemgetter, mul
 
 from drafters.branch import NO_SEQ, Branch
 from drafters.guessing import DraftGuess
@@ -116,15 +117,17 @@ class DraftSession:
         self.tokens.append(guess.token)
         self._chains.append(chain_next(self._chains[-1], guess.token))
         self.guesses.append(guess)
-        self._weigh(len(self.tokens) - 1, guess)
+        self._scores.append(self._scores[-1] * guess.confidence)
 
     # -- branches
 
     def best_second(self) -> tuple[int, float] | None:
         """(position, path probability) of the likeliest second guess along the path without a branch yet."""
         forks = {branch.fork for branch in self.branches}
-        left = [second for second in self._seconds if second[0] not in forks]
-        return max(left, key=itemgetter(1), default=None)
+        path = zip(count(self.n_committed), self.guesses, self._scores, strict=False)
+        seconds = [(at, score * guess.second_confidence) for at, guess, score in path if at not in forks]
+        best = max(seconds, key=itemgetter(1), default=None)
+        return best if best and best[1] > 0.0 else None
 
     def branch(self, position: int) -> Branch:
         """Begin a branch with the second guess at this position of the path."""
@@ -182,7 +185,7 @@ class DraftSession:
         self.branches: list[Branch] = []
         self.guesses: list[DraftGuess] = []
         self._chains = [opened.chain]  # after the committed tokens, and after each guess
-        self._weigh_all()
+        self._scores = [1.0]  # path probability at the committed tokens' end, and after each guess
         for guess in path:
             self.add(guess)
         self.lost = False
@@ -209,7 +212,7 @@ class DraftSession:
             self.n_kv = min(self.n_kv, keep)
             self._chains, self.guesses, self.branches = [chain], [], []
             self._n_published = self.n_committed
-        self._weigh_all()
+        self._scores = list(accumulate((guess.confidence for guess in self.guesses), mul, initial=1.0))
 
     def _take(self, fork: int, token: int) -> bool:
         """Make the branch with this token there the path. False if there is none."""
@@ -229,20 +232,6 @@ class DraftSession:
             self.n_kv, self.taken = branch.n_kv, branch
         self.branches = []
         return True
-
-    def _weigh_all(self) -> None:
-        """The path begins elsewhere."""
-        self._scores = [1.0]  # path probability at the committed tokens' end, and after each guess
-        self._seconds: list[tuple[int, float]] = []  # position and path probability of each second guess
-        for position, guess in enumerate(self.guesses, self.n_committed):
-            self._weigh(position, guess)
-
-    def _weigh(self, position: int, guess: DraftGuess) -> None:
-        """The guess ends the path for now."""
-        score = self._scores[-1]
-        self._scores.append(score * guess.confidence)
-        if guess.second is not None and score * guess.second_confidence > 0.0:
-            self._seconds.append((position, score * guess.second_confidence))
 
     def _judge(self, start: int, new: list[int]) -> None:
         """Compare the guesses from `start` with the committed tokens, up to the first wrong one."""

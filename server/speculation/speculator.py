@@ -98,12 +98,7 @@ class Speculator(Proposer):
         )
         self._sessions[session] = speculated
         if self._remote:
-            try:
-                self._remote.open(speculated)
-            except Exception:
-                del self._sessions[session]
-                self._remote.forget(speculated, keep=False)
-                raise
+            self._remote.open(speculated)
 
     def propose(self, asks: Sequence[Ask], n_rows: int, n_cells: int) -> Planned:
         spent_s, width = 0.0, 0

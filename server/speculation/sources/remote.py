@@ -91,7 +91,7 @@ class RemoteDrafters:
                 self._answer(message)
 
     def open(self, speculated: Speculated) -> None:
-        """Tell drafters of a session. If this raises, forget() undoes it."""
+        """Tell drafters of a session. If this raises, close() undoes it."""
         self._sessions[speculated.wire_id] = speculated
         self._assign(speculated)
 
@@ -102,16 +102,13 @@ class RemoteDrafters:
             self._bus.send(drafter, message)
 
     def close(self, speculated: Speculated, *, keep: bool) -> None:
-        self.forget(speculated, keep=keep)
-        for other in self._sessions.values():
-            if not other.drafters:
-                self._assign(other)
-
-    def forget(self, speculated: Speculated, *, keep: bool) -> None:
-        """Have its drafters close the session; no other session is assigned to them yet."""
+        """Have its drafters close the session, and give their places to others that have none."""
         self._sessions.pop(speculated.wire_id, None)
         for drafter in list(speculated.drafters):
             self._withdraw(speculated, drafter, keep=keep)
+        for other in self._sessions.values():
+            if not other.drafters:
+                self._assign(other)
 
     def count(self, tally: Mapping[str, tuple[int, int]]) -> None:
         """tally: guesses verified and accepted, by source."""
