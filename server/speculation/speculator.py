@@ -279,17 +279,11 @@ class Speculator(Proposer):
         if not self._policy.gate or self._is_stable(asks[0]):
             return [len(offer.tokens) for offer in offers]
         counts = self._choose(asks, curve, n_rows, offers)
-        n_offered = min(sum(len(offer.tokens) for offer in offers), len(curve) - 1 - n_rows)
-        if sum(counts) < n_offered and self._may_probe(
-            curve, n_rows + sum(counts), n_rows + n_offered, n_cells
-        ):
-            return [len(offer.tokens) for offer in offers]
+        chosen = n_rows + sum(counts)
+        offered = min(n_rows + sum(len(offer.tokens) for offer in offers), len(curve) - 1)
+        if chosen < offered and self.costs.is_stale(offered, n_cells):
+            extra_s = curve[offered] - curve[chosen]
+            if self._probe_s >= extra_s:  # that width was not measured lately
+                self._probe_s -= extra_s
+                return [len(offer.tokens) for offer in offers]
         return counts
-
-    def _may_probe(self, curve: list[float], chosen: int, offered: int, n_cells: int) -> bool:
-        """Whether to decode all offered guesses because that width was not measured lately."""
-        extra_s = curve[offered] - curve[chosen]
-        if self._probe_s < extra_s or not self.costs.is_stale(offered, n_cells):
-            return False
-        self._probe_s -= extra_s
-        return True

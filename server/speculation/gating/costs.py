@@ -110,9 +110,7 @@ class StepCosts:
     def _elsewhere(self, bucket: int) -> dict[int, float]:
         """Seconds by rows from the nearest other context, or as calibrated. Calibrated widths count as a
         little quicker: trying one once costs little, never trying it may cost much."""
-        found = {rows: OPTIMISM * seconds for rows, seconds in self._calibrated.items() if rows > 1}
-        if 1 in self._calibrated:
-            found[1] = self._calibrated[1]
+        found = {rows: s if rows == 1 else OPTIMISM * s for rows, s in self._calibrated.items()}
         for other in sorted(self._buckets, key=lambda b: -abs(b - bucket)):
             if other != bucket:
                 found |= {rows: timing.value for rows, timing in self._buckets[other].items()}
