@@ -22,8 +22,8 @@ class DraftSlots:
         self._cache = PrefixCache(n_slots, partial=backend.can_trim)
         self._seqs = list(range(backend.n_seqs))  # by slot
         self._lengths = [0] * backend.n_seqs  # positions held, by slot
-        self._branches = range(n_slots, n_seqs)
-        self._free = list(self._branches)
+        self._free = list(range(n_slots, n_seqs))
+        self.has_branches = n_branches > 0
 
     @property
     def n_free(self) -> int:
@@ -34,10 +34,6 @@ class DraftSlots:
     def n_idle_cells(self) -> int:
         """Held by conversations that nobody drafts for."""
         return self._cache.n_cells
-
-    @property
-    def has_branches(self) -> bool:
-        return len(self._branches) > 0
 
     def seq(self, slot: int) -> int:
         """The sequence of a slot, for a batch."""

@@ -139,10 +139,9 @@ class Worker:
             while session.n_unpublished and not session.lost and (due or not session.n_published_ahead):
                 self._bus.send(session.lead, session.take_draft(self._own.id, td_us))
                 self._published_at = now
-            if due and session.branches and not session.lost:
-                for draft in session.take_branches(self._own.id, td_us):
-                    self._bus.send(session.lead, draft)
-                    self._published_at = now
+            for draft in session.take_branches(self._own.id, td_us) if due and not session.lost else ():
+                self._bus.send(session.lead, draft)
+                self._published_at = now
 
     def _tell_td(self) -> None:
         td_us, told = self._drafter.td_us, self._own.td_us
