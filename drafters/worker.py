@@ -110,7 +110,7 @@ class Worker:
         sound = [session for session in sessions if not session.n_failures]
         suspects = [[session] for session in sessions if session.n_failures]
         progress = False
-        for group in [sound, *suspects] if sound else suspects:
+        for group in filter(None, [sound, *suspects]):
             try:
                 grown = self._drafter.advance(group)
             except BackendError as error:
