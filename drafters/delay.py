@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
+from queue import SimpleQueue
 
 from server.speculation.wire.bus import Bus, Listener
 from server.speculation.wire.messages import Message
@@ -18,10 +18,8 @@ class DelayedBus:
     def __init__(self, bus: Bus, latency_s: float) -> None:
         self._bus = bus
         self._latency_s = latency_s
-        self._listener: Listener | None = None
-        self._wake = threading.Condition()
-        self._due: deque[tuple[float, Callable[[], None]]] = deque()
-        self._closed = False
+        self._due: SimpleQueue[tuple[float, Callable[[], None]]] = SimpleQueue()
+        self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="duo-delay", daemon=True)
 
     def start(self, listener: Listener) -> None:
@@ -37,36 +35,25 @@ class DelayedBus:
 
     def close(self) -> None:
         """Messages on their way are lost."""
-        with self._wake:
-            self._closed = True
-            self._wake.notify_all()
+        self._closed.set()
+        self._later(lambda: None)  # wakes a thread that has nothing to wait for
         if self._thread.is_alive():
             self._thread.join()
         self._bus.close()
 
     def received(self, message: Message) -> None:
-        listener = self._listener
-        if listener is not None:
-            self._later(lambda: listener.received(message))
+        self._later(lambda: self._listener.received(message))
 
     def peers(self, present: Sequence[Presence]) -> None:
-        listener, everybody = self._listener, tuple(present)
-        if listener is not None:
-            self._later(lambda: listener.peers(everybody))
+        everybody = tuple(present)
+        self._later(lambda: self._listener.peers(everybody))
 
     def _later(self, action: Callable[[], None]) -> None:
-        with self._wake:
-            self._due.append((time.monotonic() + self._latency_s, action))
-            self._wake.notify_all()
+        self._due.put((time.monotonic() + self._latency_s, action))
 
     def _run(self) -> None:
         while True:
-            with self._wake:
-                self._wake.wait_for(lambda: self._due or self._closed)
-                if self._closed:
-                    return
-                due, action = self._due.popleft()
-                self._wake.wait_for(lambda: self._closed, max(0.0, due - time.monotonic()))
-                if self._closed:
-                    return
+            due, action = self._due.get()
+            if self._closed.wait(max(0.0, due - time.monotonic())):
+                return
             action()

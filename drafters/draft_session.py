@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from operator import itemgetter
+from itertools import accumulate, count
+from operator import itemgetter, mul
 
 from drafters.branch import NO_SEQ, Branch
 from drafters.guessing import DraftGuess
@@ -36,8 +37,14 @@ class DraftSession:
         self.lost = False  # the committed tokens are unknown: no drafting until the next Open
         self.told = True  # by the lead, and the keeper of the KV cache has not looked at it
         self.taken: Branch | None = None
-        self._evidence: list[tuple[DraftGuess, int]] = []
-        self._counts = 0, 0, 0
+        # for the keeper of the KV cache, who empties both: guesses with the tokens committed in their place,
+        # and how many were right, wrong, and wrong but rescued by a branch
+        self.evidence: list[tuple[DraftGuess, int]] = []
+        self.counts = 0, 0, 0
+        # for the worker
+        self.heard_at = 0.0  # when the lead said something of it last
+        self.n_failures = 0  # failed decodes in a row
+        self.is_obstructed = False  # the obstacle was told
         self._adopt(opened, [])
 
     @property
@@ -48,10 +55,6 @@ class DraftSession:
     def pending(self) -> list[int]:
         """Tokens to evaluate before the next guess; never empty."""
         return self.tokens[self.n_kv :]
-
-    @property
-    def guesses(self) -> Sequence[DraftGuess]:
-        return self._guesses
 
     @property
     def score(self) -> float:
@@ -79,7 +82,7 @@ class DraftSession:
         if not anew and not self.lost and agreed == len(tokens) and grown < 0:
             return
         if not anew and agreed == len(tokens) and grown >= 0:
-            self._adopt(opened, self._guesses[grown:])
+            self._adopt(opened, self.guesses[grown:])
         else:
             self.n_kv = min(self.n_kv, agreed, len(tokens) - 1)  # the last token's logits are needed
             self._adopt(opened, [])
@@ -113,21 +116,23 @@ class DraftSession:
         """Add a guess to the path, with what is known about it."""
         self.tokens.append(guess.token)
         self._chains.append(chain_next(self._chains[-1], guess.token))
-        self._guesses.append(guess)
-        self._weigh(len(self.tokens) - 1, guess)
+        self.guesses.append(guess)
+        self._scores.append(self._scores[-1] * guess.confidence)
 
     # -- branches
 
     def best_second(self) -> tuple[int, float] | None:
         """(position, path probability) of the likeliest second guess along the path without a branch yet."""
         forks = {branch.fork for branch in self.branches}
-        left = [second for second in self._seconds if second[0] not in forks]
-        return max(left, key=itemgetter(1), default=None)
+        path = zip(count(self.n_committed), self.guesses, self._scores, strict=False)
+        seconds = [(at, score * guess.second_confidence) for at, guess, score in path if at not in forks]
+        best = max(seconds, key=itemgetter(1), default=None)
+        return best if best and best[1] > 0.0 else None
 
     def branch(self, position: int) -> Branch:
         """Begin a branch with the second guess at this position of the path."""
         at = position - self.n_committed
-        guess = self._guesses[at]
+        guess = self.guesses[at]
         assert guess.second is not None, "nothing to branch to"
         branch = Branch(position, self._chains[at], DraftGuess(guess.second, guess.second_confidence))
         self.branches.append(branch)
@@ -136,17 +141,6 @@ class DraftSession:
     def score_of(self, branch: Branch) -> float:
         """The probability of a branch, the path up to its fork included."""
         return self._scores[branch.fork - self.n_committed] * branch.score
-
-    def take_counts(self) -> tuple[int, int, int]:
-        """Guesses of the path that were right, wrong, and wrong but rescued by a branch, since the last
-        call."""
-        counts, self._counts = self._counts, (0, 0, 0)
-        return counts
-
-    def take_evidence(self) -> list[tuple[DraftGuess, int]]:
-        """Guesses and the tokens committed in their place, since the last call."""
-        evidence, self._evidence = self._evidence, []
-        return evidence
 
     @property
     def all_branches(self) -> list[Branch]:
@@ -158,7 +152,7 @@ class DraftSession:
     def take_draft(self, drafter: str, td_us: int) -> Draft:
         """The first MAX_NODES unpublished guesses of the path, as a message that continues the others."""
         start = self.n_published_ahead
-        guesses = self._guesses[start : start + MAX_NODES]
+        guesses = self.guesses[start : start + MAX_NODES]
         self._n_published += len(guesses)
         return self._draft((drafter, td_us), self.n_committed + start, self._chains[start], guesses)
 
@@ -189,9 +183,9 @@ class DraftSession:
         self.tokens = list(opened.tokens)
         self.n_committed = self._n_published = len(opened.tokens)
         self.branches: list[Branch] = []
-        self._guesses: list[DraftGuess] = []
+        self.guesses: list[DraftGuess] = []
         self._chains = [opened.chain]  # after the committed tokens, and after each guess
-        self._weigh_all()
+        self._scores = [1.0]  # path probability at the committed tokens' end, and after each guess
         for guess in path:
             self.add(guess)
         self.lost = False
@@ -205,20 +199,20 @@ class DraftSession:
         if rescued:
             self._judge(agreed, new)
             agreed = common_prefix(self.tokens[self.n_committed :], new)
-        right, wrong, n_rescued = self._counts
-        self._counts = right + n_right, wrong + n_wrong, n_rescued + rescued
+        right, wrong, n_rescued = self.counts
+        self.counts = right + n_right, wrong + n_wrong, n_rescued + rescued
         keep = self.n_committed + agreed
         self.n_committed += len(new)
         if agreed == len(new):
-            del self._chains[:agreed], self._guesses[:agreed]
+            del self._chains[:agreed], self.guesses[:agreed]
             self._n_published = max(self._n_published, self.n_committed)
             self.branches = [branch for branch in self.branches if branch.fork >= self.n_committed]
         else:
             self.tokens[keep:] = new[agreed:]
             self.n_kv = min(self.n_kv, keep)
-            self._chains, self._guesses, self.branches = [chain], [], []
+            self._chains, self.guesses, self.branches = [chain], [], []
             self._n_published = self.n_committed
-        self._weigh_all()
+        self._scores = list(accumulate((guess.confidence for guess in self.guesses), mul, initial=1.0))
 
     def _take(self, fork: int, token: int) -> bool:
         """Make the branch with this token there the path. False if there is none."""
@@ -228,7 +222,7 @@ class DraftSession:
         [branch] = found
         at = fork - self.n_committed
         self.tokens[fork:] = branch.tokens
-        self._guesses[at:] = branch.guesses
+        self.guesses[at:] = branch.guesses
         self._chains[at:] = branch.chains
         if self._n_published >= fork:
             self._n_published = fork + branch.n_published
@@ -239,27 +233,13 @@ class DraftSession:
         self.branches = []
         return True
 
-    def _weigh_all(self) -> None:
-        """The path begins elsewhere."""
-        self._scores = [1.0]  # path probability at the committed tokens' end, and after each guess
-        self._seconds: list[tuple[int, float]] = []  # position and path probability of each second guess
-        for position, guess in enumerate(self._guesses, self.n_committed):
-            self._weigh(position, guess)
-
-    def _weigh(self, position: int, guess: DraftGuess) -> None:
-        """The guess ends the path for now."""
-        score = self._scores[-1]
-        self._scores.append(score * guess.confidence)
-        if guess.second is not None and score * guess.second_confidence > 0.0:
-            self._seconds.append((position, score * guess.second_confidence))
-
     def _judge(self, start: int, new: list[int]) -> None:
         """Compare the guesses from `start` with the committed tokens, up to the first wrong one."""
         if self.sampling.temperature <= 0.0:
             return
-        for guess, token in zip(self._guesses[start:], new[start:], strict=False):
+        for guess, token in zip(self.guesses[start:], new[start:], strict=False):
             if guess.likeliest is not None:
-                self._evidence.append((guess, token))
+                self.evidence.append((guess, token))
             if guess.token != token:
                 return
 

@@ -22,9 +22,8 @@ class DraftSlots:
         self._cache = PrefixCache(n_slots, partial=backend.can_trim)
         self._seqs = list(range(backend.n_seqs))  # by slot
         self._lengths = [0] * backend.n_seqs  # positions held, by slot
-        self._branches = range(n_slots, n_seqs)
-        self._free = list(self._branches)
-        self.n_idle_cells = 0  # held by conversations that nobody drafts for
+        self._free = list(range(n_slots, n_seqs))
+        self.has_branches = n_branches > 0
 
     @property
     def n_free(self) -> int:
@@ -32,8 +31,9 @@ class DraftSlots:
         return len(self._free)
 
     @property
-    def has_branches(self) -> bool:
-        return len(self._branches) > 0
+    def n_idle_cells(self) -> int:
+        """Held by conversations that nobody drafts for."""
+        return self._cache.n_cells
 
     def seq(self, slot: int) -> int:
         """The sequence of a slot, for a batch."""
@@ -43,7 +43,6 @@ class DraftSlots:
         """A slot for a conversation, and how many of its first tokens it holds; None if all are busy. busy:
         tokens of busy slots, to copy a common beginning from if the salt agrees."""
         reuse = self._cache.take(tokens, busy, salt=salt)
-        self.n_idle_cells = self._cache.n_cells
         if reuse is None:
             return None
         if reuse.source == reuse.seq:
@@ -55,12 +54,10 @@ class DraftSlots:
     def release(self, slot: int, tokens: list[int]) -> None:
         """The conversation is idle; its slot holds exactly these tokens."""
         self._cache.release(slot, tokens)
-        self.n_idle_cells = self._cache.n_cells
 
     def evict(self) -> bool:
         """Forget the idle conversation that is worth least. False if there is none."""
         evicted = self._cache.evict()
-        self.n_idle_cells = self._cache.n_cells
         if evicted is None:
             return False
         self.shrink(evicted.seq, 0)

@@ -18,7 +18,7 @@ class Drafter(Protocol):
 
     def obstacle(self, session: DraftSession) -> str | None:
         """Why this session cannot be drafted for now, None if it can."""
-        ...
+        return None
 
     def wants(self, session: DraftSession) -> bool:
         """Whether another guess for this session is worth making."""
@@ -26,7 +26,7 @@ class Drafter(Protocol):
 
     def overlap(self, work: Callable[[], None]) -> bool:
         """Call `work` in every step from now on while a GPU works. Returns False if it never will."""
-        ...
+        return False
 
     def advance(self, sessions: Sequence[DraftSession]) -> Sequence[DraftSession] | None:
         """One step for as many of these sessions as fit: evaluate a chunk, or add guesses to the path

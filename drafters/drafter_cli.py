@@ -17,7 +17,7 @@ from importlib.metadata import version
 from drafters.delay import DelayedBus
 from drafters.drafter_settings import DrafterSettings
 from drafters.kinds import assemble
-from drafters.status import StatusLine
+from drafters.status import status_line
 from drafters.worker import Worker
 from server.errors import DuoError, StartupError
 from server.flags import read
@@ -66,30 +66,19 @@ def run(settings: DrafterSettings) -> int:
             kind.vocabulary,
             kind.capacity,
         )
-        bus = _join(url, settings, own, stack)
+        bus: Bus = RedisBus(url, settings.pool, own)
+        if settings.latency_ms:
+            bus = DelayedBus(bus, settings.latency_ms / 1000)
+        stack.enter_context(closing(bus))
         worker = Worker(bus, own, kind.drafter)
-        _on_signals(worker)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda _number, _frame: worker.stop())
         if settings.end_with_parent:
             threading.Thread(target=_stop_at_end_of_input, args=(worker,), daemon=True).start()
-        stack.enter_context(StatusLine(worker, console))
+        stack.enter_context(status_line(worker, console))
         bus.start(worker)
         worker.run()
     return 0
-
-
-def _join(url: str, settings: DrafterSettings, own: Presence, stack: ExitStack) -> Bus:
-    bus = RedisBus(url, settings.pool, own)
-    if not settings.latency_ms:
-        return stack.enter_context(closing(bus))
-    return stack.enter_context(closing(DelayedBus(bus, settings.latency_ms / 1000)))
-
-
-def _on_signals(worker: Worker) -> None:
-    def stop(number: int, frame: object) -> None:
-        worker.stop()
-
-    signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGINT, stop)
 
 
 def _stop_at_end_of_input(worker: Worker) -> None:

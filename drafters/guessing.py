@@ -40,19 +40,14 @@ def guess(row: Row, sampling: SamplingParams, position: int, *, likeliest: bool,
     if sampling.temperature <= 0.0 or sampling.top_k == 1:
         return _greedy(peaks, top, second)
     drawn = draw_from(peaks, sampling, position)
-    if not likeliest:
-        scored = _NoisyScores(peaks, sampling, position, drawn)
-        confidence = scored.share(drawn)
-        if not second or not confidence < SURE:
-            return DraftGuess(drawn, confidence, None, 0.0, drawn, top)
-        return DraftGuess(drawn, confidence, *scored.best_but(drawn, 1.0 - confidence), drawn, top)
-    confidence = 1.0 / _mass(peaks)
+    noisy = None if likeliest else _NoisyScores(peaks, sampling, position, drawn)
+    token, confidence = (drawn, noisy.share(drawn)) if noisy else (top, 1.0 / _mass(peaks))
     if not second or not confidence < SURE:
-        return DraftGuess(top, confidence, None, 0.0, drawn, top)
-    scored = _NoisyScores(peaks, sampling, position, drawn)
-    if drawn == top:
-        return DraftGuess(top, confidence, *scored.best_but(top, 1.0 - confidence), drawn, top)
-    return DraftGuess(top, confidence, drawn, min(1.0 - confidence, scored.share(drawn)), drawn, top)
+        return DraftGuess(token, confidence, None, 0.0, drawn, top)
+    noisy = noisy or _NoisyScores(peaks, sampling, position, drawn)
+    if drawn == token:
+        return DraftGuess(token, confidence, *noisy.best_but(token, 1.0 - confidence), drawn, top)
+    return DraftGuess(token, confidence, drawn, min(1.0 - confidence, noisy.share(drawn)), drawn, top)
 
 
 def _greedy(peaks: Peaks, top: int, second: bool) -> DraftGuess:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from drafters.draft_session import DraftSession
+from drafters.drafter import Drafter
 from server.estimators import Smoothed
 from server.speculation.sources.lookup import Lookup, LookupGuess, LookupPool
 
@@ -25,8 +26,8 @@ class _Followed:
     n_guessed: int = 0
 
 
-class LookupDrafter:
-    """Implements Drafter, for any vocabulary. Remembers the replies of its leads."""
+class LookupDrafter(Drafter):
+    """For any vocabulary. Remembers the replies of its leads."""
 
     def __init__(
         self, pool: LookupPool | None = None, *, clock: Callable[[], float] = time.perf_counter
@@ -40,9 +41,6 @@ class LookupDrafter:
     def td_us(self) -> int:
         return round(self._td.value * 1e6)
 
-    def obstacle(self, session: DraftSession) -> str | None:
-        return None
-
     def wants(self, session: DraftSession) -> bool:
         """True once after each commit."""
         followed = self._followed.get(session.id)
@@ -51,9 +49,6 @@ class LookupDrafter:
             or followed.n_opened != session.n_opened
             or followed.n_guessed != session.n_committed
         )
-
-    def overlap(self, work: Callable[[], None]) -> bool:
-        return False
 
     def advance(self, sessions: Sequence[DraftSession]) -> list[DraftSession]:
         grown: list[DraftSession] = []

@@ -247,24 +247,20 @@ class ModelDrafter:
 
     def _settle(self, session: DraftSession) -> None:
         """Learn from commits, and put a branch that came true in the path's place."""
-        for guessed, token in session.take_evidence():
+        for guessed, token in session.evidence:
             self.rule.judge(guessed, token)
-        self._learn(session)
+        session.evidence.clear()
+        before, at = self._seen.get(session.id, (0, 0.0))
+        if before != session.n_committed:
+            now = self._clock()
+            self._seen[session.id] = session.n_committed, now
+            counts, session.counts = session.counts, (0, 0, 0)
+            if before:
+                self._breadth.committed(*counts, now - at)
         session.told = False
         if session.taken is not None:
             self._sequences.exchange(session.seq, session.taken.seq)
             session.taken = None
-
-    def _learn(self, session: DraftSession) -> None:
-        """Tell `breadth` what was committed since the last call."""
-        before, at = self._seen.get(session.id, (0, 0.0))
-        if before == session.n_committed:
-            return
-        now = self._clock()
-        self._seen[session.id] = session.n_committed, now
-        counts = session.take_counts()
-        if before:
-            self._breadth.committed(*counts, now - at)
 
     def _free_branches(self) -> None:
         """Free the slots of branches that no session has any more."""

@@ -10,11 +10,12 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from drafters.draft_session import DraftSession
+from drafters.drafter import Drafter
+from drafters.expansion import BRANCH_LENGTH
 from drafters.guessing import DraftGuess
 from server.errors import StartupError
 from server.sampling.noise import mix
 
-BRANCH_LENGTH = 8  # guesses of a correction drafted ahead: as in expansion.py
 _TOKENS = TypeAdapter(list[int])
 
 
@@ -38,8 +39,8 @@ class _Matched:
     n_checked: int = 0
 
 
-class ReplayDrafter:
-    """Implements Drafter for sessions that begin one of the texts. Goes on after a wrong guess, like a model
+class ReplayDrafter(Drafter):
+    """For sessions that begin one of the texts. Goes on after a wrong guess, like a model
     that does not know better."""
 
     def __init__(
@@ -68,9 +69,6 @@ class ReplayDrafter:
         text = self._text(session)
         end = session.n_committed + session.max_ahead
         return not session.lost and (text is None or len(session.tokens) < min(end, len(self._texts[text])))
-
-    def overlap(self, work: Callable[[], None]) -> bool:
-        return False
 
     def advance(self, sessions: Sequence[DraftSession]) -> list[DraftSession]:
         """One guess for each session, after td_s seconds."""

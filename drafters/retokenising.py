@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import codecs
 import math
 from collections.abc import Sequence
 
 from drafters.guessing import DraftGuess
 from server.llama.backend import Vocabulary
 
-REDONE = 32  # bytes at the end of a text that are tokenised again when it grows: longer than most tokens
+REDONE = 32  # characters at the end of a text that are tokenised again when it grows: longer than most tokens
 
 
 class Growing:
@@ -17,15 +18,18 @@ class Growing:
     def __init__(self, vocab: Vocabulary) -> None:
         self._vocab = vocab
         self._done: list[int] = []  # tokens of the part that does not change any more,
-        self._rest: bytes = b""  # and the text after it
-        self.unfinished: bytes = b""  # bytes at the very end that begin a character
+        self._rest = ""  # and the text after it
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether the last bytes only begin a character."""
+        return bool(self._decoder.getstate()[0])
 
     def extend(self, data: bytes) -> list[int]:
         """All tokens, with `data` added. An unfinished character at the end is left out; other bytes that are
         not UTF-8 become replacement characters."""
-        data = self._rest + self.unfinished + data
-        whole = len(data) - _n_unfinished(data)
-        self._rest, self.unfinished = data[:whole], data[whole:]
+        self._rest += self._decoder.decode(data)
         rest = self._tokens(self._rest)
         tokens = [*self._start, *self._done, *rest]
         self._settle(rest)
@@ -36,12 +40,12 @@ class Growing:
         bos = self._vocab.bos
         return [bos] if self._vocab.add_bos and bos is not None else []
 
-    def _tokens(self, data: bytes, *, follows: bool = False) -> list[int]:
-        return tokens_of(self._vocab, data.decode(errors="replace"), follows=follows or bool(self._done))
+    def _tokens(self, text: str, *, follows: bool = False) -> list[int]:
+        return tokens_of(self._vocab, text, follows=follows or bool(self._done))
 
     def _settle(self, rest: list[int]) -> None:
         """Cut before a space, where most vocabularies begin a word, if that cuts no token."""
-        cut = self._rest.rfind(b" ", 1, max(1, len(self._rest) - REDONE))
+        cut = self._rest.rfind(" ", 1, max(1, len(self._rest) - REDONE))
         if cut < 0:
             return
         head = self._tokens(self._rest[:cut])
@@ -100,15 +104,3 @@ def _decodable(data: bytes) -> str:
         return data.decode()
     except UnicodeDecodeError as error:
         return data[: error.start].decode()
-
-
-def _n_unfinished(data: bytes) -> int:
-    """Bytes at the end that begin an unfinished character."""
-    for n in range(1, min(4, len(data)) + 1):
-        byte = data[-n]
-        if byte & 0xC0 == 0xC0:
-            length = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
-            return n if length > n else 0
-        if byte < 0x80:
-            return 0
-    return 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from drafters.draft_session import GREEDY, DraftSession
@@ -23,8 +23,8 @@ class _Twin:
     n_guesses: int = -1  # of the own path when it was last translated
 
 
-class TranslatingDrafter:
-    """Implements Drafter for sessions in `target` tokens, with a drafter that guesses in `own` tokens.
+class TranslatingDrafter(Drafter):
+    """For sessions in `target` tokens, with a drafter that guesses in `own` tokens.
 
     Noise depends on token ids and positions, which differ between vocabularies, so guesses are the likeliest
     tokens. Own branches are not translated.
@@ -56,9 +56,6 @@ class TranslatingDrafter:
         if twin is None or (twin.n_opened, twin.n_committed) != (session.n_opened, session.n_committed):
             return True
         return twin.own is not None and not twin.text.unfinished and self._drafter.wants(twin.own)
-
-    def overlap(self, work: Callable[[], None]) -> bool:
-        return False
 
     def advance(self, sessions: Sequence[DraftSession]) -> list[DraftSession] | None:
         twins = [(session, self._translate(session)) for session in sessions]

@@ -41,9 +41,6 @@ class Worker:
         self._clock = clock
         self._arrived: SimpleQueue[Arrival] = SimpleQueue()
         self._sessions: dict[int, DraftSession] = {}
-        self._heard: dict[int, float] = {}  # when its lead said something of a session last
-        self._obstructed: set[int] = set()  # sessions whose obstacle was told
-        self._failures: dict[int, int] = {}
         self._wanted: dict[int, float] = {}
         self._present: set[str] = set()
         self._refusals: dict[str, str] = {}
@@ -102,18 +99,18 @@ class Worker:
     def _hindered(self, session: DraftSession) -> bool:
         """Whether the session cannot be served; says why the first time."""
         obstacle = self._drafter.obstacle(session)
-        if obstacle and session.id not in self._obstructed:
-            self._obstructed.add(session.id)
+        if obstacle and not session.is_obstructed:
+            session.is_obstructed = True
             logger.info("not drafting for a session of %s: %s", session.lead, obstacle)
-        return obstacle is not None or self._failures.get(session.id, 0) >= MAX_FAILURES
+        return obstacle is not None or session.n_failures >= MAX_FAILURES
 
     def _advance(self, sessions: list[DraftSession]) -> bool:
         """One step for all; sessions of a failed step go alone, so that the faulty one is found. Returns
         whether there was room for any."""
-        sound = [session for session in sessions if session.id not in self._failures]
-        suspects = [[session] for session in sessions if session.id in self._failures]
+        sound = [session for session in sessions if not session.n_failures]
+        suspects = [[session] for session in sessions if session.n_failures]
         progress = False
-        for group in [sound, *suspects] if sound else suspects:
+        for group in filter(None, [sound, *suspects]):
             try:
                 grown = self._drafter.advance(group)
             except BackendError as error:
@@ -123,14 +120,14 @@ class Worker:
             progress = progress or grown is not None
             for session in grown or ():
                 self.n_drafted += 1
-                self._failures.pop(session.id, None)
+                session.n_failures = 0
         return progress
 
     def _failed(self, group: list[DraftSession], error: BackendError) -> None:
         logger.warning("drafting failed: %s", error.message)
         for session in group:
-            count = self._failures[session.id] = self._failures.get(session.id, 0) + 1
-            if count == MAX_FAILURES:
+            session.n_failures += 1
+            if session.n_failures == MAX_FAILURES:
                 logger.warning("no more drafts for a session of %s", session.lead)
 
     def _publish(self, *, all_of_it: bool = False, begun_only: bool = False) -> None:
@@ -142,10 +139,9 @@ class Worker:
             while session.n_unpublished and not session.lost and (due or not session.n_published_ahead):
                 self._bus.send(session.lead, session.take_draft(self._own.id, td_us))
                 self._published_at = now
-            if due and session.branches and not session.lost:
-                for draft in session.take_branches(self._own.id, td_us):
-                    self._bus.send(session.lead, draft)
-                    self._published_at = now
+            for draft in session.take_branches(self._own.id, td_us) if due and not session.lost else ():
+                self._bus.send(session.lead, draft)
+                self._published_at = now
 
     def _tell_td(self) -> None:
         td_us, told = self._drafter.td_us, self._own.td_us
@@ -191,16 +187,16 @@ class Worker:
         self._wanted.pop(message.session, None)
         session = self._sessions.get(message.session)
         if session is None:
-            self._sessions[message.session] = DraftSession(message)
+            session = self._sessions[message.session] = DraftSession(message)
         elif session.lead == message.lead:
             session.reopen(message)
-            self._failures.pop(session.id, None)
-        self._heard[message.session] = self._clock()
+            session.n_failures = 0
+        session.heard_at = self._clock()
 
     def _commit(self, message: Commit) -> None:
         session = self._sessions.get(message.session)
         if session is not None:
-            self._heard[session.id] = self._clock()
+            session.heard_at = self._clock()
             if not session.commit(message):
                 self._want(session.id, [session.lead])
         else:
@@ -210,7 +206,7 @@ class Worker:
         """Ask leads for sessions that they say nothing about, and close those that nobody answers for."""
         now = self._clock()
         for session in list(self._sessions.values()):
-            silent_s = now - self._heard[session.id]
+            silent_s = now - session.heard_at
             if silent_s > UNANSWERED * LEASE_S:
                 self._close(session, keep=True)
             elif silent_s > LEASE_S:
@@ -254,8 +250,6 @@ class Worker:
             self._close(session, keep=True)
 
     def _close(self, session: DraftSession, *, keep: bool) -> None:
-        del self._sessions[session.id], self._heard[session.id]
-        self._failures.pop(session.id, None)
+        del self._sessions[session.id]
         self._wanted.pop(session.id, None)
-        self._obstructed.discard(session.id)
         self._drafter.close(session, keep=keep)

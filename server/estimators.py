@@ -120,30 +120,22 @@ class Plane:
         through_origin: a is 0."""
         self._keep, self._enough, self._surprise, self._sharpest = keep, enough, surprise, sharpest
         self._origin = through_origin
-        self._weight = 0.0
-        self._sums: tuple[float, float, float] = (0.0, 0.0, 0.0)  # of rows, cells, seconds
-        # of rows², rows · cells, cells², rows · seconds, cells · seconds
-        self._products: tuple[float, float, float, float, float] = (0.0, 0.0, 0.0, 0.0, 0.0)
+        # weight, sums of rows, cells, seconds, and of rows², rows · cells, cells², rows · seconds,
+        # cells · seconds: all that was seen
+        self.memory = [0.0] * N_NUMBERS
         self._fit: tuple[float, float, float] | None = None
 
     @property
     def is_known(self) -> bool:
-        return self._weight >= self._enough
+        return self.memory[0] >= self._enough
 
     def observe(self, rows: float, cells: float, seconds: float) -> None:
-        keep, (n, m, t), (nn, nm, mm, nt, mt) = self._keep, self._sums, self._products
         if self.is_known:
-            seconds = min(seconds, self._surprise * max(self.seconds(rows, cells), t / self._weight))
-        self._weight = keep * self._weight + 1.0
-        self._sums = keep * n + rows, keep * m + cells, keep * t + seconds
-        self._products = (
-            keep * nn + rows * rows,
-            keep * nm + rows * cells,
-            keep * mm + cells * cells,
-            keep * nt + rows * seconds,
-            keep * mt + cells * seconds,
-        )
-        self._fit = None
+            usual_s = max(self.seconds(rows, cells), self.memory[3] / self.memory[0])
+            seconds = min(seconds, self._surprise * usual_s)
+        squares = rows * rows, rows * cells, cells * cells
+        news = (1.0, rows, cells, seconds, *squares, rows * seconds, cells * seconds)
+        self.recall([self._keep * old + new for old, new in zip(self.memory, news, strict=True)])
 
     def seconds(self, rows: float, cells: float) -> float:
         if self._fit is None:
@@ -151,20 +143,12 @@ class Plane:
         a, b, c = self._fit
         return a + b * rows + c * cells
 
-    @property
-    def memory(self) -> list[float]:
-        """All that was seen, as N_NUMBERS numbers."""
-        return [self._weight, *self._sums, *self._products]
-
     def recall(self, memory: Sequence[float]) -> None:
-        self._weight = memory[0]
-        self._sums = (memory[1], memory[2], memory[3])
-        self._products = (memory[4], memory[5], memory[6], memory[7], memory[8])
-        self._fit = None
+        self.memory, self._fit = list(memory), None
 
     def _solved(self) -> tuple[float, float, float]:
-        n, m, t = (0.0, 0.0, 0.0) if self._origin else (x / self._weight for x in self._sums)
-        nn, nm, mm, nt, mt = (x / self._weight for x in self._products)
+        n, m, t, nn, nm, mm, nt, mt = (x / self.memory[0] for x in self.memory[1:])
+        n, m, t = (0.0, 0.0, 0.0) if self._origin else (n, m, t)
         nn, nm, mm, nt, mt = nn - n * n, nm - n * m, mm - m * m, nt - n * t, mt - m * t
         nn, mm = nn + self._sharpest[0], mm + self._sharpest[1]
         scale = nn * mm - nm * nm

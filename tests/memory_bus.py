@@ -14,8 +14,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import TypeAlias
 
-from server.speculation.wire.bus import Listener
-from server.speculation.wire.bus_counters import BusCounters
+from server.speculation.wire.bus import BusCounters, Listener
 from server.speculation.wire.messages import Message, WireError, decode, encode
 from server.speculation.wire.presence import Presence
 

@@ -98,12 +98,7 @@ class Speculator(Proposer):
         )
         self._sessions[session] = speculated
         if self._remote:
-            try:
-                self._remote.open(speculated)
-            except Exception:
-                del self._sessions[session]
-                self._remote.forget(speculated, keep=False)
-                raise
+            self._remote.open(speculated)
 
     def propose(self, asks: Sequence[Ask], n_rows: int, n_cells: int) -> Planned:
         spent_s, width = 0.0, 0
@@ -116,7 +111,7 @@ class Speculator(Proposer):
         if self._may_pad(asks, n_rows):
             width = self.widths.width(n_rows)
         curve = self.widths.curve(width) if width else alone
-        rate = self._rate(curve, len(asks) if self._policy.again else n_rows)
+        rate = self._rate(curve, asks, n_rows)
         wanting = [ask for ask in asks if ask.limit > 0]
         for ask in wanting:
             speculated = self._sessions[ask.session]
@@ -257,8 +252,9 @@ class Speculator(Proposer):
             return False
         return sum(self._offer(ask).probabilities) >= inline.expected(ask, speculated)
 
-    def _rate(self, curve: list[float], n_rows: int) -> float:
+    def _rate(self, curve: list[float], asks: Sequence[Ask], n_rows: int) -> float:
         """Tokens per second: of late, and at least those of plain steps."""
+        n_rows = len(asks) if self._policy.again else n_rows
         plain_s = min(curve[min(n_rows, len(curve) - 1)], self.widths.steady.get(n_rows, math.inf))
         return max(self.throughput.value, n_rows / plain_s if plain_s else 0.0)
 
@@ -275,7 +271,7 @@ class Speculator(Proposer):
     ) -> list[int]:
         """How many of each offer pay."""
         again = [ask.n_pending for ask in asks] if self._policy.again else []
-        rate = self._rate(curve, len(asks) if again else n_rows)
+        rate = self._rate(curve, asks, n_rows)
         return choose(curve, n_rows, [offer.probabilities for offer in offers], rate, again)
 
     def _chosen(
@@ -285,17 +281,11 @@ class Speculator(Proposer):
         if not self._policy.gate or self._is_stable(asks[0]):
             return [len(offer) for offer in offers]
         counts = self._choose(asks, curve, n_rows, offers)
-        n_offered = min(sum(len(offer) for offer in offers), len(curve) - 1 - n_rows)
-        if sum(counts) < n_offered and self._may_probe(
-            curve, n_rows + sum(counts), n_rows + n_offered, n_cells
-        ):
-            return [len(offer) for offer in offers]
+        chosen = n_rows + sum(counts)
+        offered = min(n_rows + sum(len(offer) for offer in offers), len(curve) - 1)
+        if chosen < offered and self.costs.is_stale(offered, n_cells):
+            extra_s = curve[offered] - curve[chosen]
+            if self._probe_s >= extra_s:  # that width was not measured lately
+                self._probe_s -= extra_s
+                return [len(offer) for offer in offers]
         return counts
-
-    def _may_probe(self, curve: list[float], chosen: int, offered: int, n_cells: int) -> bool:
-        """Whether to decode all offered guesses because that width was not measured lately."""
-        extra_s = curve[offered] - curve[chosen]
-        if self._probe_s < extra_s or not self.costs.is_stale(offered, n_cells):
-            return False
-        self._probe_s -= extra_s
-        return True

@@ -79,7 +79,8 @@ class Scene:
     @property
     def n_failures(self) -> int:
         """Decodes that failed lately."""
-        return sum(self.worker._failures.values())  # pyright: ignore[reportPrivateUsage]
+        sessions = self.worker._sessions.values()  # pyright: ignore[reportPrivateUsage]
+        return sum(session.n_failures for session in sessions)
 
     @property
     def _worked(self) -> tuple[int, int]:

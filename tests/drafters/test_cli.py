@@ -18,7 +18,7 @@ from rich.console import Console
 from drafters.drafter_cli import main
 from drafters.drafter_settings import BUNDLED_MODEL, DrafterSettings
 from drafters.model import ModelDrafter
-from drafters.status import StatusLine
+from drafters.status import status_line
 from drafters.worker import Worker
 from server.flags import read
 from server.llama.fake import FakeBackend, FakeVocabulary
@@ -219,9 +219,9 @@ def test_the_status_line_shows_on_a_terminal():
     worker.peers([Presence("lead", "lead", "toy", "0", card, 1)])
     worker.turn(wait=False)
     screen, plain = io.StringIO(), io.StringIO()
-    with StatusLine(worker, Console(file=plain)):
+    with status_line(worker, Console(file=plain)):
         pass
-    with StatusLine(worker, Console(file=screen, force_terminal=True, width=100)):
+    with status_line(worker, Console(file=screen, force_terminal=True, width=100)):
         deadline = time.monotonic() + READY_S
         while "1 lead, 0 sessions" not in screen.getvalue():
             assert time.monotonic() < deadline, screen.getvalue()

@@ -37,21 +37,21 @@ class Outlook(NamedTuple):
     acceptance: float
 
 
+_MIDDLES = [(low + high) / 510 for low, high in zip((0, *_BOUNDS), _BOUNDS, strict=False)]
+_ASSUMED = [*(TRUST * middle for middle in _MIDDLES), MEAN, 0.5, TRUST, 0.5]
+
+
 class _Source:
-    __slots__ = ("best", "buckets", "n_best", "n_right", "share_sure", "sure", "unsure")
+    __slots__ = ("best", "buckets", "n_best", "n_right", "rates", "share_sure", "sure", "unsure")
 
     def __init__(self, like: _Source | None, window: int) -> None:
         """like: what rates begin as, None: at what is assumed."""
         self.n_best = self.n_right = 0
         if like is None:
-            middles = [(low + high) / 510 for low, high in zip((0, *_BOUNDS), _BOUNDS, strict=False)]
-            self.buckets = [Mean(TRUST * middle, WORD, window) for middle in middles]
-            self.best, self.share_sure = Mean(MEAN, WORD, window), Mean(0.5, WORD, window)
-            self.sure, self.unsure = Mean(TRUST, WORD, window), Mean(0.5, WORD, window)
+            self.rates = [Mean(value, WORD, window) for value in _ASSUMED]
         else:
-            self.buckets = [_begin(rate, window) for rate in like.buckets]
-            self.best, self.share_sure = _begin(like.best, window), _begin(like.share_sure, window)
-            self.sure, self.unsure = _begin(like.sure, window), _begin(like.unsure, window)
+            self.rates = [Mean(rate.value, min(rate.count, EXPERIENCE), window) for rate in like.rates]
+        *self.buckets, self.best, self.share_sure, self.sure, self.unsure = self.rates
 
     def observe_best(self, sure: bool, hit: bool) -> None:
         self.n_best += 1
@@ -59,10 +59,6 @@ class _Source:
         self.best.observe(hit)
         self.share_sure.observe(sure)
         (self.sure if sure else self.unsure).observe(hit)
-
-
-def _begin(like: Mean, window: int) -> Mean:
-    return Mean(like.value, min(like.count, EXPERIENCE), window)
 
 
 class Acceptance:
@@ -76,17 +72,15 @@ class Acceptance:
 
     def observe(self, source: str, confidence: int, hit: bool) -> None:
         """A guess of this source at a committed position, and whether it was right."""
-        bucket = _BUCKET[confidence]
-        self._known(source).buckets[bucket].observe(hit)
+        self._known(source).buckets[_BUCKET[confidence]].observe(hit)
         if self._parent is not None:
-            self._parent._known(source).buckets[bucket].observe(hit)
+            self._parent.observe(source, confidence, hit)
 
     def observe_best(self, source: str, confidence: int, hit: bool) -> None:
         """Whether the guess that this source was surest of was right."""
-        sure = confidence >= SURE
-        self._known(source).observe_best(sure, hit)
+        self._known(source).observe_best(confidence >= SURE, hit)
         if self._parent is not None:
-            self._parent._known(source).observe_best(sure, hit)
+            self._parent.observe_best(source, confidence, hit)
 
     def probability(self, source: str, confidence: int) -> float:
         """That a guess is right, given that everything before it is."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
+
 from server.estimators import Mean
 
 SLOPE = 0.05  # of one row's time: what a row costs where nothing wider was measured
@@ -96,12 +98,11 @@ class StepCosts:
         elsewhere = self._elsewhere(bucket)
         if not seen and not elsewhere:
             return [0.0] * (self._max_rows + 1)
-        if not elsewhere:
-            curve = _interpolated(sorted(seen.items()), self._max_rows)
-        else:
-            curve = _interpolated(sorted(elsewhere.items()), self._max_rows)
-            if seen:
-                _correct(curve, sorted(seen.items()))
+        curve = _interpolated(elsewhere or seen, self._max_rows)
+        ratios = {rows: seconds / curve[rows] for rows, seconds in seen.items() if curve[rows] > 0.0}
+        if ratios:  # those of this context, by which the curve of another one is scaled
+            scales = _lines(ratios, self._max_rows)
+            curve = [seconds * scale for seconds, scale in zip(curve, scales, strict=True)]
         for rows in range(self._max_rows - 1, 0, -1):  # what costs more than something wider can be padded
             curve[rows] = min(curve[rows], curve[rows + 1])
         return curve
@@ -109,9 +110,7 @@ class StepCosts:
     def _elsewhere(self, bucket: int) -> dict[int, float]:
         """Seconds by rows from the nearest other context, or as calibrated. Calibrated widths count as a
         little quicker: trying one once costs little, never trying it may cost much."""
-        found = {rows: OPTIMISM * seconds for rows, seconds in self._calibrated.items() if rows > 1}
-        if 1 in self._calibrated:
-            found[1] = self._calibrated[1]
+        found = {rows: s if rows == 1 else OPTIMISM * s for rows, s in self._calibrated.items()}
         for other in sorted(self._buckets, key=lambda b: -abs(b - bucket)):
             if other != bucket:
                 found |= {rows: timing.value for rows, timing in self._buckets[other].items()}
@@ -122,36 +121,16 @@ def _bucket(n_cells: int) -> int:
     return (n_cells >> 8).bit_length()
 
 
-def _interpolated(known: list[tuple[int, float]], max_rows: int) -> list[float]:
+def _interpolated(known: Mapping[int, float], max_rows: int) -> list[float]:
     """Straight lines between known widths; SLOPE per row beyond them."""
-    first_rows, first = known[0]
-    single = first / (1 + SLOPE * (first_rows - 1))
-    curve = [0.0]
-    points = iter(known)
-    left, right = (1, single), next(points, None)
-    for rows in range(1, max_rows + 1):
-        while right is not None and right[0] < rows:
-            left, right = right, next(points, None)
-        if right is None:
-            curve.append(left[1] + SLOPE * single * (rows - left[0]))
-        elif right[0] == rows:
-            curve.append(right[1])
-        else:
-            share = (rows - left[0]) / (right[0] - left[0])
-            curve.append(left[1] + share * (right[1] - left[1]))
-    return curve
+    first, last = min(known), max(known)
+    single_s = known[first] / (1 + SLOPE * (first - 1))
+    widest_s = known[last] + SLOPE * single_s * (max_rows - last)
+    return _lines({0: 0.0, 1: single_s, max_rows: widest_s} | dict(known), max_rows)
 
 
-def _correct(curve: list[float], seen: list[tuple[int, float]]) -> None:
-    """Scale the curve so that it goes through `seen`, with ratios interpolated in between."""
-    ratios = [(rows, seconds / curve[rows]) for rows, seconds in seen if curve[rows] > 0.0]
-    points = iter(ratios[1:])
-    left, right = ratios[0], next(points, None)
-    for rows in range(1, len(curve)):
-        while right is not None and rows >= right[0]:
-            left, right = right, next(points, None)
-        if right is None or rows <= left[0]:
-            curve[rows] *= left[1]
-        else:
-            share = (rows - left[0]) / (right[0] - left[0])
-            curve[rows] *= left[1] + share * (right[1] - left[1])
+def _lines(points: Mapping[int, float], end: int) -> list[float]:
+    """Straight lines between these points from 0 to `end`, level beyond them."""
+    places = sorted(points)
+    values: list[float] = np.interp(range(end + 1), places, [points[place] for place in places]).tolist()
+    return values

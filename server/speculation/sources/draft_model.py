@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from server.cache.prefix import PrefixCache, Reuse, common_prefix
+from server.cache.prefix import PrefixCache, common_prefix
 from server.errors import BackendError
 from server.estimators import Median
 from server.llama.backend import Backend, Batch, Logits
@@ -72,7 +72,11 @@ class DraftModel:
             reuse = self._cache.take(list(tokens), salt=salt)
             if reuse is not None:
                 path = _CachedPath(reuse.seq, list(tokens), len(tokens), reuse.length, sampling, n_dropped)
-                self._begin(path, reuse)
+                if reuse.source != reuse.seq:
+                    self._backend.trim(reuse.seq, 0)
+                    if reuse.length:
+                        self._backend.copy(reuse.source, reuse.seq, 0, reuse.length)
+                self._trim(path, reuse.length)
                 self._paths[session] = path
             return
         start = path.n_committed
@@ -111,13 +115,6 @@ class DraftModel:
         if path is not None:
             self._trim(path, min(path.n_kv, path.n_committed) if keep and not self._failed else 0)
             self._cache.release(path.seq, path.tokens[: path.n_kv])
-
-    def _begin(self, path: _CachedPath, reuse: Reuse) -> None:
-        if reuse.source != reuse.seq:
-            self._backend.trim(reuse.seq, 0)
-            if reuse.length:
-                self._backend.copy(reuse.source, reuse.seq, 0, reuse.length)
-        self._trim(path, reuse.length)
 
     def _trim(self, path: _CachedPath, length: int) -> None:
         path.n_kv = min(path.n_kv, length)

@@ -49,22 +49,18 @@ class LookupPool:
         self.rates = HitRates()  # shared by all who follow these texts
         self._max_tokens = max_tokens
         self._texts: deque[list[int]] = deque()
-        self._n_tokens = 0
+        self.n_tokens = 0
         self._ends: dict[tuple[int, ...], tuple[list[int], int]] = {}  # n-gram: a text, its end there
-
-    @property
-    def n_tokens(self) -> int:
-        return self._n_tokens
 
     def add(self, tokens: Sequence[int]) -> None:
         """Index a finished text: about a microsecond per token."""
         text = list(tokens[-self._max_tokens :])
         if len(text) <= self.ngram:
             return
-        while self._n_tokens + len(text) > self._max_tokens:
+        while self.n_tokens + len(text) > self._max_tokens:
             self._forget(self._texts.popleft())
         self._texts.append(text)
-        self._n_tokens += len(text)
+        self.n_tokens += len(text)
         for end in range(self.ngram, len(text)):
             self._ends[tuple(text[end - self.ngram : end])] = (text, end)
 
@@ -74,7 +70,7 @@ class LookupPool:
         return self._ends.get(tuple(tokens[-self.ngram :]))
 
     def _forget(self, text: list[int]) -> None:
-        self._n_tokens -= len(text)
+        self.n_tokens -= len(text)
         for end in range(self.ngram, len(text)):
             gram = tuple(text[end - self.ngram : end])
             if self._ends.get(gram, (None,))[0] is text:

@@ -10,7 +10,7 @@ import hashlib
 import itertools
 import logging
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -35,16 +35,13 @@ class DrafterRecord:
     join: int
     presence: Presence
     refusal: str | None
-    counts: dict[str, int] = field(default_factory=dict[str, int])
+    counts: Counter[str] = field(default_factory=Counter[str])
     td_s: float = 0.0
     n_assigned: int = 0
     resting: bool = False
     n_missed: int = 0
     window: int = 0
     n_window: int = 0
-
-    def count(self, what: str, n: int = 1) -> None:
-        self.counts[what] = self.counts.get(what, 0) + n
 
 
 class RemoteDrafters:
@@ -94,7 +91,7 @@ class RemoteDrafters:
                 self._answer(message)
 
     def open(self, speculated: Speculated) -> None:
-        """Tell drafters of a session. If this raises, forget() undoes it."""
+        """Tell drafters of a session. If this raises, close() undoes it."""
         self._sessions[speculated.wire_id] = speculated
         self._assign(speculated)
 
@@ -105,25 +102,20 @@ class RemoteDrafters:
             self._bus.send(drafter, message)
 
     def close(self, speculated: Speculated, *, keep: bool) -> None:
-        self.forget(speculated, keep=keep)
+        """Have its drafters close the session, and give their places to others that have none."""
+        self._sessions.pop(speculated.wire_id, None)
+        for drafter in list(speculated.drafters):
+            self._withdraw(speculated, drafter, keep=keep)
         for other in self._sessions.values():
             if not other.drafters:
                 self._assign(other)
-
-    def forget(self, speculated: Speculated, *, keep: bool) -> None:
-        """Have its drafters close the session; no other session is assigned to them yet."""
-        self._sessions.pop(speculated.wire_id, None)
-        for drafter in speculated.drafters:
-            self._bus.send(drafter, Close(self._own.id, speculated.wire_id, keep))
-            self._drafters[drafter].n_assigned -= 1
 
     def count(self, tally: Mapping[str, tuple[int, int]]) -> None:
         """tally: guesses verified and accepted, by source."""
         for source, (drafted, accepted) in tally.items():
             record = self._drafters.get(source)
             if record:
-                record.count("drafted", drafted)
-                record.count("accepted", accepted)
+                record.counts.update(drafted=drafted, accepted=accepted)
 
     def rest(self, resting: bool) -> None:
         """Have the drafters on this machine pause or go on; to pause is to close their sessions."""
@@ -132,17 +124,17 @@ class RemoteDrafters:
                 record.resting = resting
                 said = "pauses: it slows this lead down" if resting else "goes on"
                 logger.info("drafter %s %s", record.presence.id, said)
-                self._release(record.presence.id, record)
+                for speculated in self._sessions.values():
+                    self._withdraw(speculated, record.presence.id, keep=True)
         for speculated in self._sessions.values():
             self._assign(speculated)
 
-    def _release(self, id: str, record: DrafterRecord) -> None:
-        """Close the drafter's sessions, with their KV cache kept."""
-        for speculated in self._sessions.values():
-            if id in speculated.drafters:
-                speculated.drafters.remove(id)
-                self._bus.send(id, Close(self._own.id, speculated.wire_id, keep=True))
-        record.n_assigned = 0
+    def _withdraw(self, speculated: Speculated, drafter: str, *, keep: bool) -> None:
+        """Have this drafter close the session if it has it."""
+        if drafter in speculated.drafters:
+            speculated.drafters.remove(drafter)
+            self._bus.send(drafter, Close(self._own.id, speculated.wire_id, keep))
+            self._drafters[drafter].n_assigned -= 1
 
     @property
     def neighbours(self) -> list[DrafterRecord]:
@@ -164,7 +156,7 @@ class RemoteDrafters:
         return judged, right
 
     def idle(self) -> bool:
-        return not self._sessions and all(record.n_assigned == 0 for record in self._drafters.values())
+        return not self._sessions and not self.drafting
 
     # -- what others may know ----------------------------------------
 
@@ -247,12 +239,12 @@ class RemoteDrafters:
     def _graft(self, draft: Draft, record: DrafterRecord) -> None:
         speculated = self._sessions.get(draft.session)
         if speculated is None or draft.drafter not in speculated.drafters:
-            record.count("stale")
+            record.counts["stale"] += 1
         elif draft.tokens and not 0 <= min(draft.tokens) <= max(draft.tokens) < self._own.vocabulary.size:
-            record.count("invalid")
+            record.counts["invalid"] += 1
         else:
             outcome = speculated.tree.graft(draft)
-            record.count(outcome)
+            record.counts[outcome] += 1
             record.td_s = draft.td_us / 1e6
             if outcome == "stale":
                 record.n_missed += _is_missed(speculated, draft.drafter)

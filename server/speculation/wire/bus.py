@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from server.speculation.wire.messages import Message
 from server.speculation.wire.presence import Presence
+
+
+@dataclass(slots=True)
+class BusCounters:
+    """Messages, never reset. dropped: could not be sent (bus down, too much queued, too large, peer unknown);
+    undecodable: arrived, but not as a message of this version within its bounds."""
+
+    sent: int = 0
+    received: int = 0
+    dropped: int = 0
+    undecodable: int = 0
 
 
 class Listener(Protocol):

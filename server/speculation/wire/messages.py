@@ -13,6 +13,7 @@ import sys
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, TypeAlias
 
 from server.sampling.params import SamplingParams
@@ -129,8 +130,9 @@ def chain_next(chain: int, token: int) -> int:
 
 def encode(message: Message) -> bytes:
     """The bytes of a message."""
-    tag, body = _ENCODERS[type(message)](message)
-    return _HEAD.pack(REFUSE_VERSION if tag == _REFUSE else VERSION, tag) + body
+    tag = _TAGS[type(message)]
+    version = REFUSE_VERSION if tag == _REFUSE else VERSION
+    return _HEAD.pack(version, tag) + _LAYOUTS[tag].pack(message)
 
 
 def decode(data: bytes) -> Message:
@@ -140,9 +142,9 @@ def decode(data: bytes) -> Message:
         version, tag = reader.unpack(_HEAD)
         if version != (REFUSE_VERSION if tag == _REFUSE else VERSION):
             raise WireError(f"wire version {version}, this is {VERSION}")
-        if tag not in _DECODERS:
+        if tag not in _LAYOUTS:
             raise WireError(f"unknown message tag {tag}")
-        message = _DECODERS[tag](reader)
+        message = _LAYOUTS[tag].read(reader)
     except UnicodeDecodeError as error:
         raise WireError("text is not UTF-8") from error
     reader.finish()
@@ -151,12 +153,6 @@ def decode(data: bytes) -> Message:
 
 _HEAD = struct.Struct("<BB")
 _LENGTH = struct.Struct("<I")
-_OPEN = struct.Struct("<QQIIdiddQ")  # session chain max_ahead n_dropped | temperature top_k top_p min_p seed
-_COMMIT = struct.Struct("<QIQ")  # session base chain
-_CLOSE = struct.Struct("<Q?")  # session keep
-_DRAFT = struct.Struct("<QIQI")  # session base chain td_us
-_WANT = struct.Struct("<QI")  # session n_known
-_REFUSE = 4
 
 
 class _Reader:
@@ -170,19 +166,22 @@ class _Reader:
         return layout.unpack(self._take(layout.size))
 
     def text(self) -> str:
-        text = self.blob(MAX_TEXT).decode()
+        text = self._take(self._length(MAX_TEXT)).decode()
         if not text.isprintable():
             raise WireError("text that would garble a log")
         return text
 
-    def blob(self, bound: int) -> bytes:
-        return self._take(self._length(bound))
+    def confidences(self) -> bytes:
+        return self._take(self._length(MAX_NODES))
 
-    def ints(self, bound: int) -> tuple[int, ...]:
+    def tokens(self, bound: int = MAX_TOKENS) -> tuple[int, ...]:
         values = array("i", self._take(4 * self._length(bound)))
         if sys.byteorder == "big":
             values.byteswap()
         return tuple(values)
+
+    def nodes(self) -> tuple[int, ...]:
+        return self.tokens(MAX_NODES)
 
     def finish(self) -> None:
         if self._at != len(self._data):
@@ -202,98 +201,73 @@ class _Reader:
         return piece
 
 
-def _blob(data: bytes) -> bytes:
-    return _LENGTH.pack(len(data)) + data
+class _Layout:
+    """The fields of a message: numbers, by name, as `packed` says, then lists and strings."""
+
+    def __init__(
+        self, make: Callable[..., Message], packed: str, names: str, **lists: Callable[[_Reader], Any]
+    ) -> None:
+        self._make, self._packed, self._lists = make, struct.Struct(packed), lists
+        self._get = [attrgetter(name) for name in names.split()]
+        self._names = [name.rpartition(".")[2] for name in names.split()]
+
+    def pack(self, message: Message) -> bytes:
+        numbers = self._packed.pack(*[get(message) for get in self._get])
+        return numbers + b"".join(_list(getattr(message, name)) for name in self._lists)
+
+    def read(self, reader: _Reader) -> Message:
+        numbers = dict(zip(self._names, reader.unpack(self._packed), strict=True))
+        return self._make(**numbers, **{name: read(reader) for name, read in self._lists.items()})
 
 
-def _text(text: str) -> bytes:
-    return _blob(text.encode())
-
-
-def _ints(values: Sequence[int]) -> bytes:
-    packed = array("i", values)
+def _list(value: str | bytes | Sequence[int]) -> bytes:
+    if isinstance(value, str):
+        value = value.encode()
+    if isinstance(value, bytes):
+        return _LENGTH.pack(len(value)) + value
+    packed = array("i", value)
     if sys.byteorder == "big":
         packed.byteswap()
-    return _LENGTH.pack(len(values)) + packed.tobytes()
+    return _LENGTH.pack(len(value)) + packed.tobytes()
 
 
-def _encode_open(m: Open) -> tuple[int, bytes]:
-    s = m.sampling
-    head = (m.session, m.chain, m.max_ahead, m.n_dropped)
-    packed = _OPEN.pack(*head, s.temperature, s.top_k, s.top_p, s.min_p, s.seed)
-    return 1, packed + _text(m.lead) + _ints(m.tokens) + _text(m.salt)
+def _open(temperature: float, top_k: int, top_p: float, min_p: float, seed: int, **fields: Any) -> Open:
+    return Open(sampling=SamplingParams(temperature, top_k, top_p, min_p, seed), **fields)
 
 
-def _decode_open(r: _Reader) -> Open:
-    session, chain, max_ahead, n_dropped, *sampling = r.unpack(_OPEN)
-    lead, tokens = r.text(), r.ints(MAX_TOKENS)
-    return Open(lead, session, chain, max_ahead, SamplingParams(*sampling), tokens, r.text(), n_dropped)
-
-
-def _encode_commit(m: Commit) -> tuple[int, bytes]:
-    return 2, _COMMIT.pack(m.session, m.base, m.chain) + _ints(m.tokens)
-
-
-def _decode_commit(r: _Reader) -> Commit:
-    session, base, chain = r.unpack(_COMMIT)
-    return Commit(session, base, chain, r.ints(MAX_TOKENS))
-
-
-def _encode_close(m: Close) -> tuple[int, bytes]:
-    return 3, _CLOSE.pack(m.session, m.keep) + _text(m.lead)
-
-
-def _decode_close(r: _Reader) -> Close:
-    session, keep = r.unpack(_CLOSE)
-    return Close(r.text(), session, keep)
-
-
-def _encode_refuse(m: Refuse) -> tuple[int, bytes]:
-    return _REFUSE, _text(m.lead) + _text(m.reason)
-
-
-def _decode_refuse(r: _Reader) -> Refuse:
-    return Refuse(r.text(), r.text())
-
-
-def _encode_draft(m: Draft) -> tuple[int, bytes]:
-    head = _DRAFT.pack(m.session, m.base, m.chain, m.td_us)
-    return 5, head + _text(m.drafter) + _ints(m.parents) + _ints(m.tokens) + _blob(m.confidences)
-
-
-def _decode_draft(r: _Reader) -> Draft:
-    session, base, chain, td_us = r.unpack(_DRAFT)
-    drafter, parents, tokens = r.text(), r.ints(MAX_NODES), r.ints(MAX_NODES)
-    confidences = r.blob(MAX_NODES)
-    if not len(parents) == len(tokens) == len(confidences):
+def _draft(**fields: Any) -> Draft:
+    draft = Draft(**fields)
+    if not len(draft.parents) == len(draft.tokens) == len(draft.confidences):
         raise WireError("parents, tokens and confidences differ in length")
-    if any(not ROOT <= parent < i for i, parent in enumerate(parents)):
+    if any(not ROOT <= parent < i for i, parent in enumerate(draft.parents)):
         raise WireError("a parent does not come before its child")
-    return Draft(drafter, session, base, chain, td_us, parents, tokens, confidences)
+    return draft
 
 
-def _encode_want(m: Want) -> tuple[int, bytes]:
-    return 6, _WANT.pack(m.session, m.n_known) + _text(m.drafter)
-
-
-def _decode_want(r: _Reader) -> Want:
-    session, n_known = r.unpack(_WANT)
-    return Want(r.text(), session, n_known)
-
-
-_ENCODERS: dict[type, Callable[[Any], tuple[int, bytes]]] = {
-    Open: _encode_open,
-    Commit: _encode_commit,
-    Close: _encode_close,
-    Refuse: _encode_refuse,
-    Draft: _encode_draft,
-    Want: _encode_want,
-}
-_DECODERS: dict[int, Callable[[_Reader], Message]] = {
-    1: _decode_open,
-    2: _decode_commit,
-    3: _decode_close,
-    _REFUSE: _decode_refuse,
-    5: _decode_draft,
-    6: _decode_want,
+_SAMPLING = "sampling.temperature sampling.top_k sampling.top_p sampling.min_p sampling.seed"
+_REFUSE = 4
+_TAGS = {Open: 1, Commit: 2, Close: 3, Refuse: _REFUSE, Draft: 5, Want: 6}
+_TEXT, _TOKENS, _NODES = _Reader.text, _Reader.tokens, _Reader.nodes
+_LAYOUTS = {
+    1: _Layout(
+        _open,
+        "<QQIIdiddQ",
+        f"session chain max_ahead n_dropped {_SAMPLING}",
+        lead=_TEXT,
+        tokens=_TOKENS,
+        salt=_TEXT,
+    ),
+    2: _Layout(Commit, "<QIQ", "session base chain", tokens=_TOKENS),
+    3: _Layout(Close, "<Q?", "session keep", lead=_TEXT),
+    _REFUSE: _Layout(Refuse, "<", "", lead=_TEXT, reason=_TEXT),
+    5: _Layout(
+        _draft,
+        "<QIQI",
+        "session base chain td_us",
+        drafter=_TEXT,
+        parents=_NODES,
+        tokens=_NODES,
+        confidences=_Reader.confidences,
+    ),
+    6: _Layout(Want, "<QI", "session n_known", drafter=_TEXT),
 }

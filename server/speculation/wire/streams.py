@@ -19,14 +19,13 @@ import logging
 import struct
 import threading
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
 from queue import SimpleQueue
-from typing import cast
+from typing import TypeVar, cast
 
 from redis.exceptions import RedisError
 
-from server.speculation.wire.bus import Listener
-from server.speculation.wire.bus_counters import BusCounters
+from server.speculation.wire.bus import BusCounters, Listener
 from server.speculation.wire.messages import Message, WireError, decode, encode
 from server.speculation.wire.presence import Presence, Role
 from server.speculation.wire.redis_client import StreamEntry, connect, place_of
@@ -46,6 +45,8 @@ CLOSE_S = 0.4  # close() waits no longer than this for the threads
 
 logger = logging.getLogger("duo.bus")
 
+T = TypeVar("T")
+
 _MESSAGE = b"m"
 _WAKE = b"w"  # an entry that says nothing
 _START = b"0-0"
@@ -53,23 +54,6 @@ _START = b"0-0"
 
 class _InboxLostError(RedisError):
     """Our inbox is not there any more: the server was emptied, or this process was stopped for long."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Names:
-    """Every key of one pool. A member's name is its role and id."""
-
-    pool: str
-
-    @property
-    def members(self) -> str:
-        return f"duo:{{{self.pool}}}:members"
-
-    def card(self, member: str) -> str:
-        return f"duo:{{{self.pool}}}:member:{member}"
-
-    def inbox(self, member: str) -> str:
-        return f"duo:{{{self.pool}}}:{member}"
 
 
 class RedisBus:
@@ -83,15 +67,20 @@ class RedisBus:
         self.counters = BusCounters()
         self._client = connect(url)
         self._place = place_of(url)
-        self._names = _Names(pool)
+        self._prefix = f"duo:{{{pool}}}:"
         self._me = member_name(presence.role, presence.id)
+        self._inbox = self._prefix + self._me
         self._their_role: Role = "drafter" if presence.role == "lead" else "lead"
         self._card = write_card(presence)
         self._queue: SimpleQueue[tuple[str, Message] | None] = SimpleQueue()
         self._count_lock = threading.Lock()
         self._closing = threading.Event()
         self._threads: list[threading.Thread] = []
-        self._link = _Link(self._their_role)
+        self._up = False  # the rest is for the reader's thread only
+        self._outage = False  # already reported
+        self._last = _START  # entry read last
+        self._peers: tuple[Presence, ...] = ()  # as last told to the listener
+        self._roster = Roster(self._their_role)
 
     def start(self, listener: Listener) -> None:
         """Announce this process and begin to read its inbox, in the background. Once per bus."""
@@ -102,7 +91,7 @@ class RedisBus:
 
     def send(self, to: str, message: Message) -> None:
         """Queue a message; see Bus. Encoding, too, is left to the writer."""
-        if not self._link.up or self._queue.qsize() >= MAX_QUEUED:
+        if not self._up or self._queue.qsize() >= MAX_QUEUED:
             self._drop(1)
         else:
             self._queue.put((to, message))
@@ -126,7 +115,7 @@ class RedisBus:
     # -- the reader's thread
 
     def _read(self, listener: Listener) -> None:
-        link, (pause, longest) = self._link, BACKOFF_S
+        pause, longest = BACKOFF_S
         while not self._closing.is_set():
             try:
                 self._announce()
@@ -135,10 +124,10 @@ class RedisBus:
             except Exception as error:  # whatever broke the link, the answer is the same
                 if self._closing.is_set():
                     return
-                link.up = False
+                self._up = False
                 self._tell_peers(listener, ())
-                if not link.outage:
-                    link.outage = True
+                if not self._outage:
+                    self._outage = True
                     logger.warning("lost the Redis server at %s (%s); trying again", self._place, error)
                 self._closing.wait(pause)
                 pause = min(2 * pause, longest)
@@ -146,16 +135,16 @@ class RedisBus:
 
     def _announce(self) -> None:
         """Make (or keep) our inbox, and choose where to read on."""
-        inbox, link = self._names.inbox(self._me), self._link
+        inbox = self._inbox
         with self._client.pipeline(transaction=True) as pipe:
             pipe.execute_command("XADD", inbox, "MAXLEN", "~", INBOX_LENGTH, "*", _WAKE, b"")
             pipe.pexpire(inbox, INBOX_TTL_MS)
             hello = cast(bytes, pipe.execute()[0])
-        if _order(hello) < _order(link.last):
-            link.last = _START  # another server, whose clock is behind: all that is there is new
-        link.up = True
-        if link.outage:
-            link.outage = False
+        if _order(hello) < _order(self._last):
+            self._last = _START  # another server, whose clock is behind: all that is there is new
+        self._up = True
+        if self._outage:
+            self._outage = False
             logger.warning("the Redis server at %s is back", self._place)
 
     def _follow(self, listener: Listener) -> None:
@@ -169,15 +158,14 @@ class RedisBus:
             self._receive(listener, block_ms)
 
     def _receive(self, listener: Listener, block_ms: int) -> None:
-        inbox, link = self._names.inbox(self._me), self._link
         found = cast(
             list[StreamEntry],
             self._client.execute_command(
-                "XREAD", "COUNT", READ_COUNT, "BLOCK", block_ms, "STREAMS", inbox, link.last
+                "XREAD", "COUNT", READ_COUNT, "BLOCK", block_ms, "STREAMS", self._inbox, self._last
             ),
         )
         for entry, fields in found:
-            link.last = entry
+            self._last = entry
             if fields[0] == _WAKE:
                 continue
             message = _open(fields)
@@ -185,10 +173,7 @@ class RedisBus:
                 self.counters.undecodable += 1
                 continue
             self.counters.received += 1
-            try:
-                listener.received(message)
-            except Exception:  # a listener must not raise; if one does, its bug may not cut the link
-                logger.exception("a bus listener failed on %s", type(message).__name__)
+            _tell(listener.received, message)
 
     def _beat(self) -> tuple[Presence, ...]:
         """Renew our keys, trim what was read, and return who is here. Raises _InboxLostError.
@@ -196,16 +181,15 @@ class RedisBus:
         Reads at most MAX_MEMBERS names. A set with more is emptied: its members are in it again after a
         beat, and those that are known stay so by their cards.
         """
-        names, roster = self._names, self._link.roster
-        inbox = names.inbox(self._me)
+        inbox, members, roster = self._inbox, self._prefix + "members", self._roster
         with self._client.pipeline(transaction=True) as pipe:
             pipe.pexpire(inbox, INBOX_TTL_MS)
-            pipe.execute_command("XTRIM", inbox, "MINID", _after(self._link.last))
-            pipe.set(names.card(self._me), self._card, px=PRESENCE_TTL_MS)
-            pipe.sadd(names.members, self._me)
-            pipe.pexpire(names.members, MEMBERS_TTL_MS)
-            pipe.scard(names.members)
-            pipe.srandmember(names.members, MAX_MEMBERS)
+            pipe.execute_command("XTRIM", inbox, "MINID", _after(self._last))
+            pipe.set(self._card_of(self._me), self._card, px=PRESENCE_TTL_MS)
+            pipe.sadd(members, self._me)
+            pipe.pexpire(members, MEMBERS_TTL_MS)
+            pipe.scard(members)
+            pipe.srandmember(members, MAX_MEMBERS)
             alive, *_, n_listed, listed = pipe.execute()
         if not alive:
             raise _InboxLostError("its inbox is gone")
@@ -213,10 +197,13 @@ class RedisBus:
         cards = self._read_cards([*roster.names, *new])
         gone = [name for name, card in cards.items() if card is None]
         if n_listed > MAX_MEMBERS:
-            self._client.unlink(names.members)
+            self._client.unlink(members)
         elif gone:
-            self._client.srem(names.members, *gone)  # one that is not gone adds itself again in a beat
+            self._client.srem(members, *gone)  # one that is not gone adds itself again in a beat
         return roster.update(cards)
+
+    def _card_of(self, member: str) -> str:
+        return f"{self._prefix}member:{member}"
 
     def _read_cards(self, members: list[str]) -> dict[str, bytes | None]:
         """What these say of themselves, at most a byte more than a card may have; None: nothing."""
@@ -224,27 +211,23 @@ class RedisBus:
             return {}
         with self._client.pipeline(transaction=False) as pipe:
             for member in members:
-                pipe.getrange(self._names.card(member), 0, MAX_CARD_BYTES)
+                pipe.getrange(self._card_of(member), 0, MAX_CARD_BYTES)
             replies = pipe.execute(raise_on_error=False)
         return {m: r if isinstance(r, bytes) and r else None for m, r in zip(members, replies, strict=True)}
 
     def _tell_peers(self, listener: Listener, peers: tuple[Presence, ...]) -> None:
-        if peers == self._link.peers:
+        if peers == self._peers:
             return
-        self._link.peers = peers
-        try:
-            listener.peers(peers)
-        except Exception:
-            logger.exception("a bus listener failed on a change of peers")
+        self._peers = peers
+        _tell(listener.peers, peers)
 
     def _leave(self) -> None:
-        if not self._link.up:
+        if not self._up:
             return
-        names = self._names
         try:
             with self._client.pipeline(transaction=True) as pipe:
-                pipe.delete(names.card(self._me), names.inbox(self._me))
-                pipe.srem(names.members, self._me)
+                pipe.delete(self._card_of(self._me), self._inbox)
+                pipe.srem(self._prefix + "members", self._me)
                 pipe.execute()
         except (RedisError, OSError):
             logger.debug("could not take our keys away; they expire by themselves")
@@ -279,7 +262,7 @@ class RedisBus:
 
     def _flush(self, batch: list[tuple[str, bytes]]) -> None:
         """Send in one round trip; what fails is counted and forgotten."""
-        if not batch or not self._link.up:
+        if not batch or not self._up:
             return self._drop(len(batch))
         try:
             with self._client.pipeline(transaction=False) as pipe:
@@ -294,12 +277,11 @@ class RedisBus:
         return self._drop(len(results) - arrived)
 
     def _append(self, member: str, field: bytes, data: bytes) -> tuple[str | bytes | int, ...]:
-        inbox = self._names.inbox(member)
-        return ("XADD", inbox, "NOMKSTREAM", "MAXLEN", "~", INBOX_LENGTH, "*", field, data)
+        return ("XADD", self._prefix + member, "NOMKSTREAM", "MAXLEN", "~", INBOX_LENGTH, "*", field, data)
 
     def _wake_reader(self) -> None:
         """A reader in the middle of a blocking read must see that we close."""
-        if not self._link.up:
+        if not self._up:
             return
         try:
             self._client.execute_command(*self._append(self._me, _WAKE, b""))
@@ -311,15 +293,12 @@ class RedisBus:
             self.counters.dropped += count
 
 
-class _Link:
-    """Where the reader stands. Only `up` is read by other threads."""
-
-    def __init__(self, their_role: Role) -> None:
-        self.up = False
-        self.outage = False  # already reported
-        self.last = _START  # entry read last
-        self.peers: tuple[Presence, ...] = ()  # as last told to the listener
-        self.roster = Roster(their_role)
+def _tell(listener: Callable[[T], None], what: T) -> None:
+    """A listener must not raise; if one does, its bug may not cut the link."""
+    try:
+        listener(what)
+    except Exception:
+        logger.exception("a bus listener failed on %s", type(what).__name__)
 
 
 def _open(fields: list[bytes]) -> Message | None:

@@ -31,11 +31,8 @@ class FakeHub:
 @contextmanager
 def hugging_face(files: Mapping[str, bytes], token: str | None = None) -> Generator[FakeHub]:
     """On a free port, until the end of the block."""
-    import huggingface_hub
-
     with _Server(("127.0.0.1", 0), _Handler) as server:
         hub = FakeHub(f"http://127.0.0.1:{server.server_port}", files, token)
-        server.daemon_threads = False  # at the end of the block, its threads have closed their sockets
         server.hub = hub  # pyright: ignore[reportAttributeAccessIssue] - for the handler
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()

@@ -114,6 +114,7 @@ def test_a_session_that_cannot_be_opened_leaves_nothing_behind():
     drafter = scene.add()
     with pytest.raises(OverflowError):  # the memory's bus raises where a message cannot be encoded
         scene.open(1, (1, 2, 1 << 40))
+    scene.speculator.close(1, keep=False)  # as the engine does
     assert scene.speculator.idle()
     scene.open(2)
     assert len(drafter.opened()) == 1
