@@ -12,13 +12,13 @@ from server.grammar.syntax import (
     ROOT,
     Budget,
     Chars,
-    Choice,
+    Ends,
     Node,
     Ref,
     Repeat,
-    Series,
     Token,
     choice,
+    ends,
     normalised,
     series,
     walk,
@@ -65,22 +65,15 @@ def _invalid(message: str) -> InvalidRequestError:
 def _productive(rules: dict[str, Node], budget: Budget) -> set[str]:
     """The rules that match at least one text."""
 
-    def ends(node: Node) -> bool:
+    def leaf(node: Node) -> Ends:
         budget.spend()
-        match node:
-            case Ref(name):
-                return name in known
-            case Series(parts):
-                return all(map(ends, parts))
-            case Choice(options):
-                return any(map(ends, options))
-            case Repeat(inner, least):
-                return least == 0 or ends(inner)
-            case _:
-                return True
+        return 0, 0, not isinstance(node, Ref) or node.name in known
+
+    def ends_at_all(node: Node) -> bool:
+        return ends(node, leaf, lambda last, first: None)[2]
 
     known: set[str] = set()
-    while found := {name for name, node in rules.items() if name not in known and ends(node)}:
+    while found := {name for name, node in rules.items() if name not in known and ends_at_all(node)}:
         known |= found
     return known
 
