@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import Any, Literal, TypeAlias, TypeGuard, cast
 from urllib.parse import quote
@@ -46,22 +46,17 @@ _REFERENCES = ("Pointer", "Resource", "circular")
 _PATTERNS = ("regex", "regexes")
 
 
-def subschemas(schema: Schema) -> Iterator[tuple[Path, Schema]]:
+def subschemas(schema: Schema) -> list[tuple[Path, Schema]]:
     """The schemas directly within this one, and the steps that lead to each."""
+    found: list[tuple[Path, Any]] = []
     for keyword, value in schema.items():
         if keyword in _NAMED and isinstance(value, dict):
-            for name, inner in cast(dict[str, Any], value).items():
-                yield from _one((keyword, name), inner)
+            found += [((keyword, name), inner) for name, inner in cast(Schema, value).items()]
         elif keyword in _LISTED and isinstance(value, list):
-            for i, inner in enumerate(cast(list[Any], value)):
-                yield from _one((keyword, i), inner)
+            found += [((keyword, i), inner) for i, inner in enumerate(cast(list[Any], value))]
         elif keyword in _SINGLE:
-            yield from _one((keyword,), value)
-
-
-def _one(steps: Path, value: Any) -> Iterator[tuple[Path, Schema]]:
-    if isinstance(value, dict):
-        yield steps, cast(Schema, value)
+            found.append(((keyword,), value))
+    return [(steps, inner) for steps, inner in found if isinstance(inner, dict)]
 
 
 def written(schema: Schema, param: str) -> str:
@@ -197,23 +192,16 @@ def _pointer(path: Path) -> str:
 
 
 def _moved(schema: Schema) -> Schema:
-    """The same, with references to its own parts by pointers made to hold where _part() puts it."""
-    moved = {key: _copied(value) if key in (*_NAMED, *_LISTED) else value for key, value in schema.items()}
-    target = moved.get("$ref")
-    if isinstance(target, str) and (target == "#" or target.startswith("#/")):
-        moved["$ref"] = f"#{_pointer(_HOME)}{target[1:]}"
-    for (keyword, *place), inner in subschemas(schema):
-        if place:
-            moved[str(keyword)][place[0]] = _moved(inner)
-        else:
-            moved[str(keyword)] = _moved(inner)
+    """A copy, with references to its own parts by pointers made to hold where _part() puts it."""
+    moved: Schema = json.loads(json.dumps(schema))
+    todo = [cast(dict[str, Any], moved)]
+    while todo:
+        one = todo.pop()
+        target = one.get("$ref")
+        if isinstance(target, str) and (target == "#" or target.startswith("#/")):
+            one["$ref"] = f"#{_pointer(_HOME)}{target[1:]}"
+        todo += [cast(dict[str, Any], inner) for _, inner in subschemas(one)]
     return moved
-
-
-def _copied(value: Any) -> Any:
-    if isinstance(value, dict):
-        return dict(cast(dict[str, Any], value))
-    return list(cast(list[Any], value)) if isinstance(value, list) else value
 
 
 def _keyword(fault: str, schema: Schema) -> str | None:

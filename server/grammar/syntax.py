@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import reduce
-from operator import or_
 from typing import TypeAlias
 
 from server.errors import InvalidRequestError
@@ -149,8 +147,8 @@ def ends(node: Node, leaf: Callable[[Node], Ends], link: Callable[[int, int], ob
                 first, last, nullable = _united(one for _, one in each)
                 for option, (_, tail, _) in each if most != 1 else ():
                     alone = least <= 1 and most is None and _is_run(option)
-                    others = (head for other, (head, _, _) in each if other is not option)
-                    link(tail, reduce(or_, others, 0) if alone else first)
+                    others = _united(one for other, one in each if other is not option)
+                    link(tail, others[0] if alone else first)
                 return first, last, nullable or least == 0
             case _:
                 return leaf(node)
@@ -159,8 +157,10 @@ def ends(node: Node, leaf: Callable[[Node], Ends], link: Callable[[int, int], ob
 
 
 def _united(options: Iterable[Ends]) -> Ends:
-    firsts, lasts, nullable = zip(*options, strict=True)
-    return reduce(or_, firsts), reduce(or_, lasts), any(nullable)
+    first, last, nullable = 0, 0, False
+    for head, tail, skippable in options:
+        first, last, nullable = first | head, last | tail, nullable or skippable
+    return first, last, nullable
 
 
 def _is_run(node: Node) -> bool:
