@@ -21,7 +21,6 @@ Start: TypeAlias = Callable[[], Constraint]
 Kind: TypeAlias = Literal["gbnf", "schema", "lark"]
 
 KEPT_BYTES = 256 << 20  # by CompiledGrammar.n_bytes: hundreds of usual schemas, or nine with 128 tools each
-_OBJECT = '{"type": "object"}'
 
 
 class Compiler:
@@ -45,7 +44,7 @@ class Compiler:
 
     def json_object(self, param: str = "response_format") -> Start:
         """Any JSON object."""
-        return self._compiled("schema", _OBJECT, param)
+        return self.json_schema({"type": "object"}, param)
 
     def lark(self, text: str, param: str, schemas: Sequence[tuple[str, Schema]] = ()) -> Start:
         """Rules in llguidance's dialect of Lark, without its options; they begin with `start`. schemas: those

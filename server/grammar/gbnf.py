@@ -66,12 +66,15 @@ def _invalid(message: str) -> InvalidRequestError:
 def _productive(rules: dict[str, Node], budget: Budget) -> set[str]:
     """The rules that match at least one text."""
 
-    def leaf(node: Node) -> Ends:
+    def leaf(node: Node) -> Ends:  # any text stands for the empty one
         budget.spend()
         return 0, 0, not isinstance(node, Ref) or node.name in known
 
+    def matches(node: Node) -> bool:
+        return ends(node, leaf, lambda last, first: None)[2]
+
     known: set[str] = set()
-    while found := {name for name, node in rules.items() if name not in known and ends(node, leaf, max)[2]}:
+    while found := {name for name, node in rules.items() if name not in known and matches(node)}:
         known |= found
     return known
 
