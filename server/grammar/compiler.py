@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from server.errors import InvalidRequestError
-from server.grammar.json_schema import Schema, written
+from server.grammar.json_schema import Allowance, Schema
 from server.llama.backend import Vocabulary
 from server.sampling.constraint import Constraint
 
@@ -40,7 +40,7 @@ class Compiler:
 
     def json_schema(self, schema: Schema, param: str = "json_schema") -> Start:
         """JSON that a schema describes."""
-        return self._compiled("schema", written(schema, param), param)
+        return self._compiled("schema", Allowance().written(schema, param), param)
 
     def json_object(self, param: str = "response_format") -> Start:
         """Any JSON object."""
@@ -53,7 +53,7 @@ class Compiler:
             return self._compiled("lark", text, param)
         except InvalidRequestError:
             for place, schema in schemas:
-                self._compile("schema", written(schema, place), place)
+                self._compile("schema", Allowance().written(schema, place), place)
             raise
 
     def _compiled(self, kind: Kind, text: str, param: str) -> Start:

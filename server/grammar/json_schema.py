@@ -59,12 +59,6 @@ def subschemas(schema: Schema) -> list[tuple[Path, Schema]]:
     return [(steps, inner) for steps, inner in found if isinstance(inner, dict)]
 
 
-def written(schema: Schema, param: str) -> str:
-    """As JSON. Raises InvalidRequestError for what would take a compiler too long, too much memory, or its
-    stack. param: the schema's place in the request."""
-    return Allowance().written(schema, param)
-
-
 class Allowance:
     """What the schemas of one request may have together."""
 
@@ -73,7 +67,8 @@ class Allowance:
         self._n_states = 0
 
     def written(self, schema: Schema, param: str) -> str:
-        """As written()."""
+        """As JSON. Raises InvalidRequestError for what would take a compiler too much time, memory or stack.
+        param: the schema's place in the request."""
         if depth(schema) > MAX_DEPTH:
             raise misfit(param, (), f"a schema must not be nested more than {MAX_DEPTH} levels deep")
         text = json.dumps(schema)
