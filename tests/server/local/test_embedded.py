@@ -24,7 +24,7 @@ from server.local.embedded import PREFIX, EmbeddedServer, find_binary, remove_or
 
 pytestmark = pytest.mark.redis
 
-REPOSITORY = Path(__file__).parents[2]
+REPOSITORY = Path(__file__).parents[3]
 OWNER = """
 import sys, threading
 from pathlib import Path
