@@ -45,22 +45,19 @@ def prepared(settings: S) -> S:
     if settings.chat_template_file is not None:
         if settings.chat_template is not None:
             raise StartupError("--chat-template and --chat-template-file both name one: give one of them")
-        text = _read(settings.chat_template_file)
+        template = settings.chat_template_file
+        try:
+            text = template.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            why = f"--chat-template-file: {template} cannot be read as text ({error})"
+            raise StartupError(why) from error
         changes |= {"chat_template": text, "chat_template_file": None}
     return settings.model_copy(update=changes)
 
 
-def _read(template: Path) -> str:
-    try:
-        return template.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise StartupError(f"--chat-template-file: {template} cannot be read as text ({error})") from error
-
-
 def load_target(settings: LeadSettings, n_threads: int) -> LlamaBackend:
     """The target model with room for all slots. Raises StartupError."""
-    if settings.stable_width > settings.batch_size:
-        width = settings.stable_width
+    if (width := settings.stable_width) > settings.batch_size:
         raise StartupError(f"--stable-width {width} needs at least --batch-size {width}")
     path, most = settings.model, settings.parallel
     return LlamaBackend(

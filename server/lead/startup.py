@@ -210,6 +210,6 @@ def _engine_maker(
 def _announce(site: Site, door: Door) -> None:
     host, port = site.listener.getsockname()[:2]
     scheme = "http" if door.tls is None else "https"
-    url = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+    url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
     logger.info("  page     %s", url)
     logger.info("  API      %s/v1", url)

@@ -130,11 +130,9 @@ class EmbeddedServer(ExitStack):
             time.sleep(0.002)
 
     def _last_words(self) -> str:
-        try:
-            lines = (self._directory / _LOG).read_text(errors="replace").splitlines()
-        except OSError:
-            lines = []
-        return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
+        with suppress(OSError, IndexError):
+            return (self._directory / _LOG).read_text(errors="replace").strip().splitlines()[-1].strip()
+        return "it said nothing"
 
 
 def remove_orphans(root: Path) -> int:

@@ -200,12 +200,8 @@ def probe(settings: ProbeSettings) -> int:
         title = f"{backend.description}, {n_threads} thread{'s' if n_threads > 1 else ''}"
     keep("probe", of_model(options), result.as_json())  # for the /health of a lead with these options
     if settings.json_output:
-        about = {"model": str(settings.model), "threads": n_threads, "gpu_layers": settings.gpu_layers}
-        about |= {
-            "flash_attn": settings.flash_attn,
-            "cache_type_k": settings.cache_type_k,
-            "cache_type_v": settings.cache_type_v,
-        }
+        shown = settings.model_dump(include={"gpu_layers", "flash_attn", "cache_type_k", "cache_type_v"})
+        about = {"model": str(settings.model), "threads": n_threads, **shown}
         print(json.dumps({**about, **result.as_json()}, indent=2))
     else:
         console = Console()
