@@ -55,10 +55,9 @@ def lex(rules: Rules, budget: Budget) -> Lexed:
     known: dict[Lexeme, Automaton] = {}
     while True:
         cut = _Cutter(rules, sizes, apart, budget).cut()
-        for lexeme in lexemes(cut):
-            if lexeme not in known:
-                known[lexeme] = automaton(lexeme.node, rules, budget)
-        automata = {lexeme: known[lexeme] for lexeme in lexemes(cut)}
+        found = lexemes(cut)
+        known |= {one: automaton(one.node, rules, budget) for one in found if one not in known}
+        automata = {one: known[one] for one in found}
         greedy = _greedy(cut, automata, budget)
         if not greedy:
             return Lexed(cut, automata)
@@ -68,14 +67,11 @@ def lex(rules: Rules, budget: Budget) -> Lexed:
 def _greedy(cut: Rules, automata: dict[Lexeme, Automaton], budget: Budget) -> set[Lexeme]:
     """The lexemes that would take what belongs to the next one."""
     follow = follows(cut, automata, budget)
-    found: set[Lexeme] = set()
-    for long, its_automaton in automata.items():
-        for short, other in automata.items():
-            budget.spend()
-            if follow[short] and swallows(its_automaton, other, follow[short], budget):
-                found.add(long)
-                break
-    return found
+    return {
+        lexeme
+        for lexeme, long in automata.items()
+        if any(swallows(long, short, follow[other], budget) for other, short in automata.items())
+    }
 
 
 Size: TypeAlias = tuple[int, int]

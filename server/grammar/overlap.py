@@ -86,7 +86,8 @@ def automaton(node: Node, rules: Rules, budget: Budget) -> Automaton:
 
 def swallows(long: Automaton, short: Automaton, follow: Bytes, budget: Budget) -> bool:
     """Whether `long` would go on after a word of `short` with a byte of `follow`."""
-    if not long.begins & short.begins:
+    budget.spend()
+    if not follow or not long.begins & short.begins:
         return False
     reached: dict[int, int] = {}
     todo = [(state, long.first) for state in bits(short.first)]
