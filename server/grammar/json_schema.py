@@ -130,13 +130,11 @@ def _significant(number: Any) -> int:
 def _leaky(schema: Schema) -> str | None:
     """An exclusive bound which the compiler would let through: an integer, if the other bound is less than 1
     away on the side away from 0."""
-    lower, upper = _bounds(schema, "Minimum"), _bounds(schema, "Maximum")
-    if "exclusiveMinimum" in schema and any(
-        n == int(n) >= 0 and n < most < n + 1 for n in lower for most in upper
-    ):
+    pairs = [(low, high) for low in _bounds(schema, "Minimum") for high in _bounds(schema, "Maximum")]
+    if "exclusiveMinimum" in schema and any(low == int(low) >= 0 and low < n < low + 1 for low, n in pairs):
         return "exclusiveMinimum"
     if "exclusiveMaximum" in schema and any(
-        n == int(n) < 0 and n - 1 < least < n for n in upper for least in lower
+        high == int(high) < 0 and high - 1 < n < high for n, high in pairs
     ):
         return "exclusiveMaximum"
     return None
