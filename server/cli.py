@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from server.errors import DuoError
 from server.flags import read
@@ -25,68 +25,50 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit status: 0, 1 after an expected failure told in one line, 2 for bad usage, 130 after
     Ctrl-C."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    command = _COMMANDS.get(arguments[0]) if arguments else None
-    if command is None:
-        asked = bool(arguments) and arguments[0] in ("-h", "--help", "help")
-        print(USAGE, file=sys.stdout if asked else sys.stderr)
-        return 0 if asked else 2
+    name = arguments[0] if arguments else ""
     try:
-        return command(arguments[1:])
+        status = _run(name, arguments[1:])
     except DuoError as error:
-        print(f"duo {arguments[0]}: {error.message}", file=sys.stderr)
+        print(f"duo {name}: {error.message}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
+    if status is not None:
+        return status
+    asked = name in ("-h", "--help", "help")
+    print(USAGE, file=sys.stdout if asked else sys.stderr)
+    return 0 if asked else 2
 
 
-# Each command imports what it needs when it runs: duo chat shall not load llama.cpp.
+def _run(name: str, argv: Sequence[str]) -> int | None:
+    """The exit status; None if there is no such command. Each imports what it needs: duo chat shall not load
+    llama.cpp."""
+    match name:
+        case "up":
+            settings = read(UpSettings, argv)
+            from server.local.up import up
 
+            return up(settings)
+        case "serve" | "lead":
+            settings = read(LeadSettings, argv)
+            from server.lead.startup import serve
 
-def _up(argv: Sequence[str]) -> int:
-    settings = read(UpSettings, argv)
-    from server.local.up import up
+            return serve(settings)
+        case "draft" | "back":
+            from drafters.drafter_cli import main as draft
 
-    return up(settings)
+            return draft(list(argv))
+        case "chat":
+            from server.terminal.chat_command import ChatSettings, chat
 
+            return chat(read(ChatSettings, argv))
+        case "top":
+            from server.terminal.top import TopSettings, top
 
-def _serve(argv: Sequence[str]) -> int:
-    settings = read(LeadSettings, argv)
-    from server.lead.startup import serve
+            return top(read(TopSettings, argv))
+        case "probe":
+            from server.terminal.probe import ProbeSettings, probe
 
-    return serve(settings)
-
-
-def _draft(argv: Sequence[str]) -> int:
-    from drafters.drafter_cli import main as draft
-
-    return draft(list(argv))
-
-
-def _chat(argv: Sequence[str]) -> int:
-    from server.terminal.chat_command import ChatSettings, chat
-
-    return chat(read(ChatSettings, argv))
-
-
-def _top(argv: Sequence[str]) -> int:
-    from server.terminal.top import TopSettings, top
-
-    return top(read(TopSettings, argv))
-
-
-def _probe(argv: Sequence[str]) -> int:
-    from server.terminal.probe import ProbeSettings, probe
-
-    return probe(read(ProbeSettings, argv))
-
-
-_COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
-    "up": _up,
-    "probe": _probe,
-    "serve": _serve,
-    "lead": _serve,
-    "draft": _draft,
-    "back": _draft,
-    "chat": _chat,
-    "top": _top,
-}
+            return probe(read(ProbeSettings, argv))
+        case _:
+            return None

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from server.errors import InvalidRequestError
-from server.grammar.json_schema import Schema, written
+from server.grammar.json_schema import Allowance, Schema
 from server.llama.backend import Vocabulary
 from server.sampling.constraint import Constraint
 
@@ -21,7 +21,6 @@ Start: TypeAlias = Callable[[], Constraint]
 Kind: TypeAlias = Literal["gbnf", "schema", "lark"]
 
 KEPT_BYTES = 256 << 20  # by CompiledGrammar.n_bytes: hundreds of usual schemas, or nine with 128 tools each
-_OBJECT = '{"type": "object"}'
 
 
 class Compiler:
@@ -41,11 +40,11 @@ class Compiler:
 
     def json_schema(self, schema: Schema, param: str = "json_schema") -> Start:
         """JSON that a schema describes."""
-        return self._compiled("schema", written(schema, param), param)
+        return self._compiled("schema", Allowance().written(schema, param), param)
 
     def json_object(self, param: str = "response_format") -> Start:
         """Any JSON object."""
-        return self._compiled("schema", _OBJECT, param)
+        return self.json_schema({"type": "object"}, param)
 
     def lark(self, text: str, param: str, schemas: Sequence[tuple[str, Schema]] = ()) -> Start:
         """Rules in llguidance's dialect of Lark, without its options; they begin with `start`. schemas: those
@@ -54,7 +53,7 @@ class Compiler:
             return self._compiled("lark", text, param)
         except InvalidRequestError:
             for place, schema in schemas:
-                self._compile("schema", written(schema, place), place)
+                self._compile("schema", Allowance().written(schema, place), place)
             raise
 
     def _compiled(self, kind: Kind, text: str, param: str) -> Start:

@@ -12,13 +12,13 @@ from server.grammar.syntax import (
     ROOT,
     Budget,
     Chars,
-    Choice,
+    Ends,
     Node,
     Ref,
     Repeat,
-    Series,
     Token,
     choice,
+    ends,
     normalised,
     series,
     walk,
@@ -50,9 +50,10 @@ def parse(text: str, vocabulary: Vocabulary) -> dict[str, Node]:
     rules = parser.rules()
     if ROOT not in rules:
         raise _invalid(f"the grammar has no rule named {ROOT}")
-    for node in (node for body in rules.values() for node in walk(body)):
-        if isinstance(node, Ref) and node.name not in rules:
-            parser.fail(f"the rule {node.name} is not defined", node.at)
+    for body in rules.values():
+        for node in walk(body):
+            if isinstance(node, Ref) and node.name not in rules:
+                parser.fail(f"the rule {node.name} is not defined", node.at)
     for name in sorted(rules.keys() - _productive(rules, Budget()), key=parser.defined_at.__getitem__):
         parser.fail(f"the rule {name} matches no text: it never ends", parser.defined_at[name])
     return rules
@@ -65,22 +66,15 @@ def _invalid(message: str) -> InvalidRequestError:
 def _productive(rules: dict[str, Node], budget: Budget) -> set[str]:
     """The rules that match at least one text."""
 
-    def ends(node: Node) -> bool:
+    def leaf(node: Node) -> Ends:  # any text stands for the empty one
         budget.spend()
-        match node:
-            case Ref(name):
-                return name in known
-            case Series(parts):
-                return all(map(ends, parts))
-            case Choice(options):
-                return any(map(ends, options))
-            case Repeat(inner, least):
-                return least == 0 or ends(inner)
-            case _:
-                return True
+        return 0, 0, not isinstance(node, Ref) or node.name in known
+
+    def matches(node: Node) -> bool:
+        return ends(node, leaf, lambda last, first: None)[2]
 
     known: set[str] = set()
-    while found := {name for name, node in rules.items() if name not in known and ends(node)}:
+    while found := {name for name, node in rules.items() if name not in known and matches(node)}:
         known |= found
     return known
 
@@ -140,27 +134,20 @@ class _Parser:
         return series(parts)
 
     def _part(self) -> Node | None:
-        match self._peek():
-            case '"':
-                return self._literal()
-            case "[":
-                return self._chars()
-            case "(":
-                return self._group()
-            case ".":
-                self._at += 1
-                return ANYTHING
-            case "<" | "!":
-                return self._token()
-            case c if _NAME.match(c):
-                at = self._at
-                return Ref(self._name(), at)
-            case _:
-                return None
-
-    def _group(self) -> Node:
         begin = self._at
-        self._at += 1
+        if self._take('"'):
+            return self._literal(begin)
+        if self._take("["):
+            return self._chars(begin)
+        if self._take("("):
+            return self._group(begin)
+        if self._take("."):
+            return ANYTHING
+        if self._peek() in ("<", "!"):
+            return self._token()
+        return Ref(self._name(), begin) if _NAME.match(self._peek()) else None
+
+    def _group(self, begin: int) -> Node:
         self._nesting += 1
         if self._nesting > MAX_NESTING:
             self.fail(f"more than {MAX_NESTING} parentheses inside each other", begin)
@@ -171,18 +158,14 @@ class _Parser:
         self._nesting -= 1
         return node
 
-    def _literal(self) -> Node:
-        begin = self._at
-        self._at += 1
+    def _literal(self, begin: int) -> Node:
         parts: list[Node] = []
         while not self._take('"'):
             code = self._code(begin)
-            parts.append(Chars(self._checked([(code, code)], begin, negated=False)))
+            parts.append(self._set([(code, code)], begin, negated=False))
         return series(parts)
 
-    def _chars(self) -> Node:
-        begin = self._at
-        self._at += 1
+    def _chars(self, begin: int) -> Node:
         negated = self._take("^")
         ranges: list[tuple[int, int]] = []
         while not self._take("]"):
@@ -193,78 +176,65 @@ class _Parser:
             if high < low:
                 self.fail("the end of a range comes before its beginning", begin)
             ranges.append((low, high))
-        return Chars(self._checked(ranges, begin, negated=negated))
+        return self._set(ranges, begin, negated=negated)
 
-    def _checked(
-        self, ranges: list[tuple[int, int]], begin: int, *, negated: bool
-    ) -> tuple[tuple[int, int], ...]:
-        result = normalised(ranges, negated=negated)
-        if not result:
+    def _set(self, ranges: list[tuple[int, int]], begin: int, *, negated: bool) -> Node:
+        found = normalised(ranges, negated=negated)
+        if not found:
             self.fail("no character matches this", begin)
-        return result
+        return Chars(found)
 
     def _code(self, begin: int) -> int:
         """The code point of the next character, written out or escaped."""
-        c = self._peek()
+        at, c = self._at, self._peek()
         if not c or c in "\r\n":
             self.fail("this is not closed before the end of the line", begin)
+        self._at += 1
         if c != "\\":
-            self._at += 1
             return ord(c)
-        escape = self._text[self._at + 1 : self._at + 2]
-        if escape in _HEX:
-            return self._hex_code(_HEX[escape])
-        if escape not in _ESCAPES:
-            self.fail(f"unknown escape \\{escape}")
-        self._at += 2
-        return ord(_ESCAPES[escape])
-
-    def _hex_code(self, n_digits: int) -> int:
-        digits = self._text[self._at + 2 : self._at + 2 + n_digits]
-        if not re.fullmatch(rf"[0-9A-Fa-f]{{{n_digits}}}", digits) or int(digits, 16) > MAX_CODE_POINT:
-            self.fail(f"expected {n_digits} hexadecimal digits of a character")
-        self._at += 2 + n_digits
+        escape = self._peek()
+        self._at += 1
+        if escape not in _HEX:
+            return ord(_ESCAPES.get(escape) or self.fail(f"unknown escape \\{escape}", at))
+        digits = self._text[self._at : self._at + _HEX[escape]]
+        self._at += _HEX[escape]
+        if not re.fullmatch(rf"[0-9A-Fa-f]{{{_HEX[escape]}}}", digits) or int(digits, 16) > MAX_CODE_POINT:
+            self.fail(f"expected {_HEX[escape]} hexadecimal digits of a character", at)
         return int(digits, 16)
 
     def _counts(self) -> tuple[int, int | None] | None:
         """A repetition after a part: least and most, or None."""
-        c = self._peek()
+        begin, c = self._at, self._peek()
         if c in _REPEATS:
             self._at += 1
             return _REPEATS[c]
         if c != "{":
             return None
-        match = _COUNTS.match(self._text, self._at)
+        match = self._skip(_COUNTS)
         if not match or (match[3] and not match[2]):
-            self.fail("expected {n}, {n,} or {n,m}")
+            self.fail("expected {n}, {n,} or {n,m}", begin)
         least = int(match[1])
         most = int(match[3]) if match[3] else None if match[2] else least
         if max(least, most or 0) > MAX_REPETITIONS or (most is not None and most < least):
-            self.fail(f"repetitions go from a smaller number to a larger one, at most {MAX_REPETITIONS}")
-        self._at = match.end()
+            self.fail(
+                f"repetitions go from a smaller number to a larger one, at most {MAX_REPETITIONS}", begin
+            )
         return least, most
 
     def _token(self) -> Node:
-        match = _TOKEN.match(self._text, self._at)
+        begin, match = self._at, self._skip(_TOKEN)
         if not match:
             self.fail("expected a token as <[id]> or <text>")
-        if match[2]:
-            id = int(match[2])
-        else:
-            ids = self._vocabulary.tokenize(f"<{match[3]}>", special=True)
-            if len(ids) != 1:
-                self.fail(f"<{match[3]}> is {len(ids)} tokens of this model, not one")
-            id = ids[0]
-        if not 0 <= id < self._vocabulary.size:
-            self.fail(f"this model has no token {id}")
-        self._at = match.end()
-        return Token(id, bool(match[1]))
+        text = f"<{match[3]}>"
+        ids = [int(match[2])] if match[2] else self._vocabulary.tokenize(text, special=True)
+        if len(ids) != 1:
+            self.fail(f"{text} is {len(ids)} tokens of this model, not one", begin)
+        if not 0 <= ids[0] < self._vocabulary.size:
+            self.fail(f"this model has no token {ids[0]}", begin)
+        return Token(ids[0], bool(match[1]))
 
     def _name(self) -> str:
-        match = _NAME.match(self._text, self._at)
-        if not match:
-            self.fail(f"expected the name of a rule, not {self._peek()!r}")
-        self._at = match.end()
+        match = self._skip(_NAME) or self.fail(f"expected the name of a rule, not {self._peek()!r}")
         return match[0]
 
     def _peek(self) -> str:
@@ -276,7 +246,7 @@ class _Parser:
         self._at += len(expected)
         return True
 
-    def _skip(self, pattern: re.Pattern[str]) -> None:
+    def _skip(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
         match = pattern.match(self._text, self._at)
-        assert match  # these patterns match the empty text
-        self._at = match.end()
+        self._at = match.end() if match else self._at
+        return match

@@ -13,7 +13,7 @@ from llguidance import TokenizerWrapper as Wrapper
 
 from server.errors import InvalidRequestError
 from server.grammar.gbnf import parse
-from server.grammar.json_schema import MAX_MULTIPLE, Schema, blame, misfit, written
+from server.grammar.json_schema import MAX_MULTIPLE, Allowance, Schema, blame, misfit
 from server.grammar.lark import as_written, schema_to_lark, to_lark
 from server.grammar.lexing import lex
 from server.grammar.syntax import Budget
@@ -97,8 +97,7 @@ def compile_gbnf(vocabulary: Vocabulary, text: str) -> CompiledGrammar:
     """A grammar in llama.cpp's notation. Takes milliseconds, the first time for a large vocabulary about a
     second. Raises InvalidRequestError with line and column."""
     rules = parse(text, vocabulary)
-    lexed = lex(rules, Budget())
-    return _compile(vocabulary, to_lark(lexed, rules), "grammar")
+    return _compile(vocabulary, to_lark(lex(rules, Budget()), rules), "grammar")
 
 
 def compile_json_schema(
@@ -106,7 +105,7 @@ def compile_json_schema(
 ) -> CompiledGrammar:
     """JSON texts that the schema describes. Raises InvalidRequestError that names the place within it.
     param: the field of the request that it is."""
-    written(schema, param)
+    Allowance().written(schema, param)
     try:
         return _compile(vocabulary, schema_to_lark(schema), param)
     except InvalidRequestError:
@@ -120,11 +119,6 @@ def compile_lark(vocabulary: Vocabulary, text: str, param: str) -> CompiledGramm
     """Rules in llguidance's dialect of Lark, without its options; they begin with `start`. Raises
     InvalidRequestError with this param."""
     return _compile(vocabulary, as_written(text), param)
-
-
-def prepare(vocabulary: Vocabulary) -> None:
-    """Do once, at start, what the first grammar would otherwise wait for."""
-    _tokenizer(vocabulary)
 
 
 def _compile(vocabulary: Vocabulary, lark: str, param: str) -> CompiledGrammar:
@@ -143,11 +137,16 @@ def _compile(vocabulary: Vocabulary, lark: str, param: str) -> CompiledGrammar:
 def _look_ahead(matcher: LLMatcher, param: str) -> None:
     """What every text begins with shall not be what fails: many grammars that are too large only show it
     after the first brace."""
-    matcher.compute_ff_bytes()
-    tokens = matcher.compute_ff_tokens()
-    matcher.consume_tokens(tokens[: matcher.validate_tokens(tokens)])
+    matcher.consume_tokens(_forced(matcher))
     matcher.compute_bitmask()
     _check(matcher, param)
+
+
+def _forced(matcher: LLMatcher) -> list[int]:
+    """How the tokeniser splits the text that must follow."""
+    matcher.compute_ff_bytes()  # looks for forced text, which the next call splits into tokens
+    tokens = matcher.compute_ff_tokens()
+    return tokens[: matcher.validate_tokens(tokens)]
 
 
 def _check(matcher: LLMatcher, param: str) -> None:
@@ -231,11 +230,7 @@ class GrammarConstraint:
 
     def forced(self) -> tuple[int, ...]:
         """How the tokeniser splits the text that must follow. Tokens that spell the same are allowed too."""
-        if self._ended:
-            return ()
-        self._matcher.compute_ff_bytes()  # looks for forced text, which the next call splits into tokens
-        tokens = self._matcher.compute_ff_tokens()
-        return tuple(tokens[: self._matcher.validate_tokens(tokens)])
+        return () if self._ended else tuple(_forced(self._matcher))
 
     def n_allowed(self, tokens: Sequence[int]) -> int:
         if self._ended:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import Any, Literal, TypeAlias, TypeGuard, cast
 from urllib.parse import quote
@@ -46,28 +46,17 @@ _REFERENCES = ("Pointer", "Resource", "circular")
 _PATTERNS = ("regex", "regexes")
 
 
-def subschemas(schema: Schema) -> Iterator[tuple[Path, Schema]]:
+def subschemas(schema: Schema) -> list[tuple[Path, Schema]]:
     """The schemas directly within this one, and the steps that lead to each."""
+    found: list[tuple[Path, Any]] = []
     for keyword, value in schema.items():
         if keyword in _NAMED and isinstance(value, dict):
-            for name, inner in cast(dict[str, Any], value).items():
-                yield from _one((keyword, name), inner)
+            found += [((keyword, name), inner) for name, inner in cast(Schema, value).items()]
         elif keyword in _LISTED and isinstance(value, list):
-            for i, inner in enumerate(cast(list[Any], value)):
-                yield from _one((keyword, i), inner)
+            found += [((keyword, i), inner) for i, inner in enumerate(cast(list[Any], value))]
         elif keyword in _SINGLE:
-            yield from _one((keyword,), value)
-
-
-def _one(steps: Path, value: Any) -> Iterator[tuple[Path, Schema]]:
-    if isinstance(value, dict):
-        yield steps, cast(Schema, value)
-
-
-def written(schema: Schema, param: str) -> str:
-    """As JSON. Raises InvalidRequestError for what would take a compiler too long, too much memory, or its
-    stack. param: the schema's place in the request."""
-    return Allowance().written(schema, param)
+            found.append(((keyword,), value))
+    return [(steps, inner) for steps, inner in found if isinstance(inner, dict)]
 
 
 class Allowance:
@@ -78,7 +67,8 @@ class Allowance:
         self._n_states = 0
 
     def written(self, schema: Schema, param: str) -> str:
-        """As written()."""
+        """As JSON. Raises InvalidRequestError for what would take a compiler too much time, memory or stack.
+        param: the schema's place in the request."""
         if depth(schema) > MAX_DEPTH:
             raise misfit(param, (), f"a schema must not be nested more than {MAX_DEPTH} levels deep")
         text = json.dumps(schema)
@@ -140,13 +130,11 @@ def _significant(number: Any) -> int:
 def _leaky(schema: Schema) -> str | None:
     """An exclusive bound which the compiler would let through: an integer, if the other bound is less than 1
     away on the side away from 0."""
-    lower, upper = _bounds(schema, "Minimum"), _bounds(schema, "Maximum")
-    if "exclusiveMinimum" in schema and any(
-        n == int(n) >= 0 and n < most < n + 1 for n in lower for most in upper
-    ):
+    pairs = [(low, high) for low in _bounds(schema, "Minimum") for high in _bounds(schema, "Maximum")]
+    if "exclusiveMinimum" in schema and any(low == int(low) >= 0 and low < n < low + 1 for low, n in pairs):
         return "exclusiveMinimum"
     if "exclusiveMaximum" in schema and any(
-        n == int(n) < 0 and n - 1 < least < n for n in upper for least in lower
+        high == int(high) < 0 and high - 1 < n < high for n, high in pairs
     ):
         return "exclusiveMaximum"
     return None
@@ -197,23 +185,16 @@ def _pointer(path: Path) -> str:
 
 
 def _moved(schema: Schema) -> Schema:
-    """The same, with references to its own parts by pointers made to hold where _part() puts it."""
-    moved = {key: _copied(value) if key in (*_NAMED, *_LISTED) else value for key, value in schema.items()}
-    target = moved.get("$ref")
-    if isinstance(target, str) and (target == "#" or target.startswith("#/")):
-        moved["$ref"] = f"#{_pointer(_HOME)}{target[1:]}"
-    for (keyword, *place), inner in subschemas(schema):
-        if place:
-            moved[str(keyword)][place[0]] = _moved(inner)
-        else:
-            moved[str(keyword)] = _moved(inner)
+    """A copy, with references to its own parts by pointers made to hold where _part() puts it."""
+    moved: Schema = json.loads(json.dumps(schema))
+    todo = [cast(dict[str, Any], moved)]
+    while todo:
+        one = todo.pop()
+        target = one.get("$ref")
+        if isinstance(target, str) and (target == "#" or target.startswith("#/")):
+            one["$ref"] = f"#{_pointer(_HOME)}{target[1:]}"
+        todo += [cast(dict[str, Any], inner) for _, inner in subschemas(one)]
     return moved
-
-
-def _copied(value: Any) -> Any:
-    if isinstance(value, dict):
-        return dict(cast(dict[str, Any], value))
-    return list(cast(list[Any], value)) if isinstance(value, list) else value
 
 
 def _keyword(fault: str, schema: Schema) -> str | None:

@@ -53,8 +53,6 @@ def to_lark(lexed: Lexed, rules: Rules) -> str:
                 return f"({' '.join(map(show, parts))})"
             case Choice(options):
                 return f"({' | '.join(map(show, options))})"
-            case Repeat(Series() | Choice() | Ref() as inner, least, most):
-                return show(inner) + _counts(least, most)
             case Repeat(inner, least, most):
                 return f"({show(inner)}){_counts(least, most)}"
             case Chars():
@@ -65,15 +63,9 @@ def to_lark(lexed: Lexed, rules: Rules) -> str:
 
 
 def _counts(least: int, most: int | None) -> str:
-    match least, most:
-        case 0, None:
-            return "*"
-        case 1, None:
-            return "+"
-        case _, None:
-            return f"{{{least},}}"
-        case _:
-            return f"{{{least},{most}}}"
+    if most is None:
+        return {0: "*", 1: "+"}.get(least, f"{{{least},}}")
+    return f"{{{least},{most}}}"
 
 
 def _regex(node: Node, rules: Rules) -> str:

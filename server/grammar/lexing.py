@@ -9,7 +9,9 @@ down to single characters, until none does.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from itertools import groupby
 from typing import TypeAlias
 
@@ -27,6 +29,7 @@ from server.grammar.syntax import (
     Rules,
     Series,
     Token,
+    children,
     choice,
     lexemes,
     references,
@@ -52,10 +55,9 @@ def lex(rules: Rules, budget: Budget) -> Lexed:
     known: dict[Lexeme, Automaton] = {}
     while True:
         cut = _Cutter(rules, sizes, apart, budget).cut()
-        for lexeme in lexemes(cut):
-            if lexeme not in known:
-                known[lexeme] = automaton(lexeme.node, rules, budget)
-        automata = {lexeme: known[lexeme] for lexeme in lexemes(cut)}
+        found = lexemes(cut)
+        known |= {one: automaton(one.node, rules, budget) for one in found if one not in known}
+        automata = {one: known[one] for one in found}
         greedy = _greedy(cut, automata, budget)
         if not greedy:
             return Lexed(cut, automata)
@@ -65,14 +67,11 @@ def lex(rules: Rules, budget: Budget) -> Lexed:
 def _greedy(cut: Rules, automata: dict[Lexeme, Automaton], budget: Budget) -> set[Lexeme]:
     """The lexemes that would take what belongs to the next one."""
     follow = follows(cut, automata, budget)
-    found: set[Lexeme] = set()
-    for long, its_automaton in automata.items():
-        for short, other in automata.items():
-            budget.spend()
-            if follow[short] and swallows(its_automaton, other, follow[short], budget):
-                found.add(long)
-                break
-    return found
+    return {
+        lexeme
+        for lexeme, long in automata.items()
+        if any(swallows(long, short, follow[other], budget) for other, short in automata.items())
+    }
 
 
 Size: TypeAlias = tuple[int, int]
@@ -81,22 +80,15 @@ Size: TypeAlias = tuple[int, int]
 
 def _regular_sizes(rules: Rules, budget: Budget) -> dict[str, Size]:
     """The sizes of rules that can be one lexeme: no recursion, no tokens, not too large."""
-    needs = {name: set(references(node)) for name, node in rules.items()}
-    users: dict[str, list[str]] = {name: [] for name in rules}
-    for name, needed in needs.items():
-        for other in needed:
-            users[other].append(name)
+    order = TopologicalSorter({name: references(node) for name, node in rules.items()})
+    with suppress(CycleError):
+        order.prepare()  # and then rules that need a circle of rules never become ready
     sizes: dict[str, Size] = {}
-    todo = [name for name, needed in needs.items() if not needed]
-    while todo:
-        name = todo.pop()
-        size = _size(rules[name], sizes, budget)
-        if size is not None:
-            sizes[name] = size
-        for user in users[name]:
-            needs[user].discard(name)
-            if not needs[user]:
-                todo.append(user)
+    while names := order.get_ready():
+        for name in names:
+            if (size := _size(rules[name], sizes, budget)) is not None:
+                sizes[name] = size
+        order.done(*names)
     return sizes
 
 
@@ -110,10 +102,8 @@ def _size(node: Node, sizes: dict[str, Size], budget: Budget) -> Size | None:
             return None
         case Ref(name):
             return sizes.get(name)
-        case Series(parts) | Choice(parts):
-            inner = [_size(part, sizes, budget) for part in parts]
-        case Repeat(part):
-            inner = [_size(part, sizes, budget)]
+        case _:
+            inner = [_size(part, sizes, budget) for part in children(node)]
     known = [size for size in inner if size is not None]
     n, depth = sum(n for n, _ in known), 1 + max((depth for _, depth in known), default=0)
     fits = len(known) == len(inner) and n <= MAX_LEXEME_CHARS and depth <= MAX_LEXEME_DEPTH

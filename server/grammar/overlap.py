@@ -2,8 +2,8 @@
 
 It goes on with a lexeme as long as it can. That is wrong exactly when one lexeme has matched, the text goes
 on with something that may follow it, and this or another lexeme could take that too. The test here errs on
-the safe side: it looks at the first bytes of characters only, takes every counted repetition for an unbounded
-one, and every pair of lexemes for possible at one place.
+the safe side: it looks at the first bytes of characters only, takes every counted repetition but an option
+for an unbounded one, and every pair of lexemes for possible at one place.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from server.grammar.syntax import Budget, Chars, Choice, Lexeme, Node, Ref, Repeat, Rules, Series, Token
+from server.grammar.syntax import Budget, Chars, Ends, Node, Ref, Rules, ends
 
 Bytes: TypeAlias = int
 """A set of bytes, one bit each."""
@@ -67,8 +67,7 @@ def automaton(node: Node, rules: Rules, budget: Budget) -> Automaton:
             budget.spend()
             result.after[state] |= targets
 
-    def build(node: Node) -> tuple[int, int, bool]:
-        """First states, last states, whether the empty text matches."""
+    def leaf(node: Node) -> Ends:
         budget.spend()
         match node:
             case Chars():
@@ -76,35 +75,19 @@ def automaton(node: Node, rules: Rules, budget: Budget) -> Automaton:
                 result.after.append(0)
                 state = 1 << (len(result.reads) - 1)
                 return state, state, False
-            case Series(parts):
-                first, last, nullable = 0, 0, True
-                for head, tail, skippable in map(build, parts):
-                    link(last, head)
-                    first |= head if nullable else 0
-                    last = tail | (last if skippable else 0)
-                    nullable = nullable and skippable
-                return first, last, nullable
-            case Choice(options):
-                first, last, nullable = 0, 0, False
-                for head, tail, skippable in map(build, options):
-                    first, last, nullable = first | head, last | tail, nullable or skippable
-                return first, last, nullable
-            case Repeat(inner, least):
-                first, last, nullable = build(inner)
-                link(last, first)
-                return first, last, nullable or least == 0
             case Ref(name):
-                return build(rules[name])
-            case Token() | Lexeme():
+                return ends(rules[name], leaf, link)
+            case _:
                 raise AssertionError("a lexeme has neither tokens nor lexemes in it")
 
-    result.first, result.last, result.nullable = build(node)
+    result.first, result.last, result.nullable = ends(node, leaf, link)
     return result
 
 
 def swallows(long: Automaton, short: Automaton, follow: Bytes, budget: Budget) -> bool:
     """Whether `long` would go on after a word of `short` with a byte of `follow`."""
-    if not long.begins & short.begins:
+    budget.spend()
+    if not follow or not long.begins & short.begins:
         return False
     reached: dict[int, int] = {}
     todo = [(state, long.first) for state in bits(short.first)]

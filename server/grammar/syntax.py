@@ -3,7 +3,7 @@ equal trees are one key."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -120,6 +120,56 @@ def references(node: Node) -> list[str]:
 def lexemes(rules: Rules) -> dict[Lexeme, None]:
     """In a fixed order."""
     return {below: None for node in rules.values() for below in walk(node) if isinstance(below, Lexeme)}
+
+
+Ends: TypeAlias = tuple[int, int, bool]
+"""What a node's texts begin with and end with, as sets in bits, and whether the empty text is one of them."""
+
+
+def ends(node: Node, leaf: Callable[[Node], Ends], link: Callable[[int, int], object]) -> Ends:
+    """leaf: of nodes without parts. link: called with an end and what may come right after it."""
+
+    def of(node: Node) -> Ends:
+        match node:
+            case Series(parts):
+                first, last, nullable = 0, 0, True
+                for head, tail, skippable in map(of, parts):
+                    link(last, head)
+                    first |= head if nullable else 0
+                    last = tail | (last if skippable else 0)
+                    nullable = nullable and skippable
+                return first, last, nullable
+            case Choice(options):
+                return _united(map(of, options))
+            case Repeat(inner, least, most):
+                options = inner.options if isinstance(inner, Choice) else (inner,)
+                each = [(option, of(option)) for option in options]
+                first, last, nullable = _united(one for _, one in each)
+                for option, (_, tail, _) in each if most != 1 else ():
+                    alone = least <= 1 and most is None and _is_run(option)
+                    others = _united(one for other, one in each if other is not option)
+                    link(tail, others[0] if alone else first)
+                return first, last, nullable or least == 0
+            case _:
+                return leaf(node)
+
+    return of(node)
+
+
+def _united(options: Iterable[Ends]) -> Ends:
+    first, last, nullable = 0, 0, False
+    for head, tail, skippable in options:
+        first, last, nullable = first | head, last | tail, nullable or skippable
+    return first, last, nullable
+
+
+def _is_run(node: Node) -> bool:
+    """Two of these in a row are one of these, so a loop over it need not tell where one ends."""
+    match node:
+        case Lexeme(Repeat(_, least, None)):
+            return least <= 1
+        case _:
+            return False
 
 
 def normalised(ranges: list[tuple[int, int]], *, negated: bool) -> tuple[tuple[int, int], ...]:

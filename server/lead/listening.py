@@ -71,12 +71,11 @@ def door_of(settings: DoorSettings) -> Door:
     )
     bounds = ConnectionBounds(write_s=settings.write_timeout)
     key, certificate = settings.ssl_key_file, settings.ssl_cert_file
-    if key is None and certificate is None:
-        return Door(edge, None, settings.grace, bounds)
-    if key is None or certificate is None:
+    if (key is None) != (certificate is None):
         raise StartupError("TLS needs both --ssl-key-file and --ssl-cert-file")
-    tls = Tls(key, certificate)
-    tls.check()
+    tls = Tls(key, certificate) if key and certificate else None
+    if tls:
+        tls.check()
     return Door(edge, tls, settings.grace, bounds)
 
 

@@ -10,8 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from server.errors import BackendError, StartupError
+from server.errors import StartupError
 from server.flags import n_cores
+from server.lead.calibration import steady_widths
 from server.lead.recollection import keep, of_model, recall
 from server.llama.backend import Batch
 from server.llama.embedder import MOST_TOKENS, LlamaEmbedder
@@ -20,7 +21,6 @@ from server.llama.library import default_cells
 from server.llama.llamacpp import LlamaBackend
 from server.llama.model_settings import downloaded
 from server.llama.options import MAX_SEQS, LlamaOptions
-from server.llama.shapes import measure
 from server.settings import LeadSettings
 from server.speculation.sources.draft_model import DraftModel
 from server.speculation.wire.presence import misfit, vocabulary_card
@@ -45,22 +45,19 @@ def prepared(settings: S) -> S:
     if settings.chat_template_file is not None:
         if settings.chat_template is not None:
             raise StartupError("--chat-template and --chat-template-file both name one: give one of them")
-        text = _read(settings.chat_template_file)
+        template = settings.chat_template_file
+        try:
+            text = template.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            why = f"--chat-template-file: {template} cannot be read as text ({error})"
+            raise StartupError(why) from error
         changes |= {"chat_template": text, "chat_template_file": None}
     return settings.model_copy(update=changes)
 
 
-def _read(template: Path) -> str:
-    try:
-        return template.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise StartupError(f"--chat-template-file: {template} cannot be read as text ({error})") from error
-
-
 def load_target(settings: LeadSettings, n_threads: int) -> LlamaBackend:
     """The target model with room for all slots. Raises StartupError."""
-    if settings.stable_width > settings.batch_size:
-        width = settings.stable_width
+    if (width := settings.stable_width) > settings.batch_size:
         raise StartupError(f"--stable-width {width} needs at least --batch-size {width}")
     path, most = settings.model, settings.parallel
     return LlamaBackend(
@@ -110,29 +107,20 @@ def load_draft(
         raise StartupError(f"{path} cannot draft for {settings.model}: {reason}")
     logger.info("  draft    %s (%s), in this process", draft.name, draft.description)
     with ThreadPoolExecutor(1) as aside:  # see lead.py
-        one_shape = draft.overlaps and aside.submit(_change_costs, draft).result()
+        one_shape = draft.overlaps and bool(aside.submit(steady_widths, draft, 2, 2).result())
     return DraftModel(draft, distributions=settings.verify == "rejection", one_shape=one_shape)
-
-
-def _change_costs(draft: LlamaBackend) -> bool:
-    """True if a decode takes longer when it has another number of rows than the one before."""
-    try:
-        return measure(draft, (1, 2)).change_costs
-    except BackendError as error:
-        logger.warning("the draft model could not be measured: %s", error.message)
-        return False
 
 
 def load_embedder(stack: ExitStack, settings: LeadSettings, target: LlamaBackend) -> LlamaEmbedder | None:
     """The target's weights in a context of their own, or another model; None without --embeddings. Takes half
     the threads, so that replies go on. Raises StartupError."""
-    if not settings.embeddings and settings.embedding_model is None:
-        return None
     other, n_threads = settings.embedding_model, max(1, target.options.n_threads // 2)
-    if other is None:
+    if other is not None:
+        options = LlamaOptions(other, MOST_TOKENS, 1, n_threads=n_threads, weights=settings.draft_weights)
+    elif settings.embeddings:
         options = replace(target.options, n_cells=MOST_TOKENS, n_threads=n_threads)
     else:
-        options = LlamaOptions(other, MOST_TOKENS, 1, n_threads=n_threads, weights=settings.draft_weights)
+        return None
     model = target.model if other is None else None
     embedder = LlamaEmbedder(options, pooling=settings.pooling, model=model)
     stack.enter_context(closing(embedder))
@@ -150,13 +138,6 @@ def leaves_of(settings: LeadSettings) -> int:
 def n_places(settings: LeadSettings) -> int:
     """Conversations in the KV cache: half as many again as slots, so that a side request evicts none."""
     return settings.parallel + max(1, settings.parallel // 2)
-
-
-def describe(backend: LlamaBackend, n_threads: int) -> str:
-    return (
-        f"{backend.name} ({backend.description}, {backend.n_params / 1e6:.1f}M parameters, "
-        f"context {backend.n_ctx}, {n_threads} threads)"
-    )
 
 
 def warm_up(backend: LlamaBackend) -> None:

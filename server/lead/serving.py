@@ -78,7 +78,16 @@ def _health(
         slots_busy=engine.engine.n_active,
         queued=engine.engine.n_waiting,
         step_python_us=engine.engine.meter.overhead_us(),
-        drafters=_drafters(proposer),
+        drafters=[
+            DrafterHealth(
+                record.presence.id,
+                record.presence.model,
+                "refused" if record.refusal else "accepted",
+                record.refusal,
+                dict(record.counts),
+            )
+            for record in proposer.drafters()
+        ],
         exactness=exactness,
         draft_mode="async" if site.draft_model is None else "sync",
         gate=GateHealth(
@@ -124,19 +133,6 @@ def _slot_files(settings: LeadSettings, backend: LlamaBackend) -> NamedFiles | N
         budget_bytes=settings.cache_disk << MIB,
         fingerprint=fingerprint(backend.options),
     )
-
-
-def _drafters(proposer: Speculator) -> list[DrafterHealth]:
-    return [
-        DrafterHealth(
-            record.presence.id,
-            record.presence.model,
-            "refused" if record.refusal else "accepted",
-            record.refusal,
-            dict(record.counts),
-        )
-        for record in proposer.drafters()
-    ]
 
 
 def _special(vocabulary: Vocabulary, token: int | None) -> str:

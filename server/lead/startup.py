@@ -17,7 +17,6 @@ from dataclasses import replace
 from importlib.metadata import version
 
 import uvloop
-from rich.console import Console
 
 from server.api.app import create_app, create_waiting_app
 from server.api.served import Health, Served
@@ -31,7 +30,6 @@ from server.flags import n_cores
 from server.lead.calibration import remembered, steady_widths
 from server.lead.listening import Door, DrainingServer, answering, configured, door_of
 from server.lead.loading import (
-    describe,
     leaves_of,
     load_draft,
     load_embedder,
@@ -99,10 +97,13 @@ def run_lead(settings: LeadSettings, site: Site) -> int:
         if snapshots is not None:
             stack.callback(snapshots.close)
         traffic = Traffic()
+        observers: list[Observer] = [traffic]
+        if settings.print != "none":
+            observers.append(ReplyPrinter(console, backend.vocab, show_rejected=settings.print == "all"))
         engine = EngineThread(
             _engine_maker(settings, backend, proposer, snapshots),
             n_ctx=backend.n_ctx,
-            observers=[*_observers(settings, console, backend), traffic],
+            observers=observers,
             max_queued=settings.max_queued,
             bounds=Bounds(settings.max_tokens or None, settings.request_timeout or None),
             profile=settings.profile,
@@ -125,7 +126,8 @@ def _load(stack: ExitStack, settings: LeadSettings, site: Site) -> LlamaBackend:
     began = time.perf_counter()
     backend = stack.enter_context(closing(load_target(settings, site.n_threads)))
     seconds = time.perf_counter() - began
-    logger.info("  model    %s in %.1f s", describe(backend, site.n_threads), seconds)
+    about = f"{backend.description}, {backend.n_params / 1e6:.1f}M parameters, context {backend.n_ctx}"
+    logger.info("  model    %s (%s, %d threads) in %.1f s", backend.name, about, site.n_threads, seconds)
     return backend
 
 
@@ -149,9 +151,7 @@ async def _serve_http(engine: EngineThread, served: Served, listener: socket.soc
 
 def _speculator(stack: ExitStack, settings: LeadSettings, site: Site, backend: LlamaBackend) -> Speculator:
     """All sources of drafts: a draft model in this process, drafters on the bus, and lookups."""
-    inline = None
-    if site.draft_model is not None:
-        inline = load_draft(stack, settings, site.draft_model, backend)
+    inline = load_draft(stack, settings, site.draft_model, backend) if site.draft_model else None
     remote = _join_bus(stack, settings, site, backend) if site.redis_url else None
     if inline is None and remote is None:
         logger.info("  drafters none: no --redis was given, and no --draft-model")
@@ -207,15 +207,9 @@ def _engine_maker(
     return make
 
 
-def _observers(settings: LeadSettings, console: Console, backend: LlamaBackend) -> list[Observer]:
-    if settings.print == "none":
-        return []
-    return [ReplyPrinter(console, backend.vocab, show_rejected=settings.print == "all")]
-
-
 def _announce(site: Site, door: Door) -> None:
     host, port = site.listener.getsockname()[:2]
     scheme = "http" if door.tls is None else "https"
-    url = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+    url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
     logger.info("  page     %s", url)
     logger.info("  API      %s/v1", url)

@@ -30,26 +30,22 @@ def open_snapshots(
 ) -> Snapshots | None:
     """None if memory and disk are off. on_ready: see Snapshots. Raises StartupError."""
     memory_bytes = memory_budget(settings.cache_ram, backend)
-    if not memory_bytes and settings.cache_dir is None:
+    folder, n_bytes = settings.cache_dir, settings.cache_disk << MIB
+    if not memory_bytes and folder is None:
         return None
     disk = None
-    if settings.cache_dir is not None:
-        try:
-            disk = DiskTier(
-                settings.cache_dir,
-                budget_bytes=settings.cache_disk << MIB,
-                fingerprint=fingerprint(backend.options),
-            )
-        except OSError as error:
-            raise StartupError(
-                f"cannot keep conversations in {settings.cache_dir} ({error.strerror}): choose another "
-                "directory with --cache-dir"
-            ) from error
+    try:
+        if folder is not None:
+            disk = DiskTier(folder, budget_bytes=n_bytes, fingerprint=fingerprint(backend.options))
+    except OSError as error:
+        raise StartupError(
+            f"cannot keep conversations in {folder} ({error.strerror}): choose another directory with "
+            "--cache-dir"
+        ) from error
     logger.info("  cache    %d MiB of host memory", memory_bytes >> MIB)
     snapshots = Snapshots(memory_bytes=memory_bytes, disk=disk, on_ready=on_ready, partial=backend.can_trim)
-    if settings.cache_dir is not None:
-        n_found = snapshots.counters().disk_snapshots
-        logger.info("  cache    %s, %d conversations there", settings.cache_dir, n_found)
+    if disk is not None:
+        logger.info("  cache    %s, %d conversations there", folder, snapshots.counters().disk_snapshots)
     return snapshots
 
 

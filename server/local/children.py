@@ -85,11 +85,11 @@ def _hang_up(process: subprocess.Popen[bytes]) -> None:
         process.stdin.close()
 
 
-def drafter(name: str, arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> Child:
+def drafter(name: str, arguments: Sequence[str], environment: Mapping[str, str]) -> Child:
     """arguments: the flags of duo-drafter; environment: what differs from duo's own. Its standard input is a
     pipe that closes when duo dies, however it dies."""
     command = [sys.executable, "-m", "drafters", *arguments, "--end-with-parent"]
-    everything = {**os.environ, **(environment or {})}
+    everything = {**os.environ, **environment}
 
     def start() -> subprocess.Popen[bytes]:
         return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env=everything)

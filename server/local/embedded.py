@@ -24,7 +24,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Generator
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from urllib.parse import quote
 
@@ -86,13 +86,15 @@ def server_command(binary: str, directory: Path) -> list[str]:
     return [binary, *(part for name, value in options.items() for part in (f"--{name}", value))]
 
 
-class EmbeddedServer(AbstractContextManager["EmbeddedServer"]):
-    """A server that runs, over restarts, from construction to close()."""
+class EmbeddedServer(ExitStack):
+    """A server that runs, over restarts, from construction to close(), which may be repeated."""
 
     def __init__(self, root: Path | None = None) -> None:
         """root: where its directory goes, instead of $XDG_RUNTIME_DIR or the temporary directory. Takes some
         ten milliseconds; raises StartupError."""
-        roots = [root] if root else _roots()
+        super().__init__()
+        places = [os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir(), "/tmp"]  # the best first
+        roots = [root] if root else list(dict.fromkeys(Path(place) for place in places if place))
         for place in roots:
             remove_orphans(place)
         binary = find_binary()
@@ -102,7 +104,7 @@ class EmbeddedServer(AbstractContextManager["EmbeddedServer"]):
             child = Child("redis", lambda: _spawn(command), grace_s=0)  # it has nothing to save
             self._child = stack.enter_context(closing(child))
             self._wait_until_ready(binary)
-            self._ending = stack.pop_all()
+            self.enter_context(stack.pop_all())
 
     @property
     def socket_path(self) -> Path:
@@ -116,13 +118,6 @@ class EmbeddedServer(AbstractContextManager["EmbeddedServer"]):
     def pid(self) -> int:
         return self._child.pid
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """End the server and remove its directory. May be repeated."""
-        self._ending.close()
-
     def _wait_until_ready(self, binary: str) -> None:
         deadline = time.monotonic() + START_S
         while not _answers(self.socket_path):
@@ -135,11 +130,9 @@ class EmbeddedServer(AbstractContextManager["EmbeddedServer"]):
             time.sleep(0.002)
 
     def _last_words(self) -> str:
-        try:
-            lines = (self._directory / _LOG).read_text(errors="replace").splitlines()
-        except OSError:
-            lines = []
-        return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
+        with suppress(OSError, IndexError):
+            return (self._directory / _LOG).read_text(errors="replace").strip().splitlines()[-1].strip()
+        return "it said nothing"
 
 
 def remove_orphans(root: Path) -> int:
@@ -177,12 +170,6 @@ def _take_lock(directory: Path) -> int | None:
         os.close(lock)
         return None
     return lock
-
-
-def _roots() -> list[Path]:
-    """Where directories may go, best first."""
-    places = [os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir(), "/tmp"]
-    return list(dict.fromkeys(Path(place) for place in places if place))
 
 
 @contextmanager

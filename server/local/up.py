@@ -36,9 +36,8 @@ def up(settings: UpSettings) -> int:
             raise StartupError("--verify rejection is for --draft-mode sync: other drafts would bias it")
         for i in range(0 if placement.sync else settings.drafters):
             stack.enter_context(closing(_drafter(settings, placement, url, i)))
-        if placement.target_gpu is not None:
-            alone = {"split_mode": "none", "main_gpu": placement.target_gpu}
-            settings = settings.model_copy(update=alone)
+        if (gpu := placement.target_gpu) is not None:
+            settings = settings.model_copy(update={"split_mode": "none", "main_gpu": gpu})
         # A small draft model is idle most of the time, so the lead takes all cores unless --threads is given.
         inside = draft if placement.sync else None
         return run_lead(settings, Site(listener, url, settings.threads or machine.n_cores, inside))
@@ -51,8 +50,7 @@ def _size(model: Path) -> int:
 
 def _drafter(settings: UpSettings, placement: Placement, url: str, i: int) -> Child:
     name, gpus = f"drafter-{i + 1}", placement.draft_gpus
-    flags = ["--redis", url, "--pool", settings.pool, "--name", name]
-    flags += ["--threads", str(placement.threads)]
+    flags = ["--redis", url, "--pool", settings.pool, "--name", name, "--threads", str(placement.threads)]
     if settings.draft_model:
         flags += ["--model", str(settings.draft_model)]
     if placement.gpu_layers is not None:

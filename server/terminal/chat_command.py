@@ -32,18 +32,15 @@ class ChatSettings(ClientSettings):
 
 
 class Conversation:
-    """The messages so far."""
-
     def __init__(self, client: httpx.Client, settings: ChatSettings) -> None:
         self._client = client
         self._settings = settings
-        self._messages: list[dict[str, str]] = []
         self.reset()
 
     def reset(self) -> None:
         """Forget everything but the system message."""
         system = self._settings.system
-        self._messages = [{"role": "system", "content": system}] if system else []
+        self._messages: list[dict[str, str]] = [{"role": "system", "content": system}] if system else []
 
     def ask(self, text: str) -> Iterator[dict[str, Any]]:
         """Send a message and yield the reply's chunks; as much of the reply as was read joins the messages.
@@ -114,19 +111,19 @@ def chat(settings: ChatSettings) -> int:
 
 
 def _reply(console: Console, conversation: Conversation, text: str) -> None:
-    end: dict[str, Any] = {}
+    timings: dict[str, Any] | None = None
     with contextlib.suppress(KeyboardInterrupt):
         try:
             for chunk in conversation.ask(text):
-                end.update({key: chunk[key] for key in ("usage", "timings") if chunk.get(key)})
+                timings = chunk.get("timings") or timings
                 for choice in chunk["choices"]:
                     piece = choice["delta"].get("content") or ""
                     console.print(Text(piece), end="", soft_wrap=True)
         except DuoError as error:
             console.print(Text(error.message, "red"))
     console.print()
-    if "timings" in end:
-        console.print(Text(_summary(end["timings"]), "dim"))
+    if timings:
+        console.print(Text(_summary(timings), "dim"))
 
 
 def _summary(timings: dict[str, Any]) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from abc import abstractmethod
 from typing import Any, Literal, TypeAlias
 
 import orjson
@@ -24,58 +23,49 @@ class LogConsole(Console):
 
 
 class _Handler(logging.Handler):
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, form: LogFormat) -> None:
         super().__init__(logging.INFO)
         self._console = console
+        self._json = form == "json"
 
     def emit(self, record: logging.LogRecord) -> None:
         """Never raises: a full disk ends no thread that logs."""
         try:
-            self._console.print(self._line(record), highlight=False, soft_wrap=True)
+            line = _as_json(record) if self._json else self._plain(record)
+            self._console.print(line, highlight=False, soft_wrap=True)
         except Exception:
             self.handleError(record)
 
-    @abstractmethod
-    def _line(self, record: logging.LogRecord) -> Text: ...
-
-
-class ConsoleHandler(_Handler):
-    """Prints plain lines, warnings and errors in colour and with the id of their request."""
-
-    def _line(self, record: logging.LogRecord) -> Text:
-        style = (
-            "red" if record.levelno >= logging.ERROR else "yellow" if record.levelno > logging.INFO else ""
-        )
+    def _plain(self, record: logging.LogRecord) -> Text:
+        """Warnings and errors in colour and with the id of their request."""
+        error = record.levelno >= logging.ERROR
+        style = "red" if error else "yellow" if record.levelno > logging.INFO else ""
         account = CURRENT.get()
         told = f" [{account.id}]" if style and account is not None else ""
         return Text(self.format(record) + told, style)
 
 
-class JsonHandler(_Handler):
-    """Prints objects: time (ISO 8601, UTC), level, logger, message; request_id and exception where there are
-    any, and the record's `fields`."""
-
-    _exceptions = logging.Formatter()
-
-    def _line(self, record: logging.LogRecord) -> Text:
-        seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
-        told: dict[str, Any] = {
-            "time": f"{seconds}.{int(record.msecs):03d}Z",
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage().strip(),
-        }
-        account = CURRENT.get()
-        if account is not None:
-            told["request_id"] = account.id
-        if record.exc_info:
-            told["exception"] = self._exceptions.formatException(record.exc_info)
-        return Text(orjson.dumps(told | getattr(record, "fields", {}), default=str).decode())
+def _as_json(record: logging.LogRecord) -> Text:
+    """An object: time (ISO 8601, UTC), level, logger, message; request_id and exception where there are any,
+    and the record's `fields`."""
+    seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+    told: dict[str, Any] = {
+        "time": f"{seconds}.{int(record.msecs):03d}Z",
+        "level": record.levelname.lower(),
+        "logger": record.name,
+        "message": record.getMessage().strip(),
+    }
+    account = CURRENT.get()
+    if account is not None:
+        told["request_id"] = account.id
+    if record.exc_info:
+        told["exception"] = logging.Formatter().formatException(record.exc_info)
+    return Text(orjson.dumps(told | getattr(record, "fields", {}), default=str).decode())
 
 
 def log_to(console: Console, form: LogFormat = "text") -> None:
     """Print duo's log on this console, and uvicorn's warnings."""
-    handler = JsonHandler(console) if form == "json" else ConsoleHandler(console)
+    handler = _Handler(console, form)
     for name, level in (("duo", logging.INFO), ("uvicorn", logging.WARNING)):
         logger = logging.getLogger(name)
         logger.setLevel(level)

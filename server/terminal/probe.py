@@ -122,22 +122,15 @@ def probe_backend(backend: Backend, widths: Sequence[int]) -> ProbeResult:
         n_resident = min(N_RESIDENT, backend.n_ctx, backend.n_cells - len(tokens))
         if backend.n_seqs < 2 or n_resident < 1:
             return result
-        _evaluate(backend, 1, 0, tokens[:n_resident])
-        return _with_moved(result, rows, _score_at(backend, tokens, n_prefix, widths))
+        _evaluate(backend, 1, tokens[:n_resident])
+        again = _score_at(backend, tokens, n_prefix, widths)
+        moved = tuple(width for width in widths if not _same_bits(again[width], rows[width]))
+        change = max(_difference(again[width], rows[width]) for width in widths)
+        return dataclasses.replace(result, moved=moved, moved_difference=change)
     finally:
         backend.trim(0, 0)
         if backend.n_seqs > 1:
             backend.trim(1, 0)
-
-
-def _with_moved(
-    result: ProbeResult, before: Mapping[int, Logits], after: Mapping[int, Logits]
-) -> ProbeResult:
-    return dataclasses.replace(
-        result,
-        moved=tuple(width for width in result.widths if not _same_bits(after[width], before[width])),
-        moved_difference=max(_difference(after[width], before[width]) for width in result.widths),
-    )
 
 
 def _score_at(
@@ -148,20 +141,19 @@ def _score_at(
     n_rows = (len(tokens) - n_prefix) // 2
     rows: dict[int, Logits] = {}
     for width in widths:
-        if not rows or not backend.can_trim:
-            backend.trim(0, 0)
-            _evaluate(backend, 0, 0, tokens[:n_prefix])
-        else:
-            backend.trim(0, n_prefix)
+        again = bool(rows) and backend.can_trim
+        backend.trim(0, n_prefix if again else 0)
+        if not again:
+            _evaluate(backend, 0, tokens[:n_prefix])
         begins = range(n_prefix, n_prefix + n_rows, width)
         parts = [_decode(backend, 0, begin, tokens[begin : begin + width], width) for begin in begins]
         rows[width] = np.concatenate(parts)[:n_rows]
     return rows
 
 
-def _evaluate(backend: Backend, seq: int, position: int, tokens: Sequence[int]) -> None:
+def _evaluate(backend: Backend, seq: int, tokens: Sequence[int]) -> None:
     for begin in range(0, len(tokens), backend.n_batch):
-        _decode(backend, seq, position + begin, tokens[begin : begin + backend.n_batch], 0)
+        _decode(backend, seq, begin, tokens[begin : begin + backend.n_batch], 0)
 
 
 def _decode(backend: Backend, seq: int, position: int, tokens: Sequence[int], n_wanted: int) -> Logits:
@@ -208,9 +200,8 @@ def probe(settings: ProbeSettings) -> int:
         title = f"{backend.description}, {n_threads} thread{'s' if n_threads > 1 else ''}"
     keep("probe", of_model(options), result.as_json())  # for the /health of a lead with these options
     if settings.json_output:
-        about = {"model": str(settings.model), "threads": n_threads, "gpu_layers": settings.gpu_layers}
-        about |= {"flash_attn": settings.flash_attn}
-        about |= {"cache_type_k": settings.cache_type_k, "cache_type_v": settings.cache_type_v}
+        shown = settings.model_dump(include={"gpu_layers", "flash_attn", "cache_type_k", "cache_type_v"})
+        about = {"model": str(settings.model), "threads": n_threads, **shown}
         print(json.dumps({**about, **result.as_json()}, indent=2))
     else:
         console = Console()
