@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
@@ -75,18 +76,14 @@ class Message:
 
 
 def coalesced(pieces: Sequence[Piece]) -> list[Piece]:
-    """The same with neighbours of one kind joined."""
+    """The same pieces with neighbours of one kind joined."""
     if len(pieces) < 2:  # as with most tokens
         return list(pieces)
     joined: list[Piece] = []
     for _, neighbours in itertools.groupby(pieces, key=_kind):
         run = list(neighbours)
-        first = run[0]
-        if isinstance(first, CallBegun) or len(run) == 1:
-            joined += run
-        else:
-            texts = [piece.text for piece in run if not isinstance(piece, CallBegun)]
-            joined.append(replace(first, text="".join(texts)))
+        texts = [piece.text for piece in run if not isinstance(piece, CallBegun)]
+        joined += [replace(run[0], text="".join(texts))] if texts else run
     return joined
 
 
@@ -96,20 +93,12 @@ def _kind(piece: Piece) -> tuple[type[Piece], int]:
 
 def folded(pieces: Iterable[Piece]) -> Message:
     """All pieces of a reply as one message."""
-    content: list[str] = []
-    reasoning: list[str] = []
     begun: list[CallBegun] = []
-    arguments: list[list[str]] = []
+    texts: defaultdict[tuple[type[Piece], int], list[str]] = defaultdict(list)
     for piece in pieces:
-        match piece:
-            case Content(text):
-                content.append(text)
-            case Reasoning(text):
-                reasoning.append(text)
-            case CallBegun():
-                begun.append(piece)
-                arguments.append([])
-            case Arguments(index, text):
-                arguments[index].append(text)
-    calls = (ToolCall(b.id, b.name, "".join(a)) for b, a in zip(begun, arguments, strict=True))
-    return Message("".join(content), "".join(reasoning), tuple(calls))
+        if isinstance(piece, CallBegun):
+            begun.append(piece)
+        else:
+            texts[_kind(piece)].append(piece.text)
+    calls = (ToolCall(call.id, call.name, "".join(texts[Arguments, call.index])) for call in begun)
+    return Message("".join(texts[Content, 0]), "".join(texts[Reasoning, 0]), tuple(calls))

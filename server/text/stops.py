@@ -10,7 +10,6 @@ class StopStrings:
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = tuple(stop for stop in stops if stop)
-        self._longest = max(map(len, self._stops), default=0)
         self._held = ""
 
     def feed(self, text: str) -> tuple[str, bool]:
@@ -24,7 +23,7 @@ class StopStrings:
             _, at = min(ends)
             sent, self._held = self._held[:at], ""
             return sent, True
-        keep = self._possible()
+        keep = n_unfinished(self._held, self._stops)
         sent, self._held = self._held[: len(self._held) - keep], self._held[len(self._held) - keep :]
         return sent, False
 
@@ -33,10 +32,9 @@ class StopStrings:
         held, self._held = self._held, ""
         return held
 
-    def _possible(self) -> int:
-        """How many characters at the end are a proper beginning of some stop string."""
-        for n in range(min(self._longest - 1, len(self._held)), 0, -1):
-            tail = self._held[-n:]
-            if any(stop.startswith(tail) for stop in self._stops):
-                return n
-        return 0
+
+def n_unfinished(text: str, marks: Sequence[str]) -> int:
+    """How many characters at the text's end may become a mark; the text contains no whole one."""
+    most = min(max(map(len, marks)) - 1, len(text))
+    possible = (n for n in range(most, 0, -1) if any(mark.startswith(text[-n:]) for mark in marks))
+    return next(possible, 0)

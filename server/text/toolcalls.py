@@ -63,9 +63,13 @@ class CallReader:
         return self._n_told > 0 and not (self._streams and self._value is not None)
 
     def read(self, text: str, at: int) -> int:
-        """Go on from `at`, where the last call of this ended. Returns how far the text was understood. The
+        """Go on from `at`, which the last call of this returned. Returns how far the text was understood. The
         text may only have grown since."""
         while self.state is CallState.MORE:
+            if self._value is None:
+                at = after_blank(text, at)
+                if at == len(text):
+                    break
             found = self._step(text, at)
             if found is None:
                 break
@@ -78,10 +82,9 @@ class CallReader:
         self._key = "arguments"
         self._step = self._begin_value
 
+    # Steps, each of which begins within the text. Each returns how far it got, None if it needs more text.
+
     def _open(self, text: str, at: int) -> int | None:
-        at = _skip(text, at)
-        if at == len(text):
-            return None
         if text[at] != "{":
             self.state = CallState.FAILED
             return None
@@ -91,9 +94,6 @@ class CallReader:
 
     def _member(self, text: str, at: int) -> int | None:
         """A key with its colon, a comma, or the object's end."""
-        at = _skip(text, at)
-        if at == len(text):
-            return None
         if text[at] == "}":
             self._nesting -= 1
             if not self._nesting:
@@ -102,18 +102,15 @@ class CallReader:
         if text[at] == ",":
             return at + 1
         key = _KEY.match(text, at, at + LONGEST)
-        if key is None:
-            return self._fail_unless(text[at] == '"' and len(text) < at + LONGEST)
-        self._key = _decoded(key[1])
-        if key[2] != ":" or (self._strict and self._key not in _KNOWN_KEYS):
-            return self._fail_unless(False)
+        if key is None and text[at] == '"' and len(text) < at + LONGEST:
+            return None
+        self._key = _decoded(key[1]) if key else None
+        if not key or key[2] != ":" or (self._strict and self._key not in _KNOWN_KEYS):
+            return self._end()  # no key: this is no call, or a broken one
         self._step = self._begin_value
         return key.end()
 
     def _begin_value(self, text: str, at: int) -> int | None:
-        at = _skip(text, at)
-        if at == len(text):
-            return None
         if self._key == "function" and text[at] == "{":
             self._nesting += 1
             self._step = self._member
@@ -179,11 +176,6 @@ class CallReader:
             self._tell_arguments("{}")
         self.state = CallState.DONE
 
-    def _fail_unless(self, unfinished: bool) -> None:
-        """What is there is no key; unless it may become one, this is no call, or a broken one ends."""
-        if not unfinished:
-            self._end()
-
 
 def name_before_arguments(text: str, at: int) -> tuple[str, int] | None:
     """A name in front of [ARGS], or of the arguments, and where they begin. None: more is needed, unless
@@ -192,7 +184,8 @@ def name_before_arguments(text: str, at: int) -> tuple[str, int] | None:
     return (found[1].strip(), found.end()) if found else None
 
 
-def _skip(text: str, at: int) -> int:
+def after_blank(text: str, at: int = 0) -> int:
+    """Where the white space at `at` ends."""
     blank = _BLANK.match(text, at)
     return blank.end() if blank else at
 
