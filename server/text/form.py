@@ -49,9 +49,10 @@ THINKING = (Tags("<think>", "</think>"), Tags("[THINK]", "[/THINK]"))
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """What a chat template tells of its model. tags: None, it does not think aloud. tools, calls: the
-    template shows them by itself. short_ids: it refuses ids of calls that are not nine letters or digits.
-    single_call: it refuses several calls in one reply."""
+    """What a chat template can do. tags: None, its model does not think aloud. tools, calls: it shows them by
+    itself. short_ids: it refuses ids of calls that are not nine letters or digits. single_call: it refuses
+    several calls in one reply. objects: it takes arguments as objects, not as JSON text. system: it knows
+    that role."""
 
     tags: Tags | None = None
     syntax: CallSyntax = HERMES
@@ -59,16 +60,17 @@ class Style:
     calls: bool = False
     short_ids: bool = False
     single_call: bool = False
+    objects: bool = False
+    system: bool = True
 
 
 _TOOLS = re.compile(r"\btools\b")
 
 
 def style_of(source: str) -> Style:
-    """Read off a template's text."""
-    tags = next((tags for tags in THINKING if tags.close in source or tags.open in source), None)
+    """What a template's text tells, which is all but objects and system."""
     return Style(
-        tags=tags,
+        tags=next((tags for tags in THINKING if tags.close in source or tags.open in source), None),
         syntax=_syntax(source),
         tools=bool(_TOOLS.search(source)),
         calls="tool_calls" in source,
@@ -112,9 +114,8 @@ class Form:
         tags = (self.tags.open, self.tags.close) if self.tags else ()
         if self.syntax is None:
             return tags
-        marks = (*tags, self.syntax.opens, self.syntax.close)
         more = ("[ARGS]", "[CALL_ID]") if self.syntax.family == "mistral" else ()
-        return tuple(mark for mark in (*marks, *more) if mark)
+        return tuple(filter(None, (*tags, self.syntax.opens, self.syntax.close, *more)))
 
     def after(self, prompt: str, begun: str = "") -> Form:
         """The same for a reply to this prompt, which may have opened the thoughts; begun: the part of the

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
 from typing import Any, NoReturn
@@ -15,9 +15,9 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from server.errors import DuoError, InvalidRequestError, StartupError
-from server.text.adapting import Message, Tool, Wants, adapted
+from server.text.adapting import Message, Tool, adapted
 from server.text.common_prefix import common_prefix
-from server.text.form import style_of
+from server.text.form import Style, style_of
 from server.text.room import ANY, Room
 from server.text.timelimit import TimeLimit
 
@@ -91,14 +91,16 @@ class ChatTemplate:
             raise StartupError(f"the model's chat template cannot be read: {error}") from error
 
     @cached_property
-    def wants(self) -> Wants:
-        """What it can do, found out by trying."""
-        return Wants(
-            tools=self.style.tools,
-            calls=self.style.calls,
-            objects=self.style.calls and not self._takes_text_arguments(),
-            short_ids=self.style.short_ids,
-            system=self._takes_system(),
+    def wants(self) -> Style:
+        """What it can do: the style, and what trying finds out."""
+        user, text = {"role": "user", "content": "?"}, _PROBE_ARGUMENTS
+        call = {"id": "a12345678", "type": "function", "function": {"name": "f", "arguments": text}}
+        calling = {"role": "assistant", "content": "", "tool_calls": [call]}
+        system = {"role": "system", "content": _PREFILL_MARK}
+        return replace(
+            self.style,
+            objects=self.style.calls and not self._shows(text, [user, calling]),
+            system=self._shows(_PREFILL_MARK, [system, user]),
         )
 
     def stop(self) -> None:
@@ -121,10 +123,7 @@ class ChatTemplate:
         """What the prompt begins with, whatever is still added to the last message. Raises
         InvalidRequestError."""
         *before, last = messages
-        begun = str(last.get("content") or "")
-        one, other = (
-            self._render([*before, {**last, "content": begun + more}], setting) for more in _FOLLOWING
-        )
+        one, other = self._both(before, last, setting)
         return one[: common_prefix(one, other)]
 
     def settled(self, messages: Sequence[Message], reply: Message, setting: Setting = BARE) -> str | None:
@@ -134,16 +133,18 @@ class ChatTemplate:
         None if the template refuses that, or shows nothing of what follows."""
         for follower in _followers(reply):
             try:
-                one, other = (
-                    self._render([*messages, reply, {**follower, "content": content}], setting)
-                    for content in _FOLLOWING
-                )
+                one, other = self._both([*messages, reply], follower, setting)
             except InvalidRequestError:
                 continue
             n_common = common_prefix(one, other)
             if n_common < len(one):
                 return one[:n_common]
         return None
+
+    def _both(self, before: Sequence[Message], last: Message, setting: Setting) -> list[str]:
+        """Renderings whose last message goes on differently."""
+        content = str(last.get("content") or "")
+        return [self._render([*before, {**last, "content": content + more}], setting) for more in _FOLLOWING]
 
     def _render(
         self, messages: Sequence[Message], setting: Setting, *, add_generation_prompt: bool = True
@@ -163,9 +164,8 @@ class ChatTemplate:
 
     def _raw(self, messages: Sequence[Message], setting: Setting, *, add_generation_prompt: bool) -> str:
         known = {"documents": None, **setting.variables, "messages": messages}
-        # templates that ask `tools is not none` expect them to be there
-        tools = list(setting.tools) or None
-        known |= {"tools": tools, "add_generation_prompt": add_generation_prompt}
+        known["add_generation_prompt"] = add_generation_prompt
+        known["tools"] = list(setting.tools) or None  # a template may ask `tools is not none`
         text, n = list[str](), 0
         for part in self._template.generate(known):
             n += len(part)
@@ -173,22 +173,9 @@ class ChatTemplate:
             text.append(part)
         return "".join(text)
 
-    def _takes_text_arguments(self) -> bool:
-        function = {"name": "f", "arguments": _PROBE_ARGUMENTS}
-        call = {"id": "a12345678", "type": "function", "function": function}
-        messages: list[Message] = [
-            {"role": "user", "content": "?"},
-            {"role": "assistant", "content": "", "tool_calls": [call]},
-        ]
+    def _shows(self, mark: str, messages: Sequence[Message]) -> bool:
         try:
-            return _PROBE_ARGUMENTS in self._raw(messages, BARE, add_generation_prompt=False)
-        except Exception:
-            return False
-
-    def _takes_system(self) -> bool:
-        messages = [{"role": "system", "content": _PREFILL_MARK}, {"role": "user", "content": "?"}]
-        try:
-            return _PREFILL_MARK in self._raw(messages, BARE, add_generation_prompt=False)
+            return mark in self._raw(messages, BARE, add_generation_prompt=False)
         except Exception:
             return False
 

@@ -44,15 +44,6 @@ class _Conversation:
     controls: array[int]
 
 
-@dataclass(frozen=True, slots=True)
-class _Segment:
-    """Tokens from a control token, or the beginning, to the next: first and end; the byte it starts at."""
-
-    first: int
-    end: int
-    start: int
-
-
 class Transcript:
     """A bounded memory of conversations: the one least recently used is forgotten first. Texts of different
     salts never meet. Safe from any thread; takes no lock while it tokenises."""
@@ -70,25 +61,18 @@ class Transcript:
         self._most_conversations = most_conversations
         self._by_salt: dict[str, list[_Conversation]] = {}  # sorted by text: what begins alike is adjacent
         self._by_use: OrderedDict[_Conversation, None] = OrderedDict()
-        self._n_tokens = 0
+        self.n_tokens = 0
         self._lock = Lock()
 
     def __len__(self) -> int:
         return len(self._by_use)
-
-    @property
-    def n_tokens(self) -> int:
-        return self._n_tokens
 
     def tokens_for(self, text: str, salt: str) -> list[int]:
         """The prompt's tokens, without a BOS that is not written out. They stand for exactly this text. As
         far as it agrees with a conversation kept, they are that one's, else the tokenizer's."""
         data = text.encode()
         found = self._nearest(data, salt)
-        if found is None:
-            return self._tokenize(data)
-        conversation, n_same = found
-        return self._spliced(data, conversation, n_same)
+        return self._spliced(data, *found) if found else self._tokenize(data)
 
     def remember(self, text: str, prompt: Sequence[int], reply: Sequence[int], salt: str) -> None:
         """Keep a conversation: the rendered prompt and its tokens (a BOS in front that the text does not
@@ -108,7 +92,7 @@ class Transcript:
         kept = [conversation for held in self._by_salt.values() for conversation in held]
         assert len(kept) == len(self._by_use) <= self._most_conversations
         assert set(kept) == set(self._by_use)
-        assert sum(len(one.tokens) for one in kept) == self._n_tokens <= self._most_tokens
+        assert sum(len(one.tokens) for one in kept) == self.n_tokens <= self._most_tokens
         for held in self._by_salt.values():
             texts = [one.text for one in held]
             assert held
@@ -129,30 +113,28 @@ class Transcript:
     def _spliced(self, data: bytes, kept: _Conversation, n_same: int) -> list[int]:
         """Tokens of a text whose first n_same bytes are those of a conversation."""
         n_whole = bisect_right(kept.ends, n_same)
-        segment = self._segment(kept, n_whole)
-        fresh = self._tokenize(data[segment.start :])
-        n_kept, n_skipped = segment.first, 0
-        if not self._replaceable(kept, segment, fresh[: n_whole - segment.first]):
-            ends = self._offsets.ends(data, fresh, segment.start)
-            n_kept, n_skipped = _joint(kept.ends, segment.first, n_whole, ends)
+        first, end, start = self._segment(kept, n_whole)
+        fresh = self._tokenize(data[start:])
+        n_kept, n_skipped = first, 0
+        tokens, text = kept.tokens[first:end].tolist(), kept.text[start : kept.ends[end - 1]]
+        begun = fresh[: n_whole - first]
+        if tokens[: len(begun)] != begun and not self._is_tokenized(text, tokens):
+            ends = self._offsets.ends(data, fresh, start)
+            n_kept, n_skipped = _joint(kept.ends, first, n_whole, ends)
         return kept.tokens[:n_kept].tolist() + fresh[n_skipped:]
 
-    def _segment(self, kept: _Conversation, n_whole: int) -> _Segment:
-        """The one in which the first n_whole tokens end."""
+    def _segment(self, kept: _Conversation, n_whole: int) -> tuple[int, int, int]:
+        """The tokens from one control token to the next among which the first n_whole tokens end: the first,
+        the end, and the byte at which they start."""
         at = bisect_left(kept.controls, n_whole)
         end = kept.controls[at] if at < len(kept.controls) else len(kept.tokens)
         if not at:
-            return _Segment(0, end, 0)
+            return 0, end, 0
         first = kept.controls[at - 1]
-        return _Segment(first, end, kept.ends[first] - len(self._offsets.spelled((kept.tokens[first],))))
+        return first, end, kept.ends[first] - len(self._offsets.spelled((kept.tokens[first],)))
 
-    def _replaceable(self, kept: _Conversation, segment: _Segment, fresh: list[int]) -> bool:
-        """Whether a segment may begin with these fresh tokens instead: they are the same, or the kept ones
-        are what the tokenizer made of a text that went on otherwise."""
-        tokens = kept.tokens[segment.first : segment.end].tolist()
-        if tokens[: len(fresh)] == fresh:
-            return True
-        text = kept.text[segment.start : kept.ends[segment.end - 1]]
+    def _is_tokenized(self, text: bytes, tokens: list[int]) -> bool:
+        """Whether these tokens are the tokenizer's, not a model's."""
         try:
             return self._tokenize(text) == tokens
         except UnicodeDecodeError:  # a reply that breaks off within a character
@@ -194,8 +176,8 @@ class Transcript:
             self._forget(held[at])
         self._by_salt.setdefault(new.salt, []).insert(at, new)
         self._by_use[new] = None
-        self._n_tokens += len(new.tokens)
-        while self._n_tokens > self._most_tokens or len(self) > self._most_conversations:
+        self.n_tokens += len(new.tokens)
+        while self.n_tokens > self._most_tokens or len(self) > self._most_conversations:
             self._forget(next(iter(self._by_use)))
 
     def _forget(self, conversation: _Conversation) -> None:
@@ -204,7 +186,7 @@ class Transcript:
         if not held:
             del self._by_salt[conversation.salt]
         del self._by_use[conversation]
-        self._n_tokens -= len(conversation.tokens)
+        self.n_tokens -= len(conversation.tokens)
 
 
 def _joint(kept: array[int], first: int, n_whole: int, fresh: array[int]) -> tuple[int, int]:
