@@ -6,7 +6,6 @@ import asyncio
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from server.api.rpc.protocol import UnknownHandleError
@@ -29,12 +28,6 @@ class Held(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class _Entry:
-    held: Held
-    asked_at: float
-
-
 class Handles:
     """What is not asked for within kept_s is cancelled and forgotten, by a timer of the event loop. For that
     loop only."""
@@ -45,7 +38,7 @@ class Handles:
         self._most = most
         self._kept_s = kept_s
         self._clock = clock
-        self._entries: dict[str, _Entry] = {}
+        self._entries: dict[str, tuple[Held, float]] = {}  # and when somebody last asked
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
@@ -58,22 +51,22 @@ class Handles:
         if len(self._entries) >= self._most:
             raise BusyError(f"there are {self._most} async completions already: poll or cancel one")
         handle = secrets.token_hex(12)
-        self._entries[handle] = _Entry(begin(), self._clock())
+        self._entries[handle] = begin(), self._clock()
         self._wind()
         return handle
 
     def _get(self, handle: str) -> Held:
         """Somebody asks for it. Raises UnknownHandleError."""
         self.expire()
-        entry = self._entries.get(handle)
-        if entry is None:
+        if handle not in self._entries:
             raise UnknownHandleError(
                 "handle: no async completion has it, or not any more; without a poll in "
                 f"{self._kept_s:g} s they are cancelled",
                 param="handle",
             )
-        entry.asked_at = self._clock()
-        return entry.held
+        held, _ = self._entries[handle]
+        self._entries[handle] = held, self._clock()
+        return held
 
     def news(self, handle: str) -> tuple[list[dict[str, Any]], bool]:
         """What there is to tell of it. Forgets it once the end is told, or the error that this raises. Raises
@@ -94,8 +87,8 @@ class Handles:
         held.cancel()
 
     def close_all(self) -> None:
-        for entry in self._entries.values():
-            entry.held.cancel()
+        for held, _ in self._entries.values():
+            held.cancel()
         self._entries.clear()
         if self._timer is not None:
             self._timer.cancel()
@@ -104,14 +97,14 @@ class Handles:
     def expire(self) -> None:
         """Close what was not asked for in time."""
         due = self._clock() - self._kept_s
-        for handle, entry in list(self._entries.items()):
-            if entry.asked_at <= due:
+        for handle, (held, asked_at) in list(self._entries.items()):
+            if asked_at <= due:
                 del self._entries[handle]
-                entry.held.cancel()
+                held.cancel()
 
     def _wind(self) -> None:
         if self._timer is None and self._entries:
-            next_at = min(entry.asked_at for entry in self._entries.values()) + self._kept_s
+            next_at = min(asked_at for _, asked_at in self._entries.values()) + self._kept_s
             delay_s = max(0.0, next_at - self._clock())
             self._timer = asyncio.get_running_loop().call_later(delay_s, self._ring)
 

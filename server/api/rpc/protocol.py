@@ -16,15 +16,7 @@ from server.errors import (
     TimeLimitError,
 )
 
-PARSE_ERROR, INVALID_REQUEST, UNKNOWN_METHOD, INVALID_PARAMS, INTERNAL_ERROR = (
-    -32700,
-    -32600,
-    -32601,
-    -32602,
-    -32603,
-)
-BUSY, CONTEXT_OVERFLOW, UNKNOWN_HANDLE, TIME_LIMIT = -32000, -32001, -32002, -32003
-"""Of the codes that the specification leaves to servers."""
+PARSE_ERROR, INVALID_REQUEST = -32700, -32600
 
 MAX_CALLS = 32
 """In one batch."""
@@ -38,6 +30,17 @@ class UnknownHandleError(InvalidRequestError):
 
 class UnknownMethodError(InvalidRequestError):
     """There is no such method."""
+
+
+_CODES: dict[type[DuoError], int] = {  # the first that fits; from -32000 down they are left to servers
+    UnknownMethodError: -32601,
+    UnknownHandleError: -32002,
+    ContextOverflowError: -32001,
+    InvalidRequestError: -32602,
+    BusyError: -32000,
+    TimeLimitError: -32003,
+    DuoError: -32603,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,26 +118,9 @@ def failure(id: Id, error: DuoError) -> dict[str, Any]:
     data: dict[str, Any] = {"type": error.type, "param": error.param, "code": error.code}
     if isinstance(error, BusyError):
         data["retry_after"] = error.retry_after_s
-    return _failed(id, {"code": _code(error), "message": error.message, "data": data})
+    code = next(code for kind, code in _CODES.items() if isinstance(error, kind))
+    return _failed(id, {"code": code, "message": error.message, "data": data})
 
 
 def _failed(id: Id, error: dict[str, Any]) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": id, "error": error}
-
-
-def _code(error: DuoError) -> int:
-    match error:
-        case UnknownMethodError():
-            return UNKNOWN_METHOD
-        case UnknownHandleError():
-            return UNKNOWN_HANDLE
-        case ContextOverflowError():
-            return CONTEXT_OVERFLOW
-        case InvalidRequestError():
-            return INVALID_PARAMS
-        case BusyError():
-            return BUSY
-        case TimeLimitError():
-            return TIME_LIMIT
-        case _:
-            return INTERNAL_ERROR

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from server.api.choices import Portion, ReplyChoice, submit
+from server.api.choices import ReplyChoice, submit
 from server.api.completing import beside
 from server.api.engine_requests import Prompted
 from server.api.problem import defect
@@ -30,10 +30,6 @@ class RpcCompletion:
     def cancel(self) -> None:
         self._choice.generation.cancel()
 
-    @property
-    def finished(self) -> bool:
-        return self._choice.reason is not None
-
     async def follow(self) -> None:
         """To its end. Raises DuoError if it fails."""
         async for event in self._choice.events:
@@ -42,7 +38,11 @@ class RpcCompletion:
 
     def told(self) -> dict[str, Any]:
         """What has not been told yet; `content` is there always."""
-        return _told(self._choice.portion())
+        portion = self._choice.portion()
+        told: dict[str, Any] = {"content": portion.text}
+        if portion.logprobs is not None:
+            told["completion_probabilities"] = portion.logprobs["content"]
+        return {**told, **beside(portion)}
 
     def figures(self) -> dict[str, Any]:
         """What is known at the end."""
@@ -93,13 +93,6 @@ class AsyncCompletion:
         self._completion.cancel()
 
 
-def _told(portion: Portion) -> dict[str, Any]:
-    told: dict[str, Any] = {"content": portion.text}
-    if portion.logprobs is not None:
-        told["completion_probabilities"] = portion.logprobs["content"]
-    return {**told, **beside(portion)}
-
-
 def _ending(choice: ReplyChoice, vocabulary: Vocabulary, stops: Sequence[str]) -> dict[str, Any]:
     """Why it ended: exactly one of the three is true."""
     message, tokens = choice.said
@@ -107,16 +100,12 @@ def _ending(choice: ReplyChoice, vocabulary: Vocabulary, stops: Sequence[str]) -
     word = ""
     if stopped and not (tokens and tokens[-1] in vocabulary.eog):
         spelled = b"".join(vocabulary.piece(token) for token in tokens).decode(errors="replace")
-        word = _stopping_word(spelled[len(message.content) :], stops)
+        rest = spelled[len(message.content) :]
+        possible = (stop for stop in stops if stop and rest.startswith(stop))
+        word = min(possible, key=len, default="")  # the shortest was complete first
     return {
         "stopped_eos": stopped and not word,
         "stopped_word": bool(word),
         "stopped_limit": not stopped,
         "stopping_word": word,
     }
-
-
-def _stopping_word(rest: str, stops: Sequence[str]) -> str:
-    """The stop string that a text ended before, by what else was generated: of those that it begins with the
-    shortest, since that was complete first."""
-    return min((stop for stop in stops if stop and rest.startswith(stop)), key=len, default="")

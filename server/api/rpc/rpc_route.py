@@ -31,7 +31,7 @@ from server.engine.events import DrafterCount
 from server.errors import DuoError
 
 Given: TypeAlias = dict[str, Any] | list[Any]
-Method: TypeAlias = Callable[[Request, Given], Awaitable[Any]]
+Method: TypeAlias = Callable[[Request, Served, Given], Awaitable[Any]]
 
 
 async def answer(request: Request) -> Response:
@@ -53,26 +53,22 @@ async def _reply(request: Request, asked: Call | NoCall) -> dict[str, Any] | Non
     """None to a notification, whatever becomes of it."""
     if isinstance(asked, NoCall):
         return refusal(asked)
-    reply = await _carried_out(request, asked)
+    if asked.notified and asked.method in GENERATING:
+        return None  # nobody would ever read it
+    try:
+        if asked.method not in METHODS:
+            raise UnknownMethodError(f"method: there are {', '.join(METHODS)}")
+        found = await METHODS[asked.method](request, request.state.served, asked.params)
+        reply = result(asked.id, found)
+    except DuoError as error:
+        reply = failure(asked.id, error)
+    except Exception as error:
+        reply = failure(asked.id, problem.defect(f"the method {asked.method}", error))
     return None if asked.notified else reply
 
 
-async def _carried_out(request: Request, call: Call) -> dict[str, Any] | None:
-    if call.notified and call.method in GENERATING:
-        return None  # nobody would ever read it
-    try:
-        if call.method not in METHODS:
-            raise UnknownMethodError(f"method: there are {', '.join(METHODS)}")
-        return result(call.id, await METHODS[call.method](request, call.params))
-    except DuoError as error:
-        return failure(call.id, error)
-    except Exception as error:
-        return failure(call.id, problem.defect(f"the method {call.method}", error))
-
-
-async def _init(request: Request, given: Given) -> Any:
+async def _init(_request: Request, served: Served, given: Given) -> Any:
     """Reports: a model is loaded when the server starts."""
-    served: Served = request.state.served
     check_model(served, params_of(InitParams, given).model)
     vocabulary, model = served.vocabulary, served.model
     return {
@@ -88,8 +84,7 @@ async def _init(request: Request, given: Given) -> Any:
     }
 
 
-async def _poll_system_status(request: Request, _: Given) -> Any:
-    served: Served = request.state.served
+async def _poll_system_status(_request: Request, served: Served, _: Given) -> Any:
     health = served.state()
     return {
         "status": health.status,
@@ -99,22 +94,20 @@ async def _poll_system_status(request: Request, _: Given) -> Any:
     }
 
 
-async def _tokenize(request: Request, given: Given) -> Any:
-    served: Served = request.state.served
+async def _tokenize(request: Request, served: Served, given: Given) -> Any:
     text = params_of(TokenizeParams, given).text
     tokens = await aside(request, partial(served.vocabulary.tokenize, special=True), text)
     return {"tokens": tokens, "length": len(tokens)}
 
 
-async def _prompt(request: Request, body: CompletionParams) -> Prompted:
-    [prompt] = await aside(request, prompted, request.state.served, body)
-    return prompt
-
-
-async def _get_completion(request: Request, given: Given) -> Any:
-    served: Served = request.state.served
+async def _read(request: Request, served: Served, given: Given) -> tuple[CompletionParams, Prompted]:
     body = completion_params(request, served, given)
-    completion = RpcCompletion(served, body, await _prompt(request, body))
+    [prompt] = await aside(request, prompted, served, body)
+    return body, prompt
+
+
+async def _get_completion(request: Request, served: Served, given: Given) -> Any:
+    completion = RpcCompletion(served, *await _read(request, served, given))
     try:
         await completion.follow()
     finally:
@@ -122,36 +115,28 @@ async def _get_completion(request: Request, given: Given) -> Any:
     return {**completion.told(), **completion.figures()}
 
 
-async def _async_completion_init(request: Request, given: Given) -> Any:
+async def _async_completion_init(request: Request, served: Served, given: Given) -> Any:
     """What of the prompt is cached shows when it is evaluated: the last update tells."""
-    served: Served = request.state.served
-    body = completion_params(request, served, given)
-    prompt = await _prompt(request, body)
+    body, prompt = await _read(request, served, given)
     handle = served.handles.open(lambda: AsyncCompletion(RpcCompletion(served, body, prompt)))
     return {"handle": handle, "prompt_stats": {"length": len(prompt.requests[0].prompt)}}
 
 
-async def _async_completion_poll(request: Request, given: Given) -> Any:
-    served: Served = request.state.served
+async def _async_completion_poll(_request: Request, served: Served, given: Given) -> Any:
     updates, finished = served.handles.news(params_of(HandleParams, given).handle)
     return {"completion_updates": updates, "finished": finished}
 
 
-async def _async_completion_cancel(request: Request, given: Given) -> Any:
-    served: Served = request.state.served
+async def _async_completion_cancel(_request: Request, served: Served, given: Given) -> Any:
     served.handles.close(params_of(HandleParams, given).handle)
     return {"cancelled": True}
 
 
-async def _speculative_status(request: Request, _: Given) -> Any:
+async def _speculative_status(_request: Request, served: Served, _: Given) -> Any:
     """What drafts come to, since the server started."""
-    served: Served = request.state.served
     health, traffic = served.health().as_json(), served.traffic
     return {
-        "draft_mode": health["draft_mode"],
-        "exactness": health["exactness"],
-        "gate": health["gate"],
-        "drafters": health["drafters"],
+        **{name: health[name] for name in ("draft_mode", "exactness", "gate", "drafters")},
         "steps": traffic.n_steps,
         "tokens_predicted": traffic.n_predicted,
         **shares(DrafterCount(traffic.n_drafted, traffic.n_accepted)),
