@@ -31,16 +31,12 @@ class Alignment:
         self._n_made += len(text)
         self._held.append(Span(position, start, self._n_made + unfinished))
 
-    def released(self, n_sent: int) -> list[Span]:
-        """The tokens not released before that are complete in the first n_sent characters."""
+    def released(self, n_sent: int, *, cut: bool = False) -> list[Span]:
+        """The tokens not released before that are complete in the first n_sent characters, or, where the
+        text has been cut off there, have a part in them: then those wholly beyond are dropped."""
         spans: list[Span] = []
-        while self._held and self._held[0].end <= n_sent:
+        while self._held and (self._held[0].end <= n_sent or (cut and self._held[0].start < n_sent)):
             spans.append(self._held.popleft())
-        return spans
-
-    def cut(self, n_sent: int) -> list[Span]:
-        """The tokens not released before that have a part in the first n_sent characters, where the text
-        has been cut off. Those wholly beyond are dropped."""
-        spans = [span for span in self._held if span.start < n_sent]
-        self._held.clear()
+        if cut:
+            self._held.clear()
         return spans

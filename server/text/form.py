@@ -104,11 +104,6 @@ class Form:
     most_calls: int | None = None
 
     @property
-    def plain(self) -> bool:
-        """The text is the content, all of it."""
-        return self.tags is None and self.syntax is None
-
-    @property
     def marks(self) -> tuple[str, ...]:
         """Texts with a meaning here: the parser must see them, be they control tokens or not."""
         tags = (self.tags.open, self.tags.close) if self.tags else ()

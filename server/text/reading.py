@@ -34,7 +34,7 @@ class MessageReader:
         self._call_id = call_id
         self._n_calls = 0
         self._pieces: list[Piece] = []
-        self._content_spans = [(0, 0)] if form.plain else list[tuple[int, int]]()
+        self._content_spans = list[tuple[int, int]]() if form.tags or form.syntax else [(0, 0)]
         self._buffer = ""  # the text from n_settled on
         self._ended = False
         self._step: Callable[[], bool] = self._think_first if form.tags and form.thinking else self._begin

@@ -78,11 +78,8 @@ class ReplyText(Tally):
     def completed(self, n_characters: int) -> list[Span]:
         """The tokens that so much of the text returned is made of, each once. Tokens that a stop string is
         wholly made of are none of them, nor is a stop token."""
-        if self._alignment is None:
-            return []
-        if self.stopped and n_characters == self._n_sent:
-            return self._alignment.released(n_characters) + self._alignment.cut(n_characters)
-        return self._alignment.released(n_characters)
+        cut = self.stopped and n_characters == self._n_sent
+        return self._alignment.released(n_characters, cut=cut) if self._alignment else []
 
     def finish_reason(self, reason: FinishReason) -> str:
         """OpenAI's word for the end: stop or length."""

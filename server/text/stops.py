@@ -19,13 +19,9 @@ class StopStrings:
             return text, False
         self._held += text
         ends = [(at + len(s), at) for s in self._stops if (at := self._held.find(s)) >= 0]
-        if ends:
-            _, at = min(ends)
-            sent, self._held = self._held[:at], ""
-            return sent, True
-        keep = n_unfinished(self._held, self._stops)
-        sent, self._held = self._held[: len(self._held) - keep], self._held[len(self._held) - keep :]
-        return sent, False
+        at = min(ends)[1] if ends else len(self._held) - n_unfinished(self._held, self._stops)
+        sent, self._held = self._held[:at], "" if ends else self._held[at:]
+        return sent, bool(ends)
 
     def flush(self) -> str:
         """What was held back: the text has ended without a stop string."""

@@ -131,7 +131,9 @@ class ChatTemplate:
         the history, whatever the user writes then; after tool calls, whatever the tool returns. It may
         differ from prompt and generated text: templates trim, drop thoughts, write calls their own way.
         None if the template refuses that, or shows nothing of what follows."""
-        for follower in _followers(reply):
+        user, calls = {"role": "user"}, reply.get("tool_calls")
+        tool = [{"role": "tool", "tool_call_id": calls[0].get("id", "")}] if calls else []
+        for follower in (*tool, user):  # likeliest first
             try:
                 one, other = self._both([*messages, reply], follower, setting)
             except InvalidRequestError:
@@ -185,13 +187,6 @@ def begun_by(messages: Sequence[Message]) -> str | None:
     if not messages or messages[-1]["role"] != "assistant" or messages[-1].get("tool_calls"):
         return None
     return str(messages[-1].get("content") or "")
-
-
-def _followers(reply: Message) -> list[Message]:
-    """What may come after a reply, likeliest first, without its content."""
-    user: Message = {"role": "user"}
-    calls = reply.get("tool_calls")
-    return [{"role": "tool", "tool_call_id": calls[0].get("id", "")}, user] if calls else [user]
 
 
 def _tojson(

@@ -22,6 +22,8 @@ MAX_CALLS = 32
 """In one batch."""
 
 Id: TypeAlias = str | int | float | None
+Given: TypeAlias = dict[str, Any] | list[Any]
+"""The params of a call, by name or by position."""
 
 
 class UnknownHandleError(InvalidRequestError):
@@ -50,7 +52,7 @@ class Call:
     id: Id
     notified: bool
     method: str
-    params: dict[str, Any] | list[Any]
+    params: Given
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +94,10 @@ def _one(data: object) -> Call | NoCall:
         return NoCall(id, INVALID_REQUEST, "method: must be a string")
     if not isinstance(params, dict | list):
         return NoCall(id, INVALID_REQUEST, "params: must be an object or an array")
-    return Call(id, "id" not in call, method, cast(dict[str, Any] | list[Any], params))
+    return Call(id, "id" not in call, method, cast(Given, params))
 
 
-def by_name(params: dict[str, Any] | list[Any], names: Sequence[str]) -> dict[str, Any]:
+def by_name(params: Given, names: Sequence[str]) -> dict[str, Any]:
     """The params of a call; those given by position have these names. Raises InvalidRequestError."""
     if isinstance(params, dict):
         return params

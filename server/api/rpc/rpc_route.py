@@ -15,7 +15,7 @@ from server.api.completions.prompts import prompted
 from server.api.delivery import Json, unless_gone
 from server.api.engine_requests import Prompted
 from server.api.incoming import aside, check_model, from_body
-from server.api.rpc.protocol import Call, NoCall, UnknownMethodError, failure, read, refusal, result
+from server.api.rpc.protocol import Call, Given, NoCall, UnknownMethodError, failure, read, refusal, result
 from server.api.rpc.rpc_completions import AsyncCompletion, RpcCompletion
 from server.api.rpc.rpc_params import (
     CompletionParams,
@@ -30,7 +30,6 @@ from server.api.statistics import shares
 from server.engine.events import DrafterCount
 from server.errors import DuoError
 
-Given: TypeAlias = dict[str, Any] | list[Any]
 Method: TypeAlias = Callable[[Request, Served, Given], Awaitable[Any]]
 
 
