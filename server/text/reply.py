@@ -55,7 +55,7 @@ class ReplyText(Tally):
 
     def _feed(self, token: int, position: int) -> str:
         text = self._detokenizer.feed(token)
-        if self._alignment is not None:
+        if self._alignment:
             self._alignment.add(position, text, unfinished=self._detokenizer.unfinished)
         return self._send(text)
 
@@ -69,11 +69,9 @@ class ReplyText(Tally):
         if self.stopped:
             return ""
         text = self._send(self._detokenizer.flush())
-        if not self.stopped:
-            held = self._stops.flush()
-            self._n_sent += len(held)
-            text += held
-        return text
+        held = "" if self.stopped else self._stops.flush()
+        self._n_sent += len(held)
+        return text + held
 
     def completed(self, n_characters: int) -> list[Span]:
         """The tokens that so much of the text returned is made of, each once. Tokens that a stop string is

@@ -43,7 +43,7 @@ class CallReader:
         self._names = names
         self._begin = begin
         self._strict = strict
-        self._call: CallBegun | None = None
+        self.begun: CallBegun | None = None
         self._nesting = 0
         self._value: ValueScanner | None = None
         self._value_from = 0
@@ -52,10 +52,6 @@ class CallReader:
         self._early = ""  # arguments that came before the name
         self._n_told = 0
         self._step = self._open
-
-    @property
-    def begun(self) -> bool:
-        return self._call is not None
 
     @property
     def has_arguments(self) -> bool:
@@ -116,7 +112,7 @@ class CallReader:
             self._step = self._member
             return at + 1
         self._value, self._value_from = ValueScanner(), at
-        self._streams = self._is_arguments and self.begun and text[at] == "{"
+        self._streams = self._is_arguments and self.begun is not None and text[at] == "{"
         self._step = self._go_on
         return at
 
@@ -158,23 +154,20 @@ class CallReader:
         if not name or (self._strict and name not in self._names):
             self.state = CallState.FAILED
             return
-        self._call = self._begin(name)
-        self.pieces.append(self._call)
+        self.begun = self._begin(name)
+        self.pieces.append(self.begun)
         if self._early:
             self._tell_arguments(self._early)
 
     def _tell_arguments(self, text: str) -> None:
-        assert self._call is not None
+        assert self.begun
         self._n_told += len(text)
-        self.pieces.append(Arguments(self._call.index, text))
+        self.pieces.append(Arguments(self.begun.index, text))
 
     def _end(self) -> None:
-        if not self.begun:
-            self.state = CallState.FAILED
-            return
-        if not self._n_told:
+        if self.begun and not self._n_told:
             self._tell_arguments("{}")
-        self.state = CallState.DONE
+        self.state = CallState.DONE if self.begun else CallState.FAILED
 
 
 def name_before_arguments(text: str, at: int) -> tuple[str, int] | None:

@@ -47,7 +47,7 @@ class Handles:
     def open(self, begin: Callable[[], Held]) -> str:
         """Begin something, and hold it. Returns its handle, which cannot be guessed. Raises BusyError,
         without beginning, when there are enough; and what begin() raises."""
-        self.expire()
+        self._expire()
         if len(self._entries) >= self._most:
             raise BusyError(f"there are {self._most} async completions already: poll or cancel one")
         handle = secrets.token_hex(12)
@@ -57,7 +57,7 @@ class Handles:
 
     def _get(self, handle: str) -> Held:
         """Somebody asks for it. Raises UnknownHandleError."""
-        self.expire()
+        self._expire()
         if handle not in self._entries:
             raise UnknownHandleError(
                 "handle: no async completion has it, or not any more; without a poll in "
@@ -94,8 +94,7 @@ class Handles:
             self._timer.cancel()
             self._timer = None
 
-    def expire(self) -> None:
-        """Close what was not asked for in time."""
+    def _expire(self) -> None:
         due = self._clock() - self._kept_s
         for handle, (held, asked_at) in list(self._entries.items()):
             if asked_at <= due:
@@ -110,5 +109,5 @@ class Handles:
 
     def _ring(self) -> None:
         self._timer = None
-        self.expire()
+        self._expire()
         self._wind()
