@@ -1,15 +1,18 @@
-"""Adapts messages to a chat template. Pure.
+"""Messages as a chat template wants them. Pure.
 
-For a template without tools, tools, calls and results become text as in Hermes models: models that were not
-trained for tools understand that best."""
+A template that knows nothing of tools gets them, calls and results as texts in the manner of Hermes, which
+models understand best that were not trained for tools.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, TypeAlias, cast
+
+from server.text.form import Style
 
 Message: TypeAlias = Mapping[str, Any]
 Tool: TypeAlias = Mapping[str, Any]
@@ -34,19 +37,7 @@ XML tags:
 """As models of this family have been trained with it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Wants:
-    """What a template supports. tools, calls: it shows them; objects: arguments must be objects, not JSON
-    text; short_ids: ids must have nine letters and digits; system: it has that role."""
-
-    tools: bool = True
-    calls: bool = True
-    objects: bool = False
-    short_ids: bool = False
-    system: bool = True
-
-
-def adapted(messages: Sequence[Message], tools: Sequence[Tool], wants: Wants) -> list[Message]:
+def adapted(messages: Sequence[Message], tools: Sequence[Tool], wants: Style) -> list[Message]:
     told = [_adapted(message, wants) for message in messages]
     if not wants.calls:
         told = _written_out(told)
@@ -55,7 +46,7 @@ def adapted(messages: Sequence[Message], tools: Sequence[Tool], wants: Wants) ->
     return told
 
 
-def _adapted(message: Message, wants: Wants) -> Message:
+def _adapted(message: Message, wants: Style) -> Message:
     new = dict(message)
     if message.get("tool_calls"):
         new["tool_calls"] = [_call(call, wants) for call in message["tool_calls"]]
@@ -64,7 +55,7 @@ def _adapted(message: Message, wants: Wants) -> Message:
     return new
 
 
-def _call(call: Mapping[str, Any], wants: Wants) -> dict[str, Any]:
+def _call(call: Mapping[str, Any], wants: Style) -> dict[str, Any]:
     new = dict(call)
     if wants.objects:
         function = dict(call["function"])
@@ -76,7 +67,7 @@ def _call(call: Mapping[str, Any], wants: Wants) -> dict[str, Any]:
 
 
 def _object(arguments: Any) -> Any:
-    """Arguments that are no JSON object, or cannot be shown (a lone surrogate), stay text."""
+    """What is no JSON object, or none that a prompt can show (a lone surrogate, say), stays as it is."""
     try:
         value = json.loads(arguments)
         json.dumps(value, ensure_ascii=False).encode()
@@ -91,19 +82,14 @@ def _short(id: str) -> str:
 
 
 def _written_out(messages: Sequence[Message]) -> list[Message]:
-    """Calls become text of the assistant, consecutive results one message of the user."""
+    """Calls as the assistant's text, results as the user's; results that follow each other in one message."""
     told: list[Message] = []
-    results: list[str] = []
-    for message in messages:
-        if message["role"] == "tool":
-            results.append(f"<tool_response>\n{message.get('content') or ''}\n</tool_response>")
-            continue
-        if results:
+    for of_tools, run in groupby(messages, key=lambda message: message["role"] == "tool"):
+        if of_tools:
+            results = (f"<tool_response>\n{one.get('content') or ''}\n</tool_response>" for one in run)
             told.append({"role": "user", "content": "\n".join(results)})
-            results = []
-        told.append(_spelled(message) if message.get("tool_calls") else message)
-    if results:
-        told.append({"role": "user", "content": "\n".join(results)})
+        else:
+            told += [_spelled(message) if message.get("tool_calls") else message for message in run]
     return told
 
 
@@ -116,8 +102,8 @@ def _spelled(message: Message) -> Message:
     return {**rest, "content": "\n".join(part for part in said if part)}
 
 
-def _instructed(messages: list[Message], tools: Sequence[Tool], wants: Wants) -> list[Message]:
-    """Tools go behind the system prompt, or in front of the user's first message."""
+def _instructed(messages: list[Message], tools: Sequence[Tool], wants: Style) -> list[Message]:
+    """The tools behind the system prompt, or before what the user says first."""
     text = INSTRUCTIONS.format(tools="\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools))
     role = "system" if wants.system else "user"
     if not messages or messages[0]["role"] != role:

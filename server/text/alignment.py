@@ -1,4 +1,4 @@
-"""Which tokens the sent text is made of."""
+"""Which tokens the text that has been sent is made of."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Span(NamedTuple):
-    """start, end: characters of a token, unfinished ones at either end included."""
+    """A token's characters: those it contributes to, an unfinished one at either end included."""
 
     position: int
     start: int
@@ -15,30 +15,28 @@ class Span(NamedTuple):
 
 
 class Alignment:
-    """Releases tokens, by their position in the reply, with their text.
+    """Releases tokens, by their position in the reply, with the text they are made of.
 
-    A token that ends within a character is released when the whole character is sent."""
+    A token whose last bytes begin a character belongs to the text that this character is part of: it is
+    released once the whole character has been sent.
+    """
 
     def __init__(self) -> None:
         self._held: deque[Span] = deque()
         self._n_made = 0
 
     def add(self, position: int, text: str, *, unfinished: bool) -> None:
-        """text: what the token completes; unfinished: it ends within a character."""
+        """The token completed this text; unfinished: its last bytes begin a character not yet in it."""
         start = self._n_made
         self._n_made += len(text)
         self._held.append(Span(position, start, self._n_made + unfinished))
 
-    def released(self, n_sent: int) -> list[Span]:
-        """Tokens that are complete in the first n_sent characters, each once."""
+    def released(self, n_sent: int, *, cut: bool = False) -> list[Span]:
+        """The tokens not released before that are complete in the first n_sent characters, or, where the
+        text has been cut off there, have a part in them: then those wholly beyond are dropped."""
         spans: list[Span] = []
-        while self._held and self._held[0].end <= n_sent:
+        while self._held and (self._held[0].end <= n_sent or (cut and self._held[0].start < n_sent)):
             spans.append(self._held.popleft())
-        return spans
-
-    def cut(self, n_sent: int) -> list[Span]:
-        """Tokens not released yet that have a part in the first n_sent characters, where the text was cut.
-        Later tokens are dropped."""
-        spans = [span for span in self._held if span.start < n_sent]
-        self._held.clear()
+        if cut:
+            self._held.clear()
         return spans

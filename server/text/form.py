@@ -1,4 +1,4 @@
-"""How a model writes thoughts and tool calls, read off its chat template. Pure."""
+"""How a model writes down its thoughts and its calls of tools: what its chat template was made for. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Family: TypeAlias = Literal["hermes", "llama3", "mistral", "functionary"]
 
 @dataclass(frozen=True, slots=True)
 class Tags:
-    """The marks around thoughts."""
+    """What a model's thoughts are put between."""
 
     open: str
     close: str
@@ -49,9 +49,10 @@ THINKING = (Tags("<think>", "</think>"), Tags("[THINK]", "[/THINK]"))
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """What a chat template tells about its model. tags: None if it has no thoughts. tools, calls: the
-    template shows them. short_ids: ids of calls must have nine letters or digits. single_call: one call per
-    reply."""
+    """What a chat template can do. tags: None, its model does not think aloud. tools, calls: it shows them by
+    itself. short_ids: it refuses ids of calls that are not nine letters or digits. single_call: it refuses
+    several calls in one reply. objects: it takes arguments as objects, not as JSON text. system: it knows
+    that role."""
 
     tags: Tags | None = None
     syntax: CallSyntax = HERMES
@@ -59,16 +60,17 @@ class Style:
     calls: bool = False
     short_ids: bool = False
     single_call: bool = False
+    objects: bool = False
+    system: bool = True
 
 
 _TOOLS = re.compile(r"\btools\b")
 
 
 def style_of(source: str) -> Style:
-    """source: the template."""
-    tags = next((tags for tags in THINKING if tags.close in source or tags.open in source), None)
+    """What a template's text tells, which is all but objects and system."""
     return Style(
-        tags=tags,
+        tags=next((tags for tags in THINKING if tags.close in source or tags.open in source), None),
         syntax=_syntax(source),
         tools=bool(_TOOLS.search(source)),
         calls="tool_calls" in source,
@@ -78,7 +80,7 @@ def style_of(source: str) -> Style:
 
 
 def _syntax(source: str) -> CallSyntax:
-    """The surest sign first: templates of one family mention words of others."""
+    """The most telling sign first: templates of one family mention words of others."""
     if HERMES.opens in source:
         return HERMES
     if MISTRAL.opens in source:
@@ -92,8 +94,8 @@ def _syntax(source: str) -> CallSyntax:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How one reply is parsed. tags: for thoughts; thinking: the prompt has opened them. syntax: for calls,
-    of the functions in names, most_calls at most (None: any number)."""
+    """How one reply is to be read. tags: look for thoughts; thinking: the prompt has opened them. syntax:
+    look for calls, of which functions, and of how many at most (None: any)."""
 
     tags: Tags | None = None
     thinking: bool = False
@@ -102,22 +104,16 @@ class Form:
     most_calls: int | None = None
 
     @property
-    def plain(self) -> bool:
-        """Whether all of the text is content."""
-        return self.tags is None and self.syntax is None
-
-    @property
     def marks(self) -> tuple[str, ...]:
-        """Texts that the parser must see, even if they are control tokens."""
+        """Texts with a meaning here: the parser must see them, be they control tokens or not."""
         tags = (self.tags.open, self.tags.close) if self.tags else ()
         if self.syntax is None:
             return tags
-        marks = (*tags, self.syntax.opens, self.syntax.close)
         more = ("[ARGS]", "[CALL_ID]") if self.syntax.family == "mistral" else ()
-        return tuple(mark for mark in (*marks, *more) if mark)
+        return tuple(filter(None, (*tags, self.syntax.opens, self.syntax.close, *more)))
 
     def after(self, prompt: str, begun: str = "") -> Form:
-        """The form of a reply to this prompt, which may have opened the thoughts. begun: the part of the
+        """The same for a reply to this prompt, which may have opened the thoughts; begun: the part of the
         reply that is in the prompt."""
         if self.tags is None:
             return self

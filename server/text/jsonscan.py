@@ -1,6 +1,7 @@
-"""Finds the end of a JSON value in a growing text. Pure.
+"""Where a JSON value ends in a text that is still growing. Pure.
 
-Reads brackets and quotation marks only: the text between them need not be valid JSON."""
+It looks at brackets and quotation marks only: what is between them may be no JSON at all.
+"""
 
 from __future__ import annotations
 
@@ -8,64 +9,44 @@ import re
 
 _STRUCTURE = re.compile(r'["{}\[\]]')
 _IN_STRING = re.compile(r'["\\]')
-_SCALAR_END = re.compile(r"[\s,}\]]")
+_ESCAPED = re.compile(r".", re.DOTALL)
+_WORD_END = re.compile(r"(?=[\s,}\]])")
 
 
 class ValueScanner:
-    """Scans one value: an object, an array, a string, or a word."""
+    """One value: an object, an array, a string, or a word."""
 
     def __init__(self) -> None:
         self.done = False
         self._depth = 0
-        self._in_string = False
-        self._escaped = False
-        self._begun = False
-        self._word = False
+        self._next: re.Pattern[str] | None = None  # what is looked for; None before the value's beginning
 
     def scan(self, text: str, at: int) -> int:
-        """Continue at `at`, where the last scan ended; no white space before the value. Returns the end of
-        the value, or of the text while not `done`."""
-        if not self._begun and at < len(text):
-            self._begun = True
-            self._word = text[at] not in '{["'
+        """Go on from `at`, where the last scan ended; the value has no white space before it. Returns where
+        it ends, which is the end of the text as long as it is not `done`."""
         while at < len(text) and not self.done:
-            if self._word:
-                at = self._scan_word(text, at)
-            elif self._in_string:
-                at = self._scan_string(text, at)
-            else:
-                at = self._scan_structure(text, at)
+            if self._next is None:
+                self._next = _STRUCTURE if text[at] in '{["' else _WORD_END
+            found = self._next.search(text, at)
+            at = found.end() if found else len(text)
+            if found:
+                self._take(found[0])
         return at
 
-    def _scan_word(self, text: str, at: int) -> int:
-        found = _SCALAR_END.search(text, at)
-        self.done = found is not None
-        return found.start() if found else len(text)
-
-    def _scan_string(self, text: str, at: int) -> int:
-        if self._escaped:
-            self._escaped = False
-            return at + 1
-        found = _IN_STRING.search(text, at)
-        if found is None:
-            return len(text)
-        if found[0] == "\\":
-            self._escaped = True
-        else:
-            self._in_string = False
-            self.done = not self._depth
-        return found.end()
-
-    def _scan_structure(self, text: str, at: int) -> int:
-        found = _STRUCTURE.search(text, at)
-        if found is None:
-            return len(text)
-        match found[0]:
+    def _take(self, mark: str) -> None:
+        if self._next is _ESCAPED:
+            self._next = _IN_STRING
+            return
+        match mark:
+            case "\\":
+                self._next = _ESCAPED
+            case '"' if self._next is _STRUCTURE:
+                self._next = _IN_STRING
             case '"':
-                self._in_string = True
+                self._next = _STRUCTURE
+                self.done = not self._depth
             case "{" | "[":
                 self._depth += 1
-            case _:
+            case _:  # a closing bracket, or the end of a word
                 self._depth -= 1
                 self.done = self._depth <= 0
-        return found.end()

@@ -1,8 +1,9 @@
-"""The pieces of a parsed reply: content, reasoning, tool calls. Pure."""
+"""What a reply's text turns into, piece by piece: content, reasoning and calls of tools. Pure."""
 
 from __future__ import annotations
 
 import itertools
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
@@ -10,21 +11,22 @@ from typing import Any, TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """Text for the user; never empty."""
+    """More of what the user reads; never empty."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Reasoning:
-    """Thoughts; never empty."""
+    """More of what the model thinks before it answers; never empty."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class CallBegun:
-    """index: number of the call in its reply, from 0. Its arguments follow before the next call begins."""
+    """A tool call begins. index counts the calls of one reply from 0; its arguments follow, and those of no
+    other call before the next one begins."""
 
     index: int
     id: str
@@ -33,8 +35,8 @@ class CallBegun:
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """JSON text of a call's arguments; never empty. The pieces of a complete call are one JSON object, as the
-    model wrote it."""
+    """More of the JSON text of a call's arguments; never empty. All pieces of a call that was not broken off
+    are one JSON object, as the model wrote it."""
 
     index: int
     text: str
@@ -68,24 +70,20 @@ class Message:
 
     @property
     def extras(self) -> dict[str, Any]:
-        """The fields beside content of a message in OpenAI's shape."""
+        """What a message in OpenAI's shape has besides its content."""
         reasoning = {"reasoning_content": self.reasoning} if self.reasoning else {}
         return {**reasoning, "tool_calls": [c.as_json for c in self.calls]} if self.calls else reasoning
 
 
 def coalesced(pieces: Sequence[Piece]) -> list[Piece]:
-    """The pieces with neighbours of one kind joined."""
+    """The same pieces with neighbours of one kind joined."""
     if len(pieces) < 2:  # as with most tokens
         return list(pieces)
     joined: list[Piece] = []
     for _, neighbours in itertools.groupby(pieces, key=_kind):
         run = list(neighbours)
-        first = run[0]
-        if isinstance(first, CallBegun) or len(run) == 1:
-            joined += run
-        else:
-            texts = [piece.text for piece in run if not isinstance(piece, CallBegun)]
-            joined.append(replace(first, text="".join(texts)))
+        texts = [piece.text for piece in run if not isinstance(piece, CallBegun)]
+        joined += [replace(run[0], text="".join(texts))] if texts else run
     return joined
 
 
@@ -94,21 +92,13 @@ def _kind(piece: Piece) -> tuple[type[Piece], int]:
 
 
 def folded(pieces: Iterable[Piece]) -> Message:
-    """All pieces as one message."""
-    content: list[str] = []
-    reasoning: list[str] = []
+    """All pieces of a reply as one message."""
     begun: list[CallBegun] = []
-    arguments: list[list[str]] = []
+    texts: defaultdict[tuple[type[Piece], int], list[str]] = defaultdict(list)
     for piece in pieces:
-        match piece:
-            case Content(text):
-                content.append(text)
-            case Reasoning(text):
-                reasoning.append(text)
-            case CallBegun():
-                begun.append(piece)
-                arguments.append([])
-            case Arguments(index, text):
-                arguments[index].append(text)
-    calls = (ToolCall(b.id, b.name, "".join(a)) for b, a in zip(begun, arguments, strict=True))
-    return Message("".join(content), "".join(reasoning), tuple(calls))
+        if isinstance(piece, CallBegun):
+            begun.append(piece)
+        else:
+            texts[_kind(piece)].append(piece.text)
+    calls = (ToolCall(call.id, call.name, "".join(texts[Arguments, call.index])) for call in begun)
+    return Message("".join(texts[Content, 0]), "".join(texts[Reasoning, 0]), tuple(calls))

@@ -1,19 +1,19 @@
-"""Parses a growing reply into thoughts, content and tool calls. Pure.
+"""A reply's text read as a message while it grows: thoughts, content, calls of tools. Pure.
 
-Holds back what may become a mark, and white space that counts only if text follows. The pieces do not depend
-on how the text was cut, once neighbours of one kind are joined."""
+What may still become a mark is held back, and so is white space that belongs to the text only if text
+follows. However the text is cut, the pieces are the same once neighbours of one kind are joined.
+"""
 
 from __future__ import annotations
 
-import re
 import secrets
 from collections.abc import Callable
+from functools import partial
 
-from server.text.form import Form
+from server.text.form import HERMES, THINKING, Form
 from server.text.message import CallBegun, Content, Piece, Reasoning
-from server.text.toolcalls import LONGEST, CallReader, CallState, name_before_arguments
-
-_BLANK = re.compile(r"\s*")
+from server.text.stops import n_unfinished
+from server.text.toolcalls import LONGEST, CallReader, CallState, after_blank, name_before_arguments
 
 
 def new_call_id(index: int) -> str:
@@ -21,61 +21,50 @@ def new_call_id(index: int) -> str:
 
 
 class MessageReader:
-    """Parses one reply. n_settled: characters whose meaning is known; n_thought: end of the thoughts, with
-    their marks."""
+    """Reads one reply. n_settled: characters whose meaning is known; n_thought: how far the thoughts reach,
+    with their marks; broken_off: the text has ended within a call, before the end of its arguments."""
 
     def __init__(self, form: Form, call_id: Callable[[int], str] = new_call_id) -> None:
         self.n_settled = 0
         self.n_thought = 0
+        self.broken_off = False
         self._form = form
+        self._tags = form.tags or THINKING[0]
+        self._syntax = form.syntax or HERMES
         self._call_id = call_id
         self._n_calls = 0
         self._pieces: list[Piece] = []
-        self._content_spans: list[tuple[int, int]] = []
+        self._content_spans = list[tuple[int, int]]() if form.tags or form.syntax else [(0, 0)]
         self._buffer = ""  # the text from n_settled on
         self._ended = False
-        self._broken_off = False
-        self._step: Callable[[], bool] = self._begin
-        self._reader: CallReader | None = None
+        self._step: Callable[[], bool] = self._think_first if form.tags and form.thinking else self._begin
         self._at = 0  # how far the call at the buffer's beginning has been read
         self._in_list = False
-        if form.tags and form.thinking:
-            self._step = self._think_first
 
     def feed(self, text: str) -> list[Piece]:
-        """Returns the pieces that this text completes."""
+        """More of the text; returns what it makes known."""
         self._buffer += text
-        return self._run() if text else []
+        return self._run()
 
     def end(self) -> list[Piece]:
-        """The text has ended. An unfinished call stays as it is."""
+        """There is no more. A call that is broken off stays as it is."""
         self._ended = True
         return self._run()
 
-    @property
-    def broken_off(self) -> bool:
-        """Whether the text ended within the arguments of a call."""
-        return self._broken_off
-
     def is_content(self, start: int, end: int) -> bool:
-        """Whether any of these settled characters is content; for start == end, whether content touches
-        it."""
-        if self._form.plain:
-            return True
-        spans = reversed(self._content_spans)
-        if start == end:
-            return any(first <= start <= last for first, last in spans)
-        return any(first < end and start < last for first, last in spans)
+        """Whether any of these characters of the text, by now settled, is content; of none: whether they are
+        within or beside it."""
+        return self._content_at(start, end) is not None
 
     def content_part(self, start: int, end: int) -> tuple[int, int]:
-        """The part of these characters that is content."""
-        if self._form.plain:
-            return start, end
-        first, last = next(
-            ((first, last) for first, last in reversed(self._content_spans) if first < end and start < last),
-            (start, start),
-        )
+        """Which of these characters, some of which are content, are content."""
+        first, last = self._content_at(start, end) or (start, start)
         return max(start, first), min(end, last)
+
+    def _content_at(self, start: int, end: int) -> tuple[int, int] | None:
+        beside = start == end
+        spans = reversed(self._content_spans)
+        return next((span for span in spans if span[0] < end + beside and start < span[1] + beside), None)
 
     def _run(self) -> list[Piece]:
         while self._step():
@@ -114,11 +103,11 @@ class MessageReader:
         return False
 
     def _begin(self) -> bool:
-        """Thoughts or the answer."""
+        """Thoughts, or the answer."""
         if self._form.tags is None:
             return self._answer()
-        open = self._form.tags.open
-        n_blank = _n_blank(self._buffer)
+        open = self._tags.open
+        n_blank = after_blank(self._buffer)
         rest = self._buffer[n_blank : n_blank + len(open)]
         if rest == open:
             self._drop_thought(n_blank + len(open))
@@ -129,16 +118,15 @@ class MessageReader:
         return self._answer()
 
     def _think_first(self) -> bool:
-        """Skips white space in front of the thoughts."""
-        self._drop_thought(_n_blank(self._buffer))
+        """White space in front of the thoughts is none of them."""
+        self._drop_thought(after_blank(self._buffer))
         if self._buffer:
             self._step = self._think
         return bool(self._buffer)
 
     def _think(self) -> bool:
-        """Thoughts, without white space in front of their end mark."""
-        assert self._form.tags
-        close = self._form.tags.close
+        """Up to their end, without the white space in front of that."""
+        close = self._tags.close
         at = self._buffer.find(close)
         if at >= 0:
             n = len(self._buffer[:at].rstrip())
@@ -146,82 +134,71 @@ class MessageReader:
             self._drop_thought(at - n + len(close))
             self._step = self._answer_first
             return True
-        n_held = 0 if self._ended else _n_possible(self._buffer, close)
+        n_held = 0 if self._ended else n_unfinished(self._buffer, (close,))
         self._tell_thought(len(self._buffer[: len(self._buffer) - n_held].rstrip()))
         if self._ended:
             self._drop_thought(len(self._buffer))
         return False
 
     def _answer_first(self) -> bool:
-        """Skips white space between thoughts and answer."""
-        self._drop(_n_blank(self._buffer))
+        """White space between the thoughts and the answer is no part of it."""
+        self._drop(after_blank(self._buffer))
         return bool(self._buffer) and self._answer()
 
     def _answer(self) -> bool:
-        """Decides whether it is a call without a mark."""
-        syntax = self._form.syntax
-        first = self._buffer[_n_blank(self._buffer) :][:1]
-        if syntax is None:
+        """It may be a call, without a mark."""
+        if self._form.syntax is None:
             self._step = self._plain
-        elif not syntax.bare or (not first and self._ended):
-            self._step = self._content
-        elif not first:
+            return True
+        first = self._buffer[after_blank(self._buffer) :][:1]
+        if self._syntax.bare and first == "{":
+            return self._call_from(0, strict=True)
+        if self._syntax.bare and not first and not self._ended:
             return False
-        else:
-            self._step = self._bare_call if first == "{" else self._content
+        self._step = self._content
         return True
 
     def _content(self) -> bool:
-        """Content up to the mark of a call, without white space in front of it."""
-        assert self._form.syntax
-        opens = self._form.syntax.opens
+        """Up to what begins calls, without the white space in front of that."""
+        opens = self._syntax.opens
         at = self._buffer.find(opens)
         if at >= 0:
             self._tell_content(len(self._buffer[:at].rstrip()))
-            self._drop(_n_blank(self._buffer))
+            self._drop(after_blank(self._buffer))
             self._step = self._marked_call
             return True
-        n = len(self._buffer) if self._ended else len(self._buffer) - _n_possible(self._buffer, opens)
+        n = len(self._buffer) if self._ended else len(self._buffer) - n_unfinished(self._buffer, (opens,))
         self._tell_content(n if self._ended else len(self._buffer[:n].rstrip()))
         return False
 
-    def _bare_call(self) -> bool:
-        return self._call_from(0, strict=True)
-
     def _marked_call(self) -> bool:
         """The buffer begins with a mark."""
-        assert self._form.syntax
-        at = len(self._form.syntax.opens)
-        match self._form.syntax.family:
+        at = len(self._syntax.opens)
+        match self._syntax.family:
             case "functionary":
                 end = self._buffer.find(">", at, at + LONGEST)
-                return self._named_call(self._buffer[at:end], end + 1) if end >= 0 else self._wait(at)
+                found = (self._buffer[at:end], end + 1) if end >= 0 else None
             case "mistral":
-                at += _n_blank(self._buffer[at:])
-                if at == len(self._buffer):
-                    return self._wait(at)
-                if self._buffer[at] in "[{":
+                at = after_blank(self._buffer, at)
+                if self._buffer[at : at + 1] in ("[", "{"):
                     self._in_list = self._buffer[at] == "["
                     return self._call_from(at + self._in_list)
                 found = name_before_arguments(self._buffer, at)
-                return self._named_call(*found) if found else self._wait(at)
             case _:
                 return self._call_from(at)
+        return self._call_from(found[1], name=found[0]) if found else self._wait(at)
 
     def _wait(self, at: int) -> bool:
-        """For the rest of a name that begins at `at`."""
+        """For the rest of a name, if there is any: it begins at this place."""
         return (self._ended or len(self._buffer) - at >= LONGEST) and self._no_call()
 
-    def _named_call(self, name: str, at: int) -> bool:
-        self._call_from(at)
-        assert self._reader
-        self._reader.named(name)
-        return True
-
-    def _call_from(self, at: int, *, strict: bool = False) -> bool:
+    def _call_from(self, at: int, *, name: str | None = None, strict: bool = False) -> bool:
+        """name: the text has told it, and the arguments are at `at`."""
         self._at = at
-        self._reader = CallReader(self._form.names, self._new_call, strict=strict)
-        self._step = self._call
+        reader = CallReader(self._form.names, self._new_call, strict=strict)
+        if name is not None:
+            reader.named(name)
+        self._step = partial(self._call, reader)
         return True
 
     def _new_call(self, name: str) -> CallBegun:
@@ -229,48 +206,42 @@ class MessageReader:
         self._n_calls += 1
         return CallBegun(index, self._call_id(index), name)
 
-    def _call(self) -> bool:
-        assert self._reader
-        self._at = self._reader.read(self._buffer, self._at)
-        self._pieces += self._reader.pieces
-        self._reader.pieces.clear()
-        match self._reader.state:
-            case CallState.DONE:
-                self._drop(self._at)
-                self._step = self._ignore if self._n_calls == self._form.most_calls else self._after_call
-                return True
-            case CallState.FAILED:
-                return self._no_call()
-            case CallState.MORE:
-                if self._ended and not self._reader.begun:
-                    return self._no_call()
-                if self._ended:
-                    self._broken_off = not self._reader.has_arguments
-                    self._drop(len(self._buffer))
-                return False
+    def _call(self, reader: CallReader) -> bool:
+        self._at = reader.read(self._buffer, self._at)
+        self._pieces += reader.pieces
+        reader.pieces.clear()
+        if reader.state is CallState.FAILED or (self._ended and not reader.begun):
+            return self._no_call()
+        if reader.state is CallState.DONE:
+            self._drop(self._at)
+            self._step = self._ignore if self._n_calls == self._form.most_calls else self._after_call
+            return True
+        if self._ended:
+            self.broken_off = not reader.has_arguments
+            self._drop(len(self._buffer))
+        return False
 
     def _no_call(self) -> bool:
-        """It was no call: it is content, with its mark."""
-        assert self._form.syntax
-        opens = self._form.syntax.opens
+        """What looked like one is content, its mark included."""
+        opens = self._syntax.opens
         self._in_list = False
         self._tell_content(len(opens) if self._buffer.startswith(opens) else 0)
         self._step = self._content
         return True
 
     def _after_call(self) -> bool:
-        """An end mark, another call, or text."""
-        assert self._form.syntax
-        syntax = self._form.syntax
-        self._drop(_n_blank(self._buffer))
+        """Its end mark, another call, or text."""
+        syntax = self._syntax
+        self._drop(after_blank(self._buffer))
         if not self._buffer:
             return False
         if self._in_list and self._buffer[0] in ",]":
-            return self._go_on_in_list()
+            self._in_list = self._buffer[0] == ","
+            self._drop(1)
+            return self._call_from(0) if self._in_list else True
         if syntax.bare and self._buffer[0] in ";,{":
             self._drop(self._buffer[0] != "{")
-            self._step = self._bare_call
-            return True
+            return self._call_from(0, strict=True)
         if syntax.close and self._buffer.startswith(syntax.close):
             self._drop(len(syntax.close))
             return True
@@ -280,26 +251,7 @@ class MessageReader:
         self._step = self._content
         return True
 
-    def _go_on_in_list(self) -> bool:
-        more = self._buffer[0] == ","
-        self._drop(1)
-        self._in_list = more
-        return self._call_from(0) if more else True
-
     def _ignore(self) -> bool:
-        """Drops what follows the last allowed call."""
+        """What follows the last call that is wanted."""
         self._drop(len(self._buffer))
         return False
-
-
-def _n_blank(text: str) -> int:
-    blank = _BLANK.match(text)
-    return blank.end() if blank else 0
-
-
-def _n_possible(text: str, mark: str) -> int:
-    """Length of the longest proper beginning of the mark that the text ends with."""
-    for n in range(min(len(mark) - 1, len(text)), 0, -1):
-        if text.endswith(mark[:n]):
-            return n
-    return 0

@@ -1,4 +1,4 @@
-"""The text of one reply, from engine events, and its counts up to where it ends."""
+"""One reply as text: engine events in, pieces of text out, counted exactly up to where the reply ends."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from server.text.stops import StopStrings
 
 
 class ReplyText(Tally):
-    """Follows one generation. Counts the tokens of the returned text, which a stop string may end within a
-    step; the drafts of that step count in full."""
+    """Follows one generation. Counts what belongs to the text returned, which a stop string may end in the
+    middle of a step; the tokens drafted for that step count all."""
 
     def __init__(
         self,
@@ -25,7 +25,7 @@ class ReplyText(Tally):
         aligned: bool = False,
         shown: Set[int] = frozenset(),
     ) -> None:
-        """aligned: completed() will be called. shown: control tokens whose text counts."""
+        """aligned: completed() will be asked for. shown: control tokens that are part of the text."""
         super().__init__()
         self.stopped = False
         self._silent = vocabulary.eog  # not text, even if their pieces are printable
@@ -37,8 +37,8 @@ class ReplyText(Tally):
         self._n_sent = 0
 
     def feed(self, step: Committed) -> str:
-        """The text that this step adds. Sets `stopped` if it completes a stop string: later text is no part
-        of the reply."""
+        """The text this step adds. After it `stopped` says whether a stop string was completed: what
+        follows is not part of the reply."""
         pieces: list[str] = []
         n = 0
         while n < len(step.tokens) and not self.stopped:
@@ -55,7 +55,7 @@ class ReplyText(Tally):
 
     def _feed(self, token: int, position: int) -> str:
         text = self._detokenizer.feed(token)
-        if self._alignment is not None:
+        if self._alignment:
             self._alignment.add(position, text, unfinished=self._detokenizer.unfinished)
         return self._send(text)
 
@@ -65,32 +65,28 @@ class ReplyText(Tally):
         return sent
 
     def end(self) -> str:
-        """The rest of the text, after the end of the generation."""
+        """The rest of the text, once the generation has ended by itself."""
         if self.stopped:
             return ""
         text = self._send(self._detokenizer.flush())
-        if not self.stopped:
-            held = self._stops.flush()
-            self._n_sent += len(held)
-            text += held
-        return text
+        held = "" if self.stopped else self._stops.flush()
+        self._n_sent += len(held)
+        return text + held
 
     def completed(self, n_characters: int) -> list[Span]:
-        """The tokens of the first n_characters of the returned text, each once, without tokens of a stop
-        string only and the stop token."""
-        if self._alignment is None:
-            return []
-        if self.stopped and n_characters == self._n_sent:
-            return self._alignment.released(n_characters) + self._alignment.cut(n_characters)
-        return self._alignment.released(n_characters)
+        """The tokens that so much of the text returned is made of, each once. Tokens that a stop string is
+        wholly made of are none of them, nor is a stop token."""
+        cut = self.stopped and n_characters == self._n_sent
+        return self._alignment.released(n_characters, cut=cut) if self._alignment else []
 
     def finish_reason(self, reason: FinishReason) -> str:
-        """In OpenAI's words."""
+        """OpenAI's word for the end: stop or length."""
         return "stop" if self.stopped or reason != "length" else "length"
 
     def stats(self, stats: Stats) -> Stats:
-        """The engine's stats for the returned text only. Events do not name the drafters of rejected tokens:
-        after a stop string, the drafted counts of several drafters are upper bounds."""
+        """The engine's stats, cut down to this text: what was generated past a stop string is not counted.
+        Events do not tell who drafted what was rejected: after a stop string, the numbers that each of
+        several drafters drafted are upper bounds."""
         drafters = {
             name: DrafterCount(min(count.drafted, self.n_drafted), self._accepted[name])
             for name, count in stats.drafters.items()

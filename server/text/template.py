@@ -1,10 +1,10 @@
-"""Renders messages with the model's chat template."""
+"""The model's own chat template: messages in, prompt text out."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
 from typing import Any, NoReturn
@@ -15,9 +15,9 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from server.errors import DuoError, InvalidRequestError, StartupError
-from server.text.adapting import Message, Tool, Wants, adapted
+from server.text.adapting import Message, Tool, adapted
 from server.text.common_prefix import common_prefix
-from server.text.form import style_of
+from server.text.form import Style, style_of
 from server.text.room import ANY, Room
 from server.text.timelimit import TimeLimit
 
@@ -39,8 +39,8 @@ _PROBE_ARGUMENTS = '{"a":"b"}'  # written as no renderer of objects would write 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """The template's input beside messages. variables: those that only the template knows, enable_thinking
-    for example."""
+    """What a prompt is rendered with besides its messages: the tools, as requests bring them, and what only
+    the template knows the meaning of (enable_thinking, say)."""
 
     tools: Sequence[Tool] = ()
     variables: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -50,7 +50,7 @@ BARE = Setting()
 
 
 class _Generation(Extension):
-    """{% generation %}…{% endgeneration %} marks text to train on; rendering ignores it."""
+    """{% generation %}…{% endgeneration %} marks what to train on; for rendering it is nothing."""
 
     tags = {"generation"}  # noqa: RUF012 - as jinja2 declares it
 
@@ -60,8 +60,8 @@ class _Generation(Extension):
 
 
 class ChatTemplate:
-    """A Jinja template in a sandbox, with the functions of Hugging Face's renderer. Rendering raises
-    TimeLimitError, and ContextOverflowError as soon as the text exceeds the room."""
+    """A Jinja template in a sandbox, with what Hugging Face's renderer offers to templates. Renderings raise
+    TimeLimitError and, as soon as they exceed the room, ContextOverflowError."""
 
     def __init__(
         self,
@@ -72,7 +72,8 @@ class ChatTemplate:
         room: Room = ANY,
         seconds: float = RENDER_S,
     ) -> None:
-        """source: None for ChatML. seconds: for one rendering. Raises StartupError for invalid Jinja."""
+        """source: None falls back to ChatML. seconds: that a rendering may take. Raises
+        StartupError when source is not Jinja."""
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation]
         )
@@ -90,23 +91,25 @@ class ChatTemplate:
             raise StartupError(f"the model's chat template cannot be read: {error}") from error
 
     @cached_property
-    def wants(self) -> Wants:
-        """What the template supports, found by trying."""
-        return Wants(
-            tools=self.style.tools,
-            calls=self.style.calls,
-            objects=self.style.calls and not self._takes_text_arguments(),
-            short_ids=self.style.short_ids,
-            system=self._takes_system(),
+    def wants(self) -> Style:
+        """What it can do: the style, and what trying finds out."""
+        user, text = {"role": "user", "content": "?"}, _PROBE_ARGUMENTS
+        call = {"id": "a12345678", "type": "function", "function": {"name": "f", "arguments": text}}
+        calling = {"role": "assistant", "content": "", "tool_calls": [call]}
+        system = {"role": "system", "content": _PREFILL_MARK}
+        return replace(
+            self.style,
+            objects=self.style.calls and not self._shows(text, [user, calling]),
+            system=self._shows(_PREFILL_MARK, [system, user]),
         )
 
     def stop(self) -> None:
-        """End running renderings, and refuse later ones."""
+        """End renderings that run, and refuse later ones: the server ends."""
         self._limit.stop()
 
     def render(self, messages: Sequence[Message], setting: Setting = BARE) -> str:
-        """The prompt for the next reply. A last message of the assistant without calls is continued. Raises
-        InvalidRequestError if the template refuses the messages."""
+        """The prompt for the next reply. If the last message is the assistant's and calls no tools, the reply
+        continues it. Raises InvalidRequestError when the template refuses the messages."""
         if begun_by(messages) is not None:
             *before, last = messages
             marked = {**last, "content": _PREFILL_MARK}
@@ -117,31 +120,33 @@ class ChatTemplate:
         return self._render(messages, setting)
 
     def begun(self, messages: Sequence[Message], setting: Setting = BARE) -> str:
-        """The prompt up to where more text of the last message would come. Raises InvalidRequestError."""
+        """What the prompt begins with, whatever is still added to the last message. Raises
+        InvalidRequestError."""
         *before, last = messages
-        begun = str(last.get("content") or "")
-        one, other = (
-            self._render([*before, {**last, "content": begun + more}], setting) for more in _FOLLOWING
-        )
+        one, other = self._both(before, last, setting)
         return one[: common_prefix(one, other)]
 
     def settled(self, messages: Sequence[Message], reply: Message, setting: Setting = BARE) -> str | None:
-        """The certain beginning of the next turn's prompt with this reply (an assistant message), whatever
-        the user or the tool says next. It may differ from the generated text: templates trim, drop thoughts,
-        write calls in their own way. None if the template refuses the messages, or does not show what
-        follows."""
-        for follower in _followers(reply):
+        """What the prompt of the next turn begins with for sure, once the reply (an assistant message) is in
+        the history, whatever the user writes then; after tool calls, whatever the tool returns. It may
+        differ from prompt and generated text: templates trim, drop thoughts, write calls their own way.
+        None if the template refuses that, or shows nothing of what follows."""
+        user, calls = {"role": "user"}, reply.get("tool_calls")
+        tool = [{"role": "tool", "tool_call_id": calls[0].get("id", "")}] if calls else []
+        for follower in (*tool, user):  # likeliest first
             try:
-                one, other = (
-                    self._render([*messages, reply, {**follower, "content": content}], setting)
-                    for content in _FOLLOWING
-                )
+                one, other = self._both([*messages, reply], follower, setting)
             except InvalidRequestError:
                 continue
             n_common = common_prefix(one, other)
             if n_common < len(one):
                 return one[:n_common]
         return None
+
+    def _both(self, before: Sequence[Message], last: Message, setting: Setting) -> list[str]:
+        """Renderings whose last message goes on differently."""
+        content = str(last.get("content") or "")
+        return [self._render([*before, {**last, "content": content + more}], setting) for more in _FOLLOWING]
 
     def _render(
         self, messages: Sequence[Message], setting: Setting, *, add_generation_prompt: bool = True
@@ -165,9 +170,8 @@ class ChatTemplate:
 
     def _raw(self, messages: Sequence[Message], setting: Setting, *, add_generation_prompt: bool) -> str:
         known = {"documents": None, **setting.variables, "messages": messages}
-        # templates that ask `tools is not none` expect them to be there
-        tools = list(setting.tools) or None
-        known |= {"tools": tools, "add_generation_prompt": add_generation_prompt}
+        known["add_generation_prompt"] = add_generation_prompt
+        known["tools"] = list(setting.tools) or None  # a template may ask `tools is not none`
         text, n = list[str](), 0
         for part in self._template.generate(known):
             n += len(part)
@@ -175,38 +179,18 @@ class ChatTemplate:
             text.append(part)
         return "".join(text)
 
-    def _takes_text_arguments(self) -> bool:
-        function = {"name": "f", "arguments": _PROBE_ARGUMENTS}
-        call = {"id": "a12345678", "type": "function", "function": function}
-        messages: list[Message] = [
-            {"role": "user", "content": "?"},
-            {"role": "assistant", "content": "", "tool_calls": [call]},
-        ]
+    def _shows(self, mark: str, messages: Sequence[Message]) -> bool:
         try:
-            return _PROBE_ARGUMENTS in self._raw(messages, BARE, add_generation_prompt=False)
-        except Exception:
-            return False
-
-    def _takes_system(self) -> bool:
-        messages = [{"role": "system", "content": _PREFILL_MARK}, {"role": "user", "content": "?"}]
-        try:
-            return _PREFILL_MARK in self._raw(messages, BARE, add_generation_prompt=False)
+            return mark in self._raw(messages, BARE, add_generation_prompt=False)
         except Exception:
             return False
 
 
 def begun_by(messages: Sequence[Message]) -> str | None:
-    """The part of the reply that the client has written; None if it has not begun the reply."""
+    """How much of the reply the client has written itself; None if it has not begun it."""
     if not messages or messages[-1]["role"] != "assistant" or messages[-1].get("tool_calls"):
         return None
     return str(messages[-1].get("content") or "")
-
-
-def _followers(reply: Message) -> list[Message]:
-    """Messages that may follow a reply, the likeliest first, without content."""
-    user: Message = {"role": "user"}
-    calls = reply.get("tool_calls")
-    return [{"role": "tool", "tool_call_id": calls[0].get("id", "")}, user] if calls else [user]
 
 
 def _tojson(

@@ -1,7 +1,7 @@
-"""Parses tool calls in a growing text. Pure.
+"""Calls of tools, read from a reply's text as it grows. Pure.
 
-Nothing is reported before the name of the function is known. The text may turn out to be no call: the caller
-keeps it."""
+Nothing is told before the name is known, and it may turn out that there is no call: who asks keeps the text.
+"""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ class CallState(Enum):
 
 
 class CallReader:
-    """Parses one call: an object with name and arguments, or the arguments behind a name. The caller takes
-    what it finds from `pieces`."""
+    """One call: an object with name and arguments, or the arguments behind a name. What it has found is in
+    `pieces`, for the caller to take."""
 
     def __init__(self, names: frozenset[str], begin: Callable[[str], CallBegun], *, strict: bool) -> None:
-        """begin: numbers a call. strict: a call has only keys of calls, and a name in names."""
+        """begin: numbers a call. strict: only these names, and only keys that calls have, make a call."""
         self.pieces: list[Piece] = []
         self.state = CallState.MORE
         self._names = names
         self._begin = begin
         self._strict = strict
-        self._call: CallBegun | None = None
+        self.begun: CallBegun | None = None
         self._nesting = 0
         self._value: ValueScanner | None = None
         self._value_from = 0
@@ -54,18 +54,18 @@ class CallReader:
         self._step = self._open
 
     @property
-    def begun(self) -> bool:
-        return self._call is not None
-
-    @property
     def has_arguments(self) -> bool:
-        """Whether all arguments have been reported."""
+        """It has told all arguments of the call."""
         return self._n_told > 0 and not (self._streams and self._value is not None)
 
     def read(self, text: str, at: int) -> int:
-        """Continue at `at`, where the last read ended. Returns the end of what was parsed. The text must only
-        have grown."""
+        """Go on from `at`, which the last call of this returned. Returns how far the text was understood. The
+        text may only have grown since."""
         while self.state is CallState.MORE:
+            if self._value is None:
+                at = after_blank(text, at)
+                if at == len(text):
+                    break
             found = self._step(text, at)
             if found is None:
                 break
@@ -73,15 +73,14 @@ class CallReader:
         return at
 
     def named(self, name: str) -> None:
-        """The name was found elsewhere: the text is the arguments."""
+        """The text tells the name elsewhere: what comes is the arguments."""
         self._announce(name)
         self._key = "arguments"
         self._step = self._begin_value
 
+    # Steps, each of which begins within the text. Each returns how far it got, None if it needs more text.
+
     def _open(self, text: str, at: int) -> int | None:
-        at = _skip(text, at)
-        if at == len(text):
-            return None
         if text[at] != "{":
             self.state = CallState.FAILED
             return None
@@ -91,9 +90,6 @@ class CallReader:
 
     def _member(self, text: str, at: int) -> int | None:
         """A key with its colon, a comma, or the object's end."""
-        at = _skip(text, at)
-        if at == len(text):
-            return None
         if text[at] == "}":
             self._nesting -= 1
             if not self._nesting:
@@ -102,30 +98,26 @@ class CallReader:
         if text[at] == ",":
             return at + 1
         key = _KEY.match(text, at, at + LONGEST)
-        if key is None:
-            return self._fail_unless(text[at] == '"' and len(text) < at + LONGEST)
-        self._key = _decoded(key[1])
-        if key[2] != ":" or (self._strict and self._key not in _KNOWN_KEYS):
-            return self._fail_unless(False)
+        if key is None and text[at] == '"' and len(text) < at + LONGEST:
+            return None
+        self._key = _decoded(key[1]) if key else None
+        if not key or key[2] != ":" or (self._strict and self._key not in _KNOWN_KEYS):
+            return self._end()  # no key: this is no call, or a broken one
         self._step = self._begin_value
         return key.end()
 
     def _begin_value(self, text: str, at: int) -> int | None:
-        at = _skip(text, at)
-        if at == len(text):
-            return None
         if self._key == "function" and text[at] == "{":
             self._nesting += 1
             self._step = self._member
             return at + 1
         self._value, self._value_from = ValueScanner(), at
-        self._streams = self._is_arguments and self.begun and text[at] == "{"
+        self._streams = self._is_arguments and self.begun is not None and text[at] == "{"
         self._step = self._go_on
         return at
 
     def _go_on(self, text: str, at: int) -> int | None:
-        """More of a value. Arguments are reported as they grow if they are an object and the name is
-        known."""
+        """More of a value. Arguments are told as they grow, if they are an object and the name is known."""
         assert self._value is not None
         end = self._value.scan(text, at)
         if self._streams and end > at:
@@ -145,7 +137,7 @@ class CallReader:
 
     @property
     def _is_arguments(self) -> bool:
-        """Whether the value is the call's arguments: only the first of them counts."""
+        """The value is the call's arguments: what comes after them, under either key, is not."""
         return self._key in _ARGUMENTS_KEYS and not (self._early or self._n_told)
 
     def _whole_value(self, value: str) -> None:
@@ -162,44 +154,37 @@ class CallReader:
         if not name or (self._strict and name not in self._names):
             self.state = CallState.FAILED
             return
-        self._call = self._begin(name)
-        self.pieces.append(self._call)
+        self.begun = self._begin(name)
+        self.pieces.append(self.begun)
         if self._early:
             self._tell_arguments(self._early)
 
     def _tell_arguments(self, text: str) -> None:
-        assert self._call is not None
+        assert self.begun
         self._n_told += len(text)
-        self.pieces.append(Arguments(self._call.index, text))
+        self.pieces.append(Arguments(self.begun.index, text))
 
     def _end(self) -> None:
-        if not self.begun:
-            self.state = CallState.FAILED
-            return
-        if not self._n_told:
+        if self.begun and not self._n_told:
             self._tell_arguments("{}")
-        self.state = CallState.DONE
-
-    def _fail_unless(self, unfinished: bool) -> None:
-        """No key is here: unless the text is unfinished, this is no call, or a broken call ends."""
-        if not unfinished:
-            self._end()
+        self.state = CallState.DONE if self.begun else CallState.FAILED
 
 
 def name_before_arguments(text: str, at: int) -> tuple[str, int] | None:
-    """The name in front of [ARGS] or of the arguments, and where they begin. None: more text is needed, or
-    there are LONGEST characters without any."""
+    """A name in front of [ARGS], or of the arguments, and where they begin. None: more is needed, unless
+    there are LONGEST characters already."""
     found = _NAMED.match(text, at, at + LONGEST)
     return (found[1].strip(), found.end()) if found else None
 
 
-def _skip(text: str, at: int) -> int:
+def after_blank(text: str, at: int = 0) -> int:
+    """Where the white space at `at` ends."""
     blank = _BLANK.match(text, at)
     return blank.end() if blank else at
 
 
 def _decoded(string: str) -> str:
-    """The string without what cannot be encoded."""
+    """What can be encoded, whatever a model has escaped."""
     try:
         value = json.loads(string, strict=False)
     except ValueError:
@@ -208,8 +193,8 @@ def _decoded(string: str) -> str:
 
 
 def _as_object(value: str) -> str:
-    """Arguments as JSON text of an object; some models write it as a string. Anything else, null for example,
-    is {}."""
+    """Arguments as the JSON text of an object, which some models write as a string. What is none, null for
+    example, is taken for no arguments."""
     text = _decoded(value).strip() if value.startswith('"') else value
     scanner = ValueScanner()
     whole = text.startswith("{") and scanner.scan(text, 0) == len(text) and scanner.done

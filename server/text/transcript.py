@@ -34,8 +34,8 @@ _text = attrgetter("text")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Conversation:
-    """tokens; text: the bytes they stand for; ends: the byte where each token ends; controls: indices of
-    control tokens. Swallowed white space belongs to the next token."""
+    """Tokens, the text they stand for, the byte at which each ends, and which are control tokens (indices).
+    Bytes that no token stands for, swallowed white space, come before the next token's first."""
 
     salt: str
     text: bytes
@@ -44,19 +44,9 @@ class _Conversation:
     controls: array[int]
 
 
-@dataclass(frozen=True, slots=True)
-class _Segment:
-    """Tokens from a control token, or the beginning, to the next one: indices first and end; start: the byte
-    where it begins."""
-
-    first: int
-    end: int
-    start: int
-
-
 class Transcript:
-    """A bounded memory of conversations: drops the least recently used. Salts are separate. Safe from any
-    thread; holds no lock while tokenising."""
+    """A bounded memory of conversations: the one least recently used is forgotten first. Texts of different
+    salts never meet. Safe from any thread; takes no lock while it tokenises."""
 
     def __init__(
         self,
@@ -71,36 +61,29 @@ class Transcript:
         self._most_conversations = most_conversations
         self._by_salt: dict[str, list[_Conversation]] = {}  # sorted by text: what begins alike is adjacent
         self._by_use: OrderedDict[_Conversation, None] = OrderedDict()
-        self._n_tokens = 0
+        self.n_tokens = 0
         self._lock = Lock()
 
     def __len__(self) -> int:
         return len(self._by_use)
 
-    @property
-    def n_tokens(self) -> int:
-        return self._n_tokens
-
     def tokens_for(self, text: str, salt: str) -> list[int]:
-        """The tokens of exactly this text, without a BOS that is not in it: those of a kept conversation as
-        far as it agrees, then the tokenizer's."""
+        """The prompt's tokens, without a BOS that is not written out. They stand for exactly this text. As
+        far as it agrees with a conversation kept, they are that one's, else the tokenizer's."""
         data = text.encode()
         found = self._nearest(data, salt)
-        if found is None:
-            return self._tokenize(data)
-        conversation, n_same = found
-        return self._spliced(data, conversation, n_same)
+        return self._spliced(data, *found) if found else self._tokenize(data)
 
     def remember(self, text: str, prompt: Sequence[int], reply: Sequence[int], salt: str) -> None:
-        """Keep a conversation: the rendered prompt and its tokens (without a BOS in front that the text does
-        not have), and the tokens of the reply with the stop token."""
+        """Keep a conversation: the rendered prompt and its tokens (a BOS in front that the text does not
+        have is left out), and the tokens generated after them, the one that ended the turn included."""
         conversation = self._conversation(text.encode(), prompt, reply, salt)
         if 0 < len(conversation.tokens) <= self._most_tokens:
             with self._lock:
                 self._insert(conversation)
 
     def recall(self, tokens: Sequence[int], salt: str) -> None:
-        """Keep a conversation by its tokens, as far as they are text."""
+        """Keep a conversation of which only the tokens are known, as far as they spell text."""
         text = self._offsets.spelled(tokens).decode(errors="ignore")
         self.remember(text, tokens, (), salt)
 
@@ -109,14 +92,14 @@ class Transcript:
         kept = [conversation for held in self._by_salt.values() for conversation in held]
         assert len(kept) == len(self._by_use) <= self._most_conversations
         assert set(kept) == set(self._by_use)
-        assert sum(len(one.tokens) for one in kept) == self._n_tokens <= self._most_tokens
+        assert sum(len(one.tokens) for one in kept) == self.n_tokens <= self._most_tokens
         for held in self._by_salt.values():
             texts = [one.text for one in held]
             assert held
             assert texts == sorted(set(texts))
 
     def _nearest(self, data: bytes, salt: str) -> tuple[_Conversation, int] | None:
-        """The conversation with the longest common prefix, and its length."""
+        """The conversation with the longest common prefix, and its length. It is a neighbour in order."""
         with self._lock:
             held = self._by_salt.get(salt, [])
             at = bisect_left(held, data, key=_text)
@@ -128,32 +111,30 @@ class Transcript:
             return nearest, n_same
 
     def _spliced(self, data: bytes, kept: _Conversation, n_same: int) -> list[int]:
-        """Tokens of a text that shares its first n_same bytes with a conversation."""
+        """Tokens of a text whose first n_same bytes are those of a conversation."""
         n_whole = bisect_right(kept.ends, n_same)
-        segment = self._segment(kept, n_whole)
-        fresh = self._tokenize(data[segment.start :])
-        n_kept, n_skipped = segment.first, 0
-        if not self._replaceable(kept, segment, fresh[: n_whole - segment.first]):
-            ends = self._offsets.ends(data, fresh, segment.start)
-            n_kept, n_skipped = _joint(kept.ends, segment.first, n_whole, ends)
+        first, end, start = self._segment(kept, n_whole)
+        fresh = self._tokenize(data[start:])
+        n_kept, n_skipped = first, 0
+        tokens, text = kept.tokens[first:end].tolist(), kept.text[start : kept.ends[end - 1]]
+        begun = fresh[: n_whole - first]
+        if tokens[: len(begun)] != begun and not self._is_tokenized(text, tokens):
+            ends = self._offsets.ends(data, fresh, start)
+            n_kept, n_skipped = _joint(kept.ends, first, n_whole, ends)
         return kept.tokens[:n_kept].tolist() + fresh[n_skipped:]
 
-    def _segment(self, kept: _Conversation, n_whole: int) -> _Segment:
-        """The segment in which the first n_whole tokens end."""
+    def _segment(self, kept: _Conversation, n_whole: int) -> tuple[int, int, int]:
+        """The tokens from one control token to the next among which the first n_whole tokens end: the first,
+        the end, and the byte at which they start."""
         at = bisect_left(kept.controls, n_whole)
         end = kept.controls[at] if at < len(kept.controls) else len(kept.tokens)
         if not at:
-            return _Segment(0, end, 0)
+            return 0, end, 0
         first = kept.controls[at - 1]
-        return _Segment(first, end, kept.ends[first] - len(self._offsets.spelled((kept.tokens[first],))))
+        return first, end, kept.ends[first] - len(self._offsets.spelled((kept.tokens[first],)))
 
-    def _replaceable(self, kept: _Conversation, segment: _Segment, fresh: list[int]) -> bool:
-        """Whether these fresh tokens may begin the segment: they equal the kept ones, or the kept ones are
-        the tokenizer's for a text that went on differently."""
-        tokens = kept.tokens[segment.first : segment.end].tolist()
-        if tokens[: len(fresh)] == fresh:
-            return True
-        text = kept.text[segment.start : kept.ends[segment.end - 1]]
+    def _is_tokenized(self, text: bytes, tokens: list[int]) -> bool:
+        """Whether these tokens are the tokenizer's, not a model's."""
         try:
             return self._tokenize(text) == tokens
         except UnicodeDecodeError:  # a reply that breaks off within a character
@@ -165,7 +146,7 @@ class Transcript:
     def _conversation(
         self, data: bytes, prompt: Sequence[int], reply: Sequence[int], salt: str
     ) -> _Conversation:
-        """Ends where the prompt's tokens are not found in its text."""
+        """Without what follows a place where the prompt's tokens cannot be found in its text."""
         bos = self._vocabulary.bos
         if prompt and prompt[0] == bos and not data.startswith(self._offsets.spelled(prompt[:1])):
             prompt = prompt[1:]
@@ -181,7 +162,7 @@ class Transcript:
         return _Conversation(salt, data, tokens, ends, self._offsets.controls(tokens))
 
     def _insert(self, new: _Conversation) -> None:
-        """Drops conversations that this one continues."""
+        """Conversations that this one continues are not kept beside it: it has all that they have."""
         held = self._by_salt.get(new.salt, [])
         at = bisect_left(held, new.text, key=_text)
         if at < len(held) and held[at].text.startswith(new.text):
@@ -195,8 +176,8 @@ class Transcript:
             self._forget(held[at])
         self._by_salt.setdefault(new.salt, []).insert(at, new)
         self._by_use[new] = None
-        self._n_tokens += len(new.tokens)
-        while self._n_tokens > self._most_tokens or len(self) > self._most_conversations:
+        self.n_tokens += len(new.tokens)
+        while self.n_tokens > self._most_tokens or len(self) > self._most_conversations:
             self._forget(next(iter(self._by_use)))
 
     def _forget(self, conversation: _Conversation) -> None:
@@ -205,13 +186,13 @@ class Transcript:
         if not held:
             del self._by_salt[conversation.salt]
         del self._by_use[conversation]
-        self._n_tokens -= len(conversation.tokens)
+        self.n_tokens -= len(conversation.tokens)
 
 
 def _joint(kept: array[int], first: int, n_whole: int, fresh: array[int]) -> tuple[int, int]:
-    """How many kept tokens to take and how many fresh ones to skip, so that both meet at the last common
-    boundary within the first n_whole kept tokens. The fresh ones begin with the kept token `first`. Both are
-    given by their ends. Tokens without text are taken from the fresh ones."""
+    """How many kept tokens to take and how many fresh ones to leave out, so that they meet where both have a
+    boundary, as late as possible within the first n_whole kept ones; the fresh ones begin with the kept token
+    `first`. All by where they end. Of tokens without text the fresh are taken."""
     for end in reversed(kept[first:n_whole]):
         at = bisect_left(fresh, end)
         if at < len(fresh) and fresh[at] == end:

@@ -18,6 +18,7 @@ from server.api.responses.response_request import (
     ResponseRequest,
     TextFormat,
     Texts,
+    ThoughtParts,
 )
 from server.api.sampling_fields import SamplingFields
 from server.errors import InvalidRequestError
@@ -37,8 +38,7 @@ _AS_THEY_ARE = (
 _NAMES = (
     (re.compile(r"^messages\b.*"), "input"),
     (re.compile(r"^max_(completion_)?tokens$"), "max_output_tokens"),
-    (re.compile(r"^response_format\.json_schema\b"), "text.format"),
-    (re.compile(r"^response_format\b"), "text.format"),
+    (re.compile(r"^response_format\b(\.json_schema\b)?"), "text.format"),
     (re.compile(r"^reasoning_effort$"), "reasoning.effort"),
     (re.compile(r"^(tools\.\d+|tool_choice)\.function\b"), r"\1"),
     (re.compile(r"^context_shift$"), "truncation"),
@@ -62,12 +62,8 @@ def messages_of(given: str | Sequence[Item]) -> list[Json]:
                 else:
                     messages.append(said)
             case ReasoningItem():
-                thought = "".join(part.text for part in item.content or item.summary)
-                _go_on(
-                    messages,
-                    {"reasoning_content": thought},
-                    fresh=("reasoning_content", "content", "tool_calls"),
-                )
+                said = {"reasoning_content": _joined(item.content or item.summary)}
+                _go_on(messages, said, fresh=("reasoning_content", "content", "tool_calls"))
             case CallItem():
                 call = ToolCall(item.call_id, item.name, item.arguments)
                 _go_on(messages, {"tool_calls": [call.as_json]})
@@ -101,9 +97,7 @@ def renamed(error: InvalidRequestError) -> InvalidRequestError:
         return error
     name = error.param
     for pattern, here in _NAMES:
-        name, found = pattern.subn(here, name)
-        if found:
-            break
+        name = pattern.sub(here, name)
     error.message = error.message.replace(error.param, name)
     error.param = name
     return error
@@ -119,7 +113,7 @@ def _go_on(messages: list[Json], said: Json, fresh: Sequence[str] = ()) -> None:
     messages[-1] = {**last, **said, **({"tool_calls": calls} if calls else {})}
 
 
-def _joined(texts: Texts) -> str:
+def _joined(texts: Texts | ThoughtParts) -> str:
     return texts if isinstance(texts, str) else "".join(part.text for part in texts)
 
 
@@ -130,16 +124,12 @@ def _tool(tool: FunctionTool) -> dict[str, Any]:
 def _tool_choice(choice: str | NamedFunction | AllowedFunctions) -> Any:
     match choice:
         case NamedFunction():
-            return _named(choice)
+            return {"type": "function", "function": {"name": choice.name}}
         case AllowedFunctions():
-            allowed = {"mode": choice.mode, "tools": [_named(one) for one in choice.tools]}
+            allowed = {"mode": choice.mode, "tools": [_tool_choice(one) for one in choice.tools]}
             return {"type": "allowed_tools", "allowed_tools": allowed}
         case _:
             return choice
-
-
-def _named(function: NamedFunction) -> dict[str, Any]:
-    return {"type": "function", "function": {"name": function.name}}
 
 
 def _response_format(asked: TextFormat) -> dict[str, Any] | None:

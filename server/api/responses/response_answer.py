@@ -46,8 +46,7 @@ class ResponseAnswer(Answer):
         self._numbers = itertools.count()
 
     def _all(self) -> bytes:
-        for _ in self._rest(self._choice):
-            pass
+        list(self._rest(self._choice))
         return orjson.dumps(self._stored())
 
     def _opening(self) -> Iterator[bytes]:
@@ -62,8 +61,7 @@ class ResponseAnswer(Answer):
         yield self._told({"type": f"response.{response['status']}", "response": response})
 
     def _failure(self, error: DuoError) -> bytes:
-        for _ in self._output.end("incomplete"):
-            pass
+        list(self._output.end("incomplete"))
         failed = {"code": "server_error", "message": error.message}
         return self._told({"type": "response.failed", "response": self._response("failed", failed)})
 

@@ -1,4 +1,4 @@
-"""The output items of a response, and the events that tell how they grow. Pure."""
+"""What a reply turns into in the Responses API: items that grow, and the events that tell of it. Pure."""
 
 from __future__ import annotations
 
@@ -18,89 +18,71 @@ def new_id(kind: str) -> str:
 
 
 class Output:
-    """The items of one response. feed() and end() yield events without sequence numbers. One item grows at a
-    time."""
+    """The items of one response. Feed it the reply's pieces; each step returns the events that tell of it,
+    without their sequence numbers. One item grows at a time."""
 
     def __init__(self, id_of: Callable[[str], str] = new_id) -> None:
-        """id_of: makes an id of a kind: rs, msg or fc."""
+        """id_of makes an id of a kind: rs, msg or fc."""
         self.items: list[Json] = []
         self._id_of = id_of
         self._open: Json | None = None  # the last of the items, while it grows
         self._grown: list[str] = []  # its text, or arguments, which it gets when it is closed
 
     def feed(self, pieces: Sequence[Piece], logprobs: Sequence[Json] = ()) -> Iterator[Event]:
-        """logprobs: of the content among the pieces, in the shape of a chat completion."""
+        """More of the reply. logprobs: of the content among it, in the shape of a chat completion."""
         untold = [_logprob(entry) for entry in logprobs]
         for piece in pieces:
             match piece:
                 case Reasoning(text):
-                    yield from self._think(text)
+                    if not self._grows("reasoning"):
+                        part: Json = {"type": "reasoning_text", "text": ""}
+                        yield from self._begin("rs", "reasoning", part, summary=[], content=[])
+                    yield from self._more("response.reasoning_text.delta", text, content_index=0)
                 case Content(text):
                     yield from self._say(text, untold)
                     untold = []
-                case CallBegun():
-                    yield from self._call(piece)
+                case CallBegun(_, id, name):
+                    yield from self._begin("fc", "function_call", call_id=id, name=name, arguments="")
                 case Arguments(_, text):
-                    yield from self._argue(text)
-        if untold and self._open is not None and self._open["type"] == "message":
-            self._open["content"][0]["logprobs"] += untold
+                    yield from self._more("response.function_call_arguments.delta", text)
+        if untold and self._grows("message"):
+            self.items[-1]["content"][0]["logprobs"] += untold
 
     def end(self, status: Literal["completed", "incomplete"]) -> Iterator[Event]:
-        """Ends the last item, and makes an empty message if there is no item."""
+        """The reply has ended; its last item is incomplete if the response is. There is always one item."""
         if not self.items:
             yield from self._say("", [])
         yield from self._close(status)
 
-    def _think(self, text: str) -> Iterator[Event]:
-        if self._open is None or self._open["type"] != "reasoning":
-            item: Json = {"id": self._id_of("rs"), "type": "reasoning", "summary": [], "content": []}
-            yield from self._begin({**item, "status": "in_progress"})
-            yield from self._begin_part({"type": "reasoning_text", "text": ""})
-        yield from self._more("response.reasoning_text.delta", text)
+    def _grows(self, type: str) -> bool:
+        return self._open is not None and self._open["type"] == type
 
     def _say(self, text: str, logprobs: list[Json]) -> Iterator[Event]:
-        if self._open is None or self._open["type"] != "message":
-            item: Json = {"id": self._id_of("msg"), "type": "message", "role": "assistant", "content": []}
-            yield from self._begin({**item, "status": "in_progress"})
-            yield from self._begin_part(
-                {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
-            )
+        if not self._grows("message"):
+            part: Json = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+            yield from self._begin("msg", "message", part, role="assistant", content=[])
         self.items[-1]["content"][0]["logprobs"] += logprobs
-        yield from self._more("response.output_text.delta", text, logprobs=logprobs)
-
-    def _call(self, piece: CallBegun) -> Iterator[Event]:
-        call = {"id": self._id_of("fc"), "type": "function_call", "call_id": piece.id, "name": piece.name}
-        yield from self._begin({**call, "arguments": "", "status": "in_progress"})
-
-    def _argue(self, text: str) -> Iterator[Event]:
-        self._grown.append(text)
-        yield {"type": "response.function_call_arguments.delta", **self._place(), "delta": text}
+        if text:
+            yield from self._more("response.output_text.delta", text, content_index=0, logprobs=logprobs)
 
     def _more(self, type: str, text: str, **extra: Any) -> Iterator[Event]:
-        """More of the open item's only part."""
-        if text:
-            self._grown.append(text)
-            yield {"type": type, **self._place(), "content_index": 0, "delta": text, **extra}
+        """Of the open item."""
+        self._grown.append(text)
+        yield {"type": type, **self._place(), "delta": text, **extra}
 
-    def _begin(self, item: Json) -> Iterator[Event]:
+    def _begin(self, kind: str, type: str, part: Json | None = None, **fields: Any) -> Iterator[Event]:
+        """An item with these fields and, if it is no call, its only part."""
         yield from self._close("completed")
+        item: Json = {"id": self._id_of(kind), "type": type, **fields, "status": "in_progress"}
         self.items.append(item)
         self._grown = []
         self._open = item
-        yield {
-            "type": "response.output_item.added",
-            "output_index": len(self.items) - 1,
-            "item": deepcopy(item),
-        }
-
-    def _begin_part(self, part: Json) -> Iterator[Event]:
-        self.items[-1]["content"].append(part)
-        yield {
-            "type": "response.content_part.added",
-            **self._place(),
-            "content_index": 0,
-            "part": deepcopy(part),
-        }
+        added = {"output_index": len(self.items) - 1, "item": deepcopy(item)}
+        yield {"type": "response.output_item.added", **added}
+        if part is not None:
+            item["content"].append(part)
+            added = {**self._place(), "content_index": 0, "part": deepcopy(part)}
+            yield {"type": "response.content_part.added", **added}
 
     def _close(self, status: str) -> Iterator[Event]:
         item, self._open = self._open, None
@@ -111,7 +93,7 @@ class Output:
         grown = "".join(self._grown)
         if item["type"] == "function_call":
             item["arguments"] = grown
-            done = {"name": item["name"], "arguments": item["arguments"]}
+            done = {"name": item["name"], "arguments": grown}
             yield {"type": "response.function_call_arguments.done", **place, **done}
         else:
             [part] = item["content"]
@@ -119,7 +101,7 @@ class Output:
             kind = part["type"]
             extra = {"logprobs": part["logprobs"]} if kind == "output_text" else {}
             told = {**place, "content_index": 0}
-            yield {"type": f"response.{kind}.done", **told, "text": part["text"], **extra}
+            yield {"type": f"response.{kind}.done", **told, "text": grown, **extra}
             yield {"type": "response.content_part.done", **told, "part": part}
         yield {"type": "response.output_item.done", "output_index": place["output_index"], "item": item}
 
@@ -128,7 +110,7 @@ class Output:
 
 
 def _logprob(entry: Json) -> Json:
-    """bytes is a list here, empty for a token without text."""
+    """bytes is a list here, empty for a token that adds nothing to the text."""
     told: Json = {**entry, "bytes": entry["bytes"] or []}
     if "top_logprobs" in entry:
         told["top_logprobs"] = [_logprob(one) for one in entry["top_logprobs"]]

@@ -29,14 +29,10 @@ class ResponseStore:
         self._most = most
         self._most_bytes = most_bytes
         self._held: OrderedDict[tuple[str, str], tuple[StoredResponse, int]] = OrderedDict()
-        self._n_bytes = 0
+        self.n_bytes = 0
 
     def __len__(self) -> int:
         return len(self._held)
-
-    @property
-    def n_bytes(self) -> int:
-        return self._n_bytes
 
     def put(self, salt: str, stored: StoredResponse) -> None:
         """Keeps it under its id, unless it alone exceeds most_bytes."""
@@ -44,9 +40,9 @@ class ResponseStore:
         if size > self._most_bytes:
             return
         self._held[salt, stored.response["id"]] = stored, size
-        self._n_bytes += size
-        while len(self._held) > self._most or self._n_bytes > self._most_bytes:
-            self._n_bytes -= self._held.popitem(last=False)[1][1]
+        self.n_bytes += size
+        while len(self._held) > self._most or self.n_bytes > self._most_bytes:
+            self.n_bytes -= self._held.popitem(last=False)[1][1]
 
     def get(self, salt: str, id: str) -> StoredResponse | None:
         held = self._held.get((salt, id))
@@ -58,5 +54,5 @@ class ResponseStore:
     def delete(self, salt: str, id: str) -> bool:
         """Whether there was one."""
         held = self._held.pop((salt, id), None)
-        self._n_bytes -= held[1] if held else 0
+        self.n_bytes -= held[1] if held else 0
         return held is not None

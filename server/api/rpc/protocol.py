@@ -1,4 +1,4 @@
-"""JSON-RPC 2.0: reads calls, writes replies. Pure."""
+"""JSON-RPC 2.0: calls out of a body, and replies into one. Pure."""
 
 from __future__ import annotations
 
@@ -16,43 +16,48 @@ from server.errors import (
     TimeLimitError,
 )
 
-PARSE_ERROR, INVALID_REQUEST, UNKNOWN_METHOD, INVALID_PARAMS, INTERNAL_ERROR = (
-    -32700,
-    -32600,
-    -32601,
-    -32602,
-    -32603,
-)
-BUSY, CONTEXT_OVERFLOW, UNKNOWN_HANDLE, TIME_LIMIT = -32000, -32001, -32002, -32003
-"""Of the codes that the specification leaves to servers."""
+PARSE_ERROR, INVALID_REQUEST = -32700, -32600
 
 MAX_CALLS = 32
 """In one batch."""
 
 Id: TypeAlias = str | int | float | None
+Given: TypeAlias = dict[str, Any] | list[Any]
+"""The params of a call, by name or by position."""
 
 
 class UnknownHandleError(InvalidRequestError):
-    """No async completion has this handle, or not any more: it has ended, or was not polled."""
+    """No async completion has this handle: it never had, its end was told, or nobody asked for too long."""
 
 
 class UnknownMethodError(InvalidRequestError):
     """There is no such method."""
 
 
+_CODES: dict[type[DuoError], int] = {  # the first that fits; from -32000 down they are left to servers
+    UnknownMethodError: -32601,
+    UnknownHandleError: -32002,
+    ContextOverflowError: -32001,
+    InvalidRequestError: -32602,
+    BusyError: -32000,
+    TimeLimitError: -32003,
+    DuoError: -32603,
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
-    """notified: no reply is wanted; id is None then."""
+    """notified: nobody is to be answered; id is None then, and may be None otherwise."""
 
     id: Id
     notified: bool
     method: str
-    params: dict[str, Any] | list[Any]
+    params: Given
 
 
 @dataclass(frozen=True, slots=True)
 class NoCall:
-    """Something that is no valid call. id: the call's, if it has one."""
+    """What stands in a call's place but is none. id: the call's, as far as it has one."""
 
     id: Id
     code: int
@@ -60,7 +65,7 @@ class NoCall:
 
 
 def read(body: bytes) -> tuple[list[Call | NoCall], bool]:
-    """The calls, and whether they came as a batch. An unreadable body is one NoCall."""
+    """What is called, and whether it came as a batch. What cannot be read at all is one refusal."""
     try:
         data = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -89,11 +94,11 @@ def _one(data: object) -> Call | NoCall:
         return NoCall(id, INVALID_REQUEST, "method: must be a string")
     if not isinstance(params, dict | list):
         return NoCall(id, INVALID_REQUEST, "params: must be an object or an array")
-    return Call(id, "id" not in call, method, cast(dict[str, Any] | list[Any], params))
+    return Call(id, "id" not in call, method, cast(Given, params))
 
 
-def by_name(params: dict[str, Any] | list[Any], names: Sequence[str]) -> dict[str, Any]:
-    """The params of a call by name; names: of those given by position. Raises InvalidRequestError."""
+def by_name(params: Given, names: Sequence[str]) -> dict[str, Any]:
+    """The params of a call; those given by position have these names. Raises InvalidRequestError."""
     if isinstance(params, dict):
         return params
     if len(params) > len(names):
@@ -111,30 +116,13 @@ def refusal(refused: NoCall) -> dict[str, Any]:
 
 
 def failure(id: Id, error: DuoError) -> dict[str, Any]:
-    """data: the other fields of OpenAI's error object; for a busy server also retry_after, in seconds."""
+    """data has what OpenAI's error object says besides the message; of a busy server when to try again."""
     data: dict[str, Any] = {"type": error.type, "param": error.param, "code": error.code}
     if isinstance(error, BusyError):
         data["retry_after"] = error.retry_after_s
-    return _failed(id, {"code": _code(error), "message": error.message, "data": data})
+    code = next(code for kind, code in _CODES.items() if isinstance(error, kind))
+    return _failed(id, {"code": code, "message": error.message, "data": data})
 
 
 def _failed(id: Id, error: dict[str, Any]) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": id, "error": error}
-
-
-def _code(error: DuoError) -> int:
-    match error:
-        case UnknownMethodError():
-            return UNKNOWN_METHOD
-        case UnknownHandleError():
-            return UNKNOWN_HANDLE
-        case ContextOverflowError():
-            return CONTEXT_OVERFLOW
-        case InvalidRequestError():
-            return INVALID_PARAMS
-        case BusyError():
-            return BUSY
-        case TimeLimitError():
-            return TIME_LIMIT
-        case _:
-            return INTERNAL_ERROR

@@ -1,4 +1,4 @@
-"""Completions of the JSON-RPC facade: at once, or polled."""
+"""Completions as the JSON-RPC facade tells them: at once, or as they grow while nobody waits."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from server.api.choices import Portion, ReplyChoice, submit
+from server.api.choices import ReplyChoice, submit
 from server.api.completing import beside
 from server.api.engine_requests import Prompted
 from server.api.problem import defect
@@ -18,7 +18,7 @@ from server.llama.backend import Vocabulary
 
 
 class RpcCompletion:
-    """One completion, submitted."""
+    """One of them, submitted."""
 
     def __init__(self, served: Served, body: CompletionParams, prompt: Prompted) -> None:
         """Raises what the generator raises."""
@@ -30,22 +30,22 @@ class RpcCompletion:
     def cancel(self) -> None:
         self._choice.generation.cancel()
 
-    @property
-    def finished(self) -> bool:
-        return self._choice.reason is not None
-
     async def follow(self) -> None:
-        """Wait for the end. Raises DuoError if the generation fails."""
+        """To its end. Raises DuoError if it fails."""
         async for event in self._choice.events:
             self._choice.see(event)
         self._prompt.remember(self._served.history, [self._choice])
 
     def told(self) -> dict[str, Any]:
-        """What is not told yet; `content` is always there."""
-        return _told(self._choice.portion())
+        """What has not been told yet; `content` is there always."""
+        portion = self._choice.portion()
+        told: dict[str, Any] = {"content": portion.text}
+        if portion.logprobs is not None:
+            told["completion_probabilities"] = portion.logprobs["content"]
+        return {**told, **beside(portion)}
 
     def figures(self) -> dict[str, Any]:
-        """To be called at the end."""
+        """What is known at the end."""
         stats = self._choice.stats()
         return {
             "tokens_predicted": stats.n_predicted,
@@ -62,7 +62,7 @@ class RpcCompletion:
 
 
 class AsyncCompletion:
-    """Implements Held: a completion that goes on between polls."""
+    """Implements Held. Goes on by itself; news() tells what there is."""
 
     def __init__(self, completion: RpcCompletion) -> None:
         self._completion = completion
@@ -78,8 +78,8 @@ class AsyncCompletion:
             self._error = defect("an async completion", error)
 
     def news(self) -> tuple[list[dict[str, Any]], bool]:
-        """Updates since the last call, and whether it has ended; the last update has `stop` true and the
-        figures. Raises the error of a failed generation."""
+        """What has been generated since the last time, and whether that was all; then the last update has
+        `stop` true, and the figures. Raises the error of a generation that failed."""
         if self._error is not None:
             raise self._error
         completion = self._completion
@@ -93,30 +93,19 @@ class AsyncCompletion:
         self._completion.cancel()
 
 
-def _told(portion: Portion) -> dict[str, Any]:
-    told: dict[str, Any] = {"content": portion.text}
-    if portion.logprobs is not None:
-        told["completion_probabilities"] = portion.logprobs["content"]
-    return {**told, **beside(portion)}
-
-
 def _ending(choice: ReplyChoice, vocabulary: Vocabulary, stops: Sequence[str]) -> dict[str, Any]:
-    """Exactly one of the three flags is true."""
+    """Why it ended: exactly one of the three is true."""
     message, tokens = choice.said
     stopped = choice.reason == "stop"
     word = ""
     if stopped and not (tokens and tokens[-1] in vocabulary.eog):
         spelled = b"".join(vocabulary.piece(token) for token in tokens).decode(errors="replace")
-        word = _stopping_word(spelled[len(message.content) :], stops)
+        rest = spelled[len(message.content) :]
+        possible = (stop for stop in stops if stop and rest.startswith(stop))
+        word = min(possible, key=len, default="")  # the shortest was complete first
     return {
         "stopped_eos": stopped and not word,
         "stopped_word": bool(word),
         "stopped_limit": not stopped,
         "stopping_word": word,
     }
-
-
-def _stopping_word(rest: str, stops: Sequence[str]) -> str:
-    """The stop string that ended the text. rest: what was generated after the text; the shortest stop string
-    that it begins with was complete first."""
-    return min((stop for stop in stops if stop and rest.startswith(stop)), key=len, default="")

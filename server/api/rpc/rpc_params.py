@@ -12,7 +12,7 @@ from server.api.body import Body, Neutral
 from server.api.completions.completion_request import CompletionRequest, Pieces
 from server.api.generation_fields import UNSUPPORTED
 from server.api.incoming import check_model, salted, validated
-from server.api.rpc.protocol import by_name
+from server.api.rpc.protocol import Given, by_name
 from server.api.served import Served
 
 
@@ -93,14 +93,12 @@ class CompletionParams(CompletionRequest):
         return super().contradiction()
 
 
-def params_of(form: type[P], given: dict[str, Any] | list[Any]) -> P:
+def params_of(form: type[P], given: Given) -> P:
     """Raises InvalidRequestError that names the param."""
     return validated(form, by_name(given, form.positions))
 
 
-def completion_params(
-    request: Request, served: Served, given: dict[str, Any] | list[Any]
-) -> CompletionParams:
+def completion_params(request: Request, served: Served, given: Given) -> CompletionParams:
     """Raises InvalidRequestError that names the param."""
     body = validated(CompletionParams, salted(request, by_name(given, ("prompt", "n_predict"))))
     check_model(served, body.model)

@@ -1,4 +1,4 @@
-"""POST /rpc: JSON-RPC 2.0."""
+"""POST /rpc: the same engine for programs that speak JSON-RPC 2.0."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from server.api.completions.prompts import prompted
 from server.api.delivery import Json, unless_gone
 from server.api.engine_requests import Prompted
 from server.api.incoming import aside, check_model, from_body
-from server.api.rpc.protocol import Call, NoCall, UnknownMethodError, failure, read, refusal, result
+from server.api.rpc.protocol import Call, Given, NoCall, UnknownMethodError, failure, read, refusal, result
 from server.api.rpc.rpc_completions import AsyncCompletion, RpcCompletion
 from server.api.rpc.rpc_params import (
     CompletionParams,
@@ -30,13 +30,12 @@ from server.api.statistics import shares
 from server.engine.events import DrafterCount
 from server.errors import DuoError
 
-Given: TypeAlias = dict[str, Any] | list[Any]
-Method: TypeAlias = Callable[[Request, Given], Awaitable[Any]]
+Method: TypeAlias = Callable[[Request, Served, Given], Awaitable[Any]]
 
 
 async def answer(request: Request) -> Response:
-    """Carries out the calls of a batch side by side; a client that leaves cancels them. Errors of calls are
-    in their replies, with status 200. 204 if there is no reply."""
+    """Every call of the body, those of a batch side by side; a client that goes away cancels them. Errors of
+    calls are told in their replies, with status 200. 204 if there is nothing to reply to."""
     asked, batch = await from_body(request, read)
     found = await unless_gone(request, _all(request, asked))
     replies = [reply for reply in found if reply is not None]
@@ -50,29 +49,25 @@ async def _all(request: Request, asked: list[Call | NoCall]) -> list[dict[str, A
 
 
 async def _reply(request: Request, asked: Call | NoCall) -> dict[str, Any] | None:
-    """None for a notification."""
+    """None to a notification, whatever becomes of it."""
     if isinstance(asked, NoCall):
         return refusal(asked)
-    reply = await _carried_out(request, asked)
+    if asked.notified and asked.method in GENERATING:
+        return None  # nobody would ever read it
+    try:
+        if asked.method not in METHODS:
+            raise UnknownMethodError(f"method: there are {', '.join(METHODS)}")
+        found = await METHODS[asked.method](request, request.state.served, asked.params)
+        reply = result(asked.id, found)
+    except DuoError as error:
+        reply = failure(asked.id, error)
+    except Exception as error:
+        reply = failure(asked.id, problem.defect(f"the method {asked.method}", error))
     return None if asked.notified else reply
 
 
-async def _carried_out(request: Request, call: Call) -> dict[str, Any] | None:
-    if call.notified and call.method in GENERATING:
-        return None  # nobody would ever read it
-    try:
-        if call.method not in METHODS:
-            raise UnknownMethodError(f"method: there are {', '.join(METHODS)}")
-        return result(call.id, await METHODS[call.method](request, call.params))
-    except DuoError as error:
-        return failure(call.id, error)
-    except Exception as error:
-        return failure(call.id, problem.defect(f"the method {call.method}", error))
-
-
-async def _init(request: Request, given: Given) -> Any:
-    """Describes the model, which is loaded already."""
-    served: Served = request.state.served
+async def _init(_request: Request, served: Served, given: Given) -> Any:
+    """Reports: a model is loaded when the server starts."""
     check_model(served, params_of(InitParams, given).model)
     vocabulary, model = served.vocabulary, served.model
     return {
@@ -88,8 +83,7 @@ async def _init(request: Request, given: Given) -> Any:
     }
 
 
-async def _poll_system_status(request: Request, _: Given) -> Any:
-    served: Served = request.state.served
+async def _poll_system_status(_request: Request, served: Served, _: Given) -> Any:
     health = served.state()
     return {
         "status": health.status,
@@ -99,22 +93,20 @@ async def _poll_system_status(request: Request, _: Given) -> Any:
     }
 
 
-async def _tokenize(request: Request, given: Given) -> Any:
-    served: Served = request.state.served
+async def _tokenize(request: Request, served: Served, given: Given) -> Any:
     text = params_of(TokenizeParams, given).text
     tokens = await aside(request, partial(served.vocabulary.tokenize, special=True), text)
     return {"tokens": tokens, "length": len(tokens)}
 
 
-async def _prompt(request: Request, body: CompletionParams) -> Prompted:
-    [prompt] = await aside(request, prompted, request.state.served, body)
-    return prompt
-
-
-async def _get_completion(request: Request, given: Given) -> Any:
-    served: Served = request.state.served
+async def _read(request: Request, served: Served, given: Given) -> tuple[CompletionParams, Prompted]:
     body = completion_params(request, served, given)
-    completion = RpcCompletion(served, body, await _prompt(request, body))
+    [prompt] = await aside(request, prompted, served, body)
+    return body, prompt
+
+
+async def _get_completion(request: Request, served: Served, given: Given) -> Any:
+    completion = RpcCompletion(served, *await _read(request, served, given))
     try:
         await completion.follow()
     finally:
@@ -122,36 +114,28 @@ async def _get_completion(request: Request, given: Given) -> Any:
     return {**completion.told(), **completion.figures()}
 
 
-async def _async_completion_init(request: Request, given: Given) -> Any:
-    """prompt_stats has the length only: what is cached shows in the last update."""
-    served: Served = request.state.served
-    body = completion_params(request, served, given)
-    prompt = await _prompt(request, body)
+async def _async_completion_init(request: Request, served: Served, given: Given) -> Any:
+    """What of the prompt is cached shows when it is evaluated: the last update tells."""
+    body, prompt = await _read(request, served, given)
     handle = served.handles.open(lambda: AsyncCompletion(RpcCompletion(served, body, prompt)))
     return {"handle": handle, "prompt_stats": {"length": len(prompt.requests[0].prompt)}}
 
 
-async def _async_completion_poll(request: Request, given: Given) -> Any:
-    served: Served = request.state.served
+async def _async_completion_poll(_request: Request, served: Served, given: Given) -> Any:
     updates, finished = served.handles.news(params_of(HandleParams, given).handle)
     return {"completion_updates": updates, "finished": finished}
 
 
-async def _async_completion_cancel(request: Request, given: Given) -> Any:
-    served: Served = request.state.served
+async def _async_completion_cancel(_request: Request, served: Served, given: Given) -> Any:
     served.handles.close(params_of(HandleParams, given).handle)
     return {"cancelled": True}
 
 
-async def _speculative_status(request: Request, _: Given) -> Any:
-    """Counts since the start."""
-    served: Served = request.state.served
+async def _speculative_status(_request: Request, served: Served, _: Given) -> Any:
+    """What drafts come to, since the server started."""
     health, traffic = served.health().as_json(), served.traffic
     return {
-        "draft_mode": health["draft_mode"],
-        "exactness": health["exactness"],
-        "gate": health["gate"],
-        "drafters": health["drafters"],
+        **{name: health[name] for name in ("draft_mode", "exactness", "gate", "drafters")},
         "steps": traffic.n_steps,
         "tokens_predicted": traffic.n_predicted,
         **shares(DrafterCount(traffic.n_drafted, traffic.n_accepted)),

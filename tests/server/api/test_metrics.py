@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from server.api.served import DrafterHealth, Health
 from server.api.traffic import MAX_SOURCES, Traffic
-from server.cache.counts import NOTHING, TierCounts
+from server.cache.counts import TierCounts
 from server.engine.events import Committed, DrafterCount, Event, Failed, Finished, Started, Stats
 from server.errors import BackendError
 from tests.http_lead import Lead
@@ -32,10 +32,10 @@ def told(traffic: Traffic, *events: Event, id: int = 1) -> Traffic:
 
 
 async def scraped(
-    traffic: Traffic, health: Health, cached: TierCounts = NOTHING
+    traffic: Traffic, health: Health, cached: TierCounts | None = None
 ) -> dict[tuple[str, ...], float]:
     """Every sample, by its name and the values of its labels."""
-    state = replace(served(Script(), health=health), traffic=traffic, cached=lambda: cached)
+    state = replace(served(Script(), health=health), traffic=traffic, cached=lambda: cached or TierCounts())
     one = Call(state, "/metrics", method="GET")
     await one.run()
     assert one.status == 200
@@ -84,7 +84,7 @@ async def test_a_reply_is_counted():
 
 
 async def test_what_is_kept_below_the_kv_cache_is_told():
-    cached = replace(NOTHING, memory_bytes=7, disk_snapshots=2, hits=3, skipped_files=1, failed_loads=1)
+    cached = TierCounts(memory_bytes=7, disk_snapshots=2, hits=3, skipped_files=1, failed_loads=1)
     samples = await scraped(Traffic(), Health("ok", 4, 1, 2, 125.0), cached)
     assert samples["cache_bytes", "memory"] == 7.0
     assert samples["cache_conversations", "disk"] == 2.0

@@ -42,5 +42,5 @@ def test_a_cut_drops_what_is_wholly_beyond_it():
     alignment.add(1, "cd", unfinished=False)
     alignment.add(2, "", unfinished=False)
     alignment.add(3, "ef", unfinished=False)
-    assert positions(alignment.cut(3)) == [0, 1]
+    assert positions(alignment.released(3, cut=True)) == [0, 1]
     assert positions(alignment.released(99)) == []

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from server.text.adapting import Wants, adapted
+from server.text.adapting import adapted
 from server.text.detokenize import control_tokens
 from server.text.form import (
     FUNCTIONARY,
@@ -18,6 +18,7 @@ from server.text.form import (
     THINKING,
     CallSyntax,
     Form,
+    Style,
     style_of,
 )
 from server.text.template import CHATML, ChatTemplate, Setting
@@ -83,11 +84,11 @@ SAID: list[dict[str, Any]] = [
 
 
 def test_messages_stay_as_they_are_where_nothing_is_wanted():
-    assert adapted(SAID, [TOOL], Wants()) == SAID
+    assert adapted(SAID, [TOOL], Style(tools=True, calls=True)) == SAID
 
 
 def test_arguments_as_objects_and_short_ids():
-    told = adapted(SAID, [], Wants(objects=True, short_ids=True))
+    told = adapted(SAID, [], Style(calls=True, objects=True, short_ids=True))
     call = told[1]["tool_calls"][0]
     assert call["function"]["arguments"] == {"a": [1]}
     assert len(call["id"]) == 9
@@ -95,13 +96,13 @@ def test_arguments_as_objects_and_short_ids():
     assert call["id"].isalnum()
     assert SAID[1]["tool_calls"][0] is CALL
     broken = {**CALL, "function": {"name": "f", "arguments": '{"a"'}}
-    told = adapted([{"role": "assistant", "tool_calls": [broken]}], [], Wants(objects=True))
+    told = adapted([{"role": "assistant", "tool_calls": [broken]}], [], Style(calls=True, objects=True))
     assert told[0]["tool_calls"][0]["function"]["arguments"] == '{"a"'
 
 
 @pytest.mark.parametrize("system", [True, False])
 def test_tools_in_words(system: bool):
-    told = adapted(SAID, [TOOL], Wants(tools=False, calls=False, system=system))
+    told = adapted(SAID, [TOOL], Style(system=system))
     assert json.dumps(TOOL) in told[0]["content"]
     assert [one["role"] for one in told] == ["system"] * system + ["user", "assistant", "user"]
     written = '<tool_call>\n{"name": "f", "arguments": {"a": [1]}}\n</tool_call>'
@@ -112,7 +113,7 @@ def test_tools_in_words(system: bool):
 
 
 def test_tools_follow_a_system_prompt():
-    told = adapted([{"role": "system", "content": "Be brief."}, *SAID], [TOOL], Wants(tools=False))
+    told = adapted([{"role": "system", "content": "Be brief."}, *SAID], [TOOL], Style(calls=True))
     assert told[0]["content"].startswith("Be brief.\n\n# Tools")
     assert len(told) == 5
 
