@@ -94,8 +94,6 @@ def _committed(verdict: Verdict, proposal: Proposal, rows: Logits, n_top: int | 
         logprobs = tuple(
             token_logprobs(rows[i], token, n_top) for i, token in zip(read, verdict.tokens, strict=False)
         )
-    if not proposal:
-        return Committed(verdict.tokens, (None,) * len(verdict.tokens), logprobs=logprobs)
     sources = [proposal.sources[node] for node in verdict.nodes]
     rejected = tuple(t for i, t in enumerate(proposal.tokens) if i not in verdict.nodes)
     padding = (None,) * (len(verdict.tokens) - len(verdict.nodes))
