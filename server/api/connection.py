@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import resource
+import sys
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -39,6 +39,10 @@ class HeadTooLargeError(InvalidRequestError):
 
 
 def _most_connections() -> int:
+    if sys.platform == "win32":  # which has no such limit
+        return 1 << 20
+    import resource
+
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return max(files // 2, files - RESERVED) if files > 0 else 1 << 20  # below 0: any number
 
