@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 
@@ -16,6 +17,7 @@ from tests.contract import witness
 from tests.http_lead import Lead, serving
 from tests.support import ENDLESS
 
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # llama.cpp's threads wait without using up a core
 settings.register_profile("duo", deadline=None)  # no test fails because the machine is busy
 settings.load_profile("duo")
 

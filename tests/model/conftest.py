@@ -6,8 +6,8 @@ for the F32 model and differ by up to 5e-5 at width 1; for Q8_0 they are the sam
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing, suppress
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import cast
 
@@ -56,11 +56,17 @@ def open_exact(path: Path) -> LlamaBackend:
     return LlamaBackend(options)
 
 
-@pytest.fixture
-def server() -> Iterator[EmbeddedServer]:
+@contextmanager
+def redis_server() -> Generator[EmbeddedServer]:
     """A Redis server. Fails if a key without a time to live is left on it."""
     with EmbeddedServer() as one:
         yield one
         with suppress(redis.ConnectionError), redis.Redis.from_url(one.url) as client:
             keys = cast(list[bytes], client.keys())
             assert [key for key in keys if client.ttl(key) == -1] == []
+
+
+@pytest.fixture
+def server() -> Iterator[EmbeddedServer]:
+    with redis_server() as one:
+        yield one

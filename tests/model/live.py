@@ -156,6 +156,9 @@ class Padded:
         pass
 
 
+PAUSES_S = (0.005, 0.05, 0.5)
+"""Before each step, the next one if the machine was too busy for drafters to be in time."""
+
 ALL = Policy(lookup=False, gate=False)
 """Verify every guess."""
 
