@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 import threading
 from collections.abc import Callable
-from typing import TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 from server.errors import TimeLimitError
 
@@ -16,6 +18,18 @@ AGAIN_S = 0.1  # between two attempts to end a block: far longer than leaving it
 
 class _Ended(BaseException):
     """Raised in a block that shall end. A BaseException, so that the code does not catch it."""
+
+
+def _told(hook: Callable[[Any], object], unraisable: Any) -> None:
+    """A finalizer that swallows _Ended is no defect to log: it is raised again."""
+    if unraisable.exc_type is not _Ended:
+        hook(unraisable)
+
+
+def _tell_no_swallowed_end() -> None:
+    hook: Any = sys.unraisablehook
+    if getattr(hook, "func", None) is not _told:
+        sys.unraisablehook = partial(_told, hook)
 
 
 class _Block:
@@ -34,6 +48,7 @@ class _Block:
         with self._lock:
             if not self._left and (again or not self._ended):
                 self._ended = True
+                _tell_no_swallowed_end()
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(self._thread, ctypes.py_object(_Ended))
                 self.end_in(AGAIN_S, again=True)
 
