@@ -11,9 +11,17 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from server.sampling.draw import Distribution, draw_softmax, head_floor, nucleus_floor, softmax
-from server.sampling.noise import Ids, gumbel
-from server.sampling.peaks import Logits, Peaks
+from server.sampling.draw import (
+    Distribution,
+    Ids,
+    Logits,
+    draw_softmax,
+    head_floor,
+    nucleus_floor,
+    softmax,
+)
+from server.sampling.noise import gumbel
+from server.sampling.peaks import Peaks
 
 _MANY = 4_096  # candidates: more are drawn faster from a whole row
 
@@ -61,7 +69,8 @@ class Candidates:
 
     def distribution(self) -> Distribution:
         """The softmax of the candidates."""
-        return Distribution(np.arange(len(self)) if self.ids is None else self.ids, softmax(self.logits))
+        ids = np.arange(len(self)) if self.ids is None else self.ids
+        return Distribution(ids, softmax(self.logits.astype(np.float64)))
 
     def choose(self, seed: int, position: int) -> int:
         """The index of a sample of the candidates' softmax."""
@@ -121,7 +130,7 @@ def xtc(c: Candidates, threshold: float) -> None:
     The caller decides by chance whether it acts."""
     if threshold > 0.5 or len(c) < 2:
         return
-    likely = np.flatnonzero(softmax(c.logits) >= threshold)
+    likely = np.flatnonzero(softmax(c.logits.astype(np.float64)) >= threshold)
     if len(likely) > 1:
         spared = len(likely) - 1 - int(c.logits[likely][::-1].argmin())
         c.keep(np.delete(np.arange(len(c)), np.delete(likely, spared)))
@@ -133,7 +142,7 @@ def temperature(c: Candidates, value: float, spread: float, exponent: float) -> 
     if spread > 0.0:
         if len(c) < 2:
             return
-        probabilities = softmax(c.logits)
+        probabilities = softmax(c.logits.astype(np.float64))
         seen = probabilities[probabilities > 0.0]
         share = max(0.0, -float(seen @ np.log(seen)) / math.log(len(c)))
         low, high = max(0.0, value - spread), value + spread

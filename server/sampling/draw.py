@@ -12,10 +12,10 @@ from typing import Literal, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from server.sampling.noise import Floats, Ids, gumbel
+from server.sampling.noise import gumbel
 from server.sampling.params import SamplingParams
-from server.sampling.peaks import Logits, Peaks
-from server.sampling.race import race
+from server.sampling.peaks import Ids, Logits, Peaks
+from server.sampling.race import Floats, race
 
 Row: TypeAlias = npt.NDArray[np.float32]
 
@@ -79,10 +79,16 @@ def distribution(row: Row, params: SamplingParams) -> Distribution:
     return Distribution(ids, softmax(logits / params.temperature))
 
 
-def softmax(logits: Logits) -> Floats:
+def softmax(logits: Floats) -> Floats:
     """At least one of them finite."""
-    weights = np.exp(logits.astype(np.float64) - logits.max())
+    weights = np.exp(logits - logits.max())
     return weights / weights.sum()
+
+
+def probability(row: Row, token: int) -> float:
+    """The softmax probability of one token at temperature 1, unfiltered."""
+    top = float(row.max())
+    return float(np.exp(np.float64(row[token]) - top) / np.exp(row - np.float32(top)).sum())
 
 
 def _min_p_floor(top: float, min_p: float) -> float:
@@ -100,7 +106,7 @@ def _survivors(peaks: Peaks, params: SamplingParams) -> tuple[Ids, Floats]:
             return _from(near, logits, edge)
     ids = peaks.likeliest(params.top_k)
     logits = peaks.row.take(ids).astype(np.float64)
-    return _from(ids, logits, max(floor, nucleus_floor(np.sort(logits)[-params.top_k :], params.top_p)))
+    return _from(ids, logits, max(floor, _edge(np.sort(logits)[-params.top_k :], params.top_p)))
 
 
 def _from(ids: Ids, logits: Floats, floor: float) -> tuple[Ids, Floats]:
@@ -126,6 +132,15 @@ def _sure_edge(near: list[float], floor: float, params: SamplingParams) -> float
             return None
         before, edge = before + weight, logit
     return edge
+
+
+def _edge(ascending: Floats, top_p: float) -> float:
+    """nucleus_floor of sorted logits."""
+    if top_p >= 1.0 or len(ascending) > _FEW:
+        return nucleus_floor(ascending, top_p)
+    weights = np.exp(ascending - ascending[-1])
+    n = int(weights[::-1].cumsum().searchsorted(top_p * float(weights.sum())))
+    return float(ascending[-1 - min(n, len(ascending) - 1)])
 
 
 def _floor(peaks: Peaks, params: SamplingParams) -> float:

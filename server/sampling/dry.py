@@ -4,13 +4,12 @@ length, as in llama.cpp."""
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Sequence
 
 import numpy as np
 
 from server.sampling.candidates import Candidates
-from server.sampling.noise import Floats, Ids
+from server.sampling.draw import Floats, Ids
 from server.sampling.params import SamplingParams
 
 _LARGEST_EXPONENT = math.log(float(np.finfo(np.float32).max))  # a penalty is a float32 in llama.cpp
@@ -22,10 +21,12 @@ class Dry:
 
     def __init__(self, params: SamplingParams, history: Sequence[int]):
         self._params = params
-        self._keep = params.dry_penalty_last_n if params.dry_penalty_last_n >= 0 else sys.maxsize
-        self._n = min(len(history), self._keep)
+        n = params.dry_penalty_last_n
+        self._keep = n if n >= 0 else None
+        start = max(0, len(history) - n) if n >= 0 else 0
+        self._n = len(history) - start
         self._tokens = np.zeros(2 * self._n + 256, np.int64)
-        self._tokens[: self._n] = history[len(history) - self._n :]
+        self._tokens[: self._n] = history[start:]
         self._breakers: dict[int, list[tuple[int, ...]]] = {}
         for head, *tail in params.dry_sequence_breakers:
             self._breakers.setdefault(head, []).append(tuple(tail))
@@ -94,4 +95,5 @@ class Dry:
         return int(_LARGEST_EXPONENT / math.log(base)) if base > 1.000001 else otherwise
 
     def _window(self) -> Ids:
-        return self._tokens[max(0, self._n - self._keep) : self._n]
+        n = self._n if self._keep is None else min(self._n, self._keep)
+        return self._tokens[self._n - n : self._n]

@@ -29,7 +29,7 @@ class Mirostat:
         else:
             _truncate(c, self.mu)
         at = c.choose(self._params.seed, position)
-        return c.token(at), -math.log2(float(softmax(c.logits)[at]))
+        return c.token(at), -math.log2(float(softmax(c.logits.astype(np.float64))[at]))
 
     def learn(self, surprise: float) -> None:
         """A token of this surprise was committed."""

@@ -75,6 +75,12 @@ def quiet(seed: int, position: int, tokens: Ids) -> Floats:
     return -np.log(-_LOG_QUIET - np.log(np.array(_uniforms_of(key, tokens.tolist()))))
 
 
+def quiet_few(seed: int, position: int, tokens: Sequence[int]) -> list[float]:
+    """quiet() but for a rounding error, faster for a few tokens."""
+    log = math.log
+    return [-log(-_LOG_QUIET - log(u)) for u in _uniforms_of(_key(seed, position), tokens)]
+
+
 def loud(seed: int, position: int, n_vocab: int) -> Noise:
     """The loud tokens among the ids below n_vocab."""
     first = position - position % _BLOCK

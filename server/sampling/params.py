@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 # llama.cpp's names and default order
 ORDER = ("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature")
-MIRRORED = ("top_k", "top_p", "min_p", "temperature")  # samplers of draw(), in its order: each a field
+MIRRORED = ("top_k", "top_p", "min_p", "temperature")  # the samplers of draw(), in its order
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,14 @@ class SamplingParams:
     min_tokens: int = 0
     banned_first: frozenset[int] = frozenset()
     samplers: tuple[str, ...] = ORDER
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether only the first five fields matter, so that draw() gives every token without state."""
+        if self.logit_bias or self.mirostat or (self.min_tokens > 0 and self.banned_first):
+            return False
+        wanted = tuple(name for name in MIRRORED if self._acts(name))
+        return self.dynatemp_range <= 0.0 and self.steps() == wanted
 
     def steps(self) -> tuple[str, ...]:
         """The samplers of the chain that change anything, in order (mirostat replaces the chain)."""

@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from server.sampling.noise import Floats, Ids
-
-Logits = npt.NDArray[np.float32] | Floats
+Logits = npt.NDArray[np.float32] | npt.NDArray[np.float64]
+Ids = npt.NDArray[np.int64]
 
 _IMPOSSIBLE = -1e38  # logit: no model gives as little to a possible token
 _SHORT = 40_000  # logits: a row of at most as many is not folded

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from server.sampling.candidates import Candidates
-from server.sampling.noise import Ids
+from server.sampling.draw import Ids
 from server.sampling.params import SamplingParams
 
 

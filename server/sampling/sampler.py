@@ -1,13 +1,13 @@
 """All sampling parameters of a request, for one generation.
 
 The order is llama.cpp's (common/sampling.cpp): logit bias, the chain of samplers in the request's order or
-mirostat instead, the draw.
+mirostat instead, the draw. A grammar is asked about the drawn token only; if it refuses, the row is masked
+and the token drawn again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -22,8 +22,7 @@ from server.sampling.noise import uniform
 from server.sampling.params import MIRRORED, SamplingParams
 from server.sampling.penalties import Penalties
 
-_XTC = 0x787463  # the purpose of the number that decides whether xtc acts at a position
-_EDITS = {"penalties": Penalties, "dry": Dry}  # samplers that change logits, by the tokens so far
+XTC = 0x787463  # the purpose of the number that decides whether xtc acts at a position
 
 
 class Sampler:
@@ -37,12 +36,14 @@ class Sampler:
         """history: the prompt; read now and not kept."""
         self._params = params
         self._constraint = constraint
+        self._direct = params.is_plain and constraint is None
         self._generated = 0
         steps = params.steps() if params.mirostat == 0 else ()
+        self._penalties = Penalties(params, history) if "penalties" in steps else None
+        self._dry = Dry(params, history) if "dry" in steps else None
         self._mirostat = Mirostat(params) if params.mirostat else None
-        self._edits = {name: _EDITS[name](params, history) for name in steps if name in _EDITS}
-        n_first = next((i for i, name in enumerate(steps) if name not in _EDITS), len(steps))
-        self._first, self._steps = steps[:n_first], steps[n_first:]
+        n_edits = next((i for i, name in enumerate(steps) if name not in ("penalties", "dry")), len(steps))
+        self._edits, self._steps = steps[:n_edits], steps[n_edits:]
         self._rest = None if self._mirostat else _as_plain(params, self._steps)
         self._bias = _bias(params)
         self._banned = np.array(sorted(params.banned_first), np.int64)
@@ -50,10 +51,13 @@ class Sampler:
     def choose(self, row: Row, position: int) -> int:
         """Draw the token for `position` and commit it. row: (vocab size,) logits, not written to.
 
-        With a constraint the token is drawn without it first; if it is not allowed, again from the masked
-        row with equal noise, since a mask costs a walk through the grammar for the whole vocabulary.
-        Unfiltered, a mask from the start gives the same: scores of allowed tokens depend on no others.
+        With a constraint the token is drawn without it first. If it is not allowed, the row is masked and the
+        token drawn again with equal noise. So the mask, which costs a walk through the grammar for the whole
+        vocabulary, is rarely needed. Unfiltered, the result is that of a mask from the start: the highest
+        score among allowed tokens does not depend on the others.
         """
+        if self._direct:
+            return draw(row, self._params, position)
         token, surprise = self._pick(row, position, None)
         if self._constraint is not None and not self._constraint.allows(token):
             token, surprise = self._pick(row, position, self._constraint.mask())
@@ -65,14 +69,18 @@ class Sampler:
     def accept(self, token: int) -> None:
         """This token was committed, though choose() did not draw it. Mirostat does not learn from it."""
         self._generated += 1
-        for edit in self._edits.values():
-            edit.accept(token)
+        if self._penalties is not None:
+            self._penalties.accept(token)
+        if self._dry is not None:
+            self._dry.accept(token)
         if self._constraint is not None:
             self._constraint.accept(token)
 
     def distribution(self, row: Row, position: int) -> Distribution:
         """The distribution of the next token, masked by the constraint. Changes nothing. Not for mirostat,
         which learns from its own draws only."""
+        if self._direct:
+            return distribution(row, self._params)
         edited = self._edited(row, None if self._constraint is None else self._constraint.mask())
         if self._rest is not None:
             return distribution(edited, self._rest)
@@ -103,12 +111,17 @@ class Sampler:
             edited[self._banned] = -np.inf
         if mask is not None and not np.isfinite(edited.max()):
             return np.where(mask, row, np.float32(-np.inf))
-        if self._first:
+        if self._edits:
             c = Candidates(edited)
-            for name in self._first:
-                self._edits[name].apply(c)
+            for name in self._edits:
+                self._edit(c, name)
             edited = np.asarray(c.logits, np.float32)
         return edited
+
+    def _edit(self, c: Candidates, name: str) -> None:
+        edit = self._penalties if name == "penalties" else self._dry
+        if edit is not None:
+            edit.apply(c)
 
     def _survivors(self, row: Row, position: int) -> Candidates:
         """The candidates after the rest of the chain, temperature included."""
@@ -134,12 +147,12 @@ class Sampler:
             case "min_p":
                 filters.min_p(c, p.min_p)
             case "xtc":
-                if uniform(p.seed, position, _XTC) < p.xtc_probability:
+                if uniform(p.seed, position, XTC) < p.xtc_probability:
                     filters.xtc(c, p.xtc_threshold)
             case "temperature":
                 filters.temperature(c, p.temperature, p.dynatemp_range, p.dynatemp_exponent)
             case _:
-                self._edits[name].apply(c)
+                self._edit(c, name)
 
 
 def _as_plain(params: SamplingParams, steps: Sequence[str]) -> SamplingParams | None:
@@ -147,8 +160,13 @@ def _as_plain(params: SamplingParams, steps: Sequence[str]) -> SamplingParams | 
     in_order = tuple(name for name in MIRRORED if name in steps)
     if tuple(steps) != in_order or ("temperature" in steps and params.dynatemp_range > 0.0):
         return None
-    neutral = SamplingParams(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=params.seed)
-    return replace(neutral, **{name: getattr(params, name) for name in steps})
+    return SamplingParams(
+        temperature=params.temperature if "temperature" in steps else 1.0,
+        top_k=params.top_k if "top_k" in steps else 0,
+        top_p=params.top_p if "top_p" in steps else 1.0,
+        min_p=params.min_p if "min_p" in steps else 0.0,
+        seed=params.seed,
+    )
 
 
 def _bias(params: SamplingParams) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]] | None:

@@ -11,7 +11,7 @@ import pytest
 
 from drafters.guessing import SURE, DraftGuess, guess
 from drafters.rule import Rule
-from server.sampling.draw import Row, draw, softmax
+from server.sampling.draw import Row, draw, probability
 from server.sampling.noise import gumbel
 from server.sampling.params import SamplingParams
 
@@ -36,8 +36,8 @@ def test_at_temperature_zero_the_two_largest_logits_are_guessed(seed: int):
     first, second = np.argsort(-row)[:2]
     guessed = guess(row, GREEDY, 5, likeliest=False, second=True)
     assert (guessed.token, guessed.second) == (first, second)
-    assert guessed.confidence == pytest.approx(float(softmax(row)[first]))
-    assert guessed.second_confidence == pytest.approx(float(softmax(row)[second]), rel=1e-5)
+    assert guessed.confidence == pytest.approx(probability(row, int(first)))
+    assert guessed.second_confidence == pytest.approx(probability(row, int(second)), rel=1e-5)
 
 
 @pytest.mark.parametrize("n_vocab", [32_000, 150_001])
@@ -49,10 +49,10 @@ def test_confidence_in_a_large_vocabulary_is_nearly_the_probability(n_vocab: int
         first, second = np.argsort(-row)[:2]
         guessed = guess(row, GREEDY, 5, likeliest=False, second=True)
         assert guessed.token == first
-        assert guessed.confidence == pytest.approx(float(softmax(row)[first]), rel=0.05)
+        assert guessed.confidence == pytest.approx(probability(row, int(first)), rel=0.05)
         if guessed.confidence < SURE:
             assert guessed.second == second
-            assert guessed.second_confidence == pytest.approx(float(softmax(row)[second]), rel=0.05)
+            assert guessed.second_confidence == pytest.approx(probability(row, int(second)), rel=0.05)
 
 
 @pytest.mark.parametrize("likeliest", [False, True])
@@ -115,7 +115,7 @@ def test_confidence_says_more_than_the_probability_where_the_noise_is_shared():
         other = (row + chance.normal(0.0, 0.7, len(row))).astype(np.float32)
         guessed = guess(row, PLAIN, position, likeliest=False, second=False)
         said.append(guessed.confidence)
-        plain.append(float(softmax(row)[guessed.token]))
+        plain.append(probability(row, guessed.token))
         right.append(guessed.token == draw(other, PLAIN, position))
 
     def loss(confidences: list[float]) -> float:

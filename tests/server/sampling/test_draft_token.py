@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pytest
 
 from server.sampling.draft_token import DraftToken, guess
-from server.sampling.draw import draw, softmax
+from server.sampling.draw import draw, probability
 from server.sampling.params import SamplingParams
 
 Row = npt.NDArray[np.float32]
@@ -51,7 +51,7 @@ def test_confidence_is_the_probability(params: SamplingParams, n_vocab: int, mos
         assert guessed.runner_up is not None
         others = np.delete(row, guessed.token)
         assert row[guessed.runner_up] == others.max()
-        shares = float(softmax(row)[guessed.token]), float(softmax(row)[guessed.runner_up])
+        shares = probability(row, guessed.token), probability(row, guessed.runner_up)
         for exact, said in zip(shares, (guessed.confidence, guessed.runner_up_confidence), strict=True):
             assert exact * 0.999 <= said <= exact * most * 1.001
 

@@ -9,8 +9,8 @@ import numpy.typing as npt
 import pytest
 
 from server.sampling import race
-from server.sampling.draw import distribution, draw
-from server.sampling.noise import LOUD, RARITY, Noise, gumbel, loud, quiet, uniform
+from server.sampling.draw import distribution, draw, probability
+from server.sampling.noise import LOUD, RARITY, Noise, gumbel, loud, quiet, quiet_few, uniform
 from server.sampling.params import SamplingParams
 from tests.server.sampling.chi_square import UNLIKELY, deviation
 
@@ -116,6 +116,13 @@ def test_shared_noise_agrees_more_often_than_a_greedy_draft():
     assert shared > 2 * greedy
 
 
+def test_probability_is_the_softmax():
+    row = row_of(2, 100, 2.0)
+    p = np.exp(row.astype(np.float64))
+    p /= p.sum()
+    assert probability(row, 17) == pytest.approx(p[17], rel=1e-5)
+
+
 @pytest.mark.parametrize("scale", [0.0, 0.1, 1.0, 2.0, 4.0, 12.0])
 @pytest.mark.parametrize("min_p", [0.0, 0.02])
 def test_the_race_over_a_large_vocabulary_is_argmax_of_all_scores(scale: float, min_p: float):
@@ -154,7 +161,7 @@ def test_loud_tokens_are_those_with_much_noise():
     assert quiet(5, 9, rest).tolist() == noise[rest].tolist()
     assert quiet(5, 9, every).max() <= LOUD < louder.min()
     assert loud(5, 9, 1_000).ids.tolist() == [i for i in ids.tolist() if i < 1_000]
-    assert quiet(5, 9, np.array([77, 3])).tolist() == quiet(5, 9, every)[[77, 3]].tolist()
+    assert quiet_few(5, 9, [77, 3]) == pytest.approx(quiet(5, 9, every)[[77, 3]].tolist(), abs=1e-9)
 
 
 def test_loud_tokens_are_independent_of_each_other_and_of_the_position():

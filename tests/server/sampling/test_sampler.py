@@ -142,25 +142,39 @@ def test_plain_parameters_are_just_a_draw():
 
 
 @pytest.mark.parametrize(
-    "params",
+    ("params", "plain"),
     [
-        SamplingParams(),
-        SamplingParams(samplers=("top_k", "top_p", "min_p", "temperature")),
-        SamplingParams(repeat_penalty=1.1, repeat_last_n=0),
-        SamplingParams(xtc_probability=0.5, xtc_threshold=0.6),
-        SamplingParams(min_tokens=5),
-        SamplingParams(repeat_penalty=1.1, samplers=("top_k", "top_p", "min_p", "temperature")),
+        (SamplingParams(), True),
+        (SamplingParams(samplers=("top_k", "top_p", "min_p", "temperature")), True),
+        (SamplingParams(repeat_penalty=1.1, repeat_last_n=0), True),
+        (SamplingParams(xtc_probability=0.5, xtc_threshold=0.6), True),
+        (SamplingParams(min_tokens=5), True),
+        (SamplingParams(repeat_penalty=1.1, samplers=("top_k", "top_p", "min_p", "temperature")), True),
+        (SamplingParams(samplers=("temperature",)), False),
+        (SamplingParams(samplers=("temperature", "top_k", "top_p", "min_p")), False),
+        (SamplingParams(repeat_penalty=1.1), False),
+        (SamplingParams(frequency_penalty=0.1), False),
+        (SamplingParams(dry_multiplier=0.8), False),
+        (SamplingParams(typical_p=0.9), False),
+        (SamplingParams(top_n_sigma=1.0), False),
+        (SamplingParams(xtc_probability=0.5), False),
+        (SamplingParams(dynatemp_range=0.5), False),
+        (SamplingParams(temperature=1.0, dynatemp_range=0.5), False),
+        (SamplingParams(mirostat=2), False),
+        (SamplingParams(logit_bias=((1, 1.0),)), False),
+        (SamplingParams(min_tokens=5, banned_first=frozenset({2})), False),
     ],
     ids=repr,
 )
-def test_a_drafter_draws_by_the_first_five_fields(params: SamplingParams):
+def test_plain_is_what_the_first_five_fields_say(params: SamplingParams, plain: bool):
+    assert params.is_plain == plain
     mirrored = params.mirrored()
     row, history = noise(3, 50), [4, 4, 9]
     same = [
         Sampler(params.reseeded(s), history, None).choose(row, 3) == draw(row, mirrored.reseeded(s), 3)
         for s in range(40)
     ]
-    assert all(same)
+    assert all(same) or not plain
 
 
 def test_an_unknown_sampler_is_an_error():
