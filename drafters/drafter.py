@@ -29,7 +29,7 @@ class Drafter(Protocol):
         return False
 
     def advance(self, sessions: Sequence[DraftSession]) -> Sequence[DraftSession] | None:
-        """One step for as many of these sessions as fit: evaluate a chunk, or add guesses to the path
+        """One step for the sessions that fit into a batch: evaluate a chunk, or add guesses to the path
         (DraftSession.extend, add) and to branches. Returns each session as often as it got a guess; None if
         no session had room, until a lead says something. Raises BackendError."""
         ...

@@ -12,7 +12,7 @@ from server.engine.account import Account
 logger = logging.getLogger("duo.requests")
 
 PROBES = frozenset({"/health", "/ready", "/metrics"})
-"""Asked every few seconds by whoever watches the server: told only when they fail."""
+"""Paths that monitors ask every few seconds: logged only when they fail."""
 MAX_TOLD = 1 << 16  # bytes of a body
 
 

@@ -27,7 +27,7 @@ DISTURBED = 0.8  # of the remembered seconds: if it is faster now, the machine w
 
 
 def measure(backend: Backend, max_rows: int, *, budget_s: float = BUDGET_S) -> dict[int, float]:
-    """Seconds of a decode by its rows, for as many of WIDTHS as time allows: the least of several samples,
+    """Seconds of a decode by its rows, for the first WIDTHS within budget_s: the least of several samples,
     since disturbances only add. The KV cache must be empty and is left so. {} for models that cannot be
     trimmed and have no second sequence to go back to."""
     widths = [width for width in WIDTHS if width <= min(max_rows, backend.n_batch, backend.n_ctx - CONTEXT)]

@@ -82,7 +82,7 @@ class _Cell:
 
 
 class _State(NamedTuple):
-    """After so many tokens, with this chain."""
+    """Of a sequence of `length` tokens with this chain hash."""
 
     length: int
     chain: int

@@ -44,5 +44,5 @@ def model_name(path: Path) -> str:
 
 
 def listed(names: Sequence[str], most: int) -> str:
-    """At most so many of the names, and how many more there are."""
+    """The first names, and the number of those left out."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -20,7 +20,7 @@ ENOUGH = 4.0  # decodes of either kind, by weight, before anything is padded
 WORTH = 1.15  # times as long: what too few rows must take at least
 SLOWEST_S = 600.0  # more is not believed,
 SURPRISE = 4.0  # nor times as long as expected: a process that was stopped, say
-PROBE = 100  # of so many decodes that a tile is better for, one goes without: few rows may be quicker again
+PROBE = 100  # decodes that a tile is better for; one of them is not padded: few rows may be quicker again
 SHARPEST = (1.0, 100.0**2)  # differences in rows and in cells, squared, below which a trend is not believed
 
 

@@ -90,7 +90,7 @@ def test_few_rows_on_one_thread_do_not_depend_on_the_place(opened: Open, width: 
 
 
 def test_a_single_row_on_several_threads_depends_on_it_from_512_cells_in_use(opened: Open):
-    """Cells in use, whoever has them, are divided among the threads."""
+    """Cells in use, of any sequence, are divided among the threads."""
     backend = opened(2, "on")
     assert not moves(backend, Scored(60, FEW, 1), Place(before=100))
     assert moves(backend, Scored(60, FEW, 1), Place(between=450))

@@ -37,7 +37,7 @@ class WireError(ValueError):
 class Open:
     """lead → drafter: a session begins, or is told anew; tokens are all committed so far, chain is the chain
     hash after them. sampling is what the drafter may mirror, its seed that of the shared Gumbel noise, which
-    tokens[i] has at position i + n_dropped: so many tokens were dropped when the context was full. max_ahead
+    tokens[i] has at position i + n_dropped; n_dropped: tokens dropped since the context was full. max_ahead
     bounds how far past the committed tokens to draft. Sessions with different salts must not share a KV
     cache: the drafter's pace would tell one client what another one said.
     """
