@@ -10,13 +10,15 @@ from collections.abc import Hashable, Iterator
 from typing import Generic, TypeAlias, TypeVar
 
 K = TypeVar("K", bound=Hashable)
-S = TypeVar("S", list[int], tuple[int, ...])
+S = TypeVar("S", list[int], tuple[int, ...], str, bytes)
 Tokens: TypeAlias = list[int] | tuple[int, ...]
 
 
 def common_prefix(a: S, b: S) -> int:
     """The number of equal leading items. Bisects over slices, which compare in C."""
     low, high = 0, min(len(a), len(b))
+    if a[:high] == b[:high]:
+        return high
     while low < high:
         middle = (low + high + 1) // 2
         if a[low:middle] == b[low:middle]:

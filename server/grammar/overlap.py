@@ -8,11 +8,12 @@ for an unbounded one, and every pair of lexemes for possible at one place.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from server.grammar.syntax import Budget, Chars, Ends, Node, Ref, Rules, ends
+from server.grammar.syntax import Budget, Chars, Ends, Lexeme, Node, Ref, Rules, ends
 
 Bytes: TypeAlias = int
 """A set of bytes, one bit each."""
@@ -82,6 +83,38 @@ def automaton(node: Node, rules: Rules, budget: Budget) -> Automaton:
 
     result.first, result.last, result.nullable = ends(node, leaf, link)
     return result
+
+
+def follows(rules: Rules, automata: Mapping[Lexeme, Automaton], budget: Budget) -> dict[Lexeme, Bytes]:
+    """The bytes that may come right after each lexeme (none where the text ends). rules: cut into lexemes;
+    automata: of all of them."""
+    lexemes = {lexeme: (one.begins, 1 << i, one.nullable) for i, (lexeme, one) in enumerate(automata.items())}
+    known: dict[str, Ends] = dict.fromkeys(rules, (0, 0, False))
+    links: dict[int, Bytes] = defaultdict(int)  # by the lexemes before
+
+    def leaf(node: Node) -> Ends:
+        budget.spend()
+        match node:
+            case Lexeme():
+                return lexemes[node]
+            case Ref(name):
+                return known[name]
+            case _:
+                return SPECIAL, 0, False
+
+    def link(last: int, head: Bytes) -> None:
+        budget.spend()
+        links[last] |= head
+
+    while (new := {name: ends(node, leaf, link) for name, node in rules.items()}) != known:
+        known = new
+    after: dict[Lexeme, Bytes] = dict.fromkeys(automata, 0)
+    order = list(automata)
+    for last, head in links.items():
+        for i in bits(last):
+            budget.spend()
+            after[order[i]] |= head
+    return after
 
 
 def swallows(long: Automaton, short: Automaton, follow: Bytes, budget: Budget) -> bool:

@@ -14,9 +14,9 @@ from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from server.cache.radix import common_prefix
 from server.errors import DuoError, InvalidRequestError, StartupError
 from server.text.adapting import Message, Tool, adapted
-from server.text.common_prefix import common_prefix
 from server.text.form import Style, style_of
 from server.text.room import ANY, Room
 from server.text.timelimit import TimeLimit
