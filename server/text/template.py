@@ -64,13 +64,7 @@ class ChatTemplate:
     TimeLimitError and, as soon as they exceed the room, ContextOverflowError."""
 
     def __init__(
-        self,
-        source: str | None,
-        *,
-        bos: str = "",
-        eos: str = "",
-        room: Room = ANY,
-        seconds: float = RENDER_S,
+        self, source: str | None, *, bos: str = "", eos: str = "", room: Room = ANY, seconds: float = RENDER_S
     ) -> None:
         """source: None falls back to ChatML. seconds: that a rendering may take. Raises
         StartupError when source is not Jinja."""
