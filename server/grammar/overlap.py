@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import or_
 from typing import TypeAlias
 
 from server.grammar.syntax import Budget, Chars, Ends, Lexeme, Node, Ref, Rules, ends
@@ -140,16 +142,10 @@ def swallows(long: Automaton, short: Automaton, follow: Bytes, budget: Budget) -
 
 def _matching(automaton: Automaton, states: int, reads: Bytes, budget: Budget) -> int:
     """The states that one of these bytes leads into."""
-    result = 0
-    for state in bits(states):
-        budget.spend()
-        if automaton.reads[state] & reads:
-            result |= 1 << state
-    return result
+    possible = bits(states)
+    budget.spend(len(possible))
+    return sum(1 << state for state in possible if automaton.reads[state] & reads)
 
 
 def _union(states: int, get: Callable[[int], int]) -> int:
-    result = 0
-    for state in bits(states):
-        result |= get(state)
-    return result
+    return reduce(or_, map(get, bits(states)), 0)
