@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Literal, TypeAlias
 
 from server.cache.radix import RadixIndex
@@ -50,6 +50,26 @@ class Entry:
     replaces: tuple[str, ...] = ()
 
 
+@dataclass(slots=True)
+class TierCounts:
+    """For the statistics. The first five are of now, the others since the start."""
+
+    memory_bytes: int = 0  # waiting_bytes included
+    memory_snapshots: int = 0
+    waiting_bytes: int = 0  # beyond the budget of memory: they go once they are written
+    disk_bytes: int = 0  # of the directory, files of other models included
+    disk_snapshots: int = 0  # of this model
+    hits: int = 0  # payloads handed out
+    loads: int = 0  # payloads read from disk
+    failed_loads: int = 0
+    writes: int = 0
+    failed_writes: int = 0
+    evicted_from_memory: int = 0
+    evicted_from_disk: int = 0
+    lost: int = 0  # evicted from memory before the disk had them
+    skipped_files: int = 0
+
+
 def worth(n_tokens: int, idle: int) -> float:
     """Of keeping a snapshot: the tokens that it saves, over uses of others (idle) since its own."""
     return n_tokens / (1 + idle)
@@ -70,10 +90,8 @@ class Catalogue:
     def longest(self, tokens: Sequence[int], salt: str) -> Found | None:
         """The entry that shares most tokens with these; among equals, one in memory. None if none does."""
         wanted = tuple(tokens)
-        length, key = self._match(self._all, wanted, salt)
-        warm_length, warm_key = self._match(self._warm, wanted, salt)
-        if warm_key is not None and warm_length >= length:
-            length, key = warm_length, warm_key
+        found = (self._match(index, wanted, salt) for index in (self._warm, self._all))
+        length, key = max(found, key=itemgetter(0))
         if key is None:
             return None
         entry = self.entries[key]

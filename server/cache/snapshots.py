@@ -12,8 +12,7 @@ from dataclasses import replace
 from functools import partial
 
 from server.cache.carriers import Carriers
-from server.cache.catalogue import Catalogue, Entry, Found
-from server.cache.counts import TierCounts
+from server.cache.catalogue import Catalogue, Entry, Found, TierCounts
 from server.cache.files import DiskTier
 from server.cache.record import Head, digest, name_of, record, salt_digest
 
