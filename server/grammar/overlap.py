@@ -12,7 +12,6 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
-from operator import or_
 from typing import TypeAlias
 
 from server.grammar.syntax import Budget, Chars, Ends, Lexeme, Node, Ref, Rules, ends
@@ -148,4 +147,4 @@ def _matching(automaton: Automaton, states: int, reads: Bytes, budget: Budget) -
 
 
 def _union(states: int, get: Callable[[int], int]) -> int:
-    return reduce(or_, map(get, bits(states)), 0)
+    return reduce(int.__or__, map(get, bits(states)), 0)
