@@ -52,7 +52,13 @@ MAY_IMPORT = {
         "server.sampling",
         "server.text",
     ),
-    "server/text/": ("server.text", "server.errors", "server.llama.backend", "server.engine.events"),
+    "server/text/": (
+        "server.text",
+        "server.errors",
+        "server.llama.backend",
+        "server.engine.events",
+        "server.cache.radix",
+    ),
     "server/speculation/": (
         "server.speculation",
         "server.estimators",

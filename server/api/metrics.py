@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from server.api.served import TOKEN_COUNTS, DrafterHealth, Health, Served
 from server.api.traffic import Traffic
-from server.cache.counts import TierCounts
+from server.cache.catalogue import TierCounts
 
 
 async def metrics(request: Request) -> Response:

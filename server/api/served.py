@@ -11,7 +11,7 @@ from server.api.prompt_work import PromptWork
 from server.api.responses.store import ResponseStore
 from server.api.rpc.handles import Handles
 from server.api.traffic import Traffic
-from server.cache.counts import TierCounts
+from server.cache.catalogue import TierCounts
 from server.cache.named import NamedFiles
 from server.engine.engine import Engine
 from server.engine.generate import Generator

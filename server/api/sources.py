@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from server.text.alignment import Span
+from server.text.detokenize import Span
 from server.text.reading import MessageReader
 
 

@@ -2,14 +2,100 @@
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
-from server.cache.background import Background
 from server.cache.files import DiskTier
 from server.cache.record import Record
 
+logger = logging.getLogger("duo.cache")
+
+MOMENT_S = 0.1  # seconds that a part of 8 MB waits for a busy model: at least 80 MB a second
+PATIENT_S = 5.0  # seconds where no memory is short: a part takes a CPU core 15 ms or more
 CLOSE_S = 5.0  # seconds for the running job at the end: a part of a file takes far less
+
+
+class Background:
+    """A thread that does jobs by key, in order. An exception of a job is logged, and the next job runs. It
+    is a daemon: a disk that hangs does not keep the process."""
+
+    def __init__(self, name: str) -> None:
+        self._jobs: dict[str, Callable[[], None]] = {}
+        self._running: str | None = None
+        self.open = True  # whether the running job should go on
+        self._moment_s = MOMENT_S
+        self._changed = threading.Condition()
+        self._free = threading.Event()
+        self._free.set()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, key: str, job: Callable[[], None]) -> None:
+        """Queue a job, in place of one that waits under this key. Does nothing after close."""
+        with self._changed:
+            if self.open:
+                self._jobs[key] = job
+                self._changed.notify_all()
+
+    def cancel(self, key: str) -> bool:
+        """Drop a job. False if it does not wait: it runs, or has run."""
+        with self._changed:
+            return self._jobs.pop(key, None) is not None
+
+    def yield_to(self, busy: bool) -> None:
+        """busy: the model needs the machine, so that go_on() waits."""
+        if busy == self._free.is_set():
+            (self._free.clear if busy else self._free.set)()
+
+    def hurry(self, urgent: bool) -> None:
+        """go_on() waits for at most MOMENT_S if urgent, as at the start, else for PATIENT_S."""
+        self._moment_s = MOMENT_S if urgent else PATIENT_S
+
+    def go_on(self) -> bool:
+        """What a long job asks between its parts: `open`, after waiting for a busy model."""
+        self._free.wait(self._moment_s)
+        return self.open
+
+    @property
+    def n_pending(self) -> int:
+        """Jobs that wait or run."""
+        return len(self._jobs) + (self._running is not None)
+
+    def wait(self, timeout_s: float) -> int:
+        """Wait until no job is pending. Returns how many still are."""
+        with self._changed:
+            self._changed.wait_for(lambda: not (self.n_pending and self._thread.is_alive()), timeout_s)
+            return self.n_pending
+
+    def close(self, timeout_s: float) -> None:
+        """Drop the jobs that wait, and wait for the one that runs."""
+        with self._changed:
+            self.open = False
+            self._free.set()
+            self._jobs.clear()
+            self._changed.notify_all()
+        if self._thread is not threading.current_thread():
+            self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        while (job := self._next()) is not None:
+            try:
+                job()
+            except Exception:
+                logger.exception("a job of the cache failed")
+            del job  # it may hold a snapshot, and the next job may not come for long
+
+    def _next(self) -> Callable[[], None] | None:
+        with self._changed:
+            self._running = None
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._jobs or not self.open)
+            if not self.open:
+                return None
+            self._running = next(iter(self._jobs))
+            return self._jobs.pop(self._running)
 
 
 class Carriers:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter, itemgetter
 from typing import Literal, TypeAlias
 
 from server.cache.radix import RadixIndex
@@ -27,7 +28,7 @@ class Found:
 
 @dataclass(slots=True)
 class Entry:
-    """One snapshot.
+    """One snapshot. tokens share their ids with those of other entries, to save memory.
 
     data: its payload of n_bytes, while in memory. on_disk: its file is there. writing: it waits for the disk,
     or is being written. leaving: it is in memory only until it is written. loading: it is being read.
@@ -35,7 +36,8 @@ class Entry:
     since the last use. last_used: the value of Catalogue.n_uses then. replaces: keys of shorter snapshots
     whose files go once this one is written."""
 
-    n_tokens: int
+    tokens: tuple[int, ...]
+    salt: str
     n_bytes: int
     data: bytes | None = None
     on_disk: bool = False
@@ -46,6 +48,26 @@ class Entry:
     n_loaded: int = 0
     last_used: int = 0
     replaces: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class TierCounts:
+    """For the statistics. The first five are of now, the others since the start."""
+
+    memory_bytes: int = 0  # waiting_bytes included
+    memory_snapshots: int = 0
+    waiting_bytes: int = 0  # beyond the budget of memory: they go once they are written
+    disk_bytes: int = 0  # of the directory, files of other models included
+    disk_snapshots: int = 0  # of this model
+    hits: int = 0  # payloads handed out
+    loads: int = 0  # payloads read from disk
+    failed_loads: int = 0
+    writes: int = 0
+    failed_writes: int = 0
+    evicted_from_memory: int = 0
+    evicted_from_disk: int = 0
+    lost: int = 0  # evicted from memory before the disk had them
+    skipped_files: int = 0
 
 
 def worth(n_tokens: int, idle: int) -> float:
@@ -62,22 +84,19 @@ class Catalogue:
         self._partial = partial
         self._all: RadixIndex[str] = RadixIndex()
         self._warm: RadixIndex[str] = RadixIndex()  # those with data
-        self._tokens: dict[str, tuple[tuple[int, ...], str]] = {}
         self._ids: dict[int, int] = {}  # equal token ids share one object in all sequences
         self.n_uses = 0
 
     def longest(self, tokens: Sequence[int], salt: str) -> Found | None:
         """The entry that shares most tokens with these; among equals, one in memory. None if none does."""
         wanted = tuple(tokens)
-        length, key = self._match(self._all, wanted, salt)
-        warm_length, warm_key = self._match(self._warm, wanted, salt)
-        if warm_key is not None and warm_length >= length:
-            length, key = warm_length, warm_key
+        found = (self._match(index, wanted, salt) for index in (self._warm, self._all))
+        length, key = max(found, key=itemgetter(0))
         if key is None:
             return None
         entry = self.entries[key]
         tier: Tier = "memory" if entry.data is not None else "loading" if entry.loading else "disk"
-        return Found(length, key, entry.n_tokens, entry.n_bytes, tier)
+        return Found(length, key, len(entry.tokens), entry.n_bytes, tier)
 
     def covering(self, tokens: Sequence[int], salt: str) -> str | None:
         """An entry that contains these tokens, so that one of their own would add nothing."""
@@ -87,25 +106,25 @@ class Catalogue:
         """The entry that is a prefix of these tokens. There is one at most: of two, one would be a prefix of
         the other."""
         length, key = self._all.match(tuple(tokens), salt)
-        return key if self._partial and key is not None and length == self.entries[key].n_tokens else None
+        return key if self._partial and key is not None and length == len(self.entries[key].tokens) else None
 
     def having(self, tokens: Sequence[int], salt: str) -> str | None:
         """An entry whose state a sequence of these tokens can load."""
         length, key = self._match(self._all, tuple(tokens), salt)
         return key if length == len(tokens) else None
 
-    def add(self, key: str, tokens: Sequence[int], salt: str, entry: Entry) -> None:
-        """An entry without data."""
-        ids = tuple(map(self._ids.setdefault, tokens, tokens))
+    def add(self, key: str, entry: Entry) -> Entry:
+        """An entry without data, which is returned."""
+        entry.tokens = tuple(map(self._ids.setdefault, entry.tokens, entry.tokens))
         self.entries[key] = entry
-        self._tokens[key] = ids, salt
-        self._all.insert(key, ids, salt)
+        self._all.insert(key, entry.tokens, entry.salt)
+        return entry
 
     def conversations(self, salt: str, most: int) -> list[tuple[int, ...]]:
         """The tokens of a salt's entries, most recently used first."""
-        keys = [key for key, (_, salted) in self._tokens.items() if salted == salt]
-        keys.sort(key=lambda key: self.entries[key].last_used, reverse=True)
-        return [self._tokens[key][0] for key in keys[:most]]
+        found = [entry for entry in self.entries.values() if entry.salt == salt]
+        found.sort(key=attrgetter("last_used"), reverse=True)
+        return [entry.tokens for entry in found[:most]]
 
     def latest(self, most: int) -> list[str]:
         """The keys of the most recently used entries, in that order."""
@@ -115,7 +134,6 @@ class Catalogue:
         """Raises KeyError if it is not there."""
         self.release(key)
         self._all.remove(key)
-        del self._tokens[key]
         return self.entries.pop(key)
 
     def hold(self, key: str, data: bytes) -> None:
@@ -123,7 +141,7 @@ class Catalogue:
         entry = self.entries[key]
         entry.data, entry.loading = data, False
         self.held[key] = entry
-        self._warm.insert(key, *self._tokens[key])
+        self._warm.insert(key, entry.tokens, entry.salt)
 
     def release(self, key: str) -> None:
         """Let go of the payload, if it is there."""
@@ -181,7 +199,6 @@ class Catalogue:
         """Raises AssertionError unless all maps agree."""
         self._all.check()
         self._warm.check()
-        assert self.entries.keys() == self._tokens.keys(), "an entry without tokens"
         assert len(self._all) == len(self.entries), "an entry that is not found"
         assert all(key in self._warm for key in self.held), "a payload that is not found"
         assert len(self._warm) == len(self.held), "a payload that is found but gone"
@@ -194,7 +211,7 @@ class Catalogue:
 
     def _worth(self, entry: Entry, n_more: int = 0) -> float:
         """n_more: uses of other entries to come."""
-        return worth(entry.n_tokens - entry.n_loaded, self.n_uses + n_more - entry.last_used)
+        return worth(len(entry.tokens) - entry.n_loaded, self.n_uses + n_more - entry.last_used)
 
     def _match(self, index: RadixIndex[str], tokens: tuple[int, ...], salt: str) -> tuple[int, str | None]:
         return index.match(tokens, salt) if self._partial else index.match_whole(tokens, salt)

@@ -57,12 +57,7 @@ class DiskTier:
     Files with names of another form are not touched."""
 
     def __init__(
-        self,
-        directory: Path,
-        *,
-        budget_bytes: int,
-        fingerprint: str,
-        clock: Callable[[], int] = time.time_ns,
+        self, directory: Path, *, budget_bytes: int, fingerprint: str, clock: Callable[[], int] = time.time_ns
     ) -> None:
         """clock: the time of day in ns. Raises OSError if the directory cannot be made."""
         self.budget_bytes = budget_bytes

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 from server.cache.radix import RadixIndex, common_prefix
 
@@ -95,10 +96,9 @@ class PrefixCache:
         """The sequence with the longest usable prefix, and its length; (None, 0) if there is none. busy: see
         take()."""
         if not self._partial:
-            (length, source), marked = (
-                index.match_whole(tokens, salt) for index in (self._idle, self._marks)
-            )
-            return (source, length) if length >= marked[0] else (marked[1], marked[0])
+            found = (index.match_whole(tokens, salt) for index in (self._idle, self._marks))
+            length, source = max(found, key=itemgetter(0))
+            return source, length
         length, source = self._idle.match(tokens, salt)
         if source is not None and length < len(self._residents[source].tokens):
             n_whole, whole = self._idle.match_whole(tokens[:length], salt)

@@ -10,13 +10,15 @@ from collections.abc import Hashable, Iterator
 from typing import Generic, TypeAlias, TypeVar
 
 K = TypeVar("K", bound=Hashable)
-S = TypeVar("S", list[int], tuple[int, ...])
+S = TypeVar("S", list[int], tuple[int, ...], str, bytes)
 Tokens: TypeAlias = list[int] | tuple[int, ...]
 
 
 def common_prefix(a: S, b: S) -> int:
     """The number of equal leading items. Bisects over slices, which compare in C."""
     low, high = 0, min(len(a), len(b))
+    if a[:high] == b[:high]:
+        return high
     while low < high:
         middle = (low + high + 1) // 2
         if a[low:middle] == b[low:middle]:
@@ -29,7 +31,7 @@ def common_prefix(a: S, b: S) -> int:
 class _RadixNode(Generic[K]):
     """The sequences that begin with the `depth` tokens of the edges from the root to here.
 
-    here: stamp of the last use by key, for sequences that end here. n_keys, latest: number and highest stamp
+    here: stamp of the insertion by key, for sequences that end here. n_keys, latest: number and highest stamp
     of the keys here and below. Every node but a root has keys here or at least two children.
     """
 
@@ -88,9 +90,12 @@ class RadixIndex(Generic[K]):
         if length < len(sequence):
             node = _RadixNode(node, sequence[length:])
         self._ends[key], self._salts[key] = node, salt
+        self._stamp += 1
+        self._keys[self._stamp] = key
+        node.here[key] = self._stamp
         for above in node.upwards():
             above.n_keys += 1
-        self._mark(key, node)
+            above.latest = self._stamp
 
     def remove(self, key: K) -> None:
         """Raises KeyError if the key is not there."""
@@ -107,15 +112,9 @@ class RadixIndex(Generic[K]):
         if not self._roots[salt].n_keys:
             del self._roots[salt]
 
-    def touch(self, key: K) -> None:
-        """Make the key the one used last. Raises KeyError if it is not there."""
-        node = self._ends[key]
-        del self._keys[node.here[key]]
-        self._mark(key, node)
-
     def match(self, tokens: Tokens, salt: str = "") -> tuple[int, K | None]:
-        """The length of the longest common prefix with a sequence of this salt, and the last used key that
-        has it; (0, None) if there is none."""
+        """The length of the longest common prefix with a sequence of this salt, and the key inserted last
+        that has it; (0, None) if there is none."""
         node, length = self._descend(salt, tuple(tokens))
         return (length, self._keys[node.latest]) if length else (0, None)
 
@@ -168,13 +167,6 @@ class RadixIndex(Generic[K]):
             length += len(ahead) if ahead == child.edge else common_prefix(ahead, child.edge)
             node = child
         return node, length
-
-    def _mark(self, key: K, node: _RadixNode[K]) -> None:
-        self._stamp += 1
-        self._keys[self._stamp] = key
-        node.here[key] = self._stamp
-        for above in node.upwards():
-            above.latest = self._stamp
 
 
 def _split(node: _RadixNode[K], depth: int) -> _RadixNode[K]:

@@ -12,8 +12,7 @@ from dataclasses import replace
 from functools import partial
 
 from server.cache.carriers import Carriers
-from server.cache.catalogue import Catalogue, Entry, Found
-from server.cache.counts import TierCounts
+from server.cache.catalogue import Catalogue, Entry, Found, TierCounts
 from server.cache.files import DiskTier
 from server.cache.record import Head, digest, name_of, record, salt_digest
 
@@ -101,8 +100,8 @@ class Snapshots:
             if longer is not None:
                 self._use(longer)
                 return
-            entry = Entry(len(tokens), len(data), replaces=self._supersede(tokens, salted))
-            self._catalogue.add(key, tokens, salted, entry)
+            replaces = self._supersede(tokens, salted)
+            entry = self._catalogue.add(key, Entry(tuple(tokens), salted, len(data), replaces=replaces))
         if entry.data is None:
             entry.n_bytes = len(data)
             self._catalogue.hold(key, data)
@@ -211,7 +210,7 @@ class Snapshots:
         if key is None or self._disk is None:
             return key
         entry = self._catalogue.entries[key]
-        if self.memory_bytes and entry.data is None and entry.n_tokens == len(tokens):
+        if self.memory_bytes and entry.data is None and len(entry.tokens) == len(tokens):
             return None  # put() would hold it in memory too
         return key if entry.on_disk or entry.writing else None
 
@@ -267,8 +266,8 @@ class Snapshots:
             entry.on_disk = True
         elif self._catalogue.covering(head.tokens, head.salt) is None:
             self._supersede(head.tokens, head.salt)  # the lead that wrote the longer one removes the file
-            entry = Entry(len(head.tokens), head.n_bytes, on_disk=True, last_used=last_used)
-            self._catalogue.add(head.name, head.tokens, head.salt, entry)
+            entry = Entry(head.tokens, head.salt, head.n_bytes, on_disk=True, last_used=last_used)
+            self._catalogue.add(head.name, entry)
 
     def _gone(self, keys: Iterable[str]) -> None:
         for key in keys:

@@ -13,7 +13,7 @@ from llguidance import TokenizerWrapper as Wrapper
 
 from server.errors import InvalidRequestError
 from server.grammar.gbnf import parse
-from server.grammar.json_schema import MAX_MULTIPLE, Allowance, Schema, blame, misfit
+from server.grammar.json_schema import MAX_MULTIPLE, Schema, blame, misfit
 from server.grammar.lark import as_written, schema_to_lark, to_lark
 from server.grammar.lexing import lex
 from server.grammar.syntax import Budget
@@ -103,9 +103,8 @@ def compile_gbnf(vocabulary: Vocabulary, text: str) -> CompiledGrammar:
 def compile_json_schema(
     vocabulary: Vocabulary, schema: Schema, param: str = "json_schema"
 ) -> CompiledGrammar:
-    """JSON texts that the schema describes. Raises InvalidRequestError that names the place within it.
-    param: the field of the request that it is."""
-    Allowance().written(schema, param)
+    """JSON texts that the schema, within an Allowance, describes. Raises InvalidRequestError that names the
+    place within it. param: the field of the request that it is."""
     try:
         return _compile(vocabulary, schema_to_lark(schema), param)
     except InvalidRequestError:

@@ -15,8 +15,7 @@ from graphlib import CycleError, TopologicalSorter
 from itertools import groupby
 from typing import TypeAlias
 
-from server.grammar.follow import follows
-from server.grammar.overlap import Automaton, automaton, swallows
+from server.grammar.overlap import Automaton, automaton, follows, swallows
 from server.grammar.syntax import (
     ROOT,
     Budget,

@@ -8,11 +8,13 @@ for an unbounded one, and every pair of lexemes for possible at one place.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import TypeAlias
 
-from server.grammar.syntax import Budget, Chars, Ends, Node, Ref, Rules, ends
+from server.grammar.syntax import Budget, Chars, Ends, Lexeme, Node, Ref, Rules, ends
 
 Bytes: TypeAlias = int
 """A set of bytes, one bit each."""
@@ -84,6 +86,38 @@ def automaton(node: Node, rules: Rules, budget: Budget) -> Automaton:
     return result
 
 
+def follows(rules: Rules, automata: Mapping[Lexeme, Automaton], budget: Budget) -> dict[Lexeme, Bytes]:
+    """The bytes that may come right after each lexeme (none where the text ends). rules: cut into lexemes;
+    automata: of all of them."""
+    lexemes = {lexeme: (one.begins, 1 << i, one.nullable) for i, (lexeme, one) in enumerate(automata.items())}
+    known: dict[str, Ends] = dict.fromkeys(rules, (0, 0, False))
+    links: dict[int, Bytes] = defaultdict(int)  # by the lexemes before
+
+    def leaf(node: Node) -> Ends:
+        budget.spend()
+        match node:
+            case Lexeme():
+                return lexemes[node]
+            case Ref(name):
+                return known[name]
+            case _:
+                return SPECIAL, 0, False
+
+    def link(last: int, head: Bytes) -> None:
+        budget.spend()
+        links[last] |= head
+
+    while (new := {name: ends(node, leaf, link) for name, node in rules.items()}) != known:
+        known = new
+    after: dict[Lexeme, Bytes] = dict.fromkeys(automata, 0)
+    order = list(automata)
+    for last, head in links.items():
+        for i in bits(last):
+            budget.spend()
+            after[order[i]] |= head
+    return after
+
+
 def swallows(long: Automaton, short: Automaton, follow: Bytes, budget: Budget) -> bool:
     """Whether `long` would go on after a word of `short` with a byte of `follow`."""
     budget.spend()
@@ -107,16 +141,10 @@ def swallows(long: Automaton, short: Automaton, follow: Bytes, budget: Budget) -
 
 def _matching(automaton: Automaton, states: int, reads: Bytes, budget: Budget) -> int:
     """The states that one of these bytes leads into."""
-    result = 0
-    for state in bits(states):
-        budget.spend()
-        if automaton.reads[state] & reads:
-            result |= 1 << state
-    return result
+    possible = bits(states)
+    budget.spend(len(possible))
+    return sum(1 << state for state in possible if automaton.reads[state] & reads)
 
 
 def _union(states: int, get: Callable[[int], int]) -> int:
-    result = 0
-    for state in bits(states):
-        result |= get(state)
-    return result
+    return reduce(int.__or__, map(get, bits(states)), 0)

@@ -1,4 +1,4 @@
-"""What turns tokens into vectors, as the API sees it. `embedder.py` is real, `fake_embedder.py` a toy."""
+"""What turns tokens into vectors, for the API. `embedder.py` is real, `tests/toy_embedder.py` a toy."""
 
 from __future__ import annotations
 

@@ -44,15 +44,12 @@ def choose(names: Sequence[str], wanted: Source) -> list[str]:
             raise StartupError(f"{wanted.repository} has no {missing[0]}: {_offer(names)}")
         return found
     models = _models(names)
-    if wanted.quant:
-        fitting = [name for name in models if _is_of(name, wanted.quant)]
-        if not fitting:
-            raise StartupError(f"{wanted.repository} has no file in {wanted.quant}: {_offer(names)}")
-    else:
-        fitting = [name for name in models if _is_of(name, PREFERRED)] or models
-    if not fitting:
+    fitting = [name for name in models if _is_of(name, wanted.quant or PREFERRED)]
+    if wanted.quant and not fitting:
+        raise StartupError(f"{wanted.repository} has no file in {wanted.quant}: {_offer(names)}")
+    if not models:
         raise StartupError(f"{wanted.repository} has no GGUF file: choose a repository that has one")
-    return choose(names, Source(wanted.repository, file=fitting[0]))
+    return choose(names, Source(wanted.repository, file=(fitting or models)[0]))
 
 
 def fetch(wanted: Source) -> Path:

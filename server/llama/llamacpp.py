@@ -16,14 +16,7 @@ import numpy as np
 from server.errors import BackendError, StartupError
 from server.llama.backend import Batch, FillInMiddle, Logits
 from server.llama.cuts import Cuts
-from server.llama.library import (
-    C,
-    LoadedModel,
-    complaint,
-    computes_elsewhere,
-    context_params,
-    tokenize,
-)
+from server.llama.library import C, LoadedModel, complaint, computes_elsewhere, context_params, tokenize
 from server.llama.options import MAX_SEQS, LlamaOptions
 from server.llama.parts import model_name
 from server.llama.tiles import TILE, Tiles

@@ -1,7 +1,8 @@
 """The tokens that can still be chosen in one draw, and the filters that drop some.
 
 Each filter keeps what llama.cpp's does (src/llama-sampler.cpp), with two exceptions: impossible tokens (minus
-infinity) are no candidates, and of equals at the edge of top_k, typ_p or top_p all stay.
+infinity) are no candidates, and of equals at the edge of top_k, typ_p or top_p all stay. Filters whose
+parameter switches them off are not called: see SamplingParams.steps().
 """
 
 from __future__ import annotations
@@ -11,15 +12,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from server.sampling.draw import (
-    Distribution,
-    Ids,
-    Logits,
-    draw_softmax,
-    head_floor,
-    nucleus_floor,
-    softmax,
-)
+from server.sampling.draw import Distribution, Ids, Logits, draw_softmax, head_floor, nucleus_floor, softmax
 from server.sampling.noise import gumbel
 from server.sampling.peaks import Peaks
 
@@ -95,15 +88,13 @@ def top_k(c: Candidates, k: int) -> None:
 
 def top_p(c: Candidates, p: float) -> None:
     """The shortest head of the likeliest whose probability reaches p."""
-    if p < 1.0:
-        logits = c.logits.astype(np.float64)
-        c.keep(np.flatnonzero(logits >= nucleus_floor(logits, p)))
+    logits = c.logits.astype(np.float64)
+    c.keep(np.flatnonzero(logits >= nucleus_floor(logits, p)))
 
 
 def min_p(c: Candidates, p: float) -> None:
     """Those at least p times as likely as the likeliest."""
-    if p > 0.0:
-        c.keep(np.flatnonzero(c.logits >= float(c.logits.max()) + math.log(min(p, 1.0))))
+    c.keep(np.flatnonzero(c.logits >= float(c.logits.max()) + math.log(min(p, 1.0))))
 
 
 def top_n_sigma(c: Candidates, n: float) -> None:
@@ -116,8 +107,6 @@ def top_n_sigma(c: Candidates, n: float) -> None:
 def typical_p(c: Candidates, p: float) -> None:
     """Those whose surprise is nearest to the entropy, until their probability exceeds p (locally typical
     sampling, arXiv:2202.00666)."""
-    if p >= 1.0:
-        return
     logits = c.logits.astype(np.float64)
     probabilities = softmax(logits)
     surprise = float(logits.max()) - math.log(float(probabilities.max())) - logits
@@ -128,8 +117,6 @@ def typical_p(c: Candidates, p: float) -> None:
 def xtc(c: Candidates, threshold: float) -> None:
     """Of those with at least this probability only the least likely (the last among equals), and all below.
     The caller decides by chance whether it acts."""
-    if threshold > 0.5 or len(c) < 2:
-        return
     likely = np.flatnonzero(softmax(c.logits.astype(np.float64)) >= threshold)
     if len(likely) > 1:
         spared = len(likely) - 1 - int(c.logits[likely][::-1].argmin())

@@ -4,6 +4,7 @@ length, as in llama.cpp."""
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Sequence
 
 import numpy as np
@@ -22,11 +23,8 @@ class Dry:
     def __init__(self, params: SamplingParams, history: Sequence[int]):
         self._params = params
         n = params.dry_penalty_last_n
-        self._keep = n if n >= 0 else None
-        start = max(0, len(history) - n) if n >= 0 else 0
-        self._n = len(history) - start
-        self._tokens = np.zeros(2 * self._n + 256, np.int64)
-        self._tokens[: self._n] = history[start:]
+        self._recent = slice(-n if n > 0 else None, None)
+        self._tokens = array("q", history[self._recent])
         self._breakers: dict[int, list[tuple[int, ...]]] = {}
         for head, *tail in params.dry_sequence_breakers:
             self._breakers.setdefault(head, []).append(tuple(tail))
@@ -36,12 +34,7 @@ class Dry:
 
     def accept(self, token: int) -> None:
         """This token was committed."""
-        if self._n == len(self._tokens):
-            recent = self._window().copy()
-            self._tokens = np.concatenate((recent, np.zeros(len(recent) + 256, np.int64)))
-            self._n = len(recent)
-        self._tokens[self._n] = token
-        self._n += 1
+        self._tokens.append(token)
 
     def apply(self, c: Candidates) -> None:
         tokens, penalties = self.penalties()
@@ -51,7 +44,7 @@ class Dry:
     def penalties(self) -> tuple[Ids, Floats]:
         """The tokens that would continue a repetition, and what is subtracted from their logits: multiplier
         times base to the power of (length of the repetition - allowed length)."""
-        p, newest_first = self._params, self._window()[::-1]
+        p, newest_first = self._params, np.asarray(self._tokens)[self._recent][::-1]
         if len(newest_first) <= p.dry_allowed_length:
             return np.zeros(0, np.int64), np.zeros(0)
         lengths = self._repeats(newest_first)
@@ -93,7 +86,3 @@ class Dry:
     def _largest_exponent(self, otherwise: int) -> int:
         base = self._params.dry_base
         return int(_LARGEST_EXPONENT / math.log(base)) if base > 1.000001 else otherwise
-
-    def _window(self) -> Ids:
-        n = self._n if self._keep is None else min(self._n, self._keep)
-        return self._tokens[self._n - n : self._n]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import deque
+from array import array
+from collections import Counter, deque
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from server.sampling.candidates import Candidates
-from server.sampling.draw import Ids
 from server.sampling.params import SamplingParams
 
 
@@ -21,12 +20,9 @@ class Penalties:
         n = params.repeat_last_n
         window = history[max(0, len(history) - n) :] if n >= 0 else history
         self._window = deque(window, n) if n >= 0 else None
-        ids, counts = np.unique(np.asarray(window, np.int64), return_counts=True)
-        self._n = len(ids)
-        self._ids: Ids = np.zeros(2 * self._n + 64, np.int64)
-        self._counts: npt.NDArray[np.float32] = np.zeros(2 * self._n + 64, np.float32)
-        self._ids[: self._n], self._counts[: self._n] = ids, counts
-        self._places = {int(token): i for i, token in enumerate(ids)}
+        counts = Counter(window)
+        self._ids, self._counts = array("q", counts), array("f", counts.values())
+        self._places = {token: i for i, token in enumerate(counts)}
 
     def accept(self, token: int) -> None:
         """This token was committed; the one that leaves the window no longer counts."""
@@ -35,35 +31,27 @@ class Penalties:
                 self._forget(self._window.popleft())
             self._window.append(token)
         if token not in self._places:
-            self._add(token)
+            self._places[token] = len(self._ids)
+            self._ids.append(token)
+            self._counts.append(0)
         self._counts[self._places[token]] += 1
 
     def apply(self, c: Candidates) -> None:
         """Divide logits above 0 by the repeat penalty, multiply others; then subtract the presence penalty,
         and the frequency penalty for each occurrence."""
         p = self._params
-        at, found = c.find(self._ids[: self._n])
+        at, found = c.find(np.asarray(self._ids))
         logits = c.logits[at]
         repeat = np.float32(p.repeat_penalty)
         logits = np.where(logits <= 0, logits * repeat, logits / repeat)
         fixed, each = np.float32(p.presence_penalty), np.float32(p.frequency_penalty)
-        c.replace(at, logits - (self._counts[: self._n][found] * each + fixed))
-
-    def _add(self, token: int) -> None:
-        if self._n == len(self._ids):
-            self._ids = np.append(self._ids, np.zeros(self._n, np.int64))
-            self._counts = np.append(self._counts, np.zeros(self._n, np.float32))
-        self._ids[self._n], self._counts[self._n] = token, 0
-        self._places[token] = self._n
-        self._n += 1
+        c.replace(at, logits - (np.asarray(self._counts)[found] * each + fixed))
 
     def _forget(self, token: int) -> None:
         """Count one occurrence less. The last entry takes the place of one that has none left."""
         place = self._places[token]
         self._counts[place] -= 1
         if self._counts[place] == 0:
-            self._n -= 1
-            last = int(self._ids[self._n])
-            self._ids[place], self._counts[place] = last, self._counts[self._n]
-            self._places[last] = place
-            del self._places[token]
+            last = self._ids[-1]
+            self._ids[place], self._counts[place], self._places[last] = last, self._counts[-1], place
+            del self._ids[-1], self._counts[-1], self._places[token]

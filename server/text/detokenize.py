@@ -1,9 +1,11 @@
-"""Tokens to text, never half a character."""
+"""Tokens to text, never half a character, and which tokens the text that has been sent is made of."""
 
 from __future__ import annotations
 
 import codecs
+from collections import deque
 from collections.abc import Iterable, Set
+from typing import NamedTuple
 
 from server.llama.backend import Vocabulary
 
@@ -29,6 +31,42 @@ class Detokenizer:
     def flush(self) -> str:
         """U+FFFD for an unfinished character, else ""."""
         return self._decoder.decode(b"", final=True)
+
+
+class Span(NamedTuple):
+    """A token's characters: those it contributes to, an unfinished one at either end included."""
+
+    position: int
+    start: int
+    end: int
+
+
+class Alignment:
+    """Releases tokens, by their position in the reply, with the text they are made of.
+
+    A token whose last bytes begin a character belongs to the text that this character is part of: it is
+    released once the whole character has been sent.
+    """
+
+    def __init__(self) -> None:
+        self._held: deque[Span] = deque()
+        self._n_made = 0
+
+    def add(self, position: int, text: str, *, unfinished: bool) -> None:
+        """The token completed this text; unfinished: its last bytes begin a character not yet in it."""
+        start = self._n_made
+        self._n_made += len(text)
+        self._held.append(Span(position, start, self._n_made + unfinished))
+
+    def released(self, n_sent: int, *, cut: bool = False) -> list[Span]:
+        """The tokens not released before that are complete in the first n_sent characters, or, where the
+        text has been cut off there, have a part in them: then those wholly beyond are dropped."""
+        spans: list[Span] = []
+        while self._held and (self._held[0].end <= n_sent or (cut and self._held[0].start < n_sent)):
+            spans.append(self._held.popleft())
+        if cut:
+            self._held.clear()
+        return spans
 
 
 def control_tokens(vocabulary: Vocabulary, texts: Iterable[str]) -> frozenset[int]:

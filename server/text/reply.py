@@ -8,8 +8,7 @@ from dataclasses import replace
 
 from server.engine.events import Committed, DrafterCount, FinishReason, Stats, Tally
 from server.llama.backend import Vocabulary
-from server.text.alignment import Alignment, Span
-from server.text.detokenize import Detokenizer
+from server.text.detokenize import Alignment, Detokenizer, Span
 from server.text.stops import StopStrings
 
 

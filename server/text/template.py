@@ -14,9 +14,9 @@ from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from server.cache.radix import common_prefix
 from server.errors import DuoError, InvalidRequestError, StartupError
 from server.text.adapting import Message, Tool, adapted
-from server.text.common_prefix import common_prefix
 from server.text.form import Style, style_of
 from server.text.room import ANY, Room
 from server.text.timelimit import TimeLimit
@@ -64,13 +64,7 @@ class ChatTemplate:
     TimeLimitError and, as soon as they exceed the room, ContextOverflowError."""
 
     def __init__(
-        self,
-        source: str | None,
-        *,
-        bos: str = "",
-        eos: str = "",
-        room: Room = ANY,
-        seconds: float = RENDER_S,
+        self, source: str | None, *, bos: str = "", eos: str = "", room: Room = ANY, seconds: float = RENDER_S
     ) -> None:
         """source: None falls back to ChatML. seconds: that a rendering may take. Raises
         StartupError when source is not Jinja."""

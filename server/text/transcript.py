@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from operator import attrgetter
 from threading import Lock
 
+from server.cache.radix import common_prefix
 from server.llama.backend import Vocabulary
-from server.text.common_prefix import common_prefix
 from server.text.offsets import OffsetMapper
 
 MOST_TOKENS = 1_000_000

@@ -22,9 +22,9 @@ from pydantic import BaseModel, Field
 
 from server.api.served import Embedding, ModelCard
 from server.llama.embedding_worker import EmbeddingWorker
-from server.llama.fake_embedder import FakeEmbedder
 from tests.clients.written import writing
 from tests.http_lead import Lead
+from tests.toy_embedder import FakeEmbedder
 
 TALK: list[BaseMessage] = [SystemMessage("be brief"), HumanMessage("hello there")]
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>'

@@ -18,9 +18,9 @@ from server.errors import BusyError
 from server.lead.listening import Door
 from server.llama.embedding_worker import EmbeddingWorker
 from server.llama.fake import FakeBackend, FakeModel
-from server.llama.fake_embedder import FakeEmbedder
 from tests.clients.written import writing
 from tests.http_lead import Lead, serving
+from tests.toy_embedder import FakeEmbedder
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:Accessing the 'model_:pydantic.warnings.PydanticDeprecatedSince211"

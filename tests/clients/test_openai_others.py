@@ -12,8 +12,8 @@ from pydantic import BaseModel, Field
 
 from server.api.served import Embedding, ModelCard
 from server.llama.embedding_worker import EmbeddingWorker
-from server.llama.fake_embedder import FakeEmbedder
 from tests.clients.written import Written, writing
+from tests.toy_embedder import FakeEmbedder
 
 HELLO = "hello there"
 CALL = '<tool_call>\n{"name": "Weather", "arguments": {"city": "Rome"}}\n</tool_call>'

@@ -22,8 +22,8 @@ from server.api.served import Embedding, ModelCard
 from server.cache.named import NamedFiles
 from server.llama.embedding_worker import EmbeddingWorker
 from server.llama.fake import FakeBackend, FakeModel
-from server.llama.fake_embedder import FakeEmbedder
 from tests.http_lead import Lead, serving
+from tests.toy_embedder import FakeEmbedder
 
 SCHEMA = schemathesis.openapi.from_path(Path(__file__).parents[2] / "openapi.yaml")
 N_EXAMPLES = 40

@@ -18,11 +18,11 @@ import pytest
 from server.api.served import Embedding, ModelCard
 from server.engine.events import Committed, Finished, Started
 from server.llama.embedding_worker import EmbeddingWorker, grouped
-from server.llama.fake_embedder import FakeEmbedder
 from tests.contract.contract import validate
 from tests.http_lead import Lead
 from tests.server.api.scripted import CANCELLED_STATS, Call, Script, served
 from tests.server.api.slots_scene import app_of
+from tests.toy_embedder import FakeEmbedder
 
 
 @pytest.fixture

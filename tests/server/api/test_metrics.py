@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from server.api.served import DrafterHealth, Health
 from server.api.traffic import MAX_SOURCES, Traffic
-from server.cache.counts import TierCounts
+from server.cache.catalogue import TierCounts
 from server.engine.events import Committed, DrafterCount, Event, Failed, Finished, Started, Stats
 from server.errors import BackendError
 from tests.http_lead import Lead

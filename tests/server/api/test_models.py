@@ -13,10 +13,10 @@ import pytest
 from server.api.served import DrafterHealth, Embedding, Health, ModelCard, Served
 from server.engine.events import Committed, Finished, Started
 from server.llama.embedding_worker import EmbeddingWorker
-from server.llama.fake_embedder import FakeEmbedder
 from tests.contract.contract import validate
 from tests.server.api.scripted import CANCELLED_STATS, Call, Script, served
 from tests.server.api.slots_scene import app_of
+from tests.toy_embedder import FakeEmbedder
 
 CARD = ModelCard(
     "big",

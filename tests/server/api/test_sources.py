@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from server.api.sources import SourcedText
 from server.engine.events import Committed, Finished, Started, Stats
 from server.llama.fake import IM_START
-from server.text.alignment import Span
+from server.text.detokenize import Span
 from server.text.form import Form, Tags
 from server.text.message import Content
 from server.text.reading import MessageReader

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from server.cache import background
+from server.cache import carriers
 from tests.server.cache.lead import WAIT_S, Make, state_of, until
 
 
@@ -134,8 +134,8 @@ def test_closing_gives_up_a_write_and_drops_the_rest(make: Make, path: Path):
 def test_writing_gives_way_to_the_model_where_memory_has_room(
     make: Make, path: Path, memory: int, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(background, "MOMENT_S", 0.001)
-    monkeypatch.setattr(background, "PATIENT_S", WAIT_S)
+    monkeypatch.setattr(carriers, "MOMENT_S", 0.001)
+    monkeypatch.setattr(carriers, "PATIENT_S", WAIT_S)
     lead = make(path, memory=memory)
     assert lead.tier
     lead.tier.gate.clear()

@@ -29,7 +29,7 @@ VOCABULARY = FakeVocabulary()
 
 
 def start(schema: dict[str, Any]) -> Constraint:
-    return compile_json_schema(VOCABULARY, schema)()
+    return Compiler(VOCABULARY).json_schema(schema)()
 
 
 NODE = {"type": "object", "properties": {"next": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}}}
@@ -372,7 +372,7 @@ SCHEMAS = st.recursive(
 def compiled(schema: dict[str, Any]) -> Callable[[], Constraint] | None:
     """None: it is refused, which is the other thing that may become of a schema."""
     try:
-        return compile_json_schema(VOCABULARY, schema)
+        return Compiler(VOCABULARY).json_schema(schema)
     except InvalidRequestError:
         return None
 

@@ -6,15 +6,15 @@ import threading
 
 import pytest
 
-from server.cache import background
-from server.cache.background import Background
+from server.cache import carriers
+from server.cache.carriers import Background
 
 WAIT_S = 10.0
 
 
 @pytest.mark.parametrize("ended_by", ["rest", "close"])
 def test_a_long_job_gives_way_until_the_machine_is_free(ended_by: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(background, "MOMENT_S", WAIT_S)
+    monkeypatch.setattr(carriers, "MOMENT_S", WAIT_S)
     one = Background("test")
     asked, answers, done = threading.Event(), list[bool](), threading.Event()
 
@@ -40,7 +40,7 @@ def test_a_long_job_gives_way_until_the_machine_is_free(ended_by: str, monkeypat
 
 
 def test_it_goes_on_after_a_moment_in_any_case(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(background, "PATIENT_S", 0.001)
+    monkeypatch.setattr(carriers, "PATIENT_S", 0.001)
     one = Background("test")
     one.hurry(False)
     one.yield_to(True)
