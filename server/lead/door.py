@@ -1,37 +1,31 @@
-"""Settings for clients: addresses, keys, limits, logs."""
+"""The flags of a lead about its clients: API keys, web origins, TLS, limits of requests and replies, the log.
+
+door_of() in listening.py makes a Door of them.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
-from pydantic_settings import BaseSettings, NoDecode
+from pydantic_settings import BaseSettings
 
 from server.errors import StartupError
+from server.llama.model_settings import Texts, separated
 
 
-def _split(value: object) -> object:
-    if isinstance(value, str):
-        return tuple(part.strip() for part in value.split(",") if part.strip())
-    return value
-
-
-def _some(value: object) -> object:
-    """Refuses a list without keys, from an empty variable for example; the default may be empty."""
-    if _split(value) == () and value != ():
+def _has_a_key(value: Any) -> Any:
+    """Refuses a list without keys, from an empty variable for example. Only the default may be empty."""
+    if value != () and not separated(value):
         raise ValueError("there is no key in it, and everybody would be let in")
     return value
 
 
-Listed: TypeAlias = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)]
-"""A flag given several times, or once with commas between."""
-
-
 class DoorSettings(BaseSettings):
-    """The part of LeadSettings that is about clients."""
+    """The flags about clients. LeadSettings joins them to those about the model."""
 
-    api_key: Annotated[Listed, BeforeValidator(_some)] = Field(
+    api_key: Annotated[Texts, BeforeValidator(_has_a_key)] = Field(
         (),
         repr=False,
         description="API keys, one of which every request must bring; several with commas between, or the "
@@ -40,7 +34,7 @@ class DoorSettings(BaseSettings):
     api_key_file: Path | None = Field(
         None, description="a file with such keys, one to a line; lines with # in front are remarks"
     )
-    cors_origins: Listed = Field(
+    cors_origins: Texts = Field(
         ("*",), description="web origins whose pages may use the API, with commas between; *: all"
     )
     ssl_key_file: Path | None = Field(None, description="serve TLS: a PEM file with the private key")
@@ -58,7 +52,8 @@ class DoorSettings(BaseSettings):
     log_prompts: bool = Field(False, description="the same with the requests' bodies")
 
     def keys(self) -> tuple[str, ...]:
-        """All API keys; none admits everybody, so a file without keys is an error. Raises StartupError."""
+        """The API keys of the flag and of the file. Without any, every client is admitted: so a file that has
+        none is an error. Raises StartupError."""
         if self.api_key_file is None:
             return self.api_key
         try:
