@@ -26,7 +26,7 @@ from server.api.middleware import Edge
 from server.api.request_log import RequestLog
 from server.engine.thread import EngineThread
 from server.errors import StartupError
-from server.lead.door import DoorSettings
+from server.settings import DoorSettings
 
 FLUSH_S = 5  # seconds for cancelled replies to send their last event
 MIB = 20  # bits
