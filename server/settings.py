@@ -88,10 +88,6 @@ class LeadSettings(ModelSettings, DoorSettings):
         env_prefix="DUO_",
         frozen=True,
         cli_prog_name="duo serve",
-        cli_kebab_case=True,
-        cli_implicit_flags=True,
-        cli_hide_none_type=True,
-        cli_avoid_json=True,
         cli_shortcuts={
             "model": "m",
             "ctx-size": "c",
@@ -224,9 +220,7 @@ class UpSettings(LeadSettings):
 class ClientSettings(BaseSettings):
     """What commands need that ask a running lead."""
 
-    model_config = SettingsConfigDict(
-        frozen=True, cli_kebab_case=True, cli_implicit_flags=True, cli_hide_none_type=True
-    )
+    model_config = SettingsConfigDict(frozen=True)
 
     url: str = Field("http://127.0.0.1:5555", description="the lead's address")
     api_key: str = Field("none", description="the API key, where the lead wants one")

@@ -47,8 +47,6 @@ class ProbeSettings(ModelSettings):
         env_prefix="DUO_",
         frozen=True,
         cli_prog_name="duo probe",
-        cli_kebab_case=True,
-        cli_implicit_flags=True,
         cli_shortcuts={"model": "m", "threads": "t"},
     )
 
