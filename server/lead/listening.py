@@ -1,6 +1,6 @@
 """The two HTTP servers of a lead, on one listening socket, and their settings.
 
-While the model loads, answering() serves a small application on a thread, which tells that. Then
+While the model loads, answering() serves a small application on a thread: the page, and 503 to the rest. Then
 DrainingServer serves the whole API on the event loop, until the process is asked to end.
 """
 
