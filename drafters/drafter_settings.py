@@ -22,10 +22,6 @@ class DrafterSettings(ModelSettings):
         env_prefix="DUO_DRAFTER_",
         frozen=True,
         cli_prog_name="duo-drafter",
-        cli_kebab_case=True,
-        cli_implicit_flags=True,
-        cli_hide_none_type=True,
-        cli_avoid_json=True,
         cli_shortcuts={"model": "m", "ctx-size": "c", "threads": "t", "batch-size": "b"},
     )
 

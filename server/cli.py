@@ -27,22 +27,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     name = arguments[0] if arguments else ""
     try:
-        status = _run(name, arguments[1:])
+        return _run(name, arguments[1:])
     except DuoError as error:
         print(f"duo {name}: {error.message}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
-    if status is not None:
-        return status
-    asked = name in ("-h", "--help", "help")
-    print(USAGE, file=sys.stdout if asked else sys.stderr)
-    return 0 if asked else 2
 
 
-def _run(name: str, argv: Sequence[str]) -> int | None:
-    """The exit status; None if there is no such command. Each imports what it needs: duo chat shall not load
-    llama.cpp."""
+def _run(name: str, argv: Sequence[str]) -> int:
+    """The exit status. Each command imports what it needs: duo chat shall not load llama.cpp."""
     match name:
         case "up":
             settings = read(UpSettings, argv)
@@ -70,5 +64,9 @@ def _run(name: str, argv: Sequence[str]) -> int | None:
             from server.terminal.probe import ProbeSettings, probe
 
             return probe(read(ProbeSettings, argv))
+        case "-h" | "--help" | "help":
+            print(USAGE)
+            return 0
         case _:
-            return None
+            print(USAGE, file=sys.stderr)
+            return 2

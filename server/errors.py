@@ -11,12 +11,15 @@ class DuoError(Exception):
     type = "server_error"
     code: str | None = None
 
-    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+    def __init__(
+        self, message: str, *, param: str | None = None, code: str | None = None, status: int | None = None
+    ) -> None:
+        """code, status: instead of the class's."""
         super().__init__(message)
         self.message = message
         self.param = param
-        if code is not None:
-            self.code = code
+        self.code = code or self.code
+        self.status = status or self.status
 
 
 class StartupError(DuoError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 from pydantic_settings import BaseSettings
@@ -37,13 +37,21 @@ _SYNONYMS = {  # llama.cpp's spellings of the same flags, most of which argparse
     "--embedding": "--embeddings",
 }
 
+SPELLING: dict[str, Any] = {
+    "_cli_kebab_case": True,
+    "_cli_implicit_flags": True,
+    "_cli_hide_none_type": True,
+    "_cli_avoid_json": True,
+}
+"""How flags are made of the names of settings: --cache-ram, --gate and --no-gate."""
+
 S = TypeVar("S", bound=BaseSettings)
 
 
 def read(cls: type[S], argv: Sequence[str]) -> S:
     """Settings from flags and environment. Raises StartupError in one line; prints help by itself."""
     try:
-        return cls(_cli_parse_args=[_spelled(arg) for arg in argv])  # pyright: ignore[reportCallIssue]
+        return cls(_cli_parse_args=[_spelled(arg) for arg in argv], **SPELLING)
     except ValidationError as error:
         first = error.errors()[0]
         flag = "--" + str(first["loc"][0]).replace("_", "-") if first["loc"] else "settings"

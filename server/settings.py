@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import httpx
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from server.lead.door import DoorSettings
-from server.llama.model_settings import ModelSettings, Texts
+from server.errors import StartupError
+from server.llama.model_settings import ModelSettings, Texts, separated
 from server.llama.options import Weights
 from server.llama.parts import model_name
 from server.sampling.params import SamplingParams
@@ -28,6 +28,58 @@ def _is_template(text: str | None) -> str | None:
     return text
 
 
+def _has_a_key(value: Any) -> Any:
+    """Refuses a list without keys, from an empty variable for example. Only the default may be empty."""
+    if value != () and not separated(value):
+        raise ValueError("there is no key in it, and everybody would be let in")
+    return value
+
+
+class DoorSettings(BaseSettings):
+    """The flags about clients: keys, web origins, TLS, limits of requests and replies, the log. door_of() in
+    server/lead/listening.py makes a Door of them."""
+
+    api_key: Annotated[Texts, BeforeValidator(_has_a_key)] = Field(
+        (),
+        repr=False,
+        description="API keys, one of which every request must bring; several with commas between, or the "
+        "flag several times (default: none is needed)",
+    )
+    api_key_file: Path | None = Field(
+        None, description="a file with such keys, one to a line; lines with # in front are remarks"
+    )
+    cors_origins: Texts = Field(
+        ("*",), description="web origins whose pages may use the API, with commas between; *: all"
+    )
+    ssl_key_file: Path | None = Field(None, description="serve TLS: a PEM file with the private key")
+    ssl_cert_file: Path | None = Field(None, description="serve TLS: a PEM file with its certificate")
+    max_body: int = Field(32, ge=1, le=4096, description="MiB of a request's body, at most")
+    timeout: float = Field(600, gt=0, description="seconds within which a request's body must have arrived")
+    write_timeout: float = Field(60, gt=0, description="seconds that a reply may wait for its client to read")
+    request_timeout: float = Field(0, ge=0, description="seconds that a reply may take, at most; 0: any")
+    max_tokens: int = Field(
+        0, ge=0, description="tokens of a reply, at most: who asks for more gets these; 0: any number"
+    )
+    grace: float = Field(5, ge=0, description="seconds that running replies have when the server shall end")
+    log_format: Literal["text", "json"] = Field("text", description="json: each line of the log is an object")
+    log_requests: bool = Field(False, description="log a line for each request, without what was said")
+    log_prompts: bool = Field(False, description="the same with the requests' bodies")
+
+    def keys(self) -> tuple[str, ...]:
+        """The API keys of the flag and of the file. Without any, every client is admitted: so a file that has
+        none is an error. Raises StartupError."""
+        if self.api_key_file is None:
+            return self.api_key
+        try:
+            lines = self.api_key_file.read_text().splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise StartupError(f"cannot read the API keys in {self.api_key_file}: {error}") from error
+        found = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
+        if not found:
+            raise StartupError(f"there is no API key in {self.api_key_file}: give one to a line")
+        return (*self.api_key, *found)
+
+
 class LeadSettings(ModelSettings, DoorSettings):
     """Serve a model over the OpenAI API. Flags are named as llama-server names them where they mean the same;
     each can also be given in the environment as DUO_NAME."""
@@ -36,10 +88,6 @@ class LeadSettings(ModelSettings, DoorSettings):
         env_prefix="DUO_",
         frozen=True,
         cli_prog_name="duo serve",
-        cli_kebab_case=True,
-        cli_implicit_flags=True,
-        cli_hide_none_type=True,
-        cli_avoid_json=True,
         cli_shortcuts={
             "model": "m",
             "ctx-size": "c",
@@ -172,9 +220,7 @@ class UpSettings(LeadSettings):
 class ClientSettings(BaseSettings):
     """What commands need that ask a running lead."""
 
-    model_config = SettingsConfigDict(
-        frozen=True, cli_kebab_case=True, cli_implicit_flags=True, cli_hide_none_type=True
-    )
+    model_config = SettingsConfigDict(frozen=True)
 
     url: str = Field("http://127.0.0.1:5555", description="the lead's address")
     api_key: str = Field("none", description="the API key, where the lead wants one")

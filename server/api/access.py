@@ -55,14 +55,11 @@ class Access:
         """The caller with one of these keys. Raises AccessError. Takes equally long for every key."""
         if not self._known:
             return NOBODY
-        found = None
-        for key in offered:
-            digest = sha256(key).digest()
-            for known, caller in self._known:
-                if hmac.compare_digest(known, digest):
-                    found = caller
-        if found is not None:
-            return found
+        digests = [sha256(key).digest() for key in offered]
+        pairs = ((digest, one) for digest in digests for one in self._known)
+        found = [caller for digest, (known, caller) in pairs if hmac.compare_digest(known, digest)]
+        if found:
+            return found[-1]
         if not offered:
             raise AccessError(
                 "You did not provide an API key: send it as `Authorization: Bearer KEY`, or as `x-api-key`"

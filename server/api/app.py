@@ -32,7 +32,6 @@ from server.api import (
 from server.api.access import AccessGate
 from server.api.chat import chat_route as chat
 from server.api.completions import completions_route as completions
-from server.api.health import health_response, ready_response
 from server.api.middleware import DefectNet, Edge, RequestFrame
 from server.api.responses import responses_route as responses
 from server.api.rpc import rpc_route as rpc
@@ -86,9 +85,9 @@ def create_waiting_app(state: Health, edge: Edge) -> Starlette:
 
     async def waiting(request: Request) -> Response:
         if request.url.path == "/health":
-            return health_response(state)
+            return health.health_response(state)
         if request.url.path == "/ready":
-            return ready_response(state)
+            return health.ready_response(state)
         return problem.respond(BusyError("the server is loading its model", draining=True))
 
     return Starlette(

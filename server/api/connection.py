@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
+import resource
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,15 +34,7 @@ TOLD_S = 60.0
 """Seconds between two lines of the log about the same thing."""
 
 
-class HeadTooLargeError(InvalidRequestError):
-    status = 431
-
-
 def _most_connections() -> int:
-    if sys.platform == "win32":  # which has no such limit
-        return 1 << 20
-    import resource
-
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return max(files // 2, files - RESERVED) if files > 0 else 1 << 20  # below 0: any number
 
@@ -92,7 +84,7 @@ class BoundedConnection(HttpToolsProtocol):
         super().data_received(data)
         self._n_beside = max(0, self._n_beside)
         if self._n_beside > MAX_HEAD and not self.transport.is_closing():
-            self._refuse(HeadTooLargeError(f"the request has more than {MAX_HEAD} bytes beside its body"))
+            self._refuse(_too_large(f"{MAX_HEAD} bytes beside its body"))
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -102,7 +94,7 @@ class BoundedConnection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._end_head()
         if len(self.headers) > MAX_HEADERS:
-            self._refusal = HeadTooLargeError(f"the request has more than {MAX_HEADERS} headers")
+            self._refusal = _too_large(f"{MAX_HEADERS} headers")
             raise self._refusal
         super().on_headers_complete()
 
@@ -152,3 +144,7 @@ class BoundedConnection(HttpToolsProtocol):
         head = f"content-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
         self.transport.write(STATUS_LINE[error.status] + head.encode() + body)
         self.transport.close()
+
+
+def _too_large(bound: str) -> InvalidRequestError:
+    return InvalidRequestError(f"the request has more than {bound}", status=431)

@@ -14,7 +14,6 @@ from server.api.access import salt_of
 from server.api.body import Body
 from server.api.delivery import unless_gone
 from server.api.generation_fields import MAX_SALT
-from server.api.middleware import BodyTooLargeError
 from server.api.served import Served
 from server.errors import InvalidRequestError, NotFoundError
 
@@ -39,8 +38,8 @@ async def aside(request: Request, work: Callable[[*Ts], T], *arguments: *Ts) -> 
 
 
 async def from_body(request: Request, make: Callable[[bytes], T]) -> T:
-    """make(body of the request), on a prompt thread if the body is large. Raises BodyTooLargeError for too
-    many values."""
+    """make(body of the request), on a prompt thread if the body is large. Raises InvalidRequestError for
+    too many values."""
     data = await request.body()
     if len(data) <= LARGE:
         return make(data)
@@ -48,7 +47,9 @@ async def from_body(request: Request, make: Callable[[bytes], T]) -> T:
     for at in range(0, len(data), WINDOW):
         n_marks += sum(data.count(mark, at, at + WINDOW) * weight for mark, weight in MARKS.items())
         if n_marks > MAX_MARKS:
-            raise BodyTooLargeError(f"the body has too many values: more than {MAX_MARKS} commas, say")
+            raise InvalidRequestError(
+                f"the body has too many values: more than {MAX_MARKS} commas, say", status=413
+            )
     return await aside(request, make, data)
 
 

@@ -19,22 +19,20 @@ async def metrics(request: Request) -> Response:
     """Counters since the start, and current gauges."""
     served: Served = request.state.served
     encode, content_type = choose_encoder(request.headers.get("accept", ""))
-    snapshot = _Snapshot(served.traffic, served.state(), served.cached())
-    return Response(encode(snapshot), media_type=content_type)
+    return Response(encode(_AllMetrics(served)), media_type=content_type)
 
 
-class _Snapshot(Collector):
-    def __init__(self, traffic: Traffic, health: Health, cached: TierCounts) -> None:
-        self._traffic = traffic
-        self._health = health
-        self._cached = cached
+class _AllMetrics(Collector):
+    def __init__(self, served: Served) -> None:
+        self._served = served
 
     def collect(self) -> Iterator[Metric]:
-        yield from _tokens(self._traffic)
-        yield from _drafts(self._traffic)
-        yield from _messages(self._health.drafters)
-        yield from _load(self._health)
-        yield from _cache(self._cached)
+        traffic, health = self._served.traffic, self._served.state()
+        yield from _tokens(traffic)
+        yield from _drafts(traffic)
+        yield from _messages(health.drafters)
+        yield from _load(health)
+        yield from _cache(self._served.cached())
 
 
 def _tokens(traffic: Traffic) -> Iterator[Metric]:

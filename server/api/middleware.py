@@ -22,18 +22,6 @@ MAX_BODY = 32 << 20  # bytes
 BODY_S = 600.0
 
 
-class BodyTooLargeError(InvalidRequestError):
-    status = 413
-
-
-class BodyTooSlowError(InvalidRequestError):
-    status = 408
-
-
-class EncodedBodyError(InvalidRequestError):
-    status = 415
-
-
 @dataclass(frozen=True, slots=True)
 class Edge:
     """Settings for requests. cors_origins: whose pages may use the server, "*" for all; max_body: bytes;
@@ -105,27 +93,33 @@ class _Body:
         self._deadline = asyncio.get_running_loop().time() + edge.body_s
 
     async def receive(self) -> Message:
-        """ASGI's receive(). Raises BodyTooLargeError, BodyTooSlowError and EncodedBodyError."""
+        """ASGI's receive(). Raises InvalidRequestError with status 408, 413 or 415."""
         if self._complete:  # what may still come is that the client goes away
             return await self._receive()
         edge = self._edge
         if self._encoding not in ("", "identity"):
-            raise EncodedBodyError("the body must not be compressed: send it without Content-Encoding")
-        if self._n_announced > edge.max_body:
-            raise BodyTooLargeError(f"the body is larger than {edge.max_body} bytes")
+            raise InvalidRequestError(
+                "the body must not be compressed: send it without Content-Encoding", status=415
+            )
+        self._check_size(self._n_announced)
         try:
             async with asyncio.timeout_at(self._deadline):
                 message = await self._receive()
         except TimeoutError as error:
-            raise BodyTooSlowError(f"the body has not arrived within {edge.body_s:g} s") from error
+            raise InvalidRequestError(
+                f"the body has not arrived within {edge.body_s:g} s", status=408
+            ) from error
         chunk = message.get("body", b"")
         self._n_received += len(chunk)
-        if self._n_received > edge.max_body:
-            raise BodyTooLargeError(f"the body is larger than {edge.max_body} bytes")
+        self._check_size(self._n_received)
         if edge.log.prompts and len(self.kept) < MAX_TOLD:
             self.kept += chunk
         self._complete = not message.get("more_body", False)
         return message
+
+    def _check_size(self, n: int) -> None:
+        if n > self._edge.max_body:
+            raise InvalidRequestError(f"the body is larger than {self._edge.max_body} bytes", status=413)
 
 
 class DefectNet:

@@ -40,20 +40,12 @@ def _prompt(served: Served, body: ChatRequest) -> list[int]:
 
 
 async def _outcome(generation: Generation, n_prompt: int) -> dict[str, Any]:
-    n_cached, completed = 0, False
-    async for event in generation:
-        match event:
-            case Started():
-                n_cached = event.n_cached
-            case Failed():
-                raise event.error
-            case Finished():
-                completed = event.reason == "stop"
-            case _:
-                pass
+    *before, ending = [event async for event in generation]
+    if isinstance(ending, Failed):
+        raise ending.error
     return {
         "object": "precompute",
-        "completed": completed,
+        "completed": isinstance(ending, Finished) and ending.reason == "stop",
         "prompt_tokens": n_prompt,
-        "cached_tokens": n_cached,
+        "cached_tokens": sum(event.n_cached for event in before if isinstance(event, Started)),
     }

@@ -84,9 +84,8 @@ async def on_disconnect(request: Request, error: Exception) -> Response:
 async def on_http_exception(request: Request, error: Exception) -> Response:
     """Answers unknown routes and wrong methods."""
     assert isinstance(error, HTTPException)
-    problem = InvalidRequestError(f"{error.detail}: {request.method} {request.url.path}")
-    response = respond(problem)
-    response.status_code = error.status_code
+    what = f"{error.detail}: {request.method} {request.url.path}"
+    response = respond(InvalidRequestError(what, status=error.status_code))
     response.headers.update(error.headers or {})
     return response
 

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from server.api.delivery import Json
 from server.api.served import Served
-from server.llama.backend import Vocabulary
+from server.api.tokens import spelled
 
 OWN = ("dry_sequence_breakers", "logit_bias", "min_tokens", "banned_first")
 """Parameters that are a request's own: there are no defaults of them."""
@@ -20,7 +20,7 @@ OWN = ("dry_sequence_breakers", "logit_bias", "min_tokens", "banned_first")
 async def props(request: Request) -> Response:
     """Of paths only the file's name."""
     served: Served = request.state.served
-    health = served.health()
+    health, vocabulary = served.health(), served.vocabulary
     body = {
         "default_generation_settings": {"n_ctx": served.model.n_ctx, "params": _params(served)},
         "total_slots": health.slots_total,
@@ -31,8 +31,8 @@ async def props(request: Request) -> Response:
         "endpoint_props": False,
         "endpoint_metrics": True,
         "chat_template": served.template.source,
-        "bos_token": _text(served.vocabulary, served.vocabulary.bos),
-        "eos_token": _text(served.vocabulary, served.vocabulary.eos),
+        "bos_token": spelled(vocabulary, [vocabulary.bos]),
+        "eos_token": spelled(vocabulary, [vocabulary.eos]),
         "build_info": f"duo {version('duo')}, llama-cpp-python {version('llama-cpp-python')}",
     }
     return Json(body)
@@ -46,7 +46,3 @@ def _params(served: Served) -> dict[str, Any]:
         "seed": -1 if served.seed is None else served.seed,
         "max_tokens": -1 if served.max_tokens is None else served.max_tokens,
     }
-
-
-def _text(vocabulary: Vocabulary, token: int | None) -> str:
-    return "" if token is None else vocabulary.piece(token, special=True).decode(errors="replace")

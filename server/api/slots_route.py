@@ -9,12 +9,12 @@ import asyncio
 import time
 from typing import Annotated, Any
 
-import orjson
 from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
 from server.api.body import Body
+from server.api.delivery import Json
 from server.api.generation_fields import MAX_SALT
 from server.api.incoming import read
 from server.api.served import AskEngine, Served
@@ -24,12 +24,6 @@ from server.engine.slots import Slot
 from server.errors import DuoError, InvalidRequestError, NotFoundError, NotSupportedError
 
 
-class NoSpaceError(DuoError):
-    """The disk, or its budget, has no room for it (507)."""
-
-    status = 507
-
-
 class FileBody(Body):
     """What save and restore say: the name of a file in the server's directory of slots, and the salt of the
     requests that the conversation is shared among."""
@@ -37,12 +31,16 @@ class FileBody(Body):
     filename: str
     cache_salt: Annotated[str, Field(max_length=MAX_SALT)] = ""
 
+    def contradiction(self) -> tuple[str, str] | None:
+        why = fault(self.filename)
+        return ("filename", why) if why else None
+
 
 async def list_slots(request: Request) -> Response:
     """Every place for a conversation in the KV cache. Tells counts, never what was said."""
     served: Served = request.state.served
     slots = await _asking(served)(lambda engine: engine.slots.list())
-    return _json([_listed(slot, served.model.n_ctx) for slot in slots])
+    return Json([_listed(slot, served.model.n_ctx) for slot in slots])
 
 
 async def act(request: Request) -> Response:
@@ -54,38 +52,28 @@ async def act(request: Request) -> Response:
     id = _id(request.path_params["id"])
     if action == "erase":
         n_erased = await _asking(served)(lambda engine: engine.slots.erase(id))
-        return _json({"id_slot": id, "n_erased": n_erased})
+        return Json({"id_slot": id, "n_erased": n_erased})
     if served.slot_files is None:
         raise NotSupportedError("this server keeps no files: start it with --cache-dir to save slots")
-    perform = _save if action == "save" else _restore
-    return _json(await perform(served, served.slot_files, id, await _parse(request)))
-
-
-async def _save(served: Served, files: NamedFiles, id: int, body: FileBody) -> dict[str, Any]:
+    body = await read(request, FileBody)
     began = time.perf_counter()
+    counts = await (_save if action == "save" else _restore)(served, served.slot_files, id, body)
+    ms = round((time.perf_counter() - began) * 1e3, 3)
+    told = {"id_slot": id, "filename": body.filename, **counts, "timings": {f"{action}_ms": ms}}
+    return Json(told)
+
+
+async def _save(served: Served, files: NamedFiles, id: int, body: FileBody) -> dict[str, int]:
     tokens, data = await _asking(served)(lambda engine: engine.slots.save(id, body.cache_salt))
     n_written = await asyncio.to_thread(_write, files, body, tokens, data)
-    return {
-        "id_slot": id,
-        "filename": body.filename,
-        "n_saved": len(tokens),
-        "n_written": n_written,
-        "timings": {"save_ms": _ms_since(began)},
-    }
+    return {"n_saved": len(tokens), "n_written": n_written}
 
 
-async def _restore(served: Served, files: NamedFiles, id: int, body: FileBody) -> dict[str, Any]:
-    began = time.perf_counter()
+async def _restore(served: Served, files: NamedFiles, id: int, body: FileBody) -> dict[str, int]:
     stored = await asyncio.to_thread(_read, files, body)
     salt = body.cache_salt
     await _asking(served)(lambda engine: engine.slots.restore(id, stored.tokens, stored.data, salt))
-    return {
-        "id_slot": id,
-        "filename": body.filename,
-        "n_restored": len(stored.tokens),
-        "n_read": stored.n_read,
-        "timings": {"restore_ms": _ms_since(began)},
-    }
+    return {"n_restored": len(stored.tokens), "n_read": stored.n_read}
 
 
 def _asking(served: Served) -> AskEngine:
@@ -94,18 +82,12 @@ def _asking(served: Served) -> AskEngine:
     return served.ask
 
 
-async def _parse(request: Request) -> FileBody:
-    body = await read(request, FileBody)
-    if (why := fault(body.filename)) is not None:
-        raise InvalidRequestError(f"filename: {why}", param="filename")
-    return body
-
-
 def _write(files: NamedFiles, body: FileBody, tokens: list[int], data: bytes) -> int:
     try:
         return files.write(body.filename, tokens, data, body.cache_salt)
     except FullError as error:
-        raise NoSpaceError(f"there is no room for {body.filename!r}: {error} (--cache-disk)") from error
+        why = f"there is no room for {body.filename!r}: {error} (--cache-disk)"
+        raise DuoError(why, status=507) from error
     except OSError as error:
         raise DuoError(f"{body.filename!r} cannot be written: {error.strerror}") from error
 
@@ -142,11 +124,3 @@ def _listed(slot: Slot, n_ctx: int) -> dict[str, Any]:
         "n_decoded": slot.n_decoded,
         "speculative": slot.speculative,
     }
-
-
-def _ms_since(began: float) -> float:
-    return round((time.perf_counter() - began) * 1e3, 3)
-
-
-def _json(body: object) -> Response:
-    return Response(orjson.dumps(body), media_type="application/json")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Any
 
 import orjson
@@ -40,7 +41,6 @@ async def tokenize(request: Request) -> Response:
 
 
 async def detokenize(request: Request) -> Response:
-    """The text of tokens, control tokens written out, U+FFFD for bytes that are no text."""
     served: Served = request.state.served
     body = await read(request, DetokenizeRequest)
     return Json(await aside(request, _detokenized, served.vocabulary, body))
@@ -80,8 +80,13 @@ def _piece(vocabulary: Vocabulary, token: int) -> Any:
 def _detokenized(vocabulary: Vocabulary, body: DetokenizeRequest) -> bytes:
     for token in body.tokens:
         _check(vocabulary, token, "tokens")
-    data = b"".join(vocabulary.piece(token, special=True) for token in body.tokens)
-    return orjson.dumps({"content": data.decode(errors="replace")})
+    return orjson.dumps({"content": spelled(vocabulary, body.tokens)})
+
+
+def spelled(vocabulary: Vocabulary, tokens: Iterable[int | None]) -> str:
+    """The text of tokens, control tokens written out, U+FFFD for bytes that are no text, "" for None."""
+    pieces = (vocabulary.piece(token, special=True) for token in tokens if token is not None)
+    return b"".join(pieces).decode(errors="replace")
 
 
 def _check(vocabulary: Vocabulary, token: int, param: str) -> None:

@@ -1,14 +1,17 @@
-"""Seconds of a decode by its rows on this machine: measured at the first start, and remembered.
+"""How many seconds a decode takes on this machine, by its number of rows.
 
-The lead goes on learning from every step (server/speculation/gating/costs.py); this serves the first reply.
+The speculator needs these times before it has seen a step, to tell which drafts pay. They are measured at the
+first start with a model and kept in a file (recollection.py). Afterwards every step corrects them
+(server/speculation/gating/costs.py).
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar, TypeVarTuple
 
 from server.errors import BackendError
 from server.lead.recollection import keep, recall
@@ -18,18 +21,24 @@ from server.llama.shapes import measure as measure_shapes
 
 logger = logging.getLogger("duo.lead")
 
-WIDTHS = (1, 2, 4, 8, 16, 3, 6, 12, 5, 10, 24, 7, 9, 14, 20, 32)  # rows, the important ones first
-PADDED = (4, 8, 12)  # rows that steps may be padded to, beside the widest
-ROUNDS = 5  # samples of a width at most
-BUDGET_S = 3.0  # seconds of a start that measuring may take
-CHECKED, CHECK_S = 4, 0.3  # rows and seconds at most of checking what is remembered
-DISTURBED = 0.8  # of the remembered seconds: if it is faster now, the machine was busy then
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+WIDTHS = (1, 2, 4, 8, 16, 3, 6, 12, 5, 10, 24, 7, 9, 14, 20, 32)  # numbers of rows, the most used first
+PADDED = (4, 8, 12)  # numbers of rows that steps may be padded to, beside the largest
+ROUNDS = 5  # most timed decodes of each width
+BUDGET_S = 3.0  # most seconds that measuring adds to a start
+CHECKED, CHECK_S = 4, 0.3  # most rows, and most seconds, of the check of a kept measurement
+DISTURBED = 0.8  # if a decode now takes less than this share of the kept seconds, the machine was busy then
 
 
 def measure(backend: Backend, max_rows: int, *, budget_s: float = BUDGET_S) -> dict[int, float]:
-    """Seconds of a decode by its rows, for the first WIDTHS within budget_s: the least of several samples,
-    since disturbances only add. The KV cache must be empty and is left so. {} for models that cannot be
-    trimmed and have no second sequence to go back to."""
+    """Seconds of a decode by its number of rows, at most max_rows. As many of WIDTHS as fit into budget_s.
+
+    Each is the shortest of several decodes, since other programs can only make one longer. The KV cache must
+    be empty and is left empty. {} for a model that cannot be trimmed and has no second sequence to copy its
+    state from.
+    """
     widths = [width for width in WIDTHS if width <= min(max_rows, backend.n_batch, backend.n_ctx - CONTEXT)]
     if not widths or not (backend.can_trim or backend.n_seqs > 1):
         return {}
@@ -45,12 +54,9 @@ def measure(backend: Backend, max_rows: int, *, budget_s: float = BUDGET_S) -> d
                     break
                 seconds = decode_s(backend, CONTEXT, width)
                 _forget(backend)
-                if attempt:  # the first round warms up, if there is time for a second one
-                    seen[width] = [*seen.get(width, []), seconds]
-                else:
-                    seen.setdefault(width, [seconds])
+                seen.setdefault(width, []).append(seconds)
             if attempt == 0 and time.perf_counter() < deadline - budget_s / 2:
-                seen.clear()
+                seen.clear()  # there is time for another round: the first one only warmed up
     except BackendError as error:
         logger.warning("steps could not be measured: %s", error.message)
     for seq in range(min(2, backend.n_seqs)):
@@ -66,9 +72,12 @@ def _forget(backend: Backend) -> None:
 
 
 def steady_widths(backend: Backend, one: int, most: int) -> dict[int, float]:
-    """Seconds of a decode by rows, each after others of its width; {} if a change of width costs nothing.
-    one: rows of a session with all its guesses; most: rows of the widest step. Not remembered: it is
-    quick."""
+    """Seconds of a decode that follows one of its own width, by its number of rows. {} if it does not matter
+    which width came before (see llama/shapes.py).
+
+    one: rows of a step of one session with all its drafts. most: rows of the largest step. Measured at every
+    start, since it is quick.
+    """
     try:
         shapes = measure_shapes(backend, sorted({w for w in (1, *PADDED, one, most) if w <= most}))
         return shapes.steady if shapes.change_costs else {}
@@ -78,8 +87,11 @@ def steady_widths(backend: Backend, one: int, most: int) -> dict[int, float]:
 
 
 def remembered(backend: Backend, max_rows: int, what: Sequence[object]) -> dict[int, float]:
-    """What measure() found earlier on this machine, unless a short check finds it disturbed; else measure().
-    what: recollection.of_model()."""
+    """The seconds of measure(), from the file of an earlier start if there is one.
+
+    A few decodes check the file: if they are much faster, all is measured again. what: of_model() of the
+    model's options.
+    """
     known: Any = recall("steps", [*what, max_rows])
     if isinstance(known, dict) and known:
         before = {int(width): float(seconds) for width, seconds in known.items()}  # pyright: ignore
@@ -89,3 +101,13 @@ def remembered(backend: Backend, max_rows: int, what: Sequence[object]) -> dict[
     found = measure(backend, max_rows)
     keep("steps", [*what, max_rows], {str(width): seconds for width, seconds in found.items()})
     return found
+
+
+def on_own_thread(work: Callable[[*Ts], T], *arguments: *Ts) -> T:
+    """work(*arguments), on a thread that ends with it. For what decodes before the engine does.
+
+    OpenMP keeps worker threads for each thread that has decoded. With more of them than cores, those of the
+    engine would sleep at every barrier.
+    """
+    with ThreadPoolExecutor(1) as own:
+        return own.submit(work, *arguments).result()

@@ -1,4 +1,8 @@
-"""HTTP on a socket: while the model loads, then until the last reply has ended."""
+"""The two HTTP servers of a lead, on one listening socket, and their settings.
+
+While the model loads, answering() serves a small application on a thread: the page, and 503 to the rest. Then
+DrainingServer serves the whole API on the event loop, until the process is asked to end.
+"""
 
 from __future__ import annotations
 
@@ -22,18 +26,18 @@ from server.api.middleware import Edge
 from server.api.request_log import RequestLog
 from server.engine.thread import EngineThread
 from server.errors import StartupError
-from server.lead.door import DoorSettings
+from server.settings import DoorSettings
 
-FLUSH_S = 5  # for replies to be told that they end here
+FLUSH_S = 5  # seconds for cancelled replies to send their last event
 MIB = 20  # bits
 
 App: TypeAlias = Callable[..., Any]
-"""Of ASGI, which Starlette and uvicorn type each in a way of their own."""
+"""An ASGI application. Starlette and uvicorn each have a type of their own for one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """PEM files: a private key, and its certificate chain."""
+    """The PEM files of a private key and of its certificate chain."""
 
     key: Path
     certificate: Path
@@ -42,7 +46,7 @@ class Tls:
         """Raises StartupError if the files cannot be used."""
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         try:
-            context.load_cert_chain(self.certificate, self.key, password=b"")  # it would be asked for
+            context.load_cert_chain(self.certificate, self.key, password=b"")  # else OpenSSL asks for one
         except (OSError, ValueError) as error:
             raise StartupError(
                 f"cannot serve TLS with {self.certificate} and {self.key} ({error}): give a certificate and "
@@ -52,7 +56,9 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """Settings for clients. grace_s: seconds for running replies when the server ends."""
+    """How clients are admitted. edge: what each request passes (keys, bounds of its body, the log). tls: None
+    for plain HTTP. grace_s: seconds that running replies get when the process is asked to end. bounds: of
+    each connection, before there is a request."""
 
     edge: Edge
     tls: Tls | None
@@ -61,7 +67,7 @@ class Door:
 
 
 def door_of(settings: DoorSettings) -> Door:
-    """Raises StartupError."""
+    """The Door that these flags describe, its files read and checked. Raises StartupError."""
     edge = Edge(
         Access(settings.keys()),
         settings.cors_origins,
@@ -82,7 +88,7 @@ def door_of(settings: DoorSettings) -> Door:
 def configured(
     app: App, tls: Tls | None, bounds: ConnectionBounds | None = None, **headers: str
 ) -> uvicorn.Config:
-    """headers: of every reply."""
+    """uvicorn's settings for one of the two servers. headers: added to every response."""
     return uvicorn.Config(
         app,
         http=cast(Any, partial(BoundedConnection, bounds=bounds or ConnectionBounds())),
@@ -98,8 +104,8 @@ def configured(
 
 
 class DrainingServer(uvicorn.Server):
-    """Asked to end, it refuses new requests with a 503 and lets running replies finish for at most grace_s;
-    later ones end with an error."""
+    """The server of the whole API. Asked to end, it answers new requests with 503 and lets running replies
+    finish for at most grace_s; those that are not done by then end with an error."""
 
     def __init__(self, config: uvicorn.Config, engine: EngineThread, *, grace_s: float) -> None:
         super().__init__(config)
@@ -108,7 +114,7 @@ class DrainingServer(uvicorn.Server):
         self._until: float | None = None
 
     async def on_tick(self, counter: int) -> bool:
-        """Called ten times a second. Returns whether to close the socket."""
+        """Called by uvicorn ten times a second. True once the server may close its connections."""
         if not await super().on_tick(counter):
             return False
         if self._until is None:
@@ -124,10 +130,10 @@ class DrainingServer(uvicorn.Server):
 
 @contextmanager
 def answering(listener: socket, app: App, tls: Tls | None) -> Generator[None]:
-    """Serve this app on a thread while the block lasts. The socket keeps listening: clients that connect
-    between two servers wait."""
-    own = listener.dup()
-    # no connection outlasts its first reply: the next one is for another server
+    """Serve this application on a thread while the block lasts. The socket goes on listening: a client that
+    connects between the two servers waits for the second."""
+    own = listener.dup()  # uvicorn closes the one that it serves
+    # One response for each connection: the next request is for the other server.
     server = uvicorn.Server(configured(app, tls, connection="close"))
 
     def serve() -> None:

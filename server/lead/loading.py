@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Generator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import TypeVar
 
 from server.errors import StartupError
 from server.flags import n_cores
-from server.lead.calibration import steady_widths
+from server.lead.calibration import on_own_thread, steady_widths
 from server.lead.recollection import keep, of_model, recall
 from server.llama.backend import Batch
 from server.llama.embedder import MOST_TOKENS, LlamaEmbedder
@@ -106,8 +105,7 @@ def load_draft(
             return None
         raise StartupError(f"{path} cannot draft for {settings.model}: {reason}")
     logger.info("  draft    %s (%s), in this process", draft.name, draft.description)
-    with ThreadPoolExecutor(1) as aside:  # see lead.py
-        one_shape = draft.overlaps and bool(aside.submit(steady_widths, draft, 2, 2).result())
+    one_shape = draft.overlaps and bool(on_own_thread(steady_widths, draft, 2, 2))
     return DraftModel(draft, distributions=settings.verify == "rejection", one_shape=one_shape)
 
 

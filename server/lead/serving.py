@@ -19,13 +19,13 @@ from server.api.served import (
     ModelCard,
     Served,
 )
+from server.api.tokens import spelled
 from server.cache.named import NamedFiles
 from server.engine.thread import EngineThread
 from server.grammar.compiler import Compiler
 from server.lead.recollection import of_model, recall
 from server.lead.site import Site
 from server.lead.tiers import MIB, fingerprint
-from server.llama.backend import Vocabulary
 from server.llama.embedder import LlamaEmbedder
 from server.llama.embedding_worker import EmbeddingWorker
 from server.llama.library import LoadedModel
@@ -49,8 +49,8 @@ def served_by(
         ChatTemplate(
             settings.chat_template or backend.chat_template,
             room=Room(backend.n_ctx, vocabulary.longest),
-            bos=_special(vocabulary, vocabulary.bos),
-            eos=_special(vocabulary, vocabulary.eos),
+            bos=spelled(vocabulary, [vocabulary.bos]),
+            eos=spelled(vocabulary, [vocabulary.eos]),
         ),
         replace(card, note=settings.note, aliases=settings.names[1:]),
         settings.sampling,
@@ -133,7 +133,3 @@ def _slot_files(settings: LeadSettings, backend: LlamaBackend) -> NamedFiles | N
         budget_bytes=settings.cache_disk << MIB,
         fingerprint=fingerprint(backend.options),
     )
-
-
-def _special(vocabulary: Vocabulary, token: int | None) -> str:
-    return "" if token is None else vocabulary.piece(token, special=True).decode(errors="replace")

@@ -11,7 +11,6 @@ import socket
 import sys
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from importlib.metadata import version
@@ -27,7 +26,7 @@ from server.engine.scheduler import Limits
 from server.engine.thread import Bounds, EngineThread, Observer
 from server.errors import StartupError
 from server.flags import n_cores
-from server.lead.calibration import remembered, steady_widths
+from server.lead.calibration import on_own_thread, remembered, steady_widths
 from server.lead.listening import Door, DrainingServer, answering, configured, door_of
 from server.lead.loading import (
     leaves_of,
@@ -167,11 +166,8 @@ def _speculator(stack: ExitStack, settings: LeadSettings, site: Site, backend: L
     steady: dict[int, float] = {}
     if settings.draft_max:
         what = of_model(backend.options)
-        # On a thread that ends: OpenMP keeps threads for each thread that decodes, and with more of them than
-        # cores, those of the engine would sleep at every barrier.
-        with ThreadPoolExecutor(1) as aside:
-            known = aside.submit(remembered, backend, policy.max_rows, what).result()
-            steady = aside.submit(steady_widths, backend, settings.draft_max + 1, policy.max_rows).result()
+        known = on_own_thread(remembered, backend, policy.max_rows, what)
+        steady = on_own_thread(steady_widths, backend, settings.draft_max + 1, policy.max_rows)
     costs = StepCosts(policy.max_rows, known)
     return Speculator(policy, remote=remote, inline=inline, costs=costs, widths=Widths(steady))
 

@@ -24,10 +24,10 @@ from server.llama.options import (
 )
 
 
-def _separated(value: Any) -> Any:
-    """Split at commas; the flag may be given several times."""
+def separated(value: Any) -> list[str]:
+    """What stands between commas, without spaces around it; the flag may be given several times."""
     texts = [value] if isinstance(value, str) else value
-    return [part for text in texts for part in (text.split(",") if isinstance(text, str) else [text]) if part]
+    return [part for text in texts for piece in str(text).split(",") if (part := piece.strip())]
 
 
 def _each(parse: Callable[[str], object]) -> AfterValidator:
@@ -47,10 +47,8 @@ def _parse_address(text: str) -> None:
         raise ValueError(f"{text} is not HOST:PORT")
 
 
-Texts: TypeAlias = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_separated)]
-Shares: TypeAlias = Annotated[
-    tuple[Annotated[float, Field(ge=0)], ...], NoDecode, BeforeValidator(_separated)
-]
+Texts: TypeAlias = Annotated[tuple[str, ...], NoDecode, BeforeValidator(separated)]
+Shares: TypeAlias = Annotated[tuple[Annotated[float, Field(ge=0)], ...], NoDecode, BeforeValidator(separated)]
 
 
 class ModelSettings(BaseSettings):

@@ -13,6 +13,7 @@ import string
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +47,6 @@ class ProbeSettings(ModelSettings):
         env_prefix="DUO_",
         frozen=True,
         cli_prog_name="duo probe",
-        cli_kebab_case=True,
-        cli_implicit_flags=True,
         cli_shortcuts={"model": "m", "threads": "t"},
     )
 
@@ -88,16 +87,13 @@ class ProbeResult:
 def compare(rows_by_width: Mapping[int, Logits]) -> ProbeResult:
     """rows_by_width: logits (rows, vocab size) by width; at least one width and one row."""
     first = next(iter(rows_by_width.values()))
-    classes: list[list[int]] = []
+    classes: dict[bytes, list[int]] = {}
     for width, rows in rows_by_width.items():
-        same = (one for one in classes if _same_bits(rows, rows_by_width[one[0]]))
-        if (found := next(same, None)) is None:
-            classes.append(found := [])
-        found.append(width)
+        classes.setdefault(_bits(rows), []).append(width)
     return ProbeResult(
         widths=tuple(rows_by_width),
         n_rows=len(first),
-        classes=tuple(map(tuple, classes)),
+        classes=tuple(map(tuple, classes.values())),
         differences=tuple(_difference(rows, first) for rows in rows_by_width.values()),
         flips=tuple(
             int((rows.argmax(axis=1) != first.argmax(axis=1)).sum()) for rows in rows_by_width.values()
@@ -124,7 +120,7 @@ def probe_backend(backend: Backend, widths: Sequence[int]) -> ProbeResult:
             return result
         _evaluate(backend, 1, tokens[:n_resident])
         again = _score_at(backend, tokens, n_prefix, widths)
-        moved = tuple(width for width in widths if not _same_bits(again[width], rows[width]))
+        moved = tuple(width for width in widths if _bits(again[width]) != _bits(rows[width]))
         change = max(_difference(again[width], rows[width]) for width in widths)
         return dataclasses.replace(result, moved=moved, moved_difference=change)
     finally:
@@ -170,8 +166,8 @@ def _tokens(vocabulary: Vocabulary, n: int) -> list[int]:
     return (begin + text * (n // len(text) + 1))[:n]
 
 
-def _same_bits(a: Logits, b: Logits) -> bool:
-    return np.array_equal(a.view(np.uint32), b.view(np.uint32))
+def _bits(rows: Logits) -> bytes:
+    return sha256(rows.tobytes()).digest()
 
 
 def _difference(a: Logits, b: Logits) -> float:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import codecs
-
 from rich.console import Console
 from rich.text import Text
 
 from server.engine.events import Committed, Event, Failed, Finished, Started, Stats
 from server.llama.backend import Vocabulary
+from server.text.detokenize import Detokenizer
 
 ACCEPTED = "black on green3"
 REJECTED = "strike red"
@@ -23,7 +22,7 @@ class ReplyPrinter:
         self._vocabulary = vocabulary
         self._show_rejected = show_rejected
         self._pending: dict[int, list[Event]] = {}
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._text = Detokenizer(vocabulary)
 
     def __call__(self, id: int, event: Event) -> None:
         self._pending.setdefault(id, []).append(event)
@@ -39,7 +38,7 @@ class ReplyPrinter:
     def _show(self, event: Event) -> None:
         match event:
             case Started():
-                self._decoder.reset()
+                self._text = Detokenizer(self._vocabulary)
             case Committed():
                 self._show_tokens(event)
             case Finished():
@@ -53,16 +52,13 @@ class ReplyPrinter:
         accepted = [t for t, source in zip(event.tokens, event.sources, strict=True) if source]
         line = Text()
         for token in accepted:
-            line.append(self._decode(token), ACCEPTED)
+            line.append(self._text.feed(token), ACCEPTED)
         if self._show_rejected:
             for token in event.rejected:
                 line.append(self._vocabulary.piece(token).decode(errors="replace"), REJECTED)
         for token in event.tokens[len(accepted) :]:
-            line.append(self._decode(token))
+            line.append(self._text.feed(token))
         self._console.print(line, end="", soft_wrap=True)
-
-    def _decode(self, token: int) -> str:
-        return self._decoder.decode(self._vocabulary.piece(token))
 
 
 def summary(stats: Stats) -> list[str]:

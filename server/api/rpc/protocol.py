@@ -55,45 +55,40 @@ class Call:
     params: Given
 
 
-@dataclass(frozen=True, slots=True)
-class NoCall:
-    """What stands in a call's place but is none. id: the call's, as far as it has one."""
-
-    id: Id
-    code: int
-    message: str
+Reply: TypeAlias = dict[str, Any]
 
 
-def read(body: bytes) -> tuple[list[Call | NoCall], bool]:
-    """What is called, and whether it came as a batch. What cannot be read at all is one refusal."""
+def read(body: bytes) -> tuple[list[Call | Reply], bool]:
+    """The calls of a body, and whether they came as a batch. In the place of what is no call stands the reply
+    to it; to a body that cannot be read there is one reply."""
     try:
         data = orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        return [NoCall(None, PARSE_ERROR, f"the body is not valid JSON: {error}")], False
+        return [_refused(None, f"the body is not valid JSON: {error}", PARSE_ERROR)], False
     if not isinstance(data, list):
         return [_one(data)], False
     calls = cast(list[Any], data)
     if not calls:
-        return [NoCall(None, INVALID_REQUEST, "the batch is empty")], False
+        return [_refused(None, "the batch is empty")], False
     if len(calls) > MAX_CALLS:
-        return [NoCall(None, INVALID_REQUEST, f"a batch may have {MAX_CALLS} calls, not {len(calls)}")], False
+        return [_refused(None, f"a batch may have {MAX_CALLS} calls, not {len(calls)}")], False
     return [_one(call) for call in calls], True
 
 
-def _one(data: object) -> Call | NoCall:
+def _one(data: object) -> Call | Reply:
     if not isinstance(data, dict):
-        return NoCall(None, INVALID_REQUEST, "a call is a JSON object")
+        return _refused(None, "a call is a JSON object")
     call = cast(dict[str, Any], data)
     id = call.get("id")
     if isinstance(id, bool) or not isinstance(id, str | int | float | None):
-        return NoCall(None, INVALID_REQUEST, "id: must be a string, a number or null")
+        return _refused(None, "id: must be a string, a number or null")
     if call.get("jsonrpc") != "2.0":
-        return NoCall(id, INVALID_REQUEST, 'jsonrpc: must be "2.0"')
+        return _refused(id, 'jsonrpc: must be "2.0"')
     method, params = call.get("method"), call.get("params", {})
     if not isinstance(method, str):
-        return NoCall(id, INVALID_REQUEST, "method: must be a string")
+        return _refused(id, "method: must be a string")
     if not isinstance(params, dict | list):
-        return NoCall(id, INVALID_REQUEST, "params: must be an object or an array")
+        return _refused(id, "params: must be an object or an array")
     return Call(id, "id" not in call, method, cast(Given, params))
 
 
@@ -107,15 +102,11 @@ def by_name(params: Given, names: Sequence[str]) -> dict[str, Any]:
     return dict(zip(names, params, strict=False))
 
 
-def result(id: Id, value: Any) -> dict[str, Any]:
+def result(id: Id, value: Any) -> Reply:
     return {"jsonrpc": "2.0", "id": id, "result": value}
 
 
-def refusal(refused: NoCall) -> dict[str, Any]:
-    return _failed(refused.id, {"code": refused.code, "message": refused.message})
-
-
-def failure(id: Id, error: DuoError) -> dict[str, Any]:
+def failure(id: Id, error: DuoError) -> Reply:
     """data has what OpenAI's error object says besides the message; of a busy server when to try again."""
     data: dict[str, Any] = {"type": error.type, "param": error.param, "code": error.code}
     if isinstance(error, BusyError):
@@ -124,5 +115,9 @@ def failure(id: Id, error: DuoError) -> dict[str, Any]:
     return _failed(id, {"code": code, "message": error.message, "data": data})
 
 
-def _failed(id: Id, error: dict[str, Any]) -> dict[str, Any]:
+def _refused(id: Id, message: str, code: int = INVALID_REQUEST) -> Reply:
+    return _failed(id, {"code": code, "message": message})
+
+
+def _failed(id: Id, error: dict[str, Any]) -> Reply:
     return {"jsonrpc": "2.0", "id": id, "error": error}

@@ -1,4 +1,4 @@
-"""Completions as the JSON-RPC facade tells them: at once, or as they grow while nobody waits."""
+"""A completion as the JSON-RPC facade tells it: at once, or as it grows while nobody waits."""
 
 from __future__ import annotations
 
@@ -18,25 +18,48 @@ from server.llama.backend import Vocabulary
 
 
 class RpcCompletion:
-    """One of them, submitted."""
+    """Implements Held. Goes on by itself; news() tells what there is, whole() waits for the end."""
 
     def __init__(self, served: Served, body: CompletionParams, prompt: Prompted) -> None:
-        """Raises what the generator raises."""
+        """Submits it. Raises what the generator raises."""
         self._served = served
         self._prompt = prompt
         self._stops = body.stops
         [self._choice] = submit(served, body, prompt.requests)
+        self._error: DuoError | None = None
+        self._task = asyncio.create_task(self._follow())
 
     def cancel(self) -> None:
+        self._task.cancel()
         self._choice.generation.cancel()
 
-    async def follow(self) -> None:
-        """To its end. Raises DuoError if it fails."""
-        async for event in self._choice.events:
-            self._choice.see(event)
-        self._prompt.remember(self._served.history, [self._choice])
+    async def whole(self) -> dict[str, Any]:
+        """All of it, at its end. Raises DuoError if it fails."""
+        await self._task
+        [update], _ = self.news()
+        return {name: value for name, value in update.items() if name != "stop"}
 
-    def told(self) -> dict[str, Any]:
+    def news(self) -> tuple[list[dict[str, Any]], bool]:
+        """What has been generated since the last time, and whether that was all; then the last update has
+        `stop` true, and the figures. Raises the error of a generation that failed."""
+        if self._error is not None:
+            raise self._error
+        update = {**self._told(), "stop": self._task.done()}
+        if self._task.done():
+            return [{**update, **self._figures()}], True
+        return [update] if update["content"] else [], False
+
+    async def _follow(self) -> None:
+        try:
+            async for event in self._choice.events:
+                self._choice.see(event)
+            self._prompt.remember(self._served.history, [self._choice])
+        except DuoError as error:
+            self._error = error
+        except Exception as error:
+            self._error = defect("a completion", error)
+
+    def _told(self) -> dict[str, Any]:
         """What has not been told yet; `content` is there always."""
         portion = self._choice.portion()
         told: dict[str, Any] = {"content": portion.text}
@@ -44,7 +67,7 @@ class RpcCompletion:
             told["completion_probabilities"] = portion.logprobs["content"]
         return {**told, **beside(portion)}
 
-    def figures(self) -> dict[str, Any]:
+    def _figures(self) -> dict[str, Any]:
         """What is known at the end."""
         stats = self._choice.stats()
         return {
@@ -59,38 +82,6 @@ class RpcCompletion:
                 "evaluated": stats.n_prompt - stats.n_cached,
             },
         }
-
-
-class AsyncCompletion:
-    """Implements Held. Goes on by itself; news() tells what there is."""
-
-    def __init__(self, completion: RpcCompletion) -> None:
-        self._completion = completion
-        self._error: DuoError | None = None
-        self._task = asyncio.create_task(self._follow())
-
-    async def _follow(self) -> None:
-        try:
-            await self._completion.follow()
-        except DuoError as error:
-            self._error = error
-        except Exception as error:
-            self._error = defect("an async completion", error)
-
-    def news(self) -> tuple[list[dict[str, Any]], bool]:
-        """What has been generated since the last time, and whether that was all; then the last update has
-        `stop` true, and the figures. Raises the error of a generation that failed."""
-        if self._error is not None:
-            raise self._error
-        completion = self._completion
-        update = {**completion.told(), "stop": self._task.done()}
-        if self._task.done():
-            return [{**update, **completion.figures()}], True
-        return [update] if update["content"] else [], False
-
-    def cancel(self) -> None:
-        self._task.cancel()
-        self._completion.cancel()
 
 
 def _ending(choice: ReplyChoice, vocabulary: Vocabulary, stops: Sequence[str]) -> dict[str, Any]:

@@ -11,35 +11,23 @@ from starlette.requests import Request
 from server.api.body import Body, Neutral
 from server.api.completions.completion_request import CompletionRequest, Pieces
 from server.api.generation_fields import UNSUPPORTED
-from server.api.incoming import check_model, salted, validated
+from server.api.incoming import salted, validated
 from server.api.rpc.protocol import Given, by_name
-from server.api.served import Served
+
+B = TypeVar("B", bound=Body)
 
 
-class Params(Body):
-    """positions: names of params that may be given by position."""
-
-    positions: ClassVar[Sequence[str]] = ()
-
-
-P = TypeVar("P", bound=Params)
-
-
-class InitParams(Params):
+class InitParams(Body):
     """Any model but the one that is loaded is refused; other params are ignored."""
 
     model: str | None = None
 
 
-class TokenizeParams(Params):
-    positions = ("text",)
-
+class TokenizeParams(Body):
     text: str
 
 
-class HandleParams(Params):
-    positions = ("handle",)
-
+class HandleParams(Body):
     handle: str
 
 
@@ -93,13 +81,14 @@ class CompletionParams(CompletionRequest):
         return super().contradiction()
 
 
-def params_of(form: type[P], given: Given) -> P:
-    """Raises InvalidRequestError that names the param."""
-    return validated(form, by_name(given, form.positions))
+POSITIONS: dict[type[Body], Sequence[str]] = {
+    TokenizeParams: ("text",),
+    HandleParams: ("handle",),
+    CompletionParams: ("prompt", "n_predict"),
+}
+"""Params that may be given by position."""
 
 
-def completion_params(request: Request, served: Served, given: Given) -> CompletionParams:
+def params_of(request: Request, form: type[B], given: Given) -> B:
     """Raises InvalidRequestError that names the param."""
-    body = validated(CompletionParams, salted(request, by_name(given, ("prompt", "n_predict"))))
-    check_model(served, body.model)
-    return body
+    return validated(form, salted(request, by_name(given, POSITIONS.get(form, ()))))

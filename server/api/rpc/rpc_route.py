@@ -15,14 +15,13 @@ from server.api.completions.prompts import prompted
 from server.api.delivery import Json, unless_gone
 from server.api.engine_requests import Prompted
 from server.api.incoming import aside, check_model, from_body
-from server.api.rpc.protocol import Call, Given, NoCall, UnknownMethodError, failure, read, refusal, result
-from server.api.rpc.rpc_completions import AsyncCompletion, RpcCompletion
+from server.api.rpc.protocol import Call, Given, Reply, UnknownMethodError, failure, read, result
+from server.api.rpc.rpc_completions import RpcCompletion
 from server.api.rpc.rpc_params import (
     CompletionParams,
     HandleParams,
     InitParams,
     TokenizeParams,
-    completion_params,
     params_of,
 )
 from server.api.served import Served
@@ -37,21 +36,21 @@ async def answer(request: Request) -> Response:
     """Every call of the body, those of a batch side by side; a client that goes away cancels them. Errors of
     calls are told in their replies, with status 200. 204 if there is nothing to reply to."""
     asked, batch = await from_body(request, read)
-    found = await unless_gone(request, _all(request, asked))
-    replies = [reply for reply in found if reply is not None]
+    replies = await unless_gone(request, _all(request, asked))
     if not replies:
         return Response(status_code=204)
     return Json(replies if batch else replies[0])
 
 
-async def _all(request: Request, asked: list[Call | NoCall]) -> list[dict[str, Any] | None]:
-    return await asyncio.gather(*(_reply(request, one) for one in asked))
+async def _all(request: Request, asked: list[Call | Reply]) -> list[Reply]:
+    replies = await asyncio.gather(*(_reply(request, one) for one in asked))
+    return [reply for reply in replies if reply is not None]
 
 
-async def _reply(request: Request, asked: Call | NoCall) -> dict[str, Any] | None:
+async def _reply(request: Request, asked: Call | Reply) -> Reply | None:
     """None to a notification, whatever becomes of it."""
-    if isinstance(asked, NoCall):
-        return refusal(asked)
+    if not isinstance(asked, Call):
+        return asked
     if asked.notified and asked.method in GENERATING:
         return None  # nobody would ever read it
     try:
@@ -66,9 +65,9 @@ async def _reply(request: Request, asked: Call | NoCall) -> dict[str, Any] | Non
     return None if asked.notified else reply
 
 
-async def _init(_request: Request, served: Served, given: Given) -> Any:
+async def _init(request: Request, served: Served, given: Given) -> Any:
     """Reports: a model is loaded when the server starts."""
-    check_model(served, params_of(InitParams, given).model)
+    check_model(served, params_of(request, InitParams, given).model)
     vocabulary, model = served.vocabulary, served.model
     return {
         "model": model.id,
@@ -94,13 +93,14 @@ async def _poll_system_status(_request: Request, served: Served, _: Given) -> An
 
 
 async def _tokenize(request: Request, served: Served, given: Given) -> Any:
-    text = params_of(TokenizeParams, given).text
+    text = params_of(request, TokenizeParams, given).text
     tokens = await aside(request, partial(served.vocabulary.tokenize, special=True), text)
     return {"tokens": tokens, "length": len(tokens)}
 
 
 async def _read(request: Request, served: Served, given: Given) -> tuple[CompletionParams, Prompted]:
-    body = completion_params(request, served, given)
+    body = params_of(request, CompletionParams, given)
+    check_model(served, body.model)
     [prompt] = await aside(request, prompted, served, body)
     return body, prompt
 
@@ -108,26 +108,25 @@ async def _read(request: Request, served: Served, given: Given) -> tuple[Complet
 async def _get_completion(request: Request, served: Served, given: Given) -> Any:
     completion = RpcCompletion(served, *await _read(request, served, given))
     try:
-        await completion.follow()
+        return await completion.whole()
     finally:
         completion.cancel()
-    return {**completion.told(), **completion.figures()}
 
 
 async def _async_completion_init(request: Request, served: Served, given: Given) -> Any:
     """What of the prompt is cached shows when it is evaluated: the last update tells."""
     body, prompt = await _read(request, served, given)
-    handle = served.handles.open(lambda: AsyncCompletion(RpcCompletion(served, body, prompt)))
+    handle = served.handles.open(lambda: RpcCompletion(served, body, prompt))
     return {"handle": handle, "prompt_stats": {"length": len(prompt.requests[0].prompt)}}
 
 
-async def _async_completion_poll(_request: Request, served: Served, given: Given) -> Any:
-    updates, finished = served.handles.news(params_of(HandleParams, given).handle)
+async def _async_completion_poll(request: Request, served: Served, given: Given) -> Any:
+    updates, finished = served.handles.news(params_of(request, HandleParams, given).handle)
     return {"completion_updates": updates, "finished": finished}
 
 
-async def _async_completion_cancel(_request: Request, served: Served, given: Given) -> Any:
-    served.handles.close(params_of(HandleParams, given).handle)
+async def _async_completion_cancel(request: Request, served: Served, given: Given) -> Any:
+    served.handles.close(params_of(request, HandleParams, given).handle)
     return {"cancelled": True}
 
 
