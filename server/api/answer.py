@@ -6,9 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterator, Sequence
 
 from server.api import problem
-from server.api.choices import ReplyChoice, interleaved
+from server.api.choices import ReplyChoice, growing, grown
 from server.api.sse import event
-from server.engine.events import Committed
+from server.engine.events import Event
 from server.errors import DuoError
 
 
@@ -18,6 +18,7 @@ class Answer(ABC):
     def __init__(self, id: str, choices: Sequence[ReplyChoice]) -> None:
         self._id = id
         self._choices = choices
+        self._next: Sequence[Event] = ()  # events of the first choice that came with the one that began it
 
     def cancel(self) -> None:
         for choice in self._choices:
@@ -26,13 +27,13 @@ class Answer(ABC):
     async def begin(self) -> None:
         """Wait until the engine starts the request. Raises the error of a failure before that."""
         first = self._choices[0]
-        first.see(await anext(first.events))
+        begun, *self._next = await anext(first.events)
+        first.see([begun])
+        first.check()
 
     async def whole(self) -> bytes:
         """The answer as JSON."""
-        await self.begin()
-        async for choice, one in interleaved(self._choices):
-            choice.see(one)
+        await grown(self._choices)
         self._remember()
         return self._all()
 
@@ -42,17 +43,11 @@ class Answer(ABC):
         try:
             if opening := b"".join(self._opening()):
                 yield opening
-            async for choice, one in interleaved(self._choices):
-                try:
-                    choice.see(one)
-                except DuoError:  # it comes after what has been generated
-                    if news := b"".join(self._news(choice)):
-                        yield news
-                    raise
-                if isinstance(one, Committed) and choice.generation.more:
-                    continue  # to be told together with what is here already
+            self._choices[0].see(self._next)
+            async for choice in growing(self._choices):
                 if news := b"".join(self._news(choice)):
                     yield news
+                choice.check()
             self._remember()
             yield b"".join(self._closing())
         except DuoError as error:

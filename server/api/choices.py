@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from server.api.sources import SourcedText
 from server.engine.events import Committed, Event, Failed, Finished, Started, Stats
 from server.engine.generate import Generation
 from server.engine.request import GenerationRequest
-from server.errors import BusyError
+from server.errors import BusyError, DuoError
 from server.llama.backend import Vocabulary
 from server.sampling.logprobs import TokenLogprobs
 from server.text.detokenize import control_tokens
@@ -48,7 +48,7 @@ class Portion:
 
 
 class ReplyChoice:
-    """One reply. Pass every event of its generation to see(), in order; take portions at any time."""
+    """One reply. Pass all events of its generation to see(), in order; take portions at any time."""
 
     def __init__(
         self,
@@ -62,7 +62,8 @@ class ReplyChoice:
         self.index = index
         self.generation = generation
         self.events = aiter(generation)
-        self.reason: str | None = None  # OpenAI's finish_reason, once the reply has ended
+        self.reason: str | None = None  # OpenAI's finish_reason, once the reply has ended by itself
+        self._error: DuoError | None = None
         self._vocabulary = vocabulary
         self._with_logprobs = body.n_logprobs is not None
         self._with_tokens = body.return_tokens
@@ -82,25 +83,36 @@ class ReplyChoice:
         self._stats: Stats | None = None
         self._started_at = self._first_at = self._last_at = 0.0
 
-    def see(self, event: Event) -> None:
-        """Takes in one event. Raises the error of a failed generation, and BusyError for one cancelled
-        without a stop string: nobody reads the reply of a client that left, so the server is shutting
-        down."""
-        match event:
-            case Started():
-                self._started, self._started_at = event, time.perf_counter()
-            case Committed():
-                self._commit(event)
-            case Failed():
-                raise event.error
-            case Finished():
-                if event.reason == "cancelled" and not self._text.stopped:
-                    raise BusyError("the server is shutting down", draining=True)
-                self._untold += self._read(self._text.end()) + self._reader.end()
-                self.reason = self._text.finish_reason(event.reason)
-                if self.reason == "stop" and self.message.calls and not self._reader.broken_off:
-                    self.reason = "tool_calls"
-                self._stats = self._text.stats(event.stats)
+    @property
+    def ended(self) -> bool:
+        return self.reason is not None or self._error is not None
+
+    def check(self) -> None:
+        """Raises the error of a reply that has failed. One cancelled without a stop string has: nobody reads
+        the reply of a client that left, so the server is shutting down."""
+        if self._error is not None:
+            raise self._error
+
+    def see(self, events: Iterable[Event]) -> None:
+        for event in events:
+            match event:
+                case Started():
+                    self._started, self._started_at = event, time.perf_counter()
+                case Committed():
+                    self._commit(event)
+                case Failed():
+                    self._error = event.error
+                case Finished("cancelled") if not self._text.stopped:
+                    self._error = BusyError("the server is shutting down", draining=True)
+                case Finished():
+                    self._end(event)
+
+    def _end(self, event: Finished) -> None:
+        self._untold += self._read(self._text.end()) + self._reader.end()
+        self.reason = self._text.finish_reason(event.reason)
+        if self.reason == "stop" and self.message.calls and not self._reader.broken_off:
+            self.reason = "tool_calls"
+        self._stats = self._text.stats(event.stats)
 
     def _commit(self, event: Committed) -> None:
         """Cancels the generation at a stop string in the step's text."""
@@ -195,28 +207,34 @@ def submit(
     ]
 
 
-async def interleaved(choices: Sequence[ReplyChoice]) -> AsyncIterator[tuple[ReplyChoice, Event]]:
-    """The events of all choices as they come, until the last one has ended."""
+async def growing(choices: Sequence[ReplyChoice]) -> AsyncIterator[ReplyChoice]:
+    """Each choice as it is, then each one that has grown, until the last one has ended."""
+    for choice in choices:
+        yield choice
     if len(choices) == 1:
-        async for event in choices[0].events:
-            yield choices[0], event
+        while not choices[0].ended:
+            choices[0].see(await anext(choices[0].events))
+            yield choices[0]
         return
-    waiting = {asyncio.ensure_future(_next(choice)): choice for choice in choices}
+    waiting = {asyncio.ensure_future(anext(choice.events)): choice for choice in choices if not choice.ended}
     try:
         while waiting:
             done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             for task in sorted(done, key=lambda one: waiting[one].index):
-                choice, event = waiting.pop(task), task.result()
-                if not isinstance(event, Finished | Failed):
-                    waiting[asyncio.ensure_future(_next(choice))] = choice
-                yield choice, event
+                choice = waiting.pop(task)
+                choice.see(task.result())
+                if not choice.ended:
+                    waiting[asyncio.ensure_future(anext(choice.events))] = choice
+                yield choice
     finally:
         for task in waiting:
             task.cancel()
 
 
-async def _next(choice: ReplyChoice) -> Event:
-    return await anext(choice.events)
+async def grown(choices: Sequence[ReplyChoice]) -> None:
+    """Until all have ended. Raises the error of the first that fails."""
+    async for choice in growing(choices):
+        choice.check()
 
 
 def likeliest(choices: Sequence[ReplyChoice], n: int) -> Sequence[ReplyChoice]:

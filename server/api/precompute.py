@@ -41,16 +41,17 @@ def _prompt(served: Served, body: ChatRequest) -> list[int]:
 
 async def _outcome(generation: Generation, n_prompt: int) -> dict[str, Any]:
     n_cached, completed = 0, False
-    async for event in generation:
-        match event:
-            case Started():
-                n_cached = event.n_cached
-            case Failed():
-                raise event.error
-            case Finished():
-                completed = event.reason == "stop"
-            case _:
-                pass
+    async for events in generation:
+        for event in events:
+            match event:
+                case Started():
+                    n_cached = event.n_cached
+                case Failed():
+                    raise event.error
+                case Finished():
+                    completed = event.reason == "stop"
+                case _:
+                    pass
     return {
         "object": "precompute",
         "completed": completed,

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from server.api.choices import ReplyChoice, submit
+from server.api.choices import ReplyChoice, grown, submit
 from server.api.completing import beside
 from server.api.engine_requests import Prompted
 from server.api.problem import defect
@@ -32,8 +32,7 @@ class RpcCompletion:
 
     async def follow(self) -> None:
         """To its end. Raises DuoError if it fails."""
-        async for event in self._choice.events:
-            self._choice.see(event)
+        await grown([self._choice])
         self._prompt.remember(self._served.history, [self._choice])
 
     def told(self) -> dict[str, Any]:
