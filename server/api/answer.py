@@ -7,6 +7,9 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 
 from server.api import problem
 from server.api.choices import ReplyChoice, growing, grown
+from server.api.engine_requests import Prompted, submit
+from server.api.generation_fields import GenerationFields
+from server.api.served import Served
 from server.api.sse import event
 from server.engine.events import Event
 from server.errors import DuoError
@@ -15,9 +18,12 @@ from server.errors import DuoError
 class Answer(ABC):
     """Call begin(), then whole() or chunks(); cancel() when the client is gone."""
 
-    def __init__(self, id: str, choices: Sequence[ReplyChoice]) -> None:
+    def __init__(self, id: str, served: Served, body: GenerationFields, prompts: Sequence[Prompted]) -> None:
+        """Submits the prompts, each with as many replies. Raises what the generator raises."""
         self._id = id
-        self._choices = choices
+        self._served = served
+        self._prompts = prompts
+        self._choices = submit(served, body, prompts)
         self._next: Sequence[Event] = ()  # events of the first choice that came with the one that began it
 
     def cancel(self) -> None:
@@ -55,9 +61,15 @@ class Answer(ABC):
         except Exception as error:
             yield self._failure(problem.defect(f"the stream {self._id}", error))
 
-    @abstractmethod
+    @property
+    def _by_prompt(self) -> list[Sequence[ReplyChoice]]:
+        n = len(self._choices) // len(self._prompts)
+        return [self._choices[i : i + n] for i in range(0, len(self._choices), n)]
+
     def _remember(self) -> None:
-        """Called once all replies have ended: keep their tokens for the next prompt."""
+        """Once all replies have ended: keep their tokens for the next prompt."""
+        for prompt, choices in zip(self._prompts, self._by_prompt, strict=True):
+            prompt.remember(self._served.history, choices)
 
     @abstractmethod
     def _all(self) -> bytes:

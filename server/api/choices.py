@@ -10,16 +10,14 @@ from typing import Any
 
 from server.api.generation_fields import GenerationFields
 from server.api.logprobs_json import logprobs_json
-from server.api.served import Served
 from server.api.sources import SourcedText
 from server.engine.events import Committed, Event, Failed, Finished, Started, Stats
 from server.engine.generate import Generation
-from server.engine.request import GenerationRequest
 from server.errors import BusyError, DuoError
 from server.llama.backend import Vocabulary
 from server.sampling.logprobs import TokenLogprobs
 from server.text.detokenize import control_tokens
-from server.text.form import PLAIN, Form
+from server.text.form import Form
 from server.text.message import Content, Message, Piece, coalesced, folded
 from server.text.reading import MessageReader
 from server.text.reply import ReplyText
@@ -56,7 +54,7 @@ class ReplyChoice:
         generation: Generation,
         vocabulary: Vocabulary,
         body: GenerationFields,
-        form: Form = PLAIN,
+        form: Form,
     ) -> None:
         """form: how its text is parsed."""
         self.index = index
@@ -188,23 +186,6 @@ class ReplyChoice:
         """Over the tokens of the reply, those of a stop token or string included."""
         counted = self._logprobs[: self._text.n_predicted]
         return sum(one.logprob for one in counted) / len(counted)
-
-
-def submit(
-    served: Served, body: GenerationFields, requests: Sequence[GenerationRequest], form: Form = PLAIN
-) -> list[ReplyChoice]:
-    """Submits all requests or none. Raises what the generator raises. form: how their texts are parsed."""
-    generations: list[Generation] = []
-    try:
-        for request in requests:
-            generations.append(served.generator.submit(request))  # noqa: PERF401 - kept if one fails
-    except BaseException:
-        for generation in generations:
-            generation.cancel()
-        raise
-    return [
-        ReplyChoice(i, generation, served.vocabulary, body, form) for i, generation in enumerate(generations)
-    ]
 
 
 async def growing(choices: Sequence[ReplyChoice]) -> AsyncIterator[ReplyChoice]:

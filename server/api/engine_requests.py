@@ -49,6 +49,21 @@ class Prompted:
                 history.ended(said, settle=bool(self.messages) and len(choices) == 1)
 
 
+def submit(served: Served, body: GenerationFields, prompts: Sequence[Prompted]) -> list[ReplyChoice]:
+    """Submits the requests of all prompts, or none. Raises what the generator raises."""
+    choices: list[ReplyChoice] = []
+    try:
+        for prompt in prompts:
+            for request in prompt.requests:
+                generation = served.generator.submit(request)
+                choices.append(ReplyChoice(len(choices), generation, served.vocabulary, body, prompt.form))
+    except BaseException:
+        for choice in choices:
+            choice.generation.cancel()
+        raise
+    return choices
+
+
 def rendered(served: Served, body: ChatRequest) -> tuple[list[dict[str, Any]], Setting, str]:
     """Messages and setting of the template, and the prompt text."""
     messages = [message.for_template() for message in body.messages]

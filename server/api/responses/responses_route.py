@@ -11,12 +11,11 @@ from starlette.responses import Response
 
 from server.api.access import salt_of
 from server.api.chat.chat_route import checked
-from server.api.choices import submit
 from server.api.delivery import Json, deliver
 from server.api.engine_requests import generation_requests
 from server.api.incoming import aside, read
 from server.api.responses.request_as_chat import chat_of, messages_of, renamed
-from server.api.responses.response_answer import ResponseAnswer, Turn
+from server.api.responses.response_answer import ResponseAnswer
 from server.api.responses.response_request import ResponseRequest
 from server.api.responses.store import StoredResponse
 from server.api.served import Served
@@ -31,10 +30,9 @@ async def create(request: Request) -> Response:
     try:
         chat = checked(served, chat_of(body, messages))
         asked = await aside(request, generation_requests, served, chat)
-        choices = submit(served, chat, asked.requests, asked.form)
+        answer = ResponseAnswer(served, chat, asked, body, messages)
     except InvalidRequestError as error:
         raise renamed(error) from error
-    answer = ResponseAnswer(served, Turn(body, messages, asked), choices)
     return await deliver(request, answer, stream=body.stream)
 
 
