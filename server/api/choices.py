@@ -74,7 +74,7 @@ class ReplyChoice:
         self._aligned = aligned
         self._untold: list[Piece] = []
         self._told: list[Piece] = []
-        self._n_reasoning = 0
+        self.n_reasoning = 0  # told tokens of thoughts and their marks
         self._tokens: list[int] = []
         self._logprobs: list[TokenLogprobs] = []
         self._started = Started(0, 0)
@@ -140,7 +140,7 @@ class ReplyChoice:
         if not self._aligned or not (pieces or self.reason):
             return Portion(pieces)
         told = self._text.completed(self._reader.n_settled)
-        self._n_reasoning += sum(one.start < self._reader.n_thought for one in told)
+        self.n_reasoning += sum(one.start < self._reader.n_thought for one in told)
         logprobs = tokens = sources = None
         if self._with_logprobs:
             content = [self._logprobs[o.position] for o in told if self._reader.is_content(o.start, o.end)]
@@ -150,11 +150,6 @@ class ReplyChoice:
         if self._sourced is not None:
             sources = self._sourced.told(told, self._reader)
         return Portion(pieces, logprobs, tokens, sources)
-
-    @property
-    def n_reasoning(self) -> int:
-        """Told tokens of thoughts and their marks."""
-        return self._n_reasoning
 
     def stats(self) -> Stats:
         """The cost of the reply; before its end the cost so far, timed on the event loop."""

@@ -126,14 +126,8 @@ def _speculation(body: GenerationFields, vocabulary: Vocabulary, room: Room) -> 
         prediction = tuple(vocabulary.tokenize(expected, special=False)[: room.n_ctx])
     if not isinstance(asked, Speculative):
         return Speculation(n_max=0 if asked is False else None, prediction=prediction)
-    return Speculation(
-        n_max=asked.n_max,
-        n_min=asked.n_min,
-        p_min=asked.p_min,
-        exactness=asked.exactness,
-        drafters=None if asked.drafters is None else frozenset(asked.drafters),
-        prediction=prediction,
-    )
+    drafters = None if asked.drafters is None else frozenset(asked.drafters)
+    return Speculation(**asked.model_dump(exclude={"drafters"}), drafters=drafters, prediction=prediction)
 
 
 def _n_keep(body: GenerationFields, n_prompt: int, vocabulary: Vocabulary) -> int:

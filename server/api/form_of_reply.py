@@ -18,7 +18,7 @@ from server.api.chat.chat_request import ChatRequest
 from server.api.served import Served
 from server.api.structured import StructuredFields, constraint, forms, schema_of
 from server.api.tools import Calling, calling
-from server.errors import InvalidRequestError
+from server.errors import InvalidRequestError, UnsupportedFieldError
 from server.grammar.compiler import Start
 from server.grammar.json_schema import Allowance
 from server.text.form import Form, Style
@@ -74,9 +74,7 @@ def _calling(served: Served, body: ChatRequest, form: Form, calls: Calling) -> S
     insists = calls.required or answer is not None or any(one.strict for _, one in calls.functions)
     if served.grammars is None:
         if calls.required:
-            raise InvalidRequestError(
-                "tool_choice: not supported by this server", param="tool_choice", code="unsupported_parameter"
-            )
+            raise UnsupportedFieldError("tool_choice")
         return None
     try:
         functions = _functions(calls)

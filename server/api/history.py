@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from server.cache.prefix import common_prefix
 from server.engine.request import GenerationRequest
 from server.errors import DuoError
+from server.llama.backend import Vocabulary
 from server.text.message import Message
 from server.text.template import BARE, Setting, begun_by
 from server.text.transcript import Transcript
@@ -47,6 +48,13 @@ class Said:
         return {"role": "assistant", "content": self.reply.content, **self.reply.extras}
 
 
+def after_bos(vocabulary: Vocabulary, tokens: list[int]) -> list[int]:
+    """The tokens of a prompt, which begins with BOS if the model wants that."""
+    if vocabulary.add_bos and vocabulary.bos is not None and tokens[:1] != [vocabulary.bos]:
+        return [vocabulary.bos, *tokens]
+    return tokens
+
+
 class History:
     """The conversations of one server. `tokens_of` is safe from any thread, the rest is for the event
     loop."""
@@ -64,10 +72,7 @@ class History:
         """The tokens of a prompt, with those of earlier replies as they were generated. Raises
         ContextOverflowError about this param, if possible before tokenising."""
         self._room.check_bytes(len(text.encode()), param)
-        tokens = self._transcript.tokens_for(text, salt)
-        vocabulary = self._vocabulary
-        if vocabulary.add_bos and vocabulary.bos is not None and tokens[:1] != [vocabulary.bos]:
-            tokens.insert(0, vocabulary.bos)
+        tokens = after_bos(self._vocabulary, self._transcript.tokens_for(text, salt))
         self._room.check_tokens(len(tokens), param)
         return tokens
 

@@ -88,7 +88,7 @@ class ResponseAnswer(Answer):
             said = self._choice.message
             reply = {"role": "assistant", "content": said.content, **said.extras}
             messages = [*self._messages, reply]
-            self._served.responses.put(self._body.cache_salt or "", StoredResponse(response, messages))
+            self._served.responses.put(self._body.salt, StoredResponse(response, messages))
         return response
 
     def _response(self, status: Status, error: dict[str, Any] | None = None) -> dict[str, Any]:

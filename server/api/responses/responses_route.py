@@ -19,7 +19,7 @@ from server.api.responses.response_answer import ResponseAnswer
 from server.api.responses.response_request import ResponseRequest
 from server.api.responses.store import StoredResponse
 from server.api.served import Served
-from server.errors import InvalidRequestError, NotFoundError
+from server.errors import FieldError, InvalidRequestError, NotFoundError
 
 
 async def create(request: Request) -> Response:
@@ -39,7 +39,7 @@ async def create(request: Request) -> Response:
 async def retrieve(request: Request) -> Response:
     """A stored response."""
     if request.query_params.get("stream", "false").lower() not in ("false", "0"):
-        raise InvalidRequestError("stream: a response that has ended is told whole", param="stream")
+        raise FieldError("stream", "a response that has ended is told whole")
     return Json(_stored(request).response)
 
 
@@ -55,7 +55,7 @@ def _before(served: Served, body: ResponseRequest) -> Sequence[dict[str, Any]]:
     """The messages of the previous response. Raises NotFoundError."""
     if body.previous_response_id is None:
         return ()
-    stored = served.responses.get(body.cache_salt or "", body.previous_response_id)
+    stored = served.responses.get(body.salt, body.previous_response_id)
     if stored is None:
         raise NotFoundError(
             f"Previous response with id '{body.previous_response_id}' not found.",
