@@ -5,14 +5,20 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterator, Sequence
 
+import orjson
+
 from server.api import problem
 from server.api.choices import ReplyChoice, growing, grown
 from server.api.engine_requests import Prompted, submit
 from server.api.generation_fields import GenerationFields
 from server.api.served import Served
-from server.api.sse import event
 from server.engine.events import Event
 from server.errors import DuoError
+
+
+def event(payload: object) -> bytes:
+    """A server-sent event."""
+    return b"data: " + orjson.dumps(payload) + b"\n\n"
 
 
 class Answer(ABC):

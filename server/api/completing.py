@@ -12,16 +12,17 @@ from typing import Any
 
 import orjson
 
-from server.api.answer import Answer
+from server.api.answer import Answer, event
 from server.api.choices import Portion, ReplyChoice, likeliest
 from server.api.engine_requests import Prompted
 from server.api.generation_fields import GenerationFields
 from server.api.served import Served
-from server.api.sse import DONE, event
 from server.api.statistics import combined, measured, summed, timings, usage
 from server.engine.events import Stats
 from server.text.message import Content, Piece
 
+DONE = b"data: [DONE]\n\n"
+"""The last event of OpenAI's completions."""
 MARK = "\0"
 MARKED = b'"\\u0000"'  # the mark as JSON
 NO_LOGPROBS = b'"logprobs":null'

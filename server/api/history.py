@@ -60,20 +60,16 @@ class History:
     loop."""
 
     def __init__(self, served: Served) -> None:
-        self._vocabulary = served.vocabulary
-        self._template = served.template
-        self._generator = served.generator
-        self._room = served.room
-        self._work = served.prompt_work
+        self._served = served
         self._transcript = Transcript(served.vocabulary)
         self._tasks: set[asyncio.Task[None]] = set()
 
     def tokens_of(self, text: str, salt: str, param: str = "messages") -> list[int]:
         """The tokens of a prompt, with those of earlier replies as they were generated. Raises
         ContextOverflowError about this param, if possible before tokenising."""
-        self._room.check_bytes(len(text.encode()), param)
-        tokens = after_bos(self._vocabulary, self._transcript.tokens_for(text, salt))
-        self._room.check_tokens(len(tokens), param)
+        self._served.room.check_bytes(len(text.encode()), param)
+        tokens = after_bos(self._served.vocabulary, self._transcript.tokens_for(text, salt))
+        self._served.room.check_tokens(len(tokens), param)
         return tokens
 
     def recall(self, conversations: Iterable[Sequence[int]], salt: str = "") -> None:
@@ -102,10 +98,10 @@ class History:
 
     async def _keep(self, said: Said, settle: bool) -> None:
         try:
-            tokens = await self._work.run(self._remember, said, settle)
+            tokens = await self._served.prompt_work.run(self._remember, said, settle)
             if tokens:
                 request = GenerationRequest(tokens, salt=said.salt, precompute=True, patient=True)
-                async for _ in self._generator.submit(request):
+                async for _ in self._served.generator.submit(request):
                     pass
         except DuoError:
             pass  # too busy, or too long: the next turn evaluates it itself
@@ -120,7 +116,7 @@ class History:
         messages, reply = said.messages, said.as_message
         if (begun := begun_by(messages)) is not None:  # the reply went on with that message
             messages, reply = messages[:-1], {**reply, "content": begun + reply["content"]}
-        text = self._template.settled(messages, reply, said.setting)
+        text = self._served.template.settled(messages, reply, said.setting)
         if text is None:
             return []
         tokens = self.tokens_of(text, said.salt)

@@ -40,21 +40,12 @@ def _prompt(served: Served, body: ChatRequest) -> list[int]:
 
 
 async def _outcome(generation: Generation, n_prompt: int) -> dict[str, Any]:
-    n_cached, completed = 0, False
-    async for events in generation:
-        for event in events:
-            match event:
-                case Started():
-                    n_cached = event.n_cached
-                case Failed():
-                    raise event.error
-                case Finished():
-                    completed = event.reason == "stop"
-                case _:
-                    pass
+    *before, last = [event async for events in generation for event in events]
+    if isinstance(last, Failed):
+        raise last.error
     return {
         "object": "precompute",
-        "completed": completed,
+        "completed": isinstance(last, Finished) and last.reason == "stop",
         "prompt_tokens": n_prompt,
-        "cached_tokens": n_cached,
+        "cached_tokens": sum(event.n_cached for event in before if isinstance(event, Started)),
     }

@@ -65,7 +65,7 @@ class LiveGeneration:
         self.account = CURRENT.get()
         self._engine = engine
         self._unread: list[Event] = []
-        self._waiting: asyncio.Future[None] | None = None
+        self._arrived = asyncio.Event()
         self._ended = False
         self._timer: asyncio.TimerHandle | None = None
 
@@ -73,11 +73,10 @@ class LiveGeneration:
         return self
 
     async def __anext__(self) -> list[Event]:
-        while not self._unread:
-            if self._ended:
-                raise StopAsyncIteration
-            self._waiting = asyncio.get_running_loop().create_future()
-            await self._waiting
+        if self._ended and not self._unread:
+            raise StopAsyncIteration
+        await self._arrived.wait()
+        self._arrived.clear()
         events, self._unread = self._unread, []
         return events
 
@@ -104,8 +103,7 @@ class LiveGeneration:
                 fields = {"request_id": self.account.id}
                 logger.error("%s failed: %s", self.account.id, event.error, extra={"fields": fields})
         self._unread.append(event)
-        if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_result(None)
+        self._arrived.set()
 
     def _expire(self, seconds: float) -> None:
         self.deliver(Failed(TimeLimitError(seconds)))

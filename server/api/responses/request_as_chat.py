@@ -124,13 +124,10 @@ def _tool_choice(choice: str | NamedFunction | AllowedFunctions) -> Any:
 
 
 def _response_format(asked: TextFormat) -> dict[str, Any] | None:
-    match asked.type:
-        case "text":
-            return None
-        case "json_object":
-            return {"type": "json_object"}
-        case "json_schema":
-            if asked.definition is None:
-                raise FieldError("text.format.schema", "required")
-            schema = {"name": asked.name, "schema": asked.definition, "strict": asked.strict}
-            return {"type": "json_schema", "json_schema": {k: v for k, v in schema.items() if v is not None}}
+    if asked.type != "json_schema":
+        return None if asked.type == "text" else {"type": asked.type}
+    if asked.definition is None:
+        raise FieldError("text.format.schema", "required")
+    named = {"name": asked.name, "strict": asked.strict}
+    schema = {name: value for name, value in named.items() if value is not None}
+    return {"type": "json_schema", "json_schema": {**schema, "schema": asked.definition}}
