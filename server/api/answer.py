@@ -16,7 +16,7 @@ from server.engine.events import Event
 from server.errors import DuoError
 
 
-def event(payload: object) -> bytes:
+def sse(payload: object) -> bytes:
     """A server-sent event."""
     return b"data: " + orjson.dumps(payload) + b"\n\n"
 
@@ -95,4 +95,4 @@ class Answer(ABC):
 
     def _failure(self, error: DuoError) -> bytes:
         """The last event of a stream that fails."""
-        return event(problem.body(error))
+        return sse(problem.body(error))

@@ -67,11 +67,10 @@ class ReplyChoice:
         self._with_tokens = body.return_tokens
         self._sourced = SourcedText() if body.return_sources else None
         beside = self._with_logprobs or self._with_tokens or body.return_sources
-        aligned = beside or form.tags is not None
+        self._aligned = beside or form.tags is not None
         shown = control_tokens(vocabulary, form.marks)
-        self._text = ReplyText(vocabulary, body.stops, aligned=aligned, shown=shown)
+        self._text = ReplyText(vocabulary, body.stops, aligned=self._aligned, shown=shown)
         self._reader = MessageReader(form)
-        self._aligned = aligned
         self._untold: list[Piece] = []
         self._told: list[Piece] = []
         self.n_reasoning = 0  # told tokens of thoughts and their marks

@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from server.api.answer import Answer, event
+from server.api.answer import Answer, sse
 from server.api.choices import Portion, ReplyChoice, likeliest
 from server.api.engine_requests import Prompted
 from server.api.generation_fields import GenerationFields
@@ -117,7 +117,7 @@ class CompletionAnswer(Answer):
         return [self._chunk([frame], **self._no_usage).split(MARKED) for frame in frames]
 
     def _chunk(self, choices: Sequence[Any], **extra: Any) -> bytes:
-        return event({"object": self._objects[1], **self._about, "choices": choices, **extra})
+        return sse({"object": self._objects[1], **self._about, "choices": choices, **extra})
 
     def _choice(
         self, index: int, said: dict[str, Any], portion: Portion, reason: str | None = None

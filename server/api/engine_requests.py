@@ -11,7 +11,7 @@ from server.api.choices import ReplyChoice
 from server.api.content import joined
 from server.api.form_of_reply import form_of, read_as, reply_constraint, setting_of
 from server.api.generation_fields import GenerationFields, Speculative
-from server.api.history import History, Said
+from server.api.history import History
 from server.api.sampling_fields import sampling_params
 from server.api.served import Served
 from server.api.structured import constraint
@@ -42,11 +42,7 @@ class Prompted:
         """To be called once all replies have ended: the next prompt may continue one of them."""
         for choice, request in zip(choices, self.requests, strict=True):
             if self.whole and not choice.stats().truncated:
-                reply, tokens = choice.said
-                said = Said(
-                    self.text, self.messages, request.prompt, reply, tokens, request.salt, self.setting
-                )
-                history.ended(said, settle=bool(self.messages) and len(choices) == 1)
+                history.ended(self, request, choice.said, settle=bool(self.messages) and len(choices) == 1)
 
 
 def submit(served: Served, body: GenerationFields, prompts: Sequence[Prompted]) -> list[ReplyChoice]:

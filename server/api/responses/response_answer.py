@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import orjson
 
-from server.api.answer import Answer
+from server.api.answer import Answer, sse
 from server.api.chat.chat_request import ChatRequest
 from server.api.choices import ReplyChoice
 from server.api.engine_requests import Prompted
@@ -78,16 +78,14 @@ class ResponseAnswer(Answer):
         return "incomplete" if self._choice.reason == "length" else "completed"
 
     def _told(self, event: Event) -> bytes:
-        payload = orjson.dumps({**event, "sequence_number": next(self._numbers)})
-        return b"event: " + event["type"].encode() + b"\ndata: " + payload + b"\n\n"
+        numbered = {**event, "sequence_number": next(self._numbers)}
+        return b"event: " + event["type"].encode() + b"\n" + sse(numbered)
 
     def _stored(self) -> dict[str, Any]:
         """The finished response; kept for later requests if the body says so."""
         response = self._response(self._ending)
         if self._body.store:
-            said = self._choice.message
-            reply = {"role": "assistant", "content": said.content, **said.extras}
-            messages = [*self._messages, reply]
+            messages = [*self._messages, self._choice.message.as_json]
             self._served.responses.put(self._body.salt, StoredResponse(response, messages))
         return response
 
