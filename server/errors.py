@@ -37,6 +37,22 @@ class InvalidRequestError(DuoError):
     type = "invalid_request_error"
 
 
+class FieldError(InvalidRequestError):
+    """This field of the request, and why it cannot be honoured."""
+
+    def __init__(self, param: str, why: str) -> None:
+        super().__init__(f"{param}: {why}", param=param)
+
+
+class UnsupportedFieldError(FieldError):
+    """This field has a meaning that this server does not honour."""
+
+    code = "unsupported_parameter"
+
+    def __init__(self, param: str, why: str = "not supported by this server") -> None:
+        super().__init__(param, why)
+
+
 class ContextOverflowError(InvalidRequestError):
     """The prompt does not fit the model's context (400, `context_length_exceeded`). n_prompt: its tokens, or,
     if `estimated`, a number that they are not below."""

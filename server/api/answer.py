@@ -5,19 +5,32 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterator, Sequence
 
+import orjson
+
 from server.api import problem
-from server.api.choices import ReplyChoice, interleaved
-from server.api.sse import event
-from server.engine.events import Committed
+from server.api.choices import ReplyChoice, growing, grown
+from server.api.engine_requests import Prompted, submit
+from server.api.generation_fields import GenerationFields
+from server.api.served import Served
+from server.engine.events import Event
 from server.errors import DuoError
+
+
+def sse(payload: object) -> bytes:
+    """A server-sent event."""
+    return b"data: " + orjson.dumps(payload) + b"\n\n"
 
 
 class Answer(ABC):
     """Call begin(), then whole() or chunks(); cancel() when the client is gone."""
 
-    def __init__(self, id: str, choices: Sequence[ReplyChoice]) -> None:
+    def __init__(self, id: str, served: Served, body: GenerationFields, prompts: Sequence[Prompted]) -> None:
+        """Submits the prompts, each with as many replies. Raises what the generator raises."""
         self._id = id
-        self._choices = choices
+        self._served = served
+        self._prompts = prompts
+        self._choices = submit(served, body, prompts)
+        self._next: Sequence[Event] = ()  # events of the first choice that came with the one that began it
 
     def cancel(self) -> None:
         for choice in self._choices:
@@ -26,13 +39,13 @@ class Answer(ABC):
     async def begin(self) -> None:
         """Wait until the engine starts the request. Raises the error of a failure before that."""
         first = self._choices[0]
-        first.see(await anext(first.events))
+        begun, *self._next = await anext(first.events)
+        first.see([begun])
+        first.check()
 
     async def whole(self) -> bytes:
         """The answer as JSON."""
-        await self.begin()
-        async for choice, one in interleaved(self._choices):
-            choice.see(one)
+        await grown(self._choices)
         self._remember()
         return self._all()
 
@@ -42,17 +55,11 @@ class Answer(ABC):
         try:
             if opening := b"".join(self._opening()):
                 yield opening
-            async for choice, one in interleaved(self._choices):
-                try:
-                    choice.see(one)
-                except DuoError:  # it comes after what has been generated
-                    if news := b"".join(self._news(choice)):
-                        yield news
-                    raise
-                if isinstance(one, Committed) and choice.generation.more:
-                    continue  # to be told together with what is here already
+            self._choices[0].see(self._next)
+            async for choice in growing(self._choices):
                 if news := b"".join(self._news(choice)):
                     yield news
+                choice.check()
             self._remember()
             yield b"".join(self._closing())
         except DuoError as error:
@@ -60,9 +67,15 @@ class Answer(ABC):
         except Exception as error:
             yield self._failure(problem.defect(f"the stream {self._id}", error))
 
-    @abstractmethod
+    @property
+    def _by_prompt(self) -> list[Sequence[ReplyChoice]]:
+        n = len(self._choices) // len(self._prompts)
+        return [self._choices[i : i + n] for i in range(0, len(self._choices), n)]
+
     def _remember(self) -> None:
-        """Called once all replies have ended: keep their tokens for the next prompt."""
+        """Once all replies have ended: keep their tokens for the next prompt."""
+        for prompt, choices in zip(self._prompts, self._by_prompt, strict=True):
+            prompt.remember(self._served.history, choices)
 
     @abstractmethod
     def _all(self) -> bytes:
@@ -82,4 +95,4 @@ class Answer(ABC):
 
     def _failure(self, error: DuoError) -> bytes:
         """The last event of a stream that fails."""
-        return event(problem.body(error))
+        return sse(problem.body(error))

@@ -8,9 +8,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
 
+from server.grammar.json_schema import Schema
 from server.llama.backend import Vocabulary
 from server.text.detokenize import control_tokens
 from server.text.form import HERMES, Form
@@ -19,94 +18,73 @@ _STYLE = {"x-guidance": {"whitespace_flexible": False, "item_separator": ", ", "
 _TERMINALS = ["TEXT: /(?s:.+)/", r"BLANK: /[ \n]{1,4}/"]
 
 
-@dataclass(frozen=True, slots=True)
-class Function:
-    """parameters: JSON schema of the arguments."""
+class CallGrammar:
+    """Grammars of replies in one form. functions: JSON schemas of their arguments by name."""
 
-    name: str
-    parameters: Mapping[str, Any]
-
-
-def required_calls(vocabulary: Vocabulary, form: Form, functions: Sequence[Function]) -> str:
-    """A reply that is one call or more and nothing else."""
-    writer = _Writer(vocabulary, form)
-    return writer.grammar(writer.sequence, writer.calls(functions))
-
-
-def calls_or_answer(
-    vocabulary: Vocabulary, form: Form, functions: Sequence[Function], answer: Mapping[str, Any]
-) -> str:
-    """Calls, or JSON that fits the schema."""
-    writer = _Writer(vocabulary, form)
-    rules = [*writer.calls(functions), f"answer: {_json(answer)}"]
-    return writer.grammar(f"({writer.sequence} | answer)", rules)
-
-
-def answer_after_thoughts(vocabulary: Vocabulary, form: Form, answer: Mapping[str, Any]) -> str:
-    """JSON that fits the schema, with thoughts in front."""
-    return _Writer(vocabulary, form).grammar("answer", [f"answer: {_json(answer)}"])
-
-
-def calls_in_text(vocabulary: Vocabulary, form: Form, functions: Sequence[Function]) -> str | None:
-    """Free text with calls in it. None if no mark begins a call: then nothing can be constrained."""
-    assert form.syntax
-    if form.syntax.bare:
-        return None
-    writer = _Writer(vocabulary, form)
-    body = "(marked | TEXT)?" if form.most_calls == 1 else "marked* TEXT?"
-    return writer.grammar(body, [*writer.calls(functions), *writer.marked_calls()])
-
-
-def no_calls(vocabulary: Vocabulary, form: Form) -> str | None:
-    """Free text without calls. None if no mark begins a call."""
-    assert form.syntax
-    if form.syntax.bare:
-        return None
-    writer = _Writer(vocabulary, form)
-    return writer.grammar("SILENT?", [writer.silence()])
-
-
-class _Writer:
     def __init__(self, vocabulary: Vocabulary, form: Form) -> None:
         self._vocabulary = vocabulary
         self._form = form
         self._syntax = form.syntax or HERMES  # which matters where there are calls only
         self._several = form.most_calls != 1
 
-    def grammar(self, body: str, rules: Sequence[str]) -> str:
+    def required(self, functions: Mapping[str, Schema]) -> str:
+        """A reply that is one call or more and nothing else."""
+        return self._grammar(self._sequence, self._calls(functions))
+
+    def calls_or_answer(self, functions: Mapping[str, Schema], answer: Schema) -> str:
+        """Calls, or JSON that fits the schema."""
+        rules = [*self._calls(functions), f"answer: {_json(answer)}"]
+        return self._grammar(f"({self._sequence} | answer)", rules)
+
+    def answer(self, answer: Schema) -> str:
+        """JSON that fits the schema, with thoughts in front."""
+        return self._grammar("answer", [f"answer: {_json(answer)}"])
+
+    def calls_in_text(self, functions: Mapping[str, Schema]) -> str | None:
+        """Free text with calls in it. None if no mark begins a call: then nothing can be constrained."""
+        if self._syntax.bare:
+            return None
+        body = "marked* TEXT?" if self._several else "(marked | TEXT)?"
+        return self._grammar(body, [*self._calls(functions), *self._marked_calls()])
+
+    def no_calls(self) -> str | None:
+        """Free text without the mark of a call. None if no mark begins one. A mark that is a control token is
+        in no text."""
+        opens = self._syntax.opens
+        if self._syntax.bare:
+            return None
+        if control_tokens(self._vocabulary, [opens]):
+            return self._grammar("TEXT?", [])
+        spelled = re.escape(opens).replace("/", chr(92) + "/")
+        return self._grammar("SILENT?", [f"SILENT: TEXT & ~/(?s:.*{spelled}.*)/"])
+
+    def _grammar(self, body: str, rules: Sequence[str]) -> str:
         thoughts = self._thoughts()
         head = "" if not thoughts else "thoughts BLANK? " if self._form.thinking else "(thoughts BLANK?)? "
         return "\n".join([f"start: {head}{body}", *thoughts, *rules, *_TERMINALS])
 
     @property
-    def sequence(self) -> str:
+    def _sequence(self) -> str:
         """One call, or several where that is allowed, with their marks."""
         begin, between, end = self._around()
         more = f" ({between} call)*" if self._several else ""
         return f"{begin} call{more} {end}"
 
-    def calls(self, functions: Sequence[Function]) -> list[str]:
+    def _calls(self, functions: Mapping[str, Schema]) -> list[str]:
         """Rules of calls, without marks."""
         names = " | ".join(f"call_{i}" for i in range(len(functions)))
         rules = [f"call: {names}"]
-        for i, function in enumerate(functions):
-            before, after = self._about(function.name)
-            rules.append(f"call_{i}: {before} {_json(function.parameters)} {after}")
+        for i, (name, schema) in enumerate(functions.items()):
+            before, after = self._about(name)
+            rules.append(f"call_{i}: {before} {_json(schema)} {after}")
         return rules
 
-    def marked_calls(self) -> list[str]:
+    def _marked_calls(self) -> list[str]:
         """Rules for text up to a mark and the calls after it."""
         begin, _, end = self._around(opened=True)
         many = self._several and self._syntax.array
         more = f" ({_literal(', ')} call)*" if many else ""
         return [*self._until("upto", self._syntax.opens), f"marked: upto {begin} call{more} {end}"]
-
-    def silence(self) -> str:
-        """Text without the mark. A mark that is a control token is in no text."""
-        opens = self._syntax.opens
-        if control_tokens(self._vocabulary, [opens]):
-            return "SILENT: TEXT"
-        return f"SILENT: TEXT & ~/(?s:.*{re.escape(opens).replace('/', chr(92) + '/')}.*)/"
 
     def _around(self, *, opened: bool = False) -> tuple[str, str, str]:
         """What stands before the first call, between two calls, and after the last. opened: the first mark
@@ -168,7 +146,7 @@ class _Writer:
         return " ".join([*spelled, _literal(literal)] if literal else spelled)
 
 
-def _json(schema: Mapping[str, Any]) -> str:
+def _json(schema: Schema) -> str:
     return f"%json {json.dumps({**schema, **_STYLE})}"
 
 

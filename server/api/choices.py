@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from server.api.generation_fields import GenerationFields
 from server.api.logprobs_json import logprobs_json
-from server.api.served import Served
 from server.api.sources import SourcedText
 from server.engine.events import Committed, Event, Failed, Finished, Started, Stats
 from server.engine.generate import Generation
-from server.engine.request import GenerationRequest
-from server.errors import BusyError
+from server.errors import BusyError, DuoError
 from server.llama.backend import Vocabulary
 from server.sampling.logprobs import TokenLogprobs
 from server.text.detokenize import control_tokens
-from server.text.form import PLAIN, Form
+from server.text.form import Form
 from server.text.message import Content, Message, Piece, coalesced, folded
 from server.text.reading import MessageReader
 from server.text.reply import ReplyText
@@ -48,7 +46,7 @@ class Portion:
 
 
 class ReplyChoice:
-    """One reply. Pass every event of its generation to see(), in order; take portions at any time."""
+    """One reply. Pass all events of its generation to see(), in order; take portions at any time."""
 
     def __init__(
         self,
@@ -56,51 +54,62 @@ class ReplyChoice:
         generation: Generation,
         vocabulary: Vocabulary,
         body: GenerationFields,
-        form: Form = PLAIN,
+        form: Form,
     ) -> None:
         """form: how its text is parsed."""
         self.index = index
         self.generation = generation
         self.events = aiter(generation)
-        self.reason: str | None = None  # OpenAI's finish_reason, once the reply has ended
+        self.reason: str | None = None  # OpenAI's finish_reason, once the reply has ended by itself
+        self._error: DuoError | None = None
         self._vocabulary = vocabulary
         self._with_logprobs = body.n_logprobs is not None
         self._with_tokens = body.return_tokens
         self._sourced = SourcedText() if body.return_sources else None
         beside = self._with_logprobs or self._with_tokens or body.return_sources
-        aligned = beside or form.tags is not None
+        self._aligned = beside or form.tags is not None
         shown = control_tokens(vocabulary, form.marks)
-        self._text = ReplyText(vocabulary, body.stops, aligned=aligned, shown=shown)
+        self._text = ReplyText(vocabulary, body.stops, aligned=self._aligned, shown=shown)
         self._reader = MessageReader(form)
-        self._aligned = aligned
         self._untold: list[Piece] = []
         self._told: list[Piece] = []
-        self._n_reasoning = 0
+        self.n_reasoning = 0  # told tokens of thoughts and their marks
         self._tokens: list[int] = []
         self._logprobs: list[TokenLogprobs] = []
         self._started = Started(0, 0)
         self._stats: Stats | None = None
         self._started_at = self._first_at = self._last_at = 0.0
 
-    def see(self, event: Event) -> None:
-        """Takes in one event. Raises the error of a failed generation, and BusyError for one cancelled
-        without a stop string: nobody reads the reply of a client that left, so the server is shutting
-        down."""
-        match event:
-            case Started():
-                self._started, self._started_at = event, time.perf_counter()
-            case Committed():
-                self._commit(event)
-            case Failed():
-                raise event.error
-            case Finished():
-                if event.reason == "cancelled" and not self._text.stopped:
-                    raise BusyError("the server is shutting down", draining=True)
-                self._untold += self._read(self._text.end()) + self._reader.end()
-                self.reason = self._text.finish_reason(event.reason)
-                if self.reason == "stop" and self.message.calls and not self._reader.broken_off:
-                    self.reason = "tool_calls"
-                self._stats = self._text.stats(event.stats)
+    @property
+    def ended(self) -> bool:
+        return self.reason is not None or self._error is not None
+
+    def check(self) -> None:
+        """Raises the error of a reply that has failed. One cancelled without a stop string has: nobody reads
+        the reply of a client that left, so the server is shutting down."""
+        if self._error is not None:
+            raise self._error
+
+    def see(self, events: Iterable[Event]) -> None:
+        for event in events:
+            match event:
+                case Started():
+                    self._started, self._started_at = event, time.perf_counter()
+                case Committed():
+                    self._commit(event)
+                case Failed():
+                    self._error = event.error
+                case Finished("cancelled") if not self._text.stopped:
+                    self._error = BusyError("the server is shutting down", draining=True)
+                case Finished():
+                    self._end(event)
+
+    def _end(self, event: Finished) -> None:
+        self._untold += self._read(self._text.end()) + self._reader.end()
+        self.reason = self._text.finish_reason(event.reason)
+        if self.reason == "stop" and self.message.calls and not self._reader.broken_off:
+            self.reason = "tool_calls"
+        self._stats = self._text.stats(event.stats)
 
     def _commit(self, event: Committed) -> None:
         """Cancels the generation at a stop string in the step's text."""
@@ -130,7 +139,7 @@ class ReplyChoice:
         if not self._aligned or not (pieces or self.reason):
             return Portion(pieces)
         told = self._text.completed(self._reader.n_settled)
-        self._n_reasoning += sum(one.start < self._reader.n_thought for one in told)
+        self.n_reasoning += sum(one.start < self._reader.n_thought for one in told)
         logprobs = tokens = sources = None
         if self._with_logprobs:
             content = [self._logprobs[o.position] for o in told if self._reader.is_content(o.start, o.end)]
@@ -140,11 +149,6 @@ class ReplyChoice:
         if self._sourced is not None:
             sources = self._sourced.told(told, self._reader)
         return Portion(pieces, logprobs, tokens, sources)
-
-    @property
-    def n_reasoning(self) -> int:
-        """Told tokens of thoughts and their marks."""
-        return self._n_reasoning
 
     def stats(self) -> Stats:
         """The cost of the reply; before its end the cost so far, timed on the event loop."""
@@ -178,45 +182,34 @@ class ReplyChoice:
         return sum(one.logprob for one in counted) / len(counted)
 
 
-def submit(
-    served: Served, body: GenerationFields, requests: Sequence[GenerationRequest], form: Form = PLAIN
-) -> list[ReplyChoice]:
-    """Submits all requests or none. Raises what the generator raises. form: how their texts are parsed."""
-    generations: list[Generation] = []
-    try:
-        for request in requests:
-            generations.append(served.generator.submit(request))  # noqa: PERF401 - kept if one fails
-    except BaseException:
-        for generation in generations:
-            generation.cancel()
-        raise
-    return [
-        ReplyChoice(i, generation, served.vocabulary, body, form) for i, generation in enumerate(generations)
-    ]
-
-
-async def interleaved(choices: Sequence[ReplyChoice]) -> AsyncIterator[tuple[ReplyChoice, Event]]:
-    """The events of all choices as they come, until the last one has ended."""
+async def growing(choices: Sequence[ReplyChoice]) -> AsyncIterator[ReplyChoice]:
+    """Each choice as it is, then each one that has grown, until the last one has ended."""
+    for choice in choices:
+        yield choice
     if len(choices) == 1:
-        async for event in choices[0].events:
-            yield choices[0], event
+        while not choices[0].ended:
+            choices[0].see(await anext(choices[0].events))
+            yield choices[0]
         return
-    waiting = {asyncio.ensure_future(_next(choice)): choice for choice in choices}
+    waiting = {asyncio.ensure_future(anext(choice.events)): choice for choice in choices if not choice.ended}
     try:
         while waiting:
             done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             for task in sorted(done, key=lambda one: waiting[one].index):
-                choice, event = waiting.pop(task), task.result()
-                if not isinstance(event, Finished | Failed):
-                    waiting[asyncio.ensure_future(_next(choice))] = choice
-                yield choice, event
+                choice = waiting.pop(task)
+                choice.see(task.result())
+                if not choice.ended:
+                    waiting[asyncio.ensure_future(anext(choice.events))] = choice
+                yield choice
     finally:
         for task in waiting:
             task.cancel()
 
 
-async def _next(choice: ReplyChoice) -> Event:
-    return await anext(choice.events)
+async def grown(choices: Sequence[ReplyChoice]) -> None:
+    """Until all have ended. Raises the error of the first that fails."""
+    async for choice in growing(choices):
+        choice.check()
 
 
 def likeliest(choices: Sequence[ReplyChoice], n: int) -> Sequence[ReplyChoice]:

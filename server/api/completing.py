@@ -4,85 +4,127 @@ from __future__ import annotations
 
 import secrets
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 import orjson
 
-from server.api.answer import Answer
+from server.api.answer import Answer, sse
 from server.api.choices import Portion, ReplyChoice, likeliest
+from server.api.engine_requests import Prompted
 from server.api.generation_fields import GenerationFields
 from server.api.served import Served
-from server.api.sse import DONE, event
 from server.api.statistics import combined, measured, summed, timings, usage
 from server.engine.events import Stats
+from server.text.message import Content, Piece
 
+DONE = b"data: [DONE]\n\n"
+"""The last event of OpenAI's completions."""
 MARK = "\0"
 MARKED = b'"\\u0000"'  # the mark as JSON
+NO_LOGPROBS = b'"logprobs":null'
 
 
-class Envelope:
-    """The fields that each chunk and the whole answer have."""
+class CompletionAnswer(Answer):
+    """Constant parts of chunks are serialised once."""
 
-    def __init__(self, id: str, served: Served) -> None:
+    _prefix: str
+    """Of the answer's id."""
+    _objects: tuple[str, str]
+    """What the whole answer is called, and a chunk."""
+
+    def __init__(self, served: Served, body: GenerationFields, prompts: Sequence[Prompted]) -> None:
+        super().__init__(f"{self._prefix}-{secrets.token_hex(12)}", served, body, prompts)
+        self._body = body
         self._about = {
-            "id": id,
+            "id": self._id,
             "created": int(time.time()),
             "model": served.model.id,
             "system_fingerprint": served.fingerprint,
         }
-
-    def __call__(self, object: str, choices: Sequence[Any], **extra: Any) -> dict[str, Any]:
-        return {"object": object, **self._about, "choices": choices, **extra}
-
-
-class ChunkWriter(ABC):
-    """Writes the chunks of one streamed answer. Constant parts are serialised once."""
-
-    def __init__(self, object: str, envelope: Envelope, *, usage: bool) -> None:
-        """usage: every chunk but the last carries "usage": null, as OpenAI does when it is asked for."""
-        self._object = object
-        self._envelope = envelope
-        self._extra: dict[str, Any] = {"usage": None} if usage else {}
+        # every chunk but the last carries "usage": null, as OpenAI does when it is asked for
+        self._no_usage: dict[str, Any] = {"usage": None} if body.with_usage else {}
 
     @abstractmethod
-    def portion(self, index: int, portion: Portion, timings: dict[str, Any] | None = None) -> Iterator[bytes]:
-        """Chunks for a portion with pieces."""
+    def _whole_reply(self, choice: ReplyChoice, pieces: Sequence[Piece]) -> dict[str, Any]:
+        """What a choice of the whole answer says."""
 
     @abstractmethod
-    def finish(self, choice: ReplyChoice, rest: Portion, extra: dict[str, Any]) -> bytes:
-        """rest: tokens that are part of no text."""
+    def _delta(self, pieces: Sequence[Piece]) -> dict[str, Any]:
+        """What a choice of a chunk says with one piece or none."""
 
-    def usage(self, usage: dict[str, Any]) -> bytes:
-        return event(self._envelope(self._object, [], usage=usage))
+    def _logprobs_json(self, index: int, logprobs: dict[str, Any]) -> dict[str, Any]:
+        """Logprobs of the next tokens of this choice, as this form tells them."""
+        return logprobs
 
-    def _chunk(self, choice: dict[str, Any], **extra: Any) -> bytes:
-        return event(self._envelope(self._object, [choice], **self._extra, **extra))
+    def _all(self) -> bytes:
+        """The best choices of each prompt, renumbered."""
+        portions = [choice.portion() for choice in self._choices]
+        best = [choice for choices in self._by_prompt for choice in likeliest(choices, self._body.n)]
+        told: list[dict[str, Any]] = []
+        for i, choice in enumerate(best):
+            portion = portions[choice.index]
+            said = self._whole_reply(choice, portion.pieces)
+            told.append({**self._choice(choice.index, said, portion, choice.reason), "index": i})
+        whole = {"object": self._objects[0], **self._about, "choices": told}
+        return orjson.dumps({**whole, "usage": self._usage(), **self._figures()})
 
-    def _frame(self, marked: dict[str, Any]) -> tuple[bytes, bytes]:
-        """The bytes before and after the text in a chunk whose text is MARK."""
-        head, tail = self._chunk(marked).split(MARKED)
-        return head, tail
+    def _news(self, choice: ReplyChoice) -> Iterator[bytes]:
+        """The last choice that ends brings the figures."""
+        portion = choice.portion()
+        if portion.pieces:
+            running = {"timings": timings(choice.stats())} if self._body.timings_per_token else {}
+            yield from self._told(choice.index, portion, running)
+        if choice.reason is not None:
+            last = all(one.reason is not None for one in self._choices)
+            rest = Portion() if portion.pieces else portion  # tokens that are part of no text
+            end = self._choice(choice.index, self._delta(()), rest, choice.reason)
+            yield self._chunk([end], **self._no_usage, **(self._figures() if last else {}))
 
+    def _closing(self) -> Iterator[bytes]:
+        if self._body.with_usage:
+            yield self._chunk([], usage=self._usage())
+        yield DONE
 
-class CompletionAnswer(Answer):
-    """The first n_generated choices are for the first prompt, and so on."""
+    def _told(self, index: int, portion: Portion, extra: dict[str, Any]) -> Iterator[bytes]:
+        """One chunk per piece. The last has tokens, sources and the extra fields; logprobs are with the
+        content."""
+        *before, last = portion.pieces
+        bearer = next((piece for piece in reversed(portion.pieces) if isinstance(piece, Content)), last)
+        for piece in before:
+            logprobs = portion.logprobs if piece is bearer else None
+            yield self._piece(index, piece, Portion(logprobs=logprobs), {})
+        beside = portion if bearer is last else replace(portion, logprobs=None)
+        yield self._piece(index, last, beside, extra)
 
-    def __init__(
-        self, prefix: str, served: Served, body: GenerationFields, choices: Sequence[ReplyChoice]
-    ) -> None:
-        """prefix: of the answer's id."""
-        super().__init__(f"{prefix}-{secrets.token_hex(12)}", choices)
-        self._body = body
-        self._history = served.history
-        self._envelope = Envelope(self._id, served)
+    def _piece(self, index: int, piece: Piece, beside: Portion, extra: dict[str, Any]) -> bytes:
+        if extra or not beside.plain or not isinstance(piece, Content):
+            return self._chunk([self._choice(index, self._delta([piece]), beside)], **self._no_usage, **extra)
+        head, tail = self._frames[index]
+        if beside.logprobs is not None:
+            logprobs = orjson.dumps(self._logprobs_json(index, beside.logprobs))
+            tail = tail.replace(NO_LOGPROBS, NO_LOGPROBS[:-4] + logprobs, 1)
+        return head + orjson.dumps(piece.text) + tail
 
-    @property
-    def _by_prompt(self) -> list[Sequence[ReplyChoice]]:
-        n = self._body.n_generated
-        return [self._choices[i : i + n] for i in range(0, len(self._choices), n)]
+    @cached_property
+    def _frames(self) -> list[list[bytes]]:
+        """Of each choice the bytes before and after the text in a chunk."""
+        marked = self._delta([Content(MARK)])
+        frames = [self._choice(choice.index, marked, Portion()) for choice in self._choices]
+        return [self._chunk([frame], **self._no_usage).split(MARKED) for frame in frames]
+
+    def _chunk(self, choices: Sequence[Any], **extra: Any) -> bytes:
+        return sse({"object": self._objects[1], **self._about, "choices": choices, **extra})
+
+    def _choice(
+        self, index: int, said: dict[str, Any], portion: Portion, reason: str | None = None
+    ) -> dict[str, Any]:
+        logprobs = None if portion.logprobs is None else self._logprobs_json(index, portion.logprobs)
+        told = {"index": index, **said, "logprobs": logprobs, **beside(portion)}
+        return {**told, "finish_reason": reason}
 
     def _stats(self) -> Stats:
         return summed([combined([one.stats() for one in choices]) for choices in self._by_prompt])
@@ -93,43 +135,6 @@ class CompletionAnswer(Answer):
 
     def _figures(self) -> dict[str, Any]:
         return measured(self._stats(), len(self._choices))
-
-    def _all(self) -> bytes:
-        """The best choices of each prompt, renumbered."""
-        portions = [choice.portion() for choice in self._choices]
-        best = [choice for choices in self._by_prompt for choice in likeliest(choices, self._body.n)]
-        told = [
-            {"index": i, **self._whole_choice(choice, portions[choice.index]), "finish_reason": choice.reason}
-            for i, choice in enumerate(best)
-        ]
-        return orjson.dumps(self._envelope(self._object, told, usage=self._usage(), **self._figures()))
-
-    def _news(self, choice: ReplyChoice) -> Iterator[bytes]:
-        """The last choice that ends brings the figures."""
-        portion = choice.portion()
-        if portion.pieces:
-            running = timings(choice.stats()) if self._body.timings_per_token else None
-            yield from self._writer.portion(choice.index, portion, running)
-            portion = Portion()
-        if choice.reason is not None:
-            last = all(one.reason is not None for one in self._choices)
-            yield self._writer.finish(choice, portion, self._figures() if last else {})
-
-    def _closing(self) -> Iterator[bytes]:
-        if self._body.with_usage:
-            yield self._writer.usage(self._usage())
-        yield DONE
-
-    _object: str
-    """What the whole answer is called."""
-
-    @cached_property
-    @abstractmethod
-    def _writer(self) -> ChunkWriter: ...
-
-    @abstractmethod
-    def _whole_choice(self, choice: ReplyChoice, portion: Portion) -> dict[str, Any]:
-        """The fields of a choice between index and finish_reason. portion: the whole reply."""
 
 
 def beside(portion: Portion) -> dict[str, Any]:

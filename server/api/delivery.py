@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
@@ -70,12 +70,7 @@ class _Stream(EventSourceResponse):
 def warm_up() -> None:
     """Call it on the event loop before the first request: the first stream loads modules, for tens of
     milliseconds."""
-    EventSourceResponse(_nothing())
-
-
-async def _nothing() -> AsyncIterator[bytes]:
-    return
-    yield b""
+    EventSourceResponse(iter(()))
 
 
 async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:

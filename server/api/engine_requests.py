@@ -11,7 +11,7 @@ from server.api.choices import ReplyChoice
 from server.api.content import joined
 from server.api.form_of_reply import form_of, read_as, reply_constraint, setting_of
 from server.api.generation_fields import GenerationFields, Speculative
-from server.api.history import History, Said
+from server.api.history import History
 from server.api.sampling_fields import sampling_params
 from server.api.served import Served
 from server.api.structured import constraint
@@ -42,11 +42,22 @@ class Prompted:
         """To be called once all replies have ended: the next prompt may continue one of them."""
         for choice, request in zip(choices, self.requests, strict=True):
             if self.whole and not choice.stats().truncated:
-                reply, tokens = choice.said
-                said = Said(
-                    self.text, self.messages, request.prompt, reply, tokens, request.salt, self.setting
-                )
-                history.ended(said, settle=bool(self.messages) and len(choices) == 1)
+                history.ended(self, request, choice.said, settle=bool(self.messages) and len(choices) == 1)
+
+
+def submit(served: Served, body: GenerationFields, prompts: Sequence[Prompted]) -> list[ReplyChoice]:
+    """Submits the requests of all prompts, or none. Raises what the generator raises."""
+    choices: list[ReplyChoice] = []
+    try:
+        for prompt in prompts:
+            for request in prompt.requests:
+                generation = served.generator.submit(request)
+                choices.append(ReplyChoice(len(choices), generation, served.vocabulary, body, prompt.form))
+    except BaseException:
+        for choice in choices:
+            choice.generation.cancel()
+        raise
+    return choices
 
 
 def rendered(served: Served, body: ChatRequest) -> tuple[list[dict[str, Any]], Setting, str]:
@@ -111,14 +122,8 @@ def _speculation(body: GenerationFields, vocabulary: Vocabulary, room: Room) -> 
         prediction = tuple(vocabulary.tokenize(expected, special=False)[: room.n_ctx])
     if not isinstance(asked, Speculative):
         return Speculation(n_max=0 if asked is False else None, prediction=prediction)
-    return Speculation(
-        n_max=asked.n_max,
-        n_min=asked.n_min,
-        p_min=asked.p_min,
-        exactness=asked.exactness,
-        drafters=None if asked.drafters is None else frozenset(asked.drafters),
-        prediction=prediction,
-    )
+    drafters = None if asked.drafters is None else frozenset(asked.drafters)
+    return Speculation(**asked.model_dump(exclude={"drafters"}), drafters=drafters, prediction=prediction)
 
 
 def _n_keep(body: GenerationFields, n_prompt: int, vocabulary: Vocabulary) -> int:

@@ -63,11 +63,25 @@ Choices: TypeAlias = Annotated[int, Field(ge=1, le=MAX_CHOICES)]
 TopLogprobs: TypeAlias = Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)]
 
 
-class GenerationFields(SamplingFields, StructuredFields):
-    """Names and meanings are OpenAI's, else llama-server's; speculative is duo's."""
+class SharedFields(SamplingFields):
+    """Those that have one name and meaning in every form: OpenAI's, else llama-server's; speculative is
+    duo's."""
 
     model: str | None = None
     stream: bool = False
+    prediction: PredictedContent | None = None
+    speculative: bool | Speculative | None = None
+    n_keep: LastTokens = 0
+    cache_salt: Annotated[str, Field(max_length=MAX_SALT)] | None = None
+
+    @property
+    def salt(self) -> str:
+        return self.cache_salt or ""
+
+
+class GenerationFields(SharedFields, StructuredFields):
+    """Those of completions, with OpenAI's names, else llama-server's."""
+
     stream_options: StreamOptions | None = None
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     stop: Stop | None = None
@@ -77,18 +91,10 @@ class GenerationFields(SamplingFields, StructuredFields):
     return_tokens: bool = False
     return_sources: bool = False
     timings_per_token: bool = False
-    prediction: PredictedContent | None = None
-    speculative: bool | Speculative | None = None
     context_shift: bool = False
-    n_keep: LastTokens = 0
     n_beams: Annotated[int, Field(ge=0, le=MAX_BEAMS)] = 1
-    cache_salt: Annotated[str, Field(max_length=MAX_SALT)] | None = None
 
     unsupported: ClassVar[Neutral] = UNSUPPORTED
-
-    @property
-    def salt(self) -> str:
-        return self.cache_salt or ""
 
     @property
     def stops(self) -> tuple[str, ...]:

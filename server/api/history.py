@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextvars import Context
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 from server.cache.prefix import common_prefix
 from server.engine.request import GenerationRequest
 from server.errors import DuoError
+from server.llama.backend import Vocabulary
 from server.text.message import Message
-from server.text.template import BARE, Setting, begun_by
+from server.text.template import begun_by
 from server.text.transcript import Transcript
 
 if TYPE_CHECKING:
+    from server.api.engine_requests import Prompted
     from server.api.served import Served
 
 logger = logging.getLogger("duo.api")
@@ -28,23 +30,11 @@ logger = logging.getLogger("duo.api")
 WORTH_SETTLING = 16  # tokens that the next turn would have to evaluate
 
 
-@dataclass(frozen=True, slots=True)
-class Said:
-    """One turn: the prompt as text, messages and tokens; the reply as a message and as tokens with the stop
-    token. salt: which requests may reuse it; setting: what the prompt was rendered with."""
-
-    text: str
-    messages: Sequence[Mapping[str, Any]]
-    prompt: Sequence[int]
-    reply: Message
-    tokens: Sequence[int]
-    salt: str
-    setting: Setting = BARE
-
-    @property
-    def as_message(self) -> dict[str, Any]:
-        """The reply as the client will send it back."""
-        return {"role": "assistant", "content": self.reply.content, **self.reply.extras}
+def after_bos(vocabulary: Vocabulary, tokens: list[int]) -> list[int]:
+    """The tokens of a prompt, which begins with BOS if the model wants that."""
+    if vocabulary.add_bos and vocabulary.bos is not None and tokens[:1] != [vocabulary.bos]:
+        return [vocabulary.bos, *tokens]
+    return tokens
 
 
 class History:
@@ -52,23 +42,16 @@ class History:
     loop."""
 
     def __init__(self, served: Served) -> None:
-        self._vocabulary = served.vocabulary
-        self._template = served.template
-        self._generator = served.generator
-        self._room = served.room
-        self._work = served.prompt_work
+        self._served = served
         self._transcript = Transcript(served.vocabulary)
         self._tasks: set[asyncio.Task[None]] = set()
 
     def tokens_of(self, text: str, salt: str, param: str = "messages") -> list[int]:
         """The tokens of a prompt, with those of earlier replies as they were generated. Raises
         ContextOverflowError about this param, if possible before tokenising."""
-        self._room.check_bytes(len(text.encode()), param)
-        tokens = self._transcript.tokens_for(text, salt)
-        vocabulary = self._vocabulary
-        if vocabulary.add_bos and vocabulary.bos is not None and tokens[:1] != [vocabulary.bos]:
-            tokens.insert(0, vocabulary.bos)
-        self._room.check_tokens(len(tokens), param)
+        self._served.room.check_bytes(len(text.encode()), param)
+        tokens = after_bos(self._served.vocabulary, self._transcript.tokens_for(text, salt))
+        self._served.room.check_tokens(len(tokens), param)
         return tokens
 
     def recall(self, conversations: Iterable[Sequence[int]], salt: str = "") -> None:
@@ -76,10 +59,19 @@ class History:
         for tokens in conversations:
             self._transcript.recall(tokens, salt)
 
-    def ended(self, said: Said, *, settle: bool) -> None:
-        """Remember a reply. settle: also evaluate the beginning of the next turn."""
+    def ended(
+        self,
+        asked: Prompted,
+        request: GenerationRequest,
+        said: tuple[Message, Sequence[int]],
+        *,
+        settle: bool,
+    ) -> None:
+        """Remember what was said to a request of this prompt: a message, and its tokens with the stop token.
+        settle: also evaluate the beginning of the next turn."""
+        remember = partial(self._remember, asked, request, said, settle)
         # in a context of its own: it is none of the costs of the request that has ended
-        task = asyncio.create_task(self._keep(said, settle), context=Context())
+        task = asyncio.create_task(self._keep(remember, request.salt), context=Context())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -95,29 +87,32 @@ class History:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _keep(self, said: Said, settle: bool) -> None:
+    async def _keep(self, remember: Callable[[], list[int]], salt: str) -> None:
         try:
-            tokens = await self._work.run(self._remember, said, settle)
+            tokens = await self._served.prompt_work.run(remember)
             if tokens:
-                request = GenerationRequest(tokens, salt=said.salt, precompute=True, patient=True)
-                async for _ in self._generator.submit(request):
+                request = GenerationRequest(tokens, salt=salt, precompute=True, patient=True)
+                async for _ in self._served.generator.submit(request):
                     pass
         except DuoError:
             pass  # too busy, or too long: the next turn evaluates it itself
         except Exception:
             logger.exception("a reply is not remembered")
 
-    def _remember(self, said: Said, settle: bool) -> list[int]:
+    def _remember(
+        self, asked: Prompted, request: GenerationRequest, said: tuple[Message, Sequence[int]], settle: bool
+    ) -> list[int]:
         """Returns the tokens that are worth evaluating in advance."""
-        self._transcript.remember(said.text, said.prompt, said.tokens, said.salt)
+        message, generated = said
+        self._transcript.remember(asked.text, request.prompt, generated, request.salt)
         if not settle:
             return []
-        messages, reply = said.messages, said.as_message
+        messages, reply = asked.messages, message.as_json
         if (begun := begun_by(messages)) is not None:  # the reply went on with that message
             messages, reply = messages[:-1], {**reply, "content": begun + reply["content"]}
-        text = self._template.settled(messages, reply, said.setting)
+        text = self._served.template.settled(messages, reply, asked.setting)
         if text is None:
             return []
-        tokens = self.tokens_of(text, said.salt)
-        n_known = common_prefix([*said.prompt, *said.tokens], tokens)
+        tokens = self.tokens_of(text, request.salt)
+        n_known = common_prefix([*request.prompt, *generated], tokens)
         return tokens if len(tokens) - n_known >= WORTH_SETTLING else []

@@ -15,7 +15,7 @@ from server.api.body import Body
 from server.api.delivery import unless_gone
 from server.api.generation_fields import MAX_SALT
 from server.api.served import Served
-from server.errors import InvalidRequestError, NotFoundError
+from server.errors import FieldError, InvalidRequestError, NotFoundError, UnsupportedFieldError
 
 B = TypeVar("B", bound=Body)
 T = TypeVar("T")
@@ -88,12 +88,9 @@ def validated(form: type[B], data: dict[str, Any]) -> B:
         raise problem.invalid(error, data) from error
     for name, neutral in form.unsupported.items():
         if data.get(name) is not None and data[name] not in neutral:
-            raise InvalidRequestError(
-                f"{name}: not supported by this server", param=name, code="unsupported_parameter"
-            )
+            raise UnsupportedFieldError(name)
     if (found := body.contradiction()) is not None:
-        param, why = found
-        raise InvalidRequestError(f"{param}: {why}", param=param)
+        raise FieldError(*found)
     return body
 
 

@@ -40,12 +40,12 @@ def _prompt(served: Served, body: ChatRequest) -> list[int]:
 
 
 async def _outcome(generation: Generation, n_prompt: int) -> dict[str, Any]:
-    *before, ending = [event async for event in generation]
-    if isinstance(ending, Failed):
-        raise ending.error
+    *before, last = [event async for events in generation for event in events]
+    if isinstance(last, Failed):
+        raise last.error
     return {
         "object": "precompute",
-        "completed": isinstance(ending, Finished) and ending.reason == "stop",
+        "completed": isinstance(last, Finished) and last.reason == "stop",
         "prompt_tokens": n_prompt,
         "cached_tokens": sum(event.n_cached for event in before if isinstance(event, Started)),
     }

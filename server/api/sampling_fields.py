@@ -6,13 +6,14 @@ import math
 import secrets
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from reprlib import repr as brief
 from typing import Annotated, Any, cast
 
 from pydantic import Field, field_validator
 
 from server.api.body import Body, Count, Finite, LastTokens, NotNegative, Share, at_most
-from server.errors import InvalidRequestError
+from server.errors import FieldError
 from server.llama.backend import Vocabulary
 from server.sampling.params import ORDER, SamplingParams
 from server.text.breakers import breaker_tokens
@@ -47,6 +48,8 @@ _OTHER_NAMES = {
     "top-n-sigma": "top_n_sigma",
     "temp": "temperature",
 }
+
+_wrong = partial(FieldError, "logit_bias")
 
 
 class SamplingFields(Body):
@@ -178,7 +181,10 @@ def _clipped(bias: float) -> float:
 def _pair(item: Any) -> tuple[Any, Any]:
     pair = cast(list[Any], item) if isinstance(item, list) else []
     if len(pair) != 2:
-        raise _wrong(f"{brief(cast(object, item))} is not a pair of a token id or text and a number or false")
+        raise FieldError(
+            "logit_bias",
+            f"{brief(cast(object, item))} is not a pair of a token id or text and a number or false",
+        )
     return pair[0], pair[1]
 
 
@@ -196,12 +202,10 @@ def _tokens(what: Any, vocabulary: Vocabulary) -> list[int]:
     if isinstance(what, bool) or not isinstance(what, str | int):
         raise _wrong(f"{brief(what)} is neither a token id nor a text")
     if isinstance(what, str) and len(what) > MOST_DIGITS:  # Python reads no number of thousands of digits
-        raise _wrong(f"there is no token {brief(what)}: the vocabulary has {vocabulary.size}")
+        raise FieldError(
+            "logit_bias", f"there is no token {brief(what)}: the vocabulary has {vocabulary.size}"
+        )
     token = int(what)
     if not 0 <= token < vocabulary.size:
         raise _wrong(f"there is no token {token}: the vocabulary has {vocabulary.size}")
     return [token]
-
-
-def _wrong(message: str) -> InvalidRequestError:
-    return InvalidRequestError(f"logit_bias: {message}", param="logit_bias")

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from server.api.body import Body
 from server.api.served import Served
-from server.errors import InvalidRequestError
+from server.errors import UnsupportedFieldError
 from server.grammar.compiler import Start
 
 MAX_NAME = 64
@@ -63,9 +63,7 @@ def constraint(served: Served, body: StructuredFields) -> Start | None:
     if not (found := forms(body)):
         return None
     if served.grammars is None:
-        raise InvalidRequestError(
-            f"{found[0]}: not supported by this server", param=found[0], code="unsupported_parameter"
-        )
+        raise UnsupportedFieldError(found[0])
     if body.grammar:
         return served.grammars.gbnf(body.grammar)
     schema, place = schema_of(body)

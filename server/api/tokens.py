@@ -16,7 +16,7 @@ from server.api.delivery import Json
 from server.api.engine_requests import rendered
 from server.api.incoming import aside, read
 from server.api.served import Served
-from server.errors import InvalidRequestError
+from server.errors import FieldError
 from server.llama.backend import Vocabulary
 
 
@@ -91,4 +91,4 @@ def spelled(vocabulary: Vocabulary, tokens: Iterable[int | None]) -> str:
 
 def _check(vocabulary: Vocabulary, token: int, param: str) -> None:
     if token >= vocabulary.size:
-        raise InvalidRequestError(f"{param}: there is no token {token} (of {vocabulary.size})", param=param)
+        raise FieldError(param, f"there is no token {token} (of {vocabulary.size})")

@@ -116,16 +116,15 @@ def _chosen(choice: ToolChoice | None) -> tuple[frozenset[str] | None, bool]:
 
 def incoherent(body: ToolFields) -> tuple[str, str] | None:
     """The first of these fields that contradicts another, and why."""
-    names: set[str] = set()
-    for i, tool in enumerate(body.tools or ()):
-        if (name := tool.function.name) in names:
+    names = [tool.function.name for tool in body.tools or ()]
+    for i, name in enumerate(names):
+        if name in names[:i]:
             return f"tools.{i}.function.name", f"{name} is the name of another tool already"
-        names.add(name)
     wanted, required = _chosen(body.tool_choice)
     for i, tool in enumerate(body.tools or ()):
         if tool.function.schema_of_arguments.get("type", "object") != "object":
             return f"tools.{i}.function.parameters.type", "arguments are an object"
-    unknown = sorted((wanted or frozenset()) - names)
+    unknown = sorted((wanted or frozenset()).difference(names))
     if unknown:
         return "tool_choice", f"there is no tool with the name {unknown[0]}"
     if required and not names:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Protocol
 
 from server.engine.events import Event
@@ -12,13 +12,8 @@ from server.engine.request import GenerationRequest
 class Generation(Protocol):
     """One submitted request. Iterate it once, on the event loop that submitted it."""
 
-    def __aiter__(self) -> AsyncIterator[Event]:
-        """Events in order; ends after Finished or Failed."""
-        ...
-
-    @property
-    def more(self) -> bool:
-        """Whether the next event is here already."""
+    def __aiter__(self) -> AsyncIterator[Sequence[Event]]:
+        """Events in order, each time all that are here, at least one; ends after Finished or Failed."""
         ...
 
     def cancel(self, keep: int | None = None) -> None:

@@ -69,6 +69,11 @@ class Message:
     calls: tuple[ToolCall, ...] = ()
 
     @property
+    def as_json(self) -> dict[str, Any]:
+        """In OpenAI's shape, as a client will send it back."""
+        return {"role": "assistant", "content": self.content, **self.extras}
+
+    @property
     def extras(self) -> dict[str, Any]:
         """What a message in OpenAI's shape has besides its content."""
         reasoning = {"reasoning_content": self.reasoning} if self.reasoning else {}

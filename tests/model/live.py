@@ -214,10 +214,11 @@ class LiveLead:
         outcomes = [Outcome() for _ in requests]
 
         async def follow(request: GenerationRequest, outcome: Outcome) -> None:
-            async for event in self.thread.submit(request):
-                outcome.events.append(event)
-                if during:
-                    during(sum(len(one.tokens) for one in outcomes))
+            async for events in self.thread.submit(request):
+                for event in events:
+                    outcome.events.append(event)
+                    if during:
+                        during(sum(len(one.tokens) for one in outcomes))
 
         await asyncio.gather(*map(follow, requests, outcomes))
         return outcomes

@@ -56,14 +56,14 @@ class Watch:
 
     async def _follow(self) -> None:
         at = time.monotonic()
-        async for event in self._generation:
-            now = time.monotonic()
-            self.gaps.append(now - at)
-            at = now
-            if isinstance(event, Committed):
-                self.n_tokens += len(event.tokens)
-                for source in event.sources:
-                    if source:
+        async for events in self._generation:
+            for event in events:
+                now = time.monotonic()
+                self.gaps.append(now - at)
+                at = now
+                if isinstance(event, Committed):
+                    self.n_tokens += len(event.tokens)
+                    for source in filter(None, event.sources):
                         self.helped.setdefault(source, now)
 
     async def until_helped(self, n: int) -> None:

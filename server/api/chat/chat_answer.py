@@ -1,40 +1,42 @@
-"""One answer to a chat completion request: all its choices, whole or in chunks."""
+"""The answer to a chat completion request: all its choices, whole or in chunks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 from typing import Any
 
-from server.api.chat.chat_chunks import ChatChunks, message_json
-from server.api.chat.chat_request import ChatRequest
 from server.api.choices import Portion, ReplyChoice
-from server.api.completing import CompletionAnswer, beside
-from server.api.engine_requests import Prompted
-from server.api.served import Served
-from server.text.message import folded
+from server.api.completing import CompletionAnswer
+from server.text.message import Arguments, CallBegun, Content, Piece, Reasoning, folded
 
 
 class ChatAnswer(CompletionAnswer):
-    _object = "chat.completion"
+    _prefix = "chatcmpl"
+    _objects = ("chat.completion", "chat.completion.chunk")
 
-    def __init__(
-        self, served: Served, body: ChatRequest, asked: Prompted, choices: Sequence[ReplyChoice]
-    ) -> None:
-        super().__init__("chatcmpl", served, body, choices)
-        self._asked = asked
+    def _whole_reply(self, choice: ReplyChoice, pieces: Sequence[Piece]) -> dict[str, Any]:
+        """content is null in a reply of tool calls only."""
+        reply = folded(pieces)
+        content = None if reply.calls and not reply.content else reply.content
+        return {"message": {"role": "assistant", "content": content, "refusal": None, **reply.extras}}
 
-    @cached_property
-    def _writer(self) -> ChatChunks:
-        return ChatChunks(self._envelope, len(self._choices), usage=self._body.with_usage)
-
-    def _whole_choice(self, choice: ReplyChoice, portion: Portion) -> dict[str, Any]:
-        message = message_json(folded(portion.pieces))
-        return {"message": message, "logprobs": portion.logprobs, **beside(portion)}
+    def _delta(self, pieces: Sequence[Piece]) -> dict[str, Any]:
+        return {"delta": _delta(pieces[0]) if pieces else {}}
 
     def _opening(self) -> Iterator[bytes]:
+        role = {"delta": {"role": "assistant", "content": None}}
         for choice in self._choices:
-            yield self._writer.role(choice.index)
+            yield self._chunk([self._choice(choice.index, role, Portion())], **self._no_usage)
 
-    def _remember(self) -> None:
-        self._asked.remember(self._history, self._choices)
+
+def _delta(piece: Piece) -> dict[str, Any]:
+    match piece:
+        case Content(text):
+            return {"content": text}
+        case Reasoning(text):
+            return {"reasoning_content": text}
+        case CallBegun(index, id, name):
+            function = {"name": name, "arguments": ""}
+            return {"tool_calls": [{"index": index, "id": id, "type": "function", "function": function}]}
+        case Arguments(index, text):
+            return {"tool_calls": [{"index": index, "function": {"arguments": text}}]}

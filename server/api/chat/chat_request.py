@@ -70,12 +70,9 @@ class ChatRequest(GenerationFields, ToolFields):
     @property
     def template_variables(self) -> dict[str, Any]:
         """Effort "none" switches thinking off in templates that know enable_thinking."""
-        effort: dict[str, Any] = {}
-        if self.reasoning_effort is not None:
-            effort["reasoning_effort"] = self.reasoning_effort
-        if self.reasoning_effort == "none":
-            effort["enable_thinking"] = False
-        return {**effort, **(self.chat_template_kwargs or {})}
+        effort = {"reasoning_effort": self.reasoning_effort} if self.reasoning_effort else {}
+        thinking = {"enable_thinking": False} if self.reasoning_effort == "none" else {}
+        return {**effort, **thinking, **(self.chat_template_kwargs or {})}
 
     @property
     def n_logprobs(self) -> int | None:

@@ -9,7 +9,6 @@ from starlette.responses import Response
 
 from server.api.chat.chat_answer import ChatAnswer
 from server.api.chat.chat_request import ChatRequest
-from server.api.choices import submit
 from server.api.delivery import deliver
 from server.api.engine_requests import generation_requests
 from server.api.incoming import aside, check_model, from_body, parsed, salted, validated
@@ -21,8 +20,7 @@ async def create(request: Request) -> Response:
     served: Served = request.state.served
     body = await parse(request, served)
     asked = await aside(request, generation_requests, served, body)
-    answer = ChatAnswer(served, body, asked, submit(served, body, asked.requests, asked.form))
-    return await deliver(request, answer, stream=body.stream)
+    return await deliver(request, ChatAnswer(served, body, [asked]), stream=body.stream)
 
 
 async def parse(request: Request, served: Served) -> ChatRequest:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from server.api.completions.completion_request import CompletionRequest, Pieces
 from server.api.engine_requests import Prompted, requests_for
+from server.api.history import after_bos
 from server.api.served import Served
-from server.errors import InvalidRequestError
+from server.errors import FieldError, UnsupportedFieldError
 from server.llama.backend import Vocabulary
 
 
@@ -17,7 +18,7 @@ def prompted(served: Served, body: CompletionRequest) -> list[Prompted]:
         served.room.check_bytes(sum(len(text.encode()) for text in texts), "prompt")
         tokens = _tokens(served, body, pieces)
         if not tokens:
-            raise InvalidRequestError("prompt: is empty, and this model has no beginning", param="prompt")
+            raise FieldError("prompt", "is empty, and this model has no beginning")
         served.room.check_tokens(len(tokens), "prompt")
         whole = not body.suffix and isinstance(pieces[0], str) and len(pieces) == 1
         text = _text(pieces, served.vocabulary)
@@ -36,21 +37,17 @@ def _tokens(served: Served, body: CompletionRequest, pieces: Pieces) -> list[int
     if len(pieces) == 1 and isinstance(pieces[0], str):
         return served.history.tokens_of(pieces[0], body.salt, "prompt")
     tokens = _joined(vocabulary, pieces, special=True)
-    return _after_bos(vocabulary, tokens) if isinstance(pieces[0], str) else tokens
+    return after_bos(vocabulary, tokens) if isinstance(pieces[0], str) else tokens
 
 
 def _around(vocabulary: Vocabulary, pieces: Pieces, suffix: str) -> list[int]:
     """Fill in the middle: prefix, suffix, middle, in llama-server's order."""
     if vocabulary.fim is None:
-        raise InvalidRequestError(
-            "suffix: this model was not trained to fill in the middle of a text",
-            param="suffix",
-            code="unsupported_parameter",
-        )
+        raise UnsupportedFieldError("suffix", "this model was not trained to fill in the middle of a text")
     before = _joined(vocabulary, pieces, special=False)
     after = vocabulary.tokenize(suffix, special=False)
     fim = vocabulary.fim
-    return _after_bos(vocabulary, [fim.prefix, *before, fim.suffix, *after, fim.middle])
+    return after_bos(vocabulary, [fim.prefix, *before, fim.suffix, *after, fim.middle])
 
 
 def _joined(vocabulary: Vocabulary, pieces: Pieces, *, special: bool) -> list[int]:
@@ -61,15 +58,8 @@ def _joined(vocabulary: Vocabulary, pieces: Pieces, *, special: bool) -> list[in
         elif 0 <= piece < vocabulary.size:
             tokens.append(piece)
         else:
-            raise InvalidRequestError(
-                f"prompt: there is no token {piece}: the vocabulary has {vocabulary.size}", param="prompt"
-            )
+            raise FieldError("prompt", f"there is no token {piece}: the vocabulary has {vocabulary.size}")
     return tokens
-
-
-def _after_bos(vocabulary: Vocabulary, tokens: list[int]) -> list[int]:
-    wanted = vocabulary.add_bos and vocabulary.bos is not None and tokens[:1] != [vocabulary.bos]
-    return [vocabulary.bos, *tokens] if wanted and vocabulary.bos is not None else tokens
 
 
 def _text(pieces: Pieces, vocabulary: Vocabulary) -> str:

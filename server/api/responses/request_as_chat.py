@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
+from server.api.generation_fields import SharedFields
 from server.api.responses.response_request import (
     AllowedFunctions,
     CallItem,
@@ -20,20 +21,10 @@ from server.api.responses.response_request import (
     Texts,
     ThoughtParts,
 )
-from server.api.sampling_fields import SamplingFields
-from server.errors import InvalidRequestError
+from server.errors import FieldError, InvalidRequestError
 from server.text.message import ToolCall
 
-_AS_THEY_ARE = (
-    *SamplingFields.model_fields,
-    "model",
-    "stream",
-    "parallel_tool_calls",
-    "n_keep",
-    "prediction",
-    "speculative",
-    "cache_salt",
-)
+_AS_THEY_ARE = {*SharedFields.model_fields, "parallel_tool_calls"}
 
 _NAMES = (
     (re.compile(r"^messages\b.*"), "input"),
@@ -75,7 +66,7 @@ def messages_of(given: str | Sequence[Item]) -> list[Json]:
 
 def chat_of(body: ResponseRequest, messages: Sequence[Json]) -> dict[str, Any]:
     """The body of the chat completion with these messages, to be validated."""
-    data = body.model_dump(include=set(_AS_THEY_ARE), exclude_unset=True, by_alias=True)
+    data = body.model_dump(include=_AS_THEY_ARE, exclude_unset=True, by_alias=True)
     system: list[Json] = [{"role": "system", "content": body.instructions}] if body.instructions else []
     data |= {
         "messages": [*system, *messages],
@@ -133,13 +124,10 @@ def _tool_choice(choice: str | NamedFunction | AllowedFunctions) -> Any:
 
 
 def _response_format(asked: TextFormat) -> dict[str, Any] | None:
-    match asked.type:
-        case "text":
-            return None
-        case "json_object":
-            return {"type": "json_object"}
-        case "json_schema":
-            if asked.definition is None:
-                raise InvalidRequestError("text.format.schema: required", param="text.format.schema")
-            schema = {"name": asked.name, "schema": asked.definition, "strict": asked.strict}
-            return {"type": "json_schema", "json_schema": {k: v for k, v in schema.items() if v is not None}}
+    if asked.type != "json_schema":
+        return None if asked.type == "text" else {"type": asked.type}
+    if asked.definition is None:
+        raise FieldError("text.format.schema", "required")
+    named = {"name": asked.name, "strict": asked.strict}
+    schema = {name: value for name, value in named.items() if value is not None}
+    return {"type": "json_schema", "json_schema": {**schema, "schema": asked.definition}}

@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import orjson
 
-from server.api.answer import Answer
+from server.api.answer import Answer, sse
+from server.api.chat.chat_request import ChatRequest
 from server.api.choices import ReplyChoice
 from server.api.engine_requests import Prompted
 from server.api.responses.response_events import Event, Output, new_id
@@ -23,24 +23,24 @@ from server.errors import DuoError
 Status = Literal["in_progress", "completed", "incomplete", "failed"]
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """body; messages: the conversation as chat messages, without instructions; asked: the prompt made of
-    both."""
-
-    body: ResponseRequest
-    messages: Sequence[dict[str, Any]]
-    asked: Prompted
-
-
 class ResponseAnswer(Answer):
     """One reply as one response."""
 
-    def __init__(self, served: Served, turn: Turn, choices: Sequence[ReplyChoice]) -> None:
-        super().__init__(new_id("resp"), choices)
-        self._served = served
-        self._turn = turn
-        self._choice = choices[0]
+    def __init__(
+        self,
+        served: Served,
+        chat: ChatRequest,
+        asked: Prompted,
+        body: ResponseRequest,
+        messages: Sequence[dict[str, Any]],
+    ) -> None:
+        """asked: the prompt of the chat completion that the body is turned into; messages: the conversation
+        as chat messages, without instructions."""
+        super().__init__(new_id("resp"), served, chat, [asked])
+        self._sampling = asked.requests[0].sampling
+        self._body = body
+        self._messages = messages
+        self._choice = self._choices[0]
         self._created = int(time.time())
         self._output = Output()
         self._numbers = itertools.count()
@@ -65,9 +65,6 @@ class ResponseAnswer(Answer):
         failed = {"code": "server_error", "message": error.message}
         return self._told({"type": "response.failed", "response": self._response("failed", failed)})
 
-    def _remember(self) -> None:
-        self._turn.asked.remember(self._served.history, self._choices)
-
     def _rest(self, choice: ReplyChoice) -> Iterable[Event]:
         """Events of what is not told yet."""
         portion = choice.portion()
@@ -81,18 +78,15 @@ class ResponseAnswer(Answer):
         return "incomplete" if self._choice.reason == "length" else "completed"
 
     def _told(self, event: Event) -> bytes:
-        payload = orjson.dumps({**event, "sequence_number": next(self._numbers)})
-        return b"event: " + event["type"].encode() + b"\ndata: " + payload + b"\n\n"
+        numbered = {**event, "sequence_number": next(self._numbers)}
+        return b"event: " + event["type"].encode() + b"\n" + sse(numbered)
 
     def _stored(self) -> dict[str, Any]:
         """The finished response; kept for later requests if the body says so."""
         response = self._response(self._ending)
-        body = self._turn.body
-        if body.store:
-            said = self._choice.message
-            reply = {"role": "assistant", "content": said.content, **said.extras}
-            messages = [*self._turn.messages, reply]
-            self._served.responses.put(body.cache_salt or "", StoredResponse(response, messages))
+        if self._body.store:
+            messages = [*self._messages, self._choice.message.as_json]
+            self._served.responses.put(self._body.salt, StoredResponse(response, messages))
         return response
 
     def _response(self, status: Status, error: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -106,7 +100,7 @@ class ResponseAnswer(Answer):
             "background": False,
             "error": error,
             "incomplete_details": incomplete,
-            **_asked(self._served, self._turn),
+            **self._repeated(),
             "output": self._output.items if status != "in_progress" else [],
             "usage": self._usage() if ended else None,
         }
@@ -123,30 +117,28 @@ class ResponseAnswer(Answer):
             "total_tokens": stats.n_prompt + stats.n_predicted,
         }
 
-
-def _asked(served: Served, turn: Turn) -> dict[str, Any]:
-    """The fields of the request that a response repeats."""
-    body = turn.body
-    sampling = turn.asked.requests[0].sampling
-    choice = body.tool_choice
-    form = body.text.format.model_dump(by_alias=True, exclude_none=True)
-    return {
-        "model": served.model.id,
-        "instructions": body.instructions,
-        "previous_response_id": body.previous_response_id,
-        "max_output_tokens": body.max_output_tokens,
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "top_logprobs": body.top_logprobs or 0,
-        "tools": [
-            {"description": None, "parameters": None, "strict": None, **tool.model_dump()}
-            for tool in body.tools
-        ],
-        "tool_choice": choice if isinstance(choice, str) else choice.model_dump(),
-        "parallel_tool_calls": body.parallel_tool_calls,
-        "text": {"format": form},
-        "reasoning": {"effort": body.reasoning.effort if body.reasoning else None, "summary": None},
-        "truncation": body.truncation,
-        "store": body.store,
-        "metadata": body.metadata,
-    }
+    def _repeated(self) -> dict[str, Any]:
+        """The fields of the request that a response repeats."""
+        body, sampling = self._body, self._sampling
+        choice = body.tool_choice
+        form = body.text.format.model_dump(by_alias=True, exclude_none=True)
+        return {
+            "model": self._served.model.id,
+            "instructions": body.instructions,
+            "previous_response_id": body.previous_response_id,
+            "max_output_tokens": body.max_output_tokens,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "top_logprobs": body.top_logprobs or 0,
+            "tools": [
+                {"description": None, "parameters": None, "strict": None, **tool.model_dump()}
+                for tool in body.tools
+            ],
+            "tool_choice": choice if isinstance(choice, str) else choice.model_dump(),
+            "parallel_tool_calls": body.parallel_tool_calls,
+            "text": {"format": form},
+            "reasoning": {"effort": body.reasoning.effort if body.reasoning else None, "summary": None},
+            "truncation": body.truncation,
+            "store": body.store,
+            "metadata": body.metadata,
+        }

@@ -6,9 +6,8 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias, cast
 
 from pydantic import Discriminator, Field, Tag
 
-from server.api.body import Body, EchoedSchema, LastTokens, Neutral, at_most
-from server.api.generation_fields import MAX_SALT, PredictedContent, Speculative, TopLogprobs
-from server.api.sampling_fields import SamplingFields
+from server.api.body import Body, EchoedSchema, Neutral, at_most
+from server.api.generation_fields import SharedFields, TopLogprobs
 from server.api.tools import MAX_TOOLS
 
 MAX_METADATA = 16
@@ -114,16 +113,13 @@ class ReasoningOptions(Body):
     effort: str | None = None
 
 
-class ResponseRequest(SamplingFields):
-    """POST /v1/responses. The sampling fields, n_keep, speculative, prediction and cache_salt are those of
-    chat completions."""
+class ResponseRequest(SharedFields):
+    """POST /v1/responses."""
 
     input: str | Annotated[list[Item], Field(min_length=1, fail_fast=True)]
-    model: str | None = None
     instructions: str | None = None
     previous_response_id: str | None = None
     store: bool = True
-    stream: bool = False
     max_output_tokens: Annotated[int, Field(ge=1)] | None = None
     tools: Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS, fail_fast=True)] = Field(
         default_factory=list[FunctionTool]
@@ -138,10 +134,6 @@ class ResponseRequest(SamplingFields):
     metadata: Annotated[dict[str, str], Field(max_length=MAX_METADATA), at_most(MAX_METADATA)] = Field(
         default_factory=dict[str, str]
     )
-    n_keep: LastTokens = 0
-    prediction: PredictedContent | None = None
-    speculative: bool | Speculative | None = None
-    cache_salt: Annotated[str, Field(max_length=MAX_SALT)] | None = None
 
     unsupported: ClassVar[Neutral] = {
         "background": (False,),

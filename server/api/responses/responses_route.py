@@ -11,16 +11,15 @@ from starlette.responses import Response
 
 from server.api.access import salt_of
 from server.api.chat.chat_route import checked
-from server.api.choices import submit
 from server.api.delivery import Json, deliver
 from server.api.engine_requests import generation_requests
 from server.api.incoming import aside, read
 from server.api.responses.request_as_chat import chat_of, messages_of, renamed
-from server.api.responses.response_answer import ResponseAnswer, Turn
+from server.api.responses.response_answer import ResponseAnswer
 from server.api.responses.response_request import ResponseRequest
 from server.api.responses.store import StoredResponse
 from server.api.served import Served
-from server.errors import InvalidRequestError, NotFoundError
+from server.errors import FieldError, InvalidRequestError, NotFoundError
 
 
 async def create(request: Request) -> Response:
@@ -31,17 +30,16 @@ async def create(request: Request) -> Response:
     try:
         chat = checked(served, chat_of(body, messages))
         asked = await aside(request, generation_requests, served, chat)
-        choices = submit(served, chat, asked.requests, asked.form)
+        answer = ResponseAnswer(served, chat, asked, body, messages)
     except InvalidRequestError as error:
         raise renamed(error) from error
-    answer = ResponseAnswer(served, Turn(body, messages, asked), choices)
     return await deliver(request, answer, stream=body.stream)
 
 
 async def retrieve(request: Request) -> Response:
     """A stored response."""
     if request.query_params.get("stream", "false").lower() not in ("false", "0"):
-        raise InvalidRequestError("stream: a response that has ended is told whole", param="stream")
+        raise FieldError("stream", "a response that has ended is told whole")
     return Json(_stored(request).response)
 
 
@@ -57,7 +55,7 @@ def _before(served: Served, body: ResponseRequest) -> Sequence[dict[str, Any]]:
     """The messages of the previous response. Raises NotFoundError."""
     if body.previous_response_id is None:
         return ()
-    stored = served.responses.get(body.cache_salt or "", body.previous_response_id)
+    stored = served.responses.get(body.salt, body.previous_response_id)
     if stored is None:
         raise NotFoundError(
             f"Previous response with id '{body.previous_response_id}' not found.",

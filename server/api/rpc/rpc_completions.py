@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from server.api.choices import ReplyChoice, submit
+from server.api.choices import ReplyChoice, grown
 from server.api.completing import beside
-from server.api.engine_requests import Prompted
+from server.api.engine_requests import Prompted, submit
 from server.api.problem import defect
 from server.api.rpc.rpc_params import CompletionParams
 from server.api.served import Served
@@ -25,7 +25,7 @@ class RpcCompletion:
         self._served = served
         self._prompt = prompt
         self._stops = body.stops
-        [self._choice] = submit(served, body, prompt.requests)
+        [self._choice] = submit(served, body, [prompt])
         self._error: DuoError | None = None
         self._task = asyncio.create_task(self._follow())
 
@@ -51,8 +51,7 @@ class RpcCompletion:
 
     async def _follow(self) -> None:
         try:
-            async for event in self._choice.events:
-                self._choice.see(event)
+            await grown([self._choice])
             self._prompt.remember(self._served.history, [self._choice])
         except DuoError as error:
             self._error = error

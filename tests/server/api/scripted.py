@@ -40,16 +40,13 @@ class Script:
             raise self._refusal
         return self
 
-    async def __aiter__(self) -> AsyncIterator[Event]:
-        while True:
-            event = await self._events.get()
-            yield event
-            if isinstance(event, Finished | Failed):
-                return
-
-    @property
-    def more(self) -> bool:
-        return not self._events.empty()
+    async def __aiter__(self) -> AsyncIterator[list[Event]]:
+        events: list[Event] = []
+        while not events or not isinstance(events[-1], Finished | Failed):
+            events = [await self._events.get()]
+            while not self._events.empty():
+                events.append(self._events.get_nowait())
+            yield events
 
     def cancel(self, keep: int | None = None) -> None:
         self.cancels.append(keep)

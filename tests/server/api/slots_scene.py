@@ -109,8 +109,8 @@ class Server:
     async def begun(self, request: GenerationRequest) -> Generation:
         """A generation that has a slot."""
         generation = self.thread.submit(request)
-        async for event in generation:
-            if isinstance(event, Started):
+        async for events in generation:
+            if isinstance(events[0], Started):
                 return generation
         raise AssertionError("it never started")
 

@@ -171,7 +171,7 @@ async def test_what_is_evaluated_beforehand_takes_no_place_in_the_queue():
             with pytest.raises(BusyError) as raised:
                 thread.submit(GenerationRequest((1, 2), precompute=precompute))
             assert raised.value.status == 429
-        assert isinstance([event async for event in asked][-1], Finished)
+        assert isinstance([events async for events in asked][-1][-1], Finished)
     finally:
         await thread.stop()
 
@@ -192,12 +192,12 @@ async def test_a_request_that_cannot_be_begun_fails_by_itself(caplog: pytest.Log
     try:
         for constraint, status in ((broken, 500), (refused, 400)):
             asked = thread.submit(GenerationRequest((1, 2), constraint=constraint))
-            (event,) = [event async for event in asked]
+            [[event]] = [events async for events in asked]
             assert isinstance(event, Failed)
             assert event.error.status == status
         thread.command(lambda engine: 1 / 0)  # pyright: ignore[reportArgumentType]
         well = thread.submit(GenerationRequest((1, 2), max_tokens=3))
-        assert isinstance([event async for event in well][-1], Finished)
+        assert isinstance([events async for events in well][-1][-1], Finished)
         thread.engine.check()
     finally:
         await thread.stop()

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
-from server.api.call_grammar import (
-    Function,
-    answer_after_thoughts,
-    calls_in_text,
-    calls_or_answer,
-    no_calls,
-    required_calls,
-)
+from server.api.call_grammar import CallGrammar
 from server.grammar.compiler import Compiler
 from server.llama.fake import IM_END, FakeVocabulary
 from server.text.form import (
@@ -36,7 +30,7 @@ NUMBER = {
     "required": ["a"],
     "additionalProperties": False,
 }
-FUNCTIONS = [Function("f", NUMBER), Function("g", {"type": "object"})]
+FUNCTIONS = {"f": NUMBER, "g": {"type": "object"}}
 ARGUMENTS = '{"a": 1}'
 CALLS: dict[CallSyntax, tuple[str, str]] = {
     HERMES: (
@@ -77,7 +71,8 @@ class Scene:
         self.before, tags, thinking = THOUGHTS[thoughts]
         self.vocabulary = VOCABULARIES[vocabulary]
         self.form = Form(tags, thinking, syntax, frozenset({"f", "g"}))
-        self.single = Form(tags, thinking, syntax, frozenset({"f", "g"}), 1)
+        self.grammar = CallGrammar(self.vocabulary, self.form)
+        self.single = CallGrammar(self.vocabulary, replace(self.form, most_calls=1))
         self.one, self.two = CALLS[syntax]
 
     def lets(self, lark: str, text: str) -> bool:
@@ -93,7 +88,7 @@ class Scene:
 @every
 def test_a_call_is_required(syntax: CallSyntax, thoughts: str, vocabulary: str):
     scene = Scene(syntax, thoughts, vocabulary)
-    lark = required_calls(scene.vocabulary, scene.form, FUNCTIONS)
+    lark = scene.grammar.required(FUNCTIONS)
     assert scene.lets(lark, scene.one)
     assert scene.lets(lark, scene.two)
     assert not scene.lets(lark, "")
@@ -101,14 +96,14 @@ def test_a_call_is_required(syntax: CallSyntax, thoughts: str, vocabulary: str):
     assert not scene.lets(lark, scene.one + " Hello")
     assert not scene.lets(lark, scene.one.replace("1", "true"))
     assert not scene.lets(lark, scene.one.replace("f", "h"))
-    assert not scene.lets(required_calls(scene.vocabulary, scene.single, FUNCTIONS), scene.two)
-    assert scene.lets(required_calls(scene.vocabulary, scene.single, FUNCTIONS), scene.one)
+    assert not scene.lets(scene.single.required(FUNCTIONS), scene.two)
+    assert scene.lets(scene.single.required(FUNCTIONS), scene.one)
 
 
 @every
 def test_calls_in_text_are_made_to_fit(syntax: CallSyntax, thoughts: str, vocabulary: str):
     scene = Scene(syntax, thoughts, vocabulary)
-    lark = calls_in_text(scene.vocabulary, scene.form, FUNCTIONS)
+    lark = scene.grammar.calls_in_text(FUNCTIONS)
     if syntax.bare:
         assert lark is None
         return
@@ -117,7 +112,7 @@ def test_calls_in_text_are_made_to_fit(syntax: CallSyntax, thoughts: str, vocabu
         assert scene.lets(lark, text), text
     for text in (scene.one.replace("1", "true"), "Hello " + scene.one.replace('"a"', '"b"')):
         assert not scene.lets(lark, text), text
-    single = calls_in_text(scene.vocabulary, scene.single, FUNCTIONS)
+    single = scene.single.calls_in_text(FUNCTIONS)
     assert single
     assert scene.lets(single, "Hello" + scene.one)
     assert not scene.lets(single, scene.two)
@@ -127,7 +122,7 @@ def test_calls_in_text_are_made_to_fit(syntax: CallSyntax, thoughts: str, vocabu
 def test_calls_or_an_answer_in_a_form(syntax: CallSyntax, thoughts: str, vocabulary: str):
     scene = Scene(syntax, thoughts, vocabulary)
     answer = {"type": "object", "properties": {"b": {"type": "boolean"}}, "additionalProperties": False}
-    lark = calls_or_answer(scene.vocabulary, scene.form, FUNCTIONS, answer)
+    lark = scene.grammar.calls_or_answer(FUNCTIONS, answer)
     assert scene.lets(lark, scene.two)
     assert scene.lets(lark, '{"b": true}')
     assert not scene.lets(lark, '{"b": 1}')
@@ -139,7 +134,7 @@ def test_calls_or_an_answer_in_a_form(syntax: CallSyntax, thoughts: str, vocabul
 def test_an_answer_in_a_form_may_be_thought_about(thoughts: str, vocabulary: str):
     scene = Scene(HERMES, thoughts, vocabulary)
     form = Form(scene.form.tags, scene.form.thinking)
-    lark = answer_after_thoughts(scene.vocabulary, form, NUMBER)
+    lark = CallGrammar(scene.vocabulary, form).answer(NUMBER)
     assert scene.lets(lark, '{"a": 1}')
     assert not scene.lets(lark, '{"a": true}')
     assert not scene.lets(lark, "Hello")
@@ -159,7 +154,7 @@ def test_what_is_let_through_is_read(syntax: CallSyntax, thoughts: str, vocabula
 def test_what_must_follow_is_known_in_advance():
     vocabulary = MarkedVocabulary()
     form = Form(syntax=HERMES, names=frozenset({"f"}), most_calls=1)
-    state = Compiler(vocabulary).lark(required_calls(vocabulary, form, FUNCTIONS[:1]), "tools")()
+    state = Compiler(vocabulary).lark(CallGrammar(vocabulary, form).required({"f": NUMBER}), "tools")()
     text = b"".join(vocabulary.piece(token, special=True) for token in state.forced())
     assert text.startswith(b'<tool_call>\n{"name": "f", "arguments": {"a": ')
 
@@ -167,7 +162,7 @@ def test_what_must_follow_is_known_in_advance():
 @every
 def test_no_call_begins(syntax: CallSyntax, thoughts: str, vocabulary: str):
     scene = Scene(syntax, thoughts, vocabulary)
-    lark = no_calls(scene.vocabulary, scene.form)
+    lark = scene.grammar.no_calls()
     assert (lark is None) == syntax.bare
     if lark is not None:
         assert scene.lets(lark, "")

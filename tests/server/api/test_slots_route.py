@@ -56,7 +56,7 @@ async def test_a_slot_tells_what_runs_in_it_but_not_what_is_said(tmp_path: Path)
         prompt = tuple(b"a secret that nobody shall read")
         request = replace(generation_request(prompt, max_tokens=None), salt="its salt")
         generation = await server.begun(request)
-        await server.until(lambda: generation.more)
+        await anext(aiter(generation))  # its first tokens at least
         response = await server.http.get("/slots")
         (busy,) = [slot for slot in response.json() if slot["is_processing"]]
         assert busy["n_prompt_tokens"] == len(prompt)

@@ -50,7 +50,7 @@ async def told(overlaps: bool, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Ev
         thread.submit(request(max_tokens=N)),
         thread.submit(request(b"another", max_tokens=N)),
     ):
-        events += [event async for event in generation]
+        events += [event async for arrived in generation for event in arrived]
     monkeypatch.setattr(loop, "call_soon_threadsafe", call_soon)
     await thread.stop()
     return events, handed
@@ -75,7 +75,7 @@ async def test_a_reply_that_nobody_reads_ends_with_a_reason(monkeypatch: pytest.
     unread = thread.submit(replace(request(max_tokens=None), n_keep=4))
     while thread.n_live:
         await asyncio.sleep(0)
-    kept = [event async for event in unread]
+    [kept] = [events async for events in unread]
     assert len(kept) == 20 + 1
     assert isinstance(kept[-1], Failed)
     assert kept[-1].error.status == 408
