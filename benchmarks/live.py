@@ -31,12 +31,11 @@ COST_CONTEXT = 256  # tokens in the KV cache meanwhile
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """a, r, latency and h as in formulas.py, of each of the drafters."""
+    """a, r and latency as in formulas.py, of each of the drafters."""
 
     a: float
     r: float
     latency: float = 0.0
-    h: float = 0.0
     n_drafters: int = 1
 
 
@@ -70,8 +69,8 @@ class Target:
 
 
 def settings(args: argparse.Namespace) -> list[Setting]:
-    grid = itertools.product(args.drafters, args.latency, args.hit, args.accept, args.r)
-    return [Setting(a, r, latency, h, n) for n, latency, h, a, r in grid]
+    grid = itertools.product(args.drafters, args.latency, args.accept, args.r)
+    return [Setting(a, r, latency, n) for n, latency, a, r in grid]
 
 
 def measure(args: argparse.Namespace) -> list[str]:
@@ -128,7 +127,7 @@ def leads(args: argparse.Namespace, redis_url: str) -> tuple[Command, Command]:
 
 def drafters(model: Path, setting: Setting, tt_ms: float, redis_url: str, known: Path) -> list[Command]:
     flags = ("--kind", "replay", "--redis", redis_url, "--texts", str(known))
-    flags += ("--vocab-from", str(model), "--accept", f"{setting.a:g}", "--hit", f"{setting.h:g}")
+    flags += ("--vocab-from", str(model), "--accept", f"{setting.a:g}")
     flags += ("--td-ms", f"{tt_ms / setting.r:.4g}", "--latency-ms", f"{tt_ms * setting.latency:.4g}")
     own = [("--name", f"replay-{i}", "--seed", str(i)) for i in range(1, setting.n_drafters + 1)]
     return [Command(names[1], (sys.executable, "-m", "drafters", *flags, *names)) for names in own]
@@ -157,24 +156,24 @@ def row(setting: Setting, heats: Sequence[Heat], target: Target, draft_max: int,
 
 def expected(setting: Setting, v: Curve, draft_max: int) -> float:
     """With the best k_max up to draft_max; 1 where none pays."""
-    one = Scheme(setting.a, setting.r, setting.latency, setting.h, v)
+    one = Scheme(setting.a, setting.r, setting.latency, v)
     return max(1.0, *(speedup(replace(one, k_max=k)) for k in range(1, draft_max + 1)))
 
 
 def line(row: Row) -> str:
     s = row.setting
-    what = f"a {s.a:.2f}  r {s.r:4.1f}  L {s.latency:.1f}  h {s.h:.1f}  drafters {s.n_drafters}"
+    what = f"a {s.a:.2f}  r {s.r:4.1f}  L {s.latency:.1f}  drafters {s.n_drafters}"
     measured = "-" if row.measured is None else f"{row.measured:.2f}"
     return f"{what}: {measured}, formula {row.expected:.2f}; {row.n_equal} of {row.n_heats} texts the same"
 
 
 def table(rows: Sequence[Row]) -> str:
     """Markdown."""
-    heads = ("drafters", "L / tt", "h", "a", "r", "present", "speed-up", "formula", "η_async", "limit", "η")
+    heads = ("drafters", "L / tt", "a", "r", "present", "speed-up", "formula", "η_async", "limit", "η")
     cells: list[list[str]] = []
     for row in rows:
         s, speed = row.setting, row.measured
-        given = [f"{value:g}" for value in (s.n_drafters, s.latency, s.h, s.a, s.r)]
+        given = [f"{value:g}" for value in (s.n_drafters, s.latency, s.a, s.r)]
         results = (
             speed,
             row.expected,
