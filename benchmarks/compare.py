@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from typing import Any
 
 from benchmarks import faults, program
 from benchmarks.contest import Heat, Standing, run, standings, warm_up
-from benchmarks.processes import Command, Process, duo, idle_cpu, on_device, start
+from benchmarks.processes import Command, Process, duo, flags, idle_cpu, llama_server, start
 from benchmarks.prompts import load
 from benchmarks.report import heat_line, model_line, standings_table
 from server.errors import StartupError
@@ -28,41 +29,33 @@ DRAFTING = "duo, drafts"
 
 def commands(args: argparse.Namespace) -> list[Command]:
     """All others are compared with the first: llama-server without drafts, if it takes part."""
-    drafter = ("--draft-model", str(args.draft_model))
-    if args.draft_threads:
-        drafter += ("--draft-threads", str(args.draft_threads))
-    if args.draft_device not in (None, args.device):
-        drafter += ("--draft-devices", str(args.draft_device))
-    found = [Command("llama-server", _llama(args))] if args.llama_server else []
-    found.append(Command("duo", _duo(args, "serve", "--draft-max", "0")))
+    size = {name: vars(args)[name] for name in ("device", "model", "ctx_size", "threads")} | {"parallel": 1}
+    found = [Command("duo", duo("serve", draft_max=0, **size))]
     if args.llama_server:
-        found += [_synchronous(args, n, p_min) for n in args.sweep for p_min in args.p_min]
+        found.insert(0, Command("llama-server", llama_server(args.llama_server, **size)))
+        found += [_synchronous(args, size, n, p_min) for n in args.sweep for p_min in args.p_min]
     if args.sweep:
-        found.append(Command(DRAFTING, _duo(args, "up", *drafter, *args.duo_flags), drafts=True))
+        other = args.draft_device if args.draft_device != args.device else None
+        drafting = flags(
+            draft_model=args.draft_model, draft_threads=args.draft_threads or None, draft_devices=other
+        )
+        found.append(Command(DRAFTING, duo("up", *drafting, *args.duo_flags, **size), drafts=True))
     return found
 
 
-def _synchronous(args: argparse.Namespace, n: int, p_min: float) -> Command:
+def _synchronous(args: argparse.Namespace, size: Mapping[str, Any], n: int, p_min: float) -> Command:
     """llama-server with its draft model."""
-    flags = ("-md", str(args.draft_model), "--spec-type", "draft-simple")
-    flags += ("--spec-draft-n-max", str(n), "--spec-draft-threads", str(args.draft_threads or 1))
-    flags += ("--spec-draft-p-min", f"{p_min:g}")
+    drafting = flags(
+        model_draft=args.draft_model,
+        spec_type="draft-simple",
+        spec_draft_n_max=n,
+        spec_draft_threads=args.draft_threads or 1,
+        spec_draft_p_min=f"{p_min:g}",
+    )
     if args.draft_device is not None:
-        flags += ("-devd", f"CUDA{args.draft_device}", "-ngld", "99")
-    return Command(f"llama-server, draft {n}, p_min {p_min:g}", _llama(args) + flags)
-
-
-def _llama(args: argparse.Namespace) -> tuple[str, ...]:
-    size = ("-c", str(args.ctx_size), "-np", "1", "-t", str(args.threads))
-    place = ("--host", "127.0.0.1", "--port", "{port}", "--offline")
-    if args.device is not None:
-        place += ("-dev", f"CUDA{args.device}", "-ngl", "99")
-    return (str(args.llama_server), "-m", str(args.model), *size, *place)
-
-
-def _duo(args: argparse.Namespace, command: str, *flags: str) -> tuple[str, ...]:
-    size = ("--ctx-size", str(args.ctx_size), "--parallel", "1", "--threads", str(args.threads))
-    return (*on_device(args.device), *duo(command, "--model", str(args.model), *size, *flags))
+        drafting += ("-devd", f"CUDA{args.draft_device}", "-ngld", "99")
+    name = f"llama-server, draft {n}, p_min {p_min:g}"
+    return Command(name, llama_server(args.llama_server, *drafting, **size))
 
 
 def compare(args: argparse.Namespace) -> list[str]:

@@ -31,12 +31,10 @@ QUESTION = Prompt("demonstration", [{"role": "user", "content": ASKED}])
 def commands(model: Path, draft_max: int) -> tuple[Command, Command]:
     """Without drafts, and with the draft model where duo up puts it: in the lead on a machine with few cores,
     in a process of its own on others. The lead gets every core in both."""
-    common = ("--model", str(model), "--alias", "duo-tiny-inflated", "--note", NOTE)
-    common += ("--threads", str(n_cores()))
-    drafting = duo("up", *common, "--drafters", "1", "--draft-max", str(draft_max))
+    common = {"model": model, "alias": "duo-tiny-inflated", "note": NOTE, "threads": n_cores()}
     return (
-        Command("without drafter", duo("up", *common, "--drafters", "0", "--draft-max", "0")),
-        Command("with drafter", drafting, drafts=True),
+        Command("without drafter", duo("up", drafters=0, draft_max=0, **common)),
+        Command("with drafter", duo("up", drafters=1, draft_max=draft_max, **common), drafts=True),
     )
 
 

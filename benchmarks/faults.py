@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from pathlib import Path
 
 from benchmarks import texts
 from benchmarks.crashes import Crash, Crew
-from benchmarks.processes import Command, Process, duo, start
+from benchmarks.processes import Command, Process, drafter, duo, start
 from benchmarks.prompts import Prompt
 from server.local.embedded import EmbeddedServer
 
@@ -51,33 +50,29 @@ def enter(
 
 
 def _lead(scene: Scene, fault: str, redis_url: str) -> Command:
-    common = ("--model", str(scene.model), "--threads", str(scene.threads), "--parallel", "1")
-    common += ("--ctx-size", str(texts.CTX_SIZE))
-    return Command(f"duo, {fault} drafter", duo("serve", *common, "--redis", redis_url, "--pool", fault))
+    size = {"model": scene.model, "threads": scene.threads, "parallel": 1, "ctx_size": texts.CTX_SIZE}
+    return Command(f"duo, {fault} drafter", duo("serve", redis=redis_url, pool=fault, **size))
 
 
 def _drafter(scene: Scene, fault: str, redis_url: str, known: Path) -> Command:
-    flags = ("--redis", redis_url, "--pool", fault, "--name", fault)
+    place = {"redis": redis_url, "pool": fault}
     if fault == "lying":
-        flags += ("--kind", "replay", "--texts", str(known), "--accept", "0", "--td-ms", "1")
-        flags += ("--vocab-from", str(scene.model))
-    else:
-        flags += ("--model", str(scene.draft_model))
-    if fault == "lagging":
-        flags += ("--latency-ms", "300")
-    return Command(f"drafter {fault}", (sys.executable, "-m", "drafters", *flags))
+        wrong = {"kind": "replay", "texts": known, "accept": 0, "td_ms": 1, "vocab_from": scene.model}
+        return drafter(fault, **place, **wrong)
+    latency = 300 if fault == "lagging" else None
+    return drafter(fault, model=scene.draft_model, latency_ms=latency, **place)
 
 
-def _join(stack: ExitStack, fault: str, lead: Process, drafter: Command) -> None:
+def _join(stack: ExitStack, fault: str, lead: Process, command: Command) -> None:
     if fault == "dead":
-        process = stack.enter_context(Process(drafter))
+        process = stack.enter_context(Process(command))
         lead.wait_ready(n_drafters=1)
         os.kill(process.pid, signal.SIGSTOP)  # present for a while, and silent
         stack.callback(os.kill, process.pid, signal.SIGCONT)
         return
 
     def crew(crashes: Sequence[Crash]) -> Crew:
-        return Crew([drafter], crashes, lambda: len(lead.health().get("drafters", [])))
+        return Crew([command], crashes, lambda: len(lead.health().get("drafters", [])))
 
     if fault == "flapping":  # a start takes a core for a second, so only while its own lead is asked
         lead.company = lambda: crew(FLAPS)

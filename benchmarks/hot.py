@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 from benchmarks import program, report
 from benchmarks.client import ask
-from benchmarks.processes import Command, Process, duo, on_device
+from benchmarks.processes import Command, Process, duo
 from benchmarks.prompts import load
 
 STEP = ("building.py", "build")  # called once in every step that decodes
@@ -68,13 +68,12 @@ def table(lines: Sequence[Line], unit: str = "step") -> str:
 
 def measure(args: argparse.Namespace) -> program.Result:
     """Raises DuoError."""
-    flags = ("--model", str(args.model), "--draft-model", str(args.draft_model), "--parallel", "1")
-    flags += ("--threads", str(args.threads), "--ctx-size", "4096", *args.duo_flags)
-    if args.draft_device is not None:
-        flags += ("--draft-devices", str(args.draft_device))
+    names = ("device", "model", "draft_model", "threads")
+    options = {name: vars(args)[name] for name in names}
+    options |= {"parallel": 1, "ctx_size": 4096, "draft_devices": args.draft_device}
     with tempfile.TemporaryDirectory(prefix="duo-profile-") as directory:
         path = Path(directory) / "engine.prof"
-        command = (*on_device(args.device), *duo("up", *flags, "--profile", str(path)))
+        command = duo("up", *args.duo_flags, profile=path, **options)
         with Process(Command("duo", command, drafts=True)) as server:
             server.wait_ready()
             replies = [ask(server.port, prompt, args.max_tokens) for prompt in load(args.prompts)]

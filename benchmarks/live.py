@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import sys
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
@@ -19,7 +18,7 @@ from benchmarks.contest import Heat, run, warm_up
 from benchmarks.crashes import Crew
 from benchmarks.formulas import Curve, Scheme, limit, speedup, staircase, with_outages
 from benchmarks.inflate import bundled_400m
-from benchmarks.processes import Command, duo, start
+from benchmarks.processes import Command, drafter, duo, start
 from benchmarks.prompts import Prompt, load
 from server.errors import StartupError
 from server.llama.llamacpp import LlamaBackend, LlamaOptions
@@ -116,21 +115,20 @@ def study(args: argparse.Namespace) -> Target:
 
 def leads(args: argparse.Namespace, redis_url: str) -> tuple[Command, Command]:
     """Without and with drafters."""
-    common = ("--model", str(args.model), "--threads", str(args.threads))
-    common += ("--ctx-size", str(texts.CTX_SIZE), "--parallel", "1", "--no-lookup")
-    drafts = ("--redis", redis_url, "--draft-mode", "async", "--draft-max", str(args.draft_max))
+    common = {"model": args.model, "threads": args.threads, "ctx_size": texts.CTX_SIZE, "parallel": 1}
+    common |= {"no_lookup": True}
+    drafts = {"redis": redis_url, "draft_mode": "async", "draft_max": args.draft_max}
     return (
-        Command("without drafters", duo("serve", *common, "--draft-max", "0")),
-        Command("with drafters", duo("serve", *common, *drafts)),
+        Command("without drafters", duo("serve", draft_max=0, **common)),
+        Command("with drafters", duo("serve", **common, **drafts)),
     )
 
 
 def drafters(model: Path, setting: Setting, tt_ms: float, redis_url: str, known: Path) -> list[Command]:
-    flags = ("--kind", "replay", "--redis", redis_url, "--texts", str(known))
-    flags += ("--vocab-from", str(model), "--accept", f"{setting.a:g}")
-    flags += ("--td-ms", f"{tt_ms / setting.r:.4g}", "--latency-ms", f"{tt_ms * setting.latency:.4g}")
-    own = [("--name", f"replay-{i}", "--seed", str(i)) for i in range(1, setting.n_drafters + 1)]
-    return [Command(names[1], (sys.executable, "-m", "drafters", *flags, *names)) for names in own]
+    replay = {"kind": "replay", "redis": redis_url, "texts": known, "vocab_from": model}
+    replay |= {"accept": f"{setting.a:g}", "td_ms": f"{tt_ms / setting.r:.4g}"}
+    replay |= {"latency_ms": f"{tt_ms * setting.latency:.4g}"}
+    return [drafter(f"replay-{i}", seed=i, **replay) for i in range(1, setting.n_drafters + 1)]
 
 
 def row(setting: Setting, heats: Sequence[Heat], target: Target, draft_max: int, present: float) -> Row:

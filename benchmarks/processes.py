@@ -45,10 +45,14 @@ class Process:
     def __init__(self, command: Command, port: int | None = None) -> None:
         """port: a free one unless given."""
         self.name = command.name
-        self._drafts = command.drafts
+        self.drafts = command.drafts
         self.company: Callable[[], AbstractContextManager[object]] = nullcontext
-        self.port = port or free_port()
-        arguments = [argument.replace("{port}", str(self.port)) for argument in command.arguments]
+        self._command = command
+        self._start(port or free_port())
+
+    def _start(self, port: int) -> None:
+        self.port = port
+        arguments = [argument.replace("{port}", str(port)) for argument in self._command.arguments]
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         try:
             self._process = subprocess.Popen(
@@ -84,7 +88,7 @@ class Process:
 
     def _ready(self, n_drafters: int) -> bool:
         status, health = self._get_health()
-        if self._drafts and health.get("draft_mode") != "sync":
+        if self.drafts and health.get("draft_mode") != "sync":
             n_drafters = max(1, n_drafters)
         if not n_drafters:
             return status == 200
@@ -135,6 +139,12 @@ class Process:
                 self._process.kill()
                 self._process.wait()
         self._log.close()
+
+    def restart(self) -> None:
+        """End it and start it again, on another port. Returns when it is ready. Raises StartupError."""
+        self.stop()
+        self._start(free_port())
+        self.wait_ready()
 
     def _last_lines(self) -> str:
         self._log.seek(0)
@@ -189,6 +199,29 @@ def on_device(device: int | None) -> tuple[str, ...]:
     return () if device is None else ("env", f"CUDA_VISIBLE_DEVICES={device}")
 
 
-def duo(*arguments: str) -> tuple[str, ...]:
-    """A command line of this checkout's duo."""
-    return (sys.executable, "-m", "server", *arguments, "--host", "127.0.0.1", "--port", "{port}")
+def flags(**options: object) -> tuple[str, ...]:
+    """ctx_size=4096 is --ctx-size 4096, True a flag without a value; those that are None are left out."""
+    found: list[str] = []
+    for name, value in options.items():
+        if value is not None:
+            found += [f"--{name.replace('_', '-')}"] + ([] if value is True else [str(value)])
+    return tuple(found)
+
+
+def duo(command: str, *more: str, device: int | None = None, **options: object) -> tuple[str, ...]:
+    """A command line of this checkout's duo on a CUDA device."""
+    line = (*on_device(device), sys.executable, "-m", "server", command, *flags(**options), *more)
+    return (*line, "--host", "127.0.0.1", "--port", "{port}")
+
+
+def llama_server(binary: Path, *more: str, device: int | None = None, **options: object) -> tuple[str, ...]:
+    """A command line of llama-server with its model on a CUDA device."""
+    if device is not None:
+        more = ("-dev", f"CUDA{device}", "-ngl", "99", *more)
+    return (str(binary), *flags(**options), "--offline", "--host", "127.0.0.1", "--port", "{port}", *more)
+
+
+def drafter(name: str, *, device: int | None = None, **options: object) -> Command:
+    """A drafter process of this name on a CUDA device."""
+    line = (*on_device(device), sys.executable, "-m", "drafters", *flags(name=name, **options))
+    return Command(name, line)

@@ -99,14 +99,15 @@ def model_line(model: Path) -> str:
     return f"{model.name}, {model.stat().st_size / 1e6:,.0f} MB"
 
 
-def command_line(module: str, argv: Sequence[str]) -> str:
-    """As it was typed, with file names in place of paths, which tell of one machine only."""
-    return " ".join(["python -m", module, *(Path(arg).name if "/" in arg else arg for arg in argv)])
+def arguments(argv: Sequence[str]) -> str:
+    """As they were typed, with file names in place of paths, which tell of one machine only."""
+    return " ".join(Path(arg).name if "/" in arg else arg for arg in argv)
 
 
 def section(title: str, module: str, argv: Sequence[str], parts: Sequence[str]) -> str:
     """Markdown to append to RESULTS.md: title, machine, command, results."""
-    lines = [f"## {datetime.date.today()}: {title}", f"On: {machine()}", f"`{command_line(module, argv)}`"]
+    command = f"`python -m {arguments([module, *argv])}`"
+    lines = [f"## {datetime.date.today()}: {title}", f"On: {machine()}", command]
     return "\n\n".join([*lines, *parts]) + "\n"
 
 

@@ -20,7 +20,7 @@ PROMPT = Prompt("p-01", [{"role": "user", "content": "?"}])
 
 @pytest.fixture
 def reciting_duo(monkeypatch: pytest.MonkeyPatch) -> None:
-    def reciting(*arguments: str) -> tuple[str, ...]:
+    def reciting(*arguments: str, **options: object) -> tuple[str, ...]:
         return STUB
 
     monkeypatch.setattr("benchmarks.concurrent.duo", reciting)
@@ -108,16 +108,26 @@ def test_no_prompt_is_asked_twice(capsys: pytest.CaptureFixture[str]):
     assert "500 prompts and one to warm up" in capsys.readouterr().err
 
 
-def test_both_leads_have_the_same_slots_and_only_one_drafts():
-    flags = ["--model", "m.gguf", "--clients", "2,4,1", "--duo-flags", "--draft-mode async"]
-    plain, drafted = concurrent.leads(concurrent._parser().parse_args(flags))  # pyright: ignore[reportPrivateUsage]
-    for command in (plain, drafted):
-        line = " ".join(command.arguments)
-        assert "--model m.gguf" in line
-        assert "--parallel 4" in line
-    assert "--draft-max 0" in " ".join(plain.arguments)
-    assert drafted.arguments[2:4] == ("server", "up")
-    assert "--draft-mode async" in " ".join(drafted.arguments)
+def commands(*flags: str) -> dict[str, str]:
+    args = concurrent._parser().parse_args(["--model", "m.gguf", "--clients", "2,4,1", *flags])  # pyright: ignore[reportPrivateUsage]
+    return {command.name: " ".join(command.arguments) for command in concurrent.leads(args)}
+
+
+def test_all_leads_have_the_same_slots_and_the_first_does_not_draft():
+    found = commands("--duo-flags", "--draft-mode async")
+    assert list(found) == ["no drafts", "drafts"]
+    assert all("--model m.gguf" in line and "--parallel 4" in line for line in found.values())
+    assert "--draft-max 0" in found["no drafts"]
+    assert " server up " in found["drafts"]
+    assert "--draft-mode async" in found["drafts"]
+
+
+def test_llama_server_and_several_ways_to_draft_take_turns():
+    found = commands("--llama-server", "l", "--duo-flags=--draft-max 4", "--duo-flags=--texts /a/b.txt")
+    assert list(found) == ["llama-server", "no drafts", "drafts --draft-max 4", "drafts --texts b.txt"]
+    assert found["llama-server"].startswith("l --model m.gguf")
+    assert "--parallel 4" in found["llama-server"]
+    assert "--texts /a/b.txt" in found["drafts --texts b.txt"]
 
 
 @pytest.mark.model

@@ -28,7 +28,7 @@ def llama_server(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def reciting_duo(monkeypatch: pytest.MonkeyPatch) -> None:
-    def reciting(*arguments: str) -> tuple[str, ...]:
+    def reciting(*arguments: str, **options: object) -> tuple[str, ...]:
         return STUB
 
     monkeypatch.setattr("benchmarks.compare.duo", reciting)
