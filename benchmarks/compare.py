@@ -20,7 +20,7 @@ from benchmarks import faults, program
 from benchmarks.contest import Heat, Standing, run, standings, warm_up
 from benchmarks.processes import Command, Process, duo, flags, idle_cpu, llama_server, start
 from benchmarks.prompts import load
-from benchmarks.report import heat_line, model_line, standings_table
+from benchmarks.report import model_line, print_heat, standings_table
 from server.errors import StartupError
 
 IDLE_S = 3.0
@@ -70,9 +70,7 @@ def compare(args: argparse.Namespace) -> list[str]:
         idle = idle_cpu(servers, IDLE_S)
         failed: list[str] = []
         prompts = load(args.prompts) * args.rounds
-        heats = run(
-            servers, prompts, args.max_tokens, lambda heat: print(heat_line(heat), flush=True), failed
-        )
+        heats = run(servers, prompts, args.max_tokens, print_heat, failed)
         table = standings([server.name for server in servers], heats)
         parts = [standings_table(table, idle)]
         if args.llama_server and args.sweep:

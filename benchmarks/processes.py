@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
-import json
 import os
 import random
 import signal
@@ -19,10 +17,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from benchmarks.client import ReplyError, call_json
 from server.errors import StartupError
 
 START_S = 120.0
 STOP_S = 15.0
+HEALTH_S = 5.0
 POLL_S = 0.05
 
 
@@ -87,32 +87,21 @@ class Process:
             raise StartupError(f"{self.name} ended with status {status}: {self._last_lines()}")
 
     def _ready(self, n_drafters: int) -> bool:
-        status, health = self._get_health()
+        health = self.health()
         if self.drafts and health.get("draft_mode") != "sync":
             n_drafters = max(1, n_drafters)
-        if not n_drafters:
-            return status == 200
         drafters: list[dict[str, Any]] = health.get("drafters", [])
-        for drafter in drafters:
+        for drafter in drafters if n_drafters else ():
             if drafter.get("state") == "refused":
                 raise StartupError(f"{self.name} refused its drafter: {drafter.get('reason')}")
-        return status == 200 and len(drafters) >= n_drafters
+        return bool(health) and len(drafters) >= n_drafters
 
     def health(self) -> dict[str, Any]:
-        """GET /health; empty when the server does not answer with an object."""
-        return self._get_health()[1]
-
-    def _get_health(self) -> tuple[int, dict[str, Any]]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
+        """GET /health; empty unless the answer is 200 and an object."""
         try:
-            connection.request("GET", "/health")
-            response = connection.getresponse()
-            body: Any = json.loads(response.read())
-            return response.status, dict(body)
-        except (OSError, http.client.HTTPException, ValueError, TypeError):
-            return 0, {}
-        finally:
-            connection.close()
+            return dict(call_json(self.port, "/health", timeout_s=HEALTH_S))
+        except (ReplyError, ValueError, TypeError):
+            return {}
 
     def cpu_seconds(self) -> float | None:
         """CPU time so far of the process and its descendants; None where /proc does not tell."""

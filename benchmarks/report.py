@@ -41,6 +41,10 @@ def accepted(n_accepted: int, n_drafted: int) -> str:
     return f"{n_accepted} of {n_drafted}" if n_drafted else "-"
 
 
+def print_heat(heat: Heat) -> None:
+    print(heat_line(heat), flush=True)
+
+
 def heat_line(heat: Heat) -> str:
     """Tokens/s of each server by its own report, with the ratio to the first one's."""
     first = heat.replies[0]

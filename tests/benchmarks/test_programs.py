@@ -130,7 +130,7 @@ def test_demo_inflates_once_measures_and_leaves(small_cache: Path, capsys: pytes
     assert demo.main(flags) == 0
     out, err = capsys.readouterr()
     assert "Inflating the bundled target, once" in err
-    assert "2 of 2 same" in out
+    assert "| 2 of 2 |" in out
     assert "times as fast" in out
     (made,) = small_cache.iterdir()
     before = made.stat()
