@@ -62,8 +62,7 @@ def compare(args: argparse.Namespace) -> list[str]:
     """Run all; returns markdown parts. Raises DuoError."""
     with ExitStack() as stack:
         servers = start(stack, commands(args))
-        scene = faults.Scene(args.model, args.draft_model, args.threads, args.faults)
-        bad, join = faults.enter(stack, scene, load(args.prompts), args.max_tokens)
+        bad, join = faults.enter(stack, args, load(args.prompts))
         servers += bad
         warm_up(servers)
         join()

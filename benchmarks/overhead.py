@@ -165,9 +165,7 @@ SUBJECT = timing.Subject(
 )
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    return timing.run(SUBJECT, argv)
-
+main = timing.main(SUBJECT)
 
 if __name__ == "__main__":
     sys.exit(main())

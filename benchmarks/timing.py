@@ -109,15 +109,19 @@ def table(subject: Subject, costs: Mapping[Case, Cost]) -> str:
     return report.table([*subject.heads, *columns], lines, n_words=2)
 
 
-def run(subject: Subject, argv: Sequence[str] | None) -> int:
+def main(subject: Subject) -> Callable[..., int]:
     """The program."""
+    return program.main(lambda: _parser(subject), lambda args: _measure_all(subject, args))
+
+
+def _parser(subject: Subject) -> argparse.ArgumentParser:
     parser = program.make_parser(subject.name, f"Microseconds of Python in a {subject.unit}.")
     add = parser.add_argument
     add(f"--{subject.unit}s", dest="n", type=int, default=subject.n_units, help="of each case")
     add("--vocabularies", type=_sizes, default=subject.vocabularies, help="such as 4000,150000")
     add("--only", default="", help="cases with this in their name, as --profile shows it")
     add("--profile", action="store_true", help="also show where the time of each case goes")
-    return program.run(parser, argv, lambda args: _measure_all(subject, args))
+    return parser
 
 
 def _measure_all(subject: Subject, args: argparse.Namespace) -> program.Result:

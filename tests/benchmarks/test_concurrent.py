@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,17 +12,9 @@ from benchmarks.concurrent import ask_at_once, bout, figures
 from benchmarks.processes import Command, Process, free_port
 from benchmarks.prompts import Prompt, load
 from server.settings import BUNDLED_MODEL
+from tests.benchmarks.conftest import STUB
 
-STUB = (sys.executable, "-m", "tests.benchmarks.stub_server", "--port", "{port}")
 PROMPT = Prompt("p-01", [{"role": "user", "content": "?"}])
-
-
-@pytest.fixture
-def reciting_duo(monkeypatch: pytest.MonkeyPatch) -> None:
-    def reciting(*arguments: str, **options: object) -> tuple[str, ...]:
-        return STUB
-
-    monkeypatch.setattr("benchmarks.concurrent.duo", reciting)
 
 
 def told(n_tokens: int, asked: float, ended: float, *, text: str = "text", pieces: int = 0) -> Reply:

@@ -17,9 +17,9 @@ from benchmarks.processes import Command, Process, idle_cpu
 from benchmarks.prompts import Prompt, load
 from benchmarks.report import arguments, heat_line, machine, standings_table
 from server.errors import StartupError
+from tests.benchmarks.conftest import STUB
 from tests.support import until
 
-STUB = (sys.executable, "-m", "tests.benchmarks.stub_server", "--port", "{port}")
 PROMPT = Prompt("p-01", [{"role": "user", "content": "?"}])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from collections.abc import Callable
@@ -13,8 +14,7 @@ import pytest
 from benchmarks import compare, demo, faults, inflate
 from benchmarks.processes import Command, Process, start
 from drafters.drafter_settings import BUNDLED_MODEL as DRAFT
-
-STUB = (sys.executable, "-m", "tests.benchmarks.stub_server", "--port", "{port}")
+from tests.benchmarks.conftest import STUB
 
 
 @pytest.fixture
@@ -24,15 +24,6 @@ def llama_server(tmp_path: Path) -> Path:
     binary.write_text(f'#!/bin/sh\nexec {sys.executable} -m tests.benchmarks.stub_server "$@"\n')
     binary.chmod(0o755)
     return binary
-
-
-@pytest.fixture
-def reciting_duo(monkeypatch: pytest.MonkeyPatch) -> None:
-    def reciting(*arguments: str, **options: object) -> tuple[str, ...]:
-        return STUB
-
-    monkeypatch.setattr("benchmarks.compare.duo", reciting)
-    monkeypatch.setattr("benchmarks.demo.duo", reciting)
 
 
 @pytest.mark.usefixtures("reciting_duo")
@@ -92,8 +83,10 @@ def test_compare_names_the_file_that_is_missing(
 def test_compare_measures_bad_drafters_without_llama_server(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    def enter(stack: ExitStack, scene: faults.Scene, *_: object) -> tuple[list[Process], Callable[[], None]]:
-        commands = [Command(f"duo, {fault} drafter", STUB) for fault in scene.faults]
+    def enter(
+        stack: ExitStack, args: argparse.Namespace, *_: object
+    ) -> tuple[list[Process], Callable[[], None]]:
+        commands = [Command(f"duo, {fault} drafter", STUB) for fault in args.faults]
         return start(stack, commands), lambda: print("joined")
 
     monkeypatch.setattr(faults, "enter", enter)
