@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import math
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks import report, steps, texts
-from benchmarks.contest import Heat, run, warm_up
+from benchmarks.contest import Heat, run, standings, warm_up
 from benchmarks.crashes import Crew
 from benchmarks.formulas import Curve, Scheme, limit, speedup, staircase, with_outages
 from benchmarks.inflate import bundled_400m
@@ -133,21 +134,15 @@ def drafters(model: Path, setting: Setting, tt_ms: float, redis_url: str, known:
 
 def row(setting: Setting, heats: Sequence[Heat], target: Target, draft_max: int, present: float) -> Row:
     """Pure."""
-    plain_s = drafted_s = 0.0
-    n_equal = 0
-    for heat in heats:
-        plain, drafted = heat.replies
-        if plain.text == drafted.text and plain.client_rate and drafted.client_rate:
-            n_equal += 1
-            plain_s += (plain.n_tokens - 1) / plain.client_rate
-            drafted_s += (drafted.n_tokens - 1) / drafted.client_rate
+    equal = [heat for heat in heats if len({reply.text for reply in heat.replies}) == 1]
+    plain, drafted = (one.total_rate for one in standings(("plain", "drafted"), equal)) if equal else (0, 0)
     return Row(
         setting,
-        plain_s / drafted_s if n_equal else None,
+        drafted / plain if plain and drafted else None,
         with_outages(expected(setting, target.v, draft_max), present),
         limit(setting.a, setting.r, target.v),
         present,
-        n_equal,
+        len(equal),
         len(heats),
     )
 
@@ -161,8 +156,8 @@ def expected(setting: Setting, v: Curve, draft_max: int) -> float:
 def line(row: Row) -> str:
     s = row.setting
     what = f"a {s.a:.2f}  r {s.r:4.1f}  L {s.latency:.1f}  drafters {s.n_drafters}"
-    measured = "-" if row.measured is None else f"{row.measured:.2f}"
-    return f"{what}: {measured}, formula {row.expected:.2f}; {row.n_equal} of {row.n_heats} texts the same"
+    speeds = f"{report.number(row.measured, 2)}, formula {row.expected:.2f}"
+    return f"{what}: {speeds}; {row.n_equal} of {row.n_heats} texts the same"
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -170,15 +165,9 @@ def table(rows: Sequence[Row]) -> str:
     heads = ("drafters", "L / tt", "a", "r", "present", "speed-up", "formula", "η_async", "limit", "η")
     cells: list[list[str]] = []
     for row in rows:
-        s, speed = row.setting, row.measured
+        s, speed = row.setting, row.measured or math.nan
         given = [f"{value:g}" for value in (s.n_drafters, s.latency, s.a, s.r)]
-        results = (
-            speed,
-            row.expected,
-            None if speed is None else speed / row.expected,
-            row.limit,
-            None if speed is None else speed / row.limit,
-        )
+        results = (speed, row.expected, speed / row.expected, row.limit, speed / row.limit)
         found = [report.percent(row.present), *(report.number(value, 2) for value in results)]
         cells.append([*given, *found, f"{row.n_equal} of {row.n_heats}"])
     return report.table((*heads, "same text"), cells, n_words=0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 import os
 import platform
 import shutil
@@ -30,7 +31,7 @@ def table(heads: Sequence[str] | str, rows: Iterable[Sequence[str]], n_words: in
 
 
 def number(value: float | None, digits: int = 1) -> str:
-    return "-" if value is None else f"{value:.{digits}f}"
+    return "-" if value is None or math.isnan(value) else f"{value:.{digits}f}"
 
 
 def percent(share: float | None) -> str:

@@ -169,7 +169,6 @@ class Outcome:
 
     tokens: tuple[int, ...]
     seconds: float
-    n_steps: int
     n_drafted: int
     n_accepted: int
 
@@ -227,13 +226,8 @@ def _generate(world: World, scheme: Scheme, proposer: Proposer, n_tokens: int) -
     while engine.step():
         world.advance()
     engine.check()
-    return _outcome(events)
-
-
-def _outcome(events: Sequence[Event]) -> Outcome:
     tokens = [token for event in events if isinstance(event, Committed) for token in event.tokens]
     last = events[-1]
     assert isinstance(last, Finished), last
     stats = last.stats
-    seconds = stats.predicted_ms / 1000
-    return Outcome((*PROMPT, *tokens), seconds, stats.n_steps, stats.n_drafted, stats.n_accepted)
+    return Outcome((*PROMPT, *tokens), stats.predicted_ms / 1000, stats.n_drafted, stats.n_accepted)
