@@ -12,13 +12,22 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import Any
 
 from benchmarks import faults, program
 from benchmarks.contest import Heat, Standing, run, standings, warm_up
-from benchmarks.processes import Command, Process, duo, flags, idle_cpu, llama_server, start
+from benchmarks.processes import (
+    Command,
+    Options,
+    Process,
+    duo,
+    flags,
+    idle_cpu,
+    llama_server,
+    options_of,
+    start,
+)
 from benchmarks.prompts import load
 from benchmarks.report import model_line, print_heat, standings_table
 from server.errors import StartupError
@@ -29,7 +38,7 @@ DRAFTING = "duo, drafts"
 
 def commands(args: argparse.Namespace) -> list[Command]:
     """All others are compared with the first: llama-server without drafts, if it takes part."""
-    size = {name: vars(args)[name] for name in ("device", "model", "ctx_size", "threads")} | {"parallel": 1}
+    size = options_of(args, "device", "model", "ctx_size", "threads", parallel=1)
     found = [Command("duo", duo("serve", draft_max=0, **size))]
     if args.llama_server:
         found.insert(0, Command("llama-server", llama_server(args.llama_server, **size)))
@@ -43,7 +52,7 @@ def commands(args: argparse.Namespace) -> list[Command]:
     return found
 
 
-def _synchronous(args: argparse.Namespace, size: Mapping[str, Any], n: int, p_min: float) -> Command:
+def _synchronous(args: argparse.Namespace, size: Options, n: int, p_min: float) -> Command:
     """llama-server with its draft model."""
     drafting = flags(
         model_draft=args.draft_model,
@@ -93,13 +102,9 @@ def against_best(table: Sequence[Standing], heats: Sequence[Heat]) -> str:
 
 def _python_shares(servers: Sequence[Process]) -> list[str]:
     """The time of a step outside decode, of servers that report it."""
-    shares: list[str] = []
-    for server in servers:
-        engine = server.health().get("engine")
-        share = engine.get("step_python_us") if isinstance(engine, dict) else None  # pyright: ignore[reportUnknownVariableType]
-        if isinstance(share, int | float):
-            shares.append(f"{server.name}: {share:.0f} µs of Python in a one-session step (median).")
-    return shares
+    shares = {server.name: server.health().get("engine", {}).get("step_python_us") for server in servers}
+    what = "µs of Python in a one-session step (median)."
+    return [f"{name}: {share:.0f} {what}" for name, share in shares.items() if share is not None]
 
 
 def measure(args: argparse.Namespace) -> program.Result:

@@ -22,7 +22,7 @@ from benchmarks.client import Reply, ask
 from benchmarks.contest import WARM_UP_TOKENS
 from benchmarks.contest import run as run_heats
 from benchmarks.inflate import bundled_400m
-from benchmarks.processes import Command, Process, duo, llama_server, start
+from benchmarks.processes import Command, Process, duo, llama_server, options_of, start
 from benchmarks.prompts import Prompt, load
 from server.errors import StartupError
 
@@ -135,8 +135,7 @@ def _cells(i: int, bouts: Sequence[Bout]) -> list[str]:
 def leads(args: argparse.Namespace) -> list[Command]:
     """llama-server if it takes part, duo without drafts, and duo with each of --duo-flags. All others are
     compared with the first."""
-    size = {name: vars(args)[name] for name in ("model", "threads", "ctx_size")}
-    size |= {"parallel": max(args.clients)}
+    size = options_of(args, "model", "threads", "ctx_size", parallel=max(args.clients))
     found = [Command("no drafts", duo("serve", draft_max=0, **size))]
     if args.llama_server:
         found.insert(0, Command("llama-server", llama_server(args.llama_server, **size)))

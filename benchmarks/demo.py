@@ -15,7 +15,7 @@ from pathlib import Path
 
 from benchmarks import inflate, program, report
 from benchmarks.contest import run, standings, warm_up
-from benchmarks.processes import Command, Process, duo
+from benchmarks.processes import Command, Options, Process, duo
 from benchmarks.prompts import Prompt, load
 from server.errors import DuoError
 from server.flags import n_cores
@@ -31,7 +31,7 @@ QUESTION = Prompt("demonstration", [{"role": "user", "content": ASKED}])
 def commands(model: Path, draft_max: int) -> tuple[Command, Command]:
     """Without drafts, and with the draft model where duo up puts it: in the lead on a machine with few cores,
     in a process of its own on others. The lead gets every core in both."""
-    common = {"model": model, "alias": "duo-tiny-inflated", "note": NOTE, "threads": n_cores()}
+    common: Options = {"model": model, "alias": "duo-tiny-inflated", "note": NOTE, "threads": n_cores()}
     return (
         Command("without drafter", duo("up", drafters=0, draft_max=0, **common)),
         Command("with drafter", duo("up", drafters=1, draft_max=draft_max, **common), drafts=True),

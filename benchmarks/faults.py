@@ -11,7 +11,7 @@ from pathlib import Path
 
 from benchmarks import texts
 from benchmarks.crashes import Crash, Crew
-from benchmarks.processes import Command, Process, drafter, duo, start
+from benchmarks.processes import Command, Options, Process, drafter, duo, options_of, start
 from benchmarks.prompts import Prompt
 from server.local.embedded import EmbeddedServer
 
@@ -40,14 +40,14 @@ def enter(
 
 
 def _lead(args: argparse.Namespace, fault: str, redis_url: str) -> Command:
-    size = {"model": args.model, "threads": args.threads, "parallel": 1, "ctx_size": texts.CTX_SIZE}
+    size = options_of(args, "model", "threads", parallel=1, ctx_size=texts.CTX_SIZE)
     return Command(f"duo, {fault} drafter", duo("serve", redis=redis_url, pool=fault, **size))
 
 
 def _drafter(args: argparse.Namespace, fault: str, redis_url: str, known: Path) -> Command:
-    place = {"redis": redis_url, "pool": fault}
+    place: Options = {"redis": redis_url, "pool": fault}
     if fault == "lying":
-        wrong = {"kind": "replay", "texts": known, "accept": 0, "td_ms": 1, "vocab_from": args.model}
+        wrong: Options = {"kind": "replay", "texts": known, "accept": 0, "td_ms": 1, "vocab_from": args.model}
         return drafter(fault, **place, **wrong)
     latency = 300 if fault == "lagging" else None
     return drafter(fault, model=args.draft_model, latency_ms=latency, **place)

@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 from benchmarks import program, report
 from benchmarks.client import ask
-from benchmarks.processes import Command, Process, duo
+from benchmarks.processes import Command, Process, duo, options_of
 from benchmarks.prompts import load
 
 STEP = ("building.py", "build")  # called once in every step that decodes
@@ -68,9 +68,8 @@ def table(lines: Sequence[Line], unit: str = "step") -> str:
 
 def measure(args: argparse.Namespace) -> program.Result:
     """Raises DuoError."""
-    names = ("device", "model", "draft_model", "threads")
-    options = {name: vars(args)[name] for name in names}
-    options |= {"parallel": 1, "ctx_size": 4096, "draft_devices": args.draft_device}
+    options = options_of(args, "device", "model", "draft_model", "threads", draft_devices=args.draft_device)
+    options |= {"parallel": 1, "ctx_size": 4096}
     with tempfile.TemporaryDirectory(prefix="duo-profile-") as directory:
         path = Path(directory) / "engine.prof"
         command = duo("up", *args.duo_flags, profile=path, **options)

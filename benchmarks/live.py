@@ -19,7 +19,7 @@ from benchmarks.contest import Heat, run, standings, warm_up
 from benchmarks.crashes import Crew
 from benchmarks.formulas import Curve, Scheme, limit, speedup, staircase, with_outages
 from benchmarks.inflate import bundled_400m
-from benchmarks.processes import Command, drafter, duo, start
+from benchmarks.processes import Command, Options, drafter, duo, options_of, start
 from benchmarks.prompts import Prompt, load
 from server.errors import StartupError
 from server.llama.llamacpp import LlamaBackend, LlamaOptions
@@ -116,9 +116,8 @@ def study(args: argparse.Namespace) -> Target:
 
 def leads(args: argparse.Namespace, redis_url: str) -> tuple[Command, Command]:
     """Without and with drafters."""
-    common = {"model": args.model, "threads": args.threads, "ctx_size": texts.CTX_SIZE, "parallel": 1}
-    common |= {"no_lookup": True}
-    drafts = {"redis": redis_url, "draft_mode": "async", "draft_max": args.draft_max}
+    common = options_of(args, "model", "threads", ctx_size=texts.CTX_SIZE, parallel=1, no_lookup=True)
+    drafts: Options = {"redis": redis_url, "draft_mode": "async", "draft_max": args.draft_max}
     return (
         Command("without drafters", duo("serve", draft_max=0, **common)),
         Command("with drafters", duo("serve", **common, **drafts)),
@@ -126,7 +125,7 @@ def leads(args: argparse.Namespace, redis_url: str) -> tuple[Command, Command]:
 
 
 def drafters(model: Path, setting: Setting, tt_ms: float, redis_url: str, known: Path) -> list[Command]:
-    replay = {"kind": "replay", "redis": redis_url, "texts": known, "vocab_from": model}
+    replay: Options = {"kind": "replay", "redis": redis_url, "texts": known, "vocab_from": model}
     replay |= {"accept": f"{setting.a:g}", "td_ms": f"{tt_ms / setting.r:.4g}"}
     replay |= {"latency_ms": f"{tt_ms * setting.latency:.4g}"}
     return [drafter(f"replay-{i}", seed=i, **replay) for i in range(1, setting.n_drafters + 1)]

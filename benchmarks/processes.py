@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import random
 import signal
@@ -15,7 +16,7 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeAlias
 
 from benchmarks.client import ReplyError, call_json
 from server.errors import StartupError
@@ -34,6 +35,10 @@ class Command:
     name: str
     arguments: tuple[str, ...]
     drafts: bool = False
+
+
+Options: TypeAlias = dict[str, Any]
+"""Of a command line: see flags()."""
 
 
 class Process:
@@ -186,6 +191,11 @@ def idle_cpu(processes: Sequence[Process], seconds: float) -> list[float | None]
 def on_device(device: int | None) -> tuple[str, ...]:
     """What precedes a command line so that it sees this CUDA device only; None: all devices."""
     return () if device is None else ("env", f"CUDA_VISIBLE_DEVICES={device}")
+
+
+def options_of(args: argparse.Namespace, *names: str, **more: object) -> Options:
+    """These arguments of a program, and more."""
+    return {name: vars(args)[name] for name in names} | more
 
 
 def flags(**options: object) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks import program, report, texts
 from benchmarks.client import Reply, ask
-from benchmarks.processes import Command, Process, drafter, duo
+from benchmarks.processes import Command, Options, Process, drafter, duo, options_of
 from benchmarks.prompts import Prompt, load
 from server.local.embedded import EmbeddedServer
 from server.settings import BUNDLED_MODEL
@@ -55,8 +55,8 @@ class Count:
 
 
 def leads(args: argparse.Namespace, redis_url: str) -> list[Command]:
-    common = {name: vars(args)[name] for name in ("device", "model", "threads")}
-    common |= {"ctx_size": texts.CTX_SIZE, "parallel": 1, "no_lookup": True}
+    common = options_of(args, "device", "model", "threads", ctx_size=texts.CTX_SIZE, parallel=1)
+    common["no_lookup"] = True
     return [
         Command(BUS, duo("serve", redis=redis_url, **common)),
         Command(SYNC, duo("serve", draft_mode="sync", draft_model=args.draft_model, **common)),
@@ -64,7 +64,7 @@ def leads(args: argparse.Namespace, redis_url: str) -> list[Command]:
 
 
 def drafters(args: argparse.Namespace, redis_url: str, known: Path) -> list[Command]:
-    wrong = {"kind": "replay", "texts": known, "accept": 0.3, "td_ms": 0.2, "vocab_from": args.model}
+    wrong: Options = {"kind": "replay", "texts": known, "accept": 0.3, "td_ms": 0.2, "vocab_from": args.model}
     return [
         drafter("good", device=args.draft_device, redis=redis_url, model=args.draft_model),
         drafter("other", device=args.draft_device, redis=redis_url, model=args.other_model),

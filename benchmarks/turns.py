@@ -23,7 +23,7 @@ from benchmarks import program, report, turn_table
 from benchmarks.client import Reply, ask, call, call_json
 from benchmarks.conversations import Author, Conversation, Message, pieces_of
 from benchmarks.inflate import bundled_400m
-from benchmarks.processes import Command, Process, duo, idle_cpu, llama_server, start
+from benchmarks.processes import Command, Options, Process, duo, idle_cpu, llama_server, options_of, start
 from benchmarks.prompts import Prompt
 from benchmarks.steps import evaluation_ms
 from benchmarks.turn_table import AFTER, ALONE, BACK, COLD, DISK, FIRST, SECOND, TITLE, WARM, Row, Sample
@@ -135,9 +135,9 @@ class Contest:
 
 def commands(args: argparse.Namespace, directory: Path) -> tuple[Command, Command]:
     """duo and llama-server, with directories of their own in this one."""
-    common = {name: vars(args)[name] for name in ("model", "ctx_size", "parallel", "threads", "cache_ram")}
-    ours = {"cache_dir": directory / "duo", "cache_disk": args.cache_disk, "draft_max": 0}
-    theirs = {"slots": True, "slot_save_path": f"{directory / 'llama'}/", "cache_reuse": 256}
+    common = options_of(args, "model", "ctx_size", "parallel", "threads", "cache_ram")
+    ours: Options = {"cache_dir": directory / "duo", "cache_disk": args.cache_disk, "draft_max": 0}
+    theirs: Options = {"slots": True, "slot_save_path": f"{directory / 'llama'}/", "cache_reuse": 256}
     return (
         Command("duo", duo("serve", *args.duo_flags, **common, **ours)),
         Command("llama-server", llama_server(args.llama_server, *args.llama_flags, **common, **theirs)),

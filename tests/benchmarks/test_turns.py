@@ -119,7 +119,7 @@ def test_what_a_server_refuses_is_told(stub: Process):
 
 def test_ratios_are_medians_of_pairs():
     (row,) = summarize([sample(WARM, *ms) for ms in ((10, 100), (40, 20), (30, 60))])
-    assert (row.ms, row.ratio, row.n_samples) == ((30, 60), 0.5, 3)
+    assert (row.ms, row.ratio) == ((30, 60), 0.5)
     assert (row.n_prompt, row.n_cached, row.restore_ms) == (100, (90, 80), 15)
 
 
