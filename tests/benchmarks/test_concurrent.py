@@ -82,15 +82,18 @@ def test_a_server_that_does_not_answer_fails_the_round():
 
 
 @pytest.mark.usefixtures("reciting_duo")
-def test_the_program_prints_and_appends_its_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_the_program_prints_and_appends_its_table(
+    llama_server: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
     results = tmp_path / "RESULTS.md"
     flags = ["--model", str(BUNDLED_MODEL), "--clients", "1,3", "--rounds", "2", "--max-tokens", "20"]
+    flags += ["--llama-server", str(llama_server), "--duo-flags=--leaves 1", "--duo-flags=--leaves 3"]
     assert concurrent.main([*flags, "--append", str(results)]) == 0
     text = results.read_text()
     assert text.strip() in capsys.readouterr().out
-    assert "| 1 | no drafts |" in text
-    assert "| 3 | drafts |" in text
-    assert text.count("| 84 of 120 | 12 of 12 |") == 2  # 2 rounds of 3 clients with 2 prompts each
+    leads = [line.split(" | ")[1] for line in text.splitlines() if line.startswith("| 3 |")]
+    assert leads == ["llama-server", "no drafts", "drafts --leaves 1", "drafts --leaves 3"]
+    assert text.count("| 84 of 120 | 12 of 12 |") == 4  # 2 rounds of 3 clients with 2 prompts each
     assert str(tmp_path) not in text
 
 

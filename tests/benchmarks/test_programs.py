@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,15 +14,6 @@ from benchmarks import compare, demo, faults, inflate
 from benchmarks.processes import Command, Process, start
 from drafters.drafter_settings import BUNDLED_MODEL as DRAFT
 from tests.benchmarks.conftest import STUB
-
-
-@pytest.fixture
-def llama_server(tmp_path: Path) -> Path:
-    """An executable that takes llama-server's flags."""
-    binary = tmp_path / "llama-server"
-    binary.write_text(f'#!/bin/sh\nexec {sys.executable} -m tests.benchmarks.stub_server "$@"\n')
-    binary.chmod(0o755)
-    return binary
 
 
 @pytest.mark.usefixtures("reciting_duo")
