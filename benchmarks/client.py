@@ -55,9 +55,11 @@ def ask(port: int, prompt: Prompt, max_tokens: int, *, more: Mapping[str, Any] |
     return parse(call(port, "/v1/chat/completions", {**body, **(more or {})}), asked)
 
 
-def call(port: int, path: str, body: Mapping[str, Any] | None = None) -> Stamped:
+def call(
+    port: int, path: str, body: Mapping[str, Any] | None = None, timeout_s: float = TIMEOUT_S
+) -> Stamped:
     """Lines of the answer to a POST, or to a GET without a body. Raises ReplyError unless it is 200."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_S)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout_s)
     content = None if body is None else json.dumps(body).encode()
     try:
         kind = {"Content-Type": "application/json"}
@@ -72,9 +74,11 @@ def call(port: int, path: str, body: Mapping[str, Any] | None = None) -> Stamped
         connection.close()
 
 
-def call_json(port: int, path: str, body: Mapping[str, Any] | None = None) -> Any:
+def call_json(
+    port: int, path: str, body: Mapping[str, Any] | None = None, timeout_s: float = TIMEOUT_S
+) -> Any:
     """The JSON of such an answer. Raises ReplyError."""
-    return json.loads(b"".join(line for _, line in call(port, path, body)))
+    return json.loads(b"".join(line for _, line in call(port, path, body, timeout_s)))
 
 
 def parse(lines: Stamped, asked: float) -> Reply:

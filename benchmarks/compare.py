@@ -17,9 +17,19 @@ from contextlib import ExitStack
 
 from benchmarks import faults, program
 from benchmarks.contest import Heat, Standing, run, standings, warm_up
-from benchmarks.processes import Command, Process, duo, idle_cpu, on_device, start
+from benchmarks.processes import (
+    Command,
+    Options,
+    Process,
+    duo,
+    flags,
+    idle_cpu,
+    llama_server,
+    options_of,
+    start,
+)
 from benchmarks.prompts import load
-from benchmarks.report import heat_line, model_line, standings_table
+from benchmarks.report import model_line, print_heat, standings_table
 from server.errors import StartupError
 
 IDLE_S = 3.0
@@ -28,58 +38,47 @@ DRAFTING = "duo, drafts"
 
 def commands(args: argparse.Namespace) -> list[Command]:
     """All others are compared with the first: llama-server without drafts, if it takes part."""
-    drafter = ("--draft-model", str(args.draft_model))
-    if args.draft_threads:
-        drafter += ("--draft-threads", str(args.draft_threads))
-    if args.draft_device not in (None, args.device):
-        drafter += ("--draft-devices", str(args.draft_device))
-    found = [Command("llama-server", _llama(args))] if args.llama_server else []
-    found.append(Command("duo", _duo(args, "serve", "--draft-max", "0")))
+    size = options_of(args, "device", "model", "ctx_size", "threads", parallel=1)
+    found = [Command("duo", duo("serve", draft_max=0, **size))]
     if args.llama_server:
-        found += [_synchronous(args, n, p_min) for n in args.sweep for p_min in args.p_min]
+        found.insert(0, Command("llama-server", llama_server(args.llama_server, **size)))
+        found += [_synchronous(args, size, n, p_min) for n in args.sweep for p_min in args.p_min]
     if args.sweep:
-        found.append(Command(DRAFTING, _duo(args, "up", *drafter, *args.duo_flags), drafts=True))
+        other = args.draft_device if args.draft_device != args.device else None
+        drafting = flags(
+            draft_model=args.draft_model, draft_threads=args.draft_threads or None, draft_devices=other
+        )
+        found.append(Command(DRAFTING, duo("up", *drafting, *args.duo_flags, **size), drafts=True))
     return found
 
 
-def _synchronous(args: argparse.Namespace, n: int, p_min: float) -> Command:
+def _synchronous(args: argparse.Namespace, size: Options, n: int, p_min: float) -> Command:
     """llama-server with its draft model."""
-    flags = ("-md", str(args.draft_model), "--spec-type", "draft-simple")
-    flags += ("--spec-draft-n-max", str(n), "--spec-draft-threads", str(args.draft_threads or 1))
-    flags += ("--spec-draft-p-min", f"{p_min:g}")
+    drafting = flags(
+        model_draft=args.draft_model,
+        spec_type="draft-simple",
+        spec_draft_n_max=n,
+        spec_draft_threads=args.draft_threads or 1,
+        spec_draft_p_min=f"{p_min:g}",
+    )
     if args.draft_device is not None:
-        flags += ("-devd", f"CUDA{args.draft_device}", "-ngld", "99")
-    return Command(f"llama-server, draft {n}, p_min {p_min:g}", _llama(args) + flags)
-
-
-def _llama(args: argparse.Namespace) -> tuple[str, ...]:
-    size = ("-c", str(args.ctx_size), "-np", "1", "-t", str(args.threads))
-    place = ("--host", "127.0.0.1", "--port", "{port}", "--offline")
-    if args.device is not None:
-        place += ("-dev", f"CUDA{args.device}", "-ngl", "99")
-    return (str(args.llama_server), "-m", str(args.model), *size, *place)
-
-
-def _duo(args: argparse.Namespace, command: str, *flags: str) -> tuple[str, ...]:
-    size = ("--ctx-size", str(args.ctx_size), "--parallel", "1", "--threads", str(args.threads))
-    return (*on_device(args.device), *duo(command, "--model", str(args.model), *size, *flags))
+        drafting += ("-devd", f"CUDA{args.draft_device}", "-ngld", "99")
+    name = f"llama-server, draft {n}, p_min {p_min:g}"
+    return Command(name, llama_server(args.llama_server, *drafting, **size))
 
 
 def compare(args: argparse.Namespace) -> list[str]:
     """Run all; returns markdown parts. Raises DuoError."""
     with ExitStack() as stack:
         servers = start(stack, commands(args))
-        scene = faults.Scene(args.model, args.draft_model, args.threads, args.faults)
-        bad, join = faults.enter(stack, scene, load(args.prompts), args.max_tokens)
+        bad, join = faults.enter(stack, args, load(args.prompts))
         servers += bad
         warm_up(servers)
         join()
         idle = idle_cpu(servers, IDLE_S)
         failed: list[str] = []
         prompts = load(args.prompts) * args.rounds
-        heats = run(
-            servers, prompts, args.max_tokens, lambda heat: print(heat_line(heat), flush=True), failed
-        )
+        heats = run(servers, prompts, args.max_tokens, print_heat, failed)
         table = standings([server.name for server in servers], heats)
         parts = [standings_table(table, idle)]
         if args.llama_server and args.sweep:
@@ -103,13 +102,9 @@ def against_best(table: Sequence[Standing], heats: Sequence[Heat]) -> str:
 
 def _python_shares(servers: Sequence[Process]) -> list[str]:
     """The time of a step outside decode, of servers that report it."""
-    shares: list[str] = []
-    for server in servers:
-        engine = server.health().get("engine")
-        share = engine.get("step_python_us") if isinstance(engine, dict) else None  # pyright: ignore[reportUnknownVariableType]
-        if isinstance(share, int | float):
-            shares.append(f"{server.name}: {share:.0f} µs of Python in a one-session step (median).")
-    return shares
+    shares = {server.name: server.health().get("engine", {}).get("step_python_us") for server in servers}
+    what = "µs of Python in a one-session step (median)."
+    return [f"{name}: {share:.0f} {what}" for name, share in shares.items() if share is not None]
 
 
 def measure(args: argparse.Namespace) -> program.Result:

@@ -1,8 +1,8 @@
 """Several clients at once: `python -m benchmarks.concurrent [--clients 1,4]`.
 
-Two leads on one model, without drafts and with. In each round k clients ask one lead at a time, each of them
-its own prompts one after the other; then the other lead. No prompt is asked twice, so that neither a cached
-prefix nor a former reply helps.
+Leads on one model: without drafts, with each of --duo-flags, and llama-server if it is given. In each round k
+clients ask one lead at a time, each of them its own prompts one after the other; then the next lead. No
+prompt is asked twice, so that neither a cached prefix nor a former reply helps.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from benchmarks.client import Reply, ask
 from benchmarks.contest import WARM_UP_TOKENS
 from benchmarks.contest import run as run_heats
 from benchmarks.inflate import bundled_400m
-from benchmarks.processes import Command, Process, duo, start
+from benchmarks.processes import Command, Process, duo, llama_server, options_of, start
 from benchmarks.prompts import Prompt, load
 from server.errors import StartupError
 
@@ -50,7 +50,7 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Bout:
-    """The same prompts, client by client, asked of both leads."""
+    """The same prompts, client by client, asked of all leads."""
 
     n_clients: int
     figures: tuple[Figures, ...]
@@ -133,14 +133,18 @@ def _cells(i: int, bouts: Sequence[Bout]) -> list[str]:
 
 
 def leads(args: argparse.Namespace) -> list[Command]:
-    """Without drafts, and with."""
-    common = ("--model", str(args.model), "--threads", str(args.threads))
-    common += ("--ctx-size", str(args.ctx_size), "--parallel", str(max(args.clients)))
-    drafting = duo("up", *common, "--draft-model", str(args.draft_model), *args.duo_flags)
-    return [
-        Command("no drafts", duo("serve", *common, "--draft-max", "0")),
-        Command("drafts", drafting, drafts=True),
-    ]
+    """llama-server if it takes part, duo without drafts, and duo with each of --duo-flags. All others are
+    compared with the first."""
+    size = options_of(args, "model", "threads", "ctx_size", parallel=max(args.clients))
+    found = [Command("no drafts", duo("serve", draft_max=0, **size))]
+    if args.llama_server:
+        found.insert(0, Command("llama-server", llama_server(args.llama_server, **size)))
+    settings: list[list[str]] = args.duo_flags or [[]]
+    for flags in settings:
+        name = report.arguments(["drafts", *flags] if len(settings) > 1 else ["drafts"])
+        drafting = duo("up", "--draft-model", str(args.draft_model), *flags, **size)
+        found.append(Command(name, drafting, drafts=True))
+    return found
 
 
 def run(servers: Sequence[Process], prompts: Sequence[Prompt], args: argparse.Namespace) -> list[Bout]:
@@ -164,25 +168,30 @@ def measure(args: argparse.Namespace) -> program.Result:
     if not 0 < n_prompts < len(load()):
         raise StartupError(f"{n_prompts} prompts and one to warm up, but there are {len(load())} in all")
     args.model = args.model or bundled_400m()
+    if args.llama_server:
+        args.llama_server = program.binary(args.llama_server)
     with ExitStack() as stack:
         servers = start(stack, leads(args))
-        mode = servers[-1].health().get("draft_mode", "unknown")
+        modes = [str(server.health().get("draft_mode", "unknown")) for server in servers if server.drafts]
         warm_up, *prompts = load(n_prompts + 1)
         run_heats(servers, [warm_up], WARM_UP_TOKENS)
         bouts = run(servers, prompts, args)
     what = (
         f"{report.model_line(args.model)}; {args.threads} threads; temperature 0, {args.requests} "
-        f"replies of at most {args.max_tokens} tokens for each client and round. Draft mode: {mode}. "
-        f"Medians over {args.rounds} rounds; slowest client: its tokens/s, by the mean."
+        f"replies of at most {args.max_tokens} tokens for each client and round. "
+        f"Draft mode: {', '.join(modes)}. Medians over "
+        f"{args.rounds} rounds; slowest client: its tokens/s, by the mean."
     )
     return "several clients at once", [what, table([server.name for server in servers], bouts)]
 
 
 def _parser() -> argparse.ArgumentParser:
-    shared = ("inflated", "draft-model", "threads", "duo-flags", "rounds", "max-tokens")
+    shared = ("llama-server", "inflated", "draft-model", "threads", "rounds", "max-tokens")
     what = "Several clients at once, without and with drafts."
     parser = program.make_parser("concurrent", what, *shared, rounds=4, max_tokens=96)
     add = parser.add_argument
+    several = "more flags of a duo with drafts; a lead for each time that this is given"
+    add("--duo-flags", type=str.split, action="append", help=several)
     add("--ctx-size", type=int, default=8192, help="KV cells of each lead")
     add("--clients", type=program.numbers, default=[1, 4], help="at once, such as 1,4: each in turn")
     add("--requests", type=int, default=2, help="prompts of each client in a round")

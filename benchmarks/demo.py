@@ -14,8 +14,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from benchmarks import inflate, program, report
-from benchmarks.contest import Heat, Standing, run, standings, warm_up
-from benchmarks.processes import Command, Process, duo
+from benchmarks.contest import run, standings, warm_up
+from benchmarks.processes import Command, Options, Process, duo
 from benchmarks.prompts import Prompt, load
 from server.errors import DuoError
 from server.flags import n_cores
@@ -31,27 +31,11 @@ QUESTION = Prompt("demonstration", [{"role": "user", "content": ASKED}])
 def commands(model: Path, draft_max: int) -> tuple[Command, Command]:
     """Without drafts, and with the draft model where duo up puts it: in the lead on a machine with few cores,
     in a process of its own on others. The lead gets every core in both."""
-    common = ("--model", str(model), "--alias", "duo-tiny-inflated", "--note", NOTE)
-    common += ("--threads", str(n_cores()))
-    drafting = duo("up", *common, "--drafters", "1", "--draft-max", str(draft_max))
+    common: Options = {"model": model, "alias": "duo-tiny-inflated", "note": NOTE, "threads": n_cores()}
     return (
-        Command("without drafter", duo("up", *common, "--drafters", "0", "--draft-max", "0")),
-        Command("with drafter", drafting, drafts=True),
+        Command("without drafter", duo("up", drafters=0, draft_max=0, **common)),
+        Command("with drafter", duo("up", drafters=1, draft_max=draft_max, **common), drafts=True),
     )
-
-
-def table(heats: Sequence[Heat], standing: Standing) -> str:
-    """Markdown."""
-    rows: list[list[str]] = []
-    for heat in heats:
-        plain, drafted = heat.replies
-        rates = [plain.client_rate or 0.0, drafted.client_rate or 0.0]
-        ratio = report.number(rates[1] / rates[0] if rates[0] else None, 2)
-        text = "same" if plain.text == drafted.text else "other"
-        rows.append([heat.prompt.id, str(plain.n_tokens), *(f"{r:.1f}" for r in rates), ratio, text])
-    last = [report.number(standing.client_rate), report.number(standing.client_ratio, 2)]
-    rows.append(["median", "", "", *last, f"{standing.n_equal} of {standing.n_heats} same"])
-    return report.table("prompt | tokens | without drafts, t/s | with, t/s | ratio | text", rows)
 
 
 def demonstrate(args: argparse.Namespace) -> None:
@@ -65,14 +49,11 @@ def demonstrate(args: argparse.Namespace) -> None:
         second.wait_ready()
         warm_up([first, second])
         prompts = [QUESTION, *load(args.prompts - 1)]
-        print(f"Asking {len(prompts)} prompts of both in turn (by the client's clock) …", flush=True)
-        heats = run([first, second], prompts, args.max_tokens)
-        standing = standings([first.name, second.name], heats)[1]
-        print(table(heats, standing))
-        print(
-            f"With the drafter {standing.client_ratio or 0:.2f} times as fast; "
-            f"{standing.n_accepted} of {standing.n_drafted} drafted tokens accepted."
-        )
+        print(f"Asking {len(prompts)} prompts of both in turn …", flush=True)
+        heats = run([first, second], prompts, args.max_tokens, report.print_heat)
+        table = standings([first.name, second.name], heats)
+        print(report.standings_table(table, [None, None]))
+        print(f"With the drafter {table[1].client_ratio or 0:.2f} times as fast, by the client's clock.")
         first.stop()
         if not args.measure_only:
             print(f"Chat with it: http://127.0.0.1:{second.port} (Ctrl-C ends it)", flush=True)

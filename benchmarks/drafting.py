@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import cProfile
 import functools
+import itertools
 import sys
 from collections.abc import Mapping, Sequence
 
@@ -18,12 +19,13 @@ import numpy as np
 from benchmarks import prepared, timing
 from benchmarks.prepared import N_PROMPT
 from benchmarks.timing import WAYS, Case, Cost
+from drafters.draft_session import DraftSession
 from drafters.expansion import MOST_BRANCHES
 from drafters.model import ModelDrafter
 from drafters.worker import Worker
 from server.llama.backend import Logits
 from server.sampling.params import SamplingParams
-from server.speculation.wire.messages import Commit, Draft, Message, Open, chain_next, chain_start
+from server.speculation.wire.messages import Commit, Open, chain_next, chain_start
 from server.speculation.wire.presence import Presence, VocabularyCard
 
 WARM_UP = 60  # turns
@@ -46,85 +48,64 @@ class Lead(prepared.QuietBus):
     def __init__(self, script: prepared.Script, n_vocab: int, sampling: SamplingParams) -> None:
         card = VocabularyCard(n_vocab, None, None, ())
         self.drafter = Presence("drafter", "drafter", "prepared", "0", card, 1, host="here")
-        self.n_committed = N_PROMPT
         self._script = script
         self._n_vocab = n_vocab
         prompt = np.random.default_rng(1).integers(0, n_vocab, N_PROMPT).tolist()
         self._chain = chain_start(prompt)
         self.opening = Open("lead", 1, self._chain, MAX_AHEAD, sampling, tuple(prompt))
-        self._told: list[Draft] = []
-        self._guesses: dict[int, list[int]] = {}  # by the chain hash before them
         self._n_commits = 0
 
     def start(self, listener: object) -> None: ...
+    def send(self, to: str, message: object) -> None: ...
 
-    def send(self, to: str, message: Message) -> None:
-        assert isinstance(message, Draft)
-        self._told.append(message)
-
-    def answer(self, *, idle: bool) -> Commit | None:
-        """The next commit, if READY guesses are there or the drafter is idle."""
-        for draft in self._told:
-            chain = draft.chain
-            for token in draft.tokens:
-                self._guesses.setdefault(chain, []).append(token)
-                chain = chain_next(chain, token)
-        self._told.clear()
-        path = self._agreed(READY)
-        return self._commit(path[:PER_COMMIT]) if idle or len(path) >= READY else None
-
-    def _agreed(self, most: int) -> list[int]:
-        """The right guesses there are, from the committed end on."""
-        agreed, chain = list[int](), self._chain
-        while len(agreed) < most:
-            token = self._script.truth(self.n_committed + len(agreed))
-            if token not in self._guesses.get(chain, ()):
-                break
-            agreed.append(token)
-            chain = chain_next(chain, token)
-        return agreed
-
-    def _commit(self, right: list[int]) -> Commit:
-        """These guesses; every fourth commit has fewer of them and ends in another token."""
+    def answer(self, session: DraftSession, *, idle: bool) -> Commit | None:
+        """The next commit, if READY right guesses are there or the drafter is idle."""
+        base = session.n_committed
+        guesses = enumerate(session.tokens[base : base + READY], base)
+        right = [token for _, token in itertools.takewhile(self._is_right, guesses)]
+        if not idle and len(right) < READY:
+            return None
+        right = right[:PER_COMMIT]
         self._n_commits += 1
         if self._n_commits % 4 == 0 or not right:
             right = right[: PER_COMMIT // 2]
-            right.append(self._instead(right))
-        base = self.n_committed
-        for token in right:
-            self._chain = chain_next(self._chain, token)
-        self.n_committed += len(right)
+            right.append(self._instead(session, base + len(right)))
+        self._chain = functools.reduce(chain_next, right, self._chain)
         return Commit(1, base, self._chain, tuple(right))
 
-    def _instead(self, before: Sequence[int]) -> int:
-        chain = functools.reduce(chain_next, before, self._chain)
-        truth = self._script.truth(self.n_committed + len(before))
-        others = [token for token in self._guesses.get(chain, ()) if token != truth]
-        return others[0] if others else (truth + 2) % self._n_vocab
+    def _is_right(self, guess: tuple[int, int]) -> bool:
+        position, token = guess
+        return token == self._script.truth(position)
+
+    def _instead(self, session: DraftSession, position: int) -> int:
+        truth = self._script.truth(position)
+        others = [branch.tokens[0] for branch in session.branches if branch.fork == position]
+        return next((token for token in others if token != truth), (truth + 2) % self._n_vocab)
 
 
-class _Watch(prepared.Watch):
-    """On which every decode takes DECODE_S."""
+class OpenDrafter(ModelDrafter):
+    """session: the one that is drafted for."""
 
-    def decoded(self, spent_s: float, model_s: float) -> None:
-        super().decoded(spent_s, DECODE_S)
+    session: DraftSession | None = None
 
-
-class _Backend(prepared.PreparedBackend):
-    n_seqs = N_SEQS
+    def advance(self, sessions: Sequence[DraftSession]) -> list[DraftSession] | None:
+        self.session = sessions[0]
+        return super().advance(sessions)
 
 
 class Bench:
     """One session that is drafted for, turn by turn. Implements timing.Bench."""
 
     def __init__(self, rows: Logits, shape: str, sampling: SamplingParams, n_turns: int) -> None:
-        self._watch = _Watch()
+        self._watch = prepared.Watch()
         n_ctx = N_PROMPT + (WARM_UP + n_turns) * (PER_COMMIT + 1) + 2 * MAX_AHEAD
-        backend = _Backend(rows, n_ctx, self._watch)
-        drafter = ModelDrafter(backend, n_branches=N_BRANCHES, steady=SHAPES[shape], clock=self._watch)
-        self.lead = Lead(prepared.Script(rows, sampling), rows.shape[1], sampling)
-        self.worker = Worker(self.lead, self.lead.drafter, drafter, clock=self._watch)
-        self.worker.received(self.lead.opening)
+        backend = prepared.PreparedBackend(
+            rows, n_ctx, self._watch, n_seqs=N_SEQS, decode_s=lambda n_rows: DECODE_S
+        )
+        self._drafter = OpenDrafter(backend, n_branches=N_BRANCHES, steady=SHAPES[shape], clock=self._watch)
+        self._lead = Lead(prepared.Script(rows, sampling), rows.shape[1], sampling)
+        self.worker = Worker(self._lead, self._lead.drafter, self._drafter, clock=self._watch)
+        self.worker.received(self._lead.opening)
         self.n_guesses = self.n_committed = 0
         self._idle = False
         for _ in range(WARM_UP):
@@ -134,14 +115,15 @@ class Bench:
         """Turns until one makes guesses; the time is that turn's."""
         n_drafted = self.worker.n_drafted
         while True:
-            commit = self.lead.answer(idle=self._idle)
-            if commit:
+            session = self._drafter.session
+            if session and (commit := self._lead.answer(session, idle=self._idle)):
                 self.worker.received(commit)
+                self.n_committed += len(commit.tokens)
             decoded_s = self._watch.decoded_s
             spent_s = self._watch.outside(self._turn, profile)
             self._idle = self._watch.decoded_s == decoded_s
             if self.worker.n_drafted > n_drafted:
-                self.n_guesses, self.n_committed = self.worker.n_drafted, self.lead.n_committed
+                self.n_guesses = self.worker.n_drafted
                 return spent_s
 
     def _turn(self) -> None:
@@ -186,9 +168,7 @@ SUBJECT = timing.Subject(
 )
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    return timing.run(SUBJECT, argv)
-
+main = timing.main(SUBJECT)
 
 if __name__ == "__main__":
     sys.exit(main())

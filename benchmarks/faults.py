@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import signal
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import texts
 from benchmarks.crashes import Crash, Crew
-from benchmarks.processes import Command, Process, duo, start
+from benchmarks.processes import Command, Options, Process, drafter, duo, options_of, start
 from benchmarks.prompts import Prompt
 from server.local.embedded import EmbeddedServer
 
@@ -20,64 +19,50 @@ FLAPS = tuple(Crash(3.0 * i + 0.3, 1.0) for i in range(400))  # alive for 0.3 s 
 FAULTS = ("dead", "lying", "lagging", "flapping")
 
 
-@dataclass(frozen=True, slots=True)
-class Scene:
-    """threads: of each lead's model. faults: some of FAULTS."""
-
-    model: Path
-    draft_model: Path
-    threads: int
-    faults: Sequence[str]
-
-
 def enter(
-    stack: ExitStack, scene: Scene, prompts: Sequence[Prompt], max_tokens: int
+    stack: ExitStack, args: argparse.Namespace, prompts: Sequence[Prompt]
 ) -> tuple[list[Process], Callable[[], None]]:
-    """One lead for each fault, ready, in a pool of its own, and a function that has their drafters join.
-    Records first what the model says to the prompts, which the lying drafter needs. Raises DuoError."""
-    if not scene.faults:
+    """One lead for each of --faults, ready, in a pool of its own, and what has their drafters join. Records
+    first what the model says to the prompts, which the lying drafter needs. Raises DuoError."""
+    if not args.faults:
         return [], lambda: None
     known = stack.enter_context(texts.directory())
-    if "lying" in scene.faults:
-        texts.save(texts.record_by(scene.model, scene.threads, prompts, max_tokens), known)
+    if "lying" in args.faults:
+        texts.save(texts.record_by(args.model, args.threads, prompts, args.max_tokens), known)
     redis = stack.enter_context(EmbeddedServer())
-    leads = start(stack, [_lead(scene, fault, redis.url) for fault in scene.faults])
+    leads = start(stack, [_lead(args, fault, redis.url) for fault in args.faults])
 
     def join() -> None:
-        for fault, lead in zip(scene.faults, leads, strict=True):
-            _join(stack, fault, lead, _drafter(scene, fault, redis.url, known))
+        for fault, lead in zip(args.faults, leads, strict=True):
+            _join(stack, fault, lead, _drafter(args, fault, redis.url, known))
 
     return leads, join
 
 
-def _lead(scene: Scene, fault: str, redis_url: str) -> Command:
-    common = ("--model", str(scene.model), "--threads", str(scene.threads), "--parallel", "1")
-    common += ("--ctx-size", str(texts.CTX_SIZE))
-    return Command(f"duo, {fault} drafter", duo("serve", *common, "--redis", redis_url, "--pool", fault))
+def _lead(args: argparse.Namespace, fault: str, redis_url: str) -> Command:
+    size = options_of(args, "model", "threads", parallel=1, ctx_size=texts.CTX_SIZE)
+    return Command(f"duo, {fault} drafter", duo("serve", redis=redis_url, pool=fault, **size))
 
 
-def _drafter(scene: Scene, fault: str, redis_url: str, known: Path) -> Command:
-    flags = ("--redis", redis_url, "--pool", fault, "--name", fault)
+def _drafter(args: argparse.Namespace, fault: str, redis_url: str, known: Path) -> Command:
+    place: Options = {"redis": redis_url, "pool": fault}
     if fault == "lying":
-        flags += ("--kind", "replay", "--texts", str(known), "--accept", "0", "--td-ms", "1")
-        flags += ("--vocab-from", str(scene.model))
-    else:
-        flags += ("--model", str(scene.draft_model))
-    if fault == "lagging":
-        flags += ("--latency-ms", "300")
-    return Command(f"drafter {fault}", (sys.executable, "-m", "drafters", *flags))
+        wrong: Options = {"kind": "replay", "texts": known, "accept": 0, "td_ms": 1, "vocab_from": args.model}
+        return drafter(fault, **place, **wrong)
+    latency = 300 if fault == "lagging" else None
+    return drafter(fault, model=args.draft_model, latency_ms=latency, **place)
 
 
-def _join(stack: ExitStack, fault: str, lead: Process, drafter: Command) -> None:
+def _join(stack: ExitStack, fault: str, lead: Process, command: Command) -> None:
     if fault == "dead":
-        process = stack.enter_context(Process(drafter))
+        process = stack.enter_context(Process(command))
         lead.wait_ready(n_drafters=1)
         os.kill(process.pid, signal.SIGSTOP)  # present for a while, and silent
         stack.callback(os.kill, process.pid, signal.SIGCONT)
         return
 
     def crew(crashes: Sequence[Crash]) -> Crew:
-        return Crew([drafter], crashes, lambda: len(lead.health().get("drafters", [])))
+        return Crew([command], crashes, lambda: len(lead.health().get("drafters", [])))
 
     if fault == "flapping":  # a start takes a core for a second, so only while its own lead is asked
         lead.company = lambda: crew(FLAPS)

@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 from benchmarks import program, report
 from benchmarks.client import ask
-from benchmarks.processes import Command, Process, duo, on_device
+from benchmarks.processes import Command, Process, duo, options_of
 from benchmarks.prompts import load
 
 STEP = ("building.py", "build")  # called once in every step that decodes
@@ -44,10 +44,14 @@ def hottest(stats: Mapping[Function, Entry], n: int) -> tuple[int, list[Line]]:
     """The number of steps, and the n functions with the most own time. Pure."""
     n_steps = sum(e[0] for (file, _, name), e in stats.items() if (Path(file).name, name) == STEP)
     own = {f: e for f, e in stats.items() if not any(word in f[2] for word in WAITING)}
-    total = sum(entry[2] for entry in own.values())
-    ranked = sorted(own.items(), key=lambda item: -item[1][2])[:n]
-    per = max(n_steps, 1)
-    return n_steps, [Line(_name(f), 1e6 * e[2] / per, e[1] / per, e[2] / total) for f, e in ranked]
+    return n_steps, ranked(own, n_steps)[:n]
+
+
+def ranked(stats: Mapping[Function, Entry], n_steps: int) -> list[Line]:
+    """All functions, those with the most own time first. Pure."""
+    total, per = sum(entry[2] for entry in stats.values()), max(n_steps, 1)
+    order = sorted(stats.items(), key=lambda item: -item[1][2])
+    return [Line(_name(f), 1e6 * e[2] / per, e[1] / per, e[2] / total) for f, e in order]
 
 
 def _name(function: Function) -> str:
@@ -55,22 +59,20 @@ def _name(function: Function) -> str:
     return name if line == 0 else f"{Path(file).parent.name}/{Path(file).name}:{line} {name}"
 
 
-def table(lines: Sequence[Line]) -> str:
+def table(lines: Sequence[Line], unit: str = "step") -> str:
     """Markdown."""
-    heads = ("function", "own µs a step", "calls a step", "share")
+    heads = ("function", f"own µs a {unit}", f"calls a {unit}", "share")
     rows = [(f"`{x.function}`", f"{x.own_us:.1f}", f"{x.calls:.1f}", f"{100 * x.share:.1f} %") for x in lines]
     return report.table(heads, rows)
 
 
 def measure(args: argparse.Namespace) -> program.Result:
     """Raises DuoError."""
-    flags = ("--model", str(args.model), "--draft-model", str(args.draft_model), "--parallel", "1")
-    flags += ("--threads", str(args.threads), "--ctx-size", "4096", *args.duo_flags)
-    if args.draft_device is not None:
-        flags += ("--draft-devices", str(args.draft_device))
+    options = options_of(args, "device", "model", "draft_model", "threads", draft_devices=args.draft_device)
+    options |= {"parallel": 1, "ctx_size": 4096}
     with tempfile.TemporaryDirectory(prefix="duo-profile-") as directory:
         path = Path(directory) / "engine.prof"
-        command = (*on_device(args.device), *duo("up", *flags, "--profile", str(path)))
+        command = duo("up", *args.duo_flags, profile=path, **options)
         with Process(Command("duo", command, drafts=True)) as server:
             server.wait_ready()
             replies = [ask(server.port, prompt, args.max_tokens) for prompt in load(args.prompts)]

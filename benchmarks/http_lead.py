@@ -113,7 +113,8 @@ class Recorder:
     def take(self) -> Told:
         """The round that has ended, which is forgotten."""
         told = Told(self.window, {self.names[id]: times for id, times in self.emitted.items()})
-        self.names, self.emitted = {}, {}
+        self.names.clear()
+        self.emitted.clear()
         self.n_running, self.at_begin, self.window = 0, None, None
         return told
 
@@ -206,17 +207,16 @@ async def _serve(n_streams: int, step_s: float) -> None:
     server = DrainingServer(configured(create_app(served, door.edge), None), thread, grace_s=0)
     thread.start()
     port: int = listener.getsockname()[1]
-    threading.Thread(target=_answer, args=(port, recorder, thread, server), daemon=True).start()
+    threading.Thread(target=_answer, args=(port, recorder, server), daemon=True).start()
     await server.serve(sockets=[listener])
     await thread.stop()
 
 
-def _answer(port: int, recorder: Recorder, thread: NamingThread, server: DrainingServer) -> None:
+def _answer(port: int, recorder: Recorder, server: DrainingServer) -> None:
     """Answer the process that measures until it closes our standard input."""
     _say(port)
     for _ in sys.stdin:
         told = recorder.take()
-        thread.names = recorder.names
         _say([astuple(told.window) if told.window else None, told.emitted])
     server.should_exit = True
 

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import sys
+import math
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks import report, steps, texts
-from benchmarks.contest import Heat, run, warm_up
+from benchmarks.contest import Heat, run, standings, warm_up
 from benchmarks.crashes import Crew
 from benchmarks.formulas import Curve, Scheme, limit, speedup, staircase, with_outages
 from benchmarks.inflate import bundled_400m
-from benchmarks.processes import Command, duo, start
+from benchmarks.processes import Command, Options, drafter, duo, options_of, start
 from benchmarks.prompts import Prompt, load
 from server.errors import StartupError
 from server.llama.llamacpp import LlamaBackend, LlamaOptions
@@ -31,12 +31,11 @@ COST_CONTEXT = 256  # tokens in the KV cache meanwhile
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """a, r, latency and h as in formulas.py, of each of the drafters."""
+    """a, r and latency as in formulas.py, of each of the drafters."""
 
     a: float
     r: float
     latency: float = 0.0
-    h: float = 0.0
     n_drafters: int = 1
 
 
@@ -70,8 +69,8 @@ class Target:
 
 
 def settings(args: argparse.Namespace) -> list[Setting]:
-    grid = itertools.product(args.drafters, args.latency, args.hit, args.accept, args.r)
-    return [Setting(a, r, latency, h, n) for n, latency, h, a, r in grid]
+    grid = itertools.product(args.drafters, args.latency, args.accept, args.r)
+    return [Setting(a, r, latency, n) for n, latency, a, r in grid]
 
 
 def measure(args: argparse.Namespace) -> list[str]:
@@ -117,71 +116,57 @@ def study(args: argparse.Namespace) -> Target:
 
 def leads(args: argparse.Namespace, redis_url: str) -> tuple[Command, Command]:
     """Without and with drafters."""
-    common = ("--model", str(args.model), "--threads", str(args.threads))
-    common += ("--ctx-size", str(texts.CTX_SIZE), "--parallel", "1", "--no-lookup")
-    drafts = ("--redis", redis_url, "--draft-mode", "async", "--draft-max", str(args.draft_max))
+    common = options_of(args, "model", "threads", ctx_size=texts.CTX_SIZE, parallel=1, no_lookup=True)
+    drafts: Options = {"redis": redis_url, "draft_mode": "async", "draft_max": args.draft_max}
     return (
-        Command("without drafters", duo("serve", *common, "--draft-max", "0")),
-        Command("with drafters", duo("serve", *common, *drafts)),
+        Command("without drafters", duo("serve", draft_max=0, **common)),
+        Command("with drafters", duo("serve", **common, **drafts)),
     )
 
 
 def drafters(model: Path, setting: Setting, tt_ms: float, redis_url: str, known: Path) -> list[Command]:
-    flags = ("--kind", "replay", "--redis", redis_url, "--texts", str(known))
-    flags += ("--vocab-from", str(model), "--accept", f"{setting.a:g}", "--hit", f"{setting.h:g}")
-    flags += ("--td-ms", f"{tt_ms / setting.r:.4g}", "--latency-ms", f"{tt_ms * setting.latency:.4g}")
-    own = [("--name", f"replay-{i}", "--seed", str(i)) for i in range(1, setting.n_drafters + 1)]
-    return [Command(names[1], (sys.executable, "-m", "drafters", *flags, *names)) for names in own]
+    replay: Options = {"kind": "replay", "redis": redis_url, "texts": known, "vocab_from": model}
+    replay |= {"accept": f"{setting.a:g}", "td_ms": f"{tt_ms / setting.r:.4g}"}
+    replay |= {"latency_ms": f"{tt_ms * setting.latency:.4g}"}
+    return [drafter(f"replay-{i}", seed=i, **replay) for i in range(1, setting.n_drafters + 1)]
 
 
 def row(setting: Setting, heats: Sequence[Heat], target: Target, draft_max: int, present: float) -> Row:
     """Pure."""
-    plain_s = drafted_s = 0.0
-    n_equal = 0
-    for heat in heats:
-        plain, drafted = heat.replies
-        if plain.text == drafted.text and plain.client_rate and drafted.client_rate:
-            n_equal += 1
-            plain_s += (plain.n_tokens - 1) / plain.client_rate
-            drafted_s += (drafted.n_tokens - 1) / drafted.client_rate
+    equal = [heat for heat in heats if len({reply.text for reply in heat.replies}) == 1]
+    plain, drafted = (one.total_rate for one in standings(("plain", "drafted"), equal)) if equal else (0, 0)
     return Row(
         setting,
-        plain_s / drafted_s if n_equal else None,
+        drafted / plain if plain and drafted else None,
         with_outages(expected(setting, target.v, draft_max), present),
         limit(setting.a, setting.r, target.v),
         present,
-        n_equal,
+        len(equal),
         len(heats),
     )
 
 
 def expected(setting: Setting, v: Curve, draft_max: int) -> float:
     """With the best k_max up to draft_max; 1 where none pays."""
-    one = Scheme(setting.a, setting.r, setting.latency, setting.h, v)
+    one = Scheme(setting.a, setting.r, setting.latency, v)
     return max(1.0, *(speedup(replace(one, k_max=k)) for k in range(1, draft_max + 1)))
 
 
 def line(row: Row) -> str:
     s = row.setting
-    what = f"a {s.a:.2f}  r {s.r:4.1f}  L {s.latency:.1f}  h {s.h:.1f}  drafters {s.n_drafters}"
-    measured = "-" if row.measured is None else f"{row.measured:.2f}"
-    return f"{what}: {measured}, formula {row.expected:.2f}; {row.n_equal} of {row.n_heats} texts the same"
+    what = f"a {s.a:.2f}  r {s.r:4.1f}  L {s.latency:.1f}  drafters {s.n_drafters}"
+    speeds = f"{report.number(row.measured, 2)}, formula {row.expected:.2f}"
+    return f"{what}: {speeds}; {row.n_equal} of {row.n_heats} texts the same"
 
 
 def table(rows: Sequence[Row]) -> str:
     """Markdown."""
-    heads = ("drafters", "L / tt", "h", "a", "r", "present", "speed-up", "formula", "η_async", "limit", "η")
+    heads = ("drafters", "L / tt", "a", "r", "present", "speed-up", "formula", "η_async", "limit", "η")
     cells: list[list[str]] = []
     for row in rows:
-        s, speed = row.setting, row.measured
-        given = [f"{value:g}" for value in (s.n_drafters, s.latency, s.h, s.a, s.r)]
-        results = (
-            speed,
-            row.expected,
-            None if speed is None else speed / row.expected,
-            row.limit,
-            None if speed is None else speed / row.limit,
-        )
+        s, speed = row.setting, row.measured or math.nan
+        given = [f"{value:g}" for value in (s.n_drafters, s.latency, s.a, s.r)]
+        results = (speed, row.expected, speed / row.expected, row.limit, speed / row.limit)
         found = [report.percent(row.present), *(report.number(value, 2) for value in results)]
         cells.append([*given, *found, f"{row.n_equal} of {row.n_heats}"])
     return report.table((*heads, "same text"), cells, n_words=0)

@@ -35,6 +35,7 @@ from server.speculation.sources.remote import RemoteDrafters
 from server.speculation.speculator import Speculator
 
 WARM_UP = 20  # steps
+DRAFT_S = 0.00005  # of a decode of the draft model in the lead
 PLAIN_US, DRAFTED_US = 150.0, 400.0  # bounds without and with guesses: 3 and 8 % of 5 ms on an H200
 SHAPES = {"peaked": True, "flat": False}
 
@@ -105,7 +106,9 @@ class Bench:
         if guesses.kind == "none":
             return Speculator(policy, costs=costs, clock=self.watch), lambda: None
         if guesses.by == "lead":
-            draft = prepared.PreparedBackend(rows, n_ctx, self.watch, drafts=True)
+            draft = prepared.PreparedBackend(
+                rows, n_ctx, self.watch, decode_s=lambda n_rows: DRAFT_S, errs=True
+            )
             inline = DraftModel(draft, clock=self.watch)
             return Speculator(policy, inline=inline, costs=costs, clock=self.watch), lambda: None
         drafter = prepared.ScriptedDrafter(script, rows.shape[1], branches=leaves > 1)
@@ -162,9 +165,7 @@ SUBJECT = timing.Subject(
 )
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    return timing.run(SUBJECT, argv)
-
+main = timing.main(SUBJECT)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from drafters.draft_session import DraftSession
+from drafters.guessing import DraftGuess
 from server.engine.proposer import NOTHING, ROOT, Ask, NoProposer, Planned, Proposal
 from server.engine.request import Speculation
 from server.llama.backend import Batch, Logits
@@ -18,7 +20,7 @@ from server.sampling.draw import draw
 from server.sampling.noise import mix
 from server.sampling.params import SamplingParams
 from server.speculation.wire.bus import Listener
-from server.speculation.wire.messages import Close, Commit, Draft, Message, Open, chain_next
+from server.speculation.wire.messages import Commit, Message, Open
 from server.speculation.wire.presence import Presence, VocabularyCard
 
 N_PROMPT = 512  # tokens
@@ -27,8 +29,8 @@ N_BATCH = 64
 DEPTH, LEAVES = 8, 3  # guesses of a step, and leaves of a tree of them
 PER_MESSAGE = 2  # guesses of one Draft
 RIGHT = 0.8  # of guesses
+SURE, UNSURE, SECOND = 0.86, 0.59, 0.39  # confidence of a guess, and of a second one
 DECODE_S, ROW_S = 0.010, 0.00002  # of a decode, as the proposer sees it
-DRAFT_S = 0.00005  # of a decode of a draft model
 
 
 # -- a backend that costs nothing ----------------------------------------
@@ -76,12 +78,23 @@ class PreparedBackend:
     can_trim = True
     can_shift = True
     overlaps = False
-    n_seqs = LEAVES
     n_batch = N_BATCH
 
-    def __init__(self, rows: Logits, n_ctx: int, watch: Watch, *, drafts: bool = False) -> None:
-        """drafts: a draft model, whose rows differ from the lead's where a guess shall be wrong."""
-        self._drafts = drafts
+    def __init__(
+        self,
+        rows: Logits,
+        n_ctx: int,
+        watch: Watch,
+        *,
+        n_seqs: int = LEAVES,
+        decode_s: Callable[[int], float] = lambda n_rows: DECODE_S + n_rows * ROW_S,
+        errs: bool = False,
+    ) -> None:
+        """decode_s: what a model takes for a decode, by rows. errs: its rows differ from the lead's where a
+        guess shall be wrong."""
+        self.n_seqs = n_seqs
+        self._decode_s = decode_s
+        self._errs = errs
         self.vocab = SizedVocabulary(rows.shape[1])
         self.n_ctx = self.n_cells = n_ctx
         self.n_rows_last = 0
@@ -95,9 +108,8 @@ class PreparedBackend:
         positions = [p for p, wanted in zip(batch.positions, batch.wanted, strict=True) if wanted]
         out = self._out[: len(positions)]
         for i, position in enumerate(positions):
-            out[i] = self._rows[row_after(position + (self._drafts and not _right(position + 1)))]
-        model_s = DRAFT_S if self._drafts else DECODE_S + len(batch) * ROW_S
-        self._watch.decoded(time.perf_counter() - began, model_s)
+            out[i] = self._rows[row_after(position + (self._errs and not _right(position + 1)))]
+        self._watch.decoded(time.perf_counter() - began, self._decode_s(len(batch)))
         return out
 
     def length(self, seq: int) -> int:
@@ -209,7 +221,7 @@ class QuietBus:
 
 class ScriptedDrafter(QuietBus):
     """Implements Bus towards one drafter, which answers between steps: DEPTH guesses ahead, and with
-    `branches` a second guess wherever it is not sure. Confirmed guesses are not sent again."""
+    `branches` a second guess wherever it is not sure."""
 
     def __init__(self, script: Script, n_vocab: int, *, branches: bool) -> None:
         card = VocabularyCard(n_vocab, None, None, ())
@@ -218,10 +230,7 @@ class ScriptedDrafter(QuietBus):
         self._script = script
         self._branches = branches
         self._told: list[Message] = []
-        self._session = 0
-        self._position = 0  # how many tokens are committed
-        self._chain = 0  # after them
-        self._path: list[int] = []
+        self._session: DraftSession | None = None
 
     def start(self, listener: Listener) -> None:
         self._listener = listener
@@ -232,44 +241,29 @@ class ScriptedDrafter(QuietBus):
 
     def answer(self) -> None:
         """Take in the lead's messages, then send guesses."""
-        told, self._told = self._told, []
-        for message in told:
-            self._follow(message)
-        if self._position:
-            self._publish()
+        for message in self._told:
+            if isinstance(message, Open):
+                self._session = DraftSession(message)
+            elif isinstance(message, Commit) and self._session:
+                self._session.commit(message)
+            else:
+                self._session = None
+        self._told.clear()
+        if self._session:
+            self._publish(self._session)
 
-    def _follow(self, message: Message) -> None:
-        match message:
-            case Open():
-                self._session = message.session
-                self._position, self._chain, self._path = len(message.tokens), message.chain, []
-            case Commit():
-                n = len(message.tokens)
-                agrees = self._path[:n] == list(message.tokens)
-                self._path = self._path[n:] if agrees else []
-                self._position, self._chain = message.base + n, message.chain
-            case Close():
-                self._position = 0
-            case _:
-                raise AssertionError(f"not for a drafter: {message}")
+    def _publish(self, session: DraftSession) -> None:
+        by = self.drafter.id, 100
+        while n_missing := DEPTH - session.n_ahead:
+            for _ in range(min(PER_MESSAGE, n_missing)):
+                self._guess(session, len(session.tokens))
+            for draft in (session.take_draft(*by), *session.take_branches(*by)):
+                self._listener.received(draft)
 
-    def _publish(self) -> None:
-        chain = self._chain
-        for token in self._path:
-            chain = chain_next(chain, token)
-        while len(self._path) < DEPTH:
-            base = self._position + len(self._path)
-            n = min(PER_MESSAGE, DEPTH - len(self._path))
-            tokens = [self._script.guess(base + i) for i in range(n)]
-            sure = [self._script.is_sure(base + i) for i in range(n)]
-            self._send(base, chain, tokens, [220 if s else 150 for s in sure])
-            for i, token in enumerate(tokens):
-                if self._branches and not sure[i]:
-                    self._send(base + i, chain, [self._script.instead(base + i)], [100])
-                chain = chain_next(chain, token)
-            self._path += tokens
-
-    def _send(self, base: int, chain: int, tokens: list[int], confidences: list[int]) -> None:
-        parents = tuple(range(ROOT, ROOT + len(tokens)))
-        place = (self.drafter.id, self._session, base, chain)
-        self._listener.received(Draft(*place, 100, parents, tuple(tokens), bytes(confidences)))
+    def _guess(self, session: DraftSession, position: int) -> None:
+        token, sure = self._script.guess(position), self._script.is_sure(position)
+        if sure or not self._branches:
+            session.extend(token, SURE if sure else UNSURE)
+        else:
+            session.add(DraftGuess(token, UNSURE, self._script.instead(position), SECOND))
+            session.branch(position)

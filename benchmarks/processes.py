@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import http.client
-import json
+import argparse
 import os
 import random
 import signal
@@ -17,12 +16,14 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeAlias
 
+from benchmarks.client import ReplyError, call_json
 from server.errors import StartupError
 
 START_S = 120.0
 STOP_S = 15.0
+HEALTH_S = 5.0
 POLL_S = 0.05
 
 
@@ -36,6 +37,10 @@ class Command:
     drafts: bool = False
 
 
+Options: TypeAlias = dict[str, Any]
+"""Of a command line: see flags()."""
+
+
 class Process:
     """A server on a port of its own. Its output goes to a file, which is quoted if it does not start.
 
@@ -45,10 +50,14 @@ class Process:
     def __init__(self, command: Command, port: int | None = None) -> None:
         """port: a free one unless given."""
         self.name = command.name
-        self._drafts = command.drafts
+        self.drafts = command.drafts
         self.company: Callable[[], AbstractContextManager[object]] = nullcontext
-        self.port = port or free_port()
-        arguments = [argument.replace("{port}", str(self.port)) for argument in command.arguments]
+        self._command = command
+        self._start(port or free_port())
+
+    def _start(self, port: int) -> None:
+        self.port = port
+        arguments = [argument.replace("{port}", str(port)) for argument in self._command.arguments]
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         try:
             self._process = subprocess.Popen(
@@ -83,32 +92,21 @@ class Process:
             raise StartupError(f"{self.name} ended with status {status}: {self._last_lines()}")
 
     def _ready(self, n_drafters: int) -> bool:
-        status, health = self._get_health()
-        if self._drafts and health.get("draft_mode") != "sync":
+        health = self.health()
+        if self.drafts and health.get("draft_mode") != "sync":
             n_drafters = max(1, n_drafters)
-        if not n_drafters:
-            return status == 200
         drafters: list[dict[str, Any]] = health.get("drafters", [])
-        for drafter in drafters:
+        for drafter in drafters if n_drafters else ():
             if drafter.get("state") == "refused":
                 raise StartupError(f"{self.name} refused its drafter: {drafter.get('reason')}")
-        return status == 200 and len(drafters) >= n_drafters
+        return bool(health) and len(drafters) >= n_drafters
 
     def health(self) -> dict[str, Any]:
-        """GET /health; empty when the server does not answer with an object."""
-        return self._get_health()[1]
-
-    def _get_health(self) -> tuple[int, dict[str, Any]]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
+        """GET /health; empty unless the answer is 200 and an object."""
         try:
-            connection.request("GET", "/health")
-            response = connection.getresponse()
-            body: Any = json.loads(response.read())
-            return response.status, dict(body)
-        except (OSError, http.client.HTTPException, ValueError, TypeError):
-            return 0, {}
-        finally:
-            connection.close()
+            return dict(call_json(self.port, "/health", timeout_s=HEALTH_S))
+        except (ReplyError, ValueError, TypeError):
+            return {}
 
     def cpu_seconds(self) -> float | None:
         """CPU time so far of the process and its descendants; None where /proc does not tell."""
@@ -135,6 +133,12 @@ class Process:
                 self._process.kill()
                 self._process.wait()
         self._log.close()
+
+    def restart(self) -> None:
+        """End it and start it again, on another port. Returns when it is ready. Raises StartupError."""
+        self.stop()
+        self._start(free_port())
+        self.wait_ready()
 
     def _last_lines(self) -> str:
         self._log.seek(0)
@@ -189,6 +193,34 @@ def on_device(device: int | None) -> tuple[str, ...]:
     return () if device is None else ("env", f"CUDA_VISIBLE_DEVICES={device}")
 
 
-def duo(*arguments: str) -> tuple[str, ...]:
-    """A command line of this checkout's duo."""
-    return (sys.executable, "-m", "server", *arguments, "--host", "127.0.0.1", "--port", "{port}")
+def options_of(args: argparse.Namespace, *names: str, **more: object) -> Options:
+    """These arguments of a program, and more."""
+    return {name: vars(args)[name] for name in names} | more
+
+
+def flags(**options: object) -> tuple[str, ...]:
+    """ctx_size=4096 is --ctx-size 4096, True a flag without a value; those that are None are left out."""
+    found: list[str] = []
+    for name, value in options.items():
+        if value is not None:
+            found += [f"--{name.replace('_', '-')}"] + ([] if value is True else [str(value)])
+    return tuple(found)
+
+
+def duo(command: str, *more: str, device: int | None = None, **options: object) -> tuple[str, ...]:
+    """A command line of this checkout's duo on a CUDA device."""
+    line = (*on_device(device), sys.executable, "-m", "server", command, *flags(**options), *more)
+    return (*line, "--host", "127.0.0.1", "--port", "{port}")
+
+
+def llama_server(binary: Path, *more: str, device: int | None = None, **options: object) -> tuple[str, ...]:
+    """A command line of llama-server with its model on a CUDA device."""
+    if device is not None:
+        more = ("-dev", f"CUDA{device}", "-ngl", "99", *more)
+    return (str(binary), *flags(**options), "--offline", "--host", "127.0.0.1", "--port", "{port}", *more)
+
+
+def drafter(name: str, *, device: int | None = None, **options: object) -> Command:
+    """A drafter process of this name on a CUDA device."""
+    line = (*on_device(device), sys.executable, "-m", "drafters", *flags(name=name, **options))
+    return Command(name, line)

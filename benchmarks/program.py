@@ -60,39 +60,32 @@ def names(text: str) -> list[str]:
     return text.split(",")
 
 
-def run(
-    parser: argparse.ArgumentParser,
-    argv: Sequence[str] | None,
-    measure: Callable[[argparse.Namespace], Result],
-) -> int:
-    """Parse, measure, print the section and append it where asked; returns the exit status. SIGTERM and
-    Ctrl-C leave through the with blocks, which end the servers."""
-    arguments = sys.argv[1:] if argv is None else argv
-    args = parser.parse_args(arguments)
-    module = parser.prog.removeprefix("python -m ")
-    before = signal.signal(signal.SIGTERM, leave)
-    try:
-        title, parts = measure(args)
-    except (DuoError, OSError) as error:
-        print(f"{module.removeprefix('benchmarks.')}: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    report.publish(report.section(title, module, arguments, parts), args.append)
-    return 0
-
-
 def main(
-    parser: Callable[[], argparse.ArgumentParser], measure: Callable[[argparse.Namespace], Result]
+    make: Callable[[], argparse.ArgumentParser], measure: Callable[[argparse.Namespace], Result]
 ) -> Callable[..., int]:
-    """`run` of a program, by its command line; that of the process by default."""
+    """A program: it parses its command line, by default that of the process, measures, prints the section,
+    appends it where asked, and returns the exit status. SIGTERM and Ctrl-C leave through the with blocks,
+    which end the servers."""
 
-    def run_it(argv: Sequence[str] | None = None) -> int:
-        return run(parser(), argv, measure)
+    def run(argv: Sequence[str] | None = None) -> int:
+        arguments = sys.argv[1:] if argv is None else argv
+        parser = make()
+        args = parser.parse_args(arguments)
+        module = parser.prog.removeprefix("python -m ")
+        before = signal.signal(signal.SIGTERM, leave)
+        try:
+            title, parts = measure(args)
+        except (DuoError, OSError) as error:
+            print(f"{module.removeprefix('benchmarks.')}: {error}", file=sys.stderr)
+            return 1
+        except KeyboardInterrupt:
+            return 130
+        finally:
+            signal.signal(signal.SIGTERM, before)
+        report.publish(report.section(title, module, arguments, parts), args.append)
+        return 0
 
-    return run_it
+    return run
 
 
 def leave(*_: object) -> None:

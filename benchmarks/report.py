@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 import os
 import platform
 import shutil
@@ -30,7 +31,7 @@ def table(heads: Sequence[str] | str, rows: Iterable[Sequence[str]], n_words: in
 
 
 def number(value: float | None, digits: int = 1) -> str:
-    return "-" if value is None else f"{value:.{digits}f}"
+    return "-" if value is None or math.isnan(value) else f"{value:.{digits}f}"
 
 
 def percent(share: float | None) -> str:
@@ -39,6 +40,10 @@ def percent(share: float | None) -> str:
 
 def accepted(n_accepted: int, n_drafted: int) -> str:
     return f"{n_accepted} of {n_drafted}" if n_drafted else "-"
+
+
+def print_heat(heat: Heat) -> None:
+    print(heat_line(heat), flush=True)
 
 
 def heat_line(heat: Heat) -> str:
@@ -99,14 +104,15 @@ def model_line(model: Path) -> str:
     return f"{model.name}, {model.stat().st_size / 1e6:,.0f} MB"
 
 
-def command_line(module: str, argv: Sequence[str]) -> str:
-    """As it was typed, with file names in place of paths, which tell of one machine only."""
-    return " ".join(["python -m", module, *(Path(arg).name if "/" in arg else arg for arg in argv)])
+def arguments(argv: Sequence[str]) -> str:
+    """As they were typed, with file names in place of paths, which tell of one machine only."""
+    return " ".join(Path(arg).name if "/" in arg else arg for arg in argv)
 
 
 def section(title: str, module: str, argv: Sequence[str], parts: Sequence[str]) -> str:
     """Markdown to append to RESULTS.md: title, machine, command, results."""
-    lines = [f"## {datetime.date.today()}: {title}", f"On: {machine()}", f"`{command_line(module, argv)}`"]
+    command = f"`python -m {arguments([module, *argv])}`"
+    lines = [f"## {datetime.date.today()}: {title}", f"On: {machine()}", command]
     return "\n\n".join([*lines, *parts]) + "\n"
 
 

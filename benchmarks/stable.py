@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks import program, report, texts
 from benchmarks.client import Reply, ask
-from benchmarks.processes import Command, Process, duo, on_device
+from benchmarks.processes import Command, Options, Process, drafter, duo, options_of
 from benchmarks.prompts import Prompt, load
 from server.local.embedded import EmbeddedServer
 from server.settings import BUNDLED_MODEL
@@ -55,25 +55,20 @@ class Count:
 
 
 def leads(args: argparse.Namespace, redis_url: str) -> list[Command]:
-    common = ("--model", str(args.model), "--threads", str(args.threads), "--ctx-size", str(texts.CTX_SIZE))
-    common += ("--parallel", "1", "--no-lookup")
-    sync = ("--draft-mode", "sync", "--draft-model", str(args.draft_model))
+    common = options_of(args, "device", "model", "threads", ctx_size=texts.CTX_SIZE, parallel=1)
+    common["no_lookup"] = True
     return [
-        Command(BUS, (*on_device(args.device), *duo("serve", *common, "--redis", redis_url))),
-        Command(SYNC, (*on_device(args.device), *duo("serve", *common, *sync))),
+        Command(BUS, duo("serve", redis=redis_url, **common)),
+        Command(SYNC, duo("serve", draft_mode="sync", draft_model=args.draft_model, **common)),
     ]
 
 
 def drafters(args: argparse.Namespace, redis_url: str, known: Path) -> list[Command]:
-    def command(name: str, device: int | None, *flags: str) -> Command:
-        own = (sys.executable, "-m", "drafters", "--redis", redis_url, "--name", name)
-        return Command(name, (*on_device(device), *own, *flags))
-
-    wrong = ("--kind", "replay", "--texts", str(known), "--accept", "0.3", "--td-ms", "0.2")
+    wrong: Options = {"kind": "replay", "texts": known, "accept": 0.3, "td_ms": 0.2, "vocab_from": args.model}
     return [
-        command("good", args.draft_device, "--model", str(args.draft_model)),
-        command("other", args.draft_device, "--model", str(args.other_model)),
-        command("wrong", None, *wrong, "--vocab-from", str(args.model)),
+        drafter("good", device=args.draft_device, redis=redis_url, model=args.draft_model),
+        drafter("other", device=args.draft_device, redis=redis_url, model=args.other_model),
+        drafter("wrong", redis=redis_url, **wrong),
     ]
 
 

@@ -91,14 +91,16 @@ def run(args: argparse.Namespace) -> program.Result:
     return "what a step costs by its width", parts
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def _parser() -> argparse.ArgumentParser:
     parser = program.make_parser("steps", "Cost of a step by its width.", "model", "rounds", rounds=30)
     add = parser.add_argument
     add("--threads", type=program.numbers, default=[1, 2], help="such as 1,2: each in turn")
     add("--widths", type=program.numbers, default=list(WIDTHS), help="rows of a step, such as 1,4,8")
     add("--context", type=int, default=512, help="tokens in the KV cache before the step")
-    return program.run(parser, argv, run)
+    return parser
 
+
+main = program.main(_parser, run)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -6,13 +6,11 @@ import argparse
 import cProfile
 import gc
 import statistics
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from types import CodeType
 from typing import Protocol
 
-from benchmarks import prepared, program, report
+from benchmarks import hot, prepared, program, report
 from server.errors import StartupError
 from server.sampling.params import SamplingParams
 
@@ -87,28 +85,14 @@ def measure(bench: Bench, n: int) -> Cost:
 
 
 def profiled(subject: Subject, bench: Bench, n: int) -> str:
-    """The functions with the most own time, without decode and what is not duo's."""
+    """Markdown: the functions with the most own time, without decode and what is not duo's."""
     profile = cProfile.Profile()
     for _ in range(n):
         bench.work(profile)
-    return by_own_time(profile, n, subject.unit, {subject.file, prepared.__file__})
-
-
-def by_own_time(profile: cProfile.Profile, n: int, unit: str, without: Collection[str]) -> str:
-    """A line for each of the TOP functions, by n units of work. without: files that are left out."""
-    entries = [e for e in profile.getstats() if isinstance(e.code, str) or e.code.co_filename not in without]
-    lines = [f"own µs/{unit}  calls/{unit}  function"]
-    for entry in sorted(entries, key=lambda e: -e.inlinetime)[:TOP]:
-        own_us, calls = 1e6 * entry.inlinetime / n, entry.callcount / n
-        lines.append(f"{own_us:11.1f}  {calls:10.1f}  {_place(entry.code)}")
-    return "\n".join(lines)
-
-
-def _place(code: CodeType | str) -> str:
-    if isinstance(code, str):
-        return code
-    path = Path(code.co_filename)
-    return f"{path.parent.name}/{path.name}:{code.co_firstlineno} {code.co_qualname}"
+    profile.create_stats()
+    stats: dict[hot.Function, hot.Entry] = vars(profile)["stats"]
+    own = {f: e for f, e in stats.items() if f[0] not in (subject.file, prepared.__file__)}
+    return hot.table(hot.ranked(own, n)[:TOP], subject.unit)
 
 
 def table(subject: Subject, costs: Mapping[Case, Cost]) -> str:
@@ -125,15 +109,19 @@ def table(subject: Subject, costs: Mapping[Case, Cost]) -> str:
     return report.table([*subject.heads, *columns], lines, n_words=2)
 
 
-def run(subject: Subject, argv: Sequence[str] | None) -> int:
+def main(subject: Subject) -> Callable[..., int]:
     """The program."""
+    return program.main(lambda: _parser(subject), lambda args: _measure_all(subject, args))
+
+
+def _parser(subject: Subject) -> argparse.ArgumentParser:
     parser = program.make_parser(subject.name, f"Microseconds of Python in a {subject.unit}.")
     add = parser.add_argument
     add(f"--{subject.unit}s", dest="n", type=int, default=subject.n_units, help="of each case")
     add("--vocabularies", type=_sizes, default=subject.vocabularies, help="such as 4000,150000")
     add("--only", default="", help="cases with this in their name, as --profile shows it")
     add("--profile", action="store_true", help="also show where the time of each case goes")
-    return program.run(parser, argv, lambda args: _measure_all(subject, args))
+    return parser
 
 
 def _measure_all(subject: Subject, args: argparse.Namespace) -> program.Result:
@@ -149,7 +137,7 @@ def _measure_all(subject: Subject, args: argparse.Namespace) -> program.Result:
     parts.append(table(subject, costs))
     for case in chosen if args.profile else ():
         shown = profiled(subject, subject.make(case, args.n), args.n)
-        parts.append(f"{case}, by cProfile, which makes small functions look larger:\n\n```\n{shown}\n```")
+        parts.append(f"{case}, by cProfile, which makes small functions look larger:\n\n{shown}")
     return subject.title, parts
 
 

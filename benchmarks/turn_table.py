@@ -44,7 +44,6 @@ class Row:
 
     scenario: str
     history: int
-    n_samples: int
     n_prompt: int
     ms: tuple[float, ...]
     ratio: float
@@ -77,7 +76,6 @@ def _row(scenario: str, history: int, samples: Sequence[Sample]) -> Row:
     return Row(
         scenario,
         history,
-        len(samples),
         round(statistics.median(turn.n_prompt for turn in by_server[0])),
         tuple(statistics.median(of_server) for of_server in zip(*(s.ms for s in samples), strict=True)),
         statistics.median(ours / theirs for ours, theirs in (s.ms for s in samples)),

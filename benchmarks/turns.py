@@ -23,7 +23,7 @@ from benchmarks import program, report, turn_table
 from benchmarks.client import Reply, ask, call, call_json
 from benchmarks.conversations import Author, Conversation, Message, pieces_of
 from benchmarks.inflate import bundled_400m
-from benchmarks.processes import Command, Process, duo, idle_cpu
+from benchmarks.processes import Command, Options, Process, duo, idle_cpu, llama_server, options_of, start
 from benchmarks.prompts import Prompt
 from benchmarks.steps import evaluation_ms
 from benchmarks.turn_table import AFTER, ALONE, BACK, COLD, DISK, FIRST, SECOND, TITLE, WARM, Row, Sample
@@ -38,50 +38,6 @@ POLL_S = 0.05
 SLOT_FILE = "turns.bin"
 
 
-class Server:
-    """A server that can be stopped and started again, on another port. duo saves conversations by itself."""
-
-    def __init__(self, command: Command) -> None:
-        """Start it; process.wait_ready() is the caller's. Raises StartupError."""
-        self._command = command
-        self.process = Process(command)
-
-    def restart(self) -> None:
-        """Returns when it is ready again. Raises StartupError."""
-        self.process.stop()
-        self.process = Process(self._command)
-        self.process.wait_ready()
-
-    def stop(self) -> None:
-        """Harmless when it is stopped."""
-        self.process.stop()
-
-    @property
-    def port(self) -> int:
-        return self.process.port
-
-    def save(self) -> None:
-        """Before a restart. Raises ReplyError."""
-
-    def restore(self) -> float:
-        """After a restart; returns the milliseconds that it took. Raises ReplyError."""
-        return 0.0
-
-
-class LlamaServer(Server):
-    """llama-server, which must be asked to save a conversation: that of its latest task."""
-
-    def save(self) -> None:
-        slots: list[dict[str, Any]] = call_json(self.port, "/slots")
-        latest = max(slots, key=lambda slot: int(slot.get("id_task", -1)))
-        call(self.port, f"/slots/{latest['id']}?action=save", {"filename": SLOT_FILE})
-
-    def restore(self) -> float:
-        began = time.perf_counter()
-        call(self.port, "/slots/0?action=restore", {"filename": SLOT_FILE})
-        return 1000 * (time.perf_counter() - began)
-
-
 def settle(processes: Sequence[Process]) -> None:
     """Until they take no CPU, for at most SETTLE_S: what one saves after a reply must not slow the other."""
     deadline = time.monotonic() + SETTLE_S
@@ -90,9 +46,9 @@ def settle(processes: Sequence[Process]) -> None:
 
 
 class Contest:
-    """The servers, duo first, and the samples. Each request goes first to another server."""
+    """duo and llama-server, and the samples. Each request goes first to another server."""
 
-    def __init__(self, servers: Sequence[Server], author: Author, args: argparse.Namespace) -> None:
+    def __init__(self, servers: Sequence[Process], author: Author, args: argparse.Namespace) -> None:
         self.samples: list[Sample] = []
         self._servers = servers
         self._author = author
@@ -138,11 +94,16 @@ class Contest:
             self._note(SECOND, history, self._go_on(conversation))
 
     def _restart(self, history: int, conversation: Conversation) -> None:
-        restore_ms = 0.0
-        for server in self._servers:
-            server.save()
-            server.restart()
-            restore_ms += server.restore()
+        """llama-server must be asked to save the conversation of its latest task, and to restore it."""
+        ours, theirs = self._servers
+        slots: list[dict[str, Any]] = call_json(theirs.port, "/slots")
+        latest = max(slots, key=lambda slot: int(slot.get("id_task", -1)))
+        call(theirs.port, f"/slots/{latest['id']}?action=save", {"filename": SLOT_FILE})
+        ours.restart()
+        theirs.restart()
+        began = time.perf_counter()
+        call(theirs.port, "/slots/0?action=restore", {"filename": SLOT_FILE})
+        restore_ms = 1000 * (time.perf_counter() - began)
         self._note(DISK, history, self._go_on(conversation), restore_ms)
 
     def _converse(self, opening: Sequence[Message]) -> Conversation:
@@ -157,7 +118,7 @@ class Contest:
         n = len(self._servers)
         turns: dict[int, Reply] = {}
         for i in ((self._n_asked + j) % n for j in range(n)):
-            settle([server.process for server in self._servers])
+            settle(self._servers)
             prompt = Prompt("turn", conversation.messages(i))
             turns[i] = ask(self._servers[i].port, prompt, self._max_tokens)
             conversation.hear(i, turns[i].text)
@@ -174,15 +135,12 @@ class Contest:
 
 def commands(args: argparse.Namespace, directory: Path) -> tuple[Command, Command]:
     """duo and llama-server, with directories of their own in this one."""
-    size = ("--ctx-size", str(args.ctx_size), "--parallel", str(args.parallel))
-    common = ("--model", str(args.model), *size, "--threads", str(args.threads))
-    common += ("--cache-ram", str(args.cache_ram))
-    ours = ("--cache-dir", str(directory / "duo"), "--cache-disk", str(args.cache_disk), "--draft-max", "0")
-    theirs = ("--slots", "--slot-save-path", f"{directory / 'llama'}/", "--cache-reuse", "256", "--offline")
-    theirs += ("--host", "127.0.0.1", "--port", "{port}")
+    common = options_of(args, "model", "ctx_size", "parallel", "threads", "cache_ram")
+    ours: Options = {"cache_dir": directory / "duo", "cache_disk": args.cache_disk, "draft_max": 0}
+    theirs: Options = {"slots": True, "slot_save_path": f"{directory / 'llama'}/", "cache_reuse": 256}
     return (
-        Command("duo", duo("serve", *common, *ours, *args.duo_flags)),
-        Command("llama-server", (str(args.llama_server), *common, *theirs, *args.llama_flags)),
+        Command("duo", duo("serve", *args.duo_flags, **common, **ours)),
+        Command("llama-server", llama_server(args.llama_server, *args.llama_flags, **common, **theirs)),
     )
 
 
@@ -190,12 +148,9 @@ def compare(args: argparse.Namespace) -> list[Sample]:
     """Run all. Raises DuoError."""
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="duo-turns-")))
-        servers: list[Server] = []
-        for kind, command in zip((Server, LlamaServer), commands(args, directory), strict=True):
-            (directory / ("llama" if servers else "duo")).mkdir()
-            servers.append(kind(command))
-            stack.callback(servers[-1].stop)
-            servers[-1].process.wait_ready()
+        for name in ("duo", "llama"):
+            (directory / name).mkdir()
+        servers = start(stack, commands(args, directory))
         contest = Contest(servers, Author(lambda text: pieces_of(servers[1].port, text)), args)
         contest.warm_up()
         for _ in range(args.rounds):

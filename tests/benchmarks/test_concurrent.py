@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,17 +12,9 @@ from benchmarks.concurrent import ask_at_once, bout, figures
 from benchmarks.processes import Command, Process, free_port
 from benchmarks.prompts import Prompt, load
 from server.settings import BUNDLED_MODEL
+from tests.benchmarks.conftest import STUB
 
-STUB = (sys.executable, "-m", "tests.benchmarks.stub_server", "--port", "{port}")
 PROMPT = Prompt("p-01", [{"role": "user", "content": "?"}])
-
-
-@pytest.fixture
-def reciting_duo(monkeypatch: pytest.MonkeyPatch) -> None:
-    def reciting(*arguments: str) -> tuple[str, ...]:
-        return STUB
-
-    monkeypatch.setattr("benchmarks.concurrent.duo", reciting)
 
 
 def told(n_tokens: int, asked: float, ended: float, *, text: str = "text", pieces: int = 0) -> Reply:
@@ -91,15 +82,18 @@ def test_a_server_that_does_not_answer_fails_the_round():
 
 
 @pytest.mark.usefixtures("reciting_duo")
-def test_the_program_prints_and_appends_its_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_the_program_prints_and_appends_its_table(
+    llama_server: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
     results = tmp_path / "RESULTS.md"
     flags = ["--model", str(BUNDLED_MODEL), "--clients", "1,3", "--rounds", "2", "--max-tokens", "20"]
+    flags += ["--llama-server", str(llama_server), "--duo-flags=--leaves 1", "--duo-flags=--leaves 3"]
     assert concurrent.main([*flags, "--append", str(results)]) == 0
     text = results.read_text()
     assert text.strip() in capsys.readouterr().out
-    assert "| 1 | no drafts |" in text
-    assert "| 3 | drafts |" in text
-    assert text.count("| 84 of 120 | 12 of 12 |") == 2  # 2 rounds of 3 clients with 2 prompts each
+    leads = [line.split(" | ")[1] for line in text.splitlines() if line.startswith("| 3 |")]
+    assert leads == ["llama-server", "no drafts", "drafts --leaves 1", "drafts --leaves 3"]
+    assert text.count("| 84 of 120 | 12 of 12 |") == 4  # 2 rounds of 3 clients with 2 prompts each
     assert str(tmp_path) not in text
 
 
@@ -108,16 +102,26 @@ def test_no_prompt_is_asked_twice(capsys: pytest.CaptureFixture[str]):
     assert "500 prompts and one to warm up" in capsys.readouterr().err
 
 
-def test_both_leads_have_the_same_slots_and_only_one_drafts():
-    flags = ["--model", "m.gguf", "--clients", "2,4,1", "--duo-flags", "--draft-mode async"]
-    plain, drafted = concurrent.leads(concurrent._parser().parse_args(flags))  # pyright: ignore[reportPrivateUsage]
-    for command in (plain, drafted):
-        line = " ".join(command.arguments)
-        assert "--model m.gguf" in line
-        assert "--parallel 4" in line
-    assert "--draft-max 0" in " ".join(plain.arguments)
-    assert drafted.arguments[2:4] == ("server", "up")
-    assert "--draft-mode async" in " ".join(drafted.arguments)
+def commands(*flags: str) -> dict[str, str]:
+    args = concurrent._parser().parse_args(["--model", "m.gguf", "--clients", "2,4,1", *flags])  # pyright: ignore[reportPrivateUsage]
+    return {command.name: " ".join(command.arguments) for command in concurrent.leads(args)}
+
+
+def test_all_leads_have_the_same_slots_and_the_first_does_not_draft():
+    found = commands("--duo-flags", "--draft-mode async")
+    assert list(found) == ["no drafts", "drafts"]
+    assert all("--model m.gguf" in line and "--parallel 4" in line for line in found.values())
+    assert "--draft-max 0" in found["no drafts"]
+    assert " server up " in found["drafts"]
+    assert "--draft-mode async" in found["drafts"]
+
+
+def test_llama_server_and_several_ways_to_draft_take_turns():
+    found = commands("--llama-server", "l", "--duo-flags=--draft-max 4", "--duo-flags=--texts /a/b.txt")
+    assert list(found) == ["llama-server", "no drafts", "drafts --draft-max 4", "drafts --texts b.txt"]
+    assert found["llama-server"].startswith("l --model m.gguf")
+    assert "--parallel 4" in found["llama-server"]
+    assert "--texts /a/b.txt" in found["drafts --texts b.txt"]
 
 
 @pytest.mark.model

@@ -15,11 +15,11 @@ from benchmarks.client import Reply, ask
 from benchmarks.contest import SHORTEST, Heat, run, standings
 from benchmarks.processes import Command, Process, idle_cpu
 from benchmarks.prompts import Prompt, load
-from benchmarks.report import command_line, heat_line, machine, standings_table
+from benchmarks.report import arguments, heat_line, machine, standings_table
 from server.errors import StartupError
+from tests.benchmarks.conftest import STUB
 from tests.support import until
 
-STUB = (sys.executable, "-m", "tests.benchmarks.stub_server", "--port", "{port}")
 PROMPT = Prompt("p-01", [{"role": "user", "content": "?"}])
 
 
@@ -143,8 +143,8 @@ def test_a_heat_in_a_line_tells_ratio_and_other_text():
 
 
 def test_the_printed_command_has_no_paths_of_this_machine():
-    line = command_line("benchmarks.compare", ["--llama-server", "/home/me/bin/llama-server", "--sweep", "4"])
-    assert line == "python -m benchmarks.compare --llama-server llama-server --sweep 4"
+    line = arguments(["--llama-server", "/home/me/bin/llama-server", "--sweep", "4"])
+    assert line == "--llama-server llama-server --sweep 4"
 
 
 def test_the_machine_in_a_line():

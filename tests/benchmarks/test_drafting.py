@@ -12,9 +12,10 @@ from benchmarks import drafting, prepared, timing
 from benchmarks.drafting import PER_COMMIT, READY, SHAPES, Bench, Lead
 from benchmarks.prepared import N_PROMPT
 from benchmarks.timing import WAYS, Case, Cost
+from drafters.draft_session import DraftSession
+from drafters.guessing import DraftGuess
 from server.sampling.draw import softmax
 from server.sampling.params import SamplingParams
-from server.speculation.wire.messages import Draft, chain_next
 
 SMALL = drafting.make_rows(300)
 GREEDY = SamplingParams(temperature=0.0)
@@ -40,58 +41,51 @@ def test_branches_are_drafted_where_rows_are_cheap():
 
 
 class Answering:
-    """A lead that is told guesses as a drafter would tell them."""
+    """A lead, and a session of a drafter that knows what the lead will say."""
 
     def __init__(self) -> None:
         self.script = prepared.Script(SMALL, GREEDY)
         self.lead = Lead(self.script, 300, GREEDY)
-        self.chain = self.lead.opening.chain
-        self.end = N_PROMPT
+        self.session = DraftSession(self.lead.opening)
 
     def tell(self, n: int) -> None:
-        """So many more guesses of the path."""
-        base = self.end
-        tokens = [self.script.truth(base + i) for i in range(n)]
-        self.say(base, self.chain, *tokens)
-        for token in tokens:
-            self.chain = chain_next(self.chain, token)
-        self.end += n
+        """That many more right guesses."""
+        for _ in range(n):
+            self.session.extend(self.script.truth(len(self.session.tokens)), 0.9)
 
-    def say(self, base: int, chain: int, *tokens: int) -> None:
-        parents = tuple(range(-1, len(tokens) - 1))
-        self.lead.send("lead", Draft("drafter", 1, base, chain, 9, parents, tokens, bytes(len(tokens))))
+    def commit(self, *, idle: bool = True) -> list[int] | None:
+        commit = self.lead.answer(self.session, idle=idle)
+        assert commit is None or self.session.commit(commit)
+        return list(commit.tokens) if commit else None
 
 
 def test_the_lead_commits_when_enough_guesses_are_there():
     drafter = Answering()
     drafter.tell(READY - 1)
-    assert drafter.lead.answer(idle=False) is None
+    assert drafter.commit(idle=False) is None
     drafter.tell(1)
-    commit = drafter.lead.answer(idle=False)
-    assert commit is not None
-    assert list(commit.tokens) == [drafter.script.truth(N_PROMPT + i) for i in range(PER_COMMIT)]
-    assert (commit.base, drafter.lead.n_committed) == (N_PROMPT, N_PROMPT + PER_COMMIT)
+    truths = [drafter.script.truth(N_PROMPT + i) for i in range(PER_COMMIT)]
+    assert drafter.commit(idle=False) == truths
+    assert drafter.session.n_ahead == READY - PER_COMMIT
 
 
 def test_it_commits_what_is_there_when_there_will_be_no_more():
     drafter = Answering()
     drafter.tell(2)
-    commit = drafter.lead.answer(idle=True)
-    assert commit is not None
-    assert len(commit.tokens) == 2
+    assert len(drafter.commit() or ()) == 2
 
 
 def test_every_fourth_commit_ends_in_another_guess_than_the_paths():
-    drafter = Answering()
-    n_right = PER_COMMIT // 2
-    for i in range(1, 5):
-        base, other = drafter.lead.n_committed, 1000 + i
+    drafter, n_right = Answering(), PER_COMMIT // 2
+    for _ in range(3):
         drafter.tell(n_right)
-        drafter.say(base + n_right, drafter.chain, other)
-        commit = drafter.lead.answer(idle=True)
-        assert commit is not None
-        truths = [drafter.script.truth(base + j) for j in range(n_right)]
-        assert list(commit.tokens) == (truths if i < 4 else [*truths, other])
+        assert len(drafter.commit() or ()) == n_right
+    fork = drafter.session.n_committed + n_right
+    drafter.tell(n_right)
+    drafter.session.add(DraftGuess(drafter.script.truth(fork), 0.5, second=1000, second_confidence=0.4))
+    drafter.session.branch(fork)
+    truths = [drafter.script.truth(fork - n_right + i) for i in range(n_right)]
+    assert drafter.commit() == [*truths, 1000]
 
 
 def test_rows_are_those_of_a_model_that_is_mostly_sure():
@@ -106,8 +100,8 @@ def test_rows_are_those_of_a_model_that_is_mostly_sure():
 def test_a_profile_names_the_drafters_functions_and_not_decode():
     bench = Bench(SMALL, "tree", WAYS["temperature 1"], 20)
     lines = timing.profiled(drafting.SUBJECT, bench, 20).splitlines()
-    assert len(lines) == 1 + timing.TOP
-    shares = [float(line.split()[0]) for line in lines[1:]]
+    assert len(lines) == 2 + timing.TOP
+    shares = [float(line.split(" | ")[1]) for line in lines[2:]]
     assert all(a >= b for a, b in pairwise(shares))
     assert any("drafters/model.py" in line for line in lines)
     assert not any("prepared.py" in line or "drafting.py" in line for line in lines)
@@ -134,7 +128,7 @@ def test_the_program_prints_table_and_profile_and_appends(tmp_path: Path, capsys
     text = results.read_text()
     assert text.strip() in capsys.readouterr().out
     assert "| path | temperature 0 | 1.0 |" in text
-    assert text.count("own µs/turn") == 1
+    assert text.count("own µs a turn") == 1
 
 
 def test_nothing_to_measure_is_an_error(capsys: pytest.CaptureFixture[str]):

@@ -129,8 +129,8 @@ def test_drafters_are_told_times_in_milliseconds():
     first, second = live.drafters(MODEL, SETTING, 50.0, "unix:///tmp/x", Path("texts.jsonl"))
     line = " ".join(first.arguments)
     assert "--kind replay" in line
-    assert "--accept 0.8 --hit 0 --td-ms 6.25 --latency-ms 25" in line
-    assert first.arguments[-1] != second.arguments[-1]
+    assert "--accept 0.8 --td-ms 6.25 --latency-ms 25" in line
+    assert ("--seed 1" in line, "--seed 2" in " ".join(second.arguments)) == (True, True)
 
 
 def test_a_row_counts_equal_texts_only_and_long_ones_more():
@@ -147,9 +147,9 @@ def test_a_row_counts_equal_texts_only_and_long_ones_more():
     assert row.expected == pytest.approx((whole.expected + 1) / 2)
     assert 1 < whole.expected < whole.limit
     cells = live.table([row]).splitlines()[-1].split(" | ")
-    assert cells[5:7] == ["50 %", "2.67"]
-    assert float(cells[8]) == pytest.approx(row.measured / row.expected, abs=0.01)
-    assert float(cells[10]) == pytest.approx(row.measured / row.limit, abs=0.01)
+    assert cells[4:6] == ["50 %", "2.67"]
+    assert float(cells[7]) == pytest.approx(row.measured / row.expected, abs=0.01)
+    assert float(cells[9]) == pytest.approx(row.measured / row.limit, abs=0.01)
     nothing = live.row(SETTING, heats[1:2], TARGET, 8, present=1.0)
     assert nothing.measured is None
     assert live.table([nothing]).count("| - |") == 3
@@ -169,10 +169,10 @@ def test_a_model_that_is_missing_is_told_in_one_line(capsys: pytest.CaptureFixtu
 def test_the_whole_sweep_with_real_processes(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     results = tmp_path / "RESULTS.md"
     flags = ["--model", str(BUNDLED_MODEL), "--threads", "1", "--prompts", "1", "--max-tokens", "24"]
-    flags += ["--accept", ".9", "--r", "4", "--hit", "0,.5", "--drafters", "2", "--append", str(results)]
+    flags += ["--accept", ".9", "--r", "4,8", "--drafters", "2", "--append", str(results)]
     assert sweep.main(flags) == 0, capsys.readouterr().err
     rows = [line.split(" | ") for line in results.read_text().splitlines()[-2:]]
-    for row, h in zip(rows, ("0", "0.5"), strict=True):
-        assert row[:6] == ["| 2", "0", h, "0.9", "4", "100 %"]
+    for row, r in zip(rows, ("4", "8"), strict=True):
+        assert row[:5] == ["| 2", "0", "0.9", r, "100 %"]
         assert row[-1] == "1 of 1 |"
-        assert float(row[6]) > 0
+        assert float(row[5]) > 0

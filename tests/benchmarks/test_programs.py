@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
 import os
-import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,26 +13,7 @@ import pytest
 from benchmarks import compare, demo, faults, inflate
 from benchmarks.processes import Command, Process, start
 from drafters.drafter_settings import BUNDLED_MODEL as DRAFT
-
-STUB = (sys.executable, "-m", "tests.benchmarks.stub_server", "--port", "{port}")
-
-
-@pytest.fixture
-def llama_server(tmp_path: Path) -> Path:
-    """An executable that takes llama-server's flags."""
-    binary = tmp_path / "llama-server"
-    binary.write_text(f'#!/bin/sh\nexec {sys.executable} -m tests.benchmarks.stub_server "$@"\n')
-    binary.chmod(0o755)
-    return binary
-
-
-@pytest.fixture
-def reciting_duo(monkeypatch: pytest.MonkeyPatch) -> None:
-    def reciting(*arguments: str) -> tuple[str, ...]:
-        return STUB
-
-    monkeypatch.setattr("benchmarks.compare.duo", reciting)
-    monkeypatch.setattr("benchmarks.demo.duo", reciting)
+from tests.benchmarks.conftest import STUB
 
 
 @pytest.mark.usefixtures("reciting_duo")
@@ -92,8 +73,10 @@ def test_compare_names_the_file_that_is_missing(
 def test_compare_measures_bad_drafters_without_llama_server(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    def enter(stack: ExitStack, scene: faults.Scene, *_: object) -> tuple[list[Process], Callable[[], None]]:
-        commands = [Command(f"duo, {fault} drafter", STUB) for fault in scene.faults]
+    def enter(
+        stack: ExitStack, args: argparse.Namespace, *_: object
+    ) -> tuple[list[Process], Callable[[], None]]:
+        commands = [Command(f"duo, {fault} drafter", STUB) for fault in args.faults]
         return start(stack, commands), lambda: print("joined")
 
     monkeypatch.setattr(faults, "enter", enter)
@@ -130,7 +113,7 @@ def test_demo_inflates_once_measures_and_leaves(small_cache: Path, capsys: pytes
     assert demo.main(flags) == 0
     out, err = capsys.readouterr()
     assert "Inflating the bundled target, once" in err
-    assert "2 of 2 same" in out
+    assert "| 2 of 2 |" in out
     assert "times as fast" in out
     (made,) = small_cache.iterdir()
     before = made.stat()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from functools import cache
+import random
 
 import pytest
 
 from benchmarks import grid, sweep, virtual
-from benchmarks.formulas import Scheme, asynchronous, limit, speedup, staircase
+from benchmarks.formulas import Scheme, speedup, staircase
+from benchmarks.grid import measured
+from benchmarks.virtual import BLOCK, gaps
 
 GRID = [
     *itertools.product((0.5, 0.8), (2.0, 8.0), (0.0, 0.5, 2.0)),
@@ -16,26 +18,10 @@ GRID = [
 ]
 
 
-plain = cache(virtual.plain)
-
-
-def measured(scheme: Scheme) -> float:
-    return virtual.speedup(scheme, plain(grid.n_tokens(scheme.a)))
-
-
 @pytest.mark.parametrize(("a", "r", "latency"), GRID)
 def test_within_2_percent_of_the_formula(a: float, r: float, latency: float):
     scheme = Scheme(a, r, latency, k_max=grid.K_MAX)
     assert measured(scheme) == pytest.approx(speedup(scheme), rel=0.02)
-
-
-@pytest.mark.parametrize(("r", "h"), [(8.0, 0.5), (8.0, 1.0)])
-def test_corrections_come_in_time(r: float, h: float):
-    """A real drafter's corrections are longer than those of the formula, but have none of their own."""
-    without = asynchronous(0.8, r)
-    expected = asynchronous(0.8, r, h)
-    speed = measured(Scheme(0.8, r, h=h, k_max=grid.K_MAX))
-    assert without + 0.5 * (expected - without) < speed < 1.1 * limit(0.8, r)
 
 
 @pytest.mark.parametrize(("latency", "k_max"), [(0.0, 8), (0.3, 8), (0.0, 3)])
@@ -61,21 +47,34 @@ def test_a_drafter_that_is_always_right_is_accepted_whole():
 
 
 def test_a_drafter_that_is_always_wrong_changes_nothing_but_its_share():
-    base = plain(200)
+    base = virtual.plain(200)
     outcome = virtual.drafted(Scheme(1e-9, 4, k_max=grid.K_MAX), base.tokens)
     assert outcome.tokens == base.tokens
     assert outcome.n_accepted == 0
     assert outcome.seconds == base.seconds
 
 
-def test_mistakes_have_their_shares():
+def test_mistakes_have_their_share():
     start = len(virtual.PROMPT)
-    drafter = virtual.Replay(Scheme(0.8, 4, h=0.5), [7] * (start + 2000), seed=1)
+    drafter = virtual.Replay(Scheme(0.8, 4), [7] * (start + 2000), seed=1)
     places = [p for p in range(start + 2000) if drafter.token(0, p) != 7]
     assert places == sorted(drafter.mistakes)
     assert places[0] >= start
     assert len(places) == pytest.approx(400, rel=0.05)
-    assert sum(drafter.mistakes.values()) == pytest.approx(200, rel=0.1)
+
+
+@pytest.mark.parametrize("a", [0.5, 0.8, 0.95])
+def test_gaps_have_the_mean_and_the_spread_of_a_geometric_distribution(a: float):
+    block = list(itertools.islice(gaps(a, random.Random(1)), BLOCK))
+    mean = sum(block) / BLOCK
+    assert mean == pytest.approx(a / (1 - a), abs=1 / BLOCK)
+    assert block.count(0) / BLOCK == pytest.approx(1 - a, abs=1 / BLOCK)
+    assert sum((gap - mean) ** 2 for gap in block) / BLOCK == pytest.approx(a / (1 - a) ** 2, rel=0.1)
+
+
+def test_the_order_depends_on_the_seed_only():
+    first, again, other = (list(itertools.islice(gaps(0.8, random.Random(s)), 50)) for s in (1, 1, 2))
+    assert first == again != other
 
 
 def test_the_clock_delivers_in_order_and_not_before():
@@ -98,4 +97,4 @@ def test_the_sweep_prints_its_table(capsys: pytest.CaptureFixture[str]):
     out = capsys.readouterr().out
     assert "`python -m benchmarks.sweep --virtual --every 40`" in out
     assert "3 points: relative error" in out
-    assert "| L / tt | h | a |" in out
+    assert "| L / tt | a |" in out
