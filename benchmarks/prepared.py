@@ -10,8 +10,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from server.engine.proposer import NOTHING, ROOT, Ask, NoProposer, Planned, Proposal
-from server.engine.request import Speculation
+from server.engine.proposer import NOTHING, ROOT, Ask, NoProposer, OpenedSession, Planned, Proposal
 from server.llama.backend import Batch, Logits
 from server.llama.fake import FakeVocabulary
 from server.sampling.draw import draw
@@ -177,15 +176,8 @@ class ScriptedProposer(NoProposer):
         self._tokens: Sequence[int] = ()
         self._next = NOTHING
 
-    def open(
-        self,
-        session: int,
-        tokens: Sequence[int],
-        sampling: SamplingParams,
-        bounds: Speculation,
-        n_dropped: int = 0,
-    ) -> None:
-        self._tokens = tokens
+    def open(self, session: OpenedSession) -> None:
+        self._tokens = session.tokens
 
     def prepare(self) -> None:
         """Make the guesses of the next step."""

@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from server.cache.prefix import PrefixCache, common_prefix
+from server.engine.proposer import OpenedSession
 from server.errors import BackendError
 from server.estimators import Median
 from server.llama.backend import Backend, Batch, Logits
 from server.sampling.draft_token import DraftToken, guess
 from server.sampling.draw import distribution
-from server.sampling.params import SamplingParams
 
 logger = logging.getLogger("duo.drafters")
 
@@ -26,12 +26,11 @@ RECENT = 15
 class _CachedPath:
     """tokens: n_committed committed ones, then guesses; the first n_kv of them are in the sequence."""
 
+    session: OpenedSession
     seq: int
     tokens: list[int]
     n_committed: int
     n_kv: int
-    sampling: SamplingParams
-    n_dropped: int
 
 
 class DraftModel:
@@ -64,20 +63,18 @@ class DraftModel:
     def td_s(self) -> float:
         return self._td.value
 
-    def follow(
-        self, session: int, tokens: Sequence[int], sampling: SamplingParams, salt: str, n_dropped: int = 0
-    ) -> None:
-        path = self._paths.get(session)
+    def follow(self, session: OpenedSession) -> None:
+        path, tokens = self._paths.get(session.id), session.tokens
         if path is None:
-            reuse = self._cache.take(list(tokens), salt=salt)
+            reuse = self._cache.take(list(tokens), salt=session.bounds.salt)
             if reuse is not None:
-                path = _CachedPath(reuse.seq, list(tokens), len(tokens), reuse.length, sampling, n_dropped)
+                path = _CachedPath(session, reuse.seq, list(tokens), len(tokens), reuse.length)
                 if reuse.source != reuse.seq:
                     self._backend.trim(reuse.seq, 0)
                     if reuse.length:
                         self._backend.copy(reuse.source, reuse.seq, 0, reuse.length)
                 self._trim(path, reuse.length)
-                self._paths[session] = path
+                self._paths[session.id] = path
             return
         start = path.n_committed
         new = list(tokens[start:])
@@ -155,6 +152,7 @@ class DraftModel:
         return [self._take(path, row, second) for path, row in zip(paths, logits, strict=True)]
 
     def _take(self, path: _CachedPath, row: Logits, second: bool) -> DraftToken:
-        guessed = guess(row, path.sampling, len(path.tokens) + path.n_dropped, second=second)
+        sampling = path.session.sampling
+        guessed = guess(row, sampling, len(path.tokens) + path.session.n_dropped, second=second)
         path.tokens.append(guessed.token)
-        return guessed._replace(drafted=distribution(row, path.sampling)) if self._distributions else guessed
+        return guessed._replace(drafted=distribution(row, sampling)) if self._distributions else guessed

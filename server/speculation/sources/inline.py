@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from server.engine.proposer import OpenedSession
 from server.sampling.draft_token import DraftToken
-from server.sampling.params import SamplingParams
 
 
 class InlineDrafter(Protocol):
@@ -17,11 +17,8 @@ class InlineDrafter(Protocol):
         """Seconds to guess for one session or several at once; 0 before the first guess."""
         ...
 
-    def follow(
-        self, session: int, tokens: Sequence[int], sampling: SamplingParams, salt: str, n_dropped: int = 0
-    ) -> None:
-        """Begin a path after these committed tokens, of which tokens[i] has the noise of position
-        i + n_dropped; guesses that they confirm stay evaluated."""
+    def follow(self, session: OpenedSession) -> None:
+        """Begin a path after the session's committed tokens; guesses that they confirm stay evaluated."""
         ...
 
     def guess(self, sessions: Sequence[int], *, second: bool) -> list[DraftToken | None]:

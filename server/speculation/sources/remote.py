@@ -213,15 +213,16 @@ class RemoteDrafters:
 
     def _announce(self, speculated: Speculated, drafter: str) -> None:
         """Send Open with everything committed so far."""
+        told = speculated.session
         message = Open(
             self._own.id,
             speculated.wire_id,
             speculated.tree.chain,
             self._max_ahead,
-            speculated.sampling,
-            tuple(speculated.tokens),
-            _told(speculated.bounds.salt),
-            speculated.n_dropped,
+            told.sampling,
+            tuple(told.tokens),
+            _hidden(told.bounds.salt),
+            told.n_dropped,
         )
         self._bus.send(drafter, message)
 
@@ -259,7 +260,7 @@ class RemoteDrafters:
         return record.n_window < MAX_RATE
 
 
-def _told(salt: str) -> str:
+def _hidden(salt: str) -> str:
     """A salt as drafters may know it: hashed, since it may be a secret."""
     return hashlib.blake2b(salt.encode(), digest_size=16).hexdigest() if salt else ""
 

@@ -53,8 +53,7 @@ class Synchronous:
         for ask in asks:
             speculated = sessions[ask.session]
             if speculated.allows(SOURCE):
-                told = speculated.sampling, speculated.bounds.salt, speculated.n_dropped
-                self.inline.follow(ask.session, speculated.tokens, *told)
+                self.inline.follow(speculated.session)
                 self._paths[ask.session] = _StepPath(ask.limit, speculated.acceptance)
         rows, spent_s = n_rows, 0.0
         going = self._going(curve, rows, rate)

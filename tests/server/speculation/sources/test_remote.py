@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from server.engine.proposer import OpenedSession
 from server.engine.request import Speculation
 from server.llama.fake import FakeBackend, FakeVocabulary
 from server.sampling.params import SamplingParams
@@ -75,7 +76,7 @@ class Scene:
             working = self.pool.pump() > 0 or working
 
     def open(self, session: int, tokens: Sequence[int] = PROMPT, salt: str = "") -> None:
-        self.speculator.open(session, list(tokens), SAMPLING, Speculation(salt=salt))
+        self.speculator.open(OpenedSession(session, list(tokens), SAMPLING, Speculation(salt=salt)))
         self.settle()
 
     def refusals(self) -> dict[str, str]:
