@@ -91,20 +91,12 @@ class TranslatingDrafter(Drafter):
         return twin
 
     def _lengthen(self, session: DraftSession, twin: _Twin) -> int:
-        """Add the own path's guesses to the path as far as they go beyond; 0 if they disagree. Returns the
-        number added."""
+        """Add the own path's guesses to the path. Returns the number added."""
         if twin.own is None or twin.text.unfinished or twin.n_guesses == twin.own.n_ahead:
             return 0
         twin.n_guesses = twin.own.n_ahead
         more = self._drafter.wants(twin.own)
-        guesses = translated(twin.own.guesses, self._own, self._target, more=more)
-        path = session.tokens[session.n_committed :]
-        if [guess.token for guess in guesses[: len(path)]] != path:
-            return 0
-        new = guesses[len(path) : session.max_ahead]
-        for guess in new:
-            session.add(guess)
-        return len(new)
+        return session.lengthen(translated(twin.own.path.guesses, self._own, self._target, more=more))
 
 
 def _opening(session: DraftSession, tokens: tuple[int, ...]) -> Open:
