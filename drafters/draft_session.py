@@ -107,12 +107,8 @@ class DraftSession:
             self._follow(new, chain)
         return not self.lost
 
-    def extend(self, token: int, confidence: float) -> None:
-        """Add a guess to the path."""
-        self.add(DraftGuess(token, confidence if math.isfinite(confidence) else 0.0))
-
     def add(self, guess: DraftGuess) -> None:
-        """Add a guess to the path, with what is known about it."""
+        """Add a guess to the path."""
         self.tokens.append(guess.token)
         self.path.add(guess)
 
@@ -178,7 +174,7 @@ class DraftSession:
             td_us,
             tuple(range(ROOT, len(guesses) - 1)),
             tuple(guess.token for guess in guesses),
-            bytes(max(0, min(255, round(255 * guess.confidence))) for guess in guesses),
+            bytes(round(255 * min(1.0, max(0.0, guess.confidence))) for guess in guesses),  # nan is 0
         )
 
     # -- changes

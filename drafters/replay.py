@@ -90,7 +90,7 @@ class ReplayDrafter(Drafter):
         token = self.token(text, position)
         confidence = self._script.accept
         if token == right or not self._chance(text, position, 2) < self._script.hit:
-            session.extend(token, confidence)
+            session.add(DraftGuess(token, confidence))
             return
         session.add(DraftGuess(token, confidence, second=right, second_confidence=1.0 - confidence))
         end = min(position + 1 + BRANCH_LENGTH, len(self._texts[text]))
