@@ -22,7 +22,7 @@ from server.speculation.gating.tree import OfferBounds
 from server.speculation.gating.widths import Offered, Widths
 from server.speculation.neighbours import Neighbours
 from server.speculation.policy import Policy
-from server.speculation.sources.inline import InlineDrafter
+from server.speculation.sources.draft_model import DraftModel
 from server.speculation.sources.lookup import Lookup, LookupPool
 from server.speculation.sources.remote import DrafterRecord, RemoteDrafters
 from server.speculation.sources.synchronous import SOURCE, Synchronous
@@ -45,7 +45,7 @@ class Speculator(Proposer):
         policy: Policy,
         *,
         remote: RemoteDrafters | None = None,
-        inline: InlineDrafter | None = None,
+        inline: DraftModel | None = None,
         costs: StepCosts | None = None,
         widths: Widths | None = None,
         clock: Callable[[], float] = time.perf_counter,

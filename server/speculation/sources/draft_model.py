@@ -1,4 +1,5 @@
-"""A draft model inside the lead, over a Backend of its own: guesses between steps, never during one."""
+"""A draft model inside the lead, over a Backend of its own: guesses between steps, never during one. For one
+device."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ class _CachedPath:
 
 
 class DraftModel:
-    """Implements InlineDrafter. Draws with the lead's sampling and noise, so it guesses the draw itself."""
+    """Keeps a path of guesses per session. Draws with the lead's sampling and noise, so it guesses the draw
+    itself. For the engine thread only; never raises."""
 
     def __init__(
         self,
@@ -61,9 +63,11 @@ class DraftModel:
 
     @property
     def td_s(self) -> float:
+        """Seconds to guess for one session or several at once; 0 before the first guess."""
         return self._td.value
 
     def follow(self, session: OpenedSession) -> None:
+        """Begin a path after the session's committed tokens; guesses that they confirm stay evaluated."""
         path, tokens = self._paths.get(session.id), session.tokens
         if path is None:
             reuse = self._cache.take(list(tokens), salt=session.bounds.salt)
@@ -85,6 +89,7 @@ class DraftModel:
         self._trim(path, min(agreed, len(tokens) - 1))
 
     def guess(self, sessions: Sequence[int], *, second: bool) -> list[DraftToken | None]:
+        """Append one guess to each path. None where the model cannot go on. second: with a runner-up."""
         if self._failed:
             return [None] * len(sessions)
         if self._meanwhile is not None and not self._backend.overlaps:
@@ -105,9 +110,11 @@ class DraftModel:
         return [path and next(made) for path in paths]
 
     def overlap(self, work: Callable[[], None]) -> None:
+        """Call `work` before each guess, or while a GPU makes it."""
         self._meanwhile = work
 
     def close(self, session: int, *, keep: bool) -> None:
+        """The session ended. keep: the conversation may go on. Unknown sessions are ignored."""
         path = self._paths.pop(session, None)
         if path is not None:
             self._trim(path, min(path.n_kv, path.n_committed) if keep and not self._failed else 0)
