@@ -211,10 +211,10 @@ class DraftSession:
 
     def _take(self, fork: int, token: int) -> bool:
         """Make the branch with this token there the path. False if there is none."""
-        found = [b for b in self.branches if b.fork == fork and b.guesses[0].token == token]
-        if not found:
+        found = (b for b in self.branches if b.fork == fork and b.guesses[0].token == token)
+        branch = next(found, None)
+        if branch is None:
             return False
-        [branch] = found
         self.tokens[fork:] = branch.tokens
         path, n = self.path, fork - self.n_committed
         self.path = Branch(path.fork, path.chains[0], [*path.guesses[:n], *branch.guesses])

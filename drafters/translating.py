@@ -80,14 +80,11 @@ class TranslatingDrafter(Drafter):
         new = session.tokens[twin.n_committed : session.n_committed]
         tokens = tuple(twin.text.extend(text_of(self._target, new)))
         twin.n_committed, twin.n_guesses = session.n_committed, -1
-        if not tokens:
-            return twin
-        if own is None:
+        if tokens and own is None:
             twin.own = DraftSession(_opening(session, tokens))
-            return twin
-        before = own.tokens[: own.n_committed]
-        goes_on = list(tokens[: len(before)]) == before
-        own.reopen(_opening(session, tokens), anew=not goes_on)
+        elif tokens and own is not None:
+            before = tuple(own.tokens[: own.n_committed])
+            own.reopen(_opening(session, tokens), anew=tokens[: len(before)] != before)
         return twin
 
     def _lengthen(self, session: DraftSession, twin: _Twin) -> int:
