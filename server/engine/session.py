@@ -21,9 +21,8 @@ class Session:
     A session that decodes has one token pending (the last committed one), and before it perhaps n_again that
     are evaluated again after a wrong guess (checkpoints.py); one in prefill has more. mark_at: token of the
     prompt after which its state is kept, 0 for none.
-    n_dropped: tokens that the context had no room for. drops: those since the rest was evaluated anew, in
-    order: (where they were, the tokens); shift.py bounds them. ahead: committed tokens after `tokens` that
-    are not evaluated again yet (rewind()). n_intact: leading cells that are what
+    drops: tokens that the context had no room for, in order: (where they were, the tokens). ahead: committed
+    tokens after `tokens` that are not evaluated again yet (rewind()). n_intact: leading cells that are what
     evaluating `tokens` would give, None for all. n_rows: rows of a step that decodes; n_extra: cells beyond
     the first n_kv; more than 1 and 0 for beam searches only. drafts: the proposer knows the session.
     """
@@ -43,7 +42,6 @@ class Session:
     n_rows: int = 1
     n_extra: int = 0
     drafts: bool = False
-    n_dropped: int = 0
     drops: list[tuple[int, list[int]]] = field(default_factory=list[tuple[int, list[int]]])
     ahead: list[int] = field(default_factory=list[int])
     n_cached: int = 0
@@ -84,6 +82,10 @@ class Session:
     def is_full(self) -> bool:
         """Whether tokens have to be dropped before the last one is evaluated."""
         return self.request.n_keep is not None and len(self.tokens) >= self.n_ctx
+
+    @property
+    def n_dropped(self) -> int:
+        return sum(len(tokens) for _, tokens in self.drops)
 
     @property
     def position(self) -> int:
@@ -138,7 +140,6 @@ class Session:
     def drop(self, start: int, end: int) -> None:
         """Take tokens[start:end] out of `tokens`, which becomes another list."""
         self.n_again = self.mark_at = 0
-        self.n_dropped += end - start
         self.drops.append((start, self.tokens[start:end]))
         rest = self.tokens[:start] + self.tokens[end:]
         room = self.n_ctx - len(rest)
@@ -147,15 +148,13 @@ class Session:
             self.tokens, self._rewound = self._rewound[1], None
 
     def rewind(self) -> None:
-        """Go back to the full context before the first of `drops`, to repeat all evaluations and drops since:
-        moved cells that are lost come back in no other way. After the last `tokens` is the list that it is
-        now."""
+        """Go back to the full context before the first drop, to repeat all evaluations and drops: moved cells
+        that are lost come back in no other way. After the last drop `tokens` is the list that it is now."""
         if self._rewound is None:
             self._rewound = len(self.drops), self.tokens
         whole = list(self.tokens)
         for start, tokens in reversed(self.drops):
             whole[start:start] = tokens
-            self.n_dropped -= len(tokens)
         whole += self.ahead
         self.tokens, self.ahead, self.drops = whole[: self.n_ctx], whole[self.n_ctx :], []
 
@@ -187,5 +186,5 @@ class Session:
             n_accepted=sum(count.accepted for count in self.drafters.values()),
             accepted_per_step=tuple(self.accepted_per_step),
             drafters=dict(self.drafters),
-            truncated=self.n_dropped > 0 or self.is_rewound,
+            truncated=bool(self.drops) or self.is_rewound,
         )

@@ -3,8 +3,7 @@
 Where the backend can shift, the cells after the gap are moved, which costs nothing; they still depend on the
 dropped tokens. Elsewhere the remaining tokens are evaluated anew. The text depends neither on drafts nor on
 other sessions: cells that another conversation shares cannot be moved and are evaluated again before, and a
-session that lost its moved cells repeats everything since none was moved (Session.rewind). So that this is
-bounded, and what has to be remembered for it, the remaining tokens are evaluated anew after MOST_MOVES moves.
+session that lost its moved cells repeats everything from its first drop (Session.rewind).
 """
 
 from __future__ import annotations
@@ -13,18 +12,13 @@ from server.engine.sequences import Sequences
 from server.engine.session import Session
 from server.llama.backend import Backend
 
-# Moves of one session's cells in a row. Off by two: 8, one in 9 shifts costs a prefill of half the context;
-# 32, the dropped tokens of 16 contexts are kept.
-MOST_MOVES = 16
-
 
 def shift(session: Session, sequences: Sequences, backend: Backend) -> bool:
     """Make room in a full session with one token pending. Returns whether it has room now; if not, tokens are
     pending that have to be evaluated again before the next try. Sets n_kv and n_intact."""
     start, end = session.next_drop()
-    if not (backend.can_shift and backend.can_trim) or len(session.drops) == MOST_MOVES:
+    if not (backend.can_shift and backend.can_trim):
         session.drop(start, end)
-        session.drops, session.n_intact = [], None
         session.n_kv = start if backend.can_trim and backend.intact(session.seq, start) else 0
         sequences.trim(session.seq, session.n_kv)
     elif not sequences.owns(session.seq, end):

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 
-from server.engine import admission, endings, engine
 from server.engine.scheduler import Limits
 from server.engine.session import Session
-from server.engine.shift import MOST_MOVES
-from server.engine.state import EngineState
 from tests.server.engine.shifting import N_CTX, N_KEEP, Following, N, alone, asked, backend
 from tests.support import PROMPT, Harness, Outcome, request
 
@@ -51,27 +47,6 @@ def test_a_session_that_was_pushed_out_repeats_its_shifts(can_shift: bool, draft
     harness.engine.check()
     assert [harness.outcomes[id].tokens for id in (first, second)] == expected
     assert any(n > N_CTX - len(asks[1].prompt) for n in pushed_out_at), pushed_out_at
-
-
-def test_an_endless_reply_remembers_the_drops_of_a_few_contexts_only(monkeypatch: pytest.MonkeyPatch):
-    """And so it repeats no more when it is pushed out."""
-    ask = asked(temperature=1.0, n=MOST_MOVES * N_CTX)
-    expected = alone(ask)
-    remembered: list[int] = []
-
-    def admit(state: EngineState) -> None:
-        """Push the session out every 1 + MOST_MOVES * N_CTX // 8 calls."""
-        remembered.extend(len(session.drops) for session in state.active)
-        if state.active and len(remembered) % (1 + MOST_MOVES * N_CTX // 8) == 0:
-            endings.preempt(state, state.active[-1])
-        admission.admit(state)
-
-    monkeypatch.setattr(engine, "admit", admit)
-    [outcome] = Harness(backend()).run(ask)
-    assert outcome.tokens == expected
-    assert max(remembered) == MOST_MOVES
-    n_forgotten = sum(after < before for before, after in pairwise(remembered))
-    assert n_forgotten > 6, "pushed out, or evaluated anew"
 
 
 def window(outcome: Outcome) -> tuple[int, ...]:
