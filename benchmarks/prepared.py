@@ -12,8 +12,7 @@ import numpy as np
 
 from drafters.draft_session import DraftSession
 from drafters.guessing import DraftGuess
-from server.engine.proposer import NOTHING, ROOT, Ask, NoProposer, Planned, Proposal
-from server.engine.request import Speculation
+from server.engine.proposer import NOTHING, ROOT, Ask, NoProposer, OpenedSession, Planned, Proposal
 from server.llama.backend import Batch, Logits
 from server.llama.fake import FakeVocabulary
 from server.sampling.draw import draw
@@ -189,15 +188,8 @@ class ScriptedProposer(NoProposer):
         self._tokens: Sequence[int] = ()
         self._next = NOTHING
 
-    def open(
-        self,
-        session: int,
-        tokens: Sequence[int],
-        sampling: SamplingParams,
-        bounds: Speculation,
-        n_dropped: int = 0,
-    ) -> None:
-        self._tokens = tokens
+    def open(self, session: OpenedSession) -> None:
+        self._tokens = session.tokens
 
     def prepare(self) -> None:
         """Make the guesses of the next step."""

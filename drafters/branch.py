@@ -1,8 +1,10 @@
-"""An alternative to a session's path of guesses, from one position on. Pure."""
+"""Guesses in a row: a session's path, or an alternative to it from one position on. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
+from operator import mul
 
 from drafters.guessing import DraftGuess
 from server.speculation.wire.messages import MAX_NODES, chain_next
@@ -11,19 +13,20 @@ NO_SEQ = -1
 
 
 class Branch:
-    """Guesses after the session's first `fork` tokens, instead of the path's. The first n_kv tokens, counted
-    from the session's first, are in the KV sequence `seq`."""
+    """Guesses after the session's first `fork` tokens: the path, or instead of the path's. The first n_kv
+    tokens of an alternative, counted from the session's first, are in the KV sequence `seq`."""
 
-    def __init__(self, fork: int, chain: int, first: DraftGuess) -> None:
+    def __init__(self, fork: int, chain: int, guesses: Sequence[DraftGuess] = ()) -> None:
         """chain: the chain hash before the first guess."""
         self.fork = fork
         self.guesses: list[DraftGuess] = []
         self.chains = [chain]  # before the first guess, and after each
+        self.scores = [1.0]  # the probability of the guesses so far, given all before the fork; as above
         self.seq = NO_SEQ
         self.n_kv = fork
         self.n_published = 0
-        self.score = 1.0  # the probability of these guesses, given all before the fork
-        self.add(first)
+        for guess in guesses:
+            self.add(guess)
 
     @property
     def tokens(self) -> list[int]:
@@ -42,10 +45,18 @@ class Branch:
     def add(self, guess: DraftGuess) -> None:
         self.guesses.append(guess)
         self.chains.append(chain_next(self.chains[-1], guess.token))
-        self.score *= guess.confidence
+        self.scores.append(self.scores[-1] * guess.confidence)
 
-    def unpublished(self) -> tuple[int, int, Sequence[DraftGuess]]:
-        """(position, chain hash before it, guesses) of the unpublished part, which is published now."""
+    def confirm(self, n: int) -> None:
+        """The first n guesses came true: they are before the fork now."""
+        self.fork += n
+        self.n_published = max(0, self.n_published - n)
+        del self.guesses[:n], self.chains[:n]
+        self.scores = list(accumulate((guess.confidence for guess in self.guesses), mul, initial=1.0))
+
+    def take_unpublished(self) -> tuple[int, int, Sequence[DraftGuess]]:
+        """(position, chain hash before it, guesses) of the first MAX_NODES unpublished ones, which are
+        published now."""
         start = self.n_published
         guesses = self.guesses[start : start + MAX_NODES]
         self.n_published += len(guesses)

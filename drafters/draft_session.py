@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import accumulate, count
-from operator import itemgetter, mul
+from itertools import count
+from operator import itemgetter
 
 from drafters.branch import NO_SEQ, Branch
 from drafters.guessing import DraftGuess
 from server.cache.prefix import common_prefix
 from server.sampling.params import SamplingParams
-from server.speculation.wire.messages import MAX_NODES, ROOT, Commit, Draft, Open, chain_next
+from server.speculation.wire.messages import ROOT, Commit, Draft, Open, chain_next
 
 GREEDY = SamplingParams(temperature=0.0)
 COLDEST = 1e-6  # temperature: below it, scores overflow
 
 
 class DraftSession:
-    """tokens: the committed ones, then the path of guesses; the first n_kv are in the KV sequence `seq`. To
+    """tokens: the committed ones, then those of the path; the first n_kv are in the KV sequence `seq`. To
     evaluate the rest gives the next guess.
 
     branches: alternatives to the path, ready for when it turns out wrong. A branch that the lead commits
@@ -45,11 +45,15 @@ class DraftSession:
         self.heard_at = 0.0  # when the lead said something of it last
         self.n_failures = 0  # failed decodes in a row
         self.is_obstructed = False  # the obstacle was told
-        self._adopt(opened, [])
+        self._adopt(opened)
+
+    @property
+    def n_committed(self) -> int:
+        return self.path.fork
 
     @property
     def n_ahead(self) -> int:
-        return len(self.tokens) - self.n_committed
+        return len(self.path.guesses)
 
     @property
     def pending(self) -> list[int]:
@@ -59,16 +63,11 @@ class DraftSession:
     @property
     def score(self) -> float:
         """The path's probability, by the drafter's own account."""
-        return self._scores[-1]
+        return self.path.scores[-1]
 
     @property
     def n_unpublished(self) -> int:
-        return len(self.tokens) - self._n_published
-
-    @property
-    def n_published_ahead(self) -> int:
-        """Guesses of the path that are published."""
-        return self._n_published - self.n_committed
+        return self.n_ahead - self.path.n_published
 
     def reopen(self, opened: Open, *, anew: bool = False) -> None:
         """Take in another Open. Guesses and KV cells that agree with it stay; the path is published again,
@@ -82,10 +81,10 @@ class DraftSession:
         if not anew and not self.lost and agreed == len(tokens) and grown < 0:
             return
         if not anew and agreed == len(tokens) and grown >= 0:
-            self._adopt(opened, self.guesses[grown:])
+            self._adopt(opened, self.path.guesses[grown:])
         else:
             self.n_kv = min(self.n_kv, agreed, len(tokens) - 1)  # the last token's logits are needed
-            self._adopt(opened, [])
+            self._adopt(opened)
 
     def commit(self, message: Commit) -> bool:
         """Take in what the lead committed. False if there is a gap or a contradiction: the session is lost
@@ -95,7 +94,7 @@ class DraftSession:
         self.told = True
         known = max(0, self.n_committed - message.base)
         old, new = list(message.tokens[:known]), list(message.tokens[known:])
-        chain = self._chains[0]
+        chain = self.path.chains[0]
         for token in new:
             chain = chain_next(chain, token)
         if (
@@ -108,23 +107,28 @@ class DraftSession:
             self._follow(new, chain)
         return not self.lost
 
-    def extend(self, token: int, confidence: float) -> None:
-        """Add a guess to the path."""
-        self.add(DraftGuess(token, confidence if math.isfinite(confidence) else 0.0))
-
     def add(self, guess: DraftGuess) -> None:
-        """Add a guess to the path, with what is known about it."""
+        """Add a guess to the path."""
         self.tokens.append(guess.token)
-        self._chains.append(chain_next(self._chains[-1], guess.token))
-        self.guesses.append(guess)
-        self._scores.append(self._scores[-1] * guess.confidence)
+        self.path.add(guess)
+
+    def lengthen(self, guesses: Sequence[DraftGuess], path_min: float = 0.0) -> int:
+        """Add to the path what goes beyond it, until it is less likely than path_min; nothing if the others
+        are not the path's. Returns the number added."""
+        n = self.n_ahead
+        if [guess.token for guess in guesses[:n]] == self.path.tokens:
+            for guess in guesses[n : self.max_ahead]:
+                if self.score * guess.confidence < path_min:
+                    break
+                self.add(guess)
+        return self.n_ahead - n
 
     # -- branches
 
     def best_second(self) -> tuple[int, float] | None:
         """(position, path probability) of the likeliest second guess along the path without a branch yet."""
         forks = {branch.fork for branch in self.branches}
-        path = zip(count(self.n_committed), self.guesses, self._scores, strict=False)
+        path = zip(count(self.n_committed), self.path.guesses, self.path.scores, strict=False)
         seconds = [(at, score * guess.second_confidence) for at, guess, score in path if at not in forks]
         best = max(seconds, key=itemgetter(1), default=None)
         return best if best and best[1] > 0.0 else None
@@ -132,15 +136,16 @@ class DraftSession:
     def branch(self, position: int) -> Branch:
         """Begin a branch with the second guess at this position of the path."""
         at = position - self.n_committed
-        guess = self.guesses[at]
+        guess = self.path.guesses[at]
         assert guess.second is not None, "nothing to branch to"
-        branch = Branch(position, self._chains[at], DraftGuess(guess.second, guess.second_confidence))
+        second = DraftGuess(guess.second, guess.second_confidence)
+        branch = Branch(position, self.path.chains[at], [second])
         self.branches.append(branch)
         return branch
 
     def score_of(self, branch: Branch) -> float:
         """The probability of a branch, the path up to its fork included."""
-        return self._scores[branch.fork - self.n_committed] * branch.score
+        return self.path.scores[branch.fork - self.n_committed] * branch.scores[-1]
 
     @property
     def all_branches(self) -> list[Branch]:
@@ -151,43 +156,37 @@ class DraftSession:
 
     def take_draft(self, drafter: str, td_us: int) -> Draft:
         """The first MAX_NODES unpublished guesses of the path, as a message that continues the others."""
-        start = self.n_published_ahead
-        guesses = self.guesses[start : start + MAX_NODES]
-        self._n_published += len(guesses)
-        return self._draft((drafter, td_us), self.n_committed + start, self._chains[start], guesses)
+        return self._draft(drafter, td_us, self.path)
 
     def take_branches(self, drafter: str, td_us: int) -> list[Draft]:
         """The unpublished guesses of branches off the published path, one message for each branch."""
-        told = [b for b in self.branches if b.fork <= self._n_published and b.n_published < len(b.guesses)]
-        return [self._draft((drafter, td_us), *branch.unpublished()) for branch in told]
+        n_told = self.n_committed + self.path.n_published
+        told = [b for b in self.branches if b.fork <= n_told and b.n_published < len(b.guesses)]
+        return [self._draft(drafter, td_us, branch) for branch in told]
 
-    def _draft(self, by: tuple[str, int], base: int, chain: int, guesses: Sequence[DraftGuess]) -> Draft:
+    def _draft(self, drafter: str, td_us: int, branch: Branch) -> Draft:
+        base, chain, guesses = branch.take_unpublished()
         return Draft(
-            by[0],
+            drafter,
             self.id,
             base,
             chain,
-            by[1],
+            td_us,
             tuple(range(ROOT, len(guesses) - 1)),
             tuple(guess.token for guess in guesses),
-            bytes(max(0, min(255, round(255 * guess.confidence))) for guess in guesses),
+            bytes(round(255 * min(1.0, max(0.0, guess.confidence))) for guess in guesses),  # nan is 0
         )
 
     # -- changes
 
-    def _adopt(self, opened: Open, path: list[DraftGuess]) -> None:
+    def _adopt(self, opened: Open, guesses: Sequence[DraftGuess] = ()) -> None:
         """Begin with the Open's tokens and an unpublished path beyond them."""
         self.n_opened += 1
         self.max_ahead, self.n_dropped = opened.max_ahead, opened.n_dropped
         self.sampling = _mirrored(opened.sampling)
-        self.tokens = list(opened.tokens)
-        self.n_committed = self._n_published = len(opened.tokens)
+        self.path = Branch(len(opened.tokens), opened.chain, guesses)
+        self.tokens = [*opened.tokens, *self.path.tokens]
         self.branches: list[Branch] = []
-        self.guesses: list[DraftGuess] = []
-        self._chains = [opened.chain]  # after the committed tokens, and after each guess
-        self._scores = [1.0]  # path probability at the committed tokens' end, and after each guess
-        for guess in path:
-            self.add(guess)
         self.lost = False
 
     def _follow(self, new: list[int], chain: int) -> None:
@@ -201,31 +200,25 @@ class DraftSession:
             agreed = common_prefix(self.tokens[self.n_committed :], new)
         right, wrong, n_rescued = self.counts
         self.counts = right + n_right, wrong + n_wrong, n_rescued + rescued
-        keep = self.n_committed + agreed
-        self.n_committed += len(new)
         if agreed == len(new):
-            del self._chains[:agreed], self.guesses[:agreed]
-            self._n_published = max(self._n_published, self.n_committed)
+            self.path.confirm(agreed)
             self.branches = [branch for branch in self.branches if branch.fork >= self.n_committed]
         else:
+            keep = self.n_committed + agreed
             self.tokens[keep:] = new[agreed:]
             self.n_kv = min(self.n_kv, keep)
-            self._chains, self.guesses, self.branches = [chain], [], []
-            self._n_published = self.n_committed
-        self._scores = list(accumulate((guess.confidence for guess in self.guesses), mul, initial=1.0))
+            self.path, self.branches = Branch(len(self.tokens), chain), []
 
     def _take(self, fork: int, token: int) -> bool:
         """Make the branch with this token there the path. False if there is none."""
-        found = [b for b in self.branches if b.fork == fork and b.guesses[0].token == token]
-        if not found:
+        found = (b for b in self.branches if b.fork == fork and b.guesses[0].token == token)
+        branch = next(found, None)
+        if branch is None:
             return False
-        [branch] = found
-        at = fork - self.n_committed
         self.tokens[fork:] = branch.tokens
-        self.guesses[at:] = branch.guesses
-        self._chains[at:] = branch.chains
-        if self._n_published >= fork:
-            self._n_published = fork + branch.n_published
+        path, n = self.path, fork - self.n_committed
+        self.path = Branch(path.fork, path.chains[0], [*path.guesses[:n], *branch.guesses])
+        self.path.n_published = min(path.n_published, n) + branch.n_published * (path.n_published >= n)
         if branch.seq == NO_SEQ:
             self.n_kv = min(self.n_kv, fork)
         else:
@@ -237,7 +230,7 @@ class DraftSession:
         """Compare the guesses from `start` with the committed tokens, up to the first wrong one."""
         if self.sampling.temperature <= 0.0:
             return
-        for guess, token in zip(self.guesses[start:], new[start:], strict=False):
+        for guess, token in zip(self.path.guesses[start:], new[start:], strict=False):
             if guess.likeliest is not None:
                 self.evidence.append((guess, token))
             if guess.token != token:

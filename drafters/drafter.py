@@ -30,7 +30,7 @@ class Drafter(Protocol):
 
     def advance(self, sessions: Sequence[DraftSession]) -> Sequence[DraftSession] | None:
         """One step for the sessions that fit into a batch: evaluate a chunk, or add guesses to the path
-        (DraftSession.extend, add) and to branches. Returns each session as often as it got a guess; None if
+        (DraftSession.add, lengthen) and to branches. Returns each session as often as it got a guess; None if
         no session had room, until a lead says something. Raises BackendError."""
         ...
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from drafters.draft_session import DraftSession
 from drafters.drafter import Drafter
+from drafters.guessing import DraftGuess
 from server.estimators import Smoothed
-from server.speculation.sources.lookup import Lookup, LookupGuess, LookupPool
+from server.speculation.sources.lookup import Lookup, LookupPool
 
 PORTION = 4096  # tokens indexed in one step: about ten milliseconds
 PATH_MIN = 0.05  # guesses of a path less likely than this are not worth telling
@@ -60,7 +61,8 @@ class LookupDrafter(Drafter):
                 continue
             followed.n_guessed = session.n_committed
             began = self._clock()
-            n_new = _lengthen(session, followed.lookup.guess(session.max_ahead))
+            guesses = list(map(DraftGuess, *followed.lookup.guess(session.max_ahead)))
+            n_new = session.lengthen(guesses, PATH_MIN)
             grown += [session] * n_new
             if n_new:
                 self._td.observe((self._clock() - began) / n_new)
@@ -82,19 +84,3 @@ class LookupDrafter(Drafter):
         if followed is None:
             followed = self._followed[session.id] = _Followed(Lookup(pool=self._pool), session.n_opened)
         return followed
-
-
-def _lengthen(session: DraftSession, guess: LookupGuess) -> int:
-    """Add the guess to the path as far as it goes beyond; 0 if they disagree. Returns the number added."""
-    tokens, confidences = guess
-    path = session.tokens[session.n_committed :]
-    if tokens[: len(path)] != path:
-        return 0
-    score, n = session.score, 0
-    for token, confidence in zip(tokens[len(path) :], confidences[len(path) :], strict=True):
-        score *= confidence
-        if score < PATH_MIN:
-            break
-        session.extend(token, confidence)
-        n += 1
-    return n

@@ -35,7 +35,7 @@ class _Matched:
     """The text that a session is, if any, after n_opened Opens and n_checked committed tokens."""
 
     n_opened: int
-    text: int | None
+    text: int | None = None
     n_checked: int = 0
 
 
@@ -90,7 +90,7 @@ class ReplayDrafter(Drafter):
         token = self.token(text, position)
         confidence = self._script.accept
         if token == right or not self._chance(text, position, 2) < self._script.hit:
-            session.extend(token, confidence)
+            session.add(DraftGuess(token, confidence))
             return
         session.add(DraftGuess(token, confidence, second=right, second_confidence=1.0 - confidence))
         end = min(position + 1 + BRANCH_LENGTH, len(self._texts[text]))
@@ -113,19 +113,14 @@ class ReplayDrafter(Drafter):
         """The text that begins with the committed tokens: found at an Open, checked at each commit."""
         matched = self._matched.get(session.id)
         if matched is None or matched.n_opened != session.n_opened:
-            found = [i for i, text in enumerate(self._texts) if _agree(text, session, 0)]
-            matched = _Matched(session.n_opened, found[0] if found else None)
+            matched, candidates = _Matched(session.n_opened), range(len(self._texts))
             self._matched[session.id] = matched
-        elif matched.text is not None:
-            agrees = _agree(self._texts[matched.text], session, matched.n_checked)
-            matched.text = matched.text if agrees else None
-        matched.n_checked = session.n_committed
+        else:
+            candidates = () if matched.text is None else (matched.text,)
+        new = slice(matched.n_checked, session.n_committed)
+        found = (text for text in candidates if self._texts[text][new] == session.tokens[new])
+        matched.text, matched.n_checked = next(found, None), session.n_committed
         return matched.text
-
-
-def _agree(text: list[int], session: DraftSession, start: int) -> bool:
-    end = session.n_committed
-    return text[start:end] == session.tokens[start:end]
 
 
 def read_texts(path: Path) -> list[list[int]]:

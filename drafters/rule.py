@@ -17,16 +17,12 @@ class Rule:
     def __init__(self) -> None:
         self.likeliest = False  # guess the likeliest token
         self.n_judged = 0
-        self.n_drawn_right = 0
-        self.n_likeliest_right = 0
         self._advantage = Smoothed(WEIGHT, 0.0)  # of the noise
 
     def judge(self, guess: DraftGuess, token: int) -> None:
         """`token` was committed in the place of this guess."""
         drawn, likeliest = token == guess.drawn, token == guess.likeliest
         self.n_judged += 1
-        self.n_drawn_right += drawn
-        self.n_likeliest_right += likeliest
         if guess.drawn == guess.likeliest:
             return
         self._advantage.observe(drawn - likeliest)

@@ -80,31 +80,20 @@ class TranslatingDrafter(Drafter):
         new = session.tokens[twin.n_committed : session.n_committed]
         tokens = tuple(twin.text.extend(text_of(self._target, new)))
         twin.n_committed, twin.n_guesses = session.n_committed, -1
-        if not tokens:
-            return twin
-        if own is None:
+        if tokens and own is None:
             twin.own = DraftSession(_opening(session, tokens))
-            return twin
-        before = own.tokens[: own.n_committed]
-        goes_on = list(tokens[: len(before)]) == before
-        own.reopen(_opening(session, tokens), anew=not goes_on)
+        elif tokens and own is not None:
+            before = tuple(own.tokens[: own.n_committed])
+            own.reopen(_opening(session, tokens), anew=tokens[: len(before)] != before)
         return twin
 
     def _lengthen(self, session: DraftSession, twin: _Twin) -> int:
-        """Add the own path's guesses to the path as far as they go beyond; 0 if they disagree. Returns the
-        number added."""
+        """Add the own path's guesses to the path. Returns the number added."""
         if twin.own is None or twin.text.unfinished or twin.n_guesses == twin.own.n_ahead:
             return 0
         twin.n_guesses = twin.own.n_ahead
         more = self._drafter.wants(twin.own)
-        guesses = translated(twin.own.guesses, self._own, self._target, more=more)
-        path = session.tokens[session.n_committed :]
-        if [guess.token for guess in guesses[: len(path)]] != path:
-            return 0
-        new = guesses[len(path) : session.max_ahead]
-        for guess in new:
-            session.add(guess)
-        return len(new)
+        return session.lengthen(translated(twin.own.path.guesses, self._own, self._target, more=more))
 
 
 def _opening(session: DraftSession, tokens: tuple[int, ...]) -> Open:

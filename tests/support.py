@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from server.cache.snapshots import Snapshots
 from server.engine.engine import Engine
 from server.engine.events import Committed, Event, Failed, Finished, Started
-from server.engine.proposer import NOTHING, Ask, NoProposer, Planned, Proposal, Proposer
+from server.engine.proposer import NOTHING, Ask, NoProposer, OpenedSession, Planned, Proposal, Proposer
 from server.engine.request import GenerationRequest, Speculation
 from server.engine.scheduler import Limits
 from server.llama.fake import FakeBackend, FakeVocabulary
@@ -125,15 +125,8 @@ class OracleProposer(Proposer):
         self.proposed = 0
         self.accepted = 0
 
-    def open(
-        self,
-        session: int,
-        tokens: Sequence[int],
-        sampling: SamplingParams,
-        bounds: Speculation,
-        n_dropped: int = 0,
-    ) -> None:
-        self._open[session] = tokens
+    def open(self, session: OpenedSession) -> None:
+        self._open[session.id] = session.tokens
 
     def propose(self, asks: Sequence[Ask], n_rows: int, n_cells: int) -> Planned:
         return Planned([self._propose(ask.session, ask.limit) for ask in asks])

@@ -16,6 +16,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from server.cache.prefix import common_prefix
 from server.engine.request import GenerationRequest
 from server.sampling.constraint import Constraint
 from server.sampling.logprobs import TokenLogprobs, token_logprobs
@@ -123,9 +124,7 @@ class BeamSearch:
         if self.done:
             return self._ended[0]
         rivals = [beam.tokens for beam in [*self._ended[:1], *self.live]]
-        shortest, n = min(map(len, rivals)), 0
-        while n < shortest and len({tokens[n] for tokens in rivals}) == 1:
-            n += 1
+        n = min(common_prefix(rivals[0], tokens) for tokens in rivals)
         return Beam(rivals[0][:n], logprobs=self.live[0].logprobs[:n])
 
     def _grown(self, one: Continuation, row: Row) -> Beam:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from contextlib import suppress
 
-from server.engine.proposer import NOTHING, Ask, Planned
+from server.engine.proposer import NOTHING, Ask, OpenedSession, Planned
 from server.engine.scheduler import Work
 from server.engine.session import Session
 from server.engine.shift import shift
@@ -19,9 +19,9 @@ def open_session(state: EngineState, session: Session) -> None:
     """Tell the proposer of a session that may draft. One that it fails on goes on without drafts."""
     if not _may_draft(state, session):
         return
-    sampling, bounds = session.request.sampling, state.limits.bounds(session)
+    sampling, bounds = session.request.sampling.mirrored(), state.limits.bounds(session)
     try:
-        state.proposer.open(session.id, session.tokens, sampling, bounds, session.n_dropped)
+        state.proposer.open(OpenedSession(session.id, session.tokens, sampling, bounds, session.n_dropped))
         session.drafts = True
     except Exception:
         logger.exception("session %d gets no drafts", session.id)

@@ -56,6 +56,18 @@ NOTHING = Proposal()
 
 
 @dataclass(frozen=True, slots=True)
+class OpenedSession:
+    """What to guess for. tokens: the engine's own list, which grows as tokens are committed; tokens[i] is
+    drawn with the noise of position i + n_dropped. sampling: the part that drafters mirror."""
+
+    id: int
+    tokens: Sequence[int]
+    sampling: SamplingParams
+    bounds: Speculation
+    n_dropped: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Ask:
     """At most `limit` guesses wanted for a session in the next step. forced: tokens that must follow, by the
     session's grammar; allows: whether a path of guesses may follow, None if any may. n_pending: rows of the
@@ -96,16 +108,8 @@ class Proposer:
     def drain(self) -> None:
         """Take in what arrived since the last step."""
 
-    def open(
-        self,
-        session: int,
-        tokens: Sequence[int],
-        sampling: SamplingParams,
-        bounds: Speculation,
-        n_dropped: int = 0,
-    ) -> None:
-        """A session begins. `tokens` is the engine's own list and grows as tokens are committed; tokens[i] is
-        drawn with the noise of position i + n_dropped."""
+    def open(self, session: OpenedSession) -> None:
+        """A session begins."""
 
     def propose(self, asks: Sequence[Ask], n_rows: int, n_cells: int) -> Planned:
         """Guesses for what follows the committed tokens, one proposal per ask, to be decoded beside n_rows

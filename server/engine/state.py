@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
@@ -28,7 +27,7 @@ class EngineState:
         emit: Callable[[int, Event], None],
         n_slots: int,
         limits: Limits,
-        clock: Callable[[], float] = time.perf_counter,
+        clock: Callable[[], float],
     ) -> None:
         self.backend = backend
         self.proposer = proposer

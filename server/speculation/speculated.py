@@ -5,46 +5,54 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from server.engine.request import Speculation
-from server.sampling.params import SamplingParams
+from server.engine.proposer import OpenedSession
 from server.speculation.gating.acceptance import Acceptance
 from server.speculation.gating.tree import ScoredTree
 from server.speculation.sources.lookup import Lookup, PredictedReply
+from server.speculation.wire.messages import chain_start
 
 
 @dataclass(slots=True)
 class Speculated:
-    """wire_id is unique across the leads of a pool; tokens is the engine's own list, of which n_prompt were
-    asked and the first n_indexed are in `lookup`; tokens[i] has the noise of position i + n_dropped.
-    drafters: the ids of those it is assigned to. missed: by drafter, at which position a draft of it came
-    stale last, and how many of its guesses were judged by then."""
+    """wire_id is unique across the leads of a pool; of the session's tokens n_prompt were there at first, and
+    the first n_indexed are in `lookup`. drafters: the ids of those it is assigned to. missed: by drafter, at
+    which position a draft of it came stale last, and how many of its guesses were judged by then."""
 
     wire_id: int
-    tokens: Sequence[int]
-    sampling: SamplingParams
-    bounds: Speculation
-    tree: ScoredTree
+    session: OpenedSession
     acceptance: Acceptance
-    n_prompt: int
     lookup: Lookup | None
-    prediction: PredictedReply | None
-    n_dropped: int = 0
+    prediction: PredictedReply | None = field(init=False)
+    tree: ScoredTree = field(init=False)
+    n_prompt: int = field(init=False)
     n_indexed: int = 0
     drafters: set[str] = field(default_factory=set[str])
     missed: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
 
+    def __post_init__(self) -> None:
+        tokens, expected = self.session.tokens, self.session.bounds.prediction
+        self.n_prompt = len(tokens)
+        self.tree = ScoredTree(len(tokens), chain_start(tokens))
+        self.prediction = PredictedReply(expected) if expected else None
+
+    @property
+    def reply(self) -> Sequence[int]:
+        """The tokens committed since the session was opened."""
+        return self.session.tokens[self.n_prompt :]
+
     def allows(self, source: str) -> bool:
         """Whether the request allows this source, or one of several that agree."""
-        wanted = self.bounds.drafters
+        wanted = self.session.bounds.drafters
         if wanted is None:
             return True
         return any(one in wanted or one.rsplit("-", 2)[0] in wanted for one in source.split(" & "))
 
     def index(self, most: int) -> None:
         """Give the lookup at most `most` more tokens: a long prompt takes several steps."""
-        if self.lookup is None or self.n_indexed >= len(self.tokens):
+        tokens = self.session.tokens
+        if self.lookup is None or self.n_indexed >= len(tokens):
             return
-        new = self.tokens[self.n_indexed : self.n_indexed + most]
+        new = tokens[self.n_indexed : self.n_indexed + most]
         self.lookup.extend(new)
         self.n_indexed += len(new)
 
@@ -52,7 +60,7 @@ class Speculated:
         """Graft guesses that need no model, n in a row at most."""
         if self.prediction is not None:
             self._guess("prediction", *self.prediction.guess(n))
-        if self.lookup is not None and self.n_indexed == len(self.tokens):
+        if self.lookup is not None and self.n_indexed == len(self.session.tokens):
             self._guess("lookup", *self.lookup.guess(n))
 
     def _guess(self, source: str, tokens: Sequence[int], confidences: Sequence[float]) -> None:

@@ -12,24 +12,21 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 
-from server.engine.proposer import NOTHING, Ask, Planned, Proposal, Proposer, TimedStep
-from server.engine.request import Speculation
+from server.engine.proposer import NOTHING, Ask, OpenedSession, Planned, Proposal, Proposer, TimedStep
 from server.estimators import Ratio
-from server.sampling.params import SamplingParams
 from server.speculation.gating.acceptance import Acceptance
 from server.speculation.gating.aftermath import Aftermath
 from server.speculation.gating.costs import StepCosts
 from server.speculation.gating.gate import choose, with_losses
-from server.speculation.gating.tree import OfferBounds, ScoredTree
+from server.speculation.gating.tree import OfferBounds
 from server.speculation.gating.widths import Offered, Widths
 from server.speculation.neighbours import Neighbours
 from server.speculation.policy import Policy
-from server.speculation.sources.inline import InlineDrafter
-from server.speculation.sources.lookup import Lookup, LookupPool, PredictedReply
+from server.speculation.sources.draft_model import DraftModel
+from server.speculation.sources.lookup import Lookup, LookupPool
 from server.speculation.sources.remote import DrafterRecord, RemoteDrafters
 from server.speculation.sources.synchronous import SOURCE, Synchronous
 from server.speculation.speculated import Speculated
-from server.speculation.wire.messages import chain_start
 
 GRAMMAR = "grammar"
 # Of the past, per step: about the last 20 steps count. Off by two: 10, the gate follows single lucky steps;
@@ -48,7 +45,7 @@ class Speculator(Proposer):
         policy: Policy,
         *,
         remote: RemoteDrafters | None = None,
-        inline: InlineDrafter | None = None,
+        inline: DraftModel | None = None,
         costs: StepCosts | None = None,
         widths: Widths | None = None,
         clock: Callable[[], float] = time.perf_counter,
@@ -76,27 +73,10 @@ class Speculator(Proposer):
         for speculated in self._sessions.values():
             speculated.index(INDEXED)
 
-    def open(
-        self,
-        session: int,
-        tokens: Sequence[int],
-        sampling: SamplingParams,
-        bounds: Speculation,
-        n_dropped: int = 0,
-    ) -> None:
-        speculated = Speculated(
-            next(self._wire_ids),
-            tokens,
-            sampling.mirrored(),
-            bounds,
-            ScoredTree(len(tokens), chain_start(tokens)),
-            Acceptance(self.acceptance),
-            len(tokens),
-            Lookup(pool=self._pool(bounds.salt)) if self._policy.lookup else None,
-            PredictedReply(bounds.prediction) if bounds.prediction else None,
-            n_dropped,
-        )
-        self._sessions[session] = speculated
+    def open(self, session: OpenedSession) -> None:
+        lookup = Lookup(pool=self._pool(session.bounds.salt)) if self._policy.lookup else None
+        speculated = Speculated(next(self._wire_ids), session, Acceptance(self.acceptance), lookup)
+        self._sessions[session.id] = speculated
         if self._remote:
             self._remote.open(speculated)
 
@@ -130,14 +110,14 @@ class Speculator(Proposer):
             pays = any(self._choose(asks, self.costs.curve(n_cells), n_rows, offers))
             self._aftermath.would_pay(pays)
         proposals = [
-            offer.take(n if n >= self._sessions[ask.session].bounds.n_min else 0)
+            offer.take(n if n >= self._sessions[ask.session].session.bounds.n_min else 0)
             for ask, offer, n in zip(asks, offers, counts, strict=True)
         ]
         return Planned(proposals, width, spent_s)
 
     def committed(self, session: int, n: int, proposal: Proposal, accepted: Sequence[int]) -> None:
         speculated = self._sessions[session]
-        tokens = tuple(speculated.tokens[-n:])
+        tokens = tuple(speculated.session.tokens[-n:])
         base = speculated.tree.position
         speculated.tree.commit(tokens, speculated.acceptance)
         if speculated.prediction is not None:
@@ -166,7 +146,7 @@ class Speculator(Proposer):
         if speculated is None:
             return
         if speculated.lookup is not None:
-            self._pool(speculated.bounds.salt).add(speculated.tokens[speculated.n_prompt :])
+            self._pool(speculated.session.bounds.salt).add(speculated.reply)
         if self._inline:
             self._inline.inline.close(session, keep=keep)
         if self._remote:
@@ -190,7 +170,7 @@ class Speculator(Proposer):
 
     def _is_stable(self, ask: Ask) -> bool:
         """Whether the session is width-stable: alone, and padded to one width, so that guesses are free."""
-        return self._sessions[ask.session].bounds.exactness == "width-stable"
+        return self._sessions[ask.session].session.bounds.exactness == "width-stable"
 
     def _pool(self, salt: str) -> LookupPool:
         """The other texts that lookups of this salt may know."""
@@ -260,7 +240,7 @@ class Speculator(Proposer):
 
     def _offer(self, ask: Ask) -> Proposal:
         speculated = self._sessions[ask.session]
-        bounds = speculated.bounds
+        bounds = speculated.session.bounds
         sources = None if bounds.drafters is None else speculated.allows
         leaves = 1 if bounds.exactness == "width-stable" else self._policy.leaves
         wanted = OfferBounds(ask.limit, leaves, bounds.p_min, sources, ask.allows)

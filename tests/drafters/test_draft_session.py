@@ -27,7 +27,7 @@ def drafting(*guesses: int) -> DraftSession:
     session = DraftSession(opening())
     for guess in guesses:
         session.n_kv = len(session.tokens)
-        session.extend(guess, 0.9)
+        session.add(DraftGuess(guess, 0.9))
     return session
 
 
@@ -132,12 +132,12 @@ def test_sampling_that_makes_no_sense_is_not_mirrored(nonsense: dict[str, float]
 
 def test_drafts_continue_each_other():
     session = drafting()
-    session.extend(1, 1.0)
-    session.extend(2, 0.5)
+    session.add(DraftGuess(1, 1.0))
+    session.add(DraftGuess(2, 0.5))
     first = session.take_draft("d", 9)
     assert (first.base, first.chain, first.tokens, first.parents) == (3, after(), (1, 2), (-1, 0))
     assert first.confidences == bytes([255, 128])
-    session.extend(3, math.nan)
+    session.add(DraftGuess(3, math.nan))
     second = session.take_draft("d", 9)
     assert (second.base, second.chain, second.tokens) == (5, after(1, 2), (3,))
     assert second.confidences == b"\0"
@@ -172,7 +172,7 @@ def test_after_a_divergence_drafts_begin_at_the_committed_tokens():
     session = drafting(1, 2)
     session.take_draft("d", 0)
     session.commit(commit(4))
-    session.extend(8, 1.0)
+    session.add(DraftGuess(8, 1.0))
     draft = session.take_draft("d", 0)
     assert (draft.base, draft.chain, draft.tokens) == (4, after(4), (8,))
 
@@ -229,7 +229,7 @@ def test_any_course_keeps_the_books(steps: list[tuple[str, list[int]]]):
         if what == "guess":
             for token in tokens:
                 session.n_kv = len(session.tokens)
-                session.extend(token, 0.5)
+                session.add(DraftGuess(token, 0.5))
                 naive.guess(token)
         elif what == "publish" and session.n_unpublished:
             draft = session.take_draft("d", 0)

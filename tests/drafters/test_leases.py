@@ -8,6 +8,7 @@ import pytest
 
 from drafters.model import ModelDrafter
 from drafters.worker import LEASE_S, UNANSWERED, Worker
+from server.engine.proposer import OpenedSession
 from server.engine.request import Speculation
 from server.llama.fake import FakeBackend
 from server.sampling.params import SamplingParams
@@ -45,7 +46,7 @@ class Pair:
         return [] if self.is_lost(message) else [data]
 
     def open(self) -> None:
-        self.lead.open(1, list(PROMPT), SamplingParams(), Speculation())
+        self.lead.open(OpenedSession(1, list(PROMPT), SamplingParams(), Speculation()))
         self.settle()
 
     def settle(self) -> None:

@@ -13,7 +13,7 @@ from server.engine.scheduler import Limits
 from server.llama.backend import Batch, Logits
 from server.llama.fake import FakeBackend, FakeVocabulary
 from server.speculation.policy import Policy
-from server.speculation.sources.inline import InlineDrafter
+from server.speculation.sources.draft_model import DraftModel
 from server.speculation.sources.remote import RemoteDrafters
 from server.speculation.speculator import Speculator
 from server.speculation.wire.presence import Presence, VocabularyCard, vocabulary_card
@@ -78,7 +78,7 @@ class Scene:
         shape: Shape = "linear",
         policy: Policy = ALL,
         *,
-        inline: InlineDrafter | None = None,
+        inline: DraftModel | None = None,
         every: int = 1,
         live: bool = False,
         limits: Limits | None = None,

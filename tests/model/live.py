@@ -26,7 +26,7 @@ from server.llama.backend import Backend, Batch, Logits
 from server.llama.llamacpp import LlamaBackend, LlamaOptions
 from server.local.embedded import EmbeddedServer
 from server.speculation.policy import Policy
-from server.speculation.sources.inline import InlineDrafter
+from server.speculation.sources.draft_model import DraftModel
 from server.speculation.sources.remote import RemoteDrafters
 from server.speculation.speculator import Speculator
 from server.speculation.wire.bus import Listener
@@ -170,7 +170,7 @@ class How:
 
     draft_max: int = 8
     policy: Policy = ALL
-    inline: InlineDrafter | None = None
+    inline: DraftModel | None = None
     exactness: Exactness = "default"
     pause_s: float = 0.0
 

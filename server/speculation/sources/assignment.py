@@ -3,37 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 from server.sampling.noise import mix
 
 MOST = 3  # drafters per session: more agree more often than they add
 
 
-@dataclass(frozen=True, slots=True)
-class AssignableDrafter:
-    """free: sessions it will still take; td_s: seconds per guess, 0 unknown; acceptance: share of its guesses
-    that come true."""
-
-    id: str
-    free: int
-    td_s: float
-    acceptance: float
-
-    @property
-    def speed(self) -> float:
-        """Right guesses per second in a row, always positive; an unknown time counts as a millisecond."""
-        acceptance = min(max(self.acceptance, 0.01), 0.99)
-        return acceptance / ((1 - acceptance) * max(self.td_s or 1e-3, 1e-6))
+def speed(td_s: float, acceptance: float) -> float:
+    """Right guesses per second in a row, always positive. td_s: seconds per guess, 0, unknown, counts as a
+    millisecond; acceptance: share of the guesses that come true."""
+    acceptance = min(max(acceptance, 0.01), 0.99)
+    return acceptance / ((1 - acceptance) * max(td_s or 1e-3, 1e-6))
 
 
-def assign(session: int, candidates: Sequence[AssignableDrafter], *, taken: int = 0) -> list[str]:
-    """The best of those with room, at most MOST with the `taken` ones. Among about equals the choice is
-    spread evenly, and stable for a session (rendezvous hashing: Thaler, Ravishankar 1998)."""
-    free = [candidate for candidate in candidates if candidate.free > 0]
-    ranked = sorted(free, key=lambda c: (-round(math.log2(c.speed)), _weight(session, c.id)))
-    return [candidate.id for candidate in ranked[: max(0, MOST - taken)]]
+def assign(session: int, speeds: Mapping[str, float], *, taken: int = 0) -> list[str]:
+    """The best of the drafters with these speeds, at most MOST with the `taken` ones. Among about equals the
+    choice is spread evenly, and stable for a session (rendezvous hashing: Thaler, Ravishankar 1998)."""
+    ranked = sorted(speeds, key=lambda id: (-round(math.log2(speeds[id])), _weight(session, id)))
+    return ranked[: max(0, MOST - taken)]
 
 
 def _weight(session: int, id: str) -> int:

@@ -1,4 +1,5 @@
-"""A draft model inside the lead, over a Backend of its own: guesses between steps, never during one."""
+"""A draft model inside the lead, over a Backend of its own: guesses between steps, never during one. For one
+device."""
 
 from __future__ import annotations
 
@@ -8,12 +9,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from server.cache.prefix import PrefixCache, common_prefix
+from server.engine.proposer import OpenedSession
 from server.errors import BackendError
 from server.estimators import Median
 from server.llama.backend import Backend, Batch, Logits
 from server.sampling.draft_token import DraftToken, guess
 from server.sampling.draw import distribution
-from server.sampling.params import SamplingParams
 
 logger = logging.getLogger("duo.drafters")
 
@@ -26,16 +27,16 @@ RECENT = 15
 class _CachedPath:
     """tokens: n_committed committed ones, then guesses; the first n_kv of them are in the sequence."""
 
+    session: OpenedSession
     seq: int
     tokens: list[int]
     n_committed: int
     n_kv: int
-    sampling: SamplingParams
-    n_dropped: int
 
 
 class DraftModel:
-    """Implements InlineDrafter. Draws with the lead's sampling and noise, so it guesses the draw itself."""
+    """Keeps a path of guesses per session. Draws with the lead's sampling and noise, so it guesses the draw
+    itself. For the engine thread only; never raises."""
 
     def __init__(
         self,
@@ -62,22 +63,22 @@ class DraftModel:
 
     @property
     def td_s(self) -> float:
+        """Seconds to guess for one session or several at once; 0 before the first guess."""
         return self._td.value
 
-    def follow(
-        self, session: int, tokens: Sequence[int], sampling: SamplingParams, salt: str, n_dropped: int = 0
-    ) -> None:
-        path = self._paths.get(session)
+    def follow(self, session: OpenedSession) -> None:
+        """Begin a path after the session's committed tokens; guesses that they confirm stay evaluated."""
+        path, tokens = self._paths.get(session.id), session.tokens
         if path is None:
-            reuse = self._cache.take(list(tokens), salt=salt)
+            reuse = self._cache.take(list(tokens), salt=session.bounds.salt)
             if reuse is not None:
-                path = _CachedPath(reuse.seq, list(tokens), len(tokens), reuse.length, sampling, n_dropped)
+                path = _CachedPath(session, reuse.seq, list(tokens), len(tokens), reuse.length)
                 if reuse.source != reuse.seq:
                     self._backend.trim(reuse.seq, 0)
                     if reuse.length:
                         self._backend.copy(reuse.source, reuse.seq, 0, reuse.length)
                 self._trim(path, reuse.length)
-                self._paths[session] = path
+                self._paths[session.id] = path
             return
         start = path.n_committed
         new = list(tokens[start:])
@@ -88,6 +89,7 @@ class DraftModel:
         self._trim(path, min(agreed, len(tokens) - 1))
 
     def guess(self, sessions: Sequence[int], *, second: bool) -> list[DraftToken | None]:
+        """Append one guess to each path. None where the model cannot go on. second: with a runner-up."""
         if self._failed:
             return [None] * len(sessions)
         if self._meanwhile is not None and not self._backend.overlaps:
@@ -108,9 +110,11 @@ class DraftModel:
         return [path and next(made) for path in paths]
 
     def overlap(self, work: Callable[[], None]) -> None:
+        """Call `work` before each guess, or while a GPU makes it."""
         self._meanwhile = work
 
     def close(self, session: int, *, keep: bool) -> None:
+        """The session ended. keep: the conversation may go on. Unknown sessions are ignored."""
         path = self._paths.pop(session, None)
         if path is not None:
             self._trim(path, min(path.n_kv, path.n_committed) if keep and not self._failed else 0)
@@ -155,6 +159,7 @@ class DraftModel:
         return [self._take(path, row, second) for path, row in zip(paths, logits, strict=True)]
 
     def _take(self, path: _CachedPath, row: Logits, second: bool) -> DraftToken:
-        guessed = guess(row, path.sampling, len(path.tokens) + path.n_dropped, second=second)
+        sampling = path.session.sampling
+        guessed = guess(row, sampling, len(path.tokens) + path.session.n_dropped, second=second)
         path.tokens.append(guessed.token)
-        return guessed._replace(drafted=distribution(row, path.sampling)) if self._distributions else guessed
+        return guessed._replace(drafted=distribution(row, sampling)) if self._distributions else guessed

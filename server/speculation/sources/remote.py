@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from server.speculation.gating.acceptance import Acceptance
-from server.speculation.sources.assignment import AssignableDrafter, assign
+from server.speculation.sources.assignment import assign, speed
 from server.speculation.speculated import Speculated
 from server.speculation.wire.bus import Bus
 from server.speculation.wire.messages import Close, Commit, Draft, Message, Open, Refuse, Want
@@ -42,6 +42,11 @@ class DrafterRecord:
     n_missed: int = 0
     window: int = 0
     n_window: int = 0
+
+    @property
+    def is_free(self) -> bool:
+        """Whether another session may be assigned to it."""
+        return not self.refusal and not self.resting and self.n_assigned < self.presence.capacity
 
 
 class RemoteDrafters:
@@ -193,35 +198,28 @@ class RemoteDrafters:
 
     def _assign(self, speculated: Speculated) -> None:
         """Open the session at more drafters, if it may have more."""
-        candidates = [
-            AssignableDrafter(
-                id,
-                record.presence.capacity - record.n_assigned,
-                record.td_s or record.presence.td_us / 1e6,
-                self.acceptance.mean(id),
-            )
+        speeds = {
+            id: speed(record.td_s or record.presence.td_us / 1e6, self.acceptance.mean(id))
             for id, record in self._drafters.items()
-            if not record.refusal
-            and not record.resting
-            and id not in speculated.drafters
-            and speculated.allows(id)
-        ]
-        for drafter in assign(speculated.wire_id, candidates, taken=len(speculated.drafters)):
+            if record.is_free and id not in speculated.drafters and speculated.allows(id)
+        }
+        for drafter in assign(speculated.wire_id, speeds, taken=len(speculated.drafters)):
             speculated.drafters.add(drafter)
             self._drafters[drafter].n_assigned += 1
             self._announce(speculated, drafter)
 
     def _announce(self, speculated: Speculated, drafter: str) -> None:
         """Send Open with everything committed so far."""
+        told = speculated.session
         message = Open(
             self._own.id,
             speculated.wire_id,
             speculated.tree.chain,
             self._max_ahead,
-            speculated.sampling,
-            tuple(speculated.tokens),
-            _told(speculated.bounds.salt),
-            speculated.n_dropped,
+            told.sampling,
+            tuple(told.tokens),
+            _hidden(told.bounds.salt),
+            told.n_dropped,
         )
         self._bus.send(drafter, message)
 
@@ -259,7 +257,7 @@ class RemoteDrafters:
         return record.n_window < MAX_RATE
 
 
-def _told(salt: str) -> str:
+def _hidden(salt: str) -> str:
     """A salt as drafters may know it: hashed, since it may be a secret."""
     return hashlib.blake2b(salt.encode(), digest_size=16).hexdigest() if salt else ""
 

@@ -12,7 +12,7 @@ from server.speculation.gating.acceptance import Acceptance
 from server.speculation.gating.gate import worth_drafting
 from server.speculation.gating.widths import Offered
 from server.speculation.policy import Policy
-from server.speculation.sources.inline import InlineDrafter
+from server.speculation.sources.draft_model import DraftModel
 from server.speculation.speculated import Speculated
 
 SOURCE = "draft"
@@ -31,9 +31,9 @@ class _StepPath:
 
 
 class Synchronous:
-    """Grafts the guesses of an InlineDrafter into the sessions' trees."""
+    """Grafts the guesses of a DraftModel into the sessions' trees."""
 
-    def __init__(self, inline: InlineDrafter, policy: Policy, clock: Callable[[], float]) -> None:
+    def __init__(self, inline: DraftModel, policy: Policy, clock: Callable[[], float]) -> None:
         self.inline = inline
         self._policy = policy
         self._clock = clock
@@ -53,8 +53,7 @@ class Synchronous:
         for ask in asks:
             speculated = sessions[ask.session]
             if speculated.allows(SOURCE):
-                told = speculated.sampling, speculated.bounds.salt, speculated.n_dropped
-                self.inline.follow(ask.session, speculated.tokens, *told)
+                self.inline.follow(speculated.session)
                 self._paths[ask.session] = _StepPath(ask.limit, speculated.acceptance)
         rows, spent_s = n_rows, 0.0
         going = self._going(curve, rows, rate)

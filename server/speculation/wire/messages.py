@@ -9,8 +9,6 @@ its version number for ever, so that a drafter of another version can read why i
 from __future__ import annotations
 
 import struct
-import sys
-from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -175,10 +173,8 @@ class _Reader:
         return self._take(self._length(MAX_NODES))
 
     def tokens(self, bound: int = MAX_TOKENS) -> tuple[int, ...]:
-        values = array("i", self._take(4 * self._length(bound)))
-        if sys.byteorder == "big":
-            values.byteswap()
-        return tuple(values)
+        n = self._length(bound)
+        return struct.unpack(f"<{n}i", self._take(4 * n))
 
     def nodes(self) -> tuple[int, ...]:
         return self.tokens(MAX_NODES)
@@ -221,14 +217,9 @@ class _Layout:
 
 
 def _list(value: str | bytes | Sequence[int]) -> bytes:
-    if isinstance(value, str):
-        value = value.encode()
-    if isinstance(value, bytes):
-        return _LENGTH.pack(len(value)) + value
-    packed = array("i", value)
-    if sys.byteorder == "big":
-        packed.byteswap()
-    return _LENGTH.pack(len(value)) + packed.tobytes()
+    items = value.encode() if isinstance(value, str) else value
+    data = items if isinstance(items, bytes) else struct.pack(f"<{len(items)}i", *items)
+    return _LENGTH.pack(len(items)) + data
 
 
 def _open(temperature: float, top_k: int, top_p: float, min_p: float, seed: int, **fields: Any) -> Open:

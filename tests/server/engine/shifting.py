@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
-from server.engine.proposer import Proposal
-from server.engine.request import GenerationRequest, Speculation
+from server.engine.proposer import OpenedSession, Proposal
+from server.engine.request import GenerationRequest
 from server.llama.fake import FakeBackend, FakeModel
-from server.sampling.params import SamplingParams
 from tests.support import PROMPT, Harness, OracleProposer, request
 
 ENDLESS = FakeModel(eog_rate=0.0)
@@ -39,18 +37,11 @@ class Following(OracleProposer):
         self.opened: list[int] = []
         self.dropped: list[int] = []
 
-    def open(
-        self,
-        session: int,
-        tokens: Sequence[int],
-        sampling: SamplingParams,
-        bounds: Speculation,
-        n_dropped: int = 0,
-    ) -> None:
-        assert session not in self._open
-        super().open(session, tokens, sampling, bounds, n_dropped)
-        self.opened.append(len(tokens))
-        self.dropped.append(n_dropped)
+    def open(self, session: OpenedSession) -> None:
+        assert session.id not in self._open
+        super().open(session)
+        self.opened.append(len(session.tokens))
+        self.dropped.append(session.n_dropped)
 
     def _propose(self, session: int, limit: int) -> Proposal:
         known, tokens = self._texts, list(self._open[session])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import queue
-from collections.abc import Sequence
 from types import SimpleNamespace
 
 import pytest
@@ -12,12 +11,10 @@ import pytest
 from server.engine import thread
 from server.engine.engine import Engine
 from server.engine.events import Failed
-from server.engine.proposer import NoProposer
-from server.engine.request import Speculation
+from server.engine.proposer import NoProposer, OpenedSession
 from server.engine.scheduler import Limits
 from server.errors import BackendError
 from server.llama.fake import FakeBackend
-from server.sampling.params import SamplingParams
 from tests.server.engine.shifting import Following, alone, asked, backend
 from tests.server.engine.test_engine import ENDLESS, plain
 from tests.support import PROMPT, Harness, OracleProposer, request
@@ -28,15 +25,8 @@ MANY = 50  # failed steps
 class Unopened(OracleProposer):
     """Fails on every session after it has begun to keep it."""
 
-    def open(
-        self,
-        session: int,
-        tokens: Sequence[int],
-        sampling: SamplingParams,
-        bounds: Speculation,
-        n_dropped: int = 0,
-    ) -> None:
-        super().open(session, tokens, sampling, bounds, n_dropped)
+    def open(self, session: OpenedSession) -> None:
+        super().open(session)
         raise RuntimeError("a bad presence card")
 
 
@@ -50,15 +40,8 @@ def test_a_session_that_the_proposer_fails_on_is_answered_without_drafts():
 
 def test_a_reply_goes_on_without_drafts_if_it_cannot_be_opened_again_after_a_shift():
     class OpenedOnce(Following):
-        def open(
-            self,
-            session: int,
-            tokens: Sequence[int],
-            sampling: SamplingParams,
-            bounds: Speculation,
-            n_dropped: int = 0,
-        ) -> None:
-            super().open(session, tokens, sampling, bounds, n_dropped)
+        def open(self, session: OpenedSession) -> None:
+            super().open(session)
             if len(self.opened) > 1:
                 raise RuntimeError("a bad presence card")
 

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from server.speculation.gating.acceptance import Acceptance
 from server.speculation.gating.costs import STALE, StepCosts
-from server.speculation.sources.assignment import MOST, AssignableDrafter, assign
 
 
 def known(max_rows: int, seconds: dict[int, float]) -> list[float]:
@@ -124,21 +123,6 @@ def test_a_new_source_is_nearly_taken_at_its_word_and_a_liar_is_known_within_a_f
     for _ in range(8):
         acceptance.observe("new", 255, hit=False)
     assert acceptance.probability("new", 255) < 0.35
-
-
-def test_sessions_go_to_the_faster_drafters_with_room():
-    fast, slow = AssignableDrafter("fast", 4, 0.001, 0.8), AssignableDrafter("slow", 4, 0.02, 0.8)
-    full = AssignableDrafter("full", 0, 0.0001, 0.9)
-    assert assign(1, [slow, full, fast]) == ["fast", "slow"]
-    assert assign(1, [slow, fast], taken=MOST - 1) == ["fast"]
-    assert assign(1, [], taken=0) == []
-
-
-def test_equals_share_the_sessions_and_a_session_stays_where_it_was():
-    equals = [AssignableDrafter(f"d{i}", 100, 0.001, 0.8) for i in range(4)]
-    first = [assign(session, equals, taken=MOST - 1)[0] for session in range(200)]
-    assert all(first.count(candidate.id) > 20 for candidate in equals)
-    assert first == [assign(session, equals[::-1], taken=MOST - 1)[0] for session in range(200)]
 
 
 def test_the_table_can_be_read_while_the_engine_thread_learns_another_width():

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
+from server.engine.proposer import OpenedSession
 from server.engine.request import Speculation
 from server.llama.fake import FakeBackend, FakeVocabulary
 from server.sampling.params import SamplingParams
 from server.speculation.gating.trial import Trial
 from server.speculation.policy import Policy
-from server.speculation.sources.assignment import MOST, AssignableDrafter, assign
+from server.speculation.sources.assignment import MOST
 from server.speculation.sources.remote import MAX_QUEUED, RemoteDrafters
 from server.speculation.speculator import Speculator
 from server.speculation.wire.messages import Close, Draft, Message, Open, Refuse, Want
@@ -75,7 +77,7 @@ class Scene:
             working = self.pool.pump() > 0 or working
 
     def open(self, session: int, tokens: Sequence[int] = PROMPT, salt: str = "") -> None:
-        self.speculator.open(session, list(tokens), SAMPLING, Speculation(salt=salt))
+        self.speculator.open(OpenedSession(session, list(tokens), SAMPLING, Speculation(salt=salt)))
         self.settle()
 
     def refusals(self) -> dict[str, str]:
@@ -102,17 +104,18 @@ def test_a_drafter_of_another_version_is_refused_by_name_and_others_go_on(bad: d
     assert len(good.opened()) == 1
 
 
-@pytest.mark.parametrize("acceptance", [0.0, 5e-324, 1.0])
-@pytest.mark.parametrize("td_s", [0.0, 1e-6, 5e3])
-def test_any_time_and_acceptance_can_be_ranked(acceptance: float, td_s: float):
-    candidates = [AssignableDrafter("usual", 1, 1e-3, 0.7), AssignableDrafter("odd", 1, td_s, acceptance)]
-    assert sorted(assign(1, candidates)) == ["odd", "usual"]
+def test_a_full_drafter_gets_no_more_sessions():
+    scene = Scene()
+    small, other = scene.add("small", capacity=1), scene.add("other")
+    for session in (1, 2):
+        scene.open(session)
+    assert (len(small.opened()), len(other.opened())) == (1, 2)
 
 
 def test_a_session_that_cannot_be_opened_leaves_nothing_behind():
     scene = Scene()
     drafter = scene.add()
-    with pytest.raises(OverflowError):  # the memory's bus raises where a message cannot be encoded
+    with pytest.raises(struct.error):  # the memory's bus raises where a message cannot be encoded
         scene.open(1, (1, 2, 1 << 40))
     scene.speculator.close(1, keep=False)  # as the engine does
     assert scene.speculator.idle()
