@@ -255,7 +255,7 @@ class ScriptedDrafter(QuietBus):
     def _guess(self, session: DraftSession, position: int) -> None:
         token, sure = self._script.guess(position), self._script.is_sure(position)
         if sure or not self._branches:
-            session.extend(token, SURE if sure else UNSURE)
+            session.add(DraftGuess(token, SURE if sure else UNSURE))
         else:
             session.add(DraftGuess(token, UNSURE, self._script.instead(position), SECOND))
             session.branch(position)
