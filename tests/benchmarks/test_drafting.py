@@ -51,7 +51,7 @@ class Answering:
     def tell(self, n: int) -> None:
         """That many more right guesses."""
         for _ in range(n):
-            self.session.extend(self.script.truth(len(self.session.tokens)), 0.9)
+            self.session.add(DraftGuess(self.script.truth(len(self.session.tokens)), 0.9))
 
     def commit(self, *, idle: bool = True) -> list[int] | None:
         commit = self.lead.answer(self.session, idle=idle)
