@@ -36,9 +36,9 @@ from server.errors import StartupError
 from server.grammar.compiler import Compiler
 from server.lead.listening import Door, DrainingServer, configured
 from server.lead.startup import GIL_SWITCH_S
-from server.llama.fake import FakeBackend, FakeModel
 from server.sampling.params import SamplingParams
 from server.text.template import ChatTemplate
+from tests.fake_backend import FakeBackend, FakeModel
 
 WARM = 8  # tokens of a stream before it counts as running
 N_CTX = 4096

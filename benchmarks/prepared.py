@@ -14,13 +14,13 @@ from drafters.draft_session import DraftSession
 from drafters.guessing import DraftGuess
 from server.engine.proposer import NOTHING, ROOT, Ask, NoProposer, OpenedSession, Planned, Proposal
 from server.llama.backend import Batch, Logits
-from server.llama.fake import FakeVocabulary
 from server.sampling.draw import draw
 from server.sampling.noise import mix
 from server.sampling.params import SamplingParams
 from server.speculation.wire.bus import Listener
 from server.speculation.wire.messages import Commit, Message, Open
 from server.speculation.wire.presence import Presence, VocabularyCard
+from tests.fake_backend import FakeVocabulary
 
 N_PROMPT = 512  # tokens
 N_ROWS = 48  # different rows of a set

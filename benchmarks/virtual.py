@@ -26,13 +26,13 @@ from server.engine.proposer import NoProposer, Proposer
 from server.engine.request import GenerationRequest
 from server.engine.scheduler import Limits
 from server.llama.backend import Batch, Logits
-from server.llama.fake import FakeBackend, FakeModel, FakeVocabulary
 from server.sampling.params import SamplingParams
 from server.speculation.sources.remote import RemoteDrafters
 from server.speculation.speculator import Policy, Speculator
 from server.speculation.wire.bus import Listener
 from server.speculation.wire.messages import Close, Commit, Message, Open, decode, encode
 from server.speculation.wire.presence import Presence, vocabulary_card
+from tests.fake_backend import FakeBackend, FakeModel, FakeVocabulary
 
 TT_US = 12_000  # of a plain step: divisible by many r, so that drafts and steps meet as in the formulas
 N_SEQS = 4

@@ -11,9 +11,9 @@ import pytest
 import trustme
 from hypothesis import settings
 
-from server.llama.fake import FakeBackend, FakeModel
 from tests import leaks
 from tests.contract import witness
+from tests.fake_backend import FakeBackend, FakeModel
 from tests.http_lead import Lead, serving
 from tests.support import ENDLESS
 

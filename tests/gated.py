@@ -11,7 +11,7 @@ import pytest
 
 from server.engine.thread import Command, EngineThread
 from server.llama.backend import Batch, Logits
-from server.llama.fake import FakeBackend
+from tests.fake_backend import FakeBackend
 from tests.support import until
 
 ENOUGH = 1 << 16  # steps: more than any test takes

@@ -20,10 +20,10 @@ from server.engine.scheduler import Limits
 from server.engine.thread import Bounds, EngineThread
 from server.grammar.compiler import Compiler
 from server.lead.listening import Door, DrainingServer, configured
-from server.llama.fake import FakeBackend
 from server.sampling.params import SamplingParams
 from server.text.template import ChatTemplate
 from tests.contract.witness import witnessed
+from tests.fake_backend import FakeBackend
 from tests.support import OracleProposer, until
 
 

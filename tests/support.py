@@ -12,8 +12,8 @@ from server.engine.events import Committed, Event, Failed, Finished, Started
 from server.engine.proposer import NOTHING, Ask, NoProposer, OpenedSession, Planned, Proposal, Proposer
 from server.engine.request import GenerationRequest, Speculation
 from server.engine.scheduler import Limits
-from server.llama.fake import FakeBackend, FakeVocabulary
 from server.sampling.params import SamplingParams
+from tests.fake_backend import FakeBackend, FakeVocabulary
 
 EOG = FakeVocabulary.eog
 ENDLESS = 1 << 24  # tokens of context: a reply without an end of its own goes on for hours

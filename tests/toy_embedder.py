@@ -11,8 +11,8 @@ import numpy as np
 
 from server.errors import BackendError
 from server.llama.embedding import Vectors, normalised
-from server.llama.fake import FakeVocabulary
 from server.sampling.noise import mix, quiet
+from tests.fake_backend import FakeVocabulary
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from server.engine.engine import Engine
 from server.engine.proposer import NoProposer
 from server.engine.request import GenerationRequest
 from server.engine.thread import EngineThread
-from server.llama.fake import FakeBackend
+from tests.fake_backend import FakeBackend
 
 
 def test_the_hottest_functions_of_a_step():

@@ -16,8 +16,8 @@ from benchmarks.crashes import Crash, Crew, parse_schedule
 from benchmarks.processes import Command
 from benchmarks.prompts import Prompt, load
 from server.errors import StartupError
-from server.llama.fake import FakeBackend, FakeModel
 from server.settings import BUNDLED_MODEL
+from tests.fake_backend import FakeBackend, FakeModel
 from tests.support import until
 
 MODEL = Path("model.gguf")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.steps import main, measure, table
-from server.llama.fake import FakeBackend
+from tests.fake_backend import FakeBackend
 
 
 @pytest.mark.usefixtures("still_clock")

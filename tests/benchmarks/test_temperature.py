@@ -21,9 +21,9 @@ from benchmarks.temperature import (
     score_pair,
     write,
 )
-from server.llama.fake import FakeBackend, FakeModel
 from server.sampling.draw import Row, draw
 from server.sampling.params import SamplingParams
+from tests.fake_backend import FakeBackend, FakeModel
 
 PROMPTS = [tuple(b"Once upon a time"), tuple(b"It was a dark and stormy night" * 4), tuple(b"x")]
 ONE = WAYS["temperature 1"]

@@ -9,7 +9,7 @@ from typing import Any
 import openai
 import pytest
 
-from server.llama.fake import FakeBackend, FakeModel
+from tests.fake_backend import FakeBackend, FakeModel
 from tests.http_lead import Lead, serving
 
 _resolve = socket.getaddrinfo

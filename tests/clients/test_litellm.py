@@ -17,8 +17,8 @@ from server.api.served import Embedding, ModelCard
 from server.errors import BusyError
 from server.lead.listening import Door
 from server.llama.embedding_worker import EmbeddingWorker
-from server.llama.fake import FakeBackend, FakeModel
 from tests.clients.written import writing
+from tests.fake_backend import FakeBackend, FakeModel
 from tests.http_lead import Lead, serving
 from tests.toy_embedder import FakeEmbedder
 

@@ -12,8 +12,8 @@ from openai.types.chat import ChatCompletionMessageParam
 from pydantic import BaseModel, Field
 
 from server.engine.thread import GATHER_S
-from server.llama.fake import FakeBackend
 from tests.clients.written import writing
+from tests.fake_backend import FakeBackend
 from tests.http_lead import Lead, serving
 
 HELLO: list[ChatCompletionMessageParam] = [{"role": "user", "content": "hello there"}]

@@ -18,8 +18,8 @@ from server.api.middleware import Edge
 from server.engine.thread import Bounds
 from server.errors import BackendError
 from server.lead.listening import Door
-from server.llama.fake import FakeBackend, FakeModel
 from tests.clients.written import writing
+from tests.fake_backend import FakeBackend, FakeModel
 from tests.http_lead import Lead, serving
 from tests.support import ENDLESS
 

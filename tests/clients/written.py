@@ -17,9 +17,9 @@ from server.engine.events import Committed, Event, Failed, Finished, Started, St
 from server.engine.request import GenerationRequest
 from server.errors import DuoError
 from server.lead.listening import configured
-from server.llama.fake import IM_END, FakeVocabulary
 from server.text.template import ChatTemplate
 from tests.contract.witness import witnessed
+from tests.fake_backend import IM_END, FakeVocabulary
 from tests.server.api.scripted import Script, served
 from tests.templates import THINKING
 

@@ -21,7 +21,7 @@ from schemathesis.specs.openapi import checks as openapi
 from server.api.served import Embedding, ModelCard
 from server.cache.named import NamedFiles
 from server.llama.embedding_worker import EmbeddingWorker
-from server.llama.fake import FakeBackend, FakeModel
+from tests.fake_backend import FakeBackend, FakeModel
 from tests.http_lead import Lead, serving
 from tests.toy_embedder import FakeEmbedder
 

@@ -17,8 +17,8 @@ from openai.types.responses import response_create_params as responses
 
 from server.engine.events import Finished, Started
 from server.llama.backend import FillInMiddle
-from server.llama.fake import FakeBackend, FakeModel, FakeVocabulary
 from tests.contract.claims import BASES, HONOURED, IGNORED, NEUTRAL, PATHS, REFUSED, STORED, TEMPLATE
+from tests.fake_backend import FakeBackend, FakeModel, FakeVocabulary
 from tests.http_lead import Lead, serving
 from tests.server.api.scripted import CANCELLED_STATS, Call, Script, served
 

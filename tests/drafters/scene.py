@@ -9,10 +9,10 @@ from drafters.drafter import Drafter
 from drafters.model import ModelDrafter
 from drafters.worker import Worker
 from server.llama.backend import Batch
-from server.llama.fake import FakeBackend, FakeModel, FakeVocabulary
 from server.sampling.params import SamplingParams
 from server.speculation.wire.messages import Commit, Draft, Message, Open, Want, chain_next, chain_start
 from server.speculation.wire.presence import Presence, vocabulary_card
+from tests.fake_backend import FakeBackend, FakeModel, FakeVocabulary
 from tests.memory_bus import MemoryPool
 
 CARD = vocabulary_card(FakeVocabulary())

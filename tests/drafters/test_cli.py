@@ -21,13 +21,13 @@ from drafters.model import ModelDrafter
 from drafters.status import status_line
 from drafters.worker import Worker
 from server.flags import read
-from server.llama.fake import FakeBackend, FakeVocabulary
 from server.llama.llamacpp import LlamaBackend, LlamaOptions
 from server.local.embedded import EmbeddedServer
 from server.sampling.params import SamplingParams
 from server.speculation.wire.messages import Draft, Message, Open, chain_start
 from server.speculation.wire.presence import Presence, VocabularyCard, vocabulary_card
 from server.speculation.wire.streams import RedisBus
+from tests.fake_backend import FakeBackend, FakeVocabulary
 from tests.memory_bus import MemoryPool
 
 READY_S = 30.0

@@ -10,11 +10,11 @@ import pytest
 
 from drafters.model import SHARED_ROWS
 from server.llama.backend import Batch, Logits
-from server.llama.fake import IM_END, FakeBackend, FakeModel
 from server.sampling.draw import draw
 from server.sampling.params import SamplingParams
 from server.speculation.wire.messages import Close
 from tests.drafters.scene import ENDLESS, PROMPT, Scene, commit, open_, told
+from tests.fake_backend import IM_END, FakeBackend, FakeModel
 
 
 def test_it_catches_up_in_one_decode_and_drafts_up_to_max_ahead():

@@ -10,13 +10,13 @@ from drafters.model import ModelDrafter
 from drafters.worker import LEASE_S, UNANSWERED, Worker
 from server.engine.proposer import OpenedSession
 from server.engine.request import Speculation
-from server.llama.fake import FakeBackend
 from server.sampling.params import SamplingParams
 from server.speculation.policy import Policy
 from server.speculation.sources.remote import RemoteDrafters
 from server.speculation.speculator import Speculator
 from server.speculation.wire.messages import Close, Commit, Message, Open, decode
 from tests.drafters.scene import ENDLESS, LEAD, OWN, PROMPT
+from tests.fake_backend import FakeBackend
 from tests.memory_bus import MemoryPool
 
 

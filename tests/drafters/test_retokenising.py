@@ -15,10 +15,10 @@ from drafters.guessing import DraftGuess
 from drafters.model import ModelDrafter
 from drafters.retokenising import REDONE, Growing, text_of, tokens_of, translated
 from drafters.translating import TranslatingDrafter
-from server.llama.fake import IM_END, FakeBackend, FakeModel, FakeVocabulary
 from server.llama.llamacpp import LlamaBackend, LlamaOptions
 from server.speculation.wire.messages import Close
 from tests.drafters.scene import ENDLESS, PROMPT, Scene, commit, open_, told
+from tests.fake_backend import IM_END, FakeBackend, FakeModel, FakeVocabulary
 
 BYTES = FakeVocabulary()
 END = 7

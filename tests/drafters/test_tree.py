@@ -13,12 +13,12 @@ from drafters.draft_session import GREEDY
 from drafters.expansion import BRANCH_LENGTH, MOST_BRANCHES, PATH_FIRST
 from server.errors import BackendError
 from server.llama.backend import Batch, Logits
-from server.llama.fake import FakeBackend, FakeModel
 from server.sampling.draw import draw
 from server.sampling.noise import gumbel, mix
 from server.sampling.params import SamplingParams
 from server.speculation.wire.messages import ROOT, Close, Commit, Draft, chain_next, chain_start
 from tests.drafters.scene import ENDLESS, PROMPT, Scene, commit, open_, told
+from tests.fake_backend import FakeBackend, FakeModel
 
 DOUBTFUL = FakeModel(eog_rate=0.0, sharpness=3.0)
 SURE = FakeModel(eog_rate=0.0, sharpness=1e4)

@@ -12,10 +12,10 @@ from drafters.draft_session import GREEDY
 from drafters.worker import MAX_FAILURES, PUBLISH_S, WANT_S
 from server.errors import BackendError
 from server.llama.backend import Batch, Logits
-from server.llama.fake import FakeBackend
 from server.sampling.params import SamplingParams
 from server.speculation.wire.messages import Close, Commit, Draft, Message, Open, Refuse, Want, chain_next
 from tests.drafters.scene import ENDLESS, LEAD, PROMPT, Scene, commit, open_, told
+from tests.fake_backend import FakeBackend
 
 # -- what is said
 

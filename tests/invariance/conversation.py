@@ -12,11 +12,11 @@ from server.api.engine_requests import seed_of_choice
 from server.engine.events import Committed, Stats
 from server.engine.request import GenerationRequest
 from server.grammar.grammar_constraint import compile_gbnf
-from server.llama.fake import FakeBackend
 from server.sampling.constraint import Constraint
 from server.sampling.logprobs import TokenLogprobs
 from server.sampling.params import SamplingParams
 from server.text.reply import ReplyText
+from tests.fake_backend import FakeBackend
 from tests.invariance.scene import VOCABULARY, Scene
 from tests.invariance.scripted import TRUTH
 from tests.support import EOG, PROMPT, Harness, Outcome

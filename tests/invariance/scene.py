@@ -11,12 +11,12 @@ from typing import TypeAlias
 
 from server.engine.scheduler import Limits
 from server.llama.backend import Batch, Logits
-from server.llama.fake import FakeBackend, FakeVocabulary
 from server.speculation.policy import Policy
 from server.speculation.sources.draft_model import DraftModel
 from server.speculation.sources.remote import RemoteDrafters
 from server.speculation.speculator import Speculator
 from server.speculation.wire.presence import Presence, VocabularyCard, vocabulary_card
+from tests.fake_backend import FakeBackend, FakeVocabulary
 from tests.invariance.scripted import TRUTH, LyingDrafter, ScriptedDrafter, Shape, StaleDrafter
 from tests.memory_bus import MemoryPool
 from tests.support import Harness

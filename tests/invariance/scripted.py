@@ -11,12 +11,12 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from server.engine.proposer import ROOT
-from server.llama.fake import FakeModel
 from server.sampling.draw import draw
 from server.sampling.noise import mix
 from server.sampling.params import SamplingParams
 from server.speculation.wire.messages import Close, Commit, Draft, Message, Open, Refuse, chain_next, encode
 from server.speculation.wire.presence import Presence, VocabularyCard
+from tests.fake_backend import FakeModel
 from tests.memory_bus import MemoryBus, MemoryPool
 
 N_AHEAD = 5

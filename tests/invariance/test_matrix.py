@@ -10,9 +10,9 @@ import pytest
 
 from server.errors import BackendError
 from server.llama.backend import Batch, Logits
-from server.llama.fake import FakeBackend, FakeModel
 from server.speculation.policy import Policy
 from server.speculation.sources.draft_model import DraftModel
+from tests.fake_backend import FakeBackend, FakeModel
 from tests.invariance.conversation import (
     KINDS,
     PLAIN,

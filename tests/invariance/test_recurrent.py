@@ -10,9 +10,9 @@ from functools import partial
 
 import pytest
 
-from server.llama.fake import FakeBackend, FakeModel
 from server.speculation.policy import Policy
 from server.speculation.sources.draft_model import DraftModel
+from tests.fake_backend import FakeBackend, FakeModel
 from tests.invariance.conversation import (
     KINDS,
     PLAIN,

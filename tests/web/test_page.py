@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 from server.api.access import Access
 from server.api.middleware import Edge
 from server.lead.listening import Door
-from server.llama.fake import FakeBackend, FakeModel
+from tests.fake_backend import FakeBackend, FakeModel
 from tests.http_lead import Lead, serving
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

@@ -13,10 +13,10 @@ from server.api.served import Health, ModelCard, Served
 from server.engine.events import Event, Failed, Finished, Stats
 from server.engine.generate import Generator
 from server.engine.request import GenerationRequest
-from server.llama.fake import FakeVocabulary
 from server.sampling.params import SamplingParams
 from server.text.template import ChatTemplate
 from tests.contract.witness import witnessed
+from tests.fake_backend import FakeVocabulary
 
 N_CTX = 1 << 16
 CANCELLED_STATS = Stats(n_prompt=5, n_cached=2, n_predicted=50, n_steps=25, prompt_ms=1.0, predicted_ms=2.0)

@@ -23,10 +23,10 @@ from server.engine.generate import Generation
 from server.engine.request import GenerationRequest
 from server.engine.scheduler import Limits
 from server.engine.thread import EngineThread, Observer
-from server.llama.fake import FakeBackend, FakeModel
 from server.sampling.params import SamplingParams
 from tests.contract.contract import validate
 from tests.contract.witness import witnessed
+from tests.fake_backend import FakeBackend, FakeModel
 from tests.server.api.scripted import served
 from tests.support import ENDLESS, OracleProposer
 

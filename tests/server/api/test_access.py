@@ -17,9 +17,9 @@ from server.api.app import create_app
 from server.api.middleware import Edge
 from server.errors import AccessError
 from server.lead.listening import Door
-from server.llama.fake import FakeBackend, FakeModel
 from tests.contract.contract import CONTRACT, validate
 from tests.contract.witness import witnessed
+from tests.fake_backend import FakeBackend, FakeModel
 from tests.http_lead import Lead, serving
 from tests.server.api import slots_scene
 

@@ -11,8 +11,8 @@ import pytest
 
 from server.engine.events import Finished, Started, Stats
 from server.engine.request import GenerationRequest
-from server.llama.fake import FakeBackend, FakeModel, FakeVocabulary
 from tests.contract.contract import validate
+from tests.fake_backend import FakeBackend, FakeModel, FakeVocabulary
 from tests.http_lead import Lead, serving
 from tests.server.api.scripted import Call, Script, served
 from tests.server.api.test_chat import chunks_of

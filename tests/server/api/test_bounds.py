@@ -22,9 +22,9 @@ from server.engine.scheduler import Limits
 from server.engine.thread import Bounds, EngineThread, LiveGeneration
 from server.errors import BusyError, InvalidRequestError
 from server.lead.listening import Door
-from server.llama.fake import FakeBackend, FakeModel
 from server.sampling.constraint import Constraint
 from tests.contract.contract import validate
+from tests.fake_backend import FakeBackend, FakeModel
 from tests.gated import ENOUGH, Gated
 from tests.http_lead import Lead, serving
 from tests.support import ENDLESS

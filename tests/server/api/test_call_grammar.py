@@ -9,7 +9,6 @@ import pytest
 
 from server.api.call_grammar import CallGrammar
 from server.grammar.compiler import Compiler
-from server.llama.fake import IM_END, FakeVocabulary
 from server.text.form import (
     FUNCTIONARY,
     HERMES,
@@ -22,6 +21,7 @@ from server.text.form import (
 )
 from server.text.message import folded
 from server.text.reading import MessageReader
+from tests.fake_backend import IM_END, FakeVocabulary
 from tests.server.text.vocabularies import MarkedVocabulary
 
 NUMBER = {

@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from server.llama.fake import FakeModel
 from tests.contract.contract import validate
+from tests.fake_backend import FakeModel
 from tests.gated import Gated, at_command
 from tests.http_lead import Lead, serving
 from tests.support import ENDLESS

@@ -14,9 +14,9 @@ import pytest
 from server.engine.events import Committed, Failed, Finished, Started, Stats
 from server.errors import BackendError
 from server.llama.backend import FillInMiddle
-from server.llama.fake import FakeVocabulary
 from server.sampling.logprobs import TokenLogprobs
 from tests.contract.contract import validate
+from tests.fake_backend import FakeVocabulary
 from tests.http_lead import Lead
 from tests.server.api.scripted import Call, Script, Scripts, served
 

@@ -16,8 +16,8 @@ import pytest
 from server.api.connection import MAX_HEAD, MAX_HEADERS, BoundedConnection, ConnectionBounds
 from server.api.middleware import Edge
 from server.lead.listening import Door
-from server.llama.fake import FakeBackend, FakeModel
 from tests.contract.contract import validate
+from tests.fake_backend import FakeBackend, FakeModel
 from tests.http_lead import Lead, serving
 
 WAIT_S = 30

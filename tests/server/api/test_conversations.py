@@ -10,9 +10,9 @@ import openai
 import pytest
 from openai.types.chat import ChatCompletion
 
-from server.llama.fake import FakeBackend, FakeModel
 from server.text.template import CHATML
 from tests.contract.contract import validate
+from tests.fake_backend import FakeBackend, FakeModel
 from tests.http_lead import Lead, serving
 from tests.templates import LLAMA3, THINKING, TRIMMING
 

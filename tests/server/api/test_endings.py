@@ -14,8 +14,8 @@ from server.api.served import DrafterHealth, Health
 from server.engine.events import Committed, DrafterCount, Failed, Finished, Started, Stats
 from server.engine.request import GenerationRequest
 from server.errors import BackendError, BusyError
-from server.llama.fake import FakeVocabulary
 from tests.contract.contract import validate
+from tests.fake_backend import FakeVocabulary
 from tests.server.api.scripted import Call, Script, served
 
 STARTED = Started(5, 2)

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.engine.events import Committed, Finished, Started, Stats
-from server.llama.fake import IM_END, IM_START
 from server.sampling.logprobs import TokenLogprobs
 from tests.contract.contract import validate
+from tests.fake_backend import IM_END, IM_START
 from tests.server.api.scripted import Call, Script, served
 
 STATS = Stats(5, 2, 6, 2, 30.0, 50.0)

@@ -13,8 +13,8 @@ import httpx
 import pytest
 
 from server.api.chat.chat_request import ChatRequest
-from server.llama.fake import FakeBackend, FakeModel
 from tests.contract.contract import validate
+from tests.fake_backend import FakeBackend, FakeModel
 from tests.http_lead import Lead, serving
 
 HELLO: list[Any] = [{"role": "user", "content": "hi"}]

@@ -8,9 +8,9 @@ import httpx
 import pytest
 
 from server.api.sampling_fields import MOST, SamplingFields, sampling_params
-from server.llama.fake import FakeVocabulary
 from server.sampling.params import SamplingParams
 from server.speculation.wire.messages import Open, decode, encode
+from tests.fake_backend import FakeVocabulary
 from tests.http_lead import Lead
 from tests.server.api.test_odd_inputs import BODY, post, refused, text_of
 

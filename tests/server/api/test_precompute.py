@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 
-from server.llama.fake import FakeBackend, FakeModel
+from tests.fake_backend import FakeBackend, FakeModel
 from tests.gated import Gated
 from tests.http_lead import Lead, serving
 from tests.server.api.test_cancellation import Scene

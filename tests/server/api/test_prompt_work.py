@@ -17,9 +17,9 @@ from server.api.served import ModelCard
 from server.engine.events import Finished, Started, Stats
 from server.errors import BusyError
 from server.grammar.compiler import Compiler
-from server.llama.fake import FakeVocabulary
 from server.text.template import ChatTemplate
 from tests.contract.contract import validate
+from tests.fake_backend import FakeVocabulary
 from tests.server.api.scripted import N_CTX, Call, Script, served
 
 WAIT_S = 30

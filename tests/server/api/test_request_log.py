@@ -16,7 +16,7 @@ from server.api.request_log import RequestLog
 from server.errors import BackendError
 from server.lead.listening import Door
 from server.llama.backend import Batch, Logits
-from server.llama.fake import FakeBackend, FakeModel
+from tests.fake_backend import FakeBackend, FakeModel
 from tests.http_lead import Lead, serving
 from tests.support import ENDLESS
 

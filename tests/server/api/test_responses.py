@@ -17,10 +17,10 @@ from server.api.served import Served
 from server.engine.events import Committed, Failed, Finished, Started, Stats
 from server.engine.request import GenerationRequest
 from server.errors import BackendError, BusyError
-from server.llama.fake import FakeVocabulary
 from server.sampling.logprobs import TokenLogprobs
 from server.text.template import ChatTemplate
 from tests.contract.contract import validate
+from tests.fake_backend import FakeVocabulary
 from tests.http_lead import Lead
 from tests.server.api.scripted import Call, Script, Scripts, served
 

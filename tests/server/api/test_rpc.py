@@ -12,9 +12,9 @@ import pytest
 
 from server.api.rpc.rpc_params import CompletionParams
 from server.api.rpc.rpc_route import METHODS
-from server.llama.fake import IM_END, FakeBackend, FakeModel, FakeVocabulary
 from server.sampling.params import SamplingParams
 from tests.contract.contract import CONTRACT
+from tests.fake_backend import IM_END, FakeBackend, FakeModel, FakeVocabulary
 from tests.http_lead import Lead, serving
 from tests.server.api.rpc_calls import PROMPT, completion, error, result
 from tests.support import ENDLESS

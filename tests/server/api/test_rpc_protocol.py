@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from server.llama.fake import FakeBackend, FakeModel
 from tests.contract.contract import validate
+from tests.fake_backend import FakeBackend, FakeModel
 from tests.http_lead import Lead, serving
 from tests.server.api.rpc_calls import PROMPT, post, result
 from tests.support import ENDLESS

@@ -12,9 +12,9 @@ import pytest
 from server.engine.events import Finished, Started, Stats
 from server.engine.request import GenerationRequest, Speculation
 from server.grammar.compiler import Compiler
-from server.llama.fake import FakeVocabulary
 from server.sampling.params import ORDER, SamplingParams
 from tests.contract.contract import validate
+from tests.fake_backend import FakeVocabulary
 from tests.server.api.scripted import N_CTX, Call, Script, served
 
 STATS = Stats(5, 2, 1, 1, 1.0, 1.0)

@@ -17,8 +17,8 @@ from server.engine import thread
 from server.engine.generate import Generation
 from server.engine.request import Exactness, GenerationRequest, Speculation
 from server.errors import BackendError
-from server.llama.fake import FakeBackend, FakeModel
 from tests.contract.contract import validate
+from tests.fake_backend import FakeBackend, FakeModel
 from tests.gated import Gated, at_command
 from tests.server.api.scripted import N_CTX, served
 from tests.server.api.slots_scene import ENOUGH, N_PLACES, app_of, endless, serving

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from server.api.sources import SourcedText
 from server.engine.events import Committed, Finished, Started, Stats
-from server.llama.fake import IM_START
 from server.text.detokenize import Span
 from server.text.form import Form, Tags
 from server.text.message import Content
 from server.text.reading import MessageReader
 from tests.contract.contract import validate
+from tests.fake_backend import IM_START
 from tests.server.api.scripted import Call, Script, served
 
 STARTED, ENDED = Started(5, 2), Finished("stop", Stats(5, 2, 6, 2, 30.0, 50.0))

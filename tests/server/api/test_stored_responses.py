@@ -9,9 +9,9 @@ import pytest
 from server.api.access import Access
 from server.api.middleware import Edge
 from server.lead.listening import Door
-from server.llama.fake import FakeBackend, FakeModel
 from tests import http_lead
 from tests.contract.contract import validate
+from tests.fake_backend import FakeBackend, FakeModel
 from tests.http_lead import Lead
 from tests.server.api.test_responses import HELLO, answered, post
 

@@ -15,9 +15,9 @@ from pydantic import BaseModel, Field
 from server.api.chat.chat_request import ChatRequest
 from server.api.engine_requests import generation_requests
 from server.grammar.compiler import Compiler
-from server.llama.fake import IM_END, FakeVocabulary
 from server.text.template import ChatTemplate
 from tests.contract.contract import validate
+from tests.fake_backend import IM_END, FakeVocabulary
 from tests.http_lead import Lead
 from tests.server.api.scripted import Script, served
 from tests.server.api.test_chat import chunks_of

@@ -7,9 +7,9 @@ from typing import Any
 import httpx
 import pytest
 
-from server.llama.fake import IM_END, IM_START
 from server.text.template import CHATML
 from tests.contract.contract import validate
+from tests.fake_backend import IM_END, IM_START
 from tests.http_lead import Lead
 
 HELLO = {"messages": [{"role": "developer", "content": "Be kind."}, {"role": "user", "content": "Hi!"}]}

@@ -10,7 +10,7 @@ import pytest
 
 from server.grammar.compiler import Compiler, Kind
 from server.grammar.grammar_constraint import CompiledGrammar
-from server.llama.fake import FakeVocabulary
+from tests.fake_backend import FakeVocabulary
 from tests.server.api.scripted import Call, Script
 from tests.server.api.test_tools import HELLO, TOOLS, UNKEPT, WEATHER, asked, refusal, setting
 

@@ -13,10 +13,10 @@ from server.api.served import Served
 from server.engine.events import Committed, Finished, Started, Stats
 from server.engine.request import GenerationRequest
 from server.grammar.compiler import Compiler
-from server.llama.fake import FakeVocabulary
 from server.sampling.logprobs import TokenLogprobs
 from server.text.template import ChatTemplate
 from tests.contract.contract import validate
+from tests.fake_backend import FakeVocabulary
 from tests.server.api.scripted import Call, Script, served
 from tests.server.text.vocabularies import MarkedVocabulary
 from tests.templates import LLAMA3_TOOLS, MISTRAL, REASONING, THINKING

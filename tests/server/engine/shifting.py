@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from server.engine.proposer import OpenedSession, Proposal
 from server.engine.request import GenerationRequest
-from server.llama.fake import FakeBackend, FakeModel
+from tests.fake_backend import FakeBackend, FakeModel
 from tests.support import PROMPT, Harness, OracleProposer, request
 
 ENDLESS = FakeModel(eog_rate=0.0)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from server.engine.branches import branches
 from server.engine.proposer import NOTHING, ROOT, Proposal
 from server.engine.scheduler import Limits
-from server.llama.fake import FakeBackend, FakeModel
+from tests.fake_backend import FakeBackend, FakeModel
 from tests.support import Harness, OracleProposer, request
 
 

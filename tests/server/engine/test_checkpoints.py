@@ -13,10 +13,10 @@ from server.engine.request import GenerationRequest
 from server.engine.scheduler import Limits
 from server.errors import BackendError
 from server.llama.backend import Batch
-from server.llama.fake import FakeBackend, FakeModel
 from server.speculation.policy import Policy
 from server.speculation.sources.draft_model import DraftModel
 from server.speculation.speculator import Speculator
+from tests.fake_backend import FakeBackend, FakeModel
 from tests.server.speculation.test_speculator import Clock, TimedBackend
 from tests.support import PROMPT, Harness, OracleProposer, request
 

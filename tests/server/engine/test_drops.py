@@ -8,7 +8,7 @@ from server.engine.request import GenerationRequest
 from server.engine.session import Session
 from server.errors import BackendError
 from server.llama.backend import Batch
-from server.llama.fake import FakeBackend
+from tests.fake_backend import FakeBackend
 from tests.server.engine.shifting import ENDLESS, N_CTX
 
 # -- which tokens go ----------------------------------------

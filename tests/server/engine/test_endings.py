@@ -14,7 +14,7 @@ from server.engine.events import Failed
 from server.engine.proposer import NoProposer, OpenedSession
 from server.engine.scheduler import Limits
 from server.errors import BackendError
-from server.llama.fake import FakeBackend
+from tests.fake_backend import FakeBackend
 from tests.server.engine.shifting import Following, alone, asked, backend
 from tests.server.engine.test_engine import ENDLESS, plain
 from tests.support import PROMPT, Harness, OracleProposer, request

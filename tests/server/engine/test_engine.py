@@ -14,7 +14,7 @@ from server.engine.request import GenerationRequest
 from server.engine.scheduler import Limits
 from server.errors import BackendError, InvalidRequestError
 from server.llama.backend import Batch, Logits
-from server.llama.fake import FakeBackend, FakeModel, FakeVocabulary
+from tests.fake_backend import FakeBackend, FakeModel, FakeVocabulary
 from tests.support import EOG, PROMPT, Harness, OracleProposer, request
 
 ENDLESS = FakeModel(eog_rate=0.0)

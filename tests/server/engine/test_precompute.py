@@ -7,8 +7,8 @@ from dataclasses import replace
 from server.engine.events import Finished
 from server.engine.request import GenerationRequest
 from server.engine.scheduler import Limits
-from server.llama.fake import FakeBackend
 from server.sampling.params import SamplingParams
+from tests.fake_backend import FakeBackend
 from tests.support import Harness, OracleProposer
 
 LIMITS = Limits(n_batch=64, n_chunk=16, leaves=1)

@@ -11,8 +11,8 @@ from server.engine.request import GenerationRequest
 from server.engine.scheduler import Limits
 from server.errors import BackendError
 from server.llama.backend import Batch, Logits
-from server.llama.fake import FakeBackend
 from server.sampling.params import SamplingParams
+from tests.fake_backend import FakeBackend
 from tests.support import Harness
 
 ENOUGH = 1 << 24

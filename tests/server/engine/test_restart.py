@@ -17,8 +17,8 @@ from server.engine.request import GenerationRequest
 from server.engine.residence import Residence
 from server.engine.scheduler import Limits
 from server.engine.thread import EngineThread, Observer
-from server.llama.fake import FakeBackend
 from server.sampling.params import SamplingParams
+from tests.fake_backend import FakeBackend
 from tests.support import Harness
 
 ENOUGH = 1 << 24

@@ -12,8 +12,8 @@ from server.engine.request import GenerationRequest
 from server.engine.scheduler import Limits
 from server.errors import BackendError, InvalidRequestError
 from server.llama.backend import Batch, Logits
-from server.llama.fake import FakeBackend, FakeModel, FakeVocabulary
 from server.sampling.noise import mix
+from tests.fake_backend import FakeBackend, FakeModel, FakeVocabulary
 from tests.server.engine.grammar_of_lists import OneOf
 from tests.support import EOG, PROMPT, Harness, OracleProposer, request
 

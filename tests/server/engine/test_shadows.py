@@ -11,7 +11,7 @@ from server.engine.events import Failed
 from server.engine.proposer import ROOT, Ask, NoProposer, Planned, Proposal
 from server.errors import BackendError
 from server.llama.backend import Batch, Logits
-from server.llama.fake import FakeBackend
+from tests.fake_backend import FakeBackend
 from tests.server.engine.test_engine import ENDLESS, Exhausted
 from tests.support import Harness, Outcome, request
 

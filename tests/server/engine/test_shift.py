@@ -11,13 +11,13 @@ import pytest
 
 from server.engine.request import GenerationRequest, Speculation
 from server.engine.session import Session
-from server.llama.fake import FakeBackend, FakeVocabulary
 from server.sampling.constraint import Constraint
 from server.sampling.params import SamplingParams
 from server.speculation.policy import Policy
 from server.speculation.sources.remote import RemoteDrafters
 from server.speculation.speculator import Speculator
 from server.speculation.wire.presence import Presence, vocabulary_card
+from tests.fake_backend import FakeBackend, FakeVocabulary
 from tests.invariance.scripted import LyingDrafter, ScriptedDrafter
 from tests.memory_bus import MemoryPool
 from tests.server.engine.shifting import ENDLESS, N_CTX, Following, N, alone, asked, backend

@@ -12,7 +12,7 @@ from server.engine.engine import Engine
 from server.engine.events import Committed, Event, Failed, Finished, Started
 from server.engine.thread import GATHER_S, EngineThread
 from server.llama.backend import Batch, Logits
-from server.llama.fake import FakeBackend, FakeModel
+from tests.fake_backend import FakeBackend, FakeModel
 from tests.support import NoProposer, request
 
 N = 12

@@ -10,8 +10,8 @@ from server.engine.proposer import Ask, Planned, Proposer
 from server.engine.request import GenerationRequest, Speculation
 from server.engine.scheduler import Limits
 from server.llama.backend import Batch, Logits
-from server.llama.fake import FakeBackend, FakeModel
 from server.sampling.params import SamplingParams
+from tests.fake_backend import FakeBackend, FakeModel
 from tests.server.engine.test_branches import TreeOracle
 from tests.support import Harness
 

@@ -7,7 +7,7 @@ import pytest
 from server.errors import InvalidRequestError
 from server.grammar.gbnf import ANYTHING, MAX_CHARACTERS, MAX_NESTING, parse
 from server.grammar.syntax import Chars, Choice, Node, Ref, Repeat, Series, Token
-from server.llama.fake import IM_END, IM_START, FakeVocabulary
+from tests.fake_backend import IM_END, IM_START, FakeVocabulary
 
 A, B = Chars(((97, 97),)), Chars(((98, 98),))
 

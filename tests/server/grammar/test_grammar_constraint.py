@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from server.errors import InvalidRequestError
 from server.grammar.gbnf import parse
 from server.grammar.grammar_constraint import compile_gbnf, compile_json_schema
-from server.llama.fake import END_OF_TEXT, IM_END, IM_START, FakeVocabulary
 from server.sampling.constraint import Constraint
+from tests.fake_backend import END_OF_TEXT, IM_END, IM_START, FakeVocabulary
 from tests.server.grammar.grammars import ARITHMETIC, GREEDY, JSON, USUAL
 from tests.server.grammar.reference import matches
 

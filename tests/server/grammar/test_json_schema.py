@@ -21,8 +21,8 @@ from server.grammar import grammar_constraint as constraint
 from server.grammar.compiler import KEPT_BYTES, Compiler
 from server.grammar.grammar_constraint import TOKEN_BYTES, compile_json_schema
 from server.grammar.json_schema import Allowance, blame
-from server.llama.fake import FakeVocabulary
 from server.sampling.constraint import Constraint
+from tests.fake_backend import FakeVocabulary
 from tests.server.grammar.test_grammar_constraint import accepts, refusal, stroll
 
 VOCABULARY = FakeVocabulary()

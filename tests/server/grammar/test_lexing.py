@@ -9,7 +9,7 @@ from server.grammar.gbnf import parse
 from server.grammar.lexing import lex
 from server.grammar.overlap import automaton, first_bytes, swallows
 from server.grammar.syntax import Budget, Chars, Lexeme, Repeat, lexemes
-from server.llama.fake import FakeVocabulary
+from tests.fake_backend import FakeVocabulary
 from tests.server.grammar.grammars import CHESS, JSON, LIST, TAGGED
 
 

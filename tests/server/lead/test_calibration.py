@@ -8,9 +8,9 @@ import pytest
 
 from server.lead.calibration import WIDTHS, measure, remembered
 from server.lead.recollection import keep, of_model, recall
-from server.llama.fake import FakeBackend
 from server.llama.options import LlamaOptions
 from server.llama.shapes import CONTEXT
+from tests.fake_backend import FakeBackend
 
 pytestmark = pytest.mark.usefixtures("still_clock")
 

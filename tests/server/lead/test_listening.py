@@ -17,10 +17,10 @@ from server.api.served import Health
 from server.errors import StartupError
 from server.flags import read
 from server.lead.listening import Door, Tls, answering, door_of
-from server.llama.fake import FakeBackend
 from server.settings import LeadSettings
 from tests.contract.contract import validate
 from tests.contract.witness import witnessed
+from tests.fake_backend import FakeBackend
 from tests.http_lead import serving
 
 LOADING = Health("loading", 4, 0, 0, 0.0)

@@ -8,8 +8,8 @@ import pytest
 
 from server.lead.calibration import steady_widths
 from server.llama.backend import Batch, Logits
-from server.llama.fake import FakeBackend
 from server.llama.shapes import CONTEXT, UNKNOWN, measure
+from tests.fake_backend import FakeBackend
 
 pytestmark = pytest.mark.usefixtures("still_clock")
 

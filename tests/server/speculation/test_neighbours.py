@@ -6,7 +6,6 @@ import pytest
 
 from server.engine.scheduler import Limits
 from server.llama.backend import Batch, Logits
-from server.llama.fake import FakeBackend, FakeModel, FakeVocabulary
 from server.speculation.gating.trial import ENOUGH, HOLD, JUDGED, RESUMED, TRIAL, WARM_UP
 from server.speculation.policy import Policy
 from server.speculation.sources.remote import RemoteDrafters
@@ -14,6 +13,7 @@ from server.speculation.speculator import Speculator
 from server.speculation.wire.bus import Listener
 from server.speculation.wire.messages import Close, Commit, Draft, Message, Open
 from server.speculation.wire.presence import Presence, vocabulary_card
+from tests.fake_backend import FakeBackend, FakeModel, FakeVocabulary
 from tests.server.speculation.test_speculator import Clock
 from tests.support import Harness, request
 

@@ -12,10 +12,10 @@ from server.engine.events import Committed
 from server.engine.request import GenerationRequest, Speculation
 from server.engine.scheduler import Limits
 from server.llama.backend import Batch, Logits
-from server.llama.fake import FakeBackend, FakeModel
 from server.speculation.policy import Policy
 from server.speculation.sources.draft_model import DraftModel
 from server.speculation.speculator import Speculator
+from tests.fake_backend import FakeBackend, FakeModel
 from tests.support import PROMPT, Harness, Outcome, request
 
 MODEL = FakeModel(eog_rate=0.0)

@@ -12,8 +12,8 @@ from rich.console import Console
 from server.errors import BackendError
 from server.flags import read
 from server.llama.backend import Batch, Logits
-from server.llama.fake import FakeBackend
 from server.terminal.probe import ProbeResult, ProbeSettings, compare, probe_backend, table, verdict
+from tests.fake_backend import FakeBackend
 
 
 def rows(*values: list[float]) -> Logits:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from server.llama.fake import FakeVocabulary
 from server.text.breakers import breaker_tokens
+from tests.fake_backend import FakeVocabulary
 
 
 class Words(FakeVocabulary):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.llama.fake import IM_END, FakeVocabulary
 from server.text.detokenize import Alignment, Detokenizer, Span
+from tests.fake_backend import IM_END, FakeVocabulary
 
 
 def pieces(data: bytes) -> list[str]:

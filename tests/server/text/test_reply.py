@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from server.engine.events import Committed, DrafterCount, Stats
-from server.llama.fake import IM_END, FakeVocabulary
 from server.text.reply import ReplyText
+from tests.fake_backend import IM_END, FakeVocabulary
 
 
 class PrintableEnd(FakeVocabulary):

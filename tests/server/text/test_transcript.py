@@ -11,10 +11,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from server.llama.backend import Vocabulary
-from server.llama.fake import IM_END, FakeVocabulary
 from server.settings import BUNDLED_MODEL
 from server.text.template import ChatTemplate, Message
 from server.text.transcript import Transcript
+from tests.fake_backend import IM_END, FakeVocabulary
 from tests.server.text.vocabularies import Segmenter, ToyBpe, loaded, write_sentencepiece
 from tests.templates import LLAMA3, THINKING, TRIMMING
 

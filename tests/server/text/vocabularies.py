@@ -12,8 +12,8 @@ from pathlib import Path
 import gguf
 
 from server.llama.backend import Vocabulary
-from server.llama.fake import FakeVocabulary
 from server.llama.llamacpp import C, LlamaVocabulary
+from tests.fake_backend import FakeVocabulary
 
 _CONTROLS = (
     "<|im_start|>",

@@ -10,7 +10,6 @@ import pytest
 
 from server.engine.proposer import OpenedSession
 from server.engine.request import Speculation
-from server.llama.fake import FakeBackend, FakeVocabulary
 from server.sampling.params import SamplingParams
 from server.speculation.gating.trial import Trial
 from server.speculation.policy import Policy
@@ -19,6 +18,7 @@ from server.speculation.sources.remote import MAX_QUEUED, RemoteDrafters
 from server.speculation.speculator import Speculator
 from server.speculation.wire.messages import Close, Draft, Message, Open, Refuse, Want
 from server.speculation.wire.presence import Presence, vocabulary_card
+from tests.fake_backend import FakeBackend, FakeVocabulary
 from tests.memory_bus import MemoryPool
 from tests.support import PROMPT, Harness, request
 
