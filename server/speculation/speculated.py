@@ -15,8 +15,7 @@ from server.speculation.wire.messages import chain_start
 @dataclass(slots=True)
 class Speculated:
     """wire_id is unique across the leads of a pool; of the session's tokens n_prompt were there at first, and
-    the first n_indexed are in `lookup`. drafters: the ids of those it is assigned to. missed: by drafter, at
-    which position a draft of it came stale last, and how many of its guesses were judged by then."""
+    the first n_indexed are in `lookup`. drafters: the ids of those it is assigned to."""
 
     wire_id: int
     session: OpenedSession
@@ -27,7 +26,6 @@ class Speculated:
     n_prompt: int = field(init=False)
     n_indexed: int = 0
     drafters: set[str] = field(default_factory=set[str])
-    missed: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
 
     def __post_init__(self) -> None:
         tokens, expected = self.session.tokens, self.session.bounds.prediction

@@ -20,7 +20,7 @@ from server.speculation.gating.costs import StepCosts
 from server.speculation.gating.gate import choose, with_losses
 from server.speculation.gating.tree import OfferBounds
 from server.speculation.gating.widths import Offered, Widths
-from server.speculation.neighbours import Neighbours
+from server.speculation.groups import Groups
 from server.speculation.policy import Policy
 from server.speculation.sources.draft_model import DraftModel
 from server.speculation.sources.lookup import Lookup, LookupPool
@@ -59,7 +59,7 @@ class Speculator(Proposer):
         self.widths = widths or Widths({})
         self._aftermath = Aftermath()
         self.throughput = Ratio(KEEP)  # tokens per second
-        self._neighbours = Neighbours(remote) if remote and policy.gate else None
+        self._groups = Groups(remote, self._inline) if policy.gate else None
         self._pools: dict[str, LookupPool] = {}  # by salt, the one used last at the end
         self._sessions: dict[int, Speculated] = {}
         self._wire_ids = itertools.count(secrets.randbits(48) << 16)
@@ -85,8 +85,6 @@ class Speculator(Proposer):
         curve = self.costs.curve(n_cells)
         if self._policy.gate and not self.costs.knows(n_rows) and not self._is_stable(asks[0]):
             return Planned([NOTHING] * len(asks))  # what a plain step costs has to be known first
-        if self._neighbours and self._neighbours.muted and not self._is_stable(asks[0]):
-            return Planned([NOTHING] * len(asks))
         alone = self._charged(curve, asks, n_rows)
         if self._may_pad(asks, n_rows):
             width = self.widths.width(n_rows)
@@ -97,7 +95,7 @@ class Speculator(Proposer):
             speculated = self._sessions[ask.session]
             speculated.look_up(ask.limit)
             speculated.tree.guess(GRAMMAR, ask.forced, [255] * len(ask.forced))
-        if self._inline and wanting:
+        if self._inline and wanting and (self._groups is None or self._groups.inline_guesses):
             spent_s = self._draft(self._inline, asks, n_rows, curve, rate)
             if self._policy.by_rejection:
                 return Planned([self._inline.chain(ask.session) for ask in asks], width, spent_s)
@@ -137,9 +135,8 @@ class Speculator(Proposer):
             self.costs.observe(step.n_rows, step.n_cells, usual_s)
         self.throughput.observe(step.n_tokens, step.step_s)
         self._probe_s += PROBE_SHARE * step.step_s
-        if self._neighbours:
-            n = step.n_sessions
-            self._neighbours.stepped(step.n_tokens, step.step_s, plain=plain, n_sessions=n)
+        if self._groups:
+            self._groups.stepped(step)
 
     def close(self, session: int, *, keep: bool) -> None:
         speculated = self._sessions.pop(session, None)
@@ -181,11 +178,11 @@ class Speculator(Proposer):
 
     def _may_pad(self, asks: Sequence[Ask], n_rows: int) -> bool:
         """Whether the step may be padded to one width: where that can pay, without rows of other sessions,
-        and not while drafters pause, since plain steps must take their usual time then."""
+        and not while all sources rest, since plain steps must take their usual time then."""
         return (
             self.widths.pays
-            and not (self._neighbours and self._neighbours.nobody_drafts)
-            and self._policy.gate
+            and self._groups is not None
+            and not self._groups.nobody_guesses
             and not self._policy.by_rejection
             and n_rows == len(asks)
             and not self._is_stable(asks[0])

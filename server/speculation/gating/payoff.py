@@ -1,0 +1,133 @@
+"""Does a group of sources bring more than it costs? Tried out now and then. Pure.
+
+A group is the drafters of one machine, or the draft model in the lead. What it costs shows in no single
+count: rows of the batch, the lead's Python for messages, cores and memory bandwidth that both use. So now
+and then a group that guesses rests for some steps, or one that rests guesses, and tokens per second decide.
+What helps one session may hurt sixteen: each number of sessions, by powers of two, has its own verdict.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from server.estimators import Ratio
+
+# Seconds lost by trials, per second. Off by two: twice, 1% more is lost; half, a group that begins to help
+# rests twice as long.
+LOSS = 0.01
+# Times the rate so far that a trial must reach. Off by two: 1.06, as much is left lying; 1.015, it flickers.
+MARGIN = 1.03
+FIRST = 16  # steps before the first trial. Twice: a drafter on the lead's cores slows a short reply
+HOLD = {True: 256, False: 64}  # steps that a group at least guesses, or rests, between two trials
+LENGTH = {True: 64, False: 16}  # counted steps of a trial with and without; with it, a step's tokens scatter
+SETTLED = 4  # steps until a group that rests has ended its work, and a number of sessions counts as new
+UNHEARD = 64  # steps of a trial until it counts although no guess came
+# Counted steps, and times the rate so far above or below which a trial ends early. Off by two: 4 steps decide
+# by luck; 16 cost twice as much.
+CLEAR, CLEARLY = 8, 1.25
+# Of the past, per step: about the last 100 steps. Off by two: half, one hard line ends in a trial's verdict
+# about the text; twice, the trial is compared with the text before this one.
+KEEP = 0.99
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """A trial that goes on. before: messages of the group until it began."""
+
+    on: bool
+    before: int
+    n_steps: int = 0
+    n_counted: int = 0
+    n_tokens: int = 0
+    seconds: float = 0.0
+    all_s: float = 0.0
+    heard: bool = False
+
+    def step(self, n_tokens: int, seconds: float, n_heard: int) -> None:
+        self.n_steps += 1
+        self.all_s += seconds
+        self.heard = self.heard or not self.on or n_heard > self.before or self.n_steps > UNHEARD
+        if self.heard and self.n_steps > SETTLED:
+            self.n_counted += 1
+            self.n_tokens += n_tokens
+            self.seconds += seconds
+
+    @property
+    def rate(self) -> float:
+        return self.n_tokens / self.seconds if self.seconds > 0.0 else 0.0
+
+    def is_over(self, rate: float) -> bool:
+        """rate: tokens per second before."""
+        if self.n_counted >= LENGTH[self.on]:
+            return True
+        return self.n_counted >= CLEAR and not rate / CLEARLY < self.rate < rate * CLEARLY
+
+
+@dataclass(slots=True)
+class _Band:
+    """What is known for one number of sessions. left_s: until the next trial, by what the last one cost."""
+
+    on: bool
+    rate: Ratio = field(default_factory=lambda: Ratio(KEEP))
+    n_steps: int = 0
+    hold: int = FIRST
+    left_s: float = 0.0
+
+
+class Payoff:
+    """Whether one group guesses. Learns from every step without prompts."""
+
+    def __init__(self) -> None:
+        self.on = True
+        self._bands: dict[int, _Band] = {}
+        self._at = self._next = 0  # number of bits of the number of sessions: now, and of the latest step
+        self._n_next = 0
+        self._attempt: _Attempt | None = None
+
+    @property
+    def is_tried(self) -> bool:
+        return self._attempt is not None
+
+    def step(
+        self, n_sessions: int, n_tokens: int, seconds: float, *, n_heard: int = 0, may_try: bool = True
+    ) -> None:
+        """A step of n_sessions sessions committed n_tokens tokens. n_heard: times that guesses of
+        the group came; may_try: no other group is on trial."""
+        if not self._is_settled(n_sessions.bit_length()):
+            return
+        band = self._bands[self._at]
+        if self._attempt is None:
+            band.rate.observe(n_tokens, seconds)
+            band.n_steps += 1
+            band.left_s -= seconds
+            if may_try and band.n_steps >= band.hold and band.left_s <= 0.0:
+                self._attempt = _Attempt(not band.on, n_heard)
+                self.on = not band.on
+            return
+        self._attempt.step(n_tokens, seconds, n_heard)
+        if self._attempt.is_over(band.rate.value):
+            self._judge(band, self._attempt)
+
+    def _is_settled(self, band: int) -> bool:
+        """Whether the latest steps had about this number of sessions; takes up that number's verdict."""
+        if band != self._next:
+            self._next, self._n_next = band, 0
+        self._n_next += 1
+        if band != self._at:
+            if self._at and self._n_next < SETTLED:
+                return False
+            if band not in self._bands:
+                fewer = [other for other in self._bands if other < band]
+                self._bands[band] = _Band(self._bands[max(fewer)].on if fewer else True)
+            self._at, self._attempt, self.on = band, None, self._bands[band].on
+        return True
+
+    def _judge(self, band: _Band, attempt: _Attempt) -> None:
+        """End a trial."""
+        ratio = attempt.rate / max(band.rate.value, 1e-9)
+        if ratio > MARGIN:
+            band.on, band.rate = attempt.on, Ratio(KEEP)
+            band.rate.observe(attempt.n_tokens, attempt.seconds)
+        band.left_s = max(0.0, 1.0 - ratio) * attempt.all_s / LOSS
+        band.hold, band.n_steps = HOLD[band.on], 0
+        self._attempt, self.on = None, band.on
