@@ -2,55 +2,62 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from server.engine.proposer import TimedStep
 from server.speculation.gating.payoff import Payoff
-from server.speculation.sources.remote import RemoteDrafters
-from server.speculation.sources.synchronous import Synchronous
+from server.speculation.sources.remote import DrafterRecord, RemoteDrafters
+
+MODEL, LOOKUP = "draft model in the lead", "lookup"  # the groups that are not the drafters of a machine
 
 
 class Groups:
-    """The drafters of each machine, and the draft model in the lead. One trial at a time."""
+    """The drafters of each machine, the draft model in the lead, and lookups. One trial at a time."""
 
-    def __init__(self, remote: RemoteDrafters | None, inline: Synchronous | None) -> None:
+    def __init__(self, remote: RemoteDrafters | None, *inside: str) -> None:
+        """inside: groups in the lead, the one that costs most first."""
         self._remote = remote
-        self._inline = inline
-        self._inline_payoff = Payoff()
+        self._inside = {name: Payoff() for name in inside}
         self._hosts: dict[str, tuple[frozenset[int], Payoff]] = {}  # by name: joins, payoff
+        self.heard = dict.fromkeys(inside, 0)  # times that a group in the lead guessed
+
+    def guesses(self, name: str) -> bool:
+        """Whether a group in the lead guesses. False if there is none of this name."""
+        return name in self._inside and self._inside[name].on
 
     @property
-    def inline_guesses(self) -> bool:
-        return self._inline is not None and self._inline_payoff.on
-
-    @property
-    def nobody_guesses(self) -> bool:
-        """Whether every group rests, and there is one."""
-        if self._remote is not None and (self._remote.drafting or not (self._hosts or self._inline)):
+    def all_rest(self) -> bool:
+        """Whether there are groups and none guesses."""
+        if any(payoff.on for payoff in self._inside.values()):
             return False
-        return not self.inline_guesses
+        if self._remote is None:
+            return bool(self._inside)
+        return not self._remote.drafting and bool(self._inside or self._hosts)
 
     def stepped(self, step: TimedStep) -> None:
         """Learn from a step; a group may rest from now on, or go on."""
-        if self._inline is not None:
-            self._step(self._inline_payoff, step, self._inline.n_heard)
         if self._remote is not None:
-            self._step_hosts(self._remote, step)
+            for host, records in self._remote.hosts.items():
+                self._step_host(self._remote, host, records, step)
+            if len(self._hosts) > len(self._remote.hosts):
+                here = self._remote.hosts
+                self._hosts = {host: known for host, known in self._hosts.items() if host in here}
+        for name, payoff in self._inside.items():
+            self._step(payoff, step, self.heard[name])
 
-    def _step_hosts(self, remote: RemoteDrafters, step: TimedStep) -> None:
-        for host, records in remote.hosts.items():
-            joins, (known, payoff) = frozenset(r.join for r in records), self._hosts.get(host, NEW)
-            if not joins <= known:  # another one is here: nothing is known of it
-                self._hosts[host] = joins, (payoff := Payoff())
-            if any(record.n_assigned or record.resting for record in records):
-                self._step(payoff, step, sum(record.n_heard for record in records))
-            if payoff.on == any(record.resting for record in records):
-                remote.rest(host, not payoff.on)
-        if len(self._hosts) > len(remote.hosts):
-            self._hosts = {host: known for host, known in self._hosts.items() if host in remote.hosts}
+    def _step_host(
+        self, remote: RemoteDrafters, host: str, records: Sequence[DrafterRecord], step: TimedStep
+    ) -> None:
+        joins = frozenset([record.join for record in records])
+        known, payoff = self._hosts.get(host) or (frozenset[int](), Payoff())
+        if not joins <= known:  # another one is here: nothing is known of it
+            self._hosts[host] = joins, (payoff := Payoff())
+        if any(record.n_assigned or record.resting for record in records):
+            self._step(payoff, step, sum([record.n_heard for record in records]))
+        if payoff.on == any(record.resting for record in records):
+            remote.rest(host, not payoff.on)
 
     def _step(self, payoff: Payoff, step: TimedStep, n_heard: int) -> None:
-        payoffs = self._inline_payoff, *(other for _, other in self._hosts.values())
-        may_try = not any(other.is_tried for other in payoffs)
+        may_try = not any(other.is_tried for other in self._inside.values())
+        may_try = may_try and not any(other.is_tried for _, other in self._hosts.values())
         payoff.step(step.n_sessions, step.n_tokens, step.step_s, n_heard=n_heard, may_try=may_try)
-
-
-NEW = frozenset[int](), Payoff()

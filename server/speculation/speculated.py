@@ -54,13 +54,19 @@ class Speculated:
         self.lookup.extend(new)
         self.n_indexed += len(new)
 
-    def look_up(self, n: int) -> None:
-        """Graft guesses that need no model, n in a row at most."""
+    def look_up(self, n: int) -> bool:
+        """Graft guesses of the lookup, n in a row at most. Returns whether there are any."""
+        if self.lookup is None or self.n_indexed < len(self.session.tokens):
+            return False
+        return self._guess("lookup", *self.lookup.guess(n))
+
+    def expect(self, n: int) -> None:
+        """Graft what the client expects, n in a row at most."""
         if self.prediction is not None:
             self._guess("prediction", *self.prediction.guess(n))
-        if self.lookup is not None and self.n_indexed == len(self.session.tokens):
-            self._guess("lookup", *self.lookup.guess(n))
 
-    def _guess(self, source: str, tokens: Sequence[int], confidences: Sequence[float]) -> None:
-        if tokens and self.allows(source):
-            self.tree.guess(source, tokens, [int(255 * c) for c in confidences])
+    def _guess(self, source: str, tokens: Sequence[int], confidences: Sequence[float]) -> bool:
+        if not tokens or not self.allows(source):
+            return False
+        self.tree.guess(source, tokens, [int(255 * c) for c in confidences])
+        return True

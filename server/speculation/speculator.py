@@ -20,7 +20,7 @@ from server.speculation.gating.costs import StepCosts
 from server.speculation.gating.gate import choose, with_losses
 from server.speculation.gating.tree import OfferBounds
 from server.speculation.gating.widths import Offered, Widths
-from server.speculation.groups import Groups
+from server.speculation.groups import LOOKUP, MODEL, Groups
 from server.speculation.policy import Policy
 from server.speculation.sources.draft_model import DraftModel
 from server.speculation.sources.lookup import Lookup, LookupPool
@@ -59,7 +59,7 @@ class Speculator(Proposer):
         self.widths = widths or Widths({})
         self._aftermath = Aftermath()
         self.throughput = Ratio(KEEP)  # tokens per second
-        self._groups = Groups(remote, self._inline) if policy.gate else None
+        self._groups = self._make_groups() if policy.gate else None
         self._pools: dict[str, LookupPool] = {}  # by salt, the one used last at the end
         self._sessions: dict[int, Speculated] = {}
         self._wire_ids = itertools.count(secrets.randbits(48) << 16)
@@ -70,8 +70,9 @@ class Speculator(Proposer):
     def drain(self) -> None:
         if self._remote:
             self._remote.drain()
-        for speculated in self._sessions.values():
-            speculated.index(INDEXED)
+        if self._may_guess(LOOKUP):
+            for speculated in self._sessions.values():
+                speculated.index(INDEXED)
 
     def open(self, session: OpenedSession) -> None:
         lookup = Lookup(pool=self._pool(session.bounds.salt)) if self._policy.lookup else None
@@ -85,6 +86,8 @@ class Speculator(Proposer):
         curve = self.costs.curve(n_cells)
         if self._policy.gate and not self.costs.knows(n_rows) and not self._is_stable(asks[0]):
             return Planned([NOTHING] * len(asks))  # what a plain step costs has to be known first
+        if self._groups and self._groups.all_rest and not any(self._is_told(ask) for ask in asks):
+            return Planned([NOTHING] * len(asks))
         alone = self._charged(curve, asks, n_rows)
         if self._may_pad(asks, n_rows):
             width = self.widths.width(n_rows)
@@ -93,10 +96,14 @@ class Speculator(Proposer):
         wanting = [ask for ask in asks if ask.limit > 0]
         for ask in wanting:
             speculated = self._sessions[ask.session]
-            speculated.look_up(ask.limit)
+            speculated.expect(ask.limit)
+            if self._may_guess(LOOKUP) and speculated.look_up(ask.limit) and self._groups:
+                self._groups.heard[LOOKUP] += 1
             speculated.tree.guess(GRAMMAR, ask.forced, [255] * len(ask.forced))
-        if self._inline and wanting and (self._groups is None or self._groups.inline_guesses):
+        if self._inline and wanting and self._may_guess(MODEL):
             spent_s = self._draft(self._inline, asks, n_rows, curve, rate)
+            if self._groups and spent_s:
+                self._groups.heard[MODEL] += 1
             if self._policy.by_rejection:
                 return Planned([self._inline.chain(ask.session) for ask in asks], width, spent_s)
         offers = [self._offer(ask) for ask in asks]
@@ -120,7 +127,8 @@ class Speculator(Proposer):
         speculated.tree.commit(tokens, speculated.acceptance)
         if speculated.prediction is not None:
             speculated.prediction.extend(tokens)
-        speculated.index(INDEXED)
+        if self._may_guess(LOOKUP):
+            speculated.index(INDEXED)
         if self._remote:
             self._remote.committed(speculated, base, tokens)
             self._remote.count(proposal.tally(accepted))
@@ -165,9 +173,20 @@ class Speculator(Proposer):
 
     # -- decisions ----------------------------------------
 
+    def _make_groups(self) -> Groups:
+        inside = [MODEL] if self._inline else []
+        return Groups(self._remote, *inside, *([LOOKUP] if self._policy.lookup else []))
+
+    def _may_guess(self, group: str) -> bool:
+        return self._groups is None or self._groups.guesses(group)
+
     def _is_stable(self, ask: Ask) -> bool:
         """Whether the session is width-stable: alone, and padded to one width, so that guesses are free."""
         return self._sessions[ask.session].session.bounds.exactness == "width-stable"
+
+    def _is_told(self, ask: Ask) -> bool:
+        """Whether a grammar or the client says what comes next."""
+        return bool(ask.forced) or self._sessions[ask.session].prediction is not None
 
     def _pool(self, salt: str) -> LookupPool:
         """The other texts that lookups of this salt may know."""
@@ -182,7 +201,7 @@ class Speculator(Proposer):
         return (
             self.widths.pays
             and self._groups is not None
-            and not self._groups.nobody_guesses
+            and not self._groups.all_rest
             and not self._policy.by_rejection
             and n_rows == len(asks)
             and not self._is_stable(asks[0])

@@ -39,7 +39,6 @@ class Synchronous:
         self._clock = clock
         self._paths: dict[int, _StepPath] = {}
         self._saved_s = 0.0  # by PROBE_SHARE
-        self.n_heard = 0  # times that it guessed
 
     def draft(
         self,
@@ -65,7 +64,6 @@ class Synchronous:
             began = self._clock()
             guesses = self.inline.guess(going, second=self._policy.leaves > 1)
             spent_s += self._clock() - began
-            self.n_heard += 1
             for session, guess in zip(going, guesses, strict=True):
                 self._graft(session, guess, sessions[session])
                 rows += guess is not None
