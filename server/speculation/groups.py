@@ -34,28 +34,39 @@ class Groups:
             return bool(self._inside)
         return not self._remote.drafting and bool(self._inside or self._hosts)
 
+    def serve(self, n_active: int) -> None:
+        """The next step serves this number of sessions."""
+        for payoff in self._inside.values():
+            payoff.serve(n_active)
+        for host, (_, payoff) in self._hosts.items():
+            payoff.serve(n_active)
+            self._apply(host, payoff)
+
     def stepped(self, step: TimedStep) -> None:
         """Learn from a step; a group may rest from now on, or go on."""
         if self._remote is not None:
             for host, records in self._remote.hosts.items():
-                self._step_host(self._remote, host, records, step)
+                self._step_host(host, records, step)
             if len(self._hosts) > len(self._remote.hosts):
                 here = self._remote.hosts
                 self._hosts = {host: known for host, known in self._hosts.items() if host in here}
         for name, payoff in self._inside.items():
             self._step(payoff, step, self.heard[name])
 
-    def _step_host(
-        self, remote: RemoteDrafters, host: str, records: Sequence[DrafterRecord], step: TimedStep
-    ) -> None:
+    def _step_host(self, host: str, records: Sequence[DrafterRecord], step: TimedStep) -> None:
         joins = frozenset([record.join for record in records])
         known, payoff = self._hosts.get(host) or (frozenset[int](), Payoff())
         if not joins <= known:  # another one is here: nothing is known of it
             self._hosts[host] = joins, (payoff := Payoff())
+            payoff.serve(step.n_sessions)
         if any(record.n_assigned or record.resting for record in records):
             self._step(payoff, step, sum([record.n_heard for record in records]))
-        if payoff.on == any(record.resting for record in records):
-            remote.rest(host, not payoff.on)
+        self._apply(host, payoff)
+
+    def _apply(self, host: str, payoff: Payoff) -> None:
+        """Have the drafters of a machine rest or go on, as its payoff says."""
+        if self._remote and payoff.on == any(r.resting for r in self._remote.hosts.get(host, ())):
+            self._remote.rest(host, not payoff.on)
 
     def _step(self, payoff: Payoff, step: TimedStep, n_heard: int) -> None:
         may_try = not any(other.is_tried for other in self._inside.values())

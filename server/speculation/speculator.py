@@ -67,9 +67,11 @@ class Speculator(Proposer):
 
     # -- Proposer ----------------------------------------
 
-    def drain(self) -> None:
+    def drain(self, n_active: int) -> None:
         if self._remote:
             self._remote.drain()
+        if self._groups:
+            self._groups.serve(n_active)
         if self._may_guess(LOOKUP):
             for speculated in self._sessions.values():
                 speculated.index(INDEXED)

@@ -20,7 +20,7 @@ MARGIN = 1.03
 FIRST = 16  # steps before the first trial. Twice: a drafter on the lead's cores slows a short reply
 HOLD = {True: 256, False: 64}  # steps that a group at least guesses, or rests, between two trials
 LENGTH = {True: 64, False: 16}  # counted steps of a trial with and without; with it, a step's tokens scatter
-SETTLED = 4  # steps until a group that rests has ended its work, and a number of sessions counts as new
+SETTLED = 4  # steps until a group that rests has ended its work, and fewer sessions count as fewer
 UNHEARD = 64  # steps of a trial until it counts although no guess came
 # Counted steps, and times the rate so far above or below which a trial ends early. Off by two: 4 steps decide
 # by luck; 16 cost twice as much.
@@ -80,20 +80,31 @@ class Payoff:
     def __init__(self) -> None:
         self.on = True
         self._bands: dict[int, _Band] = {}
-        self._at = self._next = 0  # number of bits of the number of sessions: now, and of the latest step
-        self._n_next = 0
+        self._at = 0  # number of bits of the number of sessions
+        self._n_fewer = 0  # steps in a row with fewer
         self._attempt: _Attempt | None = None
 
     @property
     def is_tried(self) -> bool:
         return self._attempt is not None
 
+    def serve(self, n_sessions: int) -> None:
+        """The next step serves this number of sessions, prompts included. More of them count at once, fewer
+        after SETTLED steps, so that drafters do not open and close sessions whenever one ends."""
+        band = n_sessions.bit_length()
+        self._n_fewer = self._n_fewer + 1 if 0 < band < self._at else 0
+        if band > self._at or self._n_fewer >= SETTLED:
+            if band not in self._bands:
+                fewer = [other for other in self._bands if other < band]
+                self._bands[band] = _Band(self._bands[max(fewer)].on if fewer else True)
+            self._at, self._n_fewer, self._attempt, self.on = band, 0, None, self._bands[band].on
+
     def step(
         self, n_sessions: int, n_tokens: int, seconds: float, *, n_heard: int = 0, may_try: bool = True
     ) -> None:
         """A step of n_sessions sessions committed n_tokens tokens. n_heard: times that guesses of
         the group came; may_try: no other group is on trial."""
-        if not self._is_settled(n_sessions.bit_length()):
+        if n_sessions.bit_length() != self._at:
             return
         band = self._bands[self._at]
         if self._attempt is None:
@@ -107,20 +118,6 @@ class Payoff:
         self._attempt.step(n_tokens, seconds, n_heard)
         if self._attempt.is_over(band.rate.value):
             self._judge(band, self._attempt)
-
-    def _is_settled(self, band: int) -> bool:
-        """Whether the latest steps had about this number of sessions; takes up that number's verdict."""
-        if band != self._next:
-            self._next, self._n_next = band, 0
-        self._n_next += 1
-        if band != self._at:
-            if self._at and self._n_next < SETTLED:
-                return False
-            if band not in self._bands:
-                fewer = [other for other in self._bands if other < band]
-                self._bands[band] = _Band(self._bands[max(fewer)].on if fewer else True)
-            self._at, self._attempt, self.on = band, None, self._bands[band].on
-        return True
 
     def _judge(self, band: _Band, attempt: _Attempt) -> None:
         """End a trial."""

@@ -19,6 +19,7 @@ def run(
         step_s = n_sessions / (rate_on if payoff.on else rate_off)
         n_on += payoff.on
         seconds += step_s
+        payoff.serve(n_sessions)
         payoff.step(n_sessions, n_sessions, step_s, n_heard=i)
     return steps * n_sessions / seconds, n_on
 
@@ -97,6 +98,7 @@ def test_it_is_not_judged_before_its_guesses_come(n_late: int):
         on_for = on_for + 1 if payoff.on else 0
         n_heard += on_for > n_late
         rate = 1.0 if not payoff.on else 0.9 if on_for <= n_late else 2.0
+        payoff.serve(1)
         payoff.step(1, 1, 1 / rate, n_heard=n_heard)
         if on_for > n_late + LENGTH[True]:
             return
@@ -106,8 +108,10 @@ def test_it_is_not_judged_before_its_guesses_come(n_late: int):
 def test_none_is_tried_while_another_is():
     payoff = Payoff()
     for _ in range(500):
+        payoff.serve(1)
         payoff.step(1, 1, 1.0, may_try=False)
         assert payoff.on
+    payoff.serve(1)
     payoff.step(1, 1, 1.0)
     assert not payoff.on
     assert payoff.is_tried
@@ -127,6 +131,7 @@ def test_it_decides_rightly_however_tokens_scatter(accept: float, helps: bool):
     rng, payoff, n_on = random.Random(1), Payoff(), 0
     for i in range(20_000):
         n_on += payoff.on
+        payoff.serve(1)
         payoff.step(1, scattered(accept, rng) if payoff.on else 1, 1.5 if payoff.on else 1.0, n_heard=i)
     assert n_on > 17_000 if helps else n_on < 3_000
 
@@ -138,6 +143,7 @@ def test_one_poor_text_does_not_rest_for_long_what_slows_steps_by_little():
         poor = i < 150 or i % 600 > 500
         n_good, n_used = n_good + (not poor), n_used + (payoff.on and not poor)
         seconds = 1.15 if payoff.on else 1.0
+        payoff.serve(1)
         payoff.step(1, 3 if payoff.on and not poor else 1, seconds, n_heard=i)
     assert n_used > 0.85 * n_good
 
@@ -148,6 +154,7 @@ def lost(rate: Callable[[Payoff], float], steps: int = 20_000) -> float:
     for i in range(steps):
         step_s = 1 / rate(payoff)
         seconds += step_s
+        payoff.serve(1)
         payoff.step(1, 1, step_s, n_heard=i)
     return 1 - steps / seconds
 

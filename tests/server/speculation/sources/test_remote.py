@@ -74,7 +74,7 @@ class Scene:
         working = True
         while working:
             working = self.pool.pump() > 0
-            self.speculator.drain()
+            self.speculator.drain(1)
             working = self.pool.pump() > 0 or working
 
     def open(self, session: int, tokens: Sequence[int] = PROMPT, salt: str = "") -> None:
@@ -135,7 +135,7 @@ def test_a_flood_of_messages_does_not_hide_who_joins_or_leaves():
     scene.remote.peers([Presence("joining", "drafter", "toy", "0", CARD, 8)])
     for i in range(2 * MAX_QUEUED):
         scene.remote.received(Want("nobody", i, 0))
-    scene.speculator.drain()
+    scene.speculator.drain(1)
     assert [record.presence.id for record in scene.remote.drafters()] == ["joining"]
     assert len(leaving.opened()) == 1
 
@@ -150,7 +150,7 @@ def test_messages_for_drafters_are_not_kept_for_the_engine_thread():
     scene.remote.received(guess)
     for _ in range(MAX_QUEUED):
         scene.remote.received(opened)
-    scene.speculator.drain()
+    scene.speculator.drain(1)
     [record] = scene.remote.drafters()
     assert record.counts == {"fresh": 1}
 
