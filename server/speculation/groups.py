@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from server.engine.proposer import TimedStep
 from server.speculation.gating.payoff import Payoff
@@ -19,6 +19,7 @@ class Groups:
         self._remote = remote
         self._inside = {name: Payoff() for name in inside}
         self._hosts: dict[str, tuple[frozenset[int], Payoff]] = {}  # by name: joins, payoff
+        self._met: Mapping[str, Sequence[DrafterRecord]] = {}
         self.heard = dict.fromkeys(inside, 0)  # times that a group in the lead guessed
 
     def guesses(self, name: str) -> bool:
@@ -44,31 +45,43 @@ class Groups:
 
     def stepped(self, step: TimedStep) -> None:
         """Learn from a step; a group may rest from now on, or go on."""
-        if self._remote is not None:
-            for host, records in self._remote.hosts.items():
-                self._step_host(host, records, step)
-            if len(self._hosts) > len(self._remote.hosts):
-                here = self._remote.hosts
-                self._hosts = {host: known for host, known in self._hosts.items() if host in here}
-        for name, payoff in self._inside.items():
-            self._step(payoff, step, self.heard[name])
+        if self._remote is not None and self._remote.hosts is not self._met:
+            self._met = self._remote.hosts
+            self._meet(self._met, step.n_sessions)
+        groups = self._groups()
+        tried = next((group for group in groups if group[0].is_tried), None)
+        for payoff, n_heard in [tried] if tried else groups:
+            was_on, was_tried = payoff.on, payoff.is_tried
+            may_try = not any(other.is_tried for other, _ in groups)
+            payoff.step(step.n_sessions, step.n_tokens, step.step_s, n_heard=n_heard, may_try=may_try)
+            if was_tried and not payoff.is_tried and payoff.on == was_on:  # it stays as it was tried
+                for other, _ in groups:
+                    if other is not payoff:
+                        other.forget()
+        for host, (_, payoff) in self._hosts.items():
+            self._apply(host, payoff)
 
-    def _step_host(self, host: str, records: Sequence[DrafterRecord], step: TimedStep) -> None:
-        joins = frozenset([record.join for record in records])
-        known, payoff = self._hosts.get(host) or (frozenset[int](), Payoff())
-        if not joins <= known:  # another one is here: nothing is known of it
-            self._hosts[host] = joins, (payoff := Payoff())
-            payoff.serve(step.n_sessions)
-        if any(record.n_assigned or record.resting for record in records):
-            self._step(payoff, step, sum([record.n_heard for record in records]))
-        self._apply(host, payoff)
+    def _groups(self) -> list[tuple[Payoff, int]]:
+        """Those that a step tells something of: they work, or rest; and how often each was heard."""
+        found: list[tuple[Payoff, int]] = []
+        for host, (_, payoff) in self._hosts.items():
+            records = self._met[host]
+            if any([record.n_assigned or record.resting for record in records]):
+                found.append((payoff, sum([record.n_heard for record in records])))
+        return found + [(payoff, self.heard[name]) for name, payoff in self._inside.items()]
+
+    def _meet(self, hosts: Mapping[str, Sequence[DrafterRecord]], n_sessions: int) -> None:
+        """Begin anew with a machine where another drafter is: nothing is known of it."""
+        before, self._hosts = self._hosts, {}
+        for host, records in hosts.items():
+            joins = frozenset([record.join for record in records])
+            known, payoff = before.get(host) or (frozenset[int](), Payoff())
+            if not joins <= known:
+                payoff = Payoff()
+                payoff.serve(n_sessions)
+            self._hosts[host] = joins, payoff
 
     def _apply(self, host: str, payoff: Payoff) -> None:
         """Have the drafters of a machine rest or go on, as its payoff says."""
-        if self._remote and payoff.on == any(r.resting for r in self._remote.hosts.get(host, ())):
+        if self._remote and payoff.on == any([r.resting for r in self._remote.hosts.get(host, ())]):
             self._remote.rest(host, not payoff.on)
-
-    def _step(self, payoff: Payoff, step: TimedStep, n_heard: int) -> None:
-        may_try = not any(other.is_tried for other in self._inside.values())
-        may_try = may_try and not any(other.is_tried for _, other in self._hosts.values())
-        payoff.step(step.n_sessions, step.n_tokens, step.step_s, n_heard=n_heard, may_try=may_try)

@@ -22,9 +22,9 @@ HOLD = {True: 256, False: 64}  # steps that a group at least guesses, or rests, 
 LENGTH = {True: 64, False: 16}  # counted steps of a trial with and without; with it, a step's tokens scatter
 SETTLED = 4  # steps until a group that rests has ended its work, and fewer sessions count as fewer
 UNHEARD = 64  # steps of a trial until it counts although no guess came
-# Counted steps, and times the rate so far above or below which a trial ends early. Off by two: 4 steps decide
-# by luck; 16 cost twice as much.
-CLEAR, CLEARLY = 8, 1.25
+# Counted steps of a trial with and without from which it ends early, at CLEARLY times the rate so far. Off by
+# two: with half as many luck decides, with twice as many a trial costs twice as much.
+CLEAR, CLEARLY = {True: 8, False: 4}, 1.25
 # Of the past, per step: about the last 100 steps. Off by two: half, one hard line ends in a trial's verdict
 # about the text; twice, the trial is compared with the text before this one.
 KEEP = 0.99
@@ -60,18 +60,23 @@ class _Attempt:
         """rate: tokens per second before."""
         if self.n_counted >= LENGTH[self.on]:
             return True
-        return self.n_counted >= CLEAR and not rate / CLEARLY < self.rate < rate * CLEARLY
+        return self.n_counted >= CLEAR[self.on] and not rate / CLEARLY < self.rate < rate * CLEARLY
 
 
 @dataclass(slots=True)
 class _Band:
-    """What is known for one number of sessions. left_s: until the next trial, by what the last one cost."""
+    """What is known for one number of sessions. on: the verdict, None before the first trial; left_s: until
+    the next trial, by what the last one cost."""
 
-    on: bool
+    on: bool | None = None
     rate: Ratio = field(default_factory=lambda: Ratio(KEEP))
     n_steps: int = 0
     hold: int = FIRST
     left_s: float = 0.0
+
+    def forget(self) -> None:
+        """The rate so far is no measure for a trial any more."""
+        self.rate, self.n_steps = Ratio(KEEP), min(self.n_steps, self.hold - FIRST)
 
 
 class Payoff:
@@ -94,37 +99,45 @@ class Payoff:
         band = n_sessions.bit_length()
         self._n_fewer = self._n_fewer + 1 if 0 < band < self._at else 0
         if band > self._at or self._n_fewer >= SETTLED:
-            if band not in self._bands:
-                fewer = [other for other in self._bands if other < band]
-                self._bands[band] = _Band(self._bands[max(fewer)].on if fewer else True)
-            self._at, self._n_fewer, self._attempt, self.on = band, 0, None, self._bands[band].on
+            self._bands.setdefault(band, _Band())
+            self._at, self._n_fewer, self._attempt, self.on = band, 0, None, self._verdict(band)
 
     def step(
         self, n_sessions: int, n_tokens: int, seconds: float, *, n_heard: int = 0, may_try: bool = True
     ) -> None:
-        """A step of n_sessions sessions committed n_tokens tokens. n_heard: times that guesses of
-        the group came; may_try: no other group is on trial."""
+        """A step of n_sessions sessions committed n_tokens tokens. n_heard: times that guesses of the group
+        came; may_try: no other group is on trial."""
         if n_sessions.bit_length() != self._at:
             return
         band = self._bands[self._at]
-        if self._attempt is None:
-            band.rate.observe(n_tokens, seconds)
-            band.n_steps += 1
-            band.left_s -= seconds
-            if may_try and band.n_steps >= band.hold and band.left_s <= 0.0:
-                self._attempt = _Attempt(not band.on, n_heard)
-                self.on = not band.on
+        if self._attempt is not None:
+            self._attempt.step(n_tokens, seconds, n_heard)
+            if self._attempt.is_over(band.rate.value):
+                self._judge(band, self._attempt)
             return
-        self._attempt.step(n_tokens, seconds, n_heard)
-        if self._attempt.is_over(band.rate.value):
-            self._judge(band, self._attempt)
+        band.rate.observe(n_tokens, seconds)
+        band.n_steps += 1
+        band.left_s -= seconds
+        if may_try and band.n_steps >= band.hold and band.left_s <= 0.0:
+            self.on = not self.on
+            self._attempt = _Attempt(self.on, n_heard)
+
+    def forget(self) -> None:
+        """Another group rests or goes on: what steps made so far is no measure for a trial any more."""
+        if self._at:
+            self._bands[self._at].forget()
+
+    def _verdict(self, band: int) -> bool:
+        """The verdict for about this number of sessions, or for the nearest smaller one that has one."""
+        verdicts = {n: other.on for n, other in self._bands.items() if n <= band and other.on is not None}
+        return verdicts[max(verdicts)] if verdicts else True
 
     def _judge(self, band: _Band, attempt: _Attempt) -> None:
         """End a trial."""
         ratio = attempt.rate / max(band.rate.value, 1e-9)
-        if ratio > MARGIN:
-            band.on, band.rate = attempt.on, Ratio(KEEP)
-            band.rate.observe(attempt.n_tokens, attempt.seconds)
+        band.on = attempt.on if ratio > MARGIN else not attempt.on
+        if band.on == attempt.on:
+            band.forget()
         band.left_s = max(0.0, 1.0 - ratio) * attempt.all_s / LOSS
         band.hold, band.n_steps = HOLD[band.on], 0
         self._attempt, self.on = None, band.on

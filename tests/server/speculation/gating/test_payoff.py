@@ -26,7 +26,7 @@ def run(
 
 def test_a_group_that_hurts_rests_soon_and_costs_one_percent():
     payoff = Payoff()
-    _, n_on = run(payoff, rate_on=0.5, rate_off=1.0, steps=FIRST + SETTLED + CLEAR + HOLD[False])
+    _, n_on = run(payoff, rate_on=0.5, rate_off=1.0, steps=FIRST + SETTLED + CLEAR[False] + HOLD[False])
     assert n_on == FIRST
     rate, _ = run(payoff, rate_on=0.5, rate_off=1.0, steps=20_000)
     assert 1 - 1.5 * LOSS < rate < 1.0, "it is tried again, and that costs a hundredth"
@@ -39,7 +39,7 @@ def test_a_group_that_helps_costs_one_percent_of_trials():
 
 
 def test_a_trial_ends_as_soon_as_it_is_clear():
-    for rate_on, most in ((2.0, SETTLED + CLEAR), (1.1, SETTLED + LENGTH[False])):
+    for rate_on, most in ((2.0, SETTLED + CLEAR[False]), (1.1, SETTLED + LENGTH[False])):
         payoff = Payoff()
         run(payoff, rate_on, rate_off=1.0, steps=FIRST)
         _, n_on = run(payoff, rate_on, rate_off=1.0, steps=HOLD[True])
