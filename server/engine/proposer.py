@@ -106,7 +106,8 @@ class Proposer:
     blocks on a peer, but for a bounded wait that it expects to pay."""
 
     def drain(self, n_active: int) -> None:
-        """Take in what arrived since the last step. n_active: sessions that have a slot."""
+        """Take in what arrived since the last step. n_active: sessions that have a slot or get one
+        in this step."""
 
     def open(self, session: OpenedSession) -> None:
         """A session begins."""

@@ -35,12 +35,12 @@ class Groups:
             return bool(self._inside)
         return not self._remote.drafting and bool(self._inside or self._hosts)
 
-    def serve(self, n_active: int) -> None:
-        """The next step serves this number of sessions."""
+    def serve(self, n_active: int, *, may_pay: bool) -> None:
+        """As Payoff.serve()."""
         for payoff in self._inside.values():
-            payoff.serve(n_active)
+            payoff.serve(n_active, may_pay=may_pay)
         for host, (_, payoff) in self._hosts.items():
-            payoff.serve(n_active)
+            payoff.serve(n_active, may_pay=may_pay)
             self._apply(host, payoff)
 
     def stepped(self, step: TimedStep) -> None:
@@ -66,7 +66,7 @@ class Groups:
         found: list[tuple[Payoff, int]] = []
         for host, (_, payoff) in self._hosts.items():
             records = self._met[host]
-            if any([record.n_assigned or record.resting for record in records]):
+            if any(record.n_assigned or record.resting for record in records):
                 found.append((payoff, sum([record.n_heard for record in records])))
         return found + [(payoff, self.heard[name]) for name, payoff in self._inside.items()]
 
@@ -83,5 +83,5 @@ class Groups:
 
     def _apply(self, host: str, payoff: Payoff) -> None:
         """Have the drafters of a machine rest or go on, as its payoff says."""
-        if self._remote and payoff.on == any([r.resting for r in self._remote.hosts.get(host, ())]):
+        if self._remote and payoff.on == any(r.resting for r in self._remote.hosts.get(host, ())):
             self._remote.rest(host, not payoff.on)

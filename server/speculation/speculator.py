@@ -17,7 +17,7 @@ from server.estimators import Ratio
 from server.speculation.gating.acceptance import Acceptance
 from server.speculation.gating.aftermath import Aftermath
 from server.speculation.gating.costs import StepCosts
-from server.speculation.gating.gate import choose, with_losses
+from server.speculation.gating.gate import choose, potential, with_losses
 from server.speculation.gating.tree import OfferBounds
 from server.speculation.gating.widths import Offered, Widths
 from server.speculation.groups import LOOKUP, MODEL, Groups
@@ -34,6 +34,11 @@ GRAMMAR = "grammar"
 KEEP = 0.95
 INDEXED = 64  # tokens that a step adds to a lookup's index at most: an eighth of a millisecond
 PROBE_SHARE = 0.005  # of the time, for decoding widths that were not measured lately
+# Share of good guesses that are right: more would be rare. Off by two, in what fails: 0.8, sixteen sessions on
+# a GPU get none; 0.95, drafters are tried where they cannot pay.
+SURE_SHARE = 0.9
+PAYS = 1.05  # times the rate of plain steps: less is lost to trials, messages and wrong guesses
+RENEWED = 64  # steps until a potential is looked up anew
 MAX_POOLS = 16  # salts whose texts are remembered, of up to 30 MB each
 
 
@@ -63,7 +68,11 @@ class Speculator(Proposer):
         self._pools: dict[str, LookupPool] = {}  # by salt, the one used last at the end
         self._sessions: dict[int, Speculated] = {}
         self._wire_ids = itertools.count(secrets.randbits(48) << 16)
+        self._drafting_s = 0.0  # by the draft model since the last step without prompts
         self._probe_s = 0.0  # time that probing has saved up
+        self._n_cells = 0  # in use at the latest step
+        self._potentials: dict[int, tuple[int, float]] = {}  # by sessions: when looked up, potential()
+        self._n_looks = 0
 
     # -- Proposer ----------------------------------------
 
@@ -71,7 +80,7 @@ class Speculator(Proposer):
         if self._remote:
             self._remote.drain()
         if self._groups:
-            self._groups.serve(n_active)
+            self._groups.serve(n_active, may_pay=self._may_pay(n_active))
         if self._may_guess(LOOKUP):
             for speculated in self._sessions.values():
                 speculated.index(INDEXED)
@@ -84,7 +93,7 @@ class Speculator(Proposer):
             self._remote.open(speculated)
 
     def propose(self, asks: Sequence[Ask], n_rows: int, n_cells: int) -> Planned:
-        spent_s, width = 0.0, 0
+        spent_s, width, self._n_cells = 0.0, 0, n_cells
         curve = self.costs.curve(n_cells)
         if self._policy.gate and not self.costs.knows(n_rows) and not self._is_stable(asks[0]):
             return Planned([NOTHING] * len(asks))  # what a plain step costs has to be known first
@@ -104,6 +113,7 @@ class Speculator(Proposer):
             speculated.tree.guess(GRAMMAR, ask.forced, [255] * len(ask.forced))
         if self._inline and wanting and self._may_guess(MODEL):
             spent_s = self._draft(self._inline, asks, n_rows, curve, rate)
+            self._drafting_s += spent_s
             if self._groups and spent_s:
                 self._groups.heard[MODEL] += 1
             if self._policy.by_rejection:
@@ -146,7 +156,9 @@ class Speculator(Proposer):
         self.throughput.observe(step.n_tokens, step.step_s)
         self._probe_s += PROBE_SHARE * step.step_s
         if self._groups:
-            self._groups.stepped(step)
+            late_s = self._drafting_s - planned.spent_s  # in steps with prompts, of which nobody is told
+            self._groups.stepped(step._replace(step_s=step.step_s + late_s))
+            self._drafting_s = 0.0
 
     def close(self, session: int, *, keep: bool) -> None:
         speculated = self._sessions.pop(session, None)
@@ -178,6 +190,18 @@ class Speculator(Proposer):
     def _make_groups(self) -> Groups:
         inside = [MODEL] if self._inline else []
         return Groups(self._remote, *inside, *([LOOKUP] if self._policy.lookup else []))
+
+    def _may_pay(self, n_active: int) -> bool:
+        """Whether good guesses that cost nothing could pay for this number of sessions. Looked up anew now and
+        then only: it takes about as long as a step's other decisions."""
+        self._n_looks += 1
+        at, known = self._potentials.get(n_active, (-RENEWED, 1.0))
+        if self._n_looks - at >= RENEWED:
+            curve = self.costs.curve(self._n_cells)
+            known = potential(curve, n_active, SURE_SHARE) if any(curve) else PAYS
+            known = PAYS if self.widths.pays else known
+            self._potentials[n_active] = self._n_looks, known
+        return known >= PAYS
 
     def _may_guess(self, group: str) -> bool:
         return self._groups is None or self._groups.guesses(group)

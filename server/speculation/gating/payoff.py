@@ -20,7 +20,10 @@ MARGIN = 1.03
 FIRST = 16  # steps before the first trial. Twice: a drafter on the lead's cores slows a short reply
 HOLD = {True: 256, False: 64}  # steps that a group at least guesses, or rests, between two trials
 LENGTH = {True: 64, False: 16}  # counted steps of a trial with and without; with it, a step's tokens scatter
-SETTLED = 4  # steps until a group that rests has ended its work, and fewer sessions count as fewer
+SETTLED = 4  # steps until a group that rests has ended its work
+# Steps until fewer sessions count as fewer: a group that goes on has to read them first, which takes about as
+# long. Off by two: half, it reads what ends soon; twice, the rest of a long reply begins without it.
+FEWER = 32
 UNHEARD = 64  # steps of a trial until it counts although no guess came
 # Counted steps of a trial with and without from which it ends early, at CLEARLY times the rate so far. Off by
 # two: with half as many luck decides, with twice as many a trial costs twice as much.
@@ -40,11 +43,13 @@ class _Attempt:
     n_counted: int = 0
     n_tokens: int = 0
     seconds: float = 0.0
+    all_tokens: int = 0
     all_s: float = 0.0
     heard: bool = False
 
     def step(self, n_tokens: int, seconds: float, n_heard: int) -> None:
         self.n_steps += 1
+        self.all_tokens += n_tokens
         self.all_s += seconds
         self.heard = self.heard or not self.on or n_heard > self.before or self.n_steps > UNHEARD
         if self.heard and self.n_steps > SETTLED:
@@ -88,19 +93,25 @@ class Payoff:
         self._at = 0  # number of bits of the number of sessions
         self._n_fewer = 0  # steps in a row with fewer
         self._attempt: _Attempt | None = None
+        self._may_pay = True
 
     @property
     def is_tried(self) -> bool:
         return self._attempt is not None
 
-    def serve(self, n_sessions: int) -> None:
+    def serve(self, n_sessions: int, *, may_pay: bool = True) -> None:
         """The next step serves this number of sessions, prompts included. More of them count at once, fewer
-        after SETTLED steps, so that drafters do not open and close sessions whenever one ends."""
+        after FEWER steps or a moment without any. may_pay: guesses could pay there if they were good and cost
+        nothing; else the group rests and is not tried."""
         band = n_sessions.bit_length()
-        self._n_fewer = self._n_fewer + 1 if 0 < band < self._at else 0
-        if band > self._at or self._n_fewer >= SETTLED:
+        self._n_fewer = 0 if band == self._at else self._n_fewer + 1 if band else FEWER
+        if band > self._at or (band and self._n_fewer >= FEWER):
             self._bands.setdefault(band, _Band())
-            self._at, self._n_fewer, self._attempt, self.on = band, 0, None, self._verdict(band)
+            self._at, self._n_fewer, self._attempt = band, 0, None
+        if band == self._at:
+            self._may_pay = may_pay
+        if self._attempt is None or not self._may_pay:
+            self._attempt, self.on = None, self._may_pay and self._verdict(self._at)
 
     def step(
         self, n_sessions: int, n_tokens: int, seconds: float, *, n_heard: int = 0, may_try: bool = True
@@ -118,7 +129,7 @@ class Payoff:
         band.rate.observe(n_tokens, seconds)
         band.n_steps += 1
         band.left_s -= seconds
-        if may_try and band.n_steps >= band.hold and band.left_s <= 0.0:
+        if may_try and self._may_pay and band.n_steps >= band.hold and band.left_s <= 0.0:
             self.on = not self.on
             self._attempt = _Attempt(self.on, n_heard)
 
@@ -129,15 +140,16 @@ class Payoff:
 
     def _verdict(self, band: int) -> bool:
         """The verdict for about this number of sessions, or for the nearest smaller one that has one."""
-        verdicts = {n: other.on for n, other in self._bands.items() if n <= band and other.on is not None}
-        return verdicts[max(verdicts)] if verdicts else True
+        while band and (band not in self._bands or self._bands[band].on is None):
+            band -= 1
+        return self._bands[band].on is not False if band else True
 
     def _judge(self, band: _Band, attempt: _Attempt) -> None:
         """End a trial."""
-        ratio = attempt.rate / max(band.rate.value, 1e-9)
-        band.on = attempt.on if ratio > MARGIN else not attempt.on
+        before = max(band.rate.value, 1e-9)
+        band.left_s = max(0.0, attempt.all_s - attempt.all_tokens / before) / LOSS
+        band.on = attempt.on if attempt.rate > MARGIN * before else not attempt.on
         if band.on == attempt.on:
             band.forget()
-        band.left_s = max(0.0, 1.0 - ratio) * attempt.all_s / LOSS
         band.hold, band.n_steps = HOLD[band.on], 0
         self._attempt, self.on = None, band.on

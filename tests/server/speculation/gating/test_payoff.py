@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from server.speculation.gating.payoff import CLEAR, FIRST, HOLD, LENGTH, LOSS, SETTLED, Payoff
+from server.speculation.gating.payoff import CLEAR, FEWER, FIRST, HOLD, LENGTH, LOSS, SETTLED, Payoff
 
 
 def run(
@@ -66,8 +66,8 @@ def test_each_number_of_sessions_has_its_verdict():
         for n_sessions, gain in ((1, 2.0), (4, 0.8), (16, 0.5)):
             run(payoff, gain, 1.0, steps=800, n_sessions=n_sessions)
     for n_sessions, gain, helps in ((16, 0.5, False), (1, 2.0, True), (4, 0.8, False)):
-        _, n_on = run(payoff, gain, 1.0, steps=50, n_sessions=n_sessions)
-        assert (n_on > 30) == helps
+        _, n_on = run(payoff, gain, 1.0, steps=80, n_sessions=n_sessions)
+        assert (n_on > 45) == helps
 
 
 def test_a_new_number_of_sessions_begins_with_the_verdict_of_fewer():
@@ -75,15 +75,26 @@ def test_a_new_number_of_sessions_begins_with_the_verdict_of_fewer():
     run(payoff, rate_on=0.5, rate_off=1.0, steps=100, n_sessions=2)
     run(payoff, rate_on=0.5, rate_off=1.0, steps=SETTLED, n_sessions=30)
     assert not payoff.on
-    run(payoff, rate_on=0.5, rate_off=1.0, steps=SETTLED, n_sessions=1)
+    run(payoff, rate_on=0.5, rate_off=1.0, steps=FEWER, n_sessions=1)
     assert payoff.on, "fewer sessions than any that were tried"
+
+
+def test_fewer_sessions_count_after_a_while_or_a_moment_without_any():
+    payoff = Payoff()
+    run(payoff, rate_on=0.5, rate_off=1.0, steps=100, n_sessions=16)
+    run(payoff, rate_on=0.5, rate_off=1.0, steps=FEWER - 1, n_sessions=1)
+    assert not payoff.on
+    payoff.serve(16)
+    payoff.serve(0)
+    payoff.serve(1)
+    assert payoff.on
 
 
 def test_a_step_of_another_number_of_sessions_changes_nothing():
     payoff = Payoff()
     run(payoff, rate_on=2.0, rate_off=1.0, steps=200, n_sessions=16)
     for _ in range(HOLD[True]):
-        run(payoff, rate_on=0.1, rate_off=1.0, steps=SETTLED - 1, n_sessions=1)
+        run(payoff, rate_on=0.1, rate_off=1.0, steps=FEWER - 1, n_sessions=1)
         run(payoff, rate_on=2.0, rate_off=1.0, steps=1, n_sessions=16)
     assert payoff.on
 
