@@ -34,8 +34,8 @@ GRAMMAR = "grammar"
 KEEP = 0.95
 INDEXED = 64  # tokens that a step adds to a lookup's index at most: an eighth of a millisecond
 PROBE_SHARE = 0.005  # of the time, for decoding widths that were not measured lately
-# Share of good guesses that are right: more would be rare. Off by two, in what fails: 0.8, sixteen sessions on
-# a GPU get none; 0.95, drafters are tried where they cannot pay.
+# Share of good guesses that are right: more is rare. Off by two, in what fails: 0.8, sixteen sessions on a GPU
+# get none; 0.95, drafters are tried where they cannot pay.
 SURE_SHARE = 0.9
 PAYS = 1.05  # times the rate of plain steps: less is lost to trials, messages and wrong guesses
 RENEWED = 64  # steps until a potential is looked up anew
@@ -192,8 +192,8 @@ class Speculator(Proposer):
         return Groups(self._remote, *inside, *([LOOKUP] if self._policy.lookup else []))
 
     def _may_pay(self, n_active: int) -> bool:
-        """Whether good guesses that cost nothing could pay for this number of sessions. Looked up anew now and
-        then only: it takes about as long as a step's other decisions."""
+        """Whether good guesses that cost nothing could pay for this number of sessions. Computed anew now and
+        then only: that takes about as long as a step's other decisions."""
         self._n_looks += 1
         at, known = self._potentials.get(n_active, (-RENEWED, 1.0))
         if self._n_looks - at >= RENEWED:

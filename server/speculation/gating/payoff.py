@@ -8,80 +8,70 @@ What helps one session may hurt sixteen: each number of sessions, by powers of t
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from server.estimators import Ratio
 
 # Seconds lost by trials, per second. Off by two: twice, 1% more is lost; half, a group that begins to help
 # rests twice as long.
 LOSS = 0.01
-# Times the rate so far that a trial must reach. Off by two: 1.06, as much is left lying; 1.015, it flickers.
+# Times the rate of the other way that a change must bring. Off by two: 1.06, as much is left lying; 1.015, it
+# flickers.
 MARGIN = 1.03
 FIRST = 16  # steps before the first trial. Twice: a drafter on the lead's cores slows a short reply
 HOLD = {True: 256, False: 64}  # steps that a group at least guesses, or rests, between two trials
 LENGTH = {True: 64, False: 16}  # counted steps of a trial with and without; with it, a step's tokens scatter
-SETTLED = 4  # steps until a group that rests has ended its work
+# Counted steps with and without that say anything: a trial ends then if the rates are CLEARLY apart. Off by
+# two: with half as many luck decides, with twice as many a trial costs twice as much.
+CLEAR, CLEARLY = {True: 8, False: 4}, 1.25
+SETTLED = 4  # steps until a group that rests has ended its work, or one that goes on has read what it missed
+UNHEARD = 64  # steps of a trial until it counts although no guess came
 # Steps until fewer sessions count as fewer: a group that goes on has to read them first, which takes about as
 # long. Off by two: half, it reads what ends soon; twice, the rest of a long reply begins without it.
 FEWER = 32
-UNHEARD = 64  # steps of a trial until it counts although no guess came
-# Counted steps of a trial with and without from which it ends early, at CLEARLY times the rate so far. Off by
-# two: with half as many luck decides, with twice as many a trial costs twice as much.
-CLEAR, CLEARLY = {True: 8, False: 4}, 1.25
-# Of the past, per step: about the last 100 steps. Off by two: half, one hard line ends in a trial's verdict
-# about the text; twice, the trial is compared with the text before this one.
+# Of the past, per step: about the last 100 steps. Off by two: half, one hard line decides about the text;
+# twice, a group that began to hurt does so for twice as long.
 KEEP = 0.99
+
+
+class _Arm:
+    """What steps with the group, or without it, made of late."""
+
+    __slots__ = ("n_steps", "rate")
+
+    def __init__(self) -> None:
+        self.rate = Ratio(KEEP)
+        self.n_steps = 0
+
+    def observe(self, n_tokens: int, seconds: float) -> None:
+        self.rate.observe(n_tokens, seconds)
+        self.n_steps += 1
+
+
+class _Band:
+    """What is known for one number of sessions. on: the verdict, None before there is one; left_s, left:
+    seconds and steps until the next trial."""
+
+    __slots__ = ("arms", "left", "left_s", "on")
+
+    def __init__(self) -> None:
+        self.on: bool | None = None
+        self.arms = {True: _Arm(), False: _Arm()}
+        self.left, self.left_s = FIRST, 0.0
+
+    def ratio(self) -> float | None:
+        """Tokens per second with the group by those without; None while one of them is not known."""
+        if any(arm.n_steps < CLEAR[on] for on, arm in self.arms.items()):
+            return None
+        return self.arms[True].rate.value / max(self.arms[False].rate.value, 1e-9)
 
 
 @dataclass(slots=True)
 class _Attempt:
-    """A trial that goes on. before: messages of the group until it began."""
+    """A trial that goes on."""
 
-    on: bool
-    before: int
-    n_steps: int = 0
-    n_counted: int = 0
     n_tokens: int = 0
     seconds: float = 0.0
-    all_tokens: int = 0
-    all_s: float = 0.0
-    heard: bool = False
-
-    def step(self, n_tokens: int, seconds: float, n_heard: int) -> None:
-        self.n_steps += 1
-        self.all_tokens += n_tokens
-        self.all_s += seconds
-        self.heard = self.heard or not self.on or n_heard > self.before or self.n_steps > UNHEARD
-        if self.heard and self.n_steps > SETTLED:
-            self.n_counted += 1
-            self.n_tokens += n_tokens
-            self.seconds += seconds
-
-    @property
-    def rate(self) -> float:
-        return self.n_tokens / self.seconds if self.seconds > 0.0 else 0.0
-
-    def is_over(self, rate: float) -> bool:
-        """rate: tokens per second before."""
-        if self.n_counted >= LENGTH[self.on]:
-            return True
-        return self.n_counted >= CLEAR[self.on] and not rate / CLEARLY < self.rate < rate * CLEARLY
-
-
-@dataclass(slots=True)
-class _Band:
-    """What is known for one number of sessions. on: the verdict, None before the first trial; left_s: until
-    the next trial, by what the last one cost."""
-
-    on: bool | None = None
-    rate: Ratio = field(default_factory=lambda: Ratio(KEEP))
-    n_steps: int = 0
-    hold: int = FIRST
-    left_s: float = 0.0
-
-    def forget(self) -> None:
-        """The rate so far is no measure for a trial any more."""
-        self.rate, self.n_steps = Ratio(KEEP), min(self.n_steps, self.hold - FIRST)
 
 
 class Payoff:
@@ -89,9 +79,11 @@ class Payoff:
 
     def __init__(self) -> None:
         self.on = True
-        self._bands: dict[int, _Band] = {}
-        self._at = 0  # number of bits of the number of sessions
+        self._bands: dict[int, _Band] = {}  # by the number of bits of the number of sessions
+        self._at = 0  # that of now
         self._n_fewer = 0  # steps in a row with fewer
+        self._n_since = 0  # steps since the group went on, or to rest
+        self._before = 0  # times that guesses had come by then
         self._attempt: _Attempt | None = None
         self._may_pay = True
 
@@ -106,50 +98,64 @@ class Payoff:
         band = n_sessions.bit_length()
         self._n_fewer = 0 if band == self._at else self._n_fewer + 1 if band else FEWER
         if band > self._at or (band and self._n_fewer >= FEWER):
-            self._bands.setdefault(band, _Band())
             self._at, self._n_fewer, self._attempt = band, 0, None
         if band == self._at:
             self._may_pay = may_pay
         if self._attempt is None or not self._may_pay:
-            self._attempt, self.on = None, self._may_pay and self._verdict(self._at)
+            self._attempt = None
+            self._turn(self._may_pay and self._verdict(self._at))
 
     def step(
         self, n_sessions: int, n_tokens: int, seconds: float, *, n_heard: int = 0, may_try: bool = True
     ) -> None:
         """A step of n_sessions sessions committed n_tokens tokens. n_heard: times that guesses of the group
         came; may_try: no other group is on trial."""
-        if n_sessions.bit_length() != self._at:
-            return
-        band = self._bands[self._at]
-        if self._attempt is not None:
-            self._attempt.step(n_tokens, seconds, n_heard)
-            if self._attempt.is_over(band.rate.value):
-                self._judge(band, self._attempt)
-            return
-        band.rate.observe(n_tokens, seconds)
-        band.n_steps += 1
+        self._n_since += 1
+        if self._n_since == 1:
+            self._before = n_heard
+        band = self._bands.setdefault(n_sessions.bit_length(), _Band())
+        late = self.on and self._attempt is not None and n_heard == self._before
+        came = not late or self._n_since > UNHEARD
+        if came and self._n_since > SETTLED:
+            band.arms[self.on].observe(n_tokens, seconds)
+        band.left -= 1
         band.left_s -= seconds
-        if may_try and self._may_pay and band.n_steps >= band.hold and band.left_s <= 0.0:
-            self.on = not self.on
-            self._attempt = _Attempt(self.on, n_heard)
+        if self._attempt is not None:
+            self._attempt.n_tokens += n_tokens
+            self._attempt.seconds += seconds
+        if n_sessions.bit_length() == self._at:
+            self._judge(band, self._attempt, may_try=may_try)
 
     def forget(self) -> None:
         """Another group rests or goes on: what steps made so far is no measure for a trial any more."""
-        if self._at:
-            self._bands[self._at].forget()
+        for band in self._bands.values():
+            band.arms = {True: _Arm(), False: _Arm()}
+            band.left = max(band.left, FIRST)
+
+    def _judge(self, band: _Band, attempt: _Attempt | None, *, may_try: bool) -> None:
+        """Begin a trial, end one, or change the verdict without one."""
+        ratio, tried = band.ratio(), band.arms[self.on].n_steps
+        if attempt is None:
+            if ratio is not None:
+                band.on = ratio * (MARGIN if self.on else 1 / MARGIN) > 1.0
+            due = band.left <= 0 and band.left_s <= 0.0 and tried >= FIRST - SETTLED
+            if may_try and self._may_pay and due:
+                self._attempt = _Attempt()
+                self._turn(not self.on)
+                band.arms[self.on] = _Arm()
+        elif ratio is not None and (tried >= LENGTH[self.on] or not 1 / CLEARLY < ratio < CLEARLY):
+            other = band.arms[not self.on].rate.value
+            band.on = ratio * (1 / MARGIN if self.on else MARGIN) > 1.0
+            band.left_s = max(0.0, attempt.seconds - attempt.n_tokens / max(other, 1e-9)) / LOSS
+            band.left, self._attempt = HOLD[band.on], None
+            self._turn(band.on)
+
+    def _turn(self, on: bool) -> None:
+        if on != self.on:
+            self.on, self._n_since = on, 0
 
     def _verdict(self, band: int) -> bool:
         """The verdict for about this number of sessions, or for the nearest smaller one that has one."""
         while band and (band not in self._bands or self._bands[band].on is None):
             band -= 1
         return self._bands[band].on is not False if band else True
-
-    def _judge(self, band: _Band, attempt: _Attempt) -> None:
-        """End a trial."""
-        before = max(band.rate.value, 1e-9)
-        band.left_s = max(0.0, attempt.all_s - attempt.all_tokens / before) / LOSS
-        band.on = attempt.on if attempt.rate > MARGIN * before else not attempt.on
-        if band.on == attempt.on:
-            band.forget()
-        band.hold, band.n_steps = HOLD[band.on], 0
-        self._attempt, self.on = None, band.on

@@ -123,8 +123,13 @@ def test_where_a_change_of_shape_costs_the_draft_model_decodes_row_by_row(one_sh
     assert set(first_trial) == ({1} if one_shape else {1, 2})
 
 
-def test_who_is_served_by_lookups_asks_no_draft_model(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(Payoff, "step", lambda *_, **__: None)  # none rests
+@pytest.fixture
+def nobody_rests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Payoff, "step", lambda *_, **__: None)
+
+
+@pytest.mark.usefixtures("nobody_rests")
+def test_who_is_served_by_lookups_asks_no_draft_model():
     texts = [request(list(b"again and again and again and again and "), max_tokens=60) for _ in range(2)]
     n_rows: list[int] = []
     for lookup in (False, True):
@@ -190,6 +195,7 @@ def test_what_the_client_expects_is_a_draft():
     assert set(outcome.finished.stats.drafters) == {"prediction"}
 
 
+@pytest.mark.usefixtures("nobody_rests")
 def test_a_request_may_choose_its_sources_and_refuse_small_drafts():
     scene = Scene(error=0.1)
     sampling = request().sampling
