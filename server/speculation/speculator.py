@@ -17,7 +17,7 @@ from server.estimators import Ratio
 from server.speculation.gating.acceptance import Acceptance
 from server.speculation.gating.aftermath import Aftermath
 from server.speculation.gating.costs import StepCosts
-from server.speculation.gating.gate import choose, potential, with_losses
+from server.speculation.gating.gate import choose, with_losses
 from server.speculation.gating.tree import OfferBounds
 from server.speculation.gating.widths import Offered, Widths
 from server.speculation.groups import LOOKUP, MODEL, Groups
@@ -34,11 +34,6 @@ GRAMMAR = "grammar"
 KEEP = 0.95
 INDEXED = 64  # tokens that a step adds to a lookup's index at most: an eighth of a millisecond
 PROBE_SHARE = 0.005  # of the time, for decoding widths that were not measured lately
-# Share of good guesses that are right: more is rare. Off by two, in what fails: 0.8, sixteen sessions on a GPU
-# get none; 0.95, drafters are tried where they cannot pay.
-SURE_SHARE = 0.9
-PAYS = 1.05  # times the rate of plain steps: less is lost to trials, messages and wrong guesses
-RENEWED = 64  # steps until a potential is looked up anew
 MAX_POOLS = 16  # salts whose texts are remembered, of up to 30 MB each
 
 
@@ -71,8 +66,6 @@ class Speculator(Proposer):
         self._drafting_s = 0.0  # by the draft model since the last step without prompts
         self._probe_s = 0.0  # time that probing has saved up
         self._n_cells = 0  # in use at the latest step
-        self._potentials: dict[int, tuple[int, float]] = {}  # by sessions: when looked up, potential()
-        self._n_looks = 0
 
     # -- Proposer ----------------------------------------
 
@@ -80,7 +73,8 @@ class Speculator(Proposer):
         if self._remote:
             self._remote.drain()
         if self._groups:
-            self._groups.serve(n_active, may_pay=self._may_pay(n_active))
+            curve = None if self.widths.pays else self.costs.curve(self._n_cells)  # padded rows are free
+            self._groups.serve(n_active, curve)
         if self._may_guess(LOOKUP):
             for speculated in self._sessions.values():
                 speculated.index(INDEXED)
@@ -190,18 +184,6 @@ class Speculator(Proposer):
     def _make_groups(self) -> Groups:
         inside = [MODEL] if self._inline else []
         return Groups(self._remote, *inside, *([LOOKUP] if self._policy.lookup else []))
-
-    def _may_pay(self, n_active: int) -> bool:
-        """Whether good guesses that cost nothing could pay for this number of sessions. Computed anew now and
-        then only: that takes about as long as a step's other decisions."""
-        self._n_looks += 1
-        at, known = self._potentials.get(n_active, (-RENEWED, 1.0))
-        if self._n_looks - at >= RENEWED:
-            curve = self.costs.curve(self._n_cells)
-            known = potential(curve, n_active, SURE_SHARE) if any(curve) else PAYS
-            known = PAYS if self.widths.pays else known
-            self._potentials[n_active] = self._n_looks, known
-        return known >= PAYS
 
     def _may_guess(self, group: str) -> bool:
         return self._groups is None or self._groups.guesses(group)

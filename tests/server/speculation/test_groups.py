@@ -6,6 +6,7 @@ import pytest
 
 from server.engine.scheduler import Limits
 from server.llama.backend import Batch, Logits
+from server.speculation.gating.costs import StepCosts
 from server.speculation.gating.payoff import CLEAR, FIRST, HOLD, LENGTH, SETTLED, UNHEARD
 from server.speculation.policy import Policy
 from server.speculation.sources.remote import RemoteDrafters
@@ -99,7 +100,7 @@ class Scene:
         self.backend = SlowedBackend(clock, self.neighbour)
         remote = RemoteDrafters(self.neighbour, OWN, max_ahead=8, clock=clock)
         self.neighbour.start(remote)
-        speculator = Speculator(Policy(lookup=False), remote=remote, clock=clock)
+        self.speculator = speculator = Speculator(Policy(lookup=False), remote=remote, clock=clock)
         limits = Limits(n_batch=64, n_chunk=64, draft_max=4)
         self.harness = Harness(self.backend, speculator, limits=limits, clock=clock)
 
@@ -148,3 +149,9 @@ def test_one_that_leaves_while_it_is_tried_leaves_nothing_of_the_trial(n_before:
     assert scene.beside(20) == 0
     scene.neighbour.join()
     assert scene.beside(FIRST, per_reply=FIRST) == FIRST
+
+
+def test_where_no_guess_can_pay_sessions_are_not_announced():
+    scene = Scene(lies=True)
+    scene.speculator.costs = StepCosts(64, {n: 1.5 * n - 0.5 for n in range(1, 65)})
+    assert scene.beside(100) <= 2, "the prompt's decode and one more"
