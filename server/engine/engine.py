@@ -72,7 +72,7 @@ class Engine:
         Returns whether there was anything to do. Raises only what is a defect of the server."""
         state, meter = self._state, self.meter
         meter.begin()
-        state.proposer.drain()
+        state.proposer.drain(min(state.n_slots, len(state.active) + len(state.waiting)))
         step_aside(state)
         admit(state)
         shift_full(state)

@@ -105,8 +105,9 @@ class Proposer:
     """Where guesses come from; this one has none. They may be stale or wrong: verification decides. Never
     blocks on a peer, but for a bounded wait that it expects to pay."""
 
-    def drain(self) -> None:
-        """Take in what arrived since the last step."""
+    def drain(self, n_active: int) -> None:
+        """Take in what arrived since the last step. n_active: sessions that have a slot or get one
+        in this step."""
 
     def open(self, session: OpenedSession) -> None:
         """A session begins."""

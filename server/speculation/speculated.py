@@ -15,8 +15,7 @@ from server.speculation.wire.messages import chain_start
 @dataclass(slots=True)
 class Speculated:
     """wire_id is unique across the leads of a pool; of the session's tokens n_prompt were there at first, and
-    the first n_indexed are in `lookup`. drafters: the ids of those it is assigned to. missed: by drafter, at
-    which position a draft of it came stale last, and how many of its guesses were judged by then."""
+    the first n_indexed are in `lookup`. drafters: the ids of those it is assigned to."""
 
     wire_id: int
     session: OpenedSession
@@ -27,7 +26,6 @@ class Speculated:
     n_prompt: int = field(init=False)
     n_indexed: int = 0
     drafters: set[str] = field(default_factory=set[str])
-    missed: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
 
     def __post_init__(self) -> None:
         tokens, expected = self.session.tokens, self.session.bounds.prediction
@@ -56,13 +54,19 @@ class Speculated:
         self.lookup.extend(new)
         self.n_indexed += len(new)
 
-    def look_up(self, n: int) -> None:
-        """Graft guesses that need no model, n in a row at most."""
+    def look_up(self, n: int) -> bool:
+        """Graft guesses of the lookup, n in a row at most. Returns whether there are any."""
+        if self.lookup is None or self.n_indexed < len(self.session.tokens):
+            return False
+        return self._guess("lookup", *self.lookup.guess(n))
+
+    def expect(self, n: int) -> None:
+        """Graft what the client expects, n in a row at most."""
         if self.prediction is not None:
             self._guess("prediction", *self.prediction.guess(n))
-        if self.lookup is not None and self.n_indexed == len(self.session.tokens):
-            self._guess("lookup", *self.lookup.guess(n))
 
-    def _guess(self, source: str, tokens: Sequence[int], confidences: Sequence[float]) -> None:
-        if tokens and self.allows(source):
-            self.tree.guess(source, tokens, [int(255 * c) for c in confidences])
+    def _guess(self, source: str, tokens: Sequence[int], confidences: Sequence[float]) -> bool:
+        if not tokens or not self.allows(source):
+            return False
+        self.tree.guess(source, tokens, [int(255 * c) for c in confidences])
+        return True

@@ -20,7 +20,7 @@ from server.speculation.gating.costs import StepCosts
 from server.speculation.gating.gate import choose, with_losses
 from server.speculation.gating.tree import OfferBounds
 from server.speculation.gating.widths import Offered, Widths
-from server.speculation.neighbours import Neighbours
+from server.speculation.groups import LOOKUP, MODEL, Groups
 from server.speculation.policy import Policy
 from server.speculation.sources.draft_model import DraftModel
 from server.speculation.sources.lookup import Lookup, LookupPool
@@ -59,19 +59,25 @@ class Speculator(Proposer):
         self.widths = widths or Widths({})
         self._aftermath = Aftermath()
         self.throughput = Ratio(KEEP)  # tokens per second
-        self._neighbours = Neighbours(remote) if remote and policy.gate else None
+        self._groups = self._make_groups() if policy.gate else None
         self._pools: dict[str, LookupPool] = {}  # by salt, the one used last at the end
         self._sessions: dict[int, Speculated] = {}
         self._wire_ids = itertools.count(secrets.randbits(48) << 16)
+        self._drafting_s = 0.0  # by the draft model since the last step without prompts
         self._probe_s = 0.0  # time that probing has saved up
+        self._n_cells = 0  # in use at the latest step
 
     # -- Proposer ----------------------------------------
 
-    def drain(self) -> None:
+    def drain(self, n_active: int) -> None:
         if self._remote:
             self._remote.drain()
-        for speculated in self._sessions.values():
-            speculated.index(INDEXED)
+        if self._groups:
+            curve = None if self.widths.pays else self.costs.curve(self._n_cells)  # padded rows are free
+            self._groups.serve(n_active, curve)
+        if self._may_guess(LOOKUP):
+            for speculated in self._sessions.values():
+                speculated.index(INDEXED)
 
     def open(self, session: OpenedSession) -> None:
         lookup = Lookup(pool=self._pool(session.bounds.salt)) if self._policy.lookup else None
@@ -81,11 +87,11 @@ class Speculator(Proposer):
             self._remote.open(speculated)
 
     def propose(self, asks: Sequence[Ask], n_rows: int, n_cells: int) -> Planned:
-        spent_s, width = 0.0, 0
+        spent_s, width, self._n_cells = 0.0, 0, n_cells
         curve = self.costs.curve(n_cells)
         if self._policy.gate and not self.costs.knows(n_rows) and not self._is_stable(asks[0]):
             return Planned([NOTHING] * len(asks))  # what a plain step costs has to be known first
-        if self._neighbours and self._neighbours.muted and not self._is_stable(asks[0]):
+        if self._groups and self._groups.all_rest and not any(self._is_told(ask) for ask in asks):
             return Planned([NOTHING] * len(asks))
         alone = self._charged(curve, asks, n_rows)
         if self._may_pad(asks, n_rows):
@@ -95,10 +101,15 @@ class Speculator(Proposer):
         wanting = [ask for ask in asks if ask.limit > 0]
         for ask in wanting:
             speculated = self._sessions[ask.session]
-            speculated.look_up(ask.limit)
+            speculated.expect(ask.limit)
+            if self._may_guess(LOOKUP) and speculated.look_up(ask.limit) and self._groups:
+                self._groups.heard[LOOKUP] += 1
             speculated.tree.guess(GRAMMAR, ask.forced, [255] * len(ask.forced))
-        if self._inline and wanting:
+        if self._inline and wanting and self._may_guess(MODEL):
             spent_s = self._draft(self._inline, asks, n_rows, curve, rate)
+            self._drafting_s += spent_s
+            if self._groups and spent_s:
+                self._groups.heard[MODEL] += 1
             if self._policy.by_rejection:
                 return Planned([self._inline.chain(ask.session) for ask in asks], width, spent_s)
         offers = [self._offer(ask) for ask in asks]
@@ -122,7 +133,8 @@ class Speculator(Proposer):
         speculated.tree.commit(tokens, speculated.acceptance)
         if speculated.prediction is not None:
             speculated.prediction.extend(tokens)
-        speculated.index(INDEXED)
+        if self._may_guess(LOOKUP):
+            speculated.index(INDEXED)
         if self._remote:
             self._remote.committed(speculated, base, tokens)
             self._remote.count(proposal.tally(accepted))
@@ -137,9 +149,10 @@ class Speculator(Proposer):
             self.costs.observe(step.n_rows, step.n_cells, usual_s)
         self.throughput.observe(step.n_tokens, step.step_s)
         self._probe_s += PROBE_SHARE * step.step_s
-        if self._neighbours:
-            n = step.n_sessions
-            self._neighbours.stepped(step.n_tokens, step.step_s, plain=plain, n_sessions=n)
+        if self._groups:
+            late_s = self._drafting_s - planned.spent_s  # in steps with prompts, of which nobody is told
+            self._groups.stepped(step._replace(step_s=step.step_s + late_s))
+            self._drafting_s = 0.0
 
     def close(self, session: int, *, keep: bool) -> None:
         speculated = self._sessions.pop(session, None)
@@ -168,9 +181,20 @@ class Speculator(Proposer):
 
     # -- decisions ----------------------------------------
 
+    def _make_groups(self) -> Groups:
+        inside = [MODEL] if self._inline else []
+        return Groups(self._remote, *inside, *([LOOKUP] if self._policy.lookup else []))
+
+    def _may_guess(self, group: str) -> bool:
+        return self._groups is None or self._groups.guesses(group)
+
     def _is_stable(self, ask: Ask) -> bool:
         """Whether the session is width-stable: alone, and padded to one width, so that guesses are free."""
         return self._sessions[ask.session].session.bounds.exactness == "width-stable"
+
+    def _is_told(self, ask: Ask) -> bool:
+        """Whether a grammar or the client says what comes next."""
+        return bool(ask.forced) or self._sessions[ask.session].prediction is not None
 
     def _pool(self, salt: str) -> LookupPool:
         """The other texts that lookups of this salt may know."""
@@ -181,11 +205,11 @@ class Speculator(Proposer):
 
     def _may_pad(self, asks: Sequence[Ask], n_rows: int) -> bool:
         """Whether the step may be padded to one width: where that can pay, without rows of other sessions,
-        and not while drafters pause, since plain steps must take their usual time then."""
+        and not while all sources rest, since plain steps must take their usual time then."""
         return (
             self.widths.pays
-            and not (self._neighbours and self._neighbours.nobody_drafts)
-            and self._policy.gate
+            and self._groups is not None
+            and not self._groups.all_rest
             and not self._policy.by_rejection
             and n_rows == len(asks)
             and not self._is_stable(asks[0])

@@ -52,7 +52,7 @@ class Pair:
     def settle(self) -> None:
         for _ in range(30):
             self.pool.pump()
-            self.lead.drain()
+            self.lead.drain(1)
             self.worker.turn(wait=False)
 
     def sleep(self, seconds: float) -> None:

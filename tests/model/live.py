@@ -180,9 +180,9 @@ class Unhurried(Speculator):
 
     pause_s = 0.0
 
-    def drain(self) -> None:
+    def drain(self, n_active: int) -> None:
         time.sleep(self.pause_s)
-        super().drain()
+        super().drain(n_active)
 
 
 class LiveLead:

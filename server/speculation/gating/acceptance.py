@@ -42,11 +42,10 @@ _ASSUMED = [*(TRUST * middle for middle in _MIDDLES), MEAN, 0.5, TRUST, 0.5]
 
 
 class _Source:
-    __slots__ = ("best", "buckets", "n_best", "n_right", "rates", "share_sure", "sure", "unsure")
+    __slots__ = ("best", "buckets", "rates", "share_sure", "sure", "unsure")
 
     def __init__(self, like: _Source | None, window: int) -> None:
         """like: what rates begin as, None: at what is assumed."""
-        self.n_best = self.n_right = 0
         if like is None:
             self.rates = [Mean(value, WORD, window) for value in _ASSUMED]
         else:
@@ -54,8 +53,6 @@ class _Source:
         *self.buckets, self.best, self.share_sure, self.sure, self.unsure = self.rates
 
     def observe_best(self, sure: bool, hit: bool) -> None:
-        self.n_best += 1
-        self.n_right += hit
         self.best.observe(hit)
         self.share_sure.observe(sure)
         (self.sure if sure else self.unsure).observe(hit)
@@ -89,11 +86,6 @@ class Acceptance:
     def mean(self, source: str) -> float:
         """That this source's best guess is right, given that everything before it is."""
         return self._known(source).best.value
-
-    def score(self, source: str) -> tuple[int, int]:
-        """At how many committed positions it had a guess, and at how many its best one was right."""
-        known = self._known(source)
-        return known.n_best, known.n_right
 
     def outlook(self, source: str) -> tuple[Outlook, Outlook]:
         """Its next best guess: sure, or not."""

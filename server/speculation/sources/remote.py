@@ -30,7 +30,7 @@ MAX_QUEUED = 20_000  # messages waiting for the engine thread: five seconds of o
 @dataclass(slots=True)
 class DrafterRecord:
     """What this lead knows of one drafter. join: a number for each time that one joins; refusal: why it is
-    not used, None when it is. n_missed: misses between which none of its guesses was judged."""
+    not used, None when it is. n_heard: messages with guesses."""
 
     join: int
     presence: Presence
@@ -39,7 +39,7 @@ class DrafterRecord:
     td_s: float = 0.0
     n_assigned: int = 0
     resting: bool = False
-    n_missed: int = 0
+    n_heard: int = 0
     window: int = 0
     n_window: int = 0
 
@@ -66,6 +66,7 @@ class RemoteDrafters:
         self._present: dict[str, tuple[int, Presence]] = {}  # by id: number of join, card
         self._met = self._present  # what drain() has seen of it
         self._drafters: dict[str, DrafterRecord] = {}
+        self.hosts: dict[str, list[DrafterRecord]] = {}  # those that are not refused, by machine
         self._sessions: dict[int, Speculated] = {}  # by wire id
 
     # -- Listener: the bus's reader thread ----------------------------------------
@@ -91,6 +92,7 @@ class RemoteDrafters:
             if record is None or record.refusal or not self._within_rate(record, at):
                 continue
             if isinstance(message, Draft):
+                record.n_heard += 1
                 self._graft(message, record)
             else:
                 self._answer(message)
@@ -122,12 +124,12 @@ class RemoteDrafters:
             if record:
                 record.counts.update(drafted=drafted, accepted=accepted)
 
-    def rest(self, resting: bool) -> None:
-        """Have the drafters on this machine pause or go on; to pause is to close their sessions."""
-        for record in self.neighbours:
+    def rest(self, host: str, resting: bool) -> None:
+        """Have the drafters of this machine rest or go on; to rest is to have no session."""
+        for record in self.hosts.get(host, ()):
             if record.resting != resting:
                 record.resting = resting
-                said = "pauses: it slows this lead down" if resting else "goes on"
+                said = "rests: the lead is faster without it now" if resting else "goes on"
                 logger.info("drafter %s %s", record.presence.id, said)
                 for speculated in self._sessions.values():
                     self._withdraw(speculated, record.presence.id, keep=True)
@@ -142,23 +144,9 @@ class RemoteDrafters:
             self._drafters[drafter].n_assigned -= 1
 
     @property
-    def neighbours(self) -> list[DrafterRecord]:
-        """The drafters on this machine."""
-        host, known = self._own.host, self._drafters.values()
-        return [record for record in known if record.presence.host == host and not record.refusal]
-
-    @property
     def drafting(self) -> bool:
         """True if any drafter has a session."""
         return any(record.n_assigned for record in self._drafters.values())
-
-    def score(self) -> tuple[int, int]:
-        """Guesses of drafters on this machine that were judged, and those that were right."""
-        judged = right = 0
-        for record in self.neighbours:
-            n_best, n_right = self.acceptance.score(record.presence.id)
-            judged, right = judged + n_best + record.n_missed, right + n_right
-        return judged, right
 
     def idle(self) -> bool:
         return not self._sessions and not self.drafting
@@ -184,6 +172,9 @@ class RemoteDrafters:
                 self._drafters[id].presence = presence
             else:
                 self._admit(join, presence)
+        used = [record for record in self._drafters.values() if not record.refusal]
+        hosts = {record.presence.host for record in used}
+        self.hosts = {host: [r for r in used if r.presence.host == host] for host in hosts}
         for speculated in self._sessions.values():
             self._assign(speculated)
 
@@ -241,11 +232,8 @@ class RemoteDrafters:
         elif draft.tokens and not 0 <= min(draft.tokens) <= max(draft.tokens) < self._own.vocabulary.size:
             record.counts["invalid"] += 1
         else:
-            outcome = speculated.tree.graft(draft)
-            record.counts[outcome] += 1
+            record.counts[speculated.tree.graft(draft)] += 1
             record.td_s = draft.td_us / 1e6
-            if outcome == "stale":
-                record.n_missed += _is_missed(speculated, draft.drafter)
 
     def _within_rate(self, record: DrafterRecord, at: float) -> bool:
         window = int(at)
@@ -260,11 +248,3 @@ class RemoteDrafters:
 def _hidden(salt: str) -> str:
     """A salt as drafters may know it: hashed, since it may be a secret."""
     return hashlib.blake2b(salt.encode(), digest_size=16).hexdigest() if salt else ""
-
-
-def _is_missed(speculated: Speculated, drafter: str) -> bool:
-    """True if this stale draft is a new miss, not one already counted."""
-    n_judged, _ = speculated.acceptance.score(drafter)
-    position, known = speculated.missed.get(drafter, (speculated.tree.position, -1))
-    speculated.missed[drafter] = speculated.tree.position, n_judged
-    return position != speculated.tree.position and known == n_judged

@@ -102,7 +102,7 @@ def test_a_session_that_cannot_be_put_back_waits_all_the_same(monkeypatch: pytes
 class Undrained(NoProposer):
     """Cannot take in what arrived."""
 
-    def drain(self) -> None:
+    def drain(self, n_active: int) -> None:
         raise RuntimeError("a message that nobody can read")
 
 

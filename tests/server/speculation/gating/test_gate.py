@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.speculation.gating.gate import choose, with_losses, worth_drafting
+from server.speculation.gating.gate import choose, potential, with_losses, worth_drafting
 
 
 def _curve(deltas: list[float]) -> list[float]:
@@ -120,3 +120,18 @@ def test_drafting_as_long_as_it_pays_reaches_the_best_fixed_depth(a: float, td: 
         depth += 1
     if a**best > 0.01:
         assert throughput(curve, a, td, depth) >= throughput(curve, a, td, best) * 0.97 or depth >= best
+
+
+@pytest.mark.parametrize(("acceptance", "most"), [(0.8, 22), (0.9, 38), (0.95, 54)])
+def test_where_a_row_adds_a_tenth_guesses_may_pay_for_that_many_sessions(acceptance: float, most: int):
+    seconds = [0.0, *(1 + 0.1 * n for n in range(200))]
+    paying = [n for n in range(1, 80) if potential(seconds, n, acceptance) >= 1.05]
+    assert paying == list(range(1, most + 1))
+
+
+def test_potential_is_that_of_the_best_number_of_guesses():
+    assert potential([0, 1, 1, 1, 1], 1, 0.5) == pytest.approx(1 + 0.5 + 0.25 + 0.125)
+    assert potential([0, 1, 1, 9, 9], 1, 0.5) == pytest.approx(1.5)
+    assert potential([0, 1, 2, 3, 4], 2, 0.9) == 1.0
+    assert potential([0, 1, 2], 2, 0.9) == 1.0, "no room"
+    assert potential([0, 0, 0, 0], 1, 0.9) == 1.0, "nothing known"

@@ -5,13 +5,14 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from server.engine.proposer import OpenedSession
 from server.engine.request import Speculation
 from server.sampling.params import SamplingParams
-from server.speculation.gating.trial import Trial
+from server.speculation.gating.payoff import Payoff
 from server.speculation.policy import Policy
 from server.speculation.sources.assignment import MOST
 from server.speculation.sources.remote import MAX_QUEUED, RemoteDrafters
@@ -73,7 +74,7 @@ class Scene:
         working = True
         while working:
             working = self.pool.pump() > 0
-            self.speculator.drain()
+            self.speculator.drain(1)
             working = self.pool.pump() > 0 or working
 
     def open(self, session: int, tokens: Sequence[int] = PROMPT, salt: str = "") -> None:
@@ -134,7 +135,7 @@ def test_a_flood_of_messages_does_not_hide_who_joins_or_leaves():
     scene.remote.peers([Presence("joining", "drafter", "toy", "0", CARD, 8)])
     for i in range(2 * MAX_QUEUED):
         scene.remote.received(Want("nobody", i, 0))
-    scene.speculator.drain()
+    scene.speculator.drain(1)
     assert [record.presence.id for record in scene.remote.drafters()] == ["joining"]
     assert len(leaving.opened()) == 1
 
@@ -149,7 +150,7 @@ def test_messages_for_drafters_are_not_kept_for_the_engine_thread():
     scene.remote.received(guess)
     for _ in range(MAX_QUEUED):
         scene.remote.received(opened)
-    scene.speculator.drain()
+    scene.speculator.drain(1)
     [record] = scene.remote.drafters()
     assert record.counts == {"fresh": 1}
 
@@ -206,17 +207,18 @@ def test_one_salt_too_many_costs_the_texts_of_the_one_used_least_recently():
 def test_a_trial_is_told_the_sessions_of_the_step(monkeypatch: pytest.MonkeyPatch):
     """Those that wait for a slot are not in it, those without drafts are."""
     told: list[int] = []
-    step = Trial.step
+    step = Payoff.step
 
-    def recorded(trial: Trial, tokens: int, seconds: float, **other: object) -> bool:
-        told.append(int(str(other["sessions"])))
-        return step(trial, tokens, seconds, **other)  # pyright: ignore[reportArgumentType]
+    def recorded(payoff: Payoff, n_sessions: int, n_tokens: int, seconds: float, **other: Any) -> None:
+        told.append(n_sessions)
+        step(payoff, n_sessions, n_tokens, seconds, **other)
 
-    monkeypatch.setattr(Trial, "step", recorded)
+    monkeypatch.setattr(Payoff, "step", recorded)
     scene = Scene()
     scene.add(host="here")
     harness = Harness(FakeBackend(), scene.speculator, n_slots=2)
     asks = [request((*PROMPT, i), max_tokens=30, stop_tokens=frozenset()) for i in range(3)]
     asks.append(request((*PROMPT, 9), max_tokens=30, stop_tokens=frozenset(), draft_max=0))
     harness.run(*asks)
-    assert set(told) == {2}
+    assert max(told) == 2
+    assert told.count(2) > told.count(1), "one may be alone at the end"

@@ -1,0 +1,161 @@
+"""Does a group of sources bring more than it costs? Tried out now and then. Pure.
+
+A group is the drafters of one machine, or the draft model in the lead. What it costs shows in no single
+count: rows of the batch, the lead's Python for messages, cores and memory bandwidth that both use. So now
+and then a group that guesses rests for some steps, or one that rests guesses, and tokens per second decide.
+What helps one session may hurt sixteen: each number of sessions, by powers of two, has its own verdict.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from server.estimators import Ratio
+
+# Seconds lost by trials, per second. Off by two: twice, 1% more is lost; half, a group that begins to help
+# rests twice as long.
+LOSS = 0.01
+# Times the rate of the other way that a change must bring. Off by two: 1.06, as much is left lying; 1.015, it
+# flickers.
+MARGIN = 1.03
+FIRST = 16  # steps before the first trial. Twice: a drafter on the lead's cores slows a short reply
+HOLD = {True: 256, False: 64}  # steps that a group at least guesses, or rests, between two trials
+LENGTH = {True: 64, False: 16}  # counted steps of a trial with and without; with it, a step's tokens scatter
+# Counted steps with and without that say anything: a trial ends then if the rates are CLEARLY apart. Off by
+# two: with half as many luck decides, with twice as many a trial costs twice as much.
+CLEAR, CLEARLY = {True: 8, False: 4}, 1.25
+SETTLED = 4  # steps until a group that rests has ended its work, or one that goes on has read what it missed
+UNHEARD = 64  # steps of a trial until it counts although no guess came
+# Steps until fewer sessions count as fewer: a group that goes on has to read them first, which takes about as
+# long. Off by two: half, it reads what ends soon; twice, the rest of a long reply begins without it.
+FEWER = 32
+# Of the past, per step: about the last 100 steps. Off by two: half, one hard line decides about the text;
+# twice, a group that began to hurt does so for twice as long.
+KEEP = 0.99
+
+
+class _Arm:
+    """What steps with the group, or without it, made of late."""
+
+    __slots__ = ("n_steps", "rate")
+
+    def __init__(self) -> None:
+        self.rate = Ratio(KEEP)
+        self.n_steps = 0
+
+    def observe(self, n_tokens: int, seconds: float) -> None:
+        self.rate.observe(n_tokens, seconds)
+        self.n_steps += 1
+
+
+class _Band:
+    """What is known for one number of sessions. on: the verdict, None before there is one; left_s, left:
+    seconds and steps until the next trial."""
+
+    __slots__ = ("arms", "left", "left_s", "on")
+
+    def __init__(self) -> None:
+        self.on: bool | None = None
+        self.arms = {True: _Arm(), False: _Arm()}
+        self.left, self.left_s = FIRST, 0.0
+
+    def ratio(self) -> float | None:
+        """Tokens per second with the group by those without; None while one of them is not known."""
+        if any(arm.n_steps < CLEAR[on] for on, arm in self.arms.items()):
+            return None
+        return self.arms[True].rate.value / max(self.arms[False].rate.value, 1e-9)
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """A trial that goes on."""
+
+    n_tokens: int = 0
+    seconds: float = 0.0
+
+
+class Payoff:
+    """Whether one group guesses. Learns from every step without prompts."""
+
+    def __init__(self) -> None:
+        self.on = True
+        self._bands: dict[int, _Band] = {}  # by the number of bits of the number of sessions
+        self._at = 0  # that of now
+        self._n_fewer = 0  # steps in a row with fewer
+        self._n_since = 0  # steps since the group went on, or to rest
+        self._before = 0  # times that guesses had come by then
+        self._attempt: _Attempt | None = None
+        self._may_pay = True
+
+    @property
+    def is_tried(self) -> bool:
+        return self._attempt is not None
+
+    def serve(self, n_sessions: int, *, may_pay: bool = True) -> None:
+        """The next step serves this number of sessions, prompts included. More of them count at once, fewer
+        after FEWER steps or a moment without any. may_pay: guesses could pay there if they were good and cost
+        nothing; else the group rests and is not tried."""
+        band = n_sessions.bit_length()
+        self._n_fewer = 0 if band == self._at else self._n_fewer + 1 if band else FEWER
+        if band > self._at or (band and self._n_fewer >= FEWER):
+            self._at, self._n_fewer, self._attempt = band, 0, None
+        if band == self._at:
+            self._may_pay = may_pay
+        if self._attempt is None or not self._may_pay:
+            self._attempt = None
+            self._turn(self._may_pay and self._verdict(self._at))
+
+    def step(
+        self, n_sessions: int, n_tokens: int, seconds: float, *, n_heard: int = 0, may_try: bool = True
+    ) -> None:
+        """A step of n_sessions sessions committed n_tokens tokens. n_heard: times that guesses of the group
+        came; may_try: no other group is on trial."""
+        self._n_since += 1
+        if self._n_since == 1:
+            self._before = n_heard
+        band = self._bands.setdefault(n_sessions.bit_length(), _Band())
+        late = self.on and self._attempt is not None and n_heard == self._before
+        came = not late or self._n_since > UNHEARD
+        if came and self._n_since > SETTLED:
+            band.arms[self.on].observe(n_tokens, seconds)
+        band.left -= 1
+        band.left_s -= seconds
+        if self._attempt is not None:
+            self._attempt.n_tokens += n_tokens
+            self._attempt.seconds += seconds
+        if n_sessions.bit_length() == self._at:
+            self._judge(band, self._attempt, may_try=may_try)
+
+    def forget(self) -> None:
+        """Another group rests or goes on: what steps made so far is no measure for a trial any more."""
+        for band in self._bands.values():
+            band.arms = {True: _Arm(), False: _Arm()}
+            band.left = max(band.left, FIRST)
+
+    def _judge(self, band: _Band, attempt: _Attempt | None, *, may_try: bool) -> None:
+        """Begin a trial, end one, or change the verdict without one."""
+        ratio, tried = band.ratio(), band.arms[self.on].n_steps
+        if attempt is None:
+            if ratio is not None:
+                band.on = ratio * (MARGIN if self.on else 1 / MARGIN) > 1.0
+            due = band.left <= 0 and band.left_s <= 0.0 and tried >= FIRST - SETTLED
+            if may_try and self._may_pay and due:
+                self._attempt = _Attempt()
+                self._turn(not self.on)
+                band.arms[self.on] = _Arm()
+        elif ratio is not None and (tried >= LENGTH[self.on] or not 1 / CLEARLY < ratio < CLEARLY):
+            other = band.arms[not self.on].rate.value
+            band.on = ratio * (1 / MARGIN if self.on else MARGIN) > 1.0
+            band.left_s = max(0.0, attempt.seconds - attempt.n_tokens / max(other, 1e-9)) / LOSS
+            band.left, self._attempt = HOLD[band.on], None
+            self._turn(band.on)
+
+    def _turn(self, on: bool) -> None:
+        if on != self.on:
+            self.on, self._n_since = on, 0
+
+    def _verdict(self, band: int) -> bool:
+        """The verdict for about this number of sessions, or for the nearest smaller one that has one."""
+        while band and (band not in self._bands or self._bands[band].on is None):
+            band -= 1
+        return self._bands[band].on is not False if band else True

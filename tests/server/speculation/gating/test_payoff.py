@@ -1,0 +1,175 @@
+"""A group that costs more than it brings rests, for the numbers of sessions where it does."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from server.speculation.gating.payoff import CLEAR, FEWER, FIRST, HOLD, LENGTH, LOSS, SETTLED, Payoff
+
+
+def run(
+    payoff: Payoff, rate_on: float, rate_off: float, steps: int, n_sessions: int = 1
+) -> tuple[float, int]:
+    """Tokens per second over that many steps, each with a token per session, and in how many it guessed."""
+    seconds, n_on = 0.0, 0
+    for i in range(steps):
+        step_s = n_sessions / (rate_on if payoff.on else rate_off)
+        n_on += payoff.on
+        seconds += step_s
+        payoff.serve(n_sessions)
+        payoff.step(n_sessions, n_sessions, step_s, n_heard=i)
+    return steps * n_sessions / seconds, n_on
+
+
+def test_a_group_that_hurts_rests_soon_and_costs_one_percent():
+    payoff = Payoff()
+    _, n_on = run(payoff, rate_on=0.5, rate_off=1.0, steps=FIRST + SETTLED + CLEAR[False] + HOLD[False])
+    assert n_on == FIRST
+    rate, _ = run(payoff, rate_on=0.5, rate_off=1.0, steps=20_000)
+    assert 1 - 1.5 * LOSS < rate < 1.0, "it is tried again, and that costs a hundredth"
+
+
+def test_a_group_that_helps_costs_one_percent_of_trials():
+    payoff = Payoff()
+    rate, _ = run(payoff, rate_on=2.0, rate_off=1.0, steps=20_000)
+    assert 2.0 * (1 - 1.5 * LOSS) < rate < 2.0
+
+
+def test_a_trial_ends_as_soon_as_it_is_clear():
+    for rate_on, most in ((2.0, SETTLED + CLEAR[False]), (1.1, SETTLED + LENGTH[False])):
+        payoff = Payoff()
+        run(payoff, rate_on, rate_off=1.0, steps=FIRST)
+        _, n_on = run(payoff, rate_on, rate_off=1.0, steps=HOLD[True])
+        assert HOLD[True] - n_on == most
+
+
+def test_a_group_that_begins_to_help_is_taken_back():
+    payoff = Payoff()
+    run(payoff, rate_on=0.5, rate_off=1.0, steps=500)
+    assert not payoff.on
+    _, n_on = run(payoff, rate_on=2.0, rate_off=1.0, steps=3000)
+    assert n_on > 1500
+
+
+def test_equal_rates_leave_it_on():
+    payoff = Payoff()
+    _, n_on = run(payoff, rate_on=1.0, rate_off=1.0, steps=10_000)
+    assert n_on > 9000
+
+
+def test_each_number_of_sessions_has_its_verdict():
+    payoff = Payoff()
+    for _ in range(3):
+        for n_sessions, gain in ((1, 2.0), (4, 0.8), (16, 0.5)):
+            run(payoff, gain, 1.0, steps=800, n_sessions=n_sessions)
+    for n_sessions, gain, helps in ((16, 0.5, False), (1, 2.0, True), (4, 0.8, False)):
+        _, n_on = run(payoff, gain, 1.0, steps=80, n_sessions=n_sessions)
+        assert (n_on > 35) == helps
+
+
+def test_a_new_number_of_sessions_begins_with_the_verdict_of_fewer():
+    payoff = Payoff()
+    run(payoff, rate_on=0.5, rate_off=1.0, steps=100, n_sessions=2)
+    run(payoff, rate_on=0.5, rate_off=1.0, steps=SETTLED, n_sessions=30)
+    assert not payoff.on
+    run(payoff, rate_on=0.5, rate_off=1.0, steps=FEWER, n_sessions=1)
+    assert payoff.on, "fewer sessions than any that were tried"
+
+
+def test_fewer_sessions_count_after_a_while_or_a_moment_without_any():
+    payoff = Payoff()
+    run(payoff, rate_on=0.5, rate_off=1.0, steps=100, n_sessions=16)
+    run(payoff, rate_on=0.5, rate_off=1.0, steps=FEWER - 1, n_sessions=1)
+    assert not payoff.on
+    payoff.serve(16)
+    payoff.serve(0)
+    payoff.serve(1)
+    assert payoff.on
+
+
+def test_a_step_of_another_number_of_sessions_changes_nothing():
+    payoff = Payoff()
+    run(payoff, rate_on=2.0, rate_off=1.0, steps=200, n_sessions=16)
+    for _ in range(HOLD[True]):
+        run(payoff, rate_on=0.1, rate_off=1.0, steps=FEWER - 1, n_sessions=1)
+        run(payoff, rate_on=2.0, rate_off=1.0, steps=1, n_sessions=16)
+    assert payoff.on
+
+
+@pytest.mark.parametrize("n_late", [5, 40])
+def test_it_is_not_judged_before_its_guesses_come(n_late: int):
+    """It has to read what came while it rested."""
+    payoff = Payoff()
+    run(payoff, rate_on=0.5, rate_off=1.0, steps=100)
+    n_heard = on_for = 0
+    for _ in range(20_000):
+        on_for = on_for + 1 if payoff.on else 0
+        n_heard += on_for > n_late
+        rate = 1.0 if not payoff.on else 0.9 if on_for <= n_late else 2.0
+        payoff.serve(1)
+        payoff.step(1, 1, 1 / rate, n_heard=n_heard)
+        if on_for > n_late + LENGTH[True]:
+            return
+    pytest.fail("it was never taken back")
+
+
+def test_none_is_tried_while_another_is():
+    payoff = Payoff()
+    for _ in range(500):
+        payoff.serve(1)
+        payoff.step(1, 1, 1.0, may_try=False)
+        assert payoff.on
+    payoff.serve(1)
+    payoff.step(1, 1, 1.0)
+    assert not payoff.on
+    assert payoff.is_tried
+
+
+def scattered(accept: float, rng: random.Random) -> int:
+    """Tokens of a step with eight guesses."""
+    n = 1
+    while n < 9 and rng.random() < accept:
+        n += 1
+    return n
+
+
+@pytest.mark.parametrize(("accept", "helps"), [(0.8, True), (0.5, True), (0.2, False), (0.0, False)])
+def test_it_decides_rightly_however_tokens_scatter(accept: float, helps: bool):
+    """A step with guesses takes half as long again as one without."""
+    rng, payoff, n_on = random.Random(1), Payoff(), 0
+    for i in range(20_000):
+        n_on += payoff.on
+        payoff.serve(1)
+        payoff.step(1, scattered(accept, rng) if payoff.on else 1, 1.5 if payoff.on else 1.0, n_heard=i)
+    assert n_on > 17_000 if helps else n_on < 3_000
+
+
+def test_one_poor_text_does_not_rest_for_long_what_slows_steps_by_little():
+    """On two GPUs guesses more than double the rate, but not in the first reply."""
+    payoff, n_good, n_used = Payoff(), 0, 0
+    for i in range(3000):
+        poor = i < 150 or i % 600 > 500
+        n_good, n_used = n_good + (not poor), n_used + (payoff.on and not poor)
+        seconds = 1.15 if payoff.on else 1.0
+        payoff.serve(1)
+        payoff.step(1, 3 if payoff.on and not poor else 1, seconds, n_heard=i)
+    assert n_used > 0.85 * n_good
+
+
+def lost(rate: Callable[[Payoff], float], steps: int = 20_000) -> float:
+    """Share of the tokens lost against never guessing."""
+    payoff, seconds = Payoff(), 0.0
+    for i in range(steps):
+        step_s = 1 / rate(payoff)
+        seconds += step_s
+        payoff.serve(1)
+        payoff.step(1, 1, step_s, n_heard=i)
+    return 1 - steps / seconds
+
+
+@pytest.mark.parametrize("slow", [0.1, 0.3, 0.5, 0.7, 0.9, 0.95])
+def test_whatever_it_costs_less_than_two_percent_are_lost(slow: float):
+    assert lost(lambda payoff: slow if payoff.on else 1.0) < 0.02
