@@ -12,6 +12,7 @@ from server.errors import (
     BusyError,
     ContextOverflowError,
     DuoError,
+    FieldError,
     InvalidRequestError,
     TimeLimitError,
 )
@@ -26,7 +27,7 @@ Given: TypeAlias = dict[str, Any] | list[Any]
 """The params of a call, by name or by position."""
 
 
-class UnknownHandleError(InvalidRequestError):
+class UnknownHandleError(FieldError):
     """No async completion has this handle: it never had, its end was told, or nobody asked for too long."""
 
 

@@ -32,7 +32,7 @@ from server.errors import DuoError
 Method: TypeAlias = Callable[[Request, Served, Given], Awaitable[Any]]
 
 
-async def answer(request: Request) -> Response:
+async def answer(request: Request, _: Served) -> Response:
     """Every call of the body, those of a batch side by side; a client that goes away cancels them. Errors of
     calls are told in their replies, with status 200. 204 if there is nothing to reply to."""
     asked, batch = await from_body(request, read)
