@@ -1,4 +1,4 @@
-"""What the routes serve; they get it from request.state."""
+"""What the routes serve."""
 
 from __future__ import annotations
 
@@ -46,7 +46,6 @@ class ModelCard:
     quantization: str | None = None
 
     def is_called(self, name: str) -> bool:
-        """Whether the model has this name."""
         return name in (self.id, "default", *self.aliases)
 
 
@@ -56,10 +55,6 @@ class Embedding:
 
     worker: EmbeddingWorker
     card: ModelCard
-
-    @property
-    def id(self) -> str:
-        return self.card.id
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,5 +168,5 @@ class Served:
     @property
     def models(self) -> list[ModelCard]:
         """The generating model, and the embedding one if it is another."""
-        other = self.embedding is not None and self.embedding.id != self.model.id
+        other = self.embedding is not None and self.embedding.card.id != self.model.id
         return [self.model, self.embedding.card] if self.embedding and other else [self.model]

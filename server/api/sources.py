@@ -17,11 +17,9 @@ class SourcedText:
         self._n_told = 0
 
     def commit(self, sources: Sequence[str | None]) -> None:
-        """Sources of the next tokens."""
         self._sources += sources
 
     def feed(self, text: str) -> None:
-        """More of the reply's text."""
         self._text += text
 
     def told(self, spans: Sequence[Span], reader: MessageReader) -> list[dict[str, str | None]]:

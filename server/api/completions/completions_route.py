@@ -20,9 +20,7 @@ from server.api.served import Served
 from server.text.message import Content, Piece, folded
 
 
-async def create(request: Request) -> Response:
-    """Answers with a completion, or with a stream of chunks once the request is admitted."""
-    served: Served = request.state.served
+async def create(request: Request, served: Served) -> Response:
     body = await read(request, CompletionRequest)
     check_model(served, body.model)
     prompts = await aside(request, prompted, served, body)
@@ -30,8 +28,6 @@ async def create(request: Request) -> Response:
 
 
 class TextAnswer(CompletionAnswer):
-    """The answer to a legacy completion request."""
-
     _prefix = "cmpl"
     _objects = ("text_completion", "text_completion")
 
