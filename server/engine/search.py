@@ -101,9 +101,6 @@ class Searches:
         session.n_rows, session.n_extra = 1, 0
         return search.further if search else []
 
-    def idle(self) -> bool:
-        return not self._searches
-
     def _move(self, search: _Search, n_prompt: int, n_held: int, parents: list[int]) -> None:
         """Give each new live beam a sequence with the n_held tokens before its last. parents: the old beam
         that each of them continues."""
