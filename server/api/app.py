@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -50,21 +50,15 @@ CONTRACTS = (
 )  # in a wheel, in a checkout
 
 
-class RequestState(TypedDict):
-    """What a request finds in request.state."""
-
-    served: Served
-
-
 def create_app(served: Served, edge: Edge | None = None) -> Starlette:
     """Loads nothing, starts nothing."""
     edge = edge or Edge()
 
     @asynccontextmanager
-    async def lifespan(_: Starlette) -> AsyncGenerator[RequestState]:
+    async def lifespan(_: Starlette) -> AsyncGenerator[dict[str, Served]]:
         delivery.warm_up()
         try:
-            yield {"served": served}
+            yield {"served": served}  # what a request finds in request.state
         finally:
             served.handles.close_all()
             served.template.stop()
