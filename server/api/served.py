@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 from server.api.history import History
 from server.api.prompt_work import PromptWork
@@ -23,6 +23,8 @@ from server.text.room import Room
 from server.text.template import ChatTemplate
 
 T = TypeVar("T")
+
+DraftMode: TypeAlias = Literal["async", "sync"]
 
 TOKEN_COUNTS = ("drafted", "accepted")
 """What DrafterHealth.counts has in tokens; all others are messages, by what became of them."""
@@ -103,7 +105,7 @@ class Health:
     drafters: Sequence[DrafterHealth] = ()
     exactness: ExactnessHealth = field(default_factory=lambda: ExactnessHealth("default", 8))
     gate: GateHealth = field(default_factory=GateHealth)
-    draft_mode: Literal["async", "sync"] = "async"
+    draft_mode: DraftMode = "async"
 
     def as_json(self) -> dict[str, Any]:
         """The body of GET /health."""
