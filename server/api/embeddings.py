@@ -13,9 +13,9 @@ from starlette.responses import Response
 
 from server.api.body import Body, Count
 from server.api.delivery import Json, unless_gone
-from server.api.incoming import aside, read
+from server.api.incoming import aside, check_model, read
 from server.api.served import Embedding, Served
-from server.errors import ContextOverflowError, FieldError, NotFoundError, NotSupportedError
+from server.errors import ContextOverflowError, FieldError, NotSupportedError
 from server.llama.embedding import Embedder, Vectors, normalised
 
 MAX_INPUTS = 2048
@@ -65,12 +65,7 @@ async def create(request: Request, served: Served) -> Response:
 
 def _check(served: Served, embedding: Embedding, body: EmbeddingRequest) -> None:
     """Raises NotFoundError for another model, InvalidRequestError for too many dimensions."""
-    if body.model and body.model != embedding.card.id and not served.model.is_called(body.model):
-        raise NotFoundError(
-            f"The model `{body.model}` does not exist: this server embeds with `{embedding.card.id}`",
-            param="model",
-            code="model_not_found",
-        )
+    check_model(body.model, embedding.card, served.model, does="embeds with")
     n_embd = embedding.worker.embedder.n_embd
     if body.dimensions is not None and body.dimensions > n_embd:
         raise FieldError("dimensions", f"this model's vectors have {n_embd}, which is the most")

@@ -32,5 +32,5 @@ def checked(served: Served, data: dict[str, Any]) -> ChatRequest:
     if isinstance(messages := data.get("messages"), list):
         served.room.check_tokens(len(cast(list[Any], messages)), estimated=True)
     body = validated(ChatRequest, data)
-    check_model(served, body.model)
+    check_model(body.model, served.model)
     return body

@@ -22,7 +22,7 @@ from server.text.message import Content, Piece, folded
 
 async def create(request: Request, served: Served) -> Response:
     body = await read(request, CompletionRequest)
-    check_model(served, body.model)
+    check_model(body.model, served.model)
     prompts = await aside(request, prompted, served, body)
     return await deliver(request, TextAnswer(served, body, prompts), stream=body.stream)
 

@@ -113,12 +113,8 @@ def failure(id: Id, error: DuoError) -> Reply:
     if isinstance(error, BusyError):
         data["retry_after"] = error.retry_after_s
     code = next(code for kind, code in _CODES.items() if isinstance(error, kind))
-    return _failed(id, {"code": code, "message": error.message, "data": data})
+    return _refused(id, error.message, code, data=data)
 
 
-def _refused(id: Id, message: str, code: int = INVALID_REQUEST) -> Reply:
-    return _failed(id, {"code": code, "message": message})
-
-
-def _failed(id: Id, error: dict[str, Any]) -> Reply:
-    return {"jsonrpc": "2.0", "id": id, "error": error}
+def _refused(id: Id, message: str, code: int = INVALID_REQUEST, **more: Any) -> Reply:
+    return {"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": message, **more}}

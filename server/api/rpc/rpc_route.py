@@ -67,7 +67,7 @@ async def _reply(request: Request, asked: Call | Reply) -> Reply | None:
 
 async def _init(request: Request, served: Served, given: Given) -> Any:
     """Reports: a model is loaded when the server starts."""
-    check_model(served, params_of(request, InitParams, given).model)
+    check_model(params_of(request, InitParams, given).model, served.model)
     vocabulary, model = served.vocabulary, served.model
     return {
         "model": model.id,
@@ -100,7 +100,7 @@ async def _tokenize(request: Request, served: Served, given: Given) -> Any:
 
 async def _read(request: Request, served: Served, given: Given) -> tuple[CompletionParams, Prompted]:
     body = params_of(request, CompletionParams, given)
-    check_model(served, body.model)
+    check_model(body.model, served.model)
     [prompt] = await aside(request, prompted, served, body)
     return body, prompt
 
