@@ -12,6 +12,7 @@ from server.cache.prefix import PrefixCache
 from server.cache.radix import RadixIndex
 from server.cache.snapshots import Snapshots
 from server.engine.engine import Engine
+from server.text.transcript import Transcript
 
 K = TypeVar("K", bound=Hashable)
 
@@ -64,6 +65,18 @@ def check_catalogue(catalogue: Catalogue) -> None:
         assert (entry.data is not None) == (key in catalogue.held), "a payload that is not counted"
         assert entry.data is not None or not entry.leaving | entry.arrived | entry.writing, "nothing to write"
         assert entry.data is not None or entry.on_disk or entry.loading, "an entry of nothing"
+
+
+def check_transcript(transcript: Transcript) -> None:
+    """Conversations are in order, each is found by its use, and the bounds hold."""
+    kept = [conversation for held in transcript._by_salt.values() for conversation in held]
+    assert len(kept) == len(transcript._by_use) <= transcript._most_conversations
+    assert set(kept) == set(transcript._by_use)
+    assert sum(len(one.tokens) for one in kept) == transcript.n_tokens <= transcript._most_tokens
+    for held in transcript._by_salt.values():
+        texts = [one.text for one in held]
+        assert held
+        assert texts == sorted(set(texts))
 
 
 def check_radix(index: RadixIndex[K]) -> int:
