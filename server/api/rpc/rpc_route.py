@@ -83,13 +83,9 @@ async def _init(request: Request, served: Served, given: Given) -> Any:
 
 
 async def _poll_system_status(_request: Request, served: Served, _: Given) -> Any:
-    health = served.state()
-    return {
-        "status": health.status,
-        "slots": {"total": health.slots_total, "busy": health.slots_busy},
-        "queued": health.queued,
-        "async_completions": len(served.handles),
-    }
+    health = served.state().as_json()
+    told = {name: health[name] for name in ("status", "slots", "queued")}
+    return {**told, "async_completions": len(served.handles)}
 
 
 async def _tokenize(request: Request, served: Served, given: Given) -> Any:
