@@ -32,6 +32,7 @@ from server.speculation.speculator import Policy, Speculator
 from server.speculation.wire.bus import Listener
 from server.speculation.wire.messages import Close, Commit, Message, Open, decode, encode
 from server.speculation.wire.presence import Presence, vocabulary_card
+from tests.checks import check_engine
 from tests.fake_backend import FakeBackend, FakeModel, FakeVocabulary
 
 TT_US = 12_000  # of a plain step: divisible by many r, so that drafts and steps meet as in the formulas
@@ -225,7 +226,7 @@ def _generate(world: World, scheme: Scheme, proposer: Proposer, n_tokens: int) -
     world.advance()
     while engine.step():
         world.advance()
-    engine.check()
+    check_engine(engine)
     tokens = [token for event in events if isinstance(event, Committed) for token in event.tokens]
     last = events[-1]
     assert isinstance(last, Finished), last

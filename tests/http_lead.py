@@ -22,6 +22,7 @@ from server.grammar.compiler import Compiler
 from server.lead.listening import Door, DrainingServer, configured
 from server.sampling.params import SamplingParams
 from server.text.template import ChatTemplate
+from tests.checks import check_engine
 from tests.contract.witness import witnessed
 from tests.fake_backend import FakeBackend
 from tests.support import OracleProposer, until
@@ -43,9 +44,9 @@ class Lead:
         until(lambda: condition(self.thread.engine), "the engine never got there")
 
     def until_idle(self) -> None:
-        """Wait until no session is active or queued, then Engine.check()."""
+        """Wait until no session is active or queued, then check_engine()."""
         self.until(lambda engine: self.served.history.idle and not engine.n_active and not engine.n_waiting)
-        self.thread.engine.check()
+        check_engine(self.thread.engine)
 
 
 def _health(thread: EngineThread, n_slots: int) -> Health:

@@ -13,6 +13,7 @@ from server.engine.proposer import NOTHING, Ask, NoProposer, OpenedSession, Plan
 from server.engine.request import GenerationRequest, Speculation
 from server.engine.scheduler import Limits
 from server.sampling.params import SamplingParams
+from tests.checks import check_engine
 from tests.fake_backend import FakeBackend, FakeVocabulary
 
 EOG = FakeVocabulary.eog
@@ -106,11 +107,11 @@ class Harness:
 
     def run(self, *requests: GenerationRequest) -> list[Outcome]:
         """Submit these requests and step until the engine is idle. Returns their outcomes. Raises if the
-        engine left a sequence or a cell behind (Engine.check)."""
+        engine left a sequence or a cell behind (check_engine)."""
         ids = self.submit(*requests)
         while self.engine.step():
             pass
-        self.engine.check()
+        check_engine(self.engine)
         return [self.outcomes[id] for id in ids]
 
 

@@ -17,7 +17,6 @@ from server.errors import DuoError
 
 
 def sse(payload: object) -> bytes:
-    """A server-sent event."""
     return b"data: " + orjson.dumps(payload) + b"\n\n"
 
 
@@ -44,7 +43,6 @@ class Answer(ABC):
         first.check()
 
     async def whole(self) -> bytes:
-        """The answer as JSON."""
         await grown(self._choices)
         self._remember()
         return self._all()

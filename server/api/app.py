@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -15,7 +15,6 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
-from starlette.types import ExceptionHandler
 
 from server.api import (
     delivery,
@@ -40,7 +39,7 @@ from server.errors import BusyError, DuoError
 
 WEB = Path(__file__).parent.parent / "web"
 METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]
-HANDLERS: dict[Any, ExceptionHandler] = {
+HANDLERS: dict[Any, Any] = {
     DuoError: problem.on_duo_error,
     HTTPException: problem.on_http_exception,
     ClientDisconnect: problem.on_disconnect,
@@ -51,21 +50,15 @@ CONTRACTS = (
 )  # in a wheel, in a checkout
 
 
-class RequestState(TypedDict):
-    """What a request finds in request.state."""
-
-    served: Served
-
-
 def create_app(served: Served, edge: Edge | None = None) -> Starlette:
     """Loads nothing, starts nothing."""
     edge = edge or Edge()
 
     @asynccontextmanager
-    async def lifespan(_: Starlette) -> AsyncGenerator[RequestState]:
+    async def lifespan(_: Starlette) -> AsyncGenerator[dict[str, Served]]:
         delivery.warm_up()
         try:
-            yield {"served": served}
+            yield {"served": served}  # what a request finds in request.state
         finally:
             served.handles.close_all()
             served.template.stop()
@@ -84,10 +77,8 @@ def create_waiting_app(state: Health, edge: Edge) -> Starlette:
     """While the model loads: the page, and a 503 for everything else."""
 
     async def waiting(request: Request) -> Response:
-        if request.url.path == "/health":
-            return health.health_response(state)
-        if request.url.path == "/ready":
-            return health.ready_response(state)
+        if tell := health.ROUTES.get(request.url.path):
+            return tell(state)
         return problem.respond(BusyError("the server is loading its model", draining=True))
 
     return Starlette(
@@ -96,7 +87,6 @@ def create_waiting_app(state: Health, edge: Edge) -> Starlette:
 
 
 def _frame(edge: Edge) -> list[Middleware]:
-    """The middleware of every request."""
     return [
         Middleware(RequestFrame, edge=edge),
         Middleware(
@@ -113,31 +103,46 @@ def _frame(edge: Edge) -> list[Middleware]:
 def routes() -> list[BaseRoute]:
     """OpenAI's routes exist with and without /v1."""
     api = [
-        Route("/chat/completions", chat.create, methods=["POST"]),
-        Route("/completions", completions.create, methods=["POST"]),
-        Route("/responses", responses.create, methods=["POST"]),
-        Route("/responses/{id}", responses.retrieve, methods=["GET"]),
-        Route("/responses/{id}", responses.delete, methods=["DELETE"]),
-        Route("/precompute", precompute.create, methods=["POST"]),
-        Route("/embeddings", embeddings.create, methods=["POST"]),
-        Route("/tokenize", tokens.tokenize, methods=["POST"]),
-        Route("/detokenize", tokens.detokenize, methods=["POST"]),
-        Route("/apply-template", tokens.apply_template, methods=["POST"]),
-        Route("/props", props.props, methods=["GET"]),
-        Route("/models", models.list_models, methods=["GET"]),
-        Route("/models/{id:path}", models.get_model, methods=["GET"]),
+        _route("/chat/completions", chat.create),
+        _route("/completions", completions.create),
+        _route("/responses", responses.create),
+        _route("/responses/{id}", responses.retrieve, "GET"),
+        _route("/responses/{id}", responses.delete, "DELETE"),
+        _route("/precompute", precompute.create),
+        _route("/embeddings", embeddings.create),
+        _route("/tokenize", tokens.tokenize),
+        _route("/detokenize", tokens.detokenize),
+        _route("/apply-template", tokens.apply_template),
+        _route("/props", props.props, "GET"),
+        _route("/models", models.list_models, "GET"),
+        _route("/models/{id:path}", models.get_model, "GET"),
     ]
     return [
         Mount("/v1", routes=api),
         *api,
-        Route("/health", health.health, methods=["GET"]),
-        Route("/ready", health.ready, methods=["GET"]),
-        Route("/metrics", metrics.metrics, methods=["GET"]),
-        Route("/rpc", rpc.answer, methods=["POST"]),
-        Route("/slots", slots_route.list_slots, methods=["GET"]),
-        Route("/slots/{id}", slots_route.act, methods=["POST"]),
+        *(_told(path, tell) for path, tell in health.ROUTES.items()),
+        _route("/metrics", metrics.metrics, "GET"),
+        _route("/rpc", rpc.answer),
+        _route("/slots", slots_route.list_slots, "GET"),
+        _route("/slots/{id}", slots_route.act),
         *page(),
     ]
+
+
+def _route(
+    path: str, handler: Callable[[Request, Served], Awaitable[Response]], method: str = "POST"
+) -> Route:
+    async def endpoint(request: Request) -> Response:
+        return await handler(request, request.state.served)
+
+    return Route(path, endpoint, methods=[method])
+
+
+def _told(path: str, tell: Callable[[Health], Response]) -> Route:
+    async def endpoint(request: Request) -> Response:
+        return tell(request.state.served.state())
+
+    return Route(path, endpoint, methods=["GET"])
 
 
 def page() -> list[BaseRoute]:

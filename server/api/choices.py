@@ -10,13 +10,12 @@ from typing import Any
 
 from server.api.generation_fields import GenerationFields
 from server.api.logprobs_json import logprobs_json
-from server.api.sources import SourcedText
 from server.engine.events import Committed, Event, Failed, Finished, Started, Stats
 from server.engine.generate import Generation
 from server.errors import BusyError, DuoError
 from server.llama.backend import Vocabulary
 from server.sampling.logprobs import TokenLogprobs
-from server.text.detokenize import control_tokens
+from server.text.detokenize import Span, control_tokens
 from server.text.form import Form
 from server.text.message import Content, Message, Piece, coalesced, folded
 from server.text.reading import MessageReader
@@ -180,6 +179,33 @@ class ReplyChoice:
         """Over the tokens of the reply, those of a stop token or string included."""
         counted = self._logprobs[: self._text.n_predicted]
         return sum(one.logprob for one in counted) / len(counted)
+
+
+class SourcedText:
+    """Collects a reply's text and the sources of its tokens."""
+
+    def __init__(self) -> None:
+        self._sources: list[str | None] = []
+        self._text = ""
+        self._n_told = 0
+
+    def commit(self, sources: Sequence[str | None]) -> None:
+        self._sources += sources
+
+    def feed(self, text: str) -> None:
+        self._text += text
+
+    def told(self, spans: Sequence[Span], reader: MessageReader) -> list[dict[str, str | None]]:
+        """Text and source of those tokens that are content. Each token is told once and in order; the texts
+        together are the content. A character of two tokens counts for the first."""
+        found: list[dict[str, str | None]] = []
+        for span in spans:
+            if reader.is_content(span.start, span.end):
+                start, end = reader.content_part(span.start, span.end)
+                text = self._text[max(start, self._n_told) : end]
+                found.append({"text": text, "source": self._sources[span.position]})
+            self._n_told = max(span.end, self._n_told)
+        return found
 
 
 async def growing(choices: Sequence[ReplyChoice]) -> AsyncIterator[ReplyChoice]:

@@ -20,7 +20,6 @@ T = TypeVar("T")
 
 KEEP_ALIVE_S = 15
 DRAIN_S = 3600  # a running stream outlives the request to stop: uvicorn's grace time bounds it
-STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
 class Json(Response):
@@ -52,10 +51,9 @@ class _Stream(EventSourceResponse):
     def __init__(self, answer: Answer) -> None:
         super().__init__(
             answer.chunks(),
-            headers=STREAM_HEADERS,
+            headers={"Cache-Control": "no-cache"},
             ping=KEEP_ALIVE_S,
             sep="\n",
-            media_type="text/event-stream",
             shutdown_grace_period=DRAIN_S,
         )
         self._answer = answer

@@ -13,9 +13,9 @@ from starlette.responses import Response
 
 from server.api.body import Body, Count
 from server.api.delivery import Json, unless_gone
-from server.api.incoming import aside, read
+from server.api.incoming import aside, check_model, read
 from server.api.served import Embedding, Served
-from server.errors import ContextOverflowError, InvalidRequestError, NotFoundError, NotSupportedError
+from server.errors import ContextOverflowError, FieldError, NotSupportedError
 from server.llama.embedding import Embedder, Vectors, normalised
 
 MAX_INPUTS = 2048
@@ -49,9 +49,8 @@ class EmbeddingRequest(Body):
                 return self.input  # pyright: ignore[reportReturnType] - texts, or ids of several
 
 
-async def create(request: Request) -> Response:
+async def create(request: Request, served: Served) -> Response:
     """One vector of length 1 per input."""
-    served: Served = request.state.served
     if served.embedding is None:
         raise NotSupportedError(
             "this server does not embed: start it with --embeddings, or with --embedding-model FILE"
@@ -61,22 +60,15 @@ async def create(request: Request) -> Response:
     embedder = served.embedding.worker.embedder
     ids = await aside(request, _ids, embedder, body)
     vectors = await unless_gone(request, served.embedding.worker.embed(ids))
-    return Json(await asyncio.to_thread(_json, served.embedding.id, body, ids, vectors))
+    return Json(await asyncio.to_thread(_json, served.embedding.card.id, body, ids, vectors))
 
 
 def _check(served: Served, embedding: Embedding, body: EmbeddingRequest) -> None:
     """Raises NotFoundError for another model, InvalidRequestError for too many dimensions."""
-    if body.model and body.model != embedding.id and not served.model.is_called(body.model):
-        raise NotFoundError(
-            f"The model `{body.model}` does not exist: this server embeds with `{embedding.id}`",
-            param="model",
-            code="model_not_found",
-        )
+    check_model(body.model, embedding.card, served.model, does="embeds with")
     n_embd = embedding.worker.embedder.n_embd
     if body.dimensions is not None and body.dimensions > n_embd:
-        raise InvalidRequestError(
-            f"dimensions: this model's vectors have {n_embd}, which is the most", param="dimensions"
-        )
+        raise FieldError("dimensions", f"this model's vectors have {n_embd}, which is the most")
 
 
 def _ids(embedder: Embedder, body: EmbeddingRequest) -> list[list[int]]:
@@ -87,9 +79,7 @@ def _ids(embedder: Embedder, body: EmbeddingRequest) -> list[list[int]]:
         if len(ids) > embedder.n_ctx:
             raise ContextOverflowError(len(ids), embedder.n_ctx, param="input")
         if not ids or max(ids) >= embedder.n_vocab:
-            raise InvalidRequestError(
-                f"input: no tokens, or one that there is not (of {embedder.n_vocab})", param="input"
-            )
+            raise FieldError("input", f"no tokens, or one that there is not (of {embedder.n_vocab})")
         all_ids.append(ids)
     return all_ids
 

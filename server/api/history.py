@@ -81,7 +81,6 @@ class History:
         return not self._tasks
 
     async def close(self) -> None:
-        """Cancel what is not finished."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

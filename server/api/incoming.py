@@ -14,7 +14,7 @@ from server.api.access import salt_of
 from server.api.body import Body
 from server.api.delivery import unless_gone
 from server.api.generation_fields import MAX_SALT
-from server.api.served import Served
+from server.api.served import ModelCard, Served
 from server.errors import FieldError, InvalidRequestError, NotFoundError, UnsupportedFieldError
 
 B = TypeVar("B", bound=Body)
@@ -94,11 +94,11 @@ def validated(form: type[B], data: dict[str, Any]) -> B:
     return body
 
 
-def check_model(served: Served, model: str | None) -> None:
-    """Raises NotFoundError for a model that is not served. None and "" mean the one that is."""
-    if model and not served.model.is_called(model):
+def check_model(name: str | None, *cards: ModelCard, does: str = "has") -> None:
+    """Raises NotFoundError for a name that none of these models has. None and "" mean the first."""
+    if name and not any(card.is_called(name) for card in cards):
         raise NotFoundError(
-            f"The model `{model}` does not exist: this server has `{served.model.id}`",
+            f"The model `{name}` does not exist: this server {does} `{cards[0].id}`",
             param="model",
             code="model_not_found",
         )

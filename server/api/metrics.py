@@ -15,9 +15,7 @@ from server.api.traffic import Traffic
 from server.cache.catalogue import TierCounts
 
 
-async def metrics(request: Request) -> Response:
-    """Counters since the start, and current gauges."""
-    served: Served = request.state.served
+async def metrics(request: Request, served: Served) -> Response:
     encode, content_type = choose_encoder(request.headers.get("accept", ""))
     return Response(encode(_AllMetrics(served)), media_type=content_type)
 

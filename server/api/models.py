@@ -12,15 +12,12 @@ from server.api.served import ModelCard, Served
 from server.errors import NotFoundError
 
 
-async def list_models(request: Request) -> Response:
-    served: Served = request.state.served
-    body = {"object": "list", "data": [_card(model, served) for model in served.models]}
-    return Json(body)
+async def list_models(_: Request, served: Served) -> Response:
+    return Json({"object": "list", "data": [_card(model, served) for model in served.models]})
 
 
-async def get_model(request: Request) -> Response:
+async def get_model(request: Request, served: Served) -> Response:
     """By its id or an alias."""
-    served: Served = request.state.served
     id = request.path_params["id"]
     for model in served.models:
         if model.is_called(id):

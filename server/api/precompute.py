@@ -18,9 +18,8 @@ from server.engine.generate import Generation
 from server.engine.request import GenerationRequest
 
 
-async def create(request: Request) -> Response:
+async def create(request: Request, served: Served) -> Response:
     """Answers when the prompt is evaluated, or a reply is asked for. A client that goes away ends it."""
-    served: Served = request.state.served
     body = await parse(request, served)
     prompt = await aside(request, _prompt, served, body)
     generation = served.generator.submit(GenerationRequest(prompt, salt=body.salt, precompute=True))

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 
 from server.api.delivery import Json
@@ -16,6 +16,7 @@ from server.errors import (
     AccessError,
     BusyError,
     DuoError,
+    FieldError,
     InvalidRequestError,
     NotSupportedError,
     TimeLimitError,
@@ -53,7 +54,7 @@ def invalid(error: ValidationError, data: object) -> InvalidRequestError:
     worst = max((c for c in complaints if c["loc"][:1] == field), key=lambda c: len(c["loc"]))
     param = ".".join(_path(worst["loc"], data)) or None
     message = worst["msg"].removeprefix("Value error, ")
-    return InvalidRequestError(f"{param}: {message}" if param else message, param=param)
+    return FieldError(param, message) if param else InvalidRequestError(message)
 
 
 def _path(places: Sequence[str | int], data: object) -> list[str]:
@@ -70,20 +71,17 @@ def _path(places: Sequence[str | int], data: object) -> list[str]:
     return path
 
 
-async def on_duo_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, DuoError)
+async def on_duo_error(_: Request, error: DuoError) -> Response:
     return respond(error)
 
 
-async def on_disconnect(request: Request, error: Exception) -> Response:
+async def on_disconnect(*_: object) -> Response:
     """Nobody reads it: the client left while it sent its body, or later."""
-    assert isinstance(error, ClientDisconnect)
     return Response(status_code=499)
 
 
-async def on_http_exception(request: Request, error: Exception) -> Response:
+async def on_http_exception(request: Request, error: HTTPException) -> Response:
     """Answers unknown routes and wrong methods."""
-    assert isinstance(error, HTTPException)
     what = f"{error.detail}: {request.method} {request.url.path}"
     response = respond(InvalidRequestError(what, status=error.status_code))
     response.headers.update(error.headers or {})

@@ -17,9 +17,8 @@ OWN = ("dry_sequence_breakers", "logit_bias", "min_tokens", "banned_first")
 """Parameters that are a request's own: there are no defaults of them."""
 
 
-async def props(request: Request) -> Response:
+async def props(_: Request, served: Served) -> Response:
     """Of paths only the file's name."""
-    served: Served = request.state.served
     health, vocabulary = served.health(), served.vocabulary
     body = {
         "default_generation_settings": {"n_ctx": served.model.n_ctx, "params": _params(served)},

@@ -181,10 +181,7 @@ def _clipped(bias: float) -> float:
 def _pair(item: Any) -> tuple[Any, Any]:
     pair = cast(list[Any], item) if isinstance(item, list) else []
     if len(pair) != 2:
-        raise FieldError(
-            "logit_bias",
-            f"{brief(cast(object, item))} is not a pair of a token id or text and a number or false",
-        )
+        raise _wrong(f"{brief(cast(object, item))} is not a pair of a token id or text and a number or false")
     return pair[0], pair[1]
 
 
@@ -202,9 +199,7 @@ def _tokens(what: Any, vocabulary: Vocabulary) -> list[int]:
     if isinstance(what, bool) or not isinstance(what, str | int):
         raise _wrong(f"{brief(what)} is neither a token id nor a text")
     if isinstance(what, str) and len(what) > MOST_DIGITS:  # Python reads no number of thousands of digits
-        raise FieldError(
-            "logit_bias", f"there is no token {brief(what)}: the vocabulary has {vocabulary.size}"
-        )
+        raise _wrong(f"there is no token {brief(what)}: the vocabulary has {vocabulary.size}")
     token = int(what)
     if not 0 <= token < vocabulary.size:
         raise _wrong(f"there is no token {token}: the vocabulary has {vocabulary.size}")

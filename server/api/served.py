@@ -1,10 +1,10 @@
-"""What the routes serve; they get it from request.state."""
+"""What the routes serve."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 from server.api.history import History
 from server.api.prompt_work import PromptWork
@@ -23,6 +23,8 @@ from server.text.room import Room
 from server.text.template import ChatTemplate
 
 T = TypeVar("T")
+
+DraftMode: TypeAlias = Literal["async", "sync"]
 
 TOKEN_COUNTS = ("drafted", "accepted")
 """What DrafterHealth.counts has in tokens; all others are messages, by what became of them."""
@@ -46,7 +48,6 @@ class ModelCard:
     quantization: str | None = None
 
     def is_called(self, name: str) -> bool:
-        """Whether the model has this name."""
         return name in (self.id, "default", *self.aliases)
 
 
@@ -56,10 +57,6 @@ class Embedding:
 
     worker: EmbeddingWorker
     card: ModelCard
-
-    @property
-    def id(self) -> str:
-        return self.card.id
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +105,7 @@ class Health:
     drafters: Sequence[DrafterHealth] = ()
     exactness: ExactnessHealth = field(default_factory=lambda: ExactnessHealth("default", 8))
     gate: GateHealth = field(default_factory=GateHealth)
-    draft_mode: Literal["async", "sync"] = "async"
+    draft_mode: DraftMode = "async"
 
     def as_json(self) -> dict[str, Any]:
         """The body of GET /health."""
@@ -173,5 +170,5 @@ class Served:
     @property
     def models(self) -> list[ModelCard]:
         """The generating model, and the embedding one if it is another."""
-        other = self.embedding is not None and self.embedding.id != self.model.id
+        other = self.embedding is not None and self.embedding.card.id != self.model.id
         return [self.model, self.embedding.card] if self.embedding and other else [self.model]

@@ -21,7 +21,7 @@ from server.api.served import AskEngine, Served
 from server.cache.named import FullError, NamedFiles, NamedState, fault
 from server.cache.record import CorruptError, ForeignError
 from server.engine.slots import Slot
-from server.errors import DuoError, InvalidRequestError, NotFoundError, NotSupportedError
+from server.errors import DuoError, FieldError, InvalidRequestError, NotFoundError, NotSupportedError
 
 
 class FileBody(Body):
@@ -36,19 +36,16 @@ class FileBody(Body):
         return ("filename", why) if why else None
 
 
-async def list_slots(request: Request) -> Response:
+async def list_slots(_: Request, served: Served) -> Response:
     """Every place for a conversation in the KV cache. Tells counts, never what was said."""
-    served: Served = request.state.served
     slots = await _asking(served)(lambda engine: engine.slots.list())
     return Json([_listed(slot, served.model.n_ctx) for slot in slots])
 
 
-async def act(request: Request) -> Response:
-    """Save a slot to a file, restore it from one, or erase it."""
-    served: Served = request.state.served
+async def act(request: Request, served: Served) -> Response:
     action = request.query_params.get("action")
     if action not in ("save", "restore", "erase"):
-        raise InvalidRequestError("action: must be save, restore or erase", param="action")
+        raise FieldError("action", "must be save, restore or erase")
     id = _id(request.path_params["id"])
     if action == "erase":
         n_erased = await _asking(served)(lambda engine: engine.slots.erase(id))

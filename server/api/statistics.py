@@ -13,15 +13,12 @@ from server.engine.events import DrafterCount, Stats
 def combined(all_stats: Sequence[Stats]) -> Stats:
     """Stats of several replies to one prompt as one request: the prompt counts once, as the first reply met
     it; tokens and steps add up, times are the longest."""
-    first, *others = all_stats
-    if not others:
-        return first
     drafters: dict[str, DrafterCount] = {}
     for name, count in (item for stats in all_stats for item in stats.drafters.items()):
         drafters[name] = drafters.get(name, DrafterCount()) + count
     columns = zip_longest(*(stats.accepted_per_step for stats in all_stats), fillvalue=0)
     return replace(
-        first,
+        all_stats[0],
         n_predicted=sum(stats.n_predicted for stats in all_stats),
         n_steps=sum(stats.n_steps for stats in all_stats),
         predicted_ms=max(stats.predicted_ms for stats in all_stats),

@@ -14,6 +14,7 @@ from server.api.body import Body, Count
 from server.api.chat.chat_route import parse
 from server.api.delivery import Json
 from server.api.engine_requests import rendered
+from server.api.history import after_bos
 from server.api.incoming import aside, read
 from server.api.served import Served
 from server.errors import FieldError
@@ -34,29 +35,24 @@ class DetokenizeRequest(Body):
     tokens: Annotated[list[Count], Field(fail_fast=True)]
 
 
-async def tokenize(request: Request) -> Response:
-    served: Served = request.state.served
+async def tokenize(request: Request, served: Served) -> Response:
     body = await read(request, TokenizeRequest)
     return Json(await aside(request, _tokenized, served.vocabulary, body))
 
 
-async def detokenize(request: Request) -> Response:
-    served: Served = request.state.served
+async def detokenize(request: Request, served: Served) -> Response:
     body = await read(request, DetokenizeRequest)
     return Json(await aside(request, _detokenized, served.vocabulary, body))
 
 
-async def apply_template(request: Request) -> Response:
+async def apply_template(request: Request, served: Served) -> Response:
     """The prompt of a chat completion with this body."""
-    served: Served = request.state.served
     _, _, text = await aside(request, rendered, served, await parse(request, served))
     return Json({"prompt": text})
 
 
 def _tokenized(vocabulary: Vocabulary, body: TokenizeRequest) -> bytes:
-    tokens: list[int] = []
-    if body.add_special and vocabulary.add_bos and vocabulary.bos is not None:
-        tokens.append(vocabulary.bos)
+    tokens = after_bos(vocabulary, []) if body.add_special else []
     for part in [body.content] if isinstance(body.content, str) else body.content:
         if isinstance(part, int):
             _check(vocabulary, part, "content")

@@ -195,20 +195,6 @@ class Catalogue:
     def leaving_bytes(self) -> int:
         return sum(entry.n_bytes for entry in list(self.held.values()) if entry.leaving)
 
-    def check(self) -> None:
-        """Raises AssertionError unless all maps agree."""
-        self._all.check()
-        self._warm.check()
-        assert len(self._all) == len(self.entries), "an entry that is not found"
-        assert all(key in self._warm for key in self.held), "a payload that is not found"
-        assert len(self._warm) == len(self.held), "a payload that is found but gone"
-        for key, entry in self.entries.items():
-            assert (entry.data is not None) == (key in self.held), "a payload that is not counted"
-            assert entry.data is not None or not entry.leaving | entry.arrived | entry.writing, (
-                "nothing to write"
-            )
-            assert entry.data is not None or entry.on_disk or entry.loading, "an entry of nothing"
-
     def _worth(self, entry: Entry, n_more: int = 0) -> float:
         """n_more: uses of other entries to come."""
         return worth(len(entry.tokens) - entry.n_loaded, self.n_uses + n_more - entry.last_used)

@@ -159,17 +159,6 @@ class PrefixCache:
     def n_busy(self) -> int:
         return sum(r.busy for r in self._residents)
 
-    def check(self) -> None:
-        """Raises AssertionError unless the indexes hold what the sequences do."""
-        self._idle.check()
-        self._marks.check()
-        self._prompts.check()
-        for seq, resident in enumerate(self._residents):
-            assert (seq in self._prompts) == resident.busy, "a prompt that nobody evaluates"
-            assert seq not in self._marks or seq in self._idle, "a mark in a sequence that is not idle"
-            assert (seq in self._idle) == bool(resident.tokens), "a conversation that cannot be found"
-            assert not (resident.busy and resident.tokens), "a busy sequence to reuse"
-
     def _place(self, source: int | None, length: int) -> Reuse:
         """Claim the idle sequence with the least loss for this prefix."""
         idle = [seq for seq, resident in enumerate(self._residents) if not resident.busy]

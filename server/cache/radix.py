@@ -72,9 +72,6 @@ class RadixIndex(Generic[K]):
         self._keys: dict[int, K] = {}  # by stamp
         self._stamp = 0
 
-    def __len__(self) -> int:
-        return len(self._ends)
-
     def __contains__(self, key: K) -> bool:
         return key in self._ends
 
@@ -132,28 +129,6 @@ class RadixIndex(Generic[K]):
         while node.parent and node.n_keys == 1:
             node = node.parent
         return node.depth
-
-    def check(self) -> None:
-        """Raises AssertionError unless all trees are minimal and all counts right."""
-        n_keys = 0
-        for root in self._roots.values():
-            assert root.n_keys, "an empty tree"
-            nodes = [root]
-            for node in nodes:  # which grows meanwhile
-                nodes += node.children.values()
-                below = sum(child.n_keys for child in node.children.values())
-                assert node.n_keys == len(node.here) + below, "a wrong count"
-                assert node.latest == node.newest(), "a wrong stamp"
-                assert node is root or node.here or len(node.children) > 1, "a superfluous node"
-                for first, child in node.children.items():
-                    assert child.parent is node, "a wrong parent"
-                    assert child.edge[0] == first, "a wrong edge"
-                    assert child.depth == node.depth + len(child.edge), "a wrong depth"
-                for key, stamp in node.here.items():
-                    assert self._ends[key] is node, "a key in two places"
-                    assert self._keys[stamp] == key, "a wrong stamp"
-            n_keys += root.n_keys
-        assert n_keys == len(self._ends) == len(self._salts) == len(self._keys), "a lost key"
 
     def _descend(self, salt: str, tokens: tuple[int, ...]) -> tuple[_RadixNode[K], int]:
         """The deepest node whose edge agrees with the tokens, at least in part, and the number of tokens that

@@ -193,14 +193,6 @@ class Snapshots:
             skipped_files=self._disk.n_skipped if self._disk else 0,
         )
 
-    def check(self) -> None:
-        """Raises AssertionError unless the books agree."""
-        self._settle()
-        self._catalogue.check()
-        staying = self._catalogue.held_bytes - self._catalogue.leaving_bytes
-        excess = [entry.n_bytes for entry in self._catalogue.held.values() if entry.arrived]
-        assert staying <= self.memory_bytes + max(excess, default=0), "over the budget of memory"
-
     def _digest(self, salt: str) -> str:
         return salt_digest(salt, self._fingerprint) if self._disk else digest(salt).hex()
 

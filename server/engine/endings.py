@@ -19,12 +19,6 @@ def fail(state: EngineState, session: Session, error: DuoError) -> None:
     end(state, session, Failed(error), 0)
 
 
-def fail_all(state: EngineState, error: DuoError) -> None:
-    with ExitStack() as each:  # goes on with the others if one of them raises
-        for session in state.sessions:
-            each.callback(fail, state, session, error)
-
-
 def cancel(state: EngineState, session: Session, keep: int | None) -> None:
     """End a session whose reply is its first `keep` generated tokens (None: all); the last is not cached."""
     n_all = len(session.tokens) if keep is None else session.n_prompt + keep - session.n_dropped

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 
 from server.engine import endings
 from server.engine.admission import admit, make_room, step_aside
@@ -65,7 +66,9 @@ class Engine:
 
     def fail_all(self, error: DuoError) -> None:
         """End every session with an error and forget what the KV cache holds of it."""
-        endings.fail_all(self._state, error)
+        with ExitStack() as each:  # goes on with the others if one of them raises
+            for session in self._state.sessions:
+                each.callback(endings.fail, self._state, session, error)
 
     def step(self) -> bool:
         """Advance every session that can: prompts by a chunk, replies by at least one token.
@@ -104,15 +107,3 @@ class Engine:
     @property
     def n_waiting(self) -> int:
         return len(self._state.waiting)
-
-    def check(self) -> None:
-        """Raises AssertionError unless no session is left and the KV cache holds what is known of it."""
-        state = self._state
-        assert not state.active, "active sessions"
-        assert not state.waiting, "waiting sessions"
-        assert state.cache.n_busy == 0, "busy sequences"
-        for seq, resting in state.cache.resting().items():
-            assert state.backend.length(seq) == len(resting.tokens), f"other cells than known in {seq}"
-        state.sequences.check()
-        assert state.searches.idle(), "beam searches"
-        assert state.proposer.idle(), "open sessions at the proposer"

@@ -128,7 +128,7 @@ class Proposer:
         """The session ended. keep: the conversation may go on."""
 
     def idle(self) -> bool:
-        """Whether no session is open (for check())."""
+        """Whether no session is open."""
         return True
 
 

@@ -53,17 +53,14 @@ class Residence:
 
     def place(self, tokens: list[int], salt: str, busy: Mapping[int, list[int]]) -> Placed:
         """Claim a sequence that holds as much of the prompt as any tier has. LATER: that is being read from
-        disk; None: all sequences are busy."""
-        if self.cache.n_busy == self._sequences.n_main:
-            return None
+        disk. To be called while a sequence is not busy."""
         found = self._found(tokens, salt, busy)
         self._fit_copies()
         if found is not None and found.tier != "memory":
             self.snapshots.fetch(found.key)
             return LATER
         reuse = self.cache.take(tokens, busy, salt=salt)
-        if reuse is None:
-            return None
+        assert reuse is not None, "all sequences are busy"
         # before anything is saved, which may push it out of memory
         data = self.snapshots.get(found.key, found.length) if found else None
         for leaving in (reuse.evicted, reuse.lost):
@@ -76,9 +73,7 @@ class Residence:
 
     def make_way(self, n_tokens: int) -> None:
         """Before n_tokens are evaluated: move idle conversations to host memory, while that pays."""
-        if not self.snapshots.memory_bytes:
-            return
-        if not self.pace.cell_bytes and n_tokens <= LONG:
+        if not self.snapshots.memory_bytes or (not self.pace.cell_bytes and n_tokens <= LONG):
             return
         n_moves = 1 if all(self._is_safe(one) for one in self._worth_saving()) else 2
         while self.pace.leaving_pays(n_tokens, n_moves) and (resting := self.cache.idle()):

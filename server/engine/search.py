@@ -11,7 +11,7 @@ from server.engine.request import GenerationRequest
 from server.engine.sequences import Sequences
 from server.engine.session import Session
 from server.engine.verify import Verdict
-from server.errors import InvalidRequestError
+from server.errors import FieldError
 from server.llama.backend import Backend, Batch, Logits
 
 
@@ -42,11 +42,9 @@ class Searches:
     def vet(self, request: GenerationRequest) -> None:
         """Raises InvalidRequestError when there can never be room for the request's beams."""
         if request.n_beams > self.most_beams:
-            raise InvalidRequestError(
-                f"n_beams: at most {self.most_beams} on this server, not {request.n_beams}", param="n_beams"
-            )
+            raise FieldError("n_beams", f"at most {self.most_beams} on this server, not {request.n_beams}")
         if request.n_beams > 1 and request.n_keep is not None:
-            raise InvalidRequestError("n_beams: a beam search cannot outgrow the context", param="n_beams")
+            raise FieldError("n_beams", "a beam search cannot outgrow the context")
 
     def n_conversations(self, request: GenerationRequest) -> int:
         """Conversations' sequences that the request needs, its own included."""
@@ -102,9 +100,6 @@ class Searches:
         search = self._searches.pop(session.id, None)
         session.n_rows, session.n_extra = 1, 0
         return search.further if search else []
-
-    def idle(self) -> bool:
-        return not self._searches
 
     def _move(self, search: _Search, n_prompt: int, n_held: int, parents: list[int]) -> None:
         """Give each new live beam a sequence with the n_held tokens before its last. parents: the old beam

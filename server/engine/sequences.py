@@ -140,11 +140,6 @@ class Sequences:
         self._backend.shift(seq, start, end)
         self._shared[seq] = min(self._shared[seq], start)
 
-    def check(self) -> None:
-        """Raises AssertionError unless all shadows are empty."""
-        for shadow in range(self.n_main, self.n_main * (1 + self._n_shadows)):
-            assert not self._backend.length(shadow), f"cells in the shadow sequence {shadow}"
-
     def claim(self, seq: int) -> list[int]:
         """A conversation's sequence and its shadows, for any use until it is trimmed."""
         return [seq, *self._shadows(seq)]

@@ -10,7 +10,7 @@ from decimal import Decimal
 from typing import Any, Literal, TypeAlias, TypeGuard, cast
 from urllib.parse import quote
 
-from server.errors import InvalidRequestError
+from server.errors import FieldError
 
 Schema: TypeAlias = Mapping[str, Any]
 Path: TypeAlias = tuple[str | int, ...]
@@ -98,10 +98,10 @@ def _n_states(schema: Schema, param: str, most: int) -> int:
     return multiple if multiple > 1 else 0
 
 
-def misfit(param: str, path: Path, why: str) -> InvalidRequestError:
+def misfit(param: str, path: Path, why: str) -> FieldError:
     """This is wrong with this place in the schema that a field of the request brought."""
     place = ".".join(map(str, (param, *path)))
-    return InvalidRequestError(f"{place}: {why}", param=place)
+    return FieldError(place, why)
 
 
 def depth(value: Any) -> int:

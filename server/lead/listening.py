@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from socket import socket
+from socket import AF_INET, AF_INET6, SO_REUSEADDR, SOCK_STREAM, SOL_SOCKET, socket
 from typing import Any, TypeAlias, cast
 
 import uvicorn
@@ -64,6 +64,22 @@ class Door:
     tls: Tls | None
     grace_s: float
     bounds: ConnectionBounds = field(default_factory=ConnectionBounds)
+
+
+def open_socket(host: str, port: int) -> socket:
+    """Raises StartupError when the address is in use or not this machine's."""
+    family = AF_INET6 if ":" in host else AF_INET
+    listener = socket(family, SOCK_STREAM)
+    try:
+        listener.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(1024)
+    except OSError as error:
+        listener.close()
+        raise StartupError(
+            f"cannot listen on {host}:{port} ({error.strerror}): choose another address with --host or --port"
+        ) from error
+    return listener
 
 
 def door_of(settings: DoorSettings) -> Door:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -69,19 +68,12 @@ def load_target(settings: LeadSettings, n_threads: int) -> LlamaBackend:
     )
 
 
-@contextmanager
-def remembering(backend: LlamaBackend) -> Generator[None]:
+def remember_tiles(stack: ExitStack, backend: LlamaBackend) -> None:
     """Keep over restarts how long decodes of few rows take (server/llama/tiles.py). Raises StartupError."""
-    tiles = backend.tiles
-    if tiles is None:
-        yield
-        return
-    what = of_model(backend.options)
-    tiles.recall(recall("tiles", what))
-    try:
-        yield
-    finally:
-        keep("tiles", what, tiles.memory())
+    if (tiles := backend.tiles) is not None:
+        what = of_model(backend.options)
+        tiles.recall(recall("tiles", what))
+        stack.callback(lambda: keep("tiles", what, tiles.memory()))
 
 
 def load_draft(

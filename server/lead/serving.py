@@ -12,6 +12,7 @@ from pathlib import Path
 from server.api.prompt_work import PromptWork
 from server.api.served import (
     DrafterHealth,
+    DraftMode,
     Embedding,
     ExactnessHealth,
     GateHealth,
@@ -24,7 +25,6 @@ from server.cache.named import NamedFiles
 from server.engine.thread import EngineThread
 from server.grammar.compiler import Compiler
 from server.lead.recollection import of_model, recall
-from server.lead.site import Site
 from server.lead.tiers import MIB, fingerprint
 from server.llama.embedder import LlamaEmbedder
 from server.llama.embedding_worker import EmbeddingWorker
@@ -37,7 +37,11 @@ from server.text.template import ChatTemplate
 
 
 def served_by(
-    settings: LeadSettings, site: Site, backend: LlamaBackend, engine: EngineThread, proposer: Speculator
+    settings: LeadSettings,
+    backend: LlamaBackend,
+    engine: EngineThread,
+    proposer: Speculator,
+    draft_mode: DraftMode,
 ) -> Served:
     vocabulary = backend.vocab
     card = _card(settings.name, settings.model, backend.model, backend.n_ctx)
@@ -54,7 +58,7 @@ def served_by(
         ),
         replace(card, note=settings.note, aliases=settings.names[1:]),
         settings.sampling,
-        lambda: _health(settings, site, engine, proposer, exactness),
+        lambda: _health(settings, engine, proposer, exactness, draft_mode),
         f"duo-{version('duo')}",
         grammars=Compiler(vocabulary),
         ask=engine.ask,
@@ -67,10 +71,10 @@ def served_by(
 
 def _health(
     settings: LeadSettings,
-    site: Site,
     engine: EngineThread,
     proposer: Speculator,
     exactness: ExactnessHealth,
+    draft_mode: DraftMode,
 ) -> Health:
     return Health(
         status="stuck" if engine.stuck() else "draining" if engine.draining else "ok",
@@ -89,7 +93,7 @@ def _health(
             for record in proposer.drafters()
         ],
         exactness=exactness,
-        draft_mode="async" if site.draft_model is None else "sync",
+        draft_mode=draft_mode,
         gate=GateHealth(
             round(proposer.throughput.value, 1),
             _milliseconds(proposer.costs.table()),

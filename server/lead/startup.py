@@ -12,8 +12,9 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.metadata import version
+from pathlib import Path
 
 import uvloop
 
@@ -27,19 +28,18 @@ from server.engine.thread import Bounds, EngineThread, Observer
 from server.errors import StartupError
 from server.flags import n_cores
 from server.lead.calibration import on_own_thread, remembered, steady_widths
-from server.lead.listening import Door, DrainingServer, answering, configured, door_of
+from server.lead.listening import Door, DrainingServer, answering, configured, door_of, open_socket
 from server.lead.loading import (
     leaves_of,
     load_draft,
     load_embedder,
     load_target,
     prepared,
-    remembering,
+    remember_tiles,
     warm_up,
 )
 from server.lead.recollection import of_model
 from server.lead.serving import embedding_by, served_by
-from server.lead.site import Site, open_socket
 from server.lead.tiers import open_snapshots, pace_of
 from server.llama.llamacpp import LlamaBackend
 from server.settings import LeadSettings
@@ -59,6 +59,17 @@ logger = logging.getLogger("duo.lead")
 AHEAD = 2  # drafters draft up to this many times draft_max past the committed tokens
 GIL_SWITCH_S = 0.0005  # how long the HTTP loop may keep the engine thread waiting after a decode
 RECALLED = 64  # conversations on disk whose exact tokens are known from the start
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """listener: the listening socket. redis_url: where its drafters are. n_threads: of the model on the CPU.
+    draft_model: drafts in this process, between steps."""
+
+    listener: socket.socket
+    redis_url: str | None
+    n_threads: int
+    draft_model: Path | None = None
 
 
 def serve(settings: LeadSettings) -> int:
@@ -91,7 +102,7 @@ def run_lead(settings: LeadSettings, site: Site) -> int:
             backend = _load(stack, settings, site)
             proposer = _speculator(stack, settings, site, backend)
             embedder = load_embedder(stack, settings, backend)
-            stack.enter_context(remembering(backend))  # not what was just decoded to measure this machine
+            remember_tiles(stack, backend)  # not what was just decoded to measure this machine
         snapshots = open_snapshots(settings, backend, lambda: engine.command(lambda _: None))
         if snapshots is not None:
             stack.callback(snapshots.close)
@@ -110,7 +121,8 @@ def run_lead(settings: LeadSettings, site: Site) -> int:
         proposer.overlap(engine.hand_over)
         engine.command(lambda _: warm_up(backend))
         _announce(site, door)
-        served = replace(served_by(settings, site, backend, engine, proposer), traffic=traffic)
+        mode = "sync" if site.draft_model else "async"
+        served = replace(served_by(settings, backend, engine, proposer, mode), traffic=traffic)
         if embedder is not None:
             served = replace(served, embedding=embedding_by(stack, embedder, served.model))
         if snapshots is not None:

@@ -1,4 +1,4 @@
-"""The model as the engine sees it: ids in, rows of logits out. `llamacpp.py` is real, `fake.py` a toy."""
+"""The model as the engine sees it: ids in, logits out. `llamacpp.py` is real; the tests have a toy."""
 
 from __future__ import annotations
 

@@ -125,6 +125,9 @@ class LoadedModel:
                 f"llama.cpp cannot load {path}{complaint()}: is it complete, and its architecture known?"
             )
         self._trained = int(C.llama_model_n_ctx_train(self.handle))  # contexts with other positions change it
+        self.n_params = int(C.llama_model_n_params(self.handle))
+        self.n_bytes = int(C.llama_model_size(self.handle))  # of the weights
+        self.n_vocab = int(C.llama_vocab_n_tokens(C.llama_model_get_vocab(self.handle)))
         self._scales = [adapter.scale for adapter in weights.adapters]
         try:
             self._adapters = [self._adapter(adapter.path) for adapter in weights.adapters]
@@ -150,19 +153,6 @@ class LoadedModel:
         buffer = ctypes.create_string_buffer(1024)
         n = C.llama_model_meta_val_str(self.handle, key.encode(), buffer, len(buffer))
         return buffer.value.decode(errors="replace") if n >= 0 else None
-
-    @property
-    def n_params(self) -> int:
-        return int(C.llama_model_n_params(self.handle))
-
-    @property
-    def n_bytes(self) -> int:
-        """Of the weights."""
-        return int(C.llama_model_size(self.handle))
-
-    @property
-    def n_vocab(self) -> int:
-        return int(C.llama_vocab_n_tokens(C.llama_model_get_vocab(self.handle)))
 
     @property
     def quantization(self) -> str | None:

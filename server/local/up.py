@@ -7,9 +7,9 @@ from pathlib import Path
 
 from server.errors import StartupError
 from server.flags import n_cores
+from server.lead.listening import open_socket
 from server.lead.loading import prepared
-from server.lead.site import Site, open_socket
-from server.lead.startup import run_lead
+from server.lead.startup import Site, run_lead
 from server.llama.library import free_memory_of_gpus
 from server.llama.parts import parts
 from server.local.children import Child, drafter

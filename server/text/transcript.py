@@ -87,17 +87,6 @@ class Transcript:
         text = self._offsets.spelled(tokens).decode(errors="ignore")
         self.remember(text, tokens, (), salt)
 
-    def check(self) -> None:
-        """Assert the invariants; for tests."""
-        kept = [conversation for held in self._by_salt.values() for conversation in held]
-        assert len(kept) == len(self._by_use) <= self._most_conversations
-        assert set(kept) == set(self._by_use)
-        assert sum(len(one.tokens) for one in kept) == self.n_tokens <= self._most_tokens
-        for held in self._by_salt.values():
-            texts = [one.text for one in held]
-            assert held
-            assert texts == sorted(set(texts))
-
     def _nearest(self, data: bytes, salt: str) -> tuple[_Conversation, int] | None:
         """The conversation with the longest common prefix, and its length. It is a neighbour in order."""
         with self._lock:

@@ -16,6 +16,7 @@ from server.sampling.constraint import Constraint
 from server.sampling.logprobs import TokenLogprobs
 from server.sampling.params import SamplingParams
 from server.text.reply import ReplyText
+from tests.checks import check_engine
 from tests.fake_backend import FakeBackend
 from tests.invariance.scene import VOCABULARY, Scene
 from tests.invariance.scripted import TRUTH
@@ -149,7 +150,7 @@ def play(
             break
         for client in clients:
             client.look()
-    harness.engine.check()
+    check_engine(harness.engine)
     return clients
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from server.engine.scheduler import Limits
 from server.speculation.policy import Policy
+from tests.checks import check_engine
 from tests.invariance.conversation import Ask
 from tests.invariance.scene import ALL, Scene, good
 from tests.support import PROMPT, Harness, request
@@ -38,7 +39,7 @@ def progress(harness: Harness, requests: Sequence[Ask], scene: Scene | None = No
             break
         for id, of_one in zip(ids, counts, strict=True):
             of_one.append(len(harness.outcomes[id].tokens))
-    harness.engine.check()
+    check_engine(harness.engine)
     return counts
 
 

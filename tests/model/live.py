@@ -33,6 +33,7 @@ from server.speculation.wire.bus import Listener
 from server.speculation.wire.messages import Message
 from server.speculation.wire.presence import Presence, vocabulary_card
 from server.speculation.wire.streams import RedisBus
+from tests.checks import check_engine
 from tests.support import Outcome
 
 READY_S = 20.0
@@ -241,11 +242,11 @@ class LiveLead:
 async def lead(
     backend: Backend, server: EmbeddedServer | None, how: How | None = None, *, draft_max: int = 8
 ) -> AsyncGenerator[LiveLead]:
-    """A running lead; Engine.check() at the end. draft_max is used if `how` is not given."""
+    """A running lead; check_engine() at the end. draft_max is used if `how` is not given."""
     live = LiveLead(backend, server, how or How(draft_max))
     live.thread.start()
     try:
         yield live
-        live.thread.engine.check()
+        check_engine(live.thread.engine)
     finally:
         await live.stop()

@@ -14,6 +14,7 @@ from server.llama.backend import Batch
 from server.llama.llamacpp import LlamaBackend
 from server.sampling.logprobs import TokenLogprobs, token_logprobs
 from server.sampling.params import SamplingParams
+from tests.checks import check_engine
 from tests.support import Outcome
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(300)]
@@ -34,7 +35,7 @@ def run(backend: LlamaBackend, *asks: GenerationRequest) -> list[list[TokenLogpr
         engine.submit(id, ask)
     while engine.step():
         pass
-    engine.check()
+    check_engine(engine)
     return [
         [one for event in outcome.events if isinstance(event, Committed) for one in event.logprobs]
         for outcome in outcomes

@@ -13,6 +13,7 @@ from server.engine.session import Session
 from server.llama.backend import Batch
 from server.llama.llamacpp import LlamaBackend
 from server.sampling.params import SamplingParams
+from tests.checks import check_engine
 from tests.model.live import Padded
 from tests.server.engine.shifting import Following
 from tests.support import Outcome
@@ -45,7 +46,7 @@ def run(backend: Short, proposer: Proposer, *asks: GenerationRequest) -> list[Ou
         engine.submit(id, ask)
     while engine.step():
         pass
-    engine.check()
+    check_engine(engine)
     return outcomes
 
 

@@ -24,6 +24,7 @@ from server.llama.backend import Backend, Batch, Logits
 from server.llama.llamacpp import LlamaBackend
 from server.speculation.policy import Policy
 from server.speculation.speculator import Speculator
+from tests.checks import check_engine
 from tests.model.asking import asks
 from tests.model.conftest import open_exact
 from tests.model.live import Padded
@@ -62,7 +63,7 @@ def run(backend: Backend, proposer: Proposer, turns: Sequence[Sequence[Generatio
             engine.submit(len(outcomes) - 1, one)
         while engine.step():
             pass
-        engine.check()
+        check_engine(engine)
     for slot in engine.slots.list():
         engine.slots.erase(slot.id)
     return outcomes

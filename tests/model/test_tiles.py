@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
 
-from server.lead.loading import remembering
+from server.lead.loading import remember_tiles
 from server.llama.backend import Batch, Logits
 from server.llama.llamacpp import LlamaBackend
 from server.llama.options import LlamaOptions
@@ -105,7 +105,9 @@ def test_a_lead_remembers_over_a_restart(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     options, memory = LlamaOptions(BUNDLED_MODEL, n_cells=N_CELLS, n_seqs=1), list[float]()
     for _ in range(2):
-        with closing(LlamaBackend(options)) as one, remembering(one):
+        with ExitStack() as stack:
+            one = stack.enter_context(closing(LlamaBackend(options)))
+            remember_tiles(stack, one)
             assert one.tiles is not None
             assert not memory or one.tiles.memory() == memory
             one.decode(Batch([1, 2], [0, 1], [0, 0], [False, True]))

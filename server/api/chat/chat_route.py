@@ -15,9 +15,7 @@ from server.api.incoming import aside, check_model, from_body, parsed, salted, v
 from server.api.served import Served
 
 
-async def create(request: Request) -> Response:
-    """Answers with a completion, or with a stream of chunks once the request is admitted."""
-    served: Served = request.state.served
+async def create(request: Request, served: Served) -> Response:
     body = await parse(request, served)
     asked = await aside(request, generation_requests, served, body)
     return await deliver(request, ChatAnswer(served, body, [asked]), stream=body.stream)
@@ -34,5 +32,5 @@ def checked(served: Served, data: dict[str, Any]) -> ChatRequest:
     if isinstance(messages := data.get("messages"), list):
         served.room.check_tokens(len(cast(list[Any], messages)), estimated=True)
     body = validated(ChatRequest, data)
-    check_model(served, body.model)
+    check_model(body.model, served.model)
     return body

@@ -20,18 +20,14 @@ from server.api.served import Served
 from server.text.message import Content, Piece, folded
 
 
-async def create(request: Request) -> Response:
-    """Answers with a completion, or with a stream of chunks once the request is admitted."""
-    served: Served = request.state.served
+async def create(request: Request, served: Served) -> Response:
     body = await read(request, CompletionRequest)
-    check_model(served, body.model)
+    check_model(body.model, served.model)
     prompts = await aside(request, prompted, served, body)
     return await deliver(request, TextAnswer(served, body, prompts), stream=body.stream)
 
 
 class TextAnswer(CompletionAnswer):
-    """The answer to a legacy completion request."""
-
     _prefix = "cmpl"
     _objects = ("text_completion", "text_completion")
 

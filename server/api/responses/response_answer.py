@@ -118,7 +118,6 @@ class ResponseAnswer(Answer):
         }
 
     def _repeated(self) -> dict[str, Any]:
-        """The fields of the request that a response repeats."""
         body, sampling = self._body, self._sampling
         choice = body.tool_choice
         form = body.text.format.model_dump(by_alias=True, exclude_none=True)

@@ -22,9 +22,7 @@ from server.api.served import Served
 from server.errors import FieldError, InvalidRequestError, NotFoundError
 
 
-async def create(request: Request) -> Response:
-    """Answers with a response, or with a stream of events once the request is admitted."""
-    served: Served = request.state.served
+async def create(request: Request, served: Served) -> Response:
     body = await read(request, ResponseRequest)
     messages = [*_before(served, body), *messages_of(body.input)]
     try:
@@ -36,17 +34,15 @@ async def create(request: Request) -> Response:
     return await deliver(request, answer, stream=body.stream)
 
 
-async def retrieve(request: Request) -> Response:
-    """A stored response."""
+async def retrieve(request: Request, served: Served) -> Response:
     if request.query_params.get("stream", "false").lower() not in ("false", "0"):
         raise FieldError("stream", "a response that has ended is told whole")
-    return Json(_stored(request).response)
+    return Json(_stored(request, served).response)
 
 
-async def delete(request: Request) -> Response:
+async def delete(request: Request, served: Served) -> Response:
     """Deletes a stored response; those that continue it stay."""
-    served: Served = request.state.served
-    id = _stored(request).response["id"]
+    id = _stored(request, served).response["id"]
     served.responses.delete(_salt(request), id)
     return Json({"id": id, "object": "response", "deleted": True})
 
@@ -65,8 +61,7 @@ def _before(served: Served, body: ResponseRequest) -> Sequence[dict[str, Any]]:
     return stored.messages
 
 
-def _stored(request: Request) -> StoredResponse:
-    served: Served = request.state.served
+def _stored(request: Request, served: Served) -> StoredResponse:
     id = request.path_params["id"]
     stored = served.responses.get(_salt(request), id)
     if stored is None:

@@ -72,9 +72,9 @@ class Handles:
     def _take(self, handle: str) -> Held:
         if handle not in self._entries:
             raise UnknownHandleError(
-                "handle: no async completion has it, or not any more; without a poll in "
+                "handle",
+                "no async completion has it, or not any more; without a poll in "
                 f"{self._kept_s:g} s they are cancelled",
-                param="handle",
             )
         held, timer = self._entries.pop(handle)
         timer.cancel()

@@ -12,6 +12,7 @@ from server.errors import (
     BusyError,
     ContextOverflowError,
     DuoError,
+    FieldError,
     InvalidRequestError,
     TimeLimitError,
 )
@@ -26,7 +27,7 @@ Given: TypeAlias = dict[str, Any] | list[Any]
 """The params of a call, by name or by position."""
 
 
-class UnknownHandleError(InvalidRequestError):
+class UnknownHandleError(FieldError):
     """No async completion has this handle: it never had, its end was told, or nobody asked for too long."""
 
 
@@ -112,12 +113,8 @@ def failure(id: Id, error: DuoError) -> Reply:
     if isinstance(error, BusyError):
         data["retry_after"] = error.retry_after_s
     code = next(code for kind, code in _CODES.items() if isinstance(error, kind))
-    return _failed(id, {"code": code, "message": error.message, "data": data})
+    return _refused(id, error.message, code, data=data)
 
 
-def _refused(id: Id, message: str, code: int = INVALID_REQUEST) -> Reply:
-    return _failed(id, {"code": code, "message": message})
-
-
-def _failed(id: Id, error: dict[str, Any]) -> Reply:
-    return {"jsonrpc": "2.0", "id": id, "error": error}
+def _refused(id: Id, message: str, code: int = INVALID_REQUEST, **more: Any) -> Reply:
+    return {"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": message, **more}}

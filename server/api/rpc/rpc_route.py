@@ -32,7 +32,7 @@ from server.errors import DuoError
 Method: TypeAlias = Callable[[Request, Served, Given], Awaitable[Any]]
 
 
-async def answer(request: Request) -> Response:
+async def answer(request: Request, _: Served) -> Response:
     """Every call of the body, those of a batch side by side; a client that goes away cancels them. Errors of
     calls are told in their replies, with status 200. 204 if there is nothing to reply to."""
     asked, batch = await from_body(request, read)
@@ -67,7 +67,7 @@ async def _reply(request: Request, asked: Call | Reply) -> Reply | None:
 
 async def _init(request: Request, served: Served, given: Given) -> Any:
     """Reports: a model is loaded when the server starts."""
-    check_model(served, params_of(request, InitParams, given).model)
+    check_model(params_of(request, InitParams, given).model, served.model)
     vocabulary, model = served.vocabulary, served.model
     return {
         "model": model.id,
@@ -83,13 +83,9 @@ async def _init(request: Request, served: Served, given: Given) -> Any:
 
 
 async def _poll_system_status(_request: Request, served: Served, _: Given) -> Any:
-    health = served.state()
-    return {
-        "status": health.status,
-        "slots": {"total": health.slots_total, "busy": health.slots_busy},
-        "queued": health.queued,
-        "async_completions": len(served.handles),
-    }
+    health = served.state().as_json()
+    told = {name: health[name] for name in ("status", "slots", "queued")}
+    return {**told, "async_completions": len(served.handles)}
 
 
 async def _tokenize(request: Request, served: Served, given: Given) -> Any:
@@ -100,7 +96,7 @@ async def _tokenize(request: Request, served: Served, given: Given) -> Any:
 
 async def _read(request: Request, served: Served, given: Given) -> tuple[CompletionParams, Prompted]:
     body = params_of(request, CompletionParams, given)
-    check_model(served, body.model)
+    check_model(body.model, served.model)
     [prompt] = await aside(request, prompted, served, body)
     return body, prompt
 

@@ -23,6 +23,7 @@ from server.engine.thread import Bounds, EngineThread, LiveGeneration
 from server.errors import BusyError, InvalidRequestError
 from server.lead.listening import Door
 from server.sampling.constraint import Constraint
+from tests.checks import check_engine
 from tests.contract.contract import validate
 from tests.fake_backend import FakeBackend, FakeModel
 from tests.gated import ENOUGH, Gated
@@ -198,7 +199,7 @@ async def test_a_request_that_cannot_be_begun_fails_by_itself(caplog: pytest.Log
         thread.command(lambda engine: 1 / 0)  # pyright: ignore[reportArgumentType]
         well = thread.submit(GenerationRequest((1, 2), max_tokens=3))
         assert isinstance([events async for events in well][-1][-1], Finished)
-        thread.engine.check()
+        check_engine(thread.engine)
     finally:
         await thread.stop()
     assert "a defect" in caplog.text

@@ -17,6 +17,7 @@ from server.engine import thread
 from server.engine.generate import Generation
 from server.engine.request import Exactness, GenerationRequest, Speculation
 from server.errors import BackendError
+from tests.checks import check_engine
 from tests.contract.contract import validate
 from tests.fake_backend import FakeBackend, FakeModel
 from tests.gated import Gated, at_command
@@ -104,7 +105,7 @@ async def test_what_is_restored_replaces_what_was_there_and_that_is_not_lost(tmp
         assert await server.occupied() == id
         assert (await server.list())[id]["n_past"] == restored["n_restored"]
         assert tiers.counters().memory_snapshots == 1
-        server.thread.engine.check()
+        check_engine(server.thread.engine)
 
 
 async def test_restoring_over_itself_and_into_two_slots(tmp_path: Path):
@@ -118,7 +119,7 @@ async def test_restoring_over_itself_and_into_two_slots(tmp_path: Path):
         assert server.backend.n_used == saved["n_saved"] * N_PLACES
         second = await server.chat(*continued(first))
         assert cached_of(second) == saved["n_saved"]
-        server.thread.engine.check()
+        check_engine(server.thread.engine)
 
 
 async def test_what_is_restored_finds_room(tmp_path: Path):
@@ -162,7 +163,7 @@ async def test_a_busy_slot_is_left_alone(tmp_path: Path, action: str):
         generation.cancel()
         await server.until_idle()
         await server.done(busy, "erase")
-        server.thread.engine.check()
+        check_engine(server.thread.engine)
 
 
 async def test_slots_lent_to_a_beam_search_are_busy(tmp_path: Path):
@@ -319,7 +320,7 @@ async def test_the_engine_goes_on_when_the_model_refuses(tmp_path: Path):
         again = await server.chat()
         assert (text_of(again), cached_of(again)) == (text_of(first), 0)
         await server.refused(await server.occupied(), "save", 500, filename="other")
-        server.thread.engine.check()
+        check_engine(server.thread.engine)
 
 
 async def test_the_event_loop_does_not_wait_for_the_engine(tmp_path: Path):

@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.api.sources import SourcedText
+from server.api.choices import SourcedText
 from server.engine.events import Committed, Finished, Started, Stats
 from server.text.detokenize import Span
 from server.text.form import Form, Tags

@@ -13,6 +13,7 @@ from server.cache.catalogue import Found
 from server.cache.files import RESCAN_NS, DiskTier
 from server.cache.record import Record
 from server.cache.snapshots import Snapshots
+from tests.checks import check_snapshots
 from tests.server.cache.clock import Clock
 
 PLENTY = 1 << 20
@@ -99,7 +100,7 @@ class Lead:
 
     def flush(self) -> None:
         assert self.snapshots.flush(WAIT_S) == 0
-        self.snapshots.check()
+        check_snapshots(self.snapshots)
 
     def files(self) -> list[Path]:
         assert self.path

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from server.cache.prefix import PrefixCache, Reuse
+from tests.checks import check_prefixes
 from tests.server.cache.test_prefix import text
 
 
 def test_what_cannot_be_trimmed_can_go_back_to_its_mark():
     cache = PrefixCache(2, partial=False)
     cache.release(0, text(1, 50), mark=30)
-    cache.check()
+    check_prefixes(cache)
     assert cache.longest([*text(1, 50), 7][:-1], {}, "")[1] == 50
     assert cache.longest([*text(1, 40), 7, 7][:-1], {}, "")[1] == 30
     assert cache.longest([*text(1, 29), 7, 7][:-1], {}, "")[1] == 0
     assert cache.take([*text(1, 40), 7, 7]) == Reuse(0, 30, 0)
-    cache.check()
+    check_prefixes(cache)
     cache.release(0, text(1, 60))
     assert cache.longest([*text(1, 40), 7, 7][:-1], {}, "")[1] == 0, "the mark went with the conversation"
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from server.cache.prefix import HALF_LIFE, ONE_STEP, Evicted, PrefixCache, Reuse, worth_keeping
+from tests.checks import check_prefixes
 
 SYSTEM = list(range(1000))
 
@@ -22,7 +23,7 @@ def turn(cache: PrefixCache, prompt: list[int], reply: list[int], salt: str = ""
     reuse = cache.take(prompt, salt=salt)
     assert reuse is not None
     cache.release(reuse.seq, [*prompt, *reply])
-    cache.check()
+    check_prefixes(cache)
     return reuse
 
 
@@ -249,7 +250,7 @@ def test_erased_is_gone():
     cache = PrefixCache(1)
     cache.release(0, [1, 2, 3])
     cache.erase(0)
-    cache.check()
+    check_prefixes(cache)
     assert cache.idle() == []
     assert cache.take([1, 2, 3, 4]) == Reuse(0, 0, 0)
 
@@ -375,7 +376,7 @@ class Interleavings(RuleBasedStateMachine):
 
     @invariant()
     def agrees(self) -> None:
-        self.cache.check()
+        check_prefixes(self.cache)
         assert self.cache.n_busy == len(self.prompts)
         assert self.cache.n_cells == sum(len(self.cells[seq]) for seq in self.used)
         idle = {entry.seq: (entry.tokens, entry.salt) for entry in self.cache.idle()}

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.checks import check_snapshots
 from tests.server.cache.lead import PLENTY, WAIT_S, Ids, Lead, Make, damage, state_of
 
 
@@ -45,7 +46,7 @@ def test_the_latest_are_read_and_waited_for_by_nobody(make: Make, path: Path):
     assert (counters.loads, counters.hits) == (2, 1)
     assert rest(lead, 2) == 0
     assert rest(lead, 99) == 0, "what they were is settled at the first idle moment"
-    lead.snapshots.check()
+    check_snapshots(lead.snapshots)
 
 
 def test_what_was_used_latest_is_known_over_a_restart(make: Make, path: Path):
@@ -151,7 +152,7 @@ def test_damage_is_met_once(make: Make, path: Path, caplog: pytest.LogCaptureFix
     assert lead.found(1, 1) == (2, "memory")
     assert len(caplog.records) == 1
     assert lead.snapshots.free_bytes == PLENTY - 100
-    lead.snapshots.check()
+    check_snapshots(lead.snapshots)
 
 
 def test_a_file_that_vanishes_meanwhile_is_nobody_s_error(make: Make, path: Path):

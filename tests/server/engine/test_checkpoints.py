@@ -16,6 +16,7 @@ from server.llama.backend import Batch
 from server.speculation.policy import Policy
 from server.speculation.sources.draft_model import DraftModel
 from server.speculation.speculator import Speculator
+from tests.checks import check_engine
 from tests.fake_backend import FakeBackend, FakeModel
 from tests.server.speculation.test_speculator import Clock, TimedBackend
 from tests.support import PROMPT, Harness, OracleProposer, request
@@ -226,7 +227,7 @@ def test_a_reply_that_was_cut_off_leaves_the_mark():
     while len(harness.outcomes[id].tokens) < 30:
         harness.engine.step()
     harness.engine.cancel(id, keep=7)
-    harness.engine.check()
+    check_engine(harness.engine)
     tokens = harness.outcomes[id].tokens[:7]
     [after] = harness.run(request((*LONG, *tokens, 1)))
     assert after.started.n_cached == len(LONG) - MARGIN

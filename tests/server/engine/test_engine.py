@@ -14,6 +14,7 @@ from server.engine.request import GenerationRequest
 from server.engine.scheduler import Limits
 from server.errors import BackendError, InvalidRequestError
 from server.llama.backend import Batch, Logits
+from tests.checks import check_engine
 from tests.fake_backend import FakeBackend, FakeModel, FakeVocabulary
 from tests.support import EOG, PROMPT, Harness, OracleProposer, request
 
@@ -116,7 +117,7 @@ def test_a_twin_of_a_long_prompt_holds_nobody_up():
     assert not harness.outcomes[first].tokens
     while harness.engine.step():
         pass
-    harness.engine.check()
+    check_engine(harness.engine)
     assert harness.outcomes[twin].started.n_cached > len(long) - 64
     assert harness.outcomes[twin].tokens == plain(request(long, seed=8), model=ENDLESS)[0]
 
@@ -165,7 +166,7 @@ def test_cancel_frees_the_slot_at_once_and_keeps_what_it_was_told():
     assert harness.outcomes[waiting].tokens
     while harness.engine.step():
         pass
-    harness.engine.check()
+    check_engine(harness.engine)
     [again] = harness.run(request(PROMPT + harness.outcomes[running].tokens))
     assert again.started.n_cached == len(PROMPT) + 3  # never the last one kept: who guessed it shall not show
 
@@ -204,7 +205,7 @@ def test_a_failing_decode_ends_its_sessions_and_not_the_engine(monkeypatch: pyte
         patch.setattr(FakeBackend, "decode", fail)
         harness.engine.step()
     assert isinstance(harness.outcomes[id].events[-1], Failed)
-    harness.engine.check()
+    check_engine(harness.engine)
     [after] = harness.run(request())
     assert after.tokens == plain(request())[0]
     assert after.started.n_cached == 0

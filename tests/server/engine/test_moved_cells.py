@@ -8,6 +8,7 @@ import pytest
 
 from server.engine.scheduler import Limits
 from server.engine.session import Session
+from tests.checks import check_engine
 from tests.server.engine.shifting import N_CTX, N_KEEP, Following, N, alone, asked, backend
 from tests.support import PROMPT, Harness, Outcome, request
 
@@ -44,7 +45,7 @@ def test_a_session_that_was_pushed_out_repeats_its_shifts(can_shift: bool, draft
     while harness.engine.step():
         if harness.engine.n_waiting:
             pushed_out_at.append(len(harness.outcomes[second].tokens))
-    harness.engine.check()
+    check_engine(harness.engine)
     assert [harness.outcomes[id].tokens for id in (first, second)] == expected
     assert any(n > N_CTX - len(asks[1].prompt) for n in pushed_out_at), pushed_out_at
 
@@ -78,7 +79,7 @@ def test_nor_beside_the_session_that_has_them(can_shift: bool):
     [beside] = harness.submit(request(turn, max_tokens=3))
     while harness.engine.step():
         pass
-    harness.engine.check()
+    check_engine(harness.engine)
     assert harness.outcomes[beside].started.n_cached == (N_KEEP if can_shift else len(turn) - 2)
     assert harness.outcomes[beside].tokens == alone(request(turn, max_tokens=3))
     assert harness.outcomes[id].tokens == alone(asked(), can_shift=can_shift)
@@ -92,7 +93,7 @@ def test_cancelled_after_a_shift_nothing_wrong_stays_cached(can_shift: bool, kee
     while len(harness.outcomes[id].tokens) < 120:
         harness.engine.step()
     harness.engine.cancel(id, keep)
-    harness.engine.check()
+    check_engine(harness.engine)
     outcome: Outcome = harness.outcomes[id]
     assert outcome.finished.stats.n_predicted == 120
     whole = PROMPT + outcome.tokens

@@ -8,6 +8,7 @@ from server.engine.events import Finished
 from server.engine.request import GenerationRequest
 from server.engine.scheduler import Limits
 from server.sampling.params import SamplingParams
+from tests.checks import check_engine
 from tests.fake_backend import FakeBackend
 from tests.support import Harness, OracleProposer
 
@@ -70,7 +71,7 @@ def test_a_patient_one_waits_while_anybody_is_answered():
     while found.engine.step():
         pass
     assert ending(found, idle) == "stop"
-    found.engine.check()
+    check_engine(found.engine)
 
 
 def test_what_is_cached_already_ends_at_once():
@@ -90,4 +91,4 @@ def test_it_can_be_cancelled_while_it_waits_and_while_it_works():
         assert ending(found, id) == "cancelled"
     while found.engine.step():
         pass
-    found.engine.check()
+    check_engine(found.engine)

@@ -12,6 +12,7 @@ from server.engine.scheduler import Limits
 from server.errors import BackendError
 from server.llama.backend import Batch, Logits
 from server.sampling.params import SamplingParams
+from tests.checks import check_snapshots
 from tests.fake_backend import FakeBackend
 from tests.support import Harness
 
@@ -69,7 +70,7 @@ def test_conversations_come_back_from_memory_with_all_that_was_evaluated():
     assert cached[:6] == [0] * 6
     assert cached[6:] == [107 + 11 * turn for turn in range(3) for _ in range(6)]
     assert tiers.counters().hits > 10
-    tiers.check()
+    check_snapshots(tiers)
 
 
 def test_without_tiers_they_are_evaluated_again():
@@ -144,7 +145,7 @@ def test_a_state_that_does_not_fit_is_evaluated_instead_and_forgotten():
     found.engine.residence.pace.token_s = 1.0
     plain = texts_of(harness(None, n_seqs=8), 2, 4)[0]
     assert texts_of(found, 2, 4)[0] == plain
-    tiers.check()
+    check_snapshots(tiers)
 
 
 def test_what_is_loaded_finds_room():
@@ -174,7 +175,7 @@ def test_a_thousand_conversations_through_eight_slots(tmp_path: Path):
         assert counted.disk_bytes <= 100_000
     tiers.at_work(False)
     assert tiers.flush(30.0) == 0
-    tiers.check()
+    check_snapshots(tiers)
     assert sum(file.stat().st_size for file in tmp_path.iterdir()) <= 100_000
     tiers.close()
 
@@ -361,7 +362,7 @@ def test_with_memory_for_one_of_three_conversations_every_turn_is_reused():
     assert texts == plain
     assert cached[3:] == [107 + 11 * turn for turn in range(3) for _ in range(3)]
     assert tiers.counters().memory_bytes <= size
-    tiers.check()
+    check_snapshots(tiers)
 
 
 def test_what_was_loaded_leaves_memory_before_what_is_nowhere_else():

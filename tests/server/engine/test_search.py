@@ -13,6 +13,7 @@ from server.engine.scheduler import Limits
 from server.errors import BackendError, InvalidRequestError
 from server.llama.backend import Batch, Logits
 from server.sampling.noise import mix
+from tests.checks import check_engine
 from tests.fake_backend import FakeBackend, FakeModel, FakeVocabulary
 from tests.server.engine.grammar_of_lists import OneOf
 from tests.support import EOG, PROMPT, Harness, OracleProposer, request
@@ -107,7 +108,7 @@ def test_sessions_for_which_the_sequences_are_too_few_wait():
     most_active = 0
     while many.engine.step():
         most_active = max(most_active, many.engine.n_active)
-    many.engine.check()
+    check_engine(many.engine)
     assert most_active == 1
     assert [many.outcomes[id].tokens for id in ids] == [expected_of(ask).tokens for ask in asks]
 
@@ -121,7 +122,7 @@ def test_cancelled_in_the_middle_everything_is_free(n_steps: int, keep: int | No
         one.engine.step()
     one.engine.cancel(id, keep)
     assert one.outcomes[id].finished.reason == "cancelled"
-    one.engine.check()
+    check_engine(one.engine)
     assert one.backend.n_used <= len(PROMPT)
     [again] = one.run(beams(8))
     assert again.tokens == expected_of(beams(8), ENDLESS).tokens
@@ -147,7 +148,7 @@ def test_a_prompt_is_shared_with_a_session_beside():
     [beside] = one.submit(ask)
     while one.engine.step():
         pass
-    one.engine.check()
+    check_engine(one.engine)
     assert one.outcomes[beside].started.n_cached == len(PROMPT)
     assert one.outcomes[beside].tokens == harness(ENDLESS).run(ask)[0].tokens
     assert one.outcomes[id].tokens == expected_of(beams(3), ENDLESS).tokens
@@ -181,7 +182,7 @@ def test_a_search_that_was_pushed_out_begins_anew_and_tells_nothing_twice():
     while crowded.engine.step():
         if crowded.engine.n_waiting:
             told_when_pushed_out = len(crowded.outcomes[search].tokens)
-    crowded.engine.check()
+    check_engine(crowded.engine)
     limit = (230 - len(asks[1].prompt)) // 4
     assert 0 < told_when_pushed_out < limit
     assert crowded.outcomes[search].tokens == expected_of(asks[1], sharp, limit).tokens
@@ -220,7 +221,7 @@ def test_a_failing_decode_ends_the_search_and_not_the_engine(monkeypatch: pytest
         patch.setattr(FakeBackend, "decode", fail)
         one.engine.step()
     assert isinstance(one.outcomes[id].events[-1], Failed)
-    one.engine.check()
+    check_engine(one.engine)
     assert one.backend.n_used == 0
     [after] = one.run(beams(5))
     assert after.tokens == expected_of(beams(5), ENDLESS).tokens
@@ -240,7 +241,7 @@ def test_what_there_is_no_room_for_is_refused_at_once(fake: FakeBackend, ask: Ge
     with pytest.raises(InvalidRequestError) as caught:
         engine.submit(1, ask)
     assert caught.value.param == "n_beams"
-    engine.check()
+    check_engine(engine)
 
 
 def test_width_stable_and_alone_it_is_the_same_search():

@@ -11,6 +11,7 @@ from server.engine.events import Failed
 from server.engine.proposer import ROOT, Ask, NoProposer, Planned, Proposal
 from server.errors import BackendError
 from server.llama.backend import Batch, Logits
+from tests.checks import check_engine
 from tests.fake_backend import FakeBackend
 from tests.server.engine.test_engine import ENDLESS, Exhausted
 from tests.support import Harness, Outcome, request
@@ -28,7 +29,7 @@ class Forked(NoProposer):
 def assert_clean_after(harness: Harness, failed: Outcome) -> None:
     """The engine holds nothing of a failed session, and the next reply is the right one."""
     assert isinstance(failed.events[-1], Failed)
-    harness.engine.check()
+    check_engine(harness.engine)
     [expected] = Harness(FakeBackend(ENDLESS)).run(request(SHORT))
     [after] = harness.run(request(SHORT))
     assert after.tokens == expected.tokens
@@ -66,4 +67,4 @@ def test_check_finds_cells_that_nobody_accounts_for():
         batch.extend(seq, 0, [1], 1)
         harness.backend.decode(batch)
         with pytest.raises(AssertionError, match="cells"):
-            harness.engine.check()
+            check_engine(harness.engine)

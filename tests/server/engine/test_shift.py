@@ -17,6 +17,7 @@ from server.speculation.policy import Policy
 from server.speculation.sources.remote import RemoteDrafters
 from server.speculation.speculator import Speculator
 from server.speculation.wire.presence import Presence, vocabulary_card
+from tests.checks import check_engine
 from tests.fake_backend import FakeBackend, FakeVocabulary
 from tests.invariance.scripted import LyingDrafter, ScriptedDrafter
 from tests.memory_bus import MemoryPool
@@ -134,7 +135,7 @@ def run_with_drafters(ask: GenerationRequest, fake: FakeBackend, *, error: float
         while pool.pump():
             pass
         working = harness.engine.step()
-    harness.engine.check()
+    check_engine(harness.engine)
     return harness.outcomes[id]
 
 

@@ -14,6 +14,7 @@ from server.llama.backend import Vocabulary
 from server.settings import BUNDLED_MODEL
 from server.text.template import ChatTemplate, Message
 from server.text.transcript import Transcript
+from tests.checks import check_transcript
 from tests.fake_backend import IM_END, FakeVocabulary
 from tests.server.text.vocabularies import Segmenter, ToyBpe, loaded, write_sentencepiece
 from tests.templates import LLAMA3, THINKING, TRIMMING
@@ -102,7 +103,7 @@ def converse(conversation: Conversation, said: list[tuple[str, str]], seed: int)
         assert prompt == held + conversation.vocabulary.tokenize(rest, special=True)
         assert spelled(conversation.vocabulary, prompt) == conversation.text.encode()
         conversation.reply(segmenter.cut(answered, randomness))
-    conversation.transcript.check()
+    check_transcript(conversation.transcript)
     assert len(conversation.transcript) == 1
 
 
@@ -137,7 +138,7 @@ def test_the_tokens_stand_for_the_text_and_meet_where_the_tokenizer_has_a_bounda
     ]
     for (prompt, _), (tokens, reply) in zip(replies, kept, strict=True):
         transcript.remember(prompt, tokens, reply, "")
-    transcript.check()
+    check_transcript(transcript)
     for text in (asked, *(prompt + reply[:-1] + answered for prompt, reply in replies)):
         tokens = transcript.tokens_for(text, "")
         assert spelled(TOY, tokens) == text.encode()
@@ -296,7 +297,7 @@ def test_the_least_recently_used_is_forgotten():
         transcript.remember(name, list(name.encode()), list(b"aa"), "")
     assert transcript.tokens_for("xaa<|im_end|>", "") == [*b"xaa", END]
     transcript.remember("w", list(b"w"), list(b"aa"), "")
-    transcript.check()
+    check_transcript(transcript)
     found = {
         name
         for name in "wxyz"
@@ -312,7 +313,7 @@ def test_bounds_hold(steps: list[tuple[bool, str, str, str]]):
         tokens = transcript.tokens_for(text, salt)
         if remembers:
             transcript.remember(text, tokens, list(reply.encode()), salt)
-        transcript.check()
+        check_transcript(transcript)
 
 
 def test_one_that_is_too_long_displaces_nothing():
