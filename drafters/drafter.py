@@ -7,6 +7,9 @@ from typing import Protocol
 
 from drafters.draft_session import DraftSession
 
+PATH_MIN = 0.05  # a path less likely than this is not worth another guess
+TD_WEIGHT = 0.05  # of one measured time per guess: it ranks drafters, so off by two changes little
+
 
 class Drafter(Protocol):
     """Extends the paths of sessions. Used by one thread."""

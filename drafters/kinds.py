@@ -23,7 +23,7 @@ from server.speculation.wire.presence import VocabularyCard, vocabulary_card
 
 MODEL_CAPACITY = 4  # full conversations the KV cache has room for when --ctx-size does not say otherwise
 OTHER_CAPACITY = 256
-_FEWEST_CELLS = 32  # enough to open a model for its vocabulary
+_CELLS = 32  # enough to open a model for its vocabulary
 
 # A new kind is its module, its line here (and the import), and its name in DrafterSettings.kind.
 WITHOUT_MODEL: dict[str, Callable[[DrafterSettings], Drafter]] = {
@@ -67,9 +67,8 @@ def _model(settings: DrafterSettings, stack: ExitStack) -> Kind:
     if settings.translate is None:
         return Kind(drafter, backend.name, vocabulary_card(backend.vocab), capacity)
     target = stack.enter_context(closing(_opened(settings.translate))).vocab
-    return Kind(
-        TranslatingDrafter(drafter, backend.vocab, target), backend.name, vocabulary_card(target), capacity
-    )
+    translating = TranslatingDrafter(drafter, backend.vocab, target)
+    return Kind(translating, backend.name, vocabulary_card(target), capacity)
 
 
 def _card(path: Path) -> VocabularyCard:
@@ -79,8 +78,5 @@ def _card(path: Path) -> VocabularyCard:
 
 def _opened(path: Path) -> LlamaBackend:
     """A model for its vocabulary only."""
-    return LlamaBackend(
-        LlamaOptions(
-            path, n_cells=_FEWEST_CELLS, n_seqs=1, n_batch=_FEWEST_CELLS, weights=Weights(n_gpu_layers=0)
-        )
-    )
+    options = LlamaOptions(path, n_cells=_CELLS, n_seqs=1, n_batch=_CELLS, weights=Weights(n_gpu_layers=0))
+    return LlamaBackend(options)
