@@ -38,10 +38,7 @@ class Widths:
         self._at_first = dict(steady)
         guessing = [width for width in self.steady if width > 1]
         self.best = min(guessing, key=lambda width: self.steady[width], default=0)  # 0: any width
-        self._n_rows = 1
-        # tokens, and seconds beside decodes of that width; by width, 0: any, decodes included
-        self._gains = {width: Ratio(KEEP) for width in (0, *self.steady)}
-        self._left = EVERY
+        self._begin(1)
 
     @property
     def pays(self) -> bool:
@@ -91,7 +88,8 @@ class Widths:
 
     def _begin(self, n_rows: int) -> None:
         self._n_rows, self._left = n_rows, EVERY
-        self._gains = {width: Ratio(KEEP) for width in self._gains}
+        # tokens, and seconds beside decodes of that width; by width, 0: any, decodes included
+        self._gains = {width: Ratio(KEEP) for width in (0, *self.steady)}
 
     def _rate(self, width: int) -> float:
         gain = self._gains[width]
