@@ -21,8 +21,10 @@ from server.llama.options import LlamaOptions, Weights
 from server.llama.shapes import UNKNOWN, measure
 from server.speculation.wire.presence import VocabularyCard, vocabulary_card
 
-MODEL_CAPACITY = 4  # full conversations the KV cache has room for when --ctx-size does not say otherwise
-OTHER_CAPACITY = 256
+# Full conversations the KV cache has room for when --ctx-size does not say otherwise: assumed. Off by two:
+# the cache takes twice or half the memory.
+MODEL_CAPACITY = 4
+OTHER_CAPACITY = 256  # sessions, each cheap without a model: assumed. Half: leads look elsewhere earlier
 _CELLS = 32  # enough to open a model for its vocabulary
 
 # A new kind is its module, its line here (and the import), and its name in DrafterSettings.kind.
