@@ -10,17 +10,19 @@ from collections.abc import Mapping
 
 from server.estimators import Smoothed
 
-RESCUED = 0.3  # of wrong guesses: those for which a branch is right, before anything is known
+# Of wrong guesses: those for which a branch is right, before anything is known. If it is 0.05, 16 percent of
+# steps branch in vain (simulated). Twice: 33; half: 2, but 53 percent branch instead of 84 where it is 0.3.
+RESCUED = 0.3
 ASSUMED = 0.15  # share of wrong guesses before anything is known; forgotten after some 32 guesses
-# Weights of one observation. Off by two: twice, branches come and go by luck within a line; half, a text that
-# is guessed worse has no branches for 64 guesses.
-WRONG_WEIGHT = 1 / 32  # a guess, wrong or not
-RESCUE_WEIGHT = 1 / 16  # a wrong guess, for which a branch was right or not
-FORGETTING = (
-    1 / 128
-)  # a wrong guess without branches: what they would rescue drifts to RESCUED, to be tried anew
-STEP_WEIGHT = 0.1  # a step of the lead
-BETTER = 1.25  # times as much the other way must gain: each change costs a decode of the slow kind
+# Weights of one observation. At break even branches come and go 23 times in 1,000 steps (simulated). Half of
+# WRONG_WEIGHT: a text that is guessed worse has no branches for 64 guesses.
+WRONG_WEIGHT = 1 / 32  # a guess, wrong or not. Twice: 64 changes; half: 8
+RESCUE_WEIGHT = 1 / 16  # a wrong guess, for which a branch was right or not. Twice: 16 changes; half: 28
+# A wrong guess without branches: what they would rescue drifts to RESCUED, to be tried anew. Twice: a quarter
+# of steps branch in vain, not 16 percent; half: 9.
+FORGETTING = 1 / 128
+STEP_WEIGHT = 0.1  # a step of the lead. Off by two: still 23 changes
+BETTER = 1.25  # times as much the other way must gain: a change costs a slow decode. 1.5: 9 changes; 1.12: 41
 
 
 class Breadth:

@@ -14,7 +14,7 @@ from server.sampling.params import SamplingParams
 from server.speculation.wire.messages import ROOT, Commit, Draft, Open, chain_next
 
 GREEDY = SamplingParams(temperature=0.0)
-COLDEST = 1e-6  # temperature: below it, scores overflow
+COLDEST = 1e-6  # temperature: below it, scores overflow. A lead tells none below but 0: off by two is safe
 
 
 class DraftSession:

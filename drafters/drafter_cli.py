@@ -59,14 +59,8 @@ def run(settings: DrafterSettings) -> int:
         threads = f", {settings.threads} threads" if settings.kind == "model" else ""
         logger.info("duo-drafter %s: %s%s", version("duo"), kind.name, threads)
         host = "-".join(printable(settings.name or platform.node())[:MAX_HOST].split())
-        own = Presence(
-            f"{host}-{os.getpid()}-{secrets.token_hex(2)}",
-            "drafter",
-            kind.name,
-            version("duo"),
-            kind.vocabulary,
-            kind.capacity,
-        )
+        name = f"{host}-{os.getpid()}-{secrets.token_hex(2)}"
+        own = Presence(name, "drafter", kind.name, version("duo"), kind.vocabulary, kind.capacity)
         bus: Bus = RedisBus(url, settings.pool, own)
         if settings.latency_ms:
             bus = DelayedBus(bus, settings.latency_ms / 1000)

@@ -12,10 +12,12 @@ from server.sampling.noise import Ids, gumbel
 from server.sampling.params import SamplingParams
 from server.sampling.peaks import Peaks
 
-SURE = 0.95  # a guess this likely needs no second one
-_FEW = 2048  # tokens whose noise is looked at
-_WIDEST, _NARROWER = 12.0, (9.0, 6.0, 3.0, 1.0)  # how far below the largest logit
-_SHORT = 8192  # logits whose sum of exponentials costs next to nothing
+SURE = 0.95  # a guess this likely needs no second one. 0.9: of those between, 5 to 10% fail without one
+_FEW = 2048  # tokens whose noise is looked at: 34 us of 500 for a flat row. Half: 21 us; twice: 60
+# How far below the largest logit: at temperature 1 a token there is 6e-6 times as likely. Half: 2e-3,
+# so that tokens that may be drawn are overlooked; twice: more noise to compute.
+_WIDEST, _NARROWER = 12.0, (9.0, 6.0, 3.0, 1.0)
+_SHORT = 8192  # logits whose sum of exponentials costs no more than an estimate: 7 us. Twice: 14 against 8
 
 
 class DraftGuess(NamedTuple):

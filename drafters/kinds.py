@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +12,8 @@ from drafters.drafter_settings import DrafterSettings
 from drafters.expansion import MOST_BRANCHES
 from drafters.lookup_drafter import LookupDrafter
 from drafters.model import ModelDrafter
-from drafters.replay import ReplayDrafter, Script, read_texts
+from drafters.replay import replay_drafter
 from drafters.translating import TranslatingDrafter
-from server.errors import StartupError
 from server.llama.library import default_cells
 from server.llama.llamacpp import LlamaBackend
 from server.llama.model_settings import downloaded
@@ -21,9 +21,17 @@ from server.llama.options import LlamaOptions, Weights
 from server.llama.shapes import UNKNOWN, measure
 from server.speculation.wire.presence import VocabularyCard, vocabulary_card
 
-MODEL_CAPACITY = 4  # full conversations the KV cache has room for when --ctx-size does not say otherwise
-OTHER_CAPACITY = 256
-_FEWEST_CELLS = 32  # enough to open a model for its vocabulary
+# Full conversations the KV cache has room for when --ctx-size does not say otherwise: assumed. Off by two:
+# the cache takes twice or half the memory.
+MODEL_CAPACITY = 4
+OTHER_CAPACITY = 256  # sessions, each cheap without a model: assumed. Half: leads look elsewhere earlier
+_CELLS = 32  # enough to open a model for its vocabulary
+
+# A new kind is its module, its line here (and the import), and its name in DrafterSettings.kind.
+WITHOUT_MODEL: dict[str, Callable[[DrafterSettings], Drafter]] = {
+    "lookup": lambda settings: LookupDrafter(),
+    "replay": replay_drafter,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +48,8 @@ def assemble(settings: DrafterSettings, stack: ExitStack) -> Kind:
     """The drafter that the settings ask for; the stack closes what it needs. Raises StartupError."""
     if settings.kind == "model":
         return _model(settings, stack)
-    capacity = settings.capacity or OTHER_CAPACITY
-    if settings.kind == "lookup":
-        return Kind(LookupDrafter(), "lookup", _card(settings.vocab_from), capacity)
-    if settings.texts is None:
-        raise StartupError("nothing to replay: give a file of texts with --texts")
-    script = Script(settings.accept, settings.td_ms / 1000, settings.hit, settings.seed)
-    drafter = ReplayDrafter(read_texts(settings.texts), script)
-    return Kind(drafter, "replay", _card(settings.vocab_from), capacity)
+    drafter = WITHOUT_MODEL[settings.kind](settings)
+    return Kind(drafter, settings.kind, _card(settings.vocab_from), settings.capacity or OTHER_CAPACITY)
 
 
 def _model(settings: DrafterSettings, stack: ExitStack) -> Kind:
@@ -67,9 +69,8 @@ def _model(settings: DrafterSettings, stack: ExitStack) -> Kind:
     if settings.translate is None:
         return Kind(drafter, backend.name, vocabulary_card(backend.vocab), capacity)
     target = stack.enter_context(closing(_opened(settings.translate))).vocab
-    return Kind(
-        TranslatingDrafter(drafter, backend.vocab, target), backend.name, vocabulary_card(target), capacity
-    )
+    translating = TranslatingDrafter(drafter, backend.vocab, target)
+    return Kind(translating, backend.name, vocabulary_card(target), capacity)
 
 
 def _card(path: Path) -> VocabularyCard:
@@ -79,8 +80,5 @@ def _card(path: Path) -> VocabularyCard:
 
 def _opened(path: Path) -> LlamaBackend:
     """A model for its vocabulary only."""
-    return LlamaBackend(
-        LlamaOptions(
-            path, n_cells=_FEWEST_CELLS, n_seqs=1, n_batch=_FEWEST_CELLS, weights=Weights(n_gpu_layers=0)
-        )
-    )
+    options = LlamaOptions(path, n_cells=_CELLS, n_seqs=1, n_batch=_CELLS, weights=Weights(n_gpu_layers=0))
+    return LlamaBackend(options)

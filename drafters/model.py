@@ -11,6 +11,7 @@ from drafters.branch import NO_SEQ, Branch
 from drafters.breadth import Breadth
 from drafters.draft_session import DraftSession
 from drafters.draft_slots import DraftSlots
+from drafters.drafter import PATH_MIN, TD_WEIGHT
 from drafters.expansion import BRANCH_LENGTH, MOST_BRANCHES, Expansion
 from drafters.guessing import guess
 from drafters.rule import Rule
@@ -18,10 +19,10 @@ from server.errors import BackendError
 from server.estimators import Smoothed
 from server.llama.backend import Backend, Batch, Logits
 
-PATH_MIN = 0.05  # a path less likely than this is not worth another guess
-TD_WEIGHT = 0.05  # of one measured time per guess: it ranks drafters, so off by two changes little
-SHARED_ROWS = 64  # of a step while some session drafts: another one's long prompt must not hold it up
-MARGIN = 32  # cells left free beside a branch, for the paths to grow
+# Rows of a step while some session drafts: another one's long prompt must not hold it up. Half: a prompt of
+# 2,000 tokens takes 63 steps instead of 32; twice: those who draft wait for twice the rows.
+SHARED_ROWS = 64
+MARGIN = 32  # cells left free beside a branch, for paths to grow: assumed. Twice: a full cache has fewer
 PAD = 0  # the token of padding rows
 
 

@@ -11,6 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from drafters.draft_session import DraftSession
 from drafters.drafter import Drafter
+from drafters.drafter_settings import DrafterSettings
 from drafters.expansion import BRANCH_LENGTH
 from drafters.guessing import DraftGuess
 from server.errors import StartupError
@@ -121,6 +122,14 @@ class ReplayDrafter(Drafter):
         found = (text for text in candidates if self._texts[text][new] == session.tokens[new])
         matched.text, matched.n_checked = next(found, None), session.n_committed
         return matched.text
+
+
+def replay_drafter(settings: DrafterSettings) -> ReplayDrafter:
+    """Raises StartupError."""
+    if settings.texts is None:
+        raise StartupError("nothing to replay: give a file of texts with --texts")
+    script = Script(settings.accept, settings.td_ms / 1000, settings.hit, settings.seed)
+    return ReplayDrafter(read_texts(settings.texts), script)
 
 
 def read_texts(path: Path) -> list[list[int]]:

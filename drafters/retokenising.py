@@ -9,7 +9,9 @@ from collections.abc import Sequence
 from drafters.guessing import DraftGuess
 from server.llama.backend import Vocabulary
 
-REDONE = 32  # characters at the end of a text that are tokenised again when it grows: longer than most tokens
+# Characters at the end of a text that are tokenised again when it grows: longer than most tokens. Twice: each
+# commit tokenises up to as many more; half: a long token keeps more of the text from being done with.
+REDONE = 32
 
 
 class Growing:

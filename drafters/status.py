@@ -12,7 +12,7 @@ from rich.text import Text
 
 from drafters.worker import Worker
 
-EVERY_S = 0.5
+EVERY_S = 0.5  # seconds between two lines
 
 
 @contextmanager

@@ -18,13 +18,13 @@ from server.speculation.wire.presence import Presence
 
 logger = logging.getLogger("duo.drafter")
 
-PUBLISH_S = 0.002  # guesses made in about this time go into one message
-WANT_S = 0.2  # between two requests for the same Open: a few round trips over a slow network
+PUBLISH_S = 0.002  # guesses made in about this time go into one message. Half: more messages; twice: later
+WANT_S = 0.2  # between two requests for the same Open: some round trips of a slow network. Half: more in vain
 LEASE_S = 5.0  # a session that its lead says nothing about for so long is asked for: its Close may be lost
-UNANSWERED = 3  # times LEASE_S without an answer: it is closed
-MAX_WANTED = 1024  # sessions asked for that are remembered
-MAX_FAILURES = 3  # failed decodes in a row after which a session is not drafted for
-TD_CHANGE = 0.2  # of the time per guess: less is not told
+UNANSWERED = 3  # times LEASE_S without an answer: it is closed, after 15 s with its cells held. Twice: 30 s
+MAX_WANTED = 1024  # sessions asked for that are remembered: bounds memory, off by two changes nothing else
+MAX_FAILURES = 3  # failed decodes in a row after which a session is not drafted for. Twice: 6 steps in vain
+TD_CHANGE = 0.2  # of the time per guess: less is not told. Half: more messages; twice: a rank by older times
 
 Arrival: TypeAlias = Message | tuple[Presence, ...] | None
 

@@ -12,9 +12,9 @@ from server.cache.record import Record
 
 logger = logging.getLogger("duo.cache")
 
-MOMENT_S = 0.1  # seconds that a part of 8 MB waits for a busy model: at least 80 MB a second
-PATIENT_S = 5.0  # seconds where no memory is short: a part takes a CPU core 15 ms or more
-CLOSE_S = 5.0  # seconds for the running job at the end: a part of a file takes far less
+MOMENT_S = 0.1  # seconds that a part of 8 MB waits for a busy model: 80 MB/s at least. Off by two: 40 or 160
+PATIENT_S = 5.0  # seconds where no memory is short: 512 MB take 5 minutes at most. Off by two: 10 or 2.5
+CLOSE_S = 5.0  # seconds for the job of each thread at the end: a part takes ms. Twice: 20 s if a disk hangs
 
 
 class Background:

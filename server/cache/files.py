@@ -34,9 +34,10 @@ from server.cache.record import (
 
 NAME = re.compile(r"([0-9a-f]{64})\.duo")
 ASIDE = re.compile(r"[0-9a-f]{64}\.duo\.[0-9a-f]{16}\.tmp")
-RESCAN_NS = 1_000_000_000  # ns between scans: listing a directory on a network may take milliseconds
-SETTLED_NS = 2_000_000_000  # ns: the coarsest time of a directory (FAT); a younger one may hide a change
-STALE_NS = 600_000_000_000  # ns, ten minutes: no snapshot takes as long to write
+RESCAN_NS = 1_000_000_000  # ns between scans: a network takes ms for one. Twice: news of others wait 2 s
+# ns: the coarsest time of a directory (FAT); a younger one may hide a change. Half: hides some there.
+SETTLED_NS = 2_000_000_000
+STALE_NS = 600_000_000_000  # ns, ten minutes: 120 times what a part waits (PATIENT_S). Half: 60 times
 
 logger = logging.getLogger("duo.cache")
 T = TypeVar("T")

@@ -16,7 +16,7 @@ from server.cache.catalogue import Catalogue, Entry, Found, TierCounts
 from server.cache.files import DiskTier
 from server.cache.record import Head, digest, name_of, record, salt_digest
 
-BACKLOG_BYTES = 512 << 20  # about the largest snapshot: what a slow disk may keep in memory at most
+BACKLOG_BYTES = 512 << 20  # about the largest snapshot: what a slow disk may keep in memory. Half: more lost
 
 
 class Snapshots:

@@ -41,7 +41,7 @@ class Meter:
         self._n_rows, self._n_cells = len(batch), n_cells
         n_prompt = len(batch) - sum(batch.wanted)
         if n_prompt >= PREFILL and not self._plain:
-            state.residence.pace.evaluated(n_prompt, self._decode_s, self._n_cells)
+            state.residence.move_costs.evaluated(n_prompt, self._decode_s, self._n_cells)
         return logits
 
     def end(self, works: Sequence[Work], planned: Planned) -> None:
@@ -50,7 +50,7 @@ class Meter:
             return
         state, rows, cells, decode_s = self._state, self._n_rows, self._n_cells, self._decode_s
         step_s = state.clock() - self._began
-        state.residence.pace.stepped(decode_s, cells)
+        state.residence.move_costs.stepped(decode_s, cells)
         n_new = _n_tokens(works) - self._n_tokens
         state.proposer.stepped(planned, TimedStep(rows, cells, decode_s, step_s, n_new, len(works)))
         if len(works) == 1:

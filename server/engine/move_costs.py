@@ -5,25 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from server.cache.catalogue import Found
-from server.estimators import N_MOMENTS, Slope, numbers
+from server.estimators import N_MOMENTS, Slope, Smoothed, numbers
 
-# Of a measured time. Off by two: twice, one disturbed step has conversations evaluated that should be loaded;
-# half, a start value counts for ten moves.
+# Of a measured time: a start value ten times too high is within a quarter after 17. 0.4: after 8, but one
+# disturbed step has conversations evaluated that should be loaded; 0.1: after 35.
 WEIGHT = 0.2
-# Of the past, per measured step: about the last 50 count. Off by two: 25, a line through steps of like
-# contexts is steep by luck; 100, a slower machine shows after as many steps.
+# Of the past, per measured step: about the last 50 count. 3 percent of scatter in one reply make a slope
+# uncertain by 0.9 of itself (simulated). 25: by 2; 100: by 0.45, but a slower machine shows after as many.
 KEEP = 0.98
-REPLY = 64  # steps that a reply is taken to have
+REPLY = 64  # steps that a reply is taken to have: assumed. Twice: a slope half as steep moves a conversation
 FORM = 1.0  # of memory(): numbers of another one may mean something else
-LONGEST_S, SLOWEST_S = 60.0, 1e-3  # of a token or a step, and of a byte: more is not believed
+LONGEST_S, SLOWEST_S = 60.0, 1e-3  # of a token or a step, and of a byte: a file that says more is wrong
 
 
 class MoveCosts:
     """Of evaluating a token, of each cell in use beside it, and of moving a byte between tiers."""
 
     def __init__(self) -> None:
-        self.token_s = 0.001  # before the first sample: a model of 1,000 prompt tokens a second,
-        self.byte_s = 1e-9  # and 1 GB/s
+        self.token_s = Smoothed(WEIGHT, 0.001)  # at first: a model of 1,000 prompt tokens a second,
+        self.byte_s = Smoothed(WEIGHT, 1e-9)  # and 1 GB/s
         self.cell_bytes = 0.0  # 0: not known yet
         self._token = Slope(KEEP)  # seconds of a prompt token by cells in use
         self._step = Slope(KEEP)  # seconds of a step without prompt rows by cells in use
@@ -31,7 +31,7 @@ class MoveCosts:
     def evaluated(self, n_tokens: int, seconds: float, n_cells: int) -> None:
         """A step of n_tokens prompt rows took this long."""
         token_s = seconds / n_tokens
-        self.token_s += WEIGHT * (token_s - self.token_s)
+        self.token_s.observe(token_s)
         self._token.observe(n_cells, token_s)
 
     def stepped(self, seconds: float, n_cells: int) -> None:
@@ -41,22 +41,22 @@ class MoveCosts:
     def moved(self, n_bytes: int, n_tokens: int, seconds: float) -> None:
         """A state of n_tokens went into the KV cache, or out of it."""
         self.cell_bytes = n_bytes / n_tokens
-        self.byte_s += WEIGHT * (seconds / n_bytes - self.byte_s)
+        self.byte_s.observe(seconds / n_bytes)
 
     def loading_pays(self, found: Found, n_resident: int) -> bool:
         """Whether loading beats evaluating what is missing; n_resident: prompt tokens in the KV cache."""
-        return (found.length - n_resident) * self.token_s > found.n_bytes * self.byte_s
+        return (found.length - n_resident) * self.token_s.value > found.n_bytes * self.byte_s.value
 
     def leaving_pays(self, n_tokens: int, n_moves: int) -> bool:
         """Whether an idle conversation should leave the KV cache for a prompt of n_tokens and its reply: what
         each of its cells costs them is compared with moving it. n_moves: 2 for saving and loading; 1 if it is
         saved already."""
         slower_s = self._token.value * n_tokens + self._step.value * REPLY
-        return slower_s > n_moves * self.cell_bytes * self.byte_s
+        return slower_s > n_moves * self.cell_bytes * self.byte_s.value
 
     def memory(self) -> list[float]:
         """What recall() takes after a restart."""
-        known = [self.token_s, self.byte_s, self.cell_bytes]
+        known = [self.token_s.value, self.byte_s.value, self.cell_bytes]
         return [FORM, *known, *self._token.moments, *self._step.moments]
 
     def recall(self, memory: object) -> bool:
@@ -68,7 +68,7 @@ class MoveCosts:
         token, step = known[4 : 4 + N_MOMENTS], known[4 + N_MOMENTS :]
         if not (_plausible(token) and _plausible(step)) or known[1] > LONGEST_S or known[2] > SLOWEST_S:
             return False
-        self.token_s, self.byte_s, self.cell_bytes = known[1:4]
+        self.token_s.value, self.byte_s.value, self.cell_bytes = known[1:4]
         self._token.moments, self._step.moments = token, step
         return True
 

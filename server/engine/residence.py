@@ -41,7 +41,7 @@ class Residence:
         self._keep: Callable[[list[float]], None] = lambda memory: None
         self.copies = Copies()
         self.cache = PrefixCache(sequences.n_main, partial=backend.can_trim)
-        self.pace = MoveCosts()
+        self.move_costs = MoveCosts()
 
     def save_to(
         self, snapshots: Snapshots, memory: object = None, keep: Callable[[list[float]], None] | None = None
@@ -49,12 +49,12 @@ class Residence:
         """Set the tiers below. memory: what `keep` was last given, or anything else. Before the first
         request."""
         self.snapshots, self._keep = snapshots, keep or self._keep
-        self.pace.recall(memory)
+        self.move_costs.recall(memory)
 
     def place(self, tokens: list[int], salt: str, busy: Mapping[int, list[int]]) -> Placed:
         """Claim a sequence that holds as much of the prompt as any tier has. LATER: that is being read from
         disk. To be called while a sequence is not busy."""
-        found = self._found(tokens, salt, busy)
+        found = self._worth_loading(tokens, salt, busy)
         self._fit_copies()
         if found is not None and found.tier != "memory":
             self.snapshots.fetch(found.key)
@@ -73,10 +73,10 @@ class Residence:
 
     def make_way(self, n_tokens: int) -> None:
         """Before n_tokens are evaluated: move idle conversations to host memory, while that pays."""
-        if not self.snapshots.memory_bytes or (not self.pace.cell_bytes and n_tokens <= LONG):
+        if not self.snapshots.memory_bytes or (not self.move_costs.cell_bytes and n_tokens <= LONG):
             return
         n_moves = 1 if all(self._is_safe(one) for one in self._worth_saving()) else 2
-        while self.pace.leaving_pays(n_tokens, n_moves) and (resting := self.cache.idle()):
+        while self.move_costs.leaving_pays(n_tokens, n_moves) and (resting := self.cache.idle()):
             if not self._is_safe(resting[-1]) and not self._keeps(resting[-1], idle=self._sequences.n_main):
                 return  # it would push out one that may come back as soon
             self.evict()
@@ -90,7 +90,7 @@ class Residence:
         self._fit_copies()
         room = self.snapshots.free_bytes - self.copies.n_bytes
         for resting in self._worth_saving():
-            if self._is_safe(resting) or self.pace.cell_bytes * len(resting.tokens) > room:
+            if self._is_safe(resting) or self.move_costs.cell_bytes * len(resting.tokens) > room:
                 continue
             if (data := self._saved(resting)) is not None:
                 self.copies[resting.seq] = tuple(resting.tokens), data
@@ -148,7 +148,7 @@ class Residence:
 
     def save_all(self, timeout_s: float) -> None:
         """Save all idle conversations, and wait until the disk has them."""
-        self._keep(self.pace.memory())
+        self._keep(self.move_costs.memory())
         self.snapshots.at_work(False)
         for resting in self.cache.idle():
             self._save(resting)
@@ -156,7 +156,7 @@ class Residence:
         if unwritten:
             logger.warning("%d conversations were not saved within %.0f s", unwritten, timeout_s)
 
-    def _found(self, tokens: list[int], salt: str, busy: Mapping[int, list[int]]) -> Found | None:
+    def _worth_loading(self, tokens: list[int], salt: str, busy: Mapping[int, list[int]]) -> Found | None:
         """The snapshot that is worth loading for this prompt."""
         if len(tokens) <= WORTH_SAVING:
             return None
@@ -164,7 +164,7 @@ class Residence:
         if found is None or not found.length:
             return None
         n_resident = self.cache.longest(tokens[:-1], busy, salt)[1]
-        return found if self.pace.loading_pays(found, n_resident) else None
+        return found if self.move_costs.loading_pays(found, n_resident) else None
 
     def _load(self, found: Found, data: bytes, seq: int) -> bool:
         """Replace what the sequence holds by this snapshot. False if it has no room or is refused."""
@@ -180,7 +180,7 @@ class Residence:
             self._sequences.trim(seq, 0)
             self.snapshots.forget(found.key)
             return False
-        self.pace.moved(len(data), found.n_tokens, time.perf_counter() - began)
+        self.move_costs.moved(len(data), found.n_tokens, time.perf_counter() - began)
         return True
 
     def _save(self, leaving: Evicted | None) -> None:
@@ -201,13 +201,13 @@ class Residence:
         except (BackendError, MemoryError) as error:
             logger.warning("a conversation is not saved: %s", error or "there is no memory for it")
             return None
-        self.pace.moved(len(data), len(resting.tokens), time.perf_counter() - began)
+        self.move_costs.moved(len(data), len(resting.tokens), time.perf_counter() - began)
         return data
 
     def _keeps(self, leaving: Evicted, idle: int = 0) -> bool:
         """Whether its state, if saved, is kept until `idle` other snapshots are used."""
         n = len(leaving.tokens)
-        return self.snapshots.keeps(n, n * self.pace.cell_bytes, idle)
+        return self.snapshots.keeps(n, n * self.move_costs.cell_bytes, idle)
 
     def _worth_saving(self) -> list[Evicted]:
         return [one for one in self.cache.idle() if len(one.tokens) >= WORTH_SAVING]

@@ -25,11 +25,15 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 WIDTHS = (1, 2, 4, 8, 16, 3, 6, 12, 5, 10, 24, 7, 9, 14, 20, 32)  # numbers of rows, the most used first
-PADDED = (4, 8, 12)  # numbers of rows that steps may be padded to, beside the largest
-ROUNDS = 5  # most timed decodes of each width
-BUDGET_S = 3.0  # most seconds that measuring adds to a start
-CHECKED, CHECK_S = 4, 0.3  # most rows, and most seconds, of the check of a kept measurement
-DISTURBED = 0.8  # if a decode now takes less than this share of the kept seconds, the machine was busy then
+PADDED = (4, 8, 12)  # numbers of rows that steps may be padded to, beside the largest: 14 decodes each
+# Most timed decodes of each width. Where they are a tenth too long on average, the shortest of 5 is 2 percent
+# too long, of 2 it is 5, of 10 it is 1 (simulated).
+ROUNDS = 5
+BUDGET_S = 3.0  # most seconds that measuring adds to a start. Half: a slow model has fewer WIDTHS timed
+CHECKED, CHECK_S = 4, 0.3  # most rows, and most seconds, of the check of a kept measurement: of every start
+# If a decode now takes less than this share of the kept seconds, the machine was busy then: what is kept is
+# at most a quarter too long. 0.6: two thirds; 0.9: a ninth, but scatter costs BUDGET_S now and then.
+DISTURBED = 0.8
 
 
 def measure(backend: Backend, max_rows: int, *, budget_s: float = BUDGET_S) -> dict[int, float]:

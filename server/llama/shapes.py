@@ -11,10 +11,12 @@ from statistics import median
 
 from server.llama.backend import Backend, Batch
 
-CONTEXT = 64  # tokens that the timed rows attend to
-SETTLE, TIMED = 4, 5  # decodes before the timed ones, and timed ones of each width
-SLOW_S = 0.1  # seconds of a decode beside which building its graph does not matter
-WORTH = 1.1  # factor that a change must cost at least: less is noise
+CONTEXT = 64  # tokens that the timed rows attend to. Twice: contexts up to 128 go unmeasured
+SETTLE, TIMED = 4, 5  # decodes before the timed ones, and timed ones of each width: 97 in all for six widths
+SLOW_S = 0.1  # seconds of a decode beside which its graph does not matter: 10 s of a start. Twice: 20
+# Factor that a change must cost at least. Of decodes that scatter by a tenth luck passes it in 0.1 percent of
+# starts, or 1 percent with TIMED = 3 (simulated). 1.05: in 6; 1.2: changes that cost up to a fifth are borne.
+WORTH = 1.1
 
 
 @dataclass(frozen=True, slots=True)

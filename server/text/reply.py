@@ -38,19 +38,24 @@ class ReplyText(Tally):
     def feed(self, step: Committed) -> str:
         """The text this step adds. After it `stopped` says whether a stop string was completed: what
         follows is not part of the reply."""
-        pieces: list[str] = []
-        n = 0
-        while n < len(step.tokens) and not self.stopped:
-            if step.tokens[n] not in self._silent:
-                pieces.append(self._feed(step.tokens[n], self.n_predicted + n))
-            n += 1
+        text, n = self._up_to_stop(step.tokens)
         if n < len(step.tokens):
             step = replace(step, tokens=step.tokens[:n], sources=step.sources[:n])
         self.count(step)
         self._accepted.update(step.sources)
         if step.n_drafted:
             self._per_step[step.n_accepted] += 1
-        return "".join(pieces)
+        return text
+
+    def _up_to_stop(self, tokens: Sequence[int]) -> tuple[str, int]:
+        """The text of these tokens, and how many of them there are until a stop string is complete."""
+        pieces: list[str] = []
+        n = 0
+        while n < len(tokens) and not self.stopped:
+            if tokens[n] not in self._silent:
+                pieces.append(self._feed(tokens[n], self.n_predicted + n))
+            n += 1
+        return "".join(pieces), n
 
     def _feed(self, token: int, position: int) -> str:
         text = self._detokenizer.feed(token)

@@ -1,4 +1,4 @@
-"""Stop strings over a growing text: what may be sent, and where it ends. Pure."""
+"""Stop strings over a growing text: what may be sent, and where it ends. Pure; ReplyText feeds it."""
 
 from __future__ import annotations
 

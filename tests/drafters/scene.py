@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import count
 
 from drafters.draft_session import GREEDY
 from drafters.drafter import Drafter
@@ -49,7 +50,10 @@ class Scene:
     ) -> None:
         """drafter: another one than the model drafter over the backend."""
         self.backend = backend or FakeBackend(ENDLESS)
-        self.model_drafter = ModelDrafter(self.backend, n_branches=n_branches)
+        ticks = count()  # a guess takes some 10 us, however slow the machine is
+        self.model_drafter = ModelDrafter(
+            self.backend, n_branches=n_branches, clock=lambda: next(ticks) * 1e-5
+        )
         self.drafter: Drafter = drafter or self.model_drafter
         self.now = 0.0
         self.pool = MemoryPool()

@@ -11,12 +11,14 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from rich.console import Console
 
 from drafters.drafter_cli import main
 from drafters.drafter_settings import BUNDLED_MODEL, DrafterSettings
+from drafters.kinds import WITHOUT_MODEL
 from drafters.model import ModelDrafter
 from drafters.status import status_line
 from drafters.worker import Worker
@@ -210,6 +212,10 @@ def test_a_replay_wants_texts(server: EmbeddedServer, capsys: pytest.CaptureFixt
     assert "--texts" in error_of(["--redis", server.url, "--kind", "replay"], capsys)
     missing = str(tmp_path / "missing")
     assert missing in error_of(["--redis", server.url, "--kind", "replay", "--texts", missing], capsys)
+
+
+def test_every_kind_that_may_be_asked_for_can_be_made():
+    assert set(get_args(DrafterSettings.model_fields["kind"].annotation)) == {"model", *WITHOUT_MODEL}
 
 
 def test_the_status_line_shows_on_a_terminal():

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from drafters.draft_session import GREEDY
+from drafters.model import ModelDrafter
 from drafters.worker import MAX_FAILURES, PUBLISH_S, WANT_S
 from server.errors import BackendError
 from server.llama.backend import Batch, Logits
@@ -96,7 +97,7 @@ def test_a_session_whose_open_was_lost_is_asked_for_until_it_comes():
 
 
 def test_the_time_per_guess_is_announced():
-    scene = Scene(FakeBackend(ENDLESS, step_s=0.001))
+    scene = Scene(drafter=ModelDrafter(FakeBackend(ENDLESS, step_s=0.001)))  # by the real clock
     scene.send(open_())
     assert scene.drafter_bus.presence.td_us >= 1000
     assert scene.lead.drafts()[-1].td_us >= 1000

@@ -41,7 +41,7 @@ class Tiered:
         )
         if snapshots is not None:
             self.engine.residence.save_to(snapshots)
-        self.engine.residence.pace.token_s = 1.0  # loading pays
+        self.engine.residence.move_costs.token_s.value = 1.0  # loading pays
         self.ready = threading.Event()
 
     def ask(self, tokens: list[int], seed: int) -> Outcome:

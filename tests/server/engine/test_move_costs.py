@@ -13,15 +13,15 @@ from server.estimators import Slope
 
 
 def test_leaving_pays_if_cells_in_use_cost_more_than_they_take_to_move():
-    pace = MoveCosts()
-    assert not pace.leaving_pays(10_000, 2)  # nothing is known
-    pace.moved(10_000, 10, 1e-5)  # 1,000 bytes a cell: 2 µs to save and to load
+    costs = MoveCosts()
+    assert not costs.leaving_pays(10_000, 2)  # nothing is known
+    costs.moved(10_000, 10, 1e-5)  # 1,000 bytes a cell: 2 µs to save and to load
     for i in range(60):
-        pace.evaluated(100, 0.1 + 0.01 * (i % 3), 1000 * (i % 3))  # 100 ns a token and cell
-    assert pace.leaving_pays(30, 2)
-    assert not pace.leaving_pays(15, 2)
-    assert pace.leaving_pays(15, 1)  # it is saved already
-    assert not pace.leaving_pays(5, 1)
+        costs.evaluated(100, 0.1 + 0.01 * (i % 3), 1000 * (i % 3))  # 100 ns a token and cell
+    assert costs.leaving_pays(30, 2)
+    assert not costs.leaving_pays(15, 2)
+    assert costs.leaving_pays(15, 1)  # it is saved already
+    assert not costs.leaving_pays(5, 1)
     level = MoveCosts()
     level.moved(10_000, 10, 1e-5)
     for i in range(60):
@@ -46,36 +46,36 @@ def test_the_slope_of_what_was_seen():
 
 
 def test_loading_pays_if_it_is_quicker_than_evaluating():
-    pace = MoveCosts()
+    costs = MoveCosts()
     for _ in range(60):
-        pace.evaluated(100, 0.1, 0)  # 1 ms a token
-        pace.moved(10**9, 10**5, 1.0)  # 1 ns a byte
-    assert pace.loading_pays(Found(1000, "", 1000, 10**8, "memory"), 0)
-    assert not pace.loading_pays(Found(1000, "", 1000, 10**8, "memory"), 950)
-    assert not pace.loading_pays(Found(10, "", 10, 10**8, "memory"), 0)
+        costs.evaluated(100, 0.1, 0)  # 1 ms a token
+        costs.moved(10**9, 10**5, 1.0)  # 1 ns a byte
+    assert costs.loading_pays(Found(1000, "", 1000, 10**8, "memory"), 0)
+    assert not costs.loading_pays(Found(1000, "", 1000, 10**8, "memory"), 950)
+    assert not costs.loading_pays(Found(10, "", 10, 10**8, "memory"), 0)
 
 
 def learned() -> MoveCosts:
-    pace = MoveCosts()
+    costs = MoveCosts()
     for i in range(80):
-        pace.evaluated(100, 0.1 + 0.01 * (i % 3), 1000 * (i % 3))
-        pace.stepped(0.02 + 0.001 * (i % 5), 500 * (i % 5))
-        pace.moved(30_000_000, 3_600, 0.004)
-    return pace
+        costs.evaluated(100, 0.1 + 0.01 * (i % 3), 1000 * (i % 3))
+        costs.stepped(0.02 + 0.001 * (i % 5), 500 * (i % 5))
+        costs.moved(30_000_000, 3_600, 0.004)
+    return costs
 
 
 def test_what_was_learned_survives_being_written_down():
-    pace, again = learned(), MoveCosts()
-    assert again.recall(orjson.loads(orjson.dumps(pace.memory())))
-    assert again.memory() == pace.memory()
+    costs, again = learned(), MoveCosts()
+    assert again.recall(orjson.loads(orjson.dumps(costs.memory())))
+    assert again.memory() == costs.memory()
     for n_tokens in (0, 10, 100, 300, 1000, 3000):
         for n_moves in (1, 2):
-            assert again.leaving_pays(n_tokens, n_moves) == pace.leaving_pays(n_tokens, n_moves)
+            assert again.leaving_pays(n_tokens, n_moves) == costs.leaving_pays(n_tokens, n_moves)
     assert not MoveCosts().leaving_pays(3000, 1)
     assert again.leaving_pays(3000, 1)
     again.evaluated(100, 0.1, 0)
-    pace.evaluated(100, 0.1, 0)
-    assert again.memory() == pace.memory()
+    costs.evaluated(100, 0.1, 0)
+    assert again.memory() == costs.memory()
     fresh = MoveCosts()
     assert fresh.recall(MoveCosts().memory())
     assert fresh.memory() == MoveCosts().memory()
@@ -116,7 +116,7 @@ def changed(at: int, value: object) -> list[object]:
     ],
 )
 def test_what_cannot_have_been_learned_is_not_believed(memory: object):
-    pace = learned()
-    before = pace.memory()
-    assert not pace.recall(memory)
-    assert pace.memory() == before
+    costs = learned()
+    before = costs.memory()
+    assert not costs.recall(memory)
+    assert costs.memory() == before

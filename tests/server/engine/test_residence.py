@@ -44,7 +44,7 @@ class OnDisk:
 def harness(snapshots: Snapshots | None, n_seqs: int = 2, n_cells: int = 4096) -> Harness:
     backend = FakeBackend(n_seqs=n_seqs, n_cells=n_cells)
     found = Harness(backend, snapshots=snapshots, n_slots=1, limits=LIMITS)
-    found.engine.residence.pace.token_s = 1.0  # loading always pays
+    found.engine.residence.move_costs.token_s.value = 1.0  # loading always pays
     return found
 
 
@@ -142,7 +142,7 @@ def test_a_state_that_does_not_fit_is_evaluated_instead_and_forgotten():
     tiers = memory()
     backend = Refusing(n_seqs=2)
     found = Harness(backend, snapshots=tiers, n_slots=1, limits=LIMITS)
-    found.engine.residence.pace.token_s = 1.0
+    found.engine.residence.move_costs.token_s.value = 1.0
     plain = texts_of(harness(None, n_seqs=8), 2, 4)[0]
     assert texts_of(found, 2, 4)[0] == plain
     check_snapshots(tiers)
@@ -339,13 +339,13 @@ def test_copies_take_no_memory_that_snapshots_need():
 def test_those_who_rest_leave_before_a_long_prompt_and_come_back():
     tiers = memory()
     found = harness(tiers, n_seqs=6)
-    pace = found.engine.residence.pace
+    costs = found.engine.residence.move_costs
     for i in range(3):
         found.run(ask(prompt(i)))
     assert found.engine.residence.cache.n_cells > 300
     assert not tiers.counters().memory_snapshots
     for i in range(500):
-        pace.stepped(0.01 * (i % 2), i % 2)  # 10 ms a cell
+        costs.stepped(0.01 * (i % 2), i % 2)  # 10 ms a cell
     found.run(ask(prompt(9, 700)))
     assert tiers.counters().memory_snapshots == 3
     (again,) = found.run(ask([*prompt(1), 3]))
@@ -391,10 +391,10 @@ def test_making_way_for_a_long_prompt_pushes_out_of_memory_nobody_who_left_latel
     found = harness(tiers, n_seqs=6)
     for i in range(3):
         found.run(ask(prompt(i)))
-    pace = found.engine.residence.pace
-    pace.moved(8 * 107, 107, 1e-6)
+    costs = found.engine.residence.move_costs
+    costs.moved(8 * 107, 107, 1e-6)
     for i in range(500):
-        pace.stepped(0.01 * (i % 2), i % 2)  # 10 ms a cell
+        costs.stepped(0.01 * (i % 2), i % 2)  # 10 ms a cell
     found.run(ask(prompt(9, 700)))
     cached = [found.run(ask([*prompt(i), 3]))[0].started.n_cached for i in range(3)]
     assert cached == [100] * 3

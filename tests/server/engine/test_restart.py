@@ -45,7 +45,7 @@ class Watched(FakeBackend):
 
 
 class Notes:
-    """What is kept of the pace."""
+    """What is kept of the costs."""
 
     def __init__(self) -> None:
         self.written: list[object] = []
@@ -65,8 +65,8 @@ class Life:
         self.engine.residence.save_to(self.tiers, written[-1] if written else None, written.append)
 
     @property
-    def pace(self) -> MoveCosts:
-        return self.engine.residence.pace
+    def costs(self) -> MoveCosts:
+        return self.engine.residence.move_costs
 
     def run(self, *requests: GenerationRequest) -> list[int]:
         """How much was cached of each."""
@@ -187,24 +187,24 @@ def test_an_idle_engine_s_thread_prepares_and_rests(tmp_path: Path):
     assert tidied.count(True) <= 6, "one look at each, and one for each that came"
 
 
-def learned(pace: MoveCosts) -> None:
+def learned(costs: MoveCosts) -> None:
     """That a cell in use beside a prompt costs far more than moving it, and that loading pays."""
     for i in range(300):
-        pace.evaluated(100, 100.0 + 100.0 * (i % 2), 1000 * (i % 2))
-        pace.moved(8000, 1000, 1e-6)
+        costs.evaluated(100, 100.0 + 100.0 * (i % 2), 1000 * (i % 2))
+        costs.moved(8000, 1000, 1e-6)
 
 
 def test_what_was_learned_is_known_after_a_restart(tmp_path: Path):
     notes = Notes()
     with life(tmp_path, notes=notes) as before:
-        learned(before.pace)
-        known = before.pace.memory()
+        learned(before.costs)
+        known = before.costs.memory()
     assert notes.written == [known]
     with life(tmp_path, notes=notes) as after:
-        assert after.pace.memory() == known
+        assert after.costs.memory() == known
     notes.written.append(["nonsense"])
     with life(tmp_path, notes=notes) as later:
-        assert later.pace.memory() == MoveCosts().memory()
+        assert later.costs.memory() == MoveCosts().memory()
     assert notes.written[-1] == MoveCosts().memory()
 
 
@@ -212,7 +212,7 @@ def test_the_first_long_prompt_after_a_restart_finds_an_empty_cache(tmp_path: Pa
     notes = Notes()
     with life(tmp_path, n_seqs=4, notes=notes) as before:
         before.run(ask(prompt(0)))
-        learned(before.pace)
+        learned(before.costs)
     for remembering in (True, False):
         with life(tmp_path, n_seqs=4, notes=notes if remembering else None) as after:
             assert after.run(ask([*prompt(0), 7], max_tokens=1))[0] >= 99
@@ -227,7 +227,7 @@ def test_a_conversation_that_is_in_a_tier_as_it_is_leaves_without_being_saved(tm
     notes = Notes()
     with life(tmp_path, n_seqs=4, notes=notes) as before:
         before.run(ask(prompt(0), max_tokens=30))
-        learned(before.pace)
+        learned(before.costs)
     with life(tmp_path, n_seqs=4, notes=notes) as after:
         assert after.run(ask(prompt(0), max_tokens=1)) == [99]
         assert after.engine.slots.list()[0].n_past == 100  # the snapshot has more
