@@ -53,7 +53,6 @@ def run(settings: DrafterSettings) -> int:
     if not url:
         raise StartupError("no Redis to meet leads on: give the URL of the lead's with --redis or DUO_REDIS")
     check(url)
-    os.nice(settings.nice)  # before threads start, which inherit it: a lead on these cores goes first
     with ExitStack() as stack:
         kind = assemble(settings, stack)
         threads = f", {settings.threads} threads" if settings.kind == "model" else ""

@@ -41,9 +41,6 @@ class DrafterSettings(ModelSettings):
         0, ge=0, description="sessions it is willing to draft for at once; 0: 4 with a model, else 256"
     )
     threads: int = Field(1, ge=1, description="CPU threads of the model")
-    nice: int = Field(
-        19, ge=0, le=19, description="how far this process stands back behind others on its CPU: 0 not at all"
-    )
     ctx_size: int = Field(
         0, ge=0, description="KV cells shared by all sessions; 0: the model's context, at most 8192, for each"
     )
