@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from drafters.branch import NO_SEQ, Branch
 from drafters.breadth import Breadth
 from drafters.draft_session import DraftSession
-from drafters.draft_slots import DraftSlots
 from drafters.expansion import BRANCH_LENGTH, MOST_BRANCHES, Expansion
 from drafters.guessing import guess
 from drafters.rule import Rule
 from server.errors import BackendError
 from server.estimators import Smoothed
 from server.llama.backend import Backend, Batch, Logits
+from server.speculation.sources.draft_slots import DraftSlots
 
 PATH_MIN = 0.05  # a path less likely than this is not worth another guess
 TD_WEIGHT = 0.05  # of one measured time per guess: it ranks drafters, so off by two changes little
@@ -181,7 +181,6 @@ class ModelDrafter:
             step.behind.add(session.seq)
         step.batch.extend(self._sequences.seq(session.seq), session.n_kv, pending[:n], int(complete))
         step.slots.add(session.seq)
-        self._sequences.grew(session.seq, n)
         session.n_kv += n
         if complete:
             step.grown.append((session, None))
@@ -204,7 +203,6 @@ class ModelDrafter:
                 return
             step.batch.extend(self._sequences.seq(branch.seq), branch.n_kv, pending, 1)
             step.slots.add(branch.seq)
-            self._sequences.grew(branch.seq, len(pending))
             branch.n_kv += len(pending)
             step.grown.append((session, branch))
 
@@ -213,18 +211,16 @@ class ModelDrafter:
     def _admit(self, session: DraftSession, planned: set[int]) -> bool:
         """Give the session a slot and cells for all its tokens; ends branches and evicts closed sessions for
         it. planned: slots with rows in this step. False if there is no room."""
-        if session.seq != NO_SEQ and self._spare() >= self._sequences.n_idle_cells:
-            return True
         needed = len(session.tokens) if session.seq == NO_SEQ else 0
-        if self._spare(branches=False) < needed:
-            self.close(session, keep=True)
-            return False
         if self._spare() < needed:
+            if self._spare(branches=False) < needed:
+                self.close(session, keep=True)
+                return False
             self._end_branches()
         if session.seq == NO_SEQ:
             evaluated = [other for slot, other in self._held.items() if slot not in planned]
             busy = {other.seq: other.tokens[: other.n_kv] for other in evaluated}
-            taken = self._sequences.take(session.tokens, busy, session.salt)
+            taken = self._sequences.take(session.tokens, session.salt, busy)
             if taken is None:
                 return False
             session.seq, session.n_kv = taken
@@ -240,10 +236,7 @@ class ModelDrafter:
 
     def _make_room(self, n: int) -> bool:
         """Evict closed sessions until n cells are free. False if that is not enough."""
-        while self._spare() - self._sequences.n_idle_cells < n:
-            if not self._sequences.evict():
-                return False
-        return True
+        return self._sequences.limit_idle(self._spare() - n)
 
     def _settle(self, session: DraftSession) -> None:
         """Learn from commits, and put a branch that came true in the path's place."""

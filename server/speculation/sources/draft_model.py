@@ -8,13 +8,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from server.cache.prefix import PrefixCache, common_prefix
+from server.cache.prefix import common_prefix
 from server.engine.proposer import OpenedSession
 from server.errors import BackendError
 from server.estimators import Median
 from server.llama.backend import Backend, Batch, Logits
 from server.sampling.draft_token import DraftToken, guess
 from server.sampling.draw import distribution
+from server.speculation.sources.draft_slots import DraftSlots
 
 logger = logging.getLogger("duo.drafters")
 
@@ -29,9 +30,9 @@ class _CachedPath:
 
     session: OpenedSession
     seq: int
+    n_kv: int
     tokens: list[int]
     n_committed: int
-    n_kv: int
 
 
 class DraftModel:
@@ -52,7 +53,7 @@ class DraftModel:
         self._most_rows = 1 if one_shape else 2  # of a session's own guess and the token after it
         self._distributions = distributions
         self._clock = clock
-        self._cache = PrefixCache(backend.n_seqs, partial=True)
+        self._slots = DraftSlots(backend)
         self._paths: dict[int, _CachedPath] = {}
         self._failed = not backend.can_trim  # a path that was not confirmed must be forgettable
         if self._failed:
@@ -70,21 +71,14 @@ class DraftModel:
         """Begin a path after the session's committed tokens; guesses that they confirm stay evaluated."""
         path, tokens = self._paths.get(session.id), session.tokens
         if path is None:
-            reuse = self._cache.take(list(tokens), salt=session.bounds.salt)
-            if reuse is not None:
-                path = _CachedPath(session, reuse.seq, list(tokens), len(tokens), reuse.length)
-                if reuse.source != reuse.seq:
-                    self._backend.trim(reuse.seq, 0)
-                    if reuse.length:
-                        self._backend.copy(reuse.source, reuse.seq, 0, reuse.length)
-                self._trim(path, reuse.length)
-                self._paths[session.id] = path
+            taken = self._slots.take(list(tokens), session.bounds.salt)
+            if taken is not None:
+                self._paths[session.id] = _CachedPath(session, *taken, list(tokens), len(tokens))
             return
         start = path.n_committed
         new = list(tokens[start:])
         agreed = start + common_prefix(path.tokens[start:], new)
-        path.tokens[agreed:] = new[agreed - start :]
-        del path.tokens[len(tokens) :]
+        path.tokens[start:] = new
         path.n_committed = len(tokens)
         self._trim(path, min(agreed, len(tokens) - 1))
 
@@ -118,11 +112,10 @@ class DraftModel:
         path = self._paths.pop(session, None)
         if path is not None:
             self._trim(path, min(path.n_kv, path.n_committed) if keep and not self._failed else 0)
-            self._cache.release(path.seq, path.tokens[: path.n_kv])
+            self._slots.release(path.seq, path.tokens[: path.n_kv])
 
     def _trim(self, path: _CachedPath, length: int) -> None:
-        path.n_kv = min(path.n_kv, length)
-        self._backend.trim(path.seq, path.n_kv)
+        path.n_kv = self._slots.shrink(path.seq, min(path.n_kv, length))
 
     def _ready(self, session: int) -> _CachedPath | None:
         """The session's path, if one more guess fits the context and the KV cache; evicts for it."""
@@ -130,12 +123,7 @@ class DraftModel:
         if path is None or len(path.tokens) >= self._backend.n_ctx:
             return None
         held = sum([len(other.tokens) + 1 for other in self._paths.values()])
-        while held + self._cache.n_cells > self._backend.n_cells:
-            evicted = self._cache.evict()
-            if evicted is None:
-                return None
-            self._backend.trim(evicted.seq, 0)
-        return path
+        return path if self._slots.limit_idle(self._backend.n_cells - held) else None
 
     def _catch_up(self, paths: Sequence[_CachedPath]) -> bool:
         """Evaluate all pending tokens but those of the next decode. Returns whether there were any."""
