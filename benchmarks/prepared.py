@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from drafters.draft_session import DraftSession
-from drafters.guessing import DraftGuess
 from server.engine.proposer import NOTHING, ROOT, Ask, NoProposer, OpenedSession, Planned, Proposal
 from server.llama.backend import Batch, Logits
+from server.sampling.draft_token import DraftGuess
 from server.sampling.draw import draw
 from server.sampling.noise import mix
 from server.sampling.params import SamplingParams

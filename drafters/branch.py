@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from operator import mul
 
-from drafters.guessing import DraftGuess
+from server.sampling.draft_token import DraftGuess
 from server.speculation.wire.messages import MAX_NODES, chain_next
 
 NO_SEQ = -1

@@ -8,8 +8,8 @@ from itertools import count
 from operator import itemgetter
 
 from drafters.branch import NO_SEQ, Branch
-from drafters.guessing import DraftGuess
 from server.cache.prefix import common_prefix
+from server.sampling.draft_token import DraftGuess
 from server.sampling.params import SamplingParams
 from server.speculation.wire.messages import ROOT, Commit, Draft, Open, chain_next
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 
+from server.sampling.draft_token import DraftGuess, weighed
 from server.sampling.draw import Row, draw_from
 from server.sampling.noise import Ids, gumbel
 from server.sampling.params import SamplingParams
@@ -18,18 +18,6 @@ _WIDEST, _NARROWER = 12.0, (9.0, 6.0, 3.0, 1.0)  # how far below the largest log
 _SHORT = 8192  # logits whose sum of exponentials costs next to nothing
 
 
-class DraftGuess(NamedTuple):
-    """confidence: the estimated probability of the token, given all before it. second: a guess for the case
-    that it is wrong. drawn, likeliest: what each rule (rule.py) guesses; None without a row of logits."""
-
-    token: int
-    confidence: float
-    second: int | None = None
-    second_confidence: float = 0.0
-    drawn: int | None = None
-    likeliest: int | None = None
-
-
 def guess(row: Row, sampling: SamplingParams, position: int, *, likeliest: bool, second: bool) -> DraftGuess:
     """What the lead will choose for `position`, by a row (vocab size,) of the drafter's own logits: the draw
     with the shared noise, or the `likeliest` token. second: with a second guess where the first is unsure."""
@@ -38,7 +26,8 @@ def guess(row: Row, sampling: SamplingParams, position: int, *, likeliest: bool,
         return DraftGuess(int(row.argmax()), 0.0)
     top = peaks.lowest_best()
     if sampling.temperature <= 0.0 or sampling.top_k == 1:
-        return _greedy(peaks, top, second)
+        mass = _mass(peaks)
+        return weighed(peaks, top, mass, second=second and mass > 1.0 / SURE)
     drawn = draw_from(peaks, sampling, position)
     noisy = None if likeliest else _NoisyScores(peaks, sampling, position, drawn)
     token, confidence = (drawn, noisy.share(drawn)) if noisy else (top, 1.0 / _mass(peaks))
@@ -48,15 +37,6 @@ def guess(row: Row, sampling: SamplingParams, position: int, *, likeliest: bool,
     if drawn == token:
         return DraftGuess(token, confidence, *noisy.best_but(token, 1.0 - confidence), drawn, top)
     return DraftGuess(token, confidence, drawn, min(1.0 - confidence, noisy.share(drawn)), drawn, top)
-
-
-def _greedy(peaks: Peaks, top: int, second: bool) -> DraftGuess:
-    confidence = 1.0 / _mass(peaks)
-    if not second or not confidence < SURE or len(peaks.row) < 2:
-        return DraftGuess(top, confidence, None, 0.0, top, top)
-    runner_up = peaks.runner_up(top)
-    share = confidence * math.exp(float(peaks.row[runner_up]) - peaks.top)
-    return DraftGuess(top, confidence, runner_up, share, top, top)
 
 
 def _mass(peaks: Peaks) -> float:

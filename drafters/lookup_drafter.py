@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from drafters.draft_session import DraftSession
 from drafters.drafter import Drafter
-from drafters.guessing import DraftGuess
 from server.estimators import Smoothed
+from server.sampling.draft_token import DraftGuess
 from server.speculation.sources.lookup import Lookup, LookupPool
 
 PORTION = 4096  # tokens indexed in one step: about ten milliseconds

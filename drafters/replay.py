@@ -12,8 +12,8 @@ from pydantic import TypeAdapter, ValidationError
 from drafters.draft_session import DraftSession
 from drafters.drafter import Drafter
 from drafters.expansion import BRANCH_LENGTH
-from drafters.guessing import DraftGuess
 from server.errors import StartupError
+from server.sampling.draft_token import DraftGuess
 from server.sampling.noise import mix
 
 _TOKENS = TypeAdapter(list[int])

@@ -6,8 +6,8 @@ import codecs
 import math
 from collections.abc import Sequence
 
-from drafters.guessing import DraftGuess
 from server.llama.backend import Vocabulary
+from server.sampling.draft_token import DraftGuess
 
 REDONE = 32  # characters at the end of a text that are tokenised again when it grows: longer than most tokens
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from drafters.guessing import DraftGuess
 from server.estimators import Smoothed
+from server.sampling.draft_token import DraftGuess
 
 # Of a position where the two differ. Off by two: twice, the rule changes by luck; half, a lead that samples
 # sharply is guessed by the worse rule for 128 such positions.

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drafters.draft_session import GREEDY, DraftSession
-from drafters.guessing import DraftGuess
+from server.sampling.draft_token import DraftGuess
 from server.sampling.params import SamplingParams
 from server.speculation.wire.messages import MAX_NODES, Commit, Open, chain_next, chain_start
 

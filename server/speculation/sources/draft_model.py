@@ -13,7 +13,7 @@ from server.engine.proposer import OpenedSession
 from server.errors import BackendError
 from server.estimators import Median
 from server.llama.backend import Backend, Batch, Logits
-from server.sampling.draft_token import DraftToken, guess
+from server.sampling.draft_token import DraftGuess, guess
 from server.sampling.draw import distribution
 from server.speculation.sources.draft_slots import DraftSlots
 
@@ -82,7 +82,7 @@ class DraftModel:
         path.n_committed = len(tokens)
         self._trim(path, min(agreed, len(tokens) - 1))
 
-    def guess(self, sessions: Sequence[int], *, second: bool) -> list[DraftToken | None]:
+    def guess(self, sessions: Sequence[int], *, second: bool) -> list[DraftGuess | None]:
         """Append one guess to each path. None where the model cannot go on. second: with a runner-up."""
         if self._failed:
             return [None] * len(sessions)
@@ -138,7 +138,7 @@ class DraftModel:
                 path.n_kv += len(rows)
         return worked
 
-    def _extend(self, paths: Sequence[_CachedPath], second: bool) -> list[DraftToken]:
+    def _extend(self, paths: Sequence[_CachedPath], second: bool) -> list[DraftGuess]:
         batch = Batch(meanwhile=self._meanwhile)
         for path in paths:
             batch.extend(path.seq, path.n_kv, path.tokens[path.n_kv :], 1)
@@ -146,7 +146,7 @@ class DraftModel:
         logits = self._backend.decode(batch)
         return [self._take(path, row, second) for path, row in zip(paths, logits, strict=True)]
 
-    def _take(self, path: _CachedPath, row: Logits, second: bool) -> DraftToken:
+    def _take(self, path: _CachedPath, row: Logits, second: bool) -> DraftGuess:
         sampling = path.session.sampling
         guessed = guess(row, sampling, len(path.tokens) + path.session.n_dropped, second=second)
         path.tokens.append(guessed.token)

@@ -9,7 +9,7 @@ from server.llama.backend import Backend
 
 
 class DraftSlots:
-    """Slots, each with a sequence: that of its number until two slots exchange theirs. The first slots are for
+    """Slots, each with a sequence: that of its number until two slots exchange theirs. The first are for
     conversations, idle ones kept as in PrefixCache; then n_branches for branches; the last n_scratch are
     empty between decodes."""
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from server.engine.proposer import NOTHING, Ask, Proposal
-from server.sampling.draft_token import DraftToken
+from server.sampling.draft_token import DraftGuess
 from server.sampling.draw import Distribution
 from server.speculation.gating.acceptance import Acceptance
 from server.speculation.gating.gate import worth_drafting
@@ -112,16 +112,16 @@ class Synchronous:
                 going.append(session)
         return going
 
-    def _graft(self, session: int, guess: DraftToken | None, speculated: Speculated) -> None:
+    def _graft(self, session: int, guess: DraftGuess | None, speculated: Speculated) -> None:
         path = self._paths[session]
         if guess is None:
             path.limit = 0  # the draft model cannot go on
             return
         confidence = int(255 * guess.confidence)
         speculated.tree.branch(path.tokens, SOURCE, guess.token, confidence)
-        if guess.runner_up is not None:
-            second = int(255 * guess.runner_up_confidence)
-            speculated.tree.branch(path.tokens, SOURCE, guess.runner_up, second)
+        if guess.second is not None:
+            second = int(255 * guess.second_confidence)
+            speculated.tree.branch(path.tokens, SOURCE, guess.second, second)
         path.tokens.append(guess.token)
         if guess.drafted is not None:
             path.drafted.append(guess.drafted)
