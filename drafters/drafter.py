@@ -6,15 +6,15 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from drafters.draft_session import DraftSession
+from server.estimators import Smoothed
+
+TD_WEIGHT = 0.05  # of one measured time per guess: it ranks drafters, so off by two changes little
 
 
 class Drafter(Protocol):
-    """Extends the paths of sessions. Used by one thread."""
+    """Extends the paths of sessions. Used by one thread. td: measured seconds per guess of one session."""
 
-    @property
-    def td_us(self) -> int:
-        """Microseconds per guess of one session, measured; 0 before the first."""
-        ...
+    td: Smoothed
 
     def obstacle(self, session: DraftSession) -> str | None:
         """Why this session cannot be drafted for now, None if it can."""

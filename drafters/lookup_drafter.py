@@ -7,14 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from drafters.draft_session import DraftSession
-from drafters.drafter import Drafter
+from drafters.drafter import TD_WEIGHT, Drafter
 from server.estimators import Smoothed
 from server.sampling.draft_token import DraftGuess
 from server.speculation.sources.lookup import Lookup, LookupPool
 
 PORTION = 4096  # tokens indexed in one step: about ten milliseconds
 PATH_MIN = 0.05  # guesses of a path less likely than this are not worth telling
-TD_WEIGHT = 0.05  # of one measured time per guess: it ranks drafters, so off by two changes little
 
 
 @dataclass(slots=True)
@@ -36,11 +35,7 @@ class LookupDrafter(Drafter):
         self._pool = pool or LookupPool()
         self._clock = clock
         self._followed: dict[int, _Followed] = {}  # by session
-        self._td = Smoothed(TD_WEIGHT)  # seconds per guess
-
-    @property
-    def td_us(self) -> int:
-        return round(self._td.value * 1e6)
+        self.td = Smoothed(TD_WEIGHT)
 
     def wants(self, session: DraftSession) -> bool:
         """True once after each commit."""
@@ -65,7 +60,7 @@ class LookupDrafter(Drafter):
             n_new = session.lengthen(guesses, PATH_MIN)
             grown += [session] * n_new
             if n_new:
-                self._td.observe((self._clock() - began) / n_new)
+                self.td.observe((self._clock() - began) / n_new)
         return grown
 
     def close(self, session: DraftSession, *, keep: bool) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from drafters.branch import NO_SEQ, Branch
 from drafters.breadth import Breadth
 from drafters.draft_session import DraftSession
+from drafters.drafter import TD_WEIGHT
 from drafters.expansion import BRANCH_LENGTH, MOST_BRANCHES, Expansion
 from drafters.guessing import guess
 from drafters.rule import Rule
@@ -19,7 +20,6 @@ from server.llama.backend import Backend, Batch, Logits
 from server.speculation.sources.draft_slots import DraftSlots
 
 PATH_MIN = 0.05  # a path less likely than this is not worth another guess
-TD_WEIGHT = 0.05  # of one measured time per guess: it ranks drafters, so off by two changes little
 SHARED_ROWS = 64  # of a step while some session drafts: another one's long prompt must not hold it up
 MARGIN = 32  # cells left free beside a branch, for the paths to grow
 PAD = 0  # the token of padding rows
@@ -65,14 +65,9 @@ class ModelDrafter:
         self._held: dict[int, DraftSession] = {}  # by slot
         self._branches: dict[int, Branch] = {}  # by slot
         self._expansion = Expansion(path_min, min(backend.n_ctx, backend.n_cells), backend.vocab.eog)
-        self._seen: dict[int, tuple[int, float]] = {}  # by session: committed tokens, and when they were seen
-        self._td = Smoothed(TD_WEIGHT)  # seconds per guess
+        self.td = Smoothed(TD_WEIGHT)
         self._meanwhile: Callable[[], None] | None = None
         self.rule = Rule()
-
-    @property
-    def td_us(self) -> int:
-        return round(self._td.value * 1e6)
 
     def obstacle(self, session: DraftSession) -> str | None:
         limit = self._expansion.limit
@@ -118,7 +113,7 @@ class ModelDrafter:
             guessed = guess(row, session.sampling, position, likeliest=likeliest, second=second)
             (branch or session).add(guessed)
         if not step.behind and step.n_paths:  # no catching up in this step
-            self._td.observe(self._clock() - began)
+            self.td.observe(self._clock() - began)
         return [session for session, _ in step.grown]
 
     def _decode(self, step: _DraftStep) -> Logits:
@@ -138,7 +133,7 @@ class ModelDrafter:
 
     def close(self, session: DraftSession, *, keep: bool) -> None:
         self._settle(session)
-        self._seen.pop(session.id, None)
+        session.settled = 0, 0.0
         session.branches = []
         self._free_branches()
         if session.seq == NO_SEQ:
@@ -243,10 +238,10 @@ class ModelDrafter:
         for guessed, token in session.evidence:
             self.rule.judge(guessed, token)
         session.evidence.clear()
-        before, at = self._seen.get(session.id, (0, 0.0))
+        before, at = session.settled
         if before != session.n_committed:
             now = self._clock()
-            self._seen[session.id] = session.n_committed, now
+            session.settled = session.n_committed, now
             counts, session.counts = session.counts, (0, 0, 0)
             if before:
                 self._breadth.committed(*counts, now - at)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 
@@ -21,22 +20,16 @@ def status_line(worker: Worker, console: Console) -> Generator[None]:
     if not console.is_terminal:
         yield
         return
-    ended = threading.Event()
-    thread = threading.Thread(target=_show, args=(worker, console, ended), name="duo-status", daemon=True)
-    thread.start()
-    try:
+    line = _lines(worker).__next__
+    with Live(get_renderable=line, console=console, refresh_per_second=1 / EVERY_S, transient=True):
         yield
-    finally:
-        ended.set()
-        thread.join()
 
 
-def _show(worker: Worker, console: Console, ended: threading.Event) -> None:
+def _lines(worker: Worker) -> Generator[Text]:
     before = 0
-    with Live(console=console, refresh_per_second=4, transient=True) as live:
-        while not ended.wait(EVERY_S):
-            drafted, leads = worker.n_drafted, len(worker.leads)
-            line = f"{leads} lead{'s' * (leads != 1)}, {worker.n_sessions} sessions, "
-            line += f"{drafted} tokens drafted, {(drafted - before) / EVERY_S:.0f} a second"
-            live.update(Text(line, "dim"))
-            before = drafted
+    while True:
+        drafted, leads = worker.n_drafted, len(worker.leads)
+        line = f"{leads} lead{'s' * (leads != 1)}, {worker.n_sessions} sessions, "
+        line += f"{drafted} tokens drafted, {(drafted - before) / EVERY_S:.0f} a second"
+        yield Text(line, "dim")
+        before = drafted
