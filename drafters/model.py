@@ -12,8 +12,7 @@ from drafters.breadth import Breadth
 from drafters.draft_session import DraftSession
 from drafters.drafter import TD_WEIGHT
 from drafters.expansion import BRANCH_LENGTH, MOST_BRANCHES, Expansion
-from drafters.guessing import guess
-from drafters.rule import Rule
+from drafters.guessing import Rule, guess
 from server.errors import BackendError
 from server.estimators import Smoothed
 from server.llama.backend import Backend, Batch, Logits

@@ -16,8 +16,8 @@ from server.sampling.peaks import Peaks
 
 class DraftGuess(NamedTuple):
     """confidence: the estimated probability of the token, given all before it. second: a guess for the case
-    that it is wrong. drawn, likeliest: what each rule (drafters/rule.py) guesses; drafted: the distribution
-    that the token is a sample of; None if not asked for."""
+    that it is wrong. drawn, likeliest: what each rule of drafters/guessing.py guesses. drafted: what the
+    token is a sample of. None: not asked for."""
 
     token: int
     confidence: float

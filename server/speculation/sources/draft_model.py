@@ -59,13 +59,8 @@ class DraftModel:
         if self._failed:
             advice = "recurrent models draft in a process of their own only: --draft-mode async"
             logger.warning("%s is not used: %s", backend.name, advice)
-        self._td = Median(RECENT)
+        self.td = Median(RECENT)  # seconds to guess for one session or several at once
         self._meanwhile: Callable[[], None] | None = None
-
-    @property
-    def td_s(self) -> float:
-        """Seconds to guess for one session or several at once; 0 before the first guess."""
-        return self._td.value
 
     def follow(self, session: OpenedSession) -> None:
         """Begin a path after the session's committed tokens; guesses that they confirm stay evaluated."""
@@ -80,7 +75,7 @@ class DraftModel:
         agreed = start + common_prefix(path.tokens[start:], new)
         path.tokens[start:] = new
         path.n_committed = len(tokens)
-        self._trim(path, min(agreed, len(tokens) - 1))
+        path.n_kv = self._slots.shrink(path.seq, min(path.n_kv, agreed, len(tokens) - 1))
 
     def guess(self, sessions: Sequence[int], *, second: bool) -> list[DraftGuess | None]:
         """Append one guess to each path. None where the model cannot go on. second: with a runner-up."""
@@ -89,19 +84,17 @@ class DraftModel:
         if self._meanwhile is not None and not self._backend.overlaps:
             self._meanwhile()
         began = self._clock()
-        paths = [self._ready(session) for session in sessions]
-        ready = [path for path in paths if path is not None]
+        paths = [path for session in sessions if (path := self._ready(session))]
         try:
-            caught_up = self._catch_up(ready)
-            guesses = self._extend(ready, second) if ready else []
+            caught_up = self._catch_up(paths)
+            guesses = self._extend(paths, second) if paths else {}
         except BackendError as error:
             logger.warning("the draft model failed and is not used any more: %s", error.message)
             self._failed = True
             return [None] * len(sessions)
-        if ready and not caught_up:
-            self._td.observe(self._clock() - began)
-        made = iter(guesses)
-        return [path and next(made) for path in paths]
+        if paths and not caught_up:
+            self.td.observe(self._clock() - began)
+        return [guesses.get(session) for session in sessions]
 
     def overlap(self, work: Callable[[], None]) -> None:
         """Call `work` before each guess, or while a GPU makes it."""
@@ -111,11 +104,8 @@ class DraftModel:
         """The session ended. keep: the conversation may go on. Unknown sessions are ignored."""
         path = self._paths.pop(session, None)
         if path is not None:
-            self._trim(path, min(path.n_kv, path.n_committed) if keep and not self._failed else 0)
-            self._slots.release(path.seq, path.tokens[: path.n_kv])
-
-    def _trim(self, path: _CachedPath, length: int) -> None:
-        path.n_kv = self._slots.shrink(path.seq, min(path.n_kv, length))
+            kept = min(path.n_kv, path.n_committed) if keep and not self._failed else 0
+            self._slots.release(path.seq, path.tokens[: self._slots.shrink(path.seq, kept)])
 
     def _ready(self, session: int) -> _CachedPath | None:
         """The session's path, if one more guess fits the context and the KV cache; evicts for it."""
@@ -138,13 +128,15 @@ class DraftModel:
                 path.n_kv += len(rows)
         return worked
 
-    def _extend(self, paths: Sequence[_CachedPath], second: bool) -> list[DraftGuess]:
+    def _extend(self, paths: Sequence[_CachedPath], second: bool) -> dict[int, DraftGuess]:
+        """One guess for each, by session."""
         batch = Batch(meanwhile=self._meanwhile)
         for path in paths:
             batch.extend(path.seq, path.n_kv, path.tokens[path.n_kv :], 1)
             path.n_kv = len(path.tokens)
         logits = self._backend.decode(batch)
-        return [self._take(path, row, second) for path, row in zip(paths, logits, strict=True)]
+        rows = zip(paths, logits, strict=True)
+        return {path.session.id: self._take(path, row, second) for path, row in rows}
 
     def _take(self, path: _CachedPath, row: Logits, second: bool) -> DraftGuess:
         sampling = path.session.sampling

@@ -57,7 +57,7 @@ class Synchronous:
                 self._paths[ask.session] = _StepPath(ask.limit, speculated.acceptance)
         rows, spent_s = n_rows, 0.0
         going = self._going(curve, rows, rate)
-        if self._paths and not going and self._saved_s >= self.inline.td_s:
+        if self._paths and not going and self._saved_s >= self.inline.td.value:
             going, self._saved_s = list(self._paths), 0.0
         self._saved_s += PROBE_SHARE * curve[min(n_rows, len(curve) - 1)]
         while going:
@@ -77,7 +77,7 @@ class Synchronous:
 
     def outlook(self, asks: Sequence[Ask], sessions: Mapping[int, Speculated], rate: float) -> Offered:
         """What it would probably offer if rows were free."""
-        probabilities, deepest, td_s = list[float](), 0, self.inline.td_s
+        probabilities, deepest, td_s = list[float](), 0, self.inline.td.value
         least = rate * td_s / max(1, len(asks))
         for ask in asks:
             speculated, depth = sessions[ask.session], 0
@@ -100,7 +100,7 @@ class Synchronous:
         """The sessions for which another guess pays."""
         if not self._paths:
             return []
-        td_s = self.inline.td_s / len(self._paths)
+        td_s = self.inline.td.value / len(self._paths)
         going: list[int] = []
         for session, path in self._paths.items():
             left = path.limit - len(path.tokens)
