@@ -249,7 +249,7 @@ class ScriptedDrafter(QuietBus):
         while n_missing := DEPTH - session.n_ahead:
             for _ in range(min(PER_MESSAGE, n_missing)):
                 self._guess(session, len(session.tokens))
-            for draft in (session.take_draft(*by), *session.take_branches(*by)):
+            for draft in session.take_drafts(*by):
                 self._listener.received(draft)
 
     def _guess(self, session: DraftSession, position: int) -> None:

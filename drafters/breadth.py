@@ -16,9 +16,8 @@ ASSUMED = 0.15  # share of wrong guesses before anything is known; forgotten aft
 # is guessed worse has no branches for 64 guesses.
 WRONG_WEIGHT = 1 / 32  # a guess, wrong or not
 RESCUE_WEIGHT = 1 / 16  # a wrong guess, for which a branch was right or not
-FORGETTING = (
-    1 / 128
-)  # a wrong guess without branches: what they would rescue drifts to RESCUED, to be tried anew
+# of a wrong guess without branches: what they would rescue drifts to RESCUED, to be tried anew
+FORGETTING = 1 / 128
 STEP_WEIGHT = 0.1  # a step of the lead
 BETTER = 1.25  # times as much the other way must gain: each change costs a decode of the slow kind
 

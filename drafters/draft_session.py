@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import count
 from operator import itemgetter
 
@@ -11,7 +11,7 @@ from drafters.branch import NO_SEQ, Branch
 from server.cache.prefix import common_prefix
 from server.sampling.draft_token import DraftGuess
 from server.sampling.params import SamplingParams
-from server.speculation.wire.messages import ROOT, Commit, Draft, Open, chain_next
+from server.speculation.wire.messages import Commit, Draft, Open, chain_next
 
 GREEDY = SamplingParams(temperature=0.0)
 COLDEST = 1e-6  # temperature: below it, scores overflow
@@ -153,30 +153,15 @@ class DraftSession:
         """Those that grow, and the one that was taken."""
         return self.branches if self.taken is None else [*self.branches, self.taken]
 
-    # -- what to publish
-
-    def take_draft(self, drafter: str, td_us: int) -> Draft:
-        """The first MAX_NODES unpublished guesses of the path, as a message that continues the others."""
-        return self._draft(drafter, td_us, self.path)
-
-    def take_branches(self, drafter: str, td_us: int) -> list[Draft]:
-        """The unpublished guesses of branches off the published path, one message for each branch."""
+    def take_drafts(self, drafter: str, td_us: int, *, due: bool = True) -> Iterator[Draft]:
+        """The unpublished guesses as messages: the path's, then those of branches off the published path.
+        due: else only the first ones of a path of which nothing is published."""
+        while self.n_unpublished and (due or not self.path.n_published):
+            yield self.path.take_draft(drafter, self.id, td_us)
         n_told = self.n_committed + self.path.n_published
-        told = [b for b in self.branches if b.fork <= n_told and b.n_published < len(b.guesses)]
-        return [self._draft(drafter, td_us, branch) for branch in told]
-
-    def _draft(self, drafter: str, td_us: int, branch: Branch) -> Draft:
-        base, chain, guesses = branch.take_unpublished()
-        return Draft(
-            drafter,
-            self.id,
-            base,
-            chain,
-            td_us,
-            tuple(range(ROOT, len(guesses) - 1)),
-            tuple(guess.token for guess in guesses),
-            bytes(round(255 * min(1.0, max(0.0, guess.confidence))) for guess in guesses),  # nan is 0
-        )
+        for branch in self.branches if due else ():
+            if branch.fork <= n_told and branch.n_published < len(branch.guesses):
+                yield branch.take_draft(drafter, self.id, td_us)
 
     # -- changes
 

@@ -99,7 +99,8 @@ def _near(peaks: Peaks, drawn: int) -> Ids:
 
 
 class Rule:
-    """Which guess is right more often. Begins with the shared noise, which is better where distributions are flat and alike."""
+    """Learns which guess is right more often. Begins with the shared noise, which is better where
+    distributions are flat and alike."""
 
     def __init__(self) -> None:
         self.likeliest = False  # guess the likeliest token

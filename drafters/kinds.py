@@ -41,13 +41,16 @@ def assemble(settings: DrafterSettings, stack: ExitStack) -> Kind:
     if settings.kind == "model":
         return _model(settings, stack)
     capacity = settings.capacity or OTHER_CAPACITY
-    if settings.kind == "lookup":
-        return Kind(LookupDrafter(), "lookup", _card(settings.vocab_from), capacity)
+    drafter = LookupDrafter() if settings.kind == "lookup" else _replay(settings)
+    with closing(_opened(settings.vocab_from)) as backend:
+        return Kind(drafter, settings.kind, vocabulary_card(backend.vocab), capacity)
+
+
+def _replay(settings: DrafterSettings) -> ReplayDrafter:
     if settings.texts is None:
         raise StartupError("nothing to replay: give a file of texts with --texts")
     script = Script(settings.accept, settings.td_ms / 1000, settings.hit, settings.seed)
-    drafter = ReplayDrafter(read_texts(settings.texts), script)
-    return Kind(drafter, "replay", _card(settings.vocab_from), capacity)
+    return ReplayDrafter(read_texts(settings.texts), script)
 
 
 def _model(settings: DrafterSettings, stack: ExitStack) -> Kind:
@@ -63,18 +66,12 @@ def _model(settings: DrafterSettings, stack: ExitStack) -> Kind:
     n_branches = 0 if settings.translate else settings.branches
     shapes = measure(backend, range(1, MOST_BRANCHES + 2)) if n_branches else UNKNOWN
     steady = shapes.steady if shapes.padding_pays else None
-    drafter = ModelDrafter(backend, path_min=settings.path_min, n_branches=n_branches, steady=steady)
-    if settings.translate is None:
-        return Kind(drafter, backend.name, vocabulary_card(backend.vocab), capacity)
-    target = stack.enter_context(closing(_opened(settings.translate))).vocab
-    return Kind(
-        TranslatingDrafter(drafter, backend.vocab, target), backend.name, vocabulary_card(target), capacity
-    )
-
-
-def _card(path: Path) -> VocabularyCard:
-    with closing(_opened(path)) as backend:
-        return vocabulary_card(backend.vocab)
+    drafter: Drafter = ModelDrafter(backend, path_min=settings.path_min, n_branches=n_branches, steady=steady)
+    vocab = backend.vocab
+    if settings.translate is not None:
+        vocab = stack.enter_context(closing(_opened(settings.translate))).vocab
+        drafter = TranslatingDrafter(drafter, backend.vocab, vocab)
+    return Kind(drafter, backend.name, vocabulary_card(vocab), capacity)
 
 
 def _opened(path: Path) -> LlamaBackend:

@@ -40,11 +40,8 @@ class LookupDrafter(Drafter):
     def wants(self, session: DraftSession) -> bool:
         """True once after each commit."""
         followed = self._followed.get(session.id)
-        return not session.lost and (
-            followed is None
-            or followed.n_opened != session.n_opened
-            or followed.n_guessed != session.n_committed
-        )
+        now = session.n_opened, session.n_committed
+        return not session.lost and (followed is None or now != (followed.n_opened, followed.n_guessed))
 
     def advance(self, sessions: Sequence[DraftSession]) -> list[DraftSession]:
         grown: list[DraftSession] = []

@@ -138,8 +138,7 @@ class ModelDrafter:
         if session.seq == NO_SEQ:
             return
         del self._held[session.seq]
-        n_kept = self._sequences.shrink(session.seq, session.n_kv if keep else 0)
-        self._sequences.release(session.seq, session.tokens[:n_kept])
+        self._sequences.release(session.seq, session.tokens, session.n_kv if keep else 0)
         session.seq, session.n_kv = NO_SEQ, 0
 
     # -- a step
@@ -268,7 +267,7 @@ class ModelDrafter:
             session = self._held.pop(slot, None)
             self._sequences.forget(slot)
             if session is not None:
-                self._sequences.release(slot, [])
+                self._sequences.release(slot, [], 0)
                 session.seq, session.n_kv = NO_SEQ, 0
 
 

@@ -136,10 +136,7 @@ class Worker:
         now, td_us = self._clock(), self._td_us
         due = not begun_only and (all_of_it or now + td_us / 1e6 - self._published_at > PUBLISH_S)
         for session in self._sessions.values():
-            while session.n_unpublished and not session.lost and (due or not session.path.n_published):
-                self._bus.send(session.lead, session.take_draft(self._own.id, td_us))
-                self._published_at = now
-            for draft in session.take_branches(self._own.id, td_us) if due and not session.lost else ():
+            for draft in () if session.lost else session.take_drafts(self._own.id, td_us, due=due):
                 self._bus.send(session.lead, draft)
                 self._published_at = now
 

@@ -105,7 +105,7 @@ class DraftModel:
         path = self._paths.pop(session, None)
         if path is not None:
             kept = min(path.n_kv, path.n_committed) if keep and not self._failed else 0
-            self._slots.release(path.seq, path.tokens[: self._slots.shrink(path.seq, kept)])
+            self._slots.release(path.seq, path.tokens, kept)
 
     def _ready(self, session: int) -> _CachedPath | None:
         """The session's path, if one more guess fits the context and the KV cache; evicts for it."""

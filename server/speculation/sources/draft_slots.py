@@ -48,9 +48,9 @@ class DraftSlots:
         self._copy(reuse.source, reuse.seq, reuse.length)
         return reuse.seq, reuse.length
 
-    def release(self, slot: int, tokens: list[int]) -> None:
-        """The conversation is idle; its slot holds exactly these tokens."""
-        self._cache.release(slot, tokens)
+    def release(self, slot: int, tokens: list[int], n_kept: int) -> None:
+        """The conversation is idle; its slot keeps the first n_kept of these tokens, if it can."""
+        self._cache.release(slot, tokens[: self.shrink(slot, n_kept)])
 
     def limit_idle(self, n_cells: int) -> bool:
         """Evict idle conversations, those worth least first, until they have at most n_cells. False where
