@@ -77,13 +77,11 @@ class DraftSession:
         self.told = True
         tokens = list(opened.tokens)
         agreed = common_prefix(self.tokens, tokens)
-        anew = anew or _mirrored(opened.sampling) != self.sampling
+        goes_on = not anew and agreed == len(tokens) and _mirrored(opened.sampling) == self.sampling
         grown = len(tokens) - self.n_committed
-        if not anew and not self.lost and agreed == len(tokens) and grown < 0:
-            return
-        if not anew and agreed == len(tokens) and grown >= 0:
+        if goes_on and grown >= 0:
             self._adopt(opened, self.path.guesses[grown:])
-        else:
+        elif self.lost or not goes_on:
             self.n_kv = min(self.n_kv, agreed, len(tokens) - 1)  # the last token's logits are needed
             self._adopt(opened)
 

@@ -8,7 +8,7 @@ import math
 import numpy as np
 
 from server.estimators import Smoothed
-from server.sampling.draft_token import DraftGuess, weighed
+from server.sampling.draft_token import DraftGuess, with_second
 from server.sampling.draw import Row, draw_from
 from server.sampling.noise import Ids, gumbel
 from server.sampling.params import SamplingParams
@@ -33,7 +33,7 @@ def guess(row: Row, sampling: SamplingParams, position: int, *, likeliest: bool,
     top = peaks.lowest_best()
     if sampling.temperature <= 0.0 or sampling.top_k == 1:
         mass = _mass(peaks)
-        return weighed(peaks, top, mass, second=second and mass > 1.0 / SURE)
+        return with_second(peaks, top, mass) if second and mass > 1.0 / SURE else DraftGuess(top, 1.0 / mass)
     drawn = draw_from(peaks, sampling, position)
     noisy = None if likeliest else _NoisyScores(peaks, sampling, position, drawn)
     token, confidence = (drawn, noisy.share(drawn)) if noisy else (top, 1.0 / _mass(peaks))

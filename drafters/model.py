@@ -184,7 +184,7 @@ class ModelDrafter:
         if session.seq == NO_SEQ:
             return
         growing, fork = self._expansion.next(session)
-        if fork is not None and self._sequences.n_free and self._make_room(BRANCH_LENGTH + MARGIN):
+        if fork is not None and self._sequences.unforked and self._make_room(BRANCH_LENGTH + MARGIN):
             branch = session.branch(fork)
             branch.seq = self._sequences.fork(session.seq, fork)
             self._branches[branch.seq] = branch
@@ -204,11 +204,13 @@ class ModelDrafter:
     def _admit(self, session: DraftSession, planned: set[int]) -> bool:
         """Give the session a slot and cells for all its tokens; ends branches and evicts closed sessions for
         it. planned: slots with rows in this step. False if there is no room."""
+        if session.seq != NO_SEQ and self._make_room(0):
+            return True
         needed = len(session.tokens) if session.seq == NO_SEQ else 0
+        if self._spare(branches=False) < needed:
+            self.close(session, keep=True)
+            return False
         if self._spare() < needed:
-            if self._spare(branches=False) < needed:
-                self.close(session, keep=True)
-                return False
             self._end_branches()
         if session.seq == NO_SEQ:
             evaluated = [other for slot, other in self._held.items() if slot not in planned]

@@ -136,7 +136,9 @@ class Worker:
         now, td_us = self._clock(), self._td_us
         due = not begun_only and (all_of_it or now + td_us / 1e6 - self._published_at > PUBLISH_S)
         for session in self._sessions.values():
-            for draft in () if session.lost else session.take_drafts(self._own.id, td_us, due=due):
+            if session.lost or (session.path.n_published and not due):
+                continue
+            for draft in session.take_drafts(self._own.id, td_us, due=due):
                 self._bus.send(session.lead, draft)
                 self._published_at = now
 

@@ -36,16 +36,16 @@ def guess(row: Row, params: SamplingParams, position: int, *, second: bool) -> D
         return DraftGuess(int(row.argmax()), 0.0)
     greedy = params.temperature <= 0.0 or params.top_k == 1
     token = peaks.lowest_best() if greedy else draw_from(peaks, params, position)
-    return weighed(peaks, token, peaks.mass(), second=second)
+    mass = peaks.mass()
+    if second and len(row) > 1:
+        return with_second(peaks, token, mass)
+    return DraftGuess(token, _weight(peaks, token) / mass)
 
 
-def weighed(peaks: Peaks, token: int, mass: float, *, second: bool) -> DraftGuess:
-    """A guess of this token, with its probability at temperature 1. mass: of Peaks.mass()."""
-    confidence = _weight(peaks, token) / mass
-    if not second or len(peaks.row) < 2:
-        return DraftGuess(token, confidence)
+def with_second(peaks: Peaks, token: int, mass: float) -> DraftGuess:
+    """This token and the likeliest other one. mass: the sum of exp(logit - top)."""
     runner_up = peaks.runner_up(token)
-    return DraftGuess(token, confidence, runner_up, _weight(peaks, runner_up) / mass)
+    return DraftGuess(token, _weight(peaks, token) / mass, runner_up, _weight(peaks, runner_up) / mass)
 
 
 def _weight(peaks: Peaks, token: int) -> float:

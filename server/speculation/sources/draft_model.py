@@ -12,7 +12,7 @@ from server.cache.prefix import common_prefix
 from server.engine.proposer import OpenedSession
 from server.errors import BackendError
 from server.estimators import Median
-from server.llama.backend import Backend, Batch, Logits
+from server.llama.backend import Backend, Batch
 from server.sampling.draft_token import DraftGuess, guess
 from server.sampling.draw import distribution
 from server.speculation.sources.draft_slots import DraftSlots
@@ -134,12 +134,12 @@ class DraftModel:
         for path in paths:
             batch.extend(path.seq, path.n_kv, path.tokens[path.n_kv :], 1)
             path.n_kv = len(path.tokens)
-        logits = self._backend.decode(batch)
-        rows = zip(paths, logits, strict=True)
-        return {path.session.id: self._take(path, row, second) for path, row in rows}
-
-    def _take(self, path: _CachedPath, row: Logits, second: bool) -> DraftGuess:
-        sampling = path.session.sampling
-        guessed = guess(row, sampling, len(path.tokens) + path.session.n_dropped, second=second)
-        path.tokens.append(guessed.token)
-        return guessed._replace(drafted=distribution(row, sampling)) if self._distributions else guessed
+        guesses: dict[int, DraftGuess] = {}
+        for path, row in zip(paths, self._backend.decode(batch), strict=True):
+            sampling, position = path.session.sampling, len(path.tokens) + path.session.n_dropped
+            guessed = guess(row, sampling, position, second=second)
+            path.tokens.append(guessed.token)
+            if self._distributions:
+                guessed = guessed._replace(drafted=distribution(row, sampling))
+            guesses[path.session.id] = guessed
+        return guesses

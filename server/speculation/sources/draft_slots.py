@@ -22,13 +22,8 @@ class DraftSlots:
         self._backend = backend
         self._cache = PrefixCache(n_slots, partial=backend.can_trim)
         self._seqs = list(range(backend.n_seqs))  # by slot
-        self._free = list(range(n_slots, n_seqs))
+        self.unforked = list(range(n_slots, n_seqs))  # free slots for branches
         self.has_branches = n_branches > 0
-
-    @property
-    def n_free(self) -> int:
-        """Free slots for branches."""
-        return len(self._free)
 
     def seq(self, slot: int) -> int:
         """The sequence of a slot, for a batch."""
@@ -53,25 +48,24 @@ class DraftSlots:
         self._cache.release(slot, tokens[: self.shrink(slot, n_kept)])
 
     def limit_idle(self, n_cells: int) -> bool:
-        """Evict idle conversations, those worth least first, until they have at most n_cells. False where
-        that is below 0."""
-        while self._cache.n_cells > n_cells:
+        """Evict idle conversations, those worth least first, until they have at most n_cells. False, with
+        nothing changed, where that is below 0."""
+        while 0 <= n_cells < self._cache.n_cells:
             evicted = self._cache.evict()
-            if evicted is None:
-                return False
+            assert evicted is not None, "cells without an owner"
             self.shrink(evicted.seq, 0)
-        return True
+        return n_cells >= 0
 
     def fork(self, slot: int, length: int) -> int:
         """A slot for a branch that shares the first `length` positions of a conversation."""
-        branch = self._free.pop()
+        branch = self.unforked.pop()
         self._copy(slot, branch, length)
         return branch
 
     def free(self, branch: int) -> None:
         """The branch ended."""
         self.shrink(branch, 0)
-        self._free.append(branch)
+        self.unforked.append(branch)
 
     def exchange(self, a: int, b: int) -> None:
         """Swap the sequences of two slots, without copying."""
