@@ -41,7 +41,7 @@ class DraftSession:
         # and how many were right, wrong, and wrong but rescued by a branch
         self.evidence: list[tuple[DraftGuess, int]] = []
         self.counts = 0, 0, 0
-        self.settled = 0, 0.0  # how many tokens were committed when it did so last, and when that was
+        self.settled: tuple[int, float] = 0, 0.0  # when it did so last: tokens committed, the time
         # for the worker
         self.heard_at = 0.0  # when the lead said something of it last
         self.n_failures = 0  # failed decodes in a row
