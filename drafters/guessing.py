@@ -8,7 +8,7 @@ import math
 import numpy as np
 
 from server.estimators import Smoothed
-from server.sampling.draft_token import DraftGuess, with_second
+from server.sampling.draft_token import DraftGuess
 from server.sampling.draw import Row, draw_from
 from server.sampling.noise import Ids, gumbel
 from server.sampling.params import SamplingParams
@@ -32,8 +32,7 @@ def guess(row: Row, sampling: SamplingParams, position: int, *, likeliest: bool,
         return DraftGuess(int(row.argmax()), 0.0)
     top = peaks.lowest_best()
     if sampling.temperature <= 0.0 or sampling.top_k == 1:
-        mass = _mass(peaks)
-        return with_second(peaks, top, mass) if second and mass > 1.0 / SURE else DraftGuess(top, 1.0 / mass)
+        return _greedy(peaks, top, second)
     drawn = draw_from(peaks, sampling, position)
     noisy = None if likeliest else _NoisyScores(peaks, sampling, position, drawn)
     token, confidence = (drawn, noisy.share(drawn)) if noisy else (top, 1.0 / _mass(peaks))
@@ -43,6 +42,15 @@ def guess(row: Row, sampling: SamplingParams, position: int, *, likeliest: bool,
     if drawn == token:
         return DraftGuess(token, confidence, *noisy.best_but(token, 1.0 - confidence), drawn, top)
     return DraftGuess(token, confidence, drawn, min(1.0 - confidence, noisy.share(drawn)), drawn, top)
+
+
+def _greedy(peaks: Peaks, top: int, second: bool) -> DraftGuess:
+    confidence = 1.0 / _mass(peaks)
+    if not second or not confidence < SURE or len(peaks.row) < 2:
+        return DraftGuess(top, confidence, None, 0.0, top, top)
+    runner_up = peaks.runner_up(top)
+    share = confidence * math.exp(float(peaks.row[runner_up]) - peaks.top)
+    return DraftGuess(top, confidence, runner_up, share, top, top)
 
 
 def _mass(peaks: Peaks) -> float:

@@ -37,15 +37,11 @@ def guess(row: Row, params: SamplingParams, position: int, *, second: bool) -> D
     greedy = params.temperature <= 0.0 or params.top_k == 1
     token = peaks.lowest_best() if greedy else draw_from(peaks, params, position)
     mass = peaks.mass()
-    if second and len(row) > 1:
-        return with_second(peaks, token, mass)
-    return DraftGuess(token, _weight(peaks, token) / mass)
-
-
-def with_second(peaks: Peaks, token: int, mass: float) -> DraftGuess:
-    """This token and the likeliest other one. mass: the sum of exp(logit - top)."""
+    confidence = _weight(peaks, token) / mass
+    if not second or len(row) < 2:
+        return DraftGuess(token, confidence)
     runner_up = peaks.runner_up(token)
-    return DraftGuess(token, _weight(peaks, token) / mass, runner_up, _weight(peaks, runner_up) / mass)
+    return DraftGuess(token, confidence, runner_up, _weight(peaks, runner_up) / mass)
 
 
 def _weight(peaks: Peaks, token: int) -> float:
