@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from drafters.draft_session import DraftSession
-from drafters.guessing import DraftGuess
 from server.engine.proposer import NOTHING, ROOT, Ask, NoProposer, OpenedSession, Planned, Proposal
 from server.llama.backend import Batch, Logits
+from server.sampling.draft_token import DraftGuess
 from server.sampling.draw import draw
 from server.sampling.noise import mix
 from server.sampling.params import SamplingParams
@@ -112,7 +112,7 @@ class PreparedBackend:
         return out
 
     def length(self, seq: int) -> int:
-        return 0
+        return self.n_ctx  # at least: nothing is ever missing
 
     def intact(self, seq: int, length: int) -> bool:
         return True
@@ -249,7 +249,7 @@ class ScriptedDrafter(QuietBus):
         while n_missing := DEPTH - session.n_ahead:
             for _ in range(min(PER_MESSAGE, n_missing)):
                 self._guess(session, len(session.tokens))
-            for draft in (session.take_draft(*by), *session.take_branches(*by)):
+            for draft in session.take_drafts(*by):
                 self._listener.received(draft)
 
     def _guess(self, session: DraftSession, position: int) -> None:

@@ -18,8 +18,7 @@ import numpy as np
 
 from benchmarks import program, report, texts
 from benchmarks.prompts import load
-from drafters.guessing import guess
-from drafters.rule import Rule
+from drafters.guessing import Rule, guess
 from server.llama.backend import Backend, Batch
 from server.llama.llamacpp import LlamaBackend, LlamaOptions
 from server.sampling.draw import Distribution, Row, distribution, draw

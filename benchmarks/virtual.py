@@ -160,8 +160,8 @@ class DrafterBus(QuietBus):
             self._begin()
 
     def _publish(self, session: DraftSession) -> None:
-        while session.n_unpublished:
-            self._deliver(session.take_draft(DRAFTER.id, self._td_us), self._listener.received)
+        for draft in session.take_drafts(DRAFTER.id, self._td_us):
+            self._deliver(draft, self._listener.received)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from itertools import accumulate
 from operator import mul
 
-from drafters.guessing import DraftGuess
-from server.speculation.wire.messages import MAX_NODES, chain_next
+from server.sampling.draft_token import DraftGuess
+from server.speculation.wire.messages import MAX_NODES, ROOT, Draft, chain_next
 
 NO_SEQ = -1
 
@@ -54,10 +54,18 @@ class Branch:
         del self.guesses[:n], self.chains[:n]
         self.scores = list(accumulate((guess.confidence for guess in self.guesses), mul, initial=1.0))
 
-    def take_unpublished(self) -> tuple[int, int, Sequence[DraftGuess]]:
-        """(position, chain hash before it, guesses) of the first MAX_NODES unpublished ones, which are
-        published now."""
+    def take_draft(self, drafter: str, session: int, td_us: int) -> Draft:
+        """The first MAX_NODES unpublished guesses as a message; they are published now."""
         start = self.n_published
         guesses = self.guesses[start : start + MAX_NODES]
         self.n_published += len(guesses)
-        return self.fork + start, self.chains[start], guesses
+        return Draft(
+            drafter,
+            session,
+            self.fork + start,
+            self.chains[start],
+            td_us,
+            tuple(range(ROOT, len(guesses) - 1)),
+            tuple(guess.token for guess in guesses),
+            bytes(round(255 * min(1.0, max(0.0, guess.confidence))) for guess in guesses),  # nan is 0
+        )

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import count
 from operator import itemgetter
 
 from drafters.branch import NO_SEQ, Branch
-from drafters.guessing import DraftGuess
 from server.cache.prefix import common_prefix
+from server.sampling.draft_token import DraftGuess
 from server.sampling.params import SamplingParams
-from server.speculation.wire.messages import ROOT, Commit, Draft, Open, chain_next
+from server.speculation.wire.messages import Commit, Draft, Open, chain_next
 
 GREEDY = SamplingParams(temperature=0.0)
 COLDEST = 1e-6  # temperature: below it, scores overflow. A lead tells none below but 0: off by two is safe
@@ -41,6 +41,7 @@ class DraftSession:
         # and how many were right, wrong, and wrong but rescued by a branch
         self.evidence: list[tuple[DraftGuess, int]] = []
         self.counts = 0, 0, 0
+        self.settled: tuple[int, float] = 0, 0.0  # when it did so last: tokens committed, the time
         # for the worker
         self.heard_at = 0.0  # when the lead said something of it last
         self.n_failures = 0  # failed decodes in a row
@@ -76,13 +77,11 @@ class DraftSession:
         self.told = True
         tokens = list(opened.tokens)
         agreed = common_prefix(self.tokens, tokens)
-        anew = anew or _mirrored(opened.sampling) != self.sampling
+        goes_on = not anew and agreed == len(tokens) and _mirrored(opened.sampling) == self.sampling
         grown = len(tokens) - self.n_committed
-        if not anew and not self.lost and agreed == len(tokens) and grown < 0:
-            return
-        if not anew and agreed == len(tokens) and grown >= 0:
+        if goes_on and grown >= 0:
             self._adopt(opened, self.path.guesses[grown:])
-        else:
+        elif self.lost or not goes_on:
             self.n_kv = min(self.n_kv, agreed, len(tokens) - 1)  # the last token's logits are needed
             self._adopt(opened)
 
@@ -152,30 +151,15 @@ class DraftSession:
         """Those that grow, and the one that was taken."""
         return self.branches if self.taken is None else [*self.branches, self.taken]
 
-    # -- what to publish
-
-    def take_draft(self, drafter: str, td_us: int) -> Draft:
-        """The first MAX_NODES unpublished guesses of the path, as a message that continues the others."""
-        return self._draft(drafter, td_us, self.path)
-
-    def take_branches(self, drafter: str, td_us: int) -> list[Draft]:
-        """The unpublished guesses of branches off the published path, one message for each branch."""
+    def take_drafts(self, drafter: str, td_us: int, *, due: bool = True) -> Iterator[Draft]:
+        """The unpublished guesses as messages: the path's, then those of branches off the published path.
+        due: else only the first ones of a path of which nothing is published."""
+        while self.n_unpublished and (due or not self.path.n_published):
+            yield self.path.take_draft(drafter, self.id, td_us)
         n_told = self.n_committed + self.path.n_published
-        told = [b for b in self.branches if b.fork <= n_told and b.n_published < len(b.guesses)]
-        return [self._draft(drafter, td_us, branch) for branch in told]
-
-    def _draft(self, drafter: str, td_us: int, branch: Branch) -> Draft:
-        base, chain, guesses = branch.take_unpublished()
-        return Draft(
-            drafter,
-            self.id,
-            base,
-            chain,
-            td_us,
-            tuple(range(ROOT, len(guesses) - 1)),
-            tuple(guess.token for guess in guesses),
-            bytes(round(255 * min(1.0, max(0.0, guess.confidence))) for guess in guesses),  # nan is 0
-        )
+        for branch in self.branches if due else ():
+            if branch.fork <= n_told and branch.n_published < len(branch.guesses):
+                yield branch.take_draft(drafter, self.id, td_us)
 
     # -- changes
 

@@ -6,6 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from drafters.draft_session import DraftSession
+from server.estimators import Smoothed
+
+TD_WEIGHT = 0.05  # of one measured time per guess: it ranks drafters, so off by two changes little
 
 # A path less likely than this is not worth another guess: 13 guesses of 0.8 each. 0.1: 10; 0.025: 16.
 PATH_MIN = 0.05
@@ -13,12 +16,9 @@ TD_WEIGHT = 0.05  # of one measured time per guess: it ranks drafters, so off by
 
 
 class Drafter(Protocol):
-    """Extends the paths of sessions. Used by one thread."""
+    """Extends the paths of sessions. Used by one thread. td: measured seconds per guess of one session."""
 
-    @property
-    def td_us(self) -> int:
-        """Microseconds per guess of one session, measured; 0 before the first."""
-        ...
+    td: Smoothed
 
     def obstacle(self, session: DraftSession) -> str | None:
         """Why this session cannot be drafted for now, None if it can."""

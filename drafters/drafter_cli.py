@@ -10,14 +10,17 @@ import secrets
 import signal
 import sys
 import threading
-from collections.abc import Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Generator, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing
 from importlib.metadata import version
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
 
 from drafters.delay import DelayedBus
 from drafters.drafter_settings import DrafterSettings
 from drafters.kinds import assemble
-from drafters.status import status_line
 from drafters.worker import Worker
 from server.errors import DuoError, StartupError
 from server.flags import read
@@ -30,6 +33,7 @@ from server.terminal.console import LogConsole, log_to
 logger = logging.getLogger("duo.drafter")
 
 _STDIN = 0
+STATUS_S = 0.5  # between two status lines
 MAX_HOST = 64  # characters of an id that come from the name: the rest is the process's
 
 
@@ -80,3 +84,22 @@ def _stop_at_end_of_input(worker: Worker) -> None:
         while os.read(_STDIN, 1024):
             pass
     worker.stop()
+
+
+def status_line(worker: Worker, console: Console) -> AbstractContextManager[object]:
+    """A line of a worker's counts, rewritten in place until the end of the with block; none without a
+    terminal."""
+    if not console.is_terminal:
+        return contextlib.nullcontext()
+    line = _lines(worker).__next__
+    return Live(get_renderable=line, console=console, refresh_per_second=1 / STATUS_S, transient=True)
+
+
+def _lines(worker: Worker) -> Generator[Text]:
+    before = 0
+    while True:
+        drafted, leads = worker.n_drafted, len(worker.leads)
+        line = f"{leads} lead{'s' * (leads != 1)}, {worker.n_sessions} sessions, "
+        line += f"{drafted} tokens drafted, {(drafted - before) / STATUS_S:.0f} a second"
+        yield Text(line, "dim")
+        before = drafted

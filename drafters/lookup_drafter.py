@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from drafters.draft_session import DraftSession
 from drafters.drafter import PATH_MIN, TD_WEIGHT, Drafter
-from drafters.guessing import DraftGuess
 from server.estimators import Smoothed
+from server.sampling.draft_token import DraftGuess
 from server.speculation.sources.lookup import Lookup, LookupPool
 
 PORTION = 4096  # tokens indexed in one step, for 5 to 10 ms; other sessions wait. Twice: 10 to 20
@@ -34,17 +34,13 @@ class LookupDrafter(Drafter):
         self._pool = pool or LookupPool()
         self._clock = clock
         self._followed: dict[int, _Followed] = {}  # by session
-        self._td = Smoothed(TD_WEIGHT)  # seconds per guess
-
-    @property
-    def td_us(self) -> int:
-        return round(self._td.value * 1e6)
+        self.td = Smoothed(TD_WEIGHT)
 
     def wants(self, session: DraftSession) -> bool:
         """True once after each commit."""
         followed = self._followed.get(session.id)
-        guessed_at = followed and (followed.n_opened, followed.n_guessed)
-        return not session.lost and guessed_at != (session.n_opened, session.n_committed)
+        now = session.n_opened, session.n_committed
+        return not session.lost and (followed is None or now != (followed.n_opened, followed.n_guessed))
 
     def advance(self, sessions: Sequence[DraftSession]) -> list[DraftSession]:
         grown: list[DraftSession] = []
@@ -60,7 +56,7 @@ class LookupDrafter(Drafter):
             n_new = session.lengthen(guesses, PATH_MIN)
             grown += [session] * n_new
             if n_new:
-                self._td.observe((self._clock() - began) / n_new)
+                self.td.observe((self._clock() - began) / n_new)
         return grown
 
     def close(self, session: DraftSession, *, keep: bool) -> None:

@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from drafters.branch import NO_SEQ, Branch
 from drafters.breadth import Breadth
 from drafters.draft_session import DraftSession
-from drafters.draft_slots import DraftSlots
 from drafters.drafter import PATH_MIN, TD_WEIGHT
 from drafters.expansion import BRANCH_LENGTH, MOST_BRANCHES, Expansion
-from drafters.guessing import guess
-from drafters.rule import Rule
+from drafters.guessing import Rule, guess
 from server.errors import BackendError
 from server.estimators import Smoothed
 from server.llama.backend import Backend, Batch, Logits
+from server.speculation.sources.draft_slots import DraftSlots
 
 # Rows of a step while some session drafts: another one's long prompt must not hold it up. Half: a prompt of
 # 2,000 tokens takes 63 steps instead of 32; twice: those who draft wait for twice the rows.
@@ -66,14 +65,9 @@ class ModelDrafter:
         self._held: dict[int, DraftSession] = {}  # by slot
         self._branches: dict[int, Branch] = {}  # by slot
         self._expansion = Expansion(path_min, min(backend.n_ctx, backend.n_cells), backend.vocab.eog)
-        self._seen: dict[int, tuple[int, float]] = {}  # by session: committed tokens, and when they were seen
-        self._td = Smoothed(TD_WEIGHT)  # seconds per guess
+        self.td = Smoothed(TD_WEIGHT)
         self._meanwhile: Callable[[], None] | None = None
         self.rule = Rule()
-
-    @property
-    def td_us(self) -> int:
-        return round(self._td.value * 1e6)
 
     def obstacle(self, session: DraftSession) -> str | None:
         limit = self._expansion.limit
@@ -119,7 +113,7 @@ class ModelDrafter:
             guessed = guess(row, session.sampling, position, likeliest=likeliest, second=second)
             (branch or session).add(guessed)
         if not step.behind and step.n_paths:  # no catching up in this step
-            self._td.observe(self._clock() - began)
+            self.td.observe(self._clock() - began)
         return [session for session, _ in step.grown]
 
     def _decode(self, step: _DraftStep) -> Logits:
@@ -139,14 +133,13 @@ class ModelDrafter:
 
     def close(self, session: DraftSession, *, keep: bool) -> None:
         self._settle(session)
-        self._seen.pop(session.id, None)
+        session.settled = 0, 0.0
         session.branches = []
         self._free_branches()
         if session.seq == NO_SEQ:
             return
         del self._held[session.seq]
-        n_kept = self._sequences.shrink(session.seq, session.n_kv if keep else 0)
-        self._sequences.release(session.seq, session.tokens[:n_kept])
+        self._sequences.release(session.seq, session.tokens, session.n_kv if keep else 0)
         session.seq, session.n_kv = NO_SEQ, 0
 
     # -- a step
@@ -182,7 +175,6 @@ class ModelDrafter:
             step.behind.add(session.seq)
         step.batch.extend(self._sequences.seq(session.seq), session.n_kv, pending[:n], int(complete))
         step.slots.add(session.seq)
-        self._sequences.grew(session.seq, n)
         session.n_kv += n
         if complete:
             step.grown.append((session, None))
@@ -193,7 +185,7 @@ class ModelDrafter:
         if session.seq == NO_SEQ:
             return
         growing, fork = self._expansion.next(session)
-        if fork is not None and self._sequences.n_free and self._make_room(BRANCH_LENGTH + MARGIN):
+        if fork is not None and self._sequences.unforked and self._make_room(BRANCH_LENGTH + MARGIN):
             branch = session.branch(fork)
             branch.seq = self._sequences.fork(session.seq, fork)
             self._branches[branch.seq] = branch
@@ -205,7 +197,6 @@ class ModelDrafter:
                 return
             step.batch.extend(self._sequences.seq(branch.seq), branch.n_kv, pending, 1)
             step.slots.add(branch.seq)
-            self._sequences.grew(branch.seq, len(pending))
             branch.n_kv += len(pending)
             step.grown.append((session, branch))
 
@@ -214,7 +205,7 @@ class ModelDrafter:
     def _admit(self, session: DraftSession, planned: set[int]) -> bool:
         """Give the session a slot and cells for all its tokens; ends branches and evicts closed sessions for
         it. planned: slots with rows in this step. False if there is no room."""
-        if session.seq != NO_SEQ and self._spare() >= self._sequences.n_idle_cells:
+        if session.seq != NO_SEQ and self._make_room(0):
             return True
         needed = len(session.tokens) if session.seq == NO_SEQ else 0
         if self._spare(branches=False) < needed:
@@ -225,7 +216,7 @@ class ModelDrafter:
         if session.seq == NO_SEQ:
             evaluated = [other for slot, other in self._held.items() if slot not in planned]
             busy = {other.seq: other.tokens[: other.n_kv] for other in evaluated}
-            taken = self._sequences.take(session.tokens, busy, session.salt)
+            taken = self._sequences.take(session.tokens, session.salt, busy)
             if taken is None:
                 return False
             session.seq, session.n_kv = taken
@@ -241,20 +232,17 @@ class ModelDrafter:
 
     def _make_room(self, n: int) -> bool:
         """Evict closed sessions until n cells are free. False if that is not enough."""
-        while self._spare() - self._sequences.n_idle_cells < n:
-            if not self._sequences.evict():
-                return False
-        return True
+        return self._sequences.limit_idle(self._spare() - n)
 
     def _settle(self, session: DraftSession) -> None:
         """Learn from commits, and put a branch that came true in the path's place."""
         for guessed, token in session.evidence:
             self.rule.judge(guessed, token)
         session.evidence.clear()
-        before, at = self._seen.get(session.id, (0, 0.0))
+        before, at = session.settled
         if before != session.n_committed:
             now = self._clock()
-            self._seen[session.id] = session.n_committed, now
+            session.settled = session.n_committed, now
             counts, session.counts = session.counts, (0, 0, 0)
             if before:
                 self._breadth.committed(*counts, now - at)
@@ -282,7 +270,7 @@ class ModelDrafter:
             session = self._held.pop(slot, None)
             self._sequences.forget(slot)
             if session is not None:
-                self._sequences.release(slot, [])
+                self._sequences.release(slot, [], 0)
                 session.seq, session.n_kv = NO_SEQ, 0
 
 

@@ -10,11 +10,12 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from drafters.draft_session import DraftSession
-from drafters.drafter import Drafter
+from drafters.drafter import TD_WEIGHT, Drafter
 from drafters.drafter_settings import DrafterSettings
 from drafters.expansion import BRANCH_LENGTH
-from drafters.guessing import DraftGuess
 from server.errors import StartupError
+from server.estimators import Smoothed
+from server.sampling.draft_token import DraftGuess
 from server.sampling.noise import mix
 
 _TOKENS = TypeAdapter(list[int])
@@ -54,14 +55,11 @@ class ReplayDrafter(Drafter):
     ) -> None:
         self._texts = [list(text) for text in texts]
         self._script = script
+        self.td = Smoothed(TD_WEIGHT, script.td_s)
         self._clock = clock
         self._sleep = sleep
         self.busy_until = 0.0
         self._matched: dict[int, _Matched] = {}  # by session
-
-    @property
-    def td_us(self) -> int:
-        return round(self._script.td_s * 1e6)
 
     def obstacle(self, session: DraftSession) -> str | None:
         return "it is none of the texts to be replayed" if self._text(session) is None else None

@@ -6,8 +6,8 @@ import codecs
 import math
 from collections.abc import Sequence
 
-from drafters.guessing import DraftGuess
 from server.llama.backend import Vocabulary
+from server.sampling.draft_token import DraftGuess
 
 # Characters at the end of a text that are tokenised again when it grows: longer than most tokens. Twice: each
 # commit tokenises up to as many more; half: a long token keeps more of the text from being done with.
@@ -19,6 +19,7 @@ class Growing:
 
     def __init__(self, vocab: Vocabulary) -> None:
         self._vocab = vocab
+        self._start = [vocab.bos] if vocab.add_bos and vocab.bos is not None else []
         self._done: list[int] = []  # tokens of the part that does not change any more,
         self._rest = ""  # and the text after it
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -36,11 +37,6 @@ class Growing:
         tokens = [*self._start, *self._done, *rest]
         self._settle(rest)
         return tokens
-
-    @property
-    def _start(self) -> list[int]:
-        bos = self._vocab.bos
-        return [bos] if self._vocab.add_bos and bos is not None else []
 
     def _tokens(self, text: str, *, follows: bool = False) -> list[int]:
         return tokens_of(self._vocab, text, follows=follows or bool(self._done))

@@ -32,13 +32,10 @@ class TranslatingDrafter(Drafter):
 
     def __init__(self, drafter: Drafter, own: Vocabulary, target: Vocabulary) -> None:
         self._drafter = drafter
+        self.td = drafter.td
         self._own = own
         self._target = target
         self._twins: dict[int, _Twin] = {}  # by session
-
-    @property
-    def td_us(self) -> int:
-        return self._drafter.td_us
 
     def obstacle(self, session: DraftSession) -> str | None:
         twin = self._twins.get(session.id)

@@ -133,18 +133,21 @@ class Worker:
     def _publish(self, *, all_of_it: bool = False, begun_only: bool = False) -> None:
         """Send guesses: at once where a path begins, else those of PUBLISH_S, branches after their path.
         begun_only: leave the rest to the next step."""
-        now, td_us = self._clock(), self._drafter.td_us
+        now, td_us = self._clock(), self._td_us
         due = not begun_only and (all_of_it or now + td_us / 1e6 - self._published_at > PUBLISH_S)
         for session in self._sessions.values():
-            while session.n_unpublished and not session.lost and (due or not session.path.n_published):
-                self._bus.send(session.lead, session.take_draft(self._own.id, td_us))
-                self._published_at = now
-            for draft in session.take_branches(self._own.id, td_us) if due and not session.lost else ():
+            if session.lost or (session.path.n_published and not due):
+                continue
+            for draft in session.take_drafts(self._own.id, td_us, due=due):
                 self._bus.send(session.lead, draft)
                 self._published_at = now
 
+    @property
+    def _td_us(self) -> int:
+        return round(self._drafter.td.value * 1e6)
+
     def _tell_td(self) -> None:
-        td_us, told = self._drafter.td_us, self._own.td_us
+        td_us, told = self._td_us, self._own.td_us
         if abs(td_us - told) > TD_CHANGE * told:
             self._own = replace(self._own, td_us=td_us)
             self._bus.describe(self._own)

@@ -137,7 +137,6 @@ PURE = (
     "drafters/breadth.py",
     "drafters/guessing.py",
     "drafters/expansion.py",
-    "drafters/rule.py",
     "drafters/retokenising.py",
 )
 IMPURE_MODULES = {"time", "logging", "random", "os", "threading", "asyncio", "socket"}

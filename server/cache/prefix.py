@@ -157,7 +157,7 @@ class PrefixCache:
     @property
     def n_cells(self) -> int:
         """Cells of idle sequences, shared ones counted for each."""
-        return sum(len(r.tokens) for r in self._residents)
+        return sum([len(r.tokens) for r in self._residents])
 
     @property
     def n_busy(self) -> int:

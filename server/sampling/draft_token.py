@@ -14,31 +14,34 @@ from server.sampling.params import SamplingParams
 from server.sampling.peaks import Peaks
 
 
-class DraftToken(NamedTuple):
-    """confidence: the estimated probability of the token. runner_up: the next guess if it is wrong; drafted:
-    the distribution that it is a sample of; None if not asked for."""
+class DraftGuess(NamedTuple):
+    """confidence: the estimated probability of the token, given all before it. second: a guess for the case
+    that it is wrong. drawn, likeliest: what each rule of drafters/guessing.py guesses. drafted: what the
+    token is a sample of. None: not asked for."""
 
     token: int
     confidence: float
-    runner_up: int | None = None
-    runner_up_confidence: float = 0.0
+    second: int | None = None
+    second_confidence: float = 0.0
+    drawn: int | None = None
+    likeliest: int | None = None
     drafted: Distribution | None = None
 
 
-def guess(row: Row, params: SamplingParams, position: int, *, second: bool) -> DraftToken:
+def guess(row: Row, params: SamplingParams, position: int, *, second: bool) -> DraftGuess:
     """The result of draw(), its probability at temperature 1, and with `second` the likeliest other token,
     which is a better guess than the one with the next highest noise."""
     peaks = Peaks(row)
     if not math.isfinite(peaks.top):  # a model that computes nonsense
-        return DraftToken(int(row.argmax()), 0.0)
+        return DraftGuess(int(row.argmax()), 0.0)
     greedy = params.temperature <= 0.0 or params.top_k == 1
     token = peaks.lowest_best() if greedy else draw_from(peaks, params, position)
     mass = peaks.mass()
     confidence = _weight(peaks, token) / mass
     if not second or len(row) < 2:
-        return DraftToken(token, confidence)
+        return DraftGuess(token, confidence)
     runner_up = peaks.runner_up(token)
-    return DraftToken(token, confidence, runner_up, _weight(peaks, runner_up) / mass)
+    return DraftGuess(token, confidence, runner_up, _weight(peaks, runner_up) / mass)
 
 
 def _weight(peaks: Peaks, token: int) -> float:

@@ -13,7 +13,7 @@ from benchmarks.drafting import PER_COMMIT, READY, SHAPES, Bench, Lead
 from benchmarks.prepared import N_PROMPT
 from benchmarks.timing import WAYS, Case, Cost
 from drafters.draft_session import DraftSession
-from drafters.guessing import DraftGuess
+from server.sampling.draft_token import DraftGuess
 from server.sampling.draw import softmax
 from server.sampling.params import SamplingParams
 

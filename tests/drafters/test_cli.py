@@ -16,11 +16,10 @@ from typing import get_args
 import pytest
 from rich.console import Console
 
-from drafters.drafter_cli import main
+from drafters.drafter_cli import main, status_line
 from drafters.drafter_settings import BUNDLED_MODEL, DrafterSettings
 from drafters.kinds import WITHOUT_MODEL
 from drafters.model import ModelDrafter
-from drafters.status import status_line
 from drafters.worker import Worker
 from server.flags import read
 from server.llama.llamacpp import LlamaBackend, LlamaOptions

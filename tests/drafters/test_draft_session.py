@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drafters.draft_session import GREEDY, DraftSession
-from drafters.guessing import DraftGuess
+from server.sampling.draft_token import DraftGuess
 from server.sampling.params import SamplingParams
 from server.speculation.wire.messages import MAX_NODES, Commit, Open, chain_next, chain_start
 
@@ -95,9 +95,9 @@ def test_a_session_that_lost_the_thread_waits_for_open(wrong: Commit):
 
 def test_a_repeated_open_keeps_the_path_and_publishes_it_again():
     session = drafting(1, 2, 3)
-    session.take_draft("d", 0)
+    next(session.take_drafts("d", 0))
     session.reopen(opening((*PROMPT, 1)))
-    draft = session.take_draft("d", 0)
+    draft = next(session.take_drafts("d", 0))
     assert (draft.base, draft.chain, draft.tokens) == (4, after(1), (2, 3))
     assert session.pending == [3]
 
@@ -134,11 +134,11 @@ def test_drafts_continue_each_other():
     session = drafting()
     session.add(DraftGuess(1, 1.0))
     session.add(DraftGuess(2, 0.5))
-    first = session.take_draft("d", 9)
+    first = next(session.take_drafts("d", 9))
     assert (first.base, first.chain, first.tokens, first.parents) == (3, after(), (1, 2), (-1, 0))
     assert first.confidences == bytes([255, 128])
     session.add(DraftGuess(3, math.nan))
-    second = session.take_draft("d", 9)
+    second = next(session.take_drafts("d", 9))
     assert (second.base, second.chain, second.tokens) == (5, after(1, 2), (3,))
     assert second.confidences == b"\0"
 
@@ -163,24 +163,24 @@ def test_probabilities_are_of_what_is_not_committed():
 
 def test_a_long_path_goes_out_in_messages_that_fit():
     session = drafting(*range(300))
-    sizes = [len(session.take_draft("d", 0).tokens) for _ in range(2)]
+    sizes = [len(draft.tokens) for draft in session.take_drafts("d", 0)]
     assert sizes == [MAX_NODES, 300 - MAX_NODES]
     assert session.n_unpublished == 0
 
 
 def test_after_a_divergence_drafts_begin_at_the_committed_tokens():
     session = drafting(1, 2)
-    session.take_draft("d", 0)
+    next(session.take_drafts("d", 0))
     session.commit(commit(4))
     session.add(DraftGuess(8, 1.0))
-    draft = session.take_draft("d", 0)
+    draft = next(session.take_drafts("d", 0))
     assert (draft.base, draft.chain, draft.tokens) == (4, after(4), (8,))
 
 
 def test_unpublished_guesses_that_were_committed_are_not_published():
     session = drafting(1, 2, 3)
     session.commit(commit(1, 2))
-    draft = session.take_draft("d", 0)
+    draft = next(session.take_drafts("d", 0))
     assert (draft.base, draft.chain, draft.tokens) == (5, after(1, 2), (3,))
 
 
@@ -232,7 +232,7 @@ def test_any_course_keeps_the_books(steps: list[tuple[str, list[int]]]):
                 session.add(DraftGuess(token, 0.5))
                 naive.guess(token)
         elif what == "publish" and session.n_unpublished:
-            draft = session.take_draft("d", 0)
+            draft = next(session.take_drafts("d", 0))
             assert draft.chain == after(*session.tokens[len(PROMPT) : draft.base])
             assert list(draft.tokens) == session.tokens[draft.base :]
         elif what == "reopen":

@@ -9,8 +9,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from drafters.guessing import SURE, DraftGuess, guess
-from drafters.rule import Rule
+from drafters.guessing import SURE, Rule, guess
+from server.sampling.draft_token import DraftGuess
 from server.sampling.draw import Row, draw, probability
 from server.sampling.noise import gumbel
 from server.sampling.params import SamplingParams

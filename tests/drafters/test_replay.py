@@ -92,7 +92,7 @@ def test_a_guess_takes_its_time():
     scene.send(open_(TEXTS[0][:5], max_ahead=8), open_(TEXTS[1][:5], session=2, max_ahead=8))
     drafter = scene.drafter
     assert isinstance(drafter, ReplayDrafter)
-    assert drafter.td_us == 250_000
+    assert drafter.td.value == 0.25
     assert drafter.busy_until == pytest.approx(8 * 0.25, abs=0.3)
 
 

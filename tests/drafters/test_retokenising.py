@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drafters.drafter_settings import BUNDLED_MODEL
-from drafters.guessing import DraftGuess
 from drafters.model import ModelDrafter
 from drafters.retokenising import REDONE, Growing, text_of, tokens_of, translated
 from drafters.translating import TranslatingDrafter
 from server.llama.llamacpp import LlamaBackend, LlamaOptions
+from server.sampling.draft_token import DraftGuess
 from server.speculation.wire.messages import Close
 from tests.drafters.scene import ENDLESS, PROMPT, Scene, commit, open_, told
 from tests.fake_backend import IM_END, FakeBackend, FakeModel, FakeVocabulary

@@ -115,7 +115,7 @@ def committed(*tokens: int) -> Commit:
 def n_stale(scene: Scene) -> int:
     """Cells in sequences that nobody has."""
     sequences = scene.model_drafter._sequences  # pyright: ignore[reportPrivateUsage]
-    free = [sequences.seq(slot) for slot in sequences._free]  # pyright: ignore[reportPrivateUsage]
+    free = [sequences.seq(slot) for slot in sequences.unforked]
     return sum(len(scene.backend._chains.get(seq, [])) for seq in free)  # pyright: ignore[reportPrivateUsage]
 
 
@@ -196,7 +196,7 @@ def test_a_session_told_anew_begins_where_both_agree_and_gives_its_branches_back
     assert scene.n_failures == 0
     assert list(scene.lead.drafts()[n_drafts].tokens) == told(1, START[:15], DOUBTFUL)
     n_branches = len(scene.worker._sessions[1].branches)  # pyright: ignore[reportPrivateUsage]
-    assert scene.model_drafter._sequences.n_free == 8 - n_branches  # pyright: ignore[reportPrivateUsage]
+    assert len(scene.model_drafter._sequences.unforked) == 8 - n_branches  # pyright: ignore[reportPrivateUsage]
 
 
 def test_neither_path_nor_branch_costs_the_gap_only():

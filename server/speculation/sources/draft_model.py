@@ -8,13 +8,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from server.cache.prefix import PrefixCache, common_prefix
+from server.cache.prefix import common_prefix
 from server.engine.proposer import OpenedSession
 from server.errors import BackendError
 from server.estimators import Median
-from server.llama.backend import Backend, Batch, Logits
-from server.sampling.draft_token import DraftToken, guess
+from server.llama.backend import Backend, Batch
+from server.sampling.draft_token import DraftGuess, guess
 from server.sampling.draw import distribution
+from server.speculation.sources.draft_slots import DraftSlots
 
 logger = logging.getLogger("duo.drafters")
 
@@ -29,9 +30,9 @@ class _CachedPath:
 
     session: OpenedSession
     seq: int
+    n_kv: int
     tokens: list[int]
     n_committed: int
-    n_kv: int
 
 
 class DraftModel:
@@ -52,62 +53,48 @@ class DraftModel:
         self._most_rows = 1 if one_shape else 2  # of a session's own guess and the token after it
         self._distributions = distributions
         self._clock = clock
-        self._cache = PrefixCache(backend.n_seqs, partial=True)
+        self._slots = DraftSlots(backend)
         self._paths: dict[int, _CachedPath] = {}
         self._failed = not backend.can_trim  # a path that was not confirmed must be forgettable
         if self._failed:
             advice = "recurrent models draft in a process of their own only: --draft-mode async"
             logger.warning("%s is not used: %s", backend.name, advice)
-        self._td = Median(RECENT)
+        self.td = Median(RECENT)  # seconds to guess for one session or several at once
         self._meanwhile: Callable[[], None] | None = None
-
-    @property
-    def td_s(self) -> float:
-        """Seconds to guess for one session or several at once; 0 before the first guess."""
-        return self._td.value
 
     def follow(self, session: OpenedSession) -> None:
         """Begin a path after the session's committed tokens; guesses that they confirm stay evaluated."""
         path, tokens = self._paths.get(session.id), session.tokens
         if path is None:
-            reuse = self._cache.take(list(tokens), salt=session.bounds.salt)
-            if reuse is not None:
-                path = _CachedPath(session, reuse.seq, list(tokens), len(tokens), reuse.length)
-                if reuse.source != reuse.seq:
-                    self._backend.trim(reuse.seq, 0)
-                    if reuse.length:
-                        self._backend.copy(reuse.source, reuse.seq, 0, reuse.length)
-                self._trim(path, reuse.length)
-                self._paths[session.id] = path
+            taken = self._slots.take(list(tokens), session.bounds.salt)
+            if taken is not None:
+                self._paths[session.id] = _CachedPath(session, *taken, list(tokens), len(tokens))
             return
         start = path.n_committed
         new = list(tokens[start:])
         agreed = start + common_prefix(path.tokens[start:], new)
-        path.tokens[agreed:] = new[agreed - start :]
-        del path.tokens[len(tokens) :]
+        path.tokens[start:] = new
         path.n_committed = len(tokens)
-        self._trim(path, min(agreed, len(tokens) - 1))
+        path.n_kv = self._slots.shrink(path.seq, min(path.n_kv, agreed, len(tokens) - 1))
 
-    def guess(self, sessions: Sequence[int], *, second: bool) -> list[DraftToken | None]:
+    def guess(self, sessions: Sequence[int], *, second: bool) -> list[DraftGuess | None]:
         """Append one guess to each path. None where the model cannot go on. second: with a runner-up."""
         if self._failed:
             return [None] * len(sessions)
         if self._meanwhile is not None and not self._backend.overlaps:
             self._meanwhile()
         began = self._clock()
-        paths = [self._ready(session) for session in sessions]
-        ready = [path for path in paths if path is not None]
+        paths = [path for session in sessions if (path := self._ready(session))]
         try:
-            caught_up = self._catch_up(ready)
-            guesses = self._extend(ready, second) if ready else []
+            caught_up = self._catch_up(paths)
+            guesses = self._extend(paths, second) if paths else {}
         except BackendError as error:
             logger.warning("the draft model failed and is not used any more: %s", error.message)
             self._failed = True
             return [None] * len(sessions)
-        if ready and not caught_up:
-            self._td.observe(self._clock() - began)
-        made = iter(guesses)
-        return [path and next(made) for path in paths]
+        if paths and not caught_up:
+            self.td.observe(self._clock() - began)
+        return [guesses.get(session) for session in sessions]
 
     def overlap(self, work: Callable[[], None]) -> None:
         """Call `work` before each guess, or while a GPU makes it."""
@@ -117,12 +104,8 @@ class DraftModel:
         """The session ended. keep: the conversation may go on. Unknown sessions are ignored."""
         path = self._paths.pop(session, None)
         if path is not None:
-            self._trim(path, min(path.n_kv, path.n_committed) if keep and not self._failed else 0)
-            self._cache.release(path.seq, path.tokens[: path.n_kv])
-
-    def _trim(self, path: _CachedPath, length: int) -> None:
-        path.n_kv = min(path.n_kv, length)
-        self._backend.trim(path.seq, path.n_kv)
+            kept = min(path.n_kv, path.n_committed) if keep and not self._failed else 0
+            self._slots.release(path.seq, path.tokens, kept)
 
     def _ready(self, session: int) -> _CachedPath | None:
         """The session's path, if one more guess fits the context and the KV cache; evicts for it."""
@@ -130,12 +113,7 @@ class DraftModel:
         if path is None or len(path.tokens) >= self._backend.n_ctx:
             return None
         held = sum([len(other.tokens) + 1 for other in self._paths.values()])
-        while held + self._cache.n_cells > self._backend.n_cells:
-            evicted = self._cache.evict()
-            if evicted is None:
-                return None
-            self._backend.trim(evicted.seq, 0)
-        return path
+        return path if self._slots.limit_idle(self._backend.n_cells - held) else None
 
     def _catch_up(self, paths: Sequence[_CachedPath]) -> bool:
         """Evaluate all pending tokens but those of the next decode. Returns whether there were any."""
@@ -150,16 +128,18 @@ class DraftModel:
                 path.n_kv += len(rows)
         return worked
 
-    def _extend(self, paths: Sequence[_CachedPath], second: bool) -> list[DraftToken]:
+    def _extend(self, paths: Sequence[_CachedPath], second: bool) -> dict[int, DraftGuess]:
+        """One guess for each, by session."""
         batch = Batch(meanwhile=self._meanwhile)
         for path in paths:
             batch.extend(path.seq, path.n_kv, path.tokens[path.n_kv :], 1)
             path.n_kv = len(path.tokens)
-        logits = self._backend.decode(batch)
-        return [self._take(path, row, second) for path, row in zip(paths, logits, strict=True)]
-
-    def _take(self, path: _CachedPath, row: Logits, second: bool) -> DraftToken:
-        sampling = path.session.sampling
-        guessed = guess(row, sampling, len(path.tokens) + path.session.n_dropped, second=second)
-        path.tokens.append(guessed.token)
-        return guessed._replace(drafted=distribution(row, sampling)) if self._distributions else guessed
+        guesses: dict[int, DraftGuess] = {}
+        for path, row in zip(paths, self._backend.decode(batch), strict=True):
+            sampling, position = path.session.sampling, len(path.tokens) + path.session.n_dropped
+            guessed = guess(row, sampling, position, second=second)
+            path.tokens.append(guessed.token)
+            if self._distributions:
+                guessed = guessed._replace(drafted=distribution(row, sampling))
+            guesses[path.session.id] = guessed
+        return guesses

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from server.engine.proposer import NOTHING, Ask, Proposal
-from server.sampling.draft_token import DraftToken
+from server.sampling.draft_token import DraftGuess
 from server.sampling.draw import Distribution
 from server.speculation.gating.acceptance import Acceptance
 from server.speculation.gating.gate import worth_drafting
@@ -57,7 +57,7 @@ class Synchronous:
                 self._paths[ask.session] = _StepPath(ask.limit, speculated.acceptance)
         rows, spent_s = n_rows, 0.0
         going = self._going(curve, rows, rate)
-        if self._paths and not going and self._saved_s >= self.inline.td_s:
+        if self._paths and not going and self._saved_s >= self.inline.td.value:
             going, self._saved_s = list(self._paths), 0.0
         self._saved_s += PROBE_SHARE * curve[min(n_rows, len(curve) - 1)]
         while going:
@@ -77,7 +77,7 @@ class Synchronous:
 
     def outlook(self, asks: Sequence[Ask], sessions: Mapping[int, Speculated], rate: float) -> Offered:
         """What it would probably offer if rows were free."""
-        probabilities, deepest, td_s = list[float](), 0, self.inline.td_s
+        probabilities, deepest, td_s = list[float](), 0, self.inline.td.value
         least = rate * td_s / max(1, len(asks))
         for ask in asks:
             speculated, depth = sessions[ask.session], 0
@@ -100,7 +100,7 @@ class Synchronous:
         """The sessions for which another guess pays."""
         if not self._paths:
             return []
-        td_s = self.inline.td_s / len(self._paths)
+        td_s = self.inline.td.value / len(self._paths)
         going: list[int] = []
         for session, path in self._paths.items():
             left = path.limit - len(path.tokens)
@@ -112,16 +112,16 @@ class Synchronous:
                 going.append(session)
         return going
 
-    def _graft(self, session: int, guess: DraftToken | None, speculated: Speculated) -> None:
+    def _graft(self, session: int, guess: DraftGuess | None, speculated: Speculated) -> None:
         path = self._paths[session]
         if guess is None:
             path.limit = 0  # the draft model cannot go on
             return
         confidence = int(255 * guess.confidence)
         speculated.tree.branch(path.tokens, SOURCE, guess.token, confidence)
-        if guess.runner_up is not None:
-            second = int(255 * guess.runner_up_confidence)
-            speculated.tree.branch(path.tokens, SOURCE, guess.runner_up, second)
+        if guess.second is not None:
+            second = int(255 * guess.second_confidence)
+            speculated.tree.branch(path.tokens, SOURCE, guess.second, second)
         path.tokens.append(guess.token)
         if guess.drafted is not None:
             path.drafted.append(guess.drafted)

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from server.sampling.draft_token import DraftToken, guess
+from server.sampling.draft_token import DraftGuess, guess
 from server.sampling.draw import draw, probability
 from server.sampling.params import SamplingParams
 
@@ -34,8 +34,8 @@ def test_a_guess_is_the_draw(params: SamplingParams, n_vocab: int, scale: float)
     for position in range(60):
         guessed = guess(row, params, position, second=True)
         assert guessed.token == draw(row, params, position)
-        assert 0.0 <= guessed.confidence + guessed.runner_up_confidence <= 1.0 + 1e-6
-        assert guessed.runner_up != guessed.token
+        assert 0.0 <= guessed.confidence + guessed.second_confidence <= 1.0 + 1e-6
+        assert guessed.second != guessed.token
         assert guess(row, params, position, second=False)[:2] == guessed[:2]
 
 
@@ -48,14 +48,14 @@ def test_confidence_is_the_probability(params: SamplingParams, n_vocab: int, mos
     row[rng.choice(n_vocab, 4, replace=False)] = (13.0, 12.5, 12.0, 11.5)
     for position in range(40):
         guessed = guess(row, params, position, second=True)
-        assert guessed.runner_up is not None
+        assert guessed.second is not None
         others = np.delete(row, guessed.token)
-        assert row[guessed.runner_up] == others.max()
-        shares = probability(row, guessed.token), probability(row, guessed.runner_up)
-        for exact, said in zip(shares, (guessed.confidence, guessed.runner_up_confidence), strict=True):
+        assert row[guessed.second] == others.max()
+        shares = probability(row, guessed.token), probability(row, guessed.second)
+        for exact, said in zip(shares, (guessed.confidence, guessed.second_confidence), strict=True):
             assert exact * 0.999 <= said <= exact * most * 1.001
 
 
 @pytest.mark.parametrize("params", WAYS, ids=repr)
 def test_a_model_that_computes_nonsense_is_not_sure(params: SamplingParams):
-    assert guess(np.full(500, np.nan, np.float32), params, 1, second=True) == DraftToken(0, 0.0)
+    assert guess(np.full(500, np.nan, np.float32), params, 1, second=True) == DraftGuess(0, 0.0)

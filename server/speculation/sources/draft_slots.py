@@ -9,10 +9,11 @@ from server.llama.backend import Backend
 
 
 class DraftSlots:
-    """Slots, each with a sequence, which two slots can exchange. The first are for conversations, idle ones
-    kept as in PrefixCache; then n_branches for branches; the last n_scratch are empty between decodes."""
+    """Slots, each with a sequence: that of its number until two slots exchange theirs. The first are for
+    conversations, idle ones kept as in PrefixCache; then n_branches for branches; the last n_scratch are
+    empty between decodes."""
 
-    def __init__(self, backend: Backend, n_branches: int, n_scratch: int = 0) -> None:
+    def __init__(self, backend: Backend, n_branches: int = 0, n_scratch: int = 0) -> None:
         """At most half of the slots are for branches; none if sequences cannot be trimmed."""
         n_seqs = backend.n_seqs - n_scratch
         n_branches = min(n_branches, n_seqs // 2) if backend.can_trim else 0
@@ -21,25 +22,16 @@ class DraftSlots:
         self._backend = backend
         self._cache = PrefixCache(n_slots, partial=backend.can_trim)
         self._seqs = list(range(backend.n_seqs))  # by slot
-        self._lengths = [0] * backend.n_seqs  # positions held, by slot
-        self._free = list(range(n_slots, n_seqs))
+        self.unforked = list(range(n_slots, n_seqs))  # free slots for branches
         self.has_branches = n_branches > 0
-
-    @property
-    def n_free(self) -> int:
-        """Free slots for branches."""
-        return len(self._free)
-
-    @property
-    def n_idle_cells(self) -> int:
-        """Held by conversations that nobody drafts for."""
-        return self._cache.n_cells
 
     def seq(self, slot: int) -> int:
         """The sequence of a slot, for a batch."""
         return self._seqs[slot]
 
-    def take(self, tokens: list[int], busy: Mapping[int, list[int]], salt: str) -> tuple[int, int] | None:
+    def take(
+        self, tokens: list[int], salt: str, busy: Mapping[int, list[int]] | None = None
+    ) -> tuple[int, int] | None:
         """A slot for a conversation, and how many of its first tokens it holds; None if all are busy. busy:
         tokens of busy slots, to copy a common beginning from if the salt agrees."""
         reuse = self._cache.take(tokens, busy, salt=salt)
@@ -51,52 +43,47 @@ class DraftSlots:
         self._copy(reuse.source, reuse.seq, reuse.length)
         return reuse.seq, reuse.length
 
-    def release(self, slot: int, tokens: list[int]) -> None:
-        """The conversation is idle; its slot holds exactly these tokens."""
-        self._cache.release(slot, tokens)
+    def release(self, slot: int, tokens: list[int], n_kept: int) -> None:
+        """The conversation is idle; its slot keeps the first n_kept of these tokens, if it can."""
+        self._cache.release(slot, tokens[: self.shrink(slot, n_kept)])
 
-    def evict(self) -> bool:
-        """Forget the idle conversation that is worth least. False if there is none."""
-        evicted = self._cache.evict()
-        if evicted is None:
-            return False
-        self.shrink(evicted.seq, 0)
-        return True
+    def limit_idle(self, n_cells: int) -> bool:
+        """Evict idle conversations, those worth least first, until they have at most n_cells. False, with
+        nothing changed, where that is below 0."""
+        while 0 <= n_cells < self._cache.n_cells:
+            evicted = self._cache.evict()
+            assert evicted is not None, "cells without an owner"
+            self.shrink(evicted.seq, 0)
+        return n_cells >= 0
 
     def fork(self, slot: int, length: int) -> int:
         """A slot for a branch that shares the first `length` positions of a conversation."""
-        branch = self._free.pop()
+        branch = self.unforked.pop()
         self._copy(slot, branch, length)
         return branch
 
     def free(self, branch: int) -> None:
         """The branch ended."""
         self.shrink(branch, 0)
-        self._free.append(branch)
+        self.unforked.append(branch)
 
     def exchange(self, a: int, b: int) -> None:
         """Swap the sequences of two slots, without copying."""
         self._seqs[a], self._seqs[b] = self._seqs[b], self._seqs[a]
-        self._lengths[a], self._lengths[b] = self._lengths[b], self._lengths[a]
-
-    def grew(self, slot: int, n: int) -> None:
-        """n tokens of the slot are in the next batch."""
-        self._lengths[slot] += n
 
     def shrink(self, slot: int, length: int) -> int:
         """Trim a slot to `length` positions, or to none if sequences cannot be trimmed. Returns how many of
         the first `length` are left."""
-        if length < self._lengths[slot]:
-            self._lengths[slot] = length if self._backend.can_trim else 0
-            self._backend.trim(self._seqs[slot], self._lengths[slot])
-        return min(length, self._lengths[slot])
+        held = self._backend.length(self._seqs[slot])
+        if length < held:
+            held = length if self._backend.can_trim else 0
+            self._backend.trim(self._seqs[slot], held)
+        return min(length, held)
 
     def forget(self, slot: int) -> None:
         """Empty a slot whose contents are unknown after a failed decode."""
         self._backend.trim(self._seqs[slot], 0)
-        self._lengths[slot] = 0
 
     def _copy(self, source: int, target: int, length: int) -> None:
         if length:
             self._backend.copy(self._seqs[source], self._seqs[target], 0, length)
-            self._lengths[target] = length
