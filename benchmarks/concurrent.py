@@ -1,8 +1,8 @@
 """Several clients at once: `python -m benchmarks.concurrent [--clients 1,4]`.
 
 Leads on one model: without drafts, with each of --duo-flags, and llama-server if it is given. In each round k
-clients ask one lead at a time, each of them its own prompts one after the other; then the next lead. No
-prompt is asked twice, so that neither a cached prefix nor a former reply helps.
+clients ask one lead at a time, each of them its own prompts one after the other; then the next lead. A prompt
+that is asked again has another salt, so that in duo neither a cached prefix nor a former reply helps.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -23,8 +23,7 @@ from benchmarks.contest import WARM_UP_TOKENS
 from benchmarks.contest import run as run_heats
 from benchmarks.inflate import bundled_400m
 from benchmarks.processes import Command, Process, duo, llama_server, options_of, start
-from benchmarks.prompts import Prompt, load
-from server.errors import StartupError
+from benchmarks.prompts import Prompt, endless
 
 _HEADS = (
     "clients | lead | t/s in all | ratio | slowest client | worst | gap p95, ms | longest | first text, ms"
@@ -147,13 +146,12 @@ def leads(args: argparse.Namespace) -> list[Command]:
     return found
 
 
-def run(servers: Sequence[Process], prompts: Sequence[Prompt], args: argparse.Namespace) -> list[Bout]:
+def run(servers: Sequence[Process], prompts: Iterator[Prompt], args: argparse.Namespace) -> list[Bout]:
     """Rounds with every number of clients in turn, each asking another lead first. Raises ReplyError."""
-    fresh = iter(prompts)
     bouts: list[Bout] = []
     for turn in range(args.rounds):
         for n in args.clients:
-            shares = [[next(fresh) for _ in range(args.requests)] for _ in range(n)]
+            shares = [[next(prompts) for _ in range(args.requests)] for _ in range(n)]
             order = [(turn + i) % len(servers) for i in range(len(servers))]
             replies = {i: ask_at_once(servers[i].port, shares, args.max_tokens) for i in order}
             bouts.append(bout([replies[i] for i in range(len(servers))]))
@@ -164,17 +162,14 @@ def run(servers: Sequence[Process], prompts: Sequence[Prompt], args: argparse.Na
 
 def measure(args: argparse.Namespace) -> program.Result:
     """Raises DuoError."""
-    n_prompts = args.rounds * args.requests * sum(args.clients)
-    if not 0 < n_prompts < len(load()):
-        raise StartupError(f"{n_prompts} prompts and one to warm up, but there are {len(load())} in all")
     args.model = args.model or bundled_400m()
     if args.llama_server:
         args.llama_server = program.binary(args.llama_server)
     with ExitStack() as stack:
         servers = start(stack, leads(args))
         modes = [str(server.health().get("draft_mode", "unknown")) for server in servers if server.drafts]
-        warm_up, *prompts = load(n_prompts + 1)
-        run_heats(servers, [warm_up], WARM_UP_TOKENS)
+        prompts = endless()
+        run_heats(servers, [next(prompts)], WARM_UP_TOKENS)
         bouts = run(servers, prompts, args)
     what = (
         f"{report.model_line(args.model)}; {args.threads} threads; temperature 0, {args.requests} "

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +14,12 @@ PATH = Path(__file__).parent / "prompts.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """`messages` as the API takes them."""
+    """`messages` as the API takes them. salt: the cache_salt; with another one a known
+    prompt is as good as new."""
 
     id: str
     messages: list[dict[str, Any]]
+    salt: str = ""
 
 
 def load(n: int | None = None, path: Path = PATH) -> list[Prompt]:
@@ -27,3 +31,10 @@ def load(n: int | None = None, path: Path = PATH) -> list[Prompt]:
     if n is None or n >= len(prompts):
         return prompts
     return [prompts[(2 * i + 1) * len(prompts) // (2 * n)] for i in range(n)]
+
+
+def endless() -> Iterator[Prompt]:
+    """All prompts again and again, each time with another salt."""
+    prompts = load()
+    for turn in itertools.count():
+        yield from (replace(prompt, salt=f"turn {turn}") for prompt in prompts)

@@ -45,7 +45,8 @@ def _log(level: int, text: bytes, _: object) -> None:
     line = text.decode(errors="replace").strip()
     if level == 4 and line:
         _last_error = line
-    logger.log(min(_LEVELS.get(level, logging.DEBUG), logging.INFO), line)
+    fatal = "CUDA error" in line  # ggml ends the process next, and says only where
+    logger.log(logging.ERROR if fatal else min(_LEVELS.get(level, logging.DEBUG), logging.INFO), line)
 
 
 def forget_errors() -> None:

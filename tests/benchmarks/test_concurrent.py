@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from benchmarks import concurrent
 from benchmarks.client import Reply, ReplyError
 from benchmarks.concurrent import ask_at_once, bout, figures
 from benchmarks.processes import Command, Process, free_port
-from benchmarks.prompts import Prompt, load
+from benchmarks.prompts import Prompt, endless, load
 from server.settings import BUNDLED_MODEL
 from tests.benchmarks.conftest import STUB
 
@@ -97,9 +98,11 @@ def test_the_program_prints_and_appends_its_table(
     assert str(tmp_path) not in text
 
 
-def test_no_prompt_is_asked_twice(capsys: pytest.CaptureFixture[str]):
-    assert concurrent.main(["--rounds", "50"]) == 1
-    assert "500 prompts and one to warm up" in capsys.readouterr().err
+def test_a_prompt_that_comes_again_has_another_salt():
+    n = len(load())
+    asked = list(itertools.islice(endless(), 2 * n))
+    assert [prompt.id for prompt in asked[:n]] == [prompt.id for prompt in asked[n:]]
+    assert len({(prompt.id, prompt.salt) for prompt in asked}) == 2 * n
 
 
 def commands(*flags: str) -> dict[str, str]:

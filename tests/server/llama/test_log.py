@@ -1,0 +1,25 @@
+"""What llama.cpp says on its way out is seen: ggml ends the process right after."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from server.llama import library
+
+
+@pytest.mark.parametrize(
+    ("level", "line", "seen"),
+    [
+        (4, b"CUDA error: an illegal memory access was encountered\n", True),
+        (4, b"decode: failed to find a memory slot\n", False),
+        (3, b"something of no consequence\n", False),
+    ],
+)
+def test_only_what_ends_the_process_is_an_error(
+    level: int, line: bytes, seen: bool, caplog: pytest.LogCaptureFixture
+):
+    with caplog.at_level(logging.ERROR):
+        library._log(level, line, None)  # pyright: ignore[reportPrivateUsage]
+    assert [record.message for record in caplog.records] == [line.decode().strip()] * seen
