@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Literal
 
 from pydantic import Field
 from pydantic_settings import CliSuppress, SettingsConfigDict
@@ -26,7 +25,7 @@ class DrafterSettings(ModelSettings):
     )
 
     redis: str | None = Field(None, description="the leads' Redis: redis://, rediss:// or unix:// URL")
-    kind: Literal["model", "lookup", "replay"] = Field(
+    kind: str = Field(
         "model",
         description="model: guess with a draft model; lookup: guess what followed before in this or another "
         "reply, without a model; replay: know the texts and err on purpose, to measure with",

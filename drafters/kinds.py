@@ -14,6 +14,7 @@ from drafters.lookup_drafter import LookupDrafter
 from drafters.model import ModelDrafter
 from drafters.replay import replay_drafter
 from drafters.translating import TranslatingDrafter
+from server.errors import StartupError
 from server.llama.library import default_cells
 from server.llama.llamacpp import LlamaBackend
 from server.llama.model_settings import downloaded
@@ -27,7 +28,7 @@ MODEL_CAPACITY = 4
 OTHER_CAPACITY = 256  # sessions, each cheap without a model: assumed. Half: leads look elsewhere earlier
 _CELLS = 32  # enough to open a model for its vocabulary
 
-# A new kind is its module, its line here (and the import), and its name in DrafterSettings.kind.
+# A new kind is its module, its line here, and the import.
 WITHOUT_MODEL: dict[str, Callable[[DrafterSettings], Drafter]] = {
     "lookup": lambda settings: LookupDrafter(),
     "replay": replay_drafter,
@@ -48,8 +49,13 @@ def assemble(settings: DrafterSettings, stack: ExitStack) -> Kind:
     """The drafter that the settings ask for; the stack closes what it needs. Raises StartupError."""
     if settings.kind == "model":
         return _model(settings, stack)
-    drafter = WITHOUT_MODEL[settings.kind](settings)
-    return Kind(drafter, settings.kind, _card(settings.vocab_from), settings.capacity or OTHER_CAPACITY)
+    make = WITHOUT_MODEL.get(settings.kind)
+    if make is None:
+        known = ", ".join(["model", *WITHOUT_MODEL])
+        raise StartupError(f"no kind of drafter is called {settings.kind!r}; --kind takes one of: {known}")
+    return Kind(
+        make(settings), settings.kind, _card(settings.vocab_from), settings.capacity or OTHER_CAPACITY
+    )
 
 
 def _model(settings: DrafterSettings, stack: ExitStack) -> Kind:

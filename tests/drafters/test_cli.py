@@ -11,14 +11,12 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import get_args
 
 import pytest
 from rich.console import Console
 
 from drafters.drafter_cli import main, status_line
 from drafters.drafter_settings import BUNDLED_MODEL, DrafterSettings
-from drafters.kinds import WITHOUT_MODEL
 from drafters.model import ModelDrafter
 from drafters.worker import Worker
 from server.flags import read
@@ -213,8 +211,12 @@ def test_a_replay_wants_texts(server: EmbeddedServer, capsys: pytest.CaptureFixt
     assert missing in error_of(["--redis", server.url, "--kind", "replay", "--texts", missing], capsys)
 
 
-def test_every_kind_that_may_be_asked_for_can_be_made():
-    assert set(get_args(DrafterSettings.model_fields["kind"].annotation)) == {"model", *WITHOUT_MODEL}
+def test_an_unknown_kind_is_told_those_that_there_are(
+    server: EmbeddedServer, capsys: pytest.CaptureFixture[str]
+):
+    told = error_of(["--redis", server.url, "--kind", "oracle"], capsys)
+    assert "'oracle'" in told
+    assert told.rstrip().endswith("model, lookup, replay")
 
 
 def test_the_status_line_shows_on_a_terminal():
