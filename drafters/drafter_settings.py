@@ -55,7 +55,6 @@ class DrafterSettings(ModelSettings):
         None, description="replay: whole texts, prompts included, as one JSON list of token ids to a line"
     )
     accept: float = Field(0.8, ge=0, le=1, description="replay: the share of guesses that are right")
-    hit: float = Field(0.0, ge=0, le=1, description="replay: the share of wrong guesses with a correction")
     td_ms: float = Field(1.0, ge=0, description="replay: milliseconds for a guess")
     seed: int = Field(0, ge=0, description="replay: another one errs at other places")
     latency_ms: float = Field(0.0, ge=0, description="delay messages by so much each way, to measure")

@@ -12,7 +12,6 @@ from pydantic import TypeAdapter, ValidationError
 from drafters.draft_session import DraftSession
 from drafters.drafter import TD_WEIGHT, Drafter
 from drafters.drafter_settings import DrafterSettings
-from drafters.expansion import BRANCH_LENGTH
 from server.errors import StartupError
 from server.estimators import Smoothed
 from server.sampling.draft_token import DraftGuess
@@ -23,12 +22,11 @@ _TOKENS = TypeAdapter(list[int])
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """accept: probability that a guess is right; hit: that a wrong one has a branch with the correction;
-    td_s: seconds per guess of all sessions; seed: says where it errs."""
+    """accept: probability that a guess is right; td_s: seconds per guess of all sessions; seed: says where it
+    errs."""
 
     accept: float
     td_s: float
-    hit: float = 0.0
     seed: int = 0
 
 
@@ -84,29 +82,19 @@ class ReplayDrafter(Drafter):
         self._matched.pop(session.id, None)
 
     def _guess(self, session: DraftSession, text: int) -> None:
-        position = len(session.tokens)
-        right = self._texts[text][position]
-        token = self.token(text, position)
-        confidence = self._script.accept
-        if token == right or not self._chance(text, position, 2) < self._script.hit:
-            session.add(DraftGuess(token, confidence))
-            return
-        session.add(DraftGuess(token, confidence, second=right, second_confidence=1.0 - confidence))
-        end = min(position + 1 + BRANCH_LENGTH, len(self._texts[text]))
-        branch = session.branch(position)
-        for after in range(position + 1, end):
-            branch.add(DraftGuess(self.token(text, after), confidence))
+        token = self.token(text, len(session.tokens))
+        session.add(DraftGuess(token, self._script.accept))
 
     def token(self, text: int, position: int) -> int:
         """The guess at a position: the text's token, or a neighbouring id."""
         right = self._texts[text][position]
-        if self._chance(text, position, 1) < self._script.accept:
+        if self._chance(text, position) < self._script.accept:
             return right
         return right - 1 if right > 0 else 1
 
-    def _chance(self, text: int, position: int, what: int) -> float:
+    def _chance(self, text: int, position: int) -> float:
         """A number in [0, 1) that depends on the arguments and the seed only."""
-        return mix(mix(mix(self._script.seed) + text) + 4 * position + what) / (1 << 64)
+        return mix(mix(mix(self._script.seed) + text) + 4 * position + 1) / (1 << 64)
 
     def _text(self, session: DraftSession) -> int | None:
         """The text that begins with the committed tokens: found at an Open, checked at each commit."""
@@ -126,7 +114,7 @@ def replay_drafter(settings: DrafterSettings) -> ReplayDrafter:
     """Raises StartupError."""
     if settings.texts is None:
         raise StartupError("nothing to replay: give a file of texts with --texts")
-    script = Script(settings.accept, settings.td_ms / 1000, settings.hit, settings.seed)
+    script = Script(settings.accept, settings.td_ms / 1000, settings.seed)
     return ReplayDrafter(read_texts(settings.texts), script)
 
 

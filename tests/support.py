@@ -6,12 +6,15 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from server.cache.snapshots import Snapshots
 from server.engine.engine import Engine
 from server.engine.events import Committed, Event, Failed, Finished, Started
 from server.engine.proposer import NOTHING, Ask, NoProposer, OpenedSession, Planned, Proposal, Proposer
 from server.engine.request import GenerationRequest, Speculation
 from server.engine.scheduler import Limits
+from server.sampling.draw import Row
 from server.sampling.params import SamplingParams
 from tests.checks import check_engine
 from tests.fake_backend import FakeBackend, FakeVocabulary
@@ -154,3 +157,9 @@ class OracleProposer(Proposer):
 
     def idle(self) -> bool:
         return not self._open
+
+
+def probability(row: Row, token: int) -> float:
+    """The softmax probability of one token at temperature 1, unfiltered."""
+    top = float(row.max())
+    return float(np.exp(np.float64(row[token]) - top) / np.exp(row - np.float32(top)).sum())

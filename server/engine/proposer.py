@@ -127,9 +127,5 @@ class Proposer:
     def close(self, session: int, *, keep: bool) -> None:
         """The session ended. keep: the conversation may go on."""
 
-    def idle(self) -> bool:
-        """Whether no session is open."""
-        return True
-
 
 NoProposer = Proposer  # a server without drafts

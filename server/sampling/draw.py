@@ -85,12 +85,6 @@ def softmax(logits: Floats) -> Floats:
     return weights / weights.sum()
 
 
-def probability(row: Row, token: int) -> float:
-    """The softmax probability of one token at temperature 1, unfiltered."""
-    top = float(row.max())
-    return float(np.exp(np.float64(row[token]) - top) / np.exp(row - np.float32(top)).sum())
-
-
 def _min_p_floor(top: float, min_p: float) -> float:
     return top + math.log(min(min_p, 1.0)) if min_p > 0.0 else -math.inf
 

@@ -73,8 +73,7 @@ class Speculator(Proposer):
         if self._remote:
             self._remote.drain()
         if self._groups:
-            curve = None if self.widths.pays else self.costs.curve(self._n_cells)  # padded rows are free
-            self._groups.serve(n_active, curve)
+            self._groups.serve(n_active, self._free_curve)
         if self._may_guess(LOOKUP):
             for speculated in self._sessions.values():
                 speculated.index(INDEXED)
@@ -103,13 +102,13 @@ class Speculator(Proposer):
             speculated = self._sessions[ask.session]
             speculated.expect(ask.limit)
             if self._may_guess(LOOKUP) and speculated.look_up(ask.limit) and self._groups:
-                self._groups.heard[LOOKUP] += 1
+                self._groups.heard(LOOKUP)
             speculated.tree.guess(GRAMMAR, ask.forced, [255] * len(ask.forced))
         if self._inline and wanting and self._may_guess(MODEL):
             spent_s = self._draft(self._inline, asks, n_rows, curve, rate)
             self._drafting_s += spent_s
             if self._groups and spent_s:
-                self._groups.heard[MODEL] += 1
+                self._groups.heard(MODEL)
             if self._policy.by_rejection:
                 return Planned([self._inline.chain(ask.session) for ask in asks], width, spent_s)
         offers = [self._offer(ask) for ask in asks]
@@ -151,7 +150,7 @@ class Speculator(Proposer):
         self._probe_s += PROBE_SHARE * step.step_s
         if self._groups:
             late_s = self._drafting_s - planned.spent_s  # in steps with prompts, of which nobody is told
-            self._groups.stepped(step._replace(step_s=step.step_s + late_s))
+            self._groups.stepped(step._replace(step_s=step.step_s + late_s) if late_s else step)
             self._drafting_s = 0.0
 
     def close(self, session: int, *, keep: bool) -> None:
@@ -164,9 +163,6 @@ class Speculator(Proposer):
             self._inline.inline.close(session, keep=keep)
         if self._remote:
             self._remote.close(speculated, keep=keep)
-
-    def idle(self) -> bool:
-        return not self._sessions and (self._remote is None or self._remote.idle())
 
     def overlap(self, work: Callable[[], None]) -> None:
         """Call `work` whenever a draft model in this process leaves a moment for it."""
@@ -184,6 +180,10 @@ class Speculator(Proposer):
     def _make_groups(self) -> Groups:
         inside = [MODEL] if self._inline else []
         return Groups(self._remote, *inside, *([LOOKUP] if self._policy.lookup else []))
+
+    def _free_curve(self) -> Sequence[float]:
+        """Seconds of a decode by rows; empty where padded rows are free."""
+        return () if self.widths.pays else self.costs.curve(self._n_cells)
 
     def _may_guess(self, group: str) -> bool:
         return self._groups is None or self._groups.guesses(group)

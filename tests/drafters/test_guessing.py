@@ -11,9 +11,10 @@ import pytest
 
 from drafters.guessing import SURE, Rule, guess
 from server.sampling.draft_token import DraftGuess
-from server.sampling.draw import Row, draw, probability
+from server.sampling.draw import Row, draw
 from server.sampling.noise import gumbel
 from server.sampling.params import SamplingParams
+from tests.support import probability
 
 GREEDY = SamplingParams(0.0)
 PLAIN = SamplingParams(1.0, 0, 1.0, 0.0, 7)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from drafters.delay import DelayedBus
-from drafters.replay import BRANCH_LENGTH, ReplayDrafter, Script, read_texts
+from drafters.replay import ReplayDrafter, Script, read_texts
 from server.errors import StartupError
 from server.speculation.wire.messages import Draft, Message, Want
 from server.speculation.wire.presence import Presence
@@ -31,9 +31,9 @@ class Clock:
         self.now += seconds
 
 
-def replaying(accept: float = 1.0, td_s: float = 0.0, hit: float = 0.0, seed: int = 0) -> Scene:
+def replaying(accept: float = 1.0, td_s: float = 0.0, seed: int = 0) -> Scene:
     clock = Clock()
-    script = Script(accept, td_s, hit, seed)
+    script = Script(accept, td_s, seed)
     return Scene(drafter=ReplayDrafter(TEXTS, script, clock=clock, sleep=clock.sleep))
 
 
@@ -74,17 +74,6 @@ def test_another_seed_errs_elsewhere_and_the_same_one_at_the_same_places():
         for drafter in (ReplayDrafter(TEXTS, Script(0.5, 0.0, seed=seed)) for seed in (1, 1, 2))
     ]
     assert tokens[0] == tokens[1] != tokens[2]
-
-
-def test_a_correction_stands_beside_a_mistake():
-    scene = replaying(accept=0.0, hit=1.0)
-    scene.send(open_(TEXTS[0][:5], max_ahead=1))
-    wrong, right = scene.lead.drafts()
-    assert wrong.base == right.base == 5
-    assert wrong.tokens[0] != TEXTS[0][5] == right.tokens[0]
-    assert len(right.tokens) == 1 + BRANCH_LENGTH
-    scene.send(commit(TEXTS[0][5], prompt=TEXTS[0][:5]))
-    assert scene.worker.n_sessions == 1
 
 
 def test_a_guess_takes_its_time():

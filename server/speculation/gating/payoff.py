@@ -8,7 +8,7 @@ What helps one session may hurt sixteen: each number of sessions, by powers of t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
 
 from server.estimators import Ratio
 
@@ -61,17 +61,10 @@ class _Band:
 
     def ratio(self) -> float | None:
         """Tokens per second with the group by those without; None while one of them is not known."""
-        if any(arm.n_steps < CLEAR[on] for on, arm in self.arms.items()):
+        used, plain = self.arms[True], self.arms[False]
+        if used.n_steps < CLEAR[True] or plain.n_steps < CLEAR[False]:
             return None
-        return self.arms[True].rate.value / max(self.arms[False].rate.value, 1e-9)
-
-
-@dataclass(slots=True)
-class _Attempt:
-    """A trial that goes on."""
-
-    n_tokens: int = 0
-    seconds: float = 0.0
+        return used.rate.value / max(plain.rate.value, 1e-9)
 
 
 class Payoff:
@@ -84,7 +77,7 @@ class Payoff:
         self._n_fewer = 0  # steps in a row with fewer
         self._n_since = 0  # steps since the group went on, or to rest
         self._before = 0  # times that guesses had come by then
-        self._attempt: _Attempt | None = None
+        self._attempt: Ratio | None = None  # tokens by seconds of a trial that goes on
         self._may_pay = True
 
     @property
@@ -106,25 +99,37 @@ class Payoff:
             self._turn(self._may_pay and self._verdict(self._at))
 
     def step(
-        self, n_sessions: int, n_tokens: int, seconds: float, *, n_heard: int = 0, may_try: bool = True
+        self,
+        n_sessions: int,
+        n_tokens: int,
+        seconds: float,
+        *,
+        heard: Callable[[], int] = lambda: 0,
+        may_try: bool = True,
     ) -> None:
-        """A step of n_sessions sessions committed n_tokens tokens. n_heard: times that guesses of the group
-        came; may_try: no other group is on trial."""
+        """A step of n_sessions sessions committed n_tokens tokens. heard: tells how often guesses came;
+        may_try: no other group is on trial."""
         self._n_since += 1
         if self._n_since == 1:
-            self._before = n_heard
-        band = self._bands.setdefault(n_sessions.bit_length(), _Band())
-        late = self.on and self._attempt is not None and n_heard == self._before
-        came = not late or self._n_since > UNHEARD
-        if came and self._n_since > SETTLED:
+            self._before = heard()
+        bits = n_sessions.bit_length()
+        band = self._bands.get(bits)
+        if band is None:
+            band = self._bands[bits] = _Band()
+        if self._n_since > SETTLED and self._counts(heard):
             band.arms[self.on].observe(n_tokens, seconds)
         band.left -= 1
         band.left_s -= seconds
         if self._attempt is not None:
-            self._attempt.n_tokens += n_tokens
-            self._attempt.seconds += seconds
-        if n_sessions.bit_length() == self._at:
+            self._attempt.observe(n_tokens, seconds)
+        if bits == self._at:
             self._judge(band, self._attempt, may_try=may_try)
+
+    def _counts(self, heard: Callable[[], int]) -> bool:
+        """False while a group on trial has not said anything yet: it reads what came while it rested."""
+        if not self.on or self._attempt is None or self._n_since > UNHEARD:
+            return True
+        return heard() > self._before
 
     def forget(self) -> None:
         """Another group rests or goes on: what steps made so far is no measure for a trial any more."""
@@ -132,21 +137,22 @@ class Payoff:
             band.arms = {True: _Arm(), False: _Arm()}
             band.left = max(band.left, FIRST)
 
-    def _judge(self, band: _Band, attempt: _Attempt | None, *, may_try: bool) -> None:
+    def _judge(self, band: _Band, attempt: Ratio | None, *, may_try: bool) -> None:
         """Begin a trial, end one, or change the verdict without one."""
         ratio, tried = band.ratio(), band.arms[self.on].n_steps
         if attempt is None:
             if ratio is not None:
                 band.on = ratio * (MARGIN if self.on else 1 / MARGIN) > 1.0
+                self._turn(self._may_pay and band.on)
             due = band.left <= 0 and band.left_s <= 0.0 and tried >= FIRST - SETTLED
             if may_try and self._may_pay and due:
-                self._attempt = _Attempt()
+                self._attempt = Ratio(1.0)
                 self._turn(not self.on)
                 band.arms[self.on] = _Arm()
         elif ratio is not None and (tried >= LENGTH[self.on] or not 1 / CLEARLY < ratio < CLEARLY):
             other = band.arms[not self.on].rate.value
             band.on = ratio * (1 / MARGIN if self.on else MARGIN) > 1.0
-            band.left_s = max(0.0, attempt.seconds - attempt.n_tokens / max(other, 1e-9)) / LOSS
+            band.left_s = max(0.0, attempt.under - attempt.over / max(other, 1e-9)) / LOSS
             band.left, self._attempt = HOLD[band.on], None
             self._turn(band.on)
 

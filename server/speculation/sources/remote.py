@@ -148,9 +148,6 @@ class RemoteDrafters:
         """True if any drafter has a session."""
         return any(record.n_assigned for record in self._drafters.values())
 
-    def idle(self) -> bool:
-        return not self._sessions and not self.drafting
-
     # -- what others may know ----------------------------------------
 
     def drafters(self) -> list[DrafterRecord]:

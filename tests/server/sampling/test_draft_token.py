@@ -7,8 +7,9 @@ import numpy.typing as npt
 import pytest
 
 from server.sampling.draft_token import DraftGuess, guess
-from server.sampling.draw import draw, probability
+from server.sampling.draw import draw
 from server.sampling.params import SamplingParams
+from tests.support import probability
 
 Row = npt.NDArray[np.float32]
 

@@ -9,10 +9,11 @@ import numpy.typing as npt
 import pytest
 
 from server.sampling import race
-from server.sampling.draw import distribution, draw, probability
+from server.sampling.draw import distribution, draw
 from server.sampling.noise import LOUD, RARITY, Noise, gumbel, loud, quiet, quiet_few, uniform
 from server.sampling.params import SamplingParams
 from tests.server.sampling.chi_square import UNLIKELY, deviation
+from tests.support import probability
 
 Row = npt.NDArray[np.float32]
 N = 6_000

@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from server.sampling.draw import probability
 from server.sampling.peaks import Peaks
+from tests.support import probability
 
 Row = npt.NDArray[np.float32]
 

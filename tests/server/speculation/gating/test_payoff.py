@@ -20,7 +20,7 @@ def run(
         n_on += payoff.on
         seconds += step_s
         payoff.serve(n_sessions)
-        payoff.step(n_sessions, n_sessions, step_s, n_heard=i)
+        payoff.step(n_sessions, n_sessions, step_s, heard=lambda i=i: i)
     return steps * n_sessions / seconds, n_on
 
 
@@ -110,7 +110,7 @@ def test_it_is_not_judged_before_its_guesses_come(n_late: int):
         n_heard += on_for > n_late
         rate = 1.0 if not payoff.on else 0.9 if on_for <= n_late else 2.0
         payoff.serve(1)
-        payoff.step(1, 1, 1 / rate, n_heard=n_heard)
+        payoff.step(1, 1, 1 / rate, heard=lambda n_heard=n_heard: n_heard)
         if on_for > n_late + LENGTH[True]:
             return
     pytest.fail("it was never taken back")
@@ -143,7 +143,9 @@ def test_it_decides_rightly_however_tokens_scatter(accept: float, helps: bool):
     for i in range(20_000):
         n_on += payoff.on
         payoff.serve(1)
-        payoff.step(1, scattered(accept, rng) if payoff.on else 1, 1.5 if payoff.on else 1.0, n_heard=i)
+        payoff.step(
+            1, scattered(accept, rng) if payoff.on else 1, 1.5 if payoff.on else 1.0, heard=lambda i=i: i
+        )
     assert n_on > 17_000 if helps else n_on < 3_000
 
 
@@ -155,7 +157,7 @@ def test_one_poor_text_does_not_rest_for_long_what_slows_steps_by_little():
         n_good, n_used = n_good + (not poor), n_used + (payoff.on and not poor)
         seconds = 1.15 if payoff.on else 1.0
         payoff.serve(1)
-        payoff.step(1, 3 if payoff.on and not poor else 1, seconds, n_heard=i)
+        payoff.step(1, 3 if payoff.on and not poor else 1, seconds, heard=lambda i=i: i)
     assert n_used > 0.85 * n_good
 
 
@@ -166,7 +168,7 @@ def lost(rate: Callable[[Payoff], float], steps: int = 20_000) -> float:
         step_s = 1 / rate(payoff)
         seconds += step_s
         payoff.serve(1)
-        payoff.step(1, 1, step_s, n_heard=i)
+        payoff.step(1, 1, step_s, heard=lambda i=i: i)
     return 1 - steps / seconds
 
 

@@ -19,6 +19,7 @@ from server.speculation.sources.remote import MAX_QUEUED, RemoteDrafters
 from server.speculation.speculator import Speculator
 from server.speculation.wire.messages import Close, Draft, Message, Open, Refuse, Want
 from server.speculation.wire.presence import Presence, vocabulary_card
+from tests.checks import is_idle
 from tests.fake_backend import FakeBackend, FakeVocabulary
 from tests.memory_bus import MemoryPool
 from tests.support import PROMPT, Harness, request
@@ -119,13 +120,13 @@ def test_a_session_that_cannot_be_opened_leaves_nothing_behind():
     with pytest.raises(struct.error):  # the memory's bus raises where a message cannot be encoded
         scene.open(1, (1, 2, 1 << 40))
     scene.speculator.close(1, keep=False)  # as the engine does
-    assert scene.speculator.idle()
+    assert is_idle(scene.speculator)
     scene.open(2)
     assert len(drafter.opened()) == 1
     scene.speculator.close(2, keep=False)
     scene.settle()
     assert drafter.opened() == []
-    assert scene.speculator.idle()
+    assert is_idle(scene.speculator)
 
 
 def test_a_flood_of_messages_does_not_hide_who_joins_or_leaves():
