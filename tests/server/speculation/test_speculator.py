@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -125,7 +126,10 @@ def test_where_a_change_of_shape_costs_the_draft_model_decodes_row_by_row(one_sh
 
 @pytest.fixture
 def nobody_rests(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Payoff, "step", lambda *_, **__: None)
+    def ignore(*_: Any, **__: Any) -> None:
+        pass
+
+    monkeypatch.setattr(Payoff, "step", ignore)
 
 
 @pytest.mark.usefixtures("nobody_rests")
