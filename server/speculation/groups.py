@@ -45,9 +45,7 @@ class Groups:
         self._hosts: dict[str, _Group] = {}  # by name
         self._met: Mapping[str, Sequence[DrafterRecord]] = {}
         self._n_active = 0
-        self._unsettled = self._left = (
-            0  # steps until payoffs settle, and until what may pay is computed anew
-        )
+        self._unsettled = self._left = 0  # steps until payoffs settle, and until _may_pay is computed anew
         self._may_pay = True
         self._tried: _Group | None = None
 
@@ -78,7 +76,7 @@ class Groups:
             self._serve(n_active, curve)
 
     def _serve(self, n_active: int, curve: Callable[[], Sequence[float]]) -> None:
-        if self._left <= 0:
+        if self._left <= 0 and n_active:
             seconds = curve()
             self._may_pay = not any(seconds) or potential(seconds, n_active, SURE_SHARE) >= PAYS
             self._left = RENEWED

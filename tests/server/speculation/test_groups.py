@@ -8,6 +8,7 @@ from server.engine.scheduler import Limits
 from server.llama.backend import Batch, Logits
 from server.speculation.gating.costs import StepCosts
 from server.speculation.gating.payoff import CLEAR, FIRST, HOLD, LENGTH, SETTLED, UNHEARD
+from server.speculation.groups import LOOKUP, Groups
 from server.speculation.policy import Policy
 from server.speculation.sources.remote import RemoteDrafters
 from server.speculation.speculator import Speculator
@@ -155,3 +156,12 @@ def test_where_no_guess_can_pay_sessions_are_not_announced():
     scene = Scene(lies=True)
     scene.speculator.costs = StepCosts(64, {n: 1.5 * n - 0.5 for n in range(1, 65)})
     assert scene.beside(100) <= 2, "the prompt's decode and one more"
+
+
+def test_a_moment_without_sessions_is_no_reason_to_rest():
+    scene = Scene(lies=True)
+    groups = Groups(None, LOOKUP)
+    groups.serve(0, lambda: [0.0, 1.0, 1.1, 1.2])
+    assert groups.guesses(LOOKUP)
+    scene.speculator.drain(0)
+    assert scene.beside(12, per_reply=12) > 8
