@@ -37,7 +37,7 @@ DISTURBED = 0.8
 
 
 def measure(backend: Backend, max_rows: int, *, budget_s: float = BUDGET_S) -> dict[int, float]:
-    """Seconds of a decode by its number of rows, at most max_rows. As many of WIDTHS as fit into budget_s.
+    """Seconds of a decode by its number of rows. Measures WIDTHS up to max_rows until budget_s is spent.
 
     Each is the shortest of several decodes, since other programs can only make one longer. The KV cache must
     be empty and is left empty. {} for a model that cannot be trimmed and has no second sequence to copy its
