@@ -90,9 +90,10 @@ class Groups:
 
     def stepped(self, step: TimedStep) -> None:
         """Learn from a step; a group may rest from now on, or go on."""
+        if self._tried and not self._tried.payoff.is_tried:  # another number of sessions ended it
+            self._tried = None
         for group in [self._tried] if self._tried else self._all():
-            if not group.works():
-                self._tried = None
+            if group is not self._tried and not group.works():
                 continue
             payoff, may_try = group.payoff, self._tried is None
             was_on = payoff.on

@@ -138,12 +138,13 @@ class Payoff:
             band.left = max(band.left, FIRST)
 
     def _judge(self, band: _Band, attempt: Ratio | None, *, may_try: bool) -> None:
-        """Begin a trial, end one, or change the verdict without one."""
+        """Begin a trial, end one, or let a group rest that makes less than steps without it did."""
         ratio, tried = band.ratio(), band.arms[self.on].n_steps
         if attempt is None:
-            if ratio is not None:
-                band.on = ratio * (MARGIN if self.on else 1 / MARGIN) > 1.0
-                self._turn(self._may_pay and band.on)
+            if self.on and ratio is not None and ratio * MARGIN < 1.0:
+                band.on, band.left = False, HOLD[False]
+                self._turn(False)
+                return
             due = band.left <= 0 and band.left_s <= 0.0 and tried >= FIRST - SETTLED
             if may_try and self._may_pay and due:
                 self._attempt = Ratio(1.0)

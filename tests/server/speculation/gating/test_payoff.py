@@ -175,3 +175,16 @@ def lost(rate: Callable[[Payoff], float], steps: int = 20_000) -> float:
 @pytest.mark.parametrize("slow", [0.1, 0.3, 0.5, 0.7, 0.9, 0.95])
 def test_whatever_it_costs_less_than_two_percent_are_lost(slow: float):
     assert lost(lambda payoff: slow if payoff.on else 1.0) < 0.02
+
+
+def test_a_group_that_begins_to_hurt_rests_without_a_trial_and_for_a_while():
+    payoff = Payoff()
+    run(payoff, rate_on=1.2, rate_off=1.0, steps=HOLD[True])
+    assert payoff.on
+    steps = 0
+    while payoff.on:
+        run(payoff, rate_on=0.5, rate_off=1.0, steps=1)
+        steps += 1
+    assert steps < 80
+    _, n_on = run(payoff, rate_on=0.5, rate_off=1.0, steps=HOLD[False] - 1)
+    assert n_on == 0
