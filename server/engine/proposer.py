@@ -67,8 +67,7 @@ class OpenedSession:
     n_dropped: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(NamedTuple):
     """At most `limit` guesses wanted for a session in the next step. forced: tokens that must follow, by the
     session's grammar; allows: whether a path of guesses may follow, None if any may. n_pending: rows of the
     session that are decoded before the guesses in any case."""

@@ -111,13 +111,16 @@ class Speculator(Proposer):
                 self._groups.heard(MODEL)
             if self._policy.by_rejection:
                 return Planned([self._inline.chain(ask.session) for ask in asks], width, spent_s)
+        if not self.widths.pays and not any(self._sessions[ask.session].tree.n_below for ask in wanting):
+            return Planned([NOTHING] * len(asks), 0, spent_s)
         offers = [self._offer(ask) for ask in asks]
         if self._may_pad(asks, n_rows):
             merged = sorted((p for offer in offers for p in offer.probabilities), reverse=True)
             self._learn_width(asks, Offered(merged, spent_s), alone, rate, width)
-        counts = self._chosen(asks, curve, n_rows, n_cells, offers)
+        counts = self._chosen(asks, curve, n_rows, rate, offers)
         if self._has_aftermath:
-            pays = any(self._choose(asks, self.costs.curve(n_cells), n_rows, offers))
+            usual = self.costs.curve(n_cells)
+            pays = any(self._choose(asks, usual, n_rows, self._rate(usual, asks, n_rows), offers))
             self._aftermath.would_pay(pays)
         proposals = [
             offer.take(n if n >= self._sessions[ask.session].session.bounds.n_min else 0)
@@ -271,23 +274,22 @@ class Speculator(Proposer):
         return speculated.tree.offer(speculated.acceptance, wanted)
 
     def _choose(
-        self, asks: Sequence[Ask], curve: list[float], n_rows: int, offers: list[Proposal]
+        self, asks: Sequence[Ask], curve: list[float], n_rows: int, rate: float, offers: list[Proposal]
     ) -> list[int]:
         """How many of each offer pay."""
         again = [ask.n_pending for ask in asks] if self._policy.again else []
-        rate = self._rate(curve, asks, n_rows)
         return choose(curve, n_rows, [offer.probabilities for offer in offers], rate, again)
 
     def _chosen(
-        self, asks: Sequence[Ask], curve: list[float], n_rows: int, n_cells: int, offers: list[Proposal]
+        self, asks: Sequence[Ask], curve: list[float], n_rows: int, rate: float, offers: list[Proposal]
     ) -> list[int]:
         """How many of each offer are verified."""
         if not self._policy.gate or self._is_stable(asks[0]):
             return [len(offer) for offer in offers]
-        counts = self._choose(asks, curve, n_rows, offers)
+        counts = self._choose(asks, curve, n_rows, rate, offers)
         chosen = n_rows + sum(counts)
         offered = min(n_rows + sum(len(offer) for offer in offers), len(curve) - 1)
-        if chosen < offered and self.costs.is_stale(offered, n_cells):
+        if chosen < offered and self.costs.is_stale(offered, self._n_cells):
             extra_s = curve[offered] - curve[chosen]
             if self._probe_s >= extra_s:  # that width was not measured lately
                 self._probe_s -= extra_s

@@ -67,11 +67,15 @@ class Acceptance:
         self._window = WINDOW if parent else LONG_WINDOW
         self._sources: dict[str, _Source] = {}
 
-    def observe(self, source: str, confidence: int, hit: bool) -> None:
-        """A guess of this source at a committed position, and whether it was right."""
-        self._known(source).buckets[_BUCKET[confidence]].observe(hit)
+    def observe(self, source: str, confidence: int, hit: bool, *, best: bool = False) -> None:
+        """A guess of this source at a committed position, and whether it was right. best: it is the one that
+        this source was surest of."""
+        known = self._sources.get(source) or self._known(source)
+        known.buckets[_BUCKET[confidence]].observe(hit)
+        if best:
+            known.observe_best(confidence >= SURE, hit)
         if self._parent is not None:
-            self._parent.observe(source, confidence, hit)
+            self._parent.observe(source, confidence, hit, best=best)
 
     def observe_best(self, source: str, confidence: int, hit: bool) -> None:
         """Whether the guess that this source was surest of was right."""
@@ -81,7 +85,8 @@ class Acceptance:
 
     def probability(self, source: str, confidence: int) -> float:
         """That a guess is right, given that everything before it is."""
-        return self._known(source).buckets[_BUCKET[confidence]].value
+        known = self._sources.get(source) or self._known(source)
+        return known.buckets[_BUCKET[confidence]].value
 
     def mean(self, source: str) -> float:
         """That this source's best guess is right, given that everything before it is."""

@@ -6,10 +6,10 @@ place that the lead has passed: what still agrees with the committed tokens is g
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from heapq import heappop, heappush
+from typing import Literal, NamedTuple, TypeAlias
 
 from server.engine.proposer import ROOT, Proposal
 from server.speculation.gating.acceptance import Acceptance
@@ -36,8 +36,7 @@ class _GuessNode:
         return self.source.partition(AND)[0]
 
 
-@dataclass(frozen=True, slots=True)
-class OfferBounds:
+class OfferBounds(NamedTuple):
     """limit: nodes; p_min: least path probability; sources: which may guess, None: any; allows: which paths
     from the root a grammar allows, None: any."""
 
@@ -160,45 +159,46 @@ class ScoredTree:
 
     def offer(self, acceptance: Acceptance, wanted: OfferBounds) -> Proposal:
         """The most probable tree of at most `limit` guesses, in descending order of path probability."""
+        limit, leaves, p_min, allows_source, allows = wanted
         tokens, parents, sources, probabilities = list[int](), list[int](), list[str](), list[float]()
         heap: list[_Ranked] = []
-        _push(heap, self._root, (1.0, ROOT), acceptance, wanted)
         branched, n_leaves = set[int](), 0
-        while heap and len(tokens) < wanted.limit:
-            negative, _, parent, node = heapq.heappop(heap)
+        node: _GuessNode | None = self._root
+        path, index = 1.0, ROOT
+        while True:
+            for child in node.children.values() if node else ():
+                probability = path * acceptance.probability(child.source, child.confidence)
+                if probability >= p_min and (allows_source is None or allows_source(child.source)):
+                    heappush(heap, (-probability, child.chain, index, child))  # chains differ
+            if not heap or len(tokens) >= limit:
+                break
+            negative, _, parent, node = heappop(heap)
+            path, index = -negative, len(tokens)
             new_leaf = parent in branched or not tokens
-            if new_leaf and n_leaves == wanted.leaves:
-                continue
-            if wanted.allows and not wanted.allows(_path(tokens, parents, parent, node.token)):
+            barred = new_leaf and n_leaves == leaves
+            if barred or (allows and not allows(_path(tokens, parents, parent, node.token))):
+                node = None  # and nothing below it
                 continue
             n_leaves += new_leaf
             branched.add(parent)
             tokens.append(node.token)
             parents.append(parent)
             sources.append(node.first_source)
-            probabilities.append(-negative)
-            if node.children:
-                _push(heap, node, (-negative, len(tokens) - 1), acceptance, wanted)
+            probabilities.append(path)
         return Proposal(tuple(tokens), tuple(parents), tuple(sources), (), tuple(probabilities))
 
 
 _Ranked: TypeAlias = tuple[float, int, int, _GuessNode]  # minus its path probability, chain, parent, itself
 
 
-def _push(
-    heap: list[_Ranked], node: _GuessNode, at: tuple[float, int], acceptance: Acceptance, wanted: OfferBounds
-) -> None:
-    """Put the children of a node on the heap. at: the node's path probability and its index."""
-    path, index = at
-    for child in node.children.values():
-        probability = path * acceptance.probability(child.source, child.confidence)
-        if probability >= wanted.p_min and (wanted.sources is None or wanted.sources(child.source)):
-            heapq.heappush(heap, (-probability, child.chain, index, child))  # chains differ
-
-
 def _learn(acceptance: Acceptance, guesses: Collection[_GuessNode], token: int) -> None:
     """Learn from all guesses for one position, where `token` was committed. A source's general rate counts
     its surest guess only: its alternatives are for the case that this one is wrong."""
+    if len(guesses) == 1:
+        (guess,) = guesses
+        if AND not in guess.source:
+            acceptance.observe(guess.source, guess.confidence, guess.token == token, best=True)
+            return
     surest: dict[str, _GuessNode] = {}
     for guess in guesses:
         acceptance.observe(guess.source, guess.confidence, guess.token == token)
