@@ -11,7 +11,16 @@ import numpy as np
 from server.cache.snapshots import Snapshots
 from server.engine.engine import Engine
 from server.engine.events import Committed, Event, Failed, Finished, Started
-from server.engine.proposer import NOTHING, Ask, NoProposer, OpenedSession, Planned, Proposal, Proposer
+from server.engine.proposer import (
+    NOTHING,
+    Ask,
+    CountsBySource,
+    NoProposer,
+    OpenedSession,
+    Planned,
+    Proposal,
+    Proposer,
+)
 from server.engine.request import GenerationRequest, Speculation
 from server.engine.scheduler import Limits
 from server.sampling.draw import Row
@@ -149,8 +158,8 @@ class OracleProposer(Proposer):
         self.proposed += len(ahead)
         return Proposal(tuple(ahead), tuple(range(-1, len(ahead) - 1)), ("oracle",) * len(ahead))
 
-    def committed(self, session: int, n: int, proposal: Proposal, accepted: Sequence[int]) -> None:
-        self.accepted += len(accepted)
+    def committed(self, session: int, n: int, tally: CountsBySource) -> None:
+        self.accepted += sum(accepted for _, accepted in tally.values())
 
     def close(self, session: int, *, keep: bool) -> None:
         del self._open[session]

@@ -47,9 +47,10 @@ def _verify(state: EngineState, work: Work, proposal: Proposal, layout: RowLayou
         state.sequences.settle(session, layout, verdict.nodes)
     else:
         session.evaluated(work.n_pending + len(verdict.nodes))
-    session.commit(verdict, proposal, state.clock())
+    tally = proposal.tally(verdict.nodes)
+    session.commit(verdict, tally, state.clock())
     if session.drafts:
-        state.proposer.committed(session.id, len(verdict.tokens), proposal, verdict.nodes)
+        state.proposer.committed(session.id, len(verdict.tokens), tally)
     state.emit(session.id, _committed(verdict, proposal, rows, session.request.n_logprobs))
     if reason := session.end_reason():
         endings.finish(state, session, reason)

@@ -5,9 +5,9 @@ Called by the engine thread only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from server.engine.request import Speculation
 from server.sampling.draw import Distribution
@@ -15,6 +15,10 @@ from server.sampling.params import SamplingParams
 
 ROOT = -1
 """The parent of a proposal's first nodes: the last committed token."""
+
+
+CountsBySource: TypeAlias = Mapping[str, tuple[int, int]]
+"""By source: guesses that were verified, and how many of these were accepted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +50,10 @@ class Proposal:
             at += 1
         return None
 
-    def tally(self, accepted: Sequence[int]) -> dict[str, tuple[int, int]]:
-        """By source: how many nodes it guessed, and how many of these are among the accepted ones."""
+    def tally(self, accepted: Sequence[int]) -> CountsBySource:
+        """accepted: the nodes that were right, by index."""
+        if not self.sources:
+            return {}
         right = [self.sources[node] for node in accepted]
         return {source: (self.sources.count(source), right.count(source)) for source in set(self.sources)}
 
@@ -116,9 +122,8 @@ class Proposer:
         rows with n_cells cells of the KV cache in use."""
         return Planned([NOTHING] * len(asks))
 
-    def committed(self, session: int, n: int, proposal: Proposal, accepted: Sequence[int]) -> None:
-        """The last n tokens of the session's list are new. They were verified together with `proposal`, of
-        which the nodes with indices `accepted` were right."""
+    def committed(self, session: int, n: int, tally: CountsBySource) -> None:
+        """The last n tokens of the session's list are new. tally: of the proposal verified with them."""
 
     def stepped(self, planned: Planned, step: TimedStep) -> None:
         """What became of a step without prompt rows; planned: its guesses, one proposal per session."""

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from server.engine.beams import MAX_BEAMS, BeamSearch
 from server.engine.events import Committed, FinishReason
-from server.engine.proposer import NOTHING
 from server.engine.request import GenerationRequest
 from server.engine.sequences import Sequences
 from server.engine.session import Session
@@ -87,7 +86,7 @@ class Searches:
         told = slice(search.n_decided + known, None)
         search.n_decided = len(decided.tokens)
         session.ahead = session.ahead[known:]
-        session.commit(Verdict(new, ()), NOTHING, now)
+        session.commit(Verdict(new, ()), {}, now)
         self._count(session, search)
         tokens = decided.tokens[told]
         committed = Committed(tokens, (None,) * len(tokens), logprobs=decided.logprobs[told])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from server.engine.events import DrafterCount, FinishReason, Stats
-from server.engine.proposer import Proposal
+from server.engine.proposer import CountsBySource
 from server.engine.request import GenerationRequest
 from server.engine.verify import Verdict
 from server.sampling.constraint import Constraint
@@ -109,18 +109,18 @@ class Session:
             return room
         return min(room, self.request.max_tokens - self.n_generated)
 
-    def commit(self, verdict: Verdict, proposal: Proposal, now: float) -> None:
-        """Append the tokens of one step and count its drafts."""
+    def commit(self, verdict: Verdict, tally: CountsBySource, now: float) -> None:
+        """Append the tokens of one step and count its drafts. tally: of its proposal."""
         if not self.n_steps:
             self.first_at = now
         self.last_at = now
         self.n_steps += 1
         self.tokens += verdict.tokens
-        if proposal:
+        if tally:
             missing = len(verdict.nodes) + 1 - len(self.accepted_per_step)
             self.accepted_per_step += [0] * missing
             self.accepted_per_step[len(verdict.nodes)] += 1
-        for source, (drafted, accepted) in proposal.tally(verdict.nodes).items():
+        for source, (drafted, accepted) in tally.items():
             count = DrafterCount(drafted, accepted)
             self.drafters[source] = self.drafters.get(source, DrafterCount()) + count
 

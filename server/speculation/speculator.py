@@ -12,7 +12,16 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 
-from server.engine.proposer import NOTHING, Ask, OpenedSession, Planned, Proposal, Proposer, TimedStep
+from server.engine.proposer import (
+    NOTHING,
+    Ask,
+    CountsBySource,
+    OpenedSession,
+    Planned,
+    Proposal,
+    Proposer,
+    TimedStep,
+)
 from server.estimators import Ratio
 from server.speculation.gating.acceptance import Acceptance
 from server.speculation.gating.aftermath import Aftermath
@@ -128,7 +137,7 @@ class Speculator(Proposer):
         ]
         return Planned(proposals, width, spent_s)
 
-    def committed(self, session: int, n: int, proposal: Proposal, accepted: Sequence[int]) -> None:
+    def committed(self, session: int, n: int, tally: CountsBySource) -> None:
         speculated = self._sessions[session]
         tokens = tuple(speculated.session.tokens[-n:])
         base = speculated.tree.position
@@ -139,7 +148,7 @@ class Speculator(Proposer):
             speculated.index(INDEXED)
         if self._remote:
             self._remote.committed(speculated, base, tokens)
-            self._remote.count(proposal.tally(accepted))
+            self._remote.count(tally)
 
     def stepped(self, planned: Planned, step: TimedStep) -> None:
         usual_s, plain = step.decode_s, not any(planned.proposals)

@@ -183,7 +183,7 @@ class ScoredTree:
             branched.add(parent)
             tokens.append(node.token)
             parents.append(parent)
-            sources.append(node.first_source)
+            sources.append(node.first_source if AND in node.source else node.source)
             probabilities.append(path)
         return Proposal(tuple(tokens), tuple(parents), tuple(sources), (), tuple(probabilities))
 

@@ -14,6 +14,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from server.engine.proposer import CountsBySource
 from server.speculation.gating.acceptance import Acceptance
 from server.speculation.sources.assignment import assign, speed
 from server.speculation.speculated import Speculated
@@ -117,8 +118,8 @@ class RemoteDrafters:
             if not other.drafters:
                 self._assign(other)
 
-    def count(self, tally: Mapping[str, tuple[int, int]]) -> None:
-        """tally: guesses verified and accepted, by source."""
+    def count(self, tally: CountsBySource) -> None:
+        """Count what was verified and accepted."""
         for source, (drafted, accepted) in tally.items():
             record = self._drafters.get(source)
             if record:
