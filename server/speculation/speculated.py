@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from server.engine.proposer import OpenedSession
 from server.speculation.gating.acceptance import Acceptance
+from server.speculation.gating.balance import Balance
 from server.speculation.gating.tree import ScoredTree
 from server.speculation.sources.lookup import Lookup, PredictedReply
 from server.speculation.wire.messages import chain_start
@@ -15,7 +16,9 @@ from server.speculation.wire.messages import chain_start
 @dataclass(slots=True)
 class Speculated:
     """wire_id is unique across the leads of a pool; of the session's tokens n_prompt were there at first, and
-    the first n_indexed are in `lookup`. drafters: the ids of those it is assigned to."""
+    the first n_indexed are in `lookup`. drafters: the ids of those it is assigned to; heard: since they are,
+    one of them sent guesses; n_lost: tokens that the server could have made in the time that verifying their
+    guesses takes in this step."""
 
     wire_id: int
     session: OpenedSession
@@ -26,6 +29,9 @@ class Speculated:
     n_prompt: int = field(init=False)
     n_indexed: int = 0
     drafters: set[str] = field(default_factory=set[str])
+    heard: bool = False
+    n_lost: float = 0.0
+    balance: Balance = field(default_factory=Balance)
 
     def __post_init__(self) -> None:
         tokens, expected = self.session.tokens, self.session.bounds.prediction

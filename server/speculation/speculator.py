@@ -25,6 +25,7 @@ from server.engine.proposer import (
 from server.estimators import Ratio
 from server.speculation.gating.acceptance import Acceptance
 from server.speculation.gating.aftermath import Aftermath
+from server.speculation.gating.balance import Overhead
 from server.speculation.gating.costs import StepCosts
 from server.speculation.gating.gate import choose, with_losses
 from server.speculation.gating.tree import OfferBounds
@@ -67,6 +68,7 @@ class Speculator(Proposer):
         self.costs = costs or StepCosts(policy.max_rows)
         self.widths = widths or Widths({})
         self._aftermath = Aftermath()
+        self._overhead = Overhead()
         self.throughput = Ratio(KEEP)  # tokens per second
         self._groups = self._make_groups() if policy.gate else None
         self._pools: dict[str, LookupPool] = {}  # by salt, the one used last at the end
@@ -120,22 +122,32 @@ class Speculator(Proposer):
                 self._groups.heard(MODEL)
             if self._policy.by_rejection:
                 return Planned([self._inline.chain(ask.session) for ask in asks], width, spent_s)
-        if not self.widths.pays and not any(self._sessions[ask.session].tree.n_below for ask in wanting):
-            return Planned([NOTHING] * len(asks), 0, spent_s)
-        offers = [self._offer(ask) for ask in asks]
+        guessed = any(self._sessions[ask.session].tree.n_below for ask in wanting)
+        offers = [self._offer(ask) for ask in asks] if guessed else [NOTHING] * len(asks)
         if self._may_pad(asks, n_rows):
             merged = sorted((p for offer in offers for p in offer.probabilities), reverse=True)
             self._learn_width(asks, Offered(merged, spent_s), alone, rate, width)
-        counts = self._chosen(asks, curve, n_rows, rate, offers)
+        counts = self._chosen(asks, curve, n_rows, rate, offers) if guessed else [0] * len(asks)
         if self._has_aftermath:
-            usual = self.costs.curve(n_cells)
-            pays = any(self._choose(asks, usual, n_rows, self._rate(usual, asks, n_rows), offers))
-            self._aftermath.would_pay(pays)
-        proposals = [
-            offer.take(n if n >= self._sessions[ask.session].session.bounds.n_min else 0)
-            for ask, offer, n in zip(asks, offers, counts, strict=True)
-        ]
-        return Planned(proposals, width, spent_s)
+            self._aftermath.would_pay(guessed and (any(counts) or self._would_pay(asks, n_rows, offers)))
+        if not guessed:
+            return Planned(offers, width, spent_s)
+        last = min(n_rows + sum(counts), len(curve) - 1)
+        lost = rate * (curve[last] - curve[min(n_rows, last)]) / max(1, sum(counts))
+        return Planned(self._taken(asks, offers, counts, lost), width, spent_s)
+
+    def _taken(
+        self, asks: Sequence[Ask], offers: list[Proposal], counts: list[int], lost: float
+    ) -> list[Proposal]:
+        """The guesses that are verified. lost: tokens that the server could make in the time of each."""
+        proposals: list[Proposal] = []
+        for ask, offer, n in zip(asks, offers, counts, strict=True):
+            speculated = self._sessions[ask.session]
+            taken = offer.take(n if n >= speculated.session.bounds.n_min else 0)
+            if speculated.drafters:
+                speculated.n_lost = lost * sum(source in speculated.drafters for source in taken.sources)
+            proposals.append(taken)
+        return proposals
 
     def committed(self, session: int, n: int, tally: CountsBySource) -> None:
         speculated = self._sessions[session]
@@ -149,6 +161,8 @@ class Speculator(Proposer):
         if self._remote:
             self._remote.committed(speculated, base, tokens)
             self._remote.count(tally)
+            if self._policy.gate:
+                self._weigh(self._remote, speculated, tally)
 
     def stepped(self, planned: Planned, step: TimedStep) -> None:
         usual_s, plain = step.decode_s, not any(planned.proposals)
@@ -160,6 +174,9 @@ class Speculator(Proposer):
             self.costs.observe(step.n_rows, step.n_cells, usual_s)
         self.throughput.observe(step.n_tokens, step.step_s)
         self._probe_s += PROBE_SHARE * step.step_s
+        if self._remote:
+            outside_s = max(0.0, step.step_s - step.decode_s - planned.spent_s) / step.n_sessions
+            self._overhead.observe(outside_s, told=self._remote.drafting, guessing=not plain)
         if self._groups:
             late_s = self._drafting_s - planned.spent_s  # in steps with prompts, of which nobody is told
             self._groups.stepped(step._replace(step_s=step.step_s + late_s) if late_s else step)
@@ -288,6 +305,18 @@ class Speculator(Proposer):
         """How many of each offer pay."""
         again = [ask.n_pending for ask in asks] if self._policy.again else []
         return choose(curve, n_rows, [offer.probabilities for offer in offers], rate, again)
+
+    def _weigh(self, remote: RemoteDrafters, speculated: Speculated, tally: CountsBySource) -> None:
+        """What the session's drafters brought it in a step, beside what they cost."""
+        n_right = sum(n for source, (_, n) in tally.items() if source in speculated.drafters)
+        overhead_s = self._overhead.seconds(guessing=bool(tally))
+        remote.weigh(speculated, n_right, speculated.n_lost + overhead_s * self.throughput.value)
+        speculated.n_lost = 0.0
+
+    def _would_pay(self, asks: Sequence[Ask], n_rows: int, offers: list[Proposal]) -> bool:
+        """Whether any guess would pay if steps had no aftermath."""
+        curve = self.costs.curve(self._n_cells)
+        return any(self._choose(asks, curve, n_rows, self._rate(curve, asks, n_rows), offers))
 
     def _chosen(
         self, asks: Sequence[Ask], curve: list[float], n_rows: int, rate: float, offers: list[Proposal]

@@ -109,9 +109,26 @@ class RemoteDrafters:
         for drafter in speculated.drafters:
             self._bus.send(drafter, message)
 
+    def weigh(self, speculated: Speculated, n_accepted: float, n_lost: float) -> None:
+        """A step of the session: tokens that its drafters brought, and that the server could have made in the
+        time they took. Have them rest, or go on, as its balance says."""
+        was_resting = speculated.balance.resting
+        if speculated.heard or was_resting:
+            speculated.balance.step(n_accepted, n_lost)
+        if speculated.balance.resting != was_resting:
+            speculated.heard = False
+            if was_resting:
+                self._assign(speculated)
+            else:
+                self._release(speculated, keep=True)
+
     def close(self, speculated: Speculated, *, keep: bool) -> None:
-        """Have its drafters close the session, and give their places to others that have none."""
+        """Have its drafters close the session."""
         self._sessions.pop(speculated.wire_id, None)
+        self._release(speculated, keep=keep)
+
+    def _release(self, speculated: Speculated, *, keep: bool) -> None:
+        """Have its drafters close the session, and give their places to others that have none."""
         for drafter in list(speculated.drafters):
             self._withdraw(speculated, drafter, keep=keep)
         for other in self._sessions.values():
@@ -187,6 +204,8 @@ class RemoteDrafters:
 
     def _assign(self, speculated: Speculated) -> None:
         """Open the session at more drafters, if it may have more."""
+        if speculated.balance.resting:
+            return
         speeds = {
             id: speed(record.td_s or record.presence.td_us / 1e6, self.acceptance.mean(id))
             for id, record in self._drafters.items()
@@ -230,6 +249,7 @@ class RemoteDrafters:
         elif draft.tokens and not 0 <= min(draft.tokens) <= max(draft.tokens) < self._own.vocabulary.size:
             record.counts["invalid"] += 1
         else:
+            speculated.heard = True
             record.counts[speculated.tree.graft(draft)] += 1
             record.td_s = draft.td_us / 1e6
 

@@ -152,11 +152,11 @@ def test_an_offer_is_the_most_probable_tree_in_descending_order():
 
 def test_an_offer_keeps_to_sources_p_min_and_grammar():
     tree = tree_with(draft(1, 2, 3, confidence=250), draft(5, 6, confidence=250, drafter="b"))
-    offer = tree.offer(Acceptance(), OfferBounds(8, sources=lambda source: source == "b"))
+    offer = tree.offer(Acceptance(), OfferBounds(8, sources={"b"}.__contains__))
     assert paths(offer) == [(5,), (5, 6)]
     offer = tree.offer(Acceptance(), OfferBounds(8, leaves=1, p_min=0.75))
     assert len(offer) == 2
-    offer = tree.offer(Acceptance(), OfferBounds(8, allows=lambda path: list(path) in ([1], [1, 2])))
+    offer = tree.offer(Acceptance(), OfferBounds(8, allows=[[1], [1, 2]].__contains__))
     assert paths(offer) == [(1,), (1, 2)]
 
 

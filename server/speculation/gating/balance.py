@@ -1,0 +1,73 @@
+"""Do drafters bring one session more than they cost it? Counted in tokens. Pure.
+
+Where a drafter's guesses are hardly ever right, the lead still takes in its messages, looks at its guesses,
+and now and then verifies one: a few percent of each step. So the drafters of such a session rest, and are
+asked again later, for the text may have changed. What no count tells, such as cores that both use, is
+payoff.py's.
+"""
+
+from __future__ import annotations
+
+from server.estimators import Ratio, Smoothed
+
+# Of the past, per step: about the last 33 steps count. Off by two: half, one unlucky line ends a good draft;
+# twice, a hard reply pays for 48 steps until its drafters rest.
+KEEP = 0.97
+# Steps with messages until the balance counts: what is lost by then, at 5 percent a step, is about one step.
+# Off by two: half, the first wrong guesses of a good draft decide; twice, two steps are lost.
+TRIED = 24
+# Steps that drafters first rest, and longest; each rest in a row takes twice as long. With 64 and TRIED a
+# quarter of the loss stays at first. Off by two: half, two fifths; twice, an easy part is found later.
+RESTS = (64, 512)
+
+
+# Of the past, per step: about the last 50 steps. Off by two: half, one slow step looks like a tenth of the
+# cost; twice, the costs of a reply are those of the one before for 100 steps.
+WEIGHT = 0.02
+
+
+class Overhead:
+    """Seconds that drafters take from a step outside its decode, for each session: messages, choosing, and
+    what verifying takes in Python. Nothing until steps without drafters are known, too."""
+
+    def __init__(self) -> None:
+        self._quiet, self._told, self._guessing = Smoothed(WEIGHT), Smoothed(WEIGHT), Smoothed(WEIGHT)
+
+    def observe(self, outside_s: float, *, told: bool, guessing: bool) -> None:
+        """A step spent outside_s seconds outside its decode for each session. told: drafters had sessions;
+        guessing: it verified guesses."""
+        kind = self._guessing if guessing else self._told if told else self._quiet
+        kind.observe(outside_s)
+
+    def seconds(self, *, guessing: bool) -> float:
+        kind = self._guessing if guessing else self._told
+        known = kind.is_known and self._quiet.is_known
+        return max(0.0, kind.value - self._quiet.value) if known else 0.0
+
+
+class Balance:
+    """Of one session, told step by step."""
+
+    def __init__(self) -> None:
+        self.resting = False
+        self._net = Ratio(KEEP)
+        self._n_steps = self._left = 0
+        self._next_rest = RESTS[0]
+
+    def step(self, n_accepted: float, n_lost: float) -> None:
+        """A step in which drafters were heard, or rest: tokens that they brought, and tokens that the server
+        would have made in the time they took."""
+        if self.resting:
+            self._left -= 1
+            if self._left <= 0:
+                self.resting, self._net, self._n_steps = False, Ratio(KEEP), 0
+            return
+        self._net.observe(n_accepted - n_lost, 1.0)
+        self._n_steps += 1
+        if self._n_steps < TRIED:
+            return
+        if self._net.value < 0.0:
+            self.resting, self._left = True, self._next_rest
+            self._next_rest = min(2 * self._next_rest, RESTS[1])
+        else:
+            self._next_rest = RESTS[0]

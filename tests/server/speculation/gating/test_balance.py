@@ -1,0 +1,62 @@
+"""Drafters rest in a session that they cost more than they bring it."""
+
+from __future__ import annotations
+
+from server.speculation.gating.balance import RESTS, TRIED, Balance, Overhead
+
+
+def n_until_resting(balance: Balance, n_accepted: float, n_lost: float) -> int:
+    for i in range(1, 1000):
+        balance.step(n_accepted, n_lost)
+        if balance.resting:
+            return i
+    return 0
+
+
+def test_drafters_that_cost_more_than_they_bring_rest_once_that_is_known():
+    assert n_until_resting(Balance(), 0.0, 0.05) == TRIED
+    assert n_until_resting(Balance(), 0.1, 0.05) == 0
+
+
+def test_each_rest_in_a_row_takes_twice_as_long_up_to_a_bound():
+    balance, lengths = Balance(), list[int]()
+    for _ in range(6):
+        n_until_resting(balance, 0.0, 0.05)
+        lengths.append(0)
+        while balance.resting:
+            balance.step(0.0, 0.0)
+            lengths[-1] += 1
+    assert lengths == [64, 128, 256, 512, 512, 512]
+
+
+def test_after_a_good_part_a_rest_is_short_again():
+    balance = Balance()
+    for _ in range(2):
+        n_until_resting(balance, 0.0, 0.05)
+        while balance.resting:
+            balance.step(0.0, 0.0)
+    for _ in range(TRIED):
+        balance.step(2.0, 0.5)
+    n_until_resting(balance, 0.0, 0.5)
+    n_rest = 0
+    while balance.resting:
+        balance.step(0.0, 0.0)
+        n_rest += 1
+    assert n_rest == RESTS[0]
+
+
+def test_a_text_that_turns_hard_is_noticed_within_a_few_lines():
+    balance = Balance()
+    for _ in range(500):
+        balance.step(1.0, 0.3)
+    assert 0 < n_until_resting(balance, 0.0, 0.1) < 100
+
+
+def test_drafters_cost_nothing_until_steps_without_them_are_known():
+    overhead = Overhead()
+    overhead.observe(0.0005, told=True, guessing=False)
+    assert overhead.seconds(guessing=False) == 0.0
+    overhead.observe(0.0002, told=False, guessing=False)
+    assert abs(overhead.seconds(guessing=False) - 0.0003) < 1e-9
+    overhead.observe(0.0001, told=True, guessing=True)
+    assert overhead.seconds(guessing=True) == 0.0
