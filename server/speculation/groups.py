@@ -93,7 +93,7 @@ class Groups:
         if self._tried and not self._tried.payoff.is_tried:  # another number of sessions ended it
             self._tried = None
         for group in [self._tried] if self._tried else self._all():
-            if group is not self._tried and not group.works():
+            if group is not self._tried and not (group.works() or self._spares()):
                 continue
             payoff, may_try = group.payoff, self._tried is None
             was_on = payoff.on
@@ -108,6 +108,10 @@ class Groups:
                             other.payoff.forget()
             if payoff.on != was_on:
                 self._apply()
+
+    def _spares(self) -> bool:
+        """Whether drafters rest in a session that they could have: such steps are part of what they bring."""
+        return self._remote is not None and self._remote.n_spared > 0
 
     def _meet(self, hosts: Mapping[str, Sequence[DrafterRecord]]) -> None:
         """Begin anew with a machine where another drafter is: nothing is known of it."""

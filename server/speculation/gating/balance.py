@@ -13,11 +13,12 @@ from server.estimators import Ratio, Smoothed
 # Of the past, per step: about the last 33 steps count. Off by two: half, one unlucky line ends a good draft;
 # twice, a hard reply pays for 48 steps until its drafters rest.
 KEEP = 0.97
-# Steps with messages until the balance counts: what is lost by then, at 5 percent a step, is about one step.
-# Off by two: half, the first wrong guesses of a good draft decide; twice, two steps are lost.
-TRIED = 24
+# Steps with messages until the balance counts: what is lost by then, at 5 percent a step, is half a step. Off
+# by two, simulated with the bundled pair: 24, 7 of 40 hard replies below 0.95 of no drafts instead of 1; 6, the
+# first wrong guesses of a good draft decide.
+TRIED = 12
 # Steps that drafters first rest, and longest; each rest in a row takes twice as long. With 64 and TRIED a
-# quarter of the loss stays at first. Off by two: half, two fifths; twice, an easy part is found later.
+# sixth of the loss stays at first. Off by two: half, a quarter; twice, easy replies lose 2 percent (simulated).
 RESTS = (64, 512)
 
 

@@ -2,11 +2,13 @@
 
 The server makes `rate` tokens per second, so a step that takes dt longer costs rate · dt tokens elsewhere. To
 take whatever gains more maximises tokens per second in the long run (renewal reward; Dinkelbach's parametric
-form). `seconds[k]` is the measured time of a decode of k rows, with all its steps, so that widths snap to
+form). A rate that this step cannot reach is that of another text, so it counts as the most that it can reach:
+else a reply that went fast would bar the guesses of the next one for about 20 steps. `seconds[k]` is the measured time of a decode of k rows, with all its steps, so that widths snap to
 what the machine does well."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 
@@ -28,6 +30,7 @@ def choose(
     ranked = sorted([(-probability, i) for i, offer in enumerate(offers) for probability in offer])
     best, gained, spent = 0, 0.0, seconds[min(n_rows, len(seconds) - 1)]
     most, lost = 0.0, _Lost(again)
+    rate = min(rate, _most_per_second(seconds, n_rows, ranked))
     for k, ((negative, i), cost) in enumerate(zip(ranked, seconds[n_rows + 1 :], strict=False), start=1):
         gained -= negative
         gain = gained - rate * (cost - spent)
@@ -39,6 +42,18 @@ def choose(
     for _, i in ranked[:best]:
         counts[i] += 1
     return counts
+
+
+def _most_per_second(seconds: Sequence[float], n_rows: int, ranked: Sequence[tuple[float, int]]) -> float:
+    """Tokens per second of this step with the number of guesses that makes most. ranked: as in choose()."""
+    tokens, plain_s = float(n_rows), seconds[min(n_rows, len(seconds) - 1)]
+    if not plain_s:
+        return math.inf  # no step is known yet
+    most = tokens / plain_s
+    for (negative, _), cost in zip(ranked, seconds[n_rows + 1 :], strict=False):
+        tokens -= negative
+        most = max(most, tokens / cost)
+    return most
 
 
 def potential(seconds: Sequence[float], n_sessions: int, acceptance: float) -> float:

@@ -69,6 +69,7 @@ class RemoteDrafters:
         self._drafters: dict[str, DrafterRecord] = {}
         self.hosts: dict[str, list[DrafterRecord]] = {}  # those that are not refused, by machine
         self._sessions: dict[int, Speculated] = {}  # by wire id
+        self.n_spared = 0  # sessions in which drafters rest
 
     # -- Listener: the bus's reader thread ----------------------------------------
 
@@ -116,6 +117,7 @@ class RemoteDrafters:
         if speculated.heard or was_resting:
             speculated.balance.step(n_accepted, n_lost)
         if speculated.balance.resting != was_resting:
+            self.n_spared += 1 if speculated.balance.resting else -1
             speculated.heard = False
             if was_resting:
                 self._assign(speculated)
@@ -124,7 +126,8 @@ class RemoteDrafters:
 
     def close(self, speculated: Speculated, *, keep: bool) -> None:
         """Have its drafters close the session."""
-        self._sessions.pop(speculated.wire_id, None)
+        if self._sessions.pop(speculated.wire_id, None) and speculated.balance.resting:
+            self.n_spared -= 1
         self._release(speculated, keep=keep)
 
     def _release(self, speculated: Speculated, *, keep: bool) -> None:

@@ -37,8 +37,17 @@ def test_the_choice_is_the_best_of_all_choices(curve: list[float], offers: list[
     counts = choose(curve, n_rows, offers, rate)
     every = itertools.product(*(range(len(offer) + 1) for offer in offers))
     possible = [list(one) for one in every if n_rows + sum(one) < len(curve)]
+    reached = max(
+        (n_rows + gain(curve, n_rows, offers, one, 0.0)) / curve[n_rows + sum(one)] for one in possible
+    )
+    rate = min(rate, reached)
     best = max(gain(curve, n_rows, offers, one, rate) for one in possible)
     assert gain(curve, n_rows, offers, counts, rate) == pytest.approx(best, abs=1e-9)
+
+
+def test_the_rate_of_a_faster_text_does_not_bar_guesses():
+    """Guesses double what this step makes, and the text before made ten times as much."""
+    assert choose([0.0, 1.0, 1.2, 1.4, 1.6], 1, [[0.9, 0.8, 0.7]], 10.0) == [3]
 
 
 def lost(offer: list[float], n: int, pending: int) -> float:
