@@ -48,12 +48,13 @@ class Reply:
 
 
 def ask(port: int, prompt: Prompt, max_tokens: int, *, more: Mapping[str, Any] | None = None) -> Reply:
-    """The reply at temperature 0. more: other fields of the request. Raises ReplyError."""
+    """The reply, at temperature 0 unless `prompt` or `more`, other fields of the request, say otherwise. Raises
+    ReplyError."""
     body: dict[str, Any] = {"model": "default", "messages": prompt.messages, "temperature": 0}
     body |= {"max_tokens": max_tokens, "stream": True, "stream_options": {"include_usage": True}}
     body |= {"cache_salt": prompt.salt} if prompt.salt else {}
     asked = time.perf_counter()
-    return parse(call(port, "/v1/chat/completions", {**body, **(more or {})}), asked)
+    return parse(call(port, "/v1/chat/completions", {**body, **prompt.more, **(more or {})}), asked)
 
 
 def call(

@@ -11,12 +11,13 @@ with duo without drafts: what remains of its speed when drafters are dead, lying
 from __future__ import annotations
 
 import argparse
+import statistics
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 
 from benchmarks import faults, program
-from benchmarks.contest import Heat, Standing, run, standings, warm_up
+from benchmarks.contest import SHORTEST, Heat, Standing, run, standings, warm_up
 from benchmarks.processes import (
     Command,
     Options,
@@ -28,7 +29,7 @@ from benchmarks.processes import (
     options_of,
     start,
 )
-from benchmarks.prompts import load
+from benchmarks.prompts import hard, load
 from benchmarks.report import model_line, print_heat, standings_table
 from server.errors import StartupError
 
@@ -77,12 +78,14 @@ def compare(args: argparse.Namespace) -> list[str]:
         join()
         idle = idle_cpu(servers, IDLE_S)
         failed: list[str] = []
-        prompts = load(args.prompts) * args.rounds
+        prompts = [*load(args.prompts), *(hard() if args.hard else ())] * args.rounds
         heats = run(servers, prompts, args.max_tokens, print_heat, failed)
         table = standings([server.name for server in servers], heats)
         parts = [standings_table(table, idle)]
         if args.llama_server and args.sweep:
             parts.append(against_best(table, heats))
+        if args.hard and args.sweep:
+            parts.append(against_none([server.name for server in servers], heats))
         parts += [f"Prompt left out: {failure}." for failure in failed]
         return [*parts, *_python_shares(servers)]
 
@@ -97,6 +100,26 @@ def against_best(table: Sequence[Standing], heats: Sequence[Heat]) -> str:
     return (
         f"{DRAFTING}, against {best.name}, the best of llama-server: {total:.2f} times its tokens in all per "
         f"second in all; {ours.client_ratio or 0:.2f} times in the median of prompts."
+    )
+
+
+def against_none(names: Sequence[str], heats: Sequence[Heat]) -> str:
+    """duo with drafts beside duo without: the slowest reply by medians over rounds, and the hard ones."""
+    plain, drafting = names.index("duo"), names.index(DRAFTING)
+    ratios: dict[str, list[float]] = {}
+    seconds = {plain: 0.0, drafting: 0.0}
+    for heat in heats:
+        rates = {i: heat.replies[i].server_rate for i in (plain, drafting)}
+        if min(reply.n_tokens for reply in heat.replies) >= SHORTEST and all(rates.values()):
+            ratios.setdefault(heat.prompt.id, []).append((rates[drafting] or 0.0) / (rates[plain] or 1.0))
+            if heat.prompt.more:
+                for i, rate in rates.items():
+                    seconds[i] += 1.0 / (rate or 1.0)  # a token of each reply
+    slowest = sorted((statistics.median(known), name) for name, known in ratios.items())[:5]
+    together = seconds[plain] / (seconds[drafting] or 1.0)
+    return (
+        f"{DRAFTING}, against duo without: hard replies together {together:.2f}; the slowest"
+        f", medians of rounds: {', '.join(f'{name} {ratio:.2f}' for ratio, name in slowest)}."
     )
 
 
@@ -134,6 +157,7 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--sweep", type=program.numbers, default=[], help="with drafts, in llama-server of these lengths: 3,7"
     )
+    add("--hard", action="store_true", help="also ten prompts whose drafts are poor")
     add("--faults", type=program.names, default=[], help=f"of drafters: {','.join(faults.FAULTS)}")
     return parser
 

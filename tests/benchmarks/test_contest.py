@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.client import Reply, ask
+from benchmarks.compare import against_none
 from benchmarks.contest import SHORTEST, Heat, run, standings
 from benchmarks.processes import Command, Process, idle_cpu
 from benchmarks.prompts import Prompt, load
@@ -150,3 +151,16 @@ def test_the_printed_command_has_no_paths_of_this_machine():
 def test_the_machine_in_a_line():
     assert "cores" in machine()
     assert "\n" not in machine()
+
+
+def test_hard_replies_and_the_slowest_ones_are_told_beside_no_drafts():
+    def heat(id: str, plain: float, drafting: float, *, is_hard: bool = False) -> Heat:
+        more = {"temperature": 1} if is_hard else {}
+        rates = (plain, drafting)
+        replies = [Reply("text", 100, 1.0, server_rate=rate, client_rate=rate) for rate in rates]
+        return Heat(Prompt(id, [], more=more), replies)
+
+    heats = [heat("a", 100, 300), heat("b", 100, 90, is_hard=True), heat("b", 100, 110, is_hard=True)]
+    told = against_none(["duo", "duo, drafts"], heats)
+    assert "hard replies together 0.99" in told
+    assert told.endswith("b 1.00, a 3.00.")
