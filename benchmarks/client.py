@@ -48,8 +48,8 @@ class Reply:
 
 
 def ask(port: int, prompt: Prompt, max_tokens: int, *, more: Mapping[str, Any] | None = None) -> Reply:
-    """The reply, at temperature 0 unless `prompt` or `more`, other fields of the request, say otherwise. Raises
-    ReplyError."""
+    """The reply, at temperature 0 unless the prompt or `more`, other fields of the request, say otherwise.
+    Raises ReplyError."""
     body: dict[str, Any] = {"model": "default", "messages": prompt.messages, "temperature": 0}
     body |= {"max_tokens": max_tokens, "stream": True, "stream_options": {"include_usage": True}}
     body |= {"cache_salt": prompt.salt} if prompt.salt else {}

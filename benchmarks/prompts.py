@@ -47,8 +47,8 @@ def load(n: int | None = None, path: Path = PATH) -> list[Prompt]:
 
 
 def hard() -> list[Prompt]:
-    """Prompts that the bundled models were not trained for, sampled, without an end: a draft model is right for
-    a quarter of the tokens."""
+    """Prompts that the bundled models were not trained for, sampled, without an end: a draft model is right
+    for a quarter of the tokens."""
     more = {"temperature": 1, "seed": 3, "ignore_eos": True}
     asked = enumerate(HARD, start=1)
     return [Prompt(f"hard-{i:02}", [{"role": "user", "content": text}], more=more) for i, text in asked]
