@@ -308,7 +308,7 @@ class Speculator(Proposer):
 
     def _weigh(self, remote: RemoteDrafters, speculated: Speculated, tally: CountsBySource) -> None:
         """What the session's drafters brought it in a step, beside what they cost."""
-        n_right = sum(n for source, (_, n) in tally.items() if source in speculated.drafters)
+        n_right = sum(n for source, (_, n) in tally.items() if source in speculated.drafters) if tally else 0
         overhead_s = self._overhead.seconds(guessing=bool(tally))
         remote.weigh(speculated, n_right, speculated.n_lost + overhead_s * self.throughput.value)
         speculated.n_lost = 0.0

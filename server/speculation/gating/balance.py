@@ -14,11 +14,12 @@ from server.estimators import Ratio, Smoothed
 # twice, a hard reply pays for 48 steps until its drafters rest.
 KEEP = 0.97
 # Steps with messages until the balance counts: what is lost by then, at 5 percent a step, is half a step. Off
-# by two, simulated with the bundled pair: 24, 7 of 40 hard replies below 0.95 of no drafts instead of 1; 6, the
-# first wrong guesses of a good draft decide.
+# by two, simulated with the bundled pair: 24, 7 of 40 hard replies below 0.95 of no drafts instead of 1; 6,
+# the first wrong guesses of a good draft decide.
 TRIED = 12
 # Steps that drafters first rest, and longest; each rest in a row takes twice as long. With 64 and TRIED a
-# sixth of the loss stays at first. Off by two: half, a quarter; twice, easy replies lose 2 percent (simulated).
+# sixth of the loss stays at first. Off by two: half, a quarter; twice, easy replies lose 2
+# percent (simulated).
 RESTS = (64, 512)
 
 

@@ -2,9 +2,9 @@
 
 The server makes `rate` tokens per second, so a step that takes dt longer costs rate · dt tokens elsewhere. To
 take whatever gains more maximises tokens per second in the long run (renewal reward; Dinkelbach's parametric
-form). A rate that this step cannot reach is that of another text, so it counts as the most that it can reach:
-else a reply that went fast would bar the guesses of the next one for about 20 steps. `seconds[k]` is the measured time of a decode of k rows, with all its steps, so that widths snap to
-what the machine does well."""
+form). A rate that this step cannot reach is that of another text, so the most that it can reach counts: else
+a reply that went fast would bar the guesses of the next one for about 20 steps. `seconds[k]` is the measured
+time of a decode of k rows, with all its steps, so that widths snap to what the machine does well."""
 
 from __future__ import annotations
 
@@ -21,39 +21,56 @@ def choose(
 ) -> list[int]:
     """How many of each session's guesses to verify beside n_rows rows that are decoded anyway.
 
-    offers[i]: for each guess of session i, parents first, the probability that it is reached and right. One
+    offers[i]: for each guess of session i, best first, the probability that it is reached and right. One
     budget: the k most probable guesses of all sessions, for the k that gains most; at most len(seconds) - 1
     rows. again[i]: how many of the n_rows rows are session i's; given where a wrong guess has the right rows
     of its session evaluated again.
     """
+    if len(offers) == 1 and not again:
+        return [_best(seconds, n_rows, offers[0], rate)]
     counts = [0] * len(offers)
     ranked = sorted([(-probability, i) for i, offer in enumerate(offers) for probability in offer])
-    best, gained, spent = 0, 0.0, seconds[min(n_rows, len(seconds) - 1)]
-    most, lost = 0.0, _Lost(again)
-    rate = min(rate, _most_per_second(seconds, n_rows, ranked))
-    for k, ((negative, i), cost) in enumerate(zip(ranked, seconds[n_rows + 1 :], strict=False), start=1):
-        gained -= negative
-        gain = gained - rate * (cost - spent)
-        if again:
-            lost.guess(i, -negative)
-            gain -= rate * _extra_s(seconds, len(again), lost.n_rows)
-        if gain > most:
-            best, most = k, gain
-    for _, i in ranked[:best]:
+    probabilities = [-negative for negative, _ in ranked]
+    losses = _losses(seconds, ranked, again) if again else ()
+    for _, i in ranked[: _best(seconds, n_rows, probabilities, rate, losses)]:
         counts[i] += 1
     return counts
 
 
-def _most_per_second(seconds: Sequence[float], n_rows: int, ranked: Sequence[tuple[float, int]]) -> float:
-    """Tokens per second of this step with the number of guesses that makes most. ranked: as in choose()."""
-    tokens, plain_s = float(n_rows), seconds[min(n_rows, len(seconds) - 1)]
-    if not plain_s:
-        return math.inf  # no step is known yet
-    most = tokens / plain_s
-    for (negative, _), cost in zip(ranked, seconds[n_rows + 1 :], strict=False):
-        tokens -= negative
-        most = max(most, tokens / cost)
-    return most
+def _best(
+    seconds: Sequence[float],
+    n_rows: int,
+    probabilities: Sequence[float],
+    rate: float,
+    losses: Sequence[float] = (),
+) -> int:
+    """How many of these guesses, best first, gain most. losses[k]: seconds that k + 1 of them add later."""
+    plain_s, wider = seconds[min(n_rows, len(seconds) - 1)], seconds[n_rows + 1 :]
+    tokens, reached = float(n_rows), n_rows / plain_s if plain_s else math.inf
+    if plain_s:
+        for probability, cost in zip(probabilities, wider, strict=False):
+            tokens += probability
+            if tokens > reached * cost:
+                reached = tokens / cost
+    rate = min(rate, reached)
+    best, most, gained = 0, 0.0, 0.0
+    for k, (probability, cost) in enumerate(zip(probabilities, wider, strict=False)):
+        gained += probability
+        gain = gained - rate * (cost - plain_s + (losses[k] if losses else 0.0))
+        if gain > most:
+            best, most = k + 1, gain
+    return best
+
+
+def _losses(
+    seconds: Sequence[float], ranked: Sequence[tuple[float, int]], again: Sequence[int]
+) -> list[float]:
+    """Seconds that the first guess, two, … all of them are expected to add to the next step."""
+    lost, losses = _Lost(again), list[float]()
+    for negative, i in ranked:
+        lost.guess(i, -negative)
+        losses.append(_extra_s(seconds, len(again), lost.n_rows))
+    return losses
 
 
 def potential(seconds: Sequence[float], n_sessions: int, acceptance: float) -> float:
