@@ -38,7 +38,7 @@ from server.lead.loading import (
     remember_tiles,
     warm_up,
 )
-from server.lead.recollection import of_model
+from server.lead.recollection import keep, of_model, recall
 from server.lead.serving import embedding_by, served_by
 from server.lead.tiers import open_snapshots, pace_of
 from server.llama.llamacpp import LlamaBackend
@@ -181,7 +181,12 @@ def _speculator(stack: ExitStack, settings: LeadSettings, site: Site, backend: L
         known = on_own_thread(remembered, backend, policy.max_rows, what)
         steady = on_own_thread(steady_widths, backend, settings.draft_max + 1, policy.max_rows)
     costs = StepCosts(policy.max_rows, known)
-    return Speculator(policy, remote=remote, inline=inline, costs=costs, widths=Widths(steady))
+    proposer = Speculator(policy, remote=remote, inline=inline, costs=costs, widths=Widths(steady))
+    if (groups := proposer.groups) is not None:
+        what = of_model(backend.options), site.n_threads, str(site.draft_model)
+        groups.recall(recall("verdicts", what))
+        stack.callback(lambda: keep("verdicts", what, groups.memory()))
+    return proposer
 
 
 def _join_bus(stack: ExitStack, settings: LeadSettings, site: Site, backend: LlamaBackend) -> RemoteDrafters:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 from server.engine.proposer import TimedStep
 from server.speculation.gating.gate import potential
@@ -48,6 +49,18 @@ class Groups:
         self._unsettled = self._left = 0  # steps until payoffs settle, and until _may_pay is computed anew
         self._may_pay = True
         self._tried: _Group | None = None
+        self._known: Mapping[str, object] = {}  # verdicts before the restart, by name
+
+    def memory(self) -> dict[str, object]:
+        """What recall() takes after a restart."""
+        now = self._inside | {_name(host, group.records): group for host, group in self._hosts.items()}
+        return dict(self._known) | {name: group.payoff.memory() for name, group in now.items()}
+
+    def recall(self, memory: object) -> None:
+        """Begin with what was found out before a restart."""
+        self._known = cast(dict[str, object], memory) if isinstance(memory, dict) else {}
+        for name, group in self._inside.items():
+            group.payoff.recall(self._known.get(name))
 
     def guesses(self, name: str) -> bool:
         """Whether a group in the lead guesses. False if there is none of this name."""
@@ -120,6 +133,7 @@ class Groups:
             group = before.get(host)
             if group is None or not {r.join for r in records} <= {r.join for r in group.records}:
                 group = _Group()
+                group.payoff.recall(self._known.get(_name(host, records)))
             group.records = records
             self._hosts[host] = group
         self._tried, self._left = None, 0
@@ -129,3 +143,8 @@ class Groups:
         for host, group in self._hosts.items():
             if self._remote and group.payoff.on == any(record.resting for record in group.records):
                 self._remote.rest(host, not group.payoff.on)
+
+
+def _name(host: str, records: Sequence[DrafterRecord]) -> str:
+    """Of the drafters of a machine, after a restart, too."""
+    return f"{host}: {', '.join(sorted(record.presence.model for record in records))}"

@@ -70,7 +70,7 @@ class Speculator(Proposer):
         self._aftermath = Aftermath()
         self._overhead = Overhead()
         self.throughput = Ratio(KEEP)  # tokens per second
-        self._groups = self._make_groups() if policy.gate else None
+        self.groups = self._make_groups() if policy.gate else None
         self._pools: dict[str, LookupPool] = {}  # by salt, the one used last at the end
         self._sessions: dict[int, Speculated] = {}
         self._wire_ids = itertools.count(secrets.randbits(48) << 16)
@@ -83,8 +83,8 @@ class Speculator(Proposer):
     def drain(self, n_active: int) -> None:
         if self._remote:
             self._remote.drain()
-        if self._groups:
-            self._groups.serve(n_active, self._free_curve)
+        if self.groups:
+            self.groups.serve(n_active, self._free_curve)
         if self._may_guess(LOOKUP):
             for speculated in self._sessions.values():
                 speculated.index(INDEXED)
@@ -101,7 +101,7 @@ class Speculator(Proposer):
         curve = self.costs.curve(n_cells)
         if self._policy.gate and not self.costs.knows(n_rows) and not self._is_stable(asks[0]):
             return Planned([NOTHING] * len(asks))  # what a plain step costs has to be known first
-        if self._groups and self._groups.all_rest and not any(self._is_told(ask) for ask in asks):
+        if self.groups and self.groups.all_rest and not any(self._is_told(ask) for ask in asks):
             return Planned([NOTHING] * len(asks))
         alone = self._charged(curve, asks, n_rows)
         if self._may_pad(asks, n_rows):
@@ -112,14 +112,14 @@ class Speculator(Proposer):
         for ask in wanting:
             speculated = self._sessions[ask.session]
             speculated.expect(ask.limit)
-            if self._may_guess(LOOKUP) and speculated.look_up(ask.limit) and self._groups:
-                self._groups.heard(LOOKUP)
+            if self._may_guess(LOOKUP) and speculated.look_up(ask.limit) and self.groups:
+                self.groups.heard(LOOKUP)
             speculated.tree.guess(GRAMMAR, ask.forced, [255] * len(ask.forced))
         if self._inline and wanting and self._may_guess(MODEL):
             spent_s = self._draft(self._inline, asks, n_rows, curve, rate)
             self._drafting_s += spent_s
-            if self._groups and spent_s:
-                self._groups.heard(MODEL)
+            if self.groups and spent_s:
+                self.groups.heard(MODEL)
             if self._policy.by_rejection:
                 return Planned([self._inline.chain(ask.session) for ask in asks], width, spent_s)
         guessed = any(self._sessions[ask.session].tree.n_below for ask in wanting)
@@ -177,9 +177,9 @@ class Speculator(Proposer):
         if self._remote:
             outside_s = max(0.0, step.step_s - step.decode_s - planned.spent_s) / step.n_sessions
             self._overhead.observe(outside_s, told=self._remote.drafting, guessing=not plain)
-        if self._groups:
+        if self.groups:
             late_s = self._drafting_s - planned.spent_s  # in steps with prompts, of which nobody is told
-            self._groups.stepped(step._replace(step_s=step.step_s + late_s) if late_s else step)
+            self.groups.stepped(step._replace(step_s=step.step_s + late_s) if late_s else step)
             self._drafting_s = 0.0
 
     def close(self, session: int, *, keep: bool) -> None:
@@ -215,7 +215,7 @@ class Speculator(Proposer):
         return () if self.widths.pays else self.costs.curve(self._n_cells)
 
     def _may_guess(self, group: str) -> bool:
-        return self._groups is None or self._groups.guesses(group)
+        return self.groups is None or self.groups.guesses(group)
 
     def _is_stable(self, ask: Ask) -> bool:
         """Whether the session is width-stable: alone, and padded to one width, so that guesses are free."""
@@ -237,8 +237,8 @@ class Speculator(Proposer):
         and not while all sources rest, since plain steps must take their usual time then."""
         return (
             self.widths.pays
-            and self._groups is not None
-            and not self._groups.all_rest
+            and self.groups is not None
+            and not self.groups.all_rest
             and not self._policy.by_rejection
             and n_rows == len(asks)
             and not self._is_stable(asks[0])

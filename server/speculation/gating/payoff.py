@@ -9,6 +9,7 @@ What helps one session may hurt sixteen: each number of sessions, by powers of t
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import cast
 
 from server.estimators import Ratio
 
@@ -83,6 +84,18 @@ class Payoff:
     @property
     def is_tried(self) -> bool:
         return self._attempt is not None
+
+    def memory(self) -> dict[str, bool]:
+        """What recall() takes after a restart: verdicts by the number of bits of the number of sessions."""
+        return {str(bits): band.on for bits, band in self._bands.items() if band.on is not None}
+
+    def recall(self, memory: object) -> None:
+        """Begin with these verdicts, each of which is tried as soon as a new one would be."""
+        found = cast(dict[str, object], memory) if isinstance(memory, dict) else {}
+        for bits, on in found.items():
+            if isinstance(on, bool) and bits.isdecimal():
+                band = self._bands[int(bits)] = _Band()
+                band.on, band.left = on, HOLD[on]
 
     def serve(self, n_sessions: int, *, may_pay: bool = True) -> None:
         """The next step serves this number of sessions, prompts included. More of them count at once, fewer

@@ -165,3 +165,19 @@ def test_a_moment_without_sessions_is_no_reason_to_rest():
     assert groups.guesses(LOOKUP)
     scene.speculator.drain(0)
     assert scene.beside(12, per_reply=12) > 8
+
+
+def test_after_a_restart_it_begins_with_what_was_found_out():
+    before, after = Scene(lies=True), Scene(lies=True)
+    before.beside(4 * PAST)
+    assert before.speculator.groups
+    assert after.speculator.groups
+    after.speculator.groups.recall(before.speculator.groups.memory())
+    assert after.beside(HOLD[False] // 2) <= 2, "the prompts' decodes"
+
+
+@pytest.mark.parametrize("memory", [None, [], {LOOKUP: 3}, {LOOKUP: {"1": "off"}}])
+def test_a_memory_of_something_else_is_ignored(memory: object):
+    groups = Groups(None, LOOKUP)
+    groups.recall(memory)
+    assert groups.memory() == {LOOKUP: {}}

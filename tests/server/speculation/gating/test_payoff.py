@@ -188,3 +188,22 @@ def test_a_group_that_begins_to_hurt_rests_without_a_trial_and_for_a_while():
     assert steps < 80
     _, n_on = run(payoff, rate_on=0.5, rate_off=1.0, steps=HOLD[False] - 1)
     assert n_on == 0
+
+
+def test_verdicts_are_known_after_a_restart():
+    before = Payoff()
+    before.recall({"1": True, "3": False})
+    after = Payoff()
+    after.recall(before.memory())
+    on = list[bool]()
+    for n_sessions in (1, 2, 5):
+        after.serve(n_sessions)
+        on.append(after.on)
+    assert on == [True, True, False]
+
+
+@pytest.mark.parametrize("memory", [None, [], {"x": True}, {"1": 3}, {"-1": True}, "text"])
+def test_a_memory_that_is_none_is_ignored(memory: object):
+    payoff = Payoff()
+    payoff.recall(memory)
+    assert payoff.memory() == {}
