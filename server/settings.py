@@ -207,13 +207,18 @@ class LeadSettings(ModelSettings, DoorSettings):
 
 class UpSettings(LeadSettings):
     """Run everything on this machine: an embedded Redis, a lead and a drafter. Takes the flags of duo serve
-    and two more that begin with draft."""
+    and a few more."""
 
     model_config = SettingsConfigDict(cli_prog_name="duo up")
 
     drafters: int = Field(1, ge=0, le=16, description="drafter processes to start")
     draft_devices: str | None = Field(
         None, description="CUDA_VISIBLE_DEVICES of the drafters, such as 1 (default: the lead's)"
+    )
+    redis_listen: str | None = Field(
+        None,
+        description="HOST or HOST:PORT where drafters on other machines reach the embedded Redis; the "
+        "command with the password is told once (default: this machine only)",
     )
 
 

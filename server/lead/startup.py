@@ -64,12 +64,15 @@ RECALLED = 64  # conversations on disk whose exact tokens are known from the sta
 @dataclass(frozen=True, slots=True)
 class Site:
     """listener: the listening socket. redis_url: where its drafters are. n_threads: of the model on the CPU.
-    draft_model: drafts in this process, between steps."""
+    draft_model: drafts in this process, between steps. join, join_elsewhere: commands with which drafters
+    join from this machine and from others, the latter with a password."""
 
     listener: socket.socket
     redis_url: str | None
     n_threads: int
     draft_model: Path | None = None
+    join: str | None = None
+    join_elsewhere: str | None = None
 
 
 def serve(settings: LeadSettings) -> int:
@@ -226,3 +229,7 @@ def _announce(site: Site, door: Door) -> None:
     url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
     logger.info("  page     %s", url)
     logger.info("  API      %s/v1", url)
+    if site.join_elsewhere:
+        print(f"  drafters join, from other machines too, with: {site.join_elsewhere}", flush=True)
+    elif site.join:
+        logger.info("  join     %s", site.join)

@@ -1,8 +1,8 @@
 """A private server of the Redis protocol that lives and dies with this process, for a machine without one.
 
-It listens on a unix socket in a directory of its own and keeps nothing on disk. If it dies, it is started
-again on the same socket. The owner holds a lock on a file in the directory; the kernel releases the lock
-however the owner ends. So a directory whose lock can be taken is an orphan: the next start shuts its server
+It listens on a unix socket in a directory of its own; where that is asked for, at an address for drafters on
+other machines, too, and wants a password then. It keeps nothing on disk. If it dies, it is started again. The
+owner holds a lock on a file in the directory; the kernel releases the lock however the owner ends. So a directory whose lock can be taken is an orphan: the next start shuts its server
 down and removes it. On Linux the kernel also ends the server itself together with its owner.
 
 A directory is made under another name and renamed once it is locked, so that no other process sees it
@@ -14,6 +14,7 @@ from __future__ import annotations
 import fcntl
 import importlib.util
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -26,7 +27,7 @@ import time
 from collections.abc import Generator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from server.errors import StartupError
 from server.local.children import Child
@@ -37,7 +38,9 @@ STOP_S = 2.0
 MAX_SOCKET_PATH = 100  # bytes; the kernels allow 107 (Linux) and 103 (macOS)
 
 _UNLOCKED = ".duo-new-"  # prefix of a directory until it is locked
-_LOCK, _SOCKET, _LOG = "lock", "socket", "log"
+_LOCK, _SOCKET, _LOG, _SECRET = "lock", "socket", "log", "secret"
+
+_EVERYWHERE = ("0.0.0.0", "::")
 
 # Run by a bare interpreter that then becomes the server: PR_SET_PDEATHSIG (1) survives exec. Not preexec_fn,
 # which may deadlock in a process with threads. The parent may have died before the call: hence the check.
@@ -64,11 +67,13 @@ def find_binary() -> str:
     return found
 
 
-def server_command(binary: str, directory: Path) -> list[str]:
-    """How a server is started whose socket and log are in this directory. Memory is bounded, and nothing is
-    evicted: when it is full, messages are refused and the keys expire within seconds."""
+def server_command(binary: str, directory: Path, address: tuple[str, int] | None = None) -> list[str]:
+    """How a server is started whose socket and log are in this directory, and its password where it has an
+    address. Memory is bounded, and nothing is evicted: when it is full, messages are refused and the keys
+    expire within seconds."""
+    network = {"bind": address[0], "port": str(address[1])} if address else {"port": "0"}
     options = {
-        "port": "0",
+        **network,
         "unixsocket": str(directory / _SOCKET),
         "unixsocketperm": "700",
         "dir": str(directory),
@@ -83,24 +88,29 @@ def server_command(binary: str, directory: Path) -> list[str]:
         "maxmemory-policy": "noeviction",
         "proto-max-bulk-len": "16mb",
     }
-    return [binary, *(part for name, value in options.items() for part in (f"--{name}", value))]
+    secret = [str(directory / _SECRET)] if address else []  # a file: command lines are read by everybody
+    return [binary, *secret, *(part for name, value in options.items() for part in (f"--{name}", value))]
 
 
 class EmbeddedServer(ExitStack):
     """A server that runs, over restarts, from construction to close(), which may be repeated."""
 
-    def __init__(self, root: Path | None = None) -> None:
-        """root: where its directory goes, instead of $XDG_RUNTIME_DIR or the temporary directory. Takes some
-        ten milliseconds; raises StartupError."""
+    def __init__(self, root: Path | None = None, listen: str | None = None) -> None:
+        """root: where its directory goes, instead of $XDG_RUNTIME_DIR or the temporary directory. listen:
+        HOST or HOST:PORT, for other machines. Takes some ten milliseconds; raises StartupError."""
         super().__init__()
         places = [os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir(), "/tmp"]  # the best first
         roots = [root] if root else list(dict.fromkeys(Path(place) for place in places if place))
         for place in roots:
             remove_orphans(place)
         binary = find_binary()
+        self.address = _free_address(listen) if listen else None
+        self._password = secrets.token_urlsafe(24) if listen else ""
         with ExitStack() as stack:
             self._directory = stack.enter_context(_locked_directory(roots))
-            command = server_command(binary, self._directory)
+            if listen:
+                (self._directory / _SECRET).write_text(f"requirepass {self._password}\n")
+            command = server_command(binary, self._directory, self.address)
             child = Child("redis", lambda: _spawn(command), grace_s=0)  # it has nothing to save
             self._child = stack.enter_context(closing(child))
             self._wait_until_ready(binary)
@@ -112,7 +122,16 @@ class EmbeddedServer(ExitStack):
 
     @property
     def url(self) -> str:
-        return f"unix://{quote(str(self.socket_path))}"
+        return f"unix://{f':{self._password}@' if self._password else ''}{quote(str(self.socket_path))}"
+
+    @property
+    def url_elsewhere(self) -> str | None:
+        """Its URL on other machines, with the password; None if it does not listen for them."""
+        if self.address is None:
+            return None
+        host, port = self.address
+        host = socket.gethostname() if host in _EVERYWHERE else host
+        return f"redis://:{self._password}@{f'[{host}]' if ':' in host else host}:{port}"
 
     @property
     def pid(self) -> int:
@@ -145,9 +164,9 @@ def _remove_orphan(directory: Path) -> bool:
     lock = _take_lock(directory)
     if lock is None:
         return False
-    _shut_down(directory / _SOCKET)
+    _shut_down(directory)
     # The lock goes last: if we die half-way, the rest is still a provable orphan.
-    for name in (_SOCKET, _LOG):
+    for name in (_SOCKET, _LOG, _SECRET):
         with suppress(OSError):
             (directory / name).unlink()
     shutil.rmtree(directory, ignore_errors=True)
@@ -217,15 +236,18 @@ def _answers(path: Path) -> bool:
     try:
         with _connected(path) as link:
             link.sendall(b"PING\r\n")
-            return link.recv(16).startswith(b"+PONG")
+            return link.recv(16).startswith((b"+PONG", b"-NOAUTH"))
     except OSError:
         return False
 
 
-def _shut_down(path: Path) -> None:
-    """End the server behind this socket, if there is one, and wait until it is gone."""
+def _shut_down(directory: Path) -> None:
+    """End the server of this directory, if there is one, and wait until it is gone."""
+    secret = directory / _SECRET
+    password = secret.read_text().split()[-1] if secret.exists() else ""
     try:
-        with _connected(path) as link:
+        with _connected(directory / _SOCKET) as link:
+            link.sendall(f"AUTH {password}\r\n".encode() if password else b"")
             link.sendall(b"SHUTDOWN NOSAVE\r\n")
             try:
                 while link.recv(256):
@@ -240,6 +262,18 @@ def _kill_peer(link: socket.socket) -> None:
     if sys.platform == "linux":
         credentials = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
         os.kill(struct.unpack("3i", credentials)[0], signal.SIGKILL)
+
+
+def _free_address(listen: str) -> tuple[str, int]:
+    """HOST and PORT; without a port, one that is free. Raises StartupError if nobody can listen there."""
+    parts = urlsplit(f"//{listen}")
+    try:
+        host, port = parts.hostname or "", parts.port or 0
+        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        with socket.create_server(found[0][4][:2], family=found[0][0]) as free:
+            return str(found[0][4][0]), int(free.getsockname()[1])
+    except (OSError, ValueError) as error:
+        raise StartupError(f"--redis-listen {listen}: {error}: give an address of this machine") from error
 
 
 @contextmanager

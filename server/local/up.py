@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 
 from server.errors import StartupError
@@ -26,9 +27,7 @@ def up(settings: UpSettings) -> int:
         raise StartupError(f"no model file at {settings.draft_model}: give a GGUF file with --draft-model")
     with ExitStack() as stack:
         listener = stack.enter_context(open_socket(settings.host, settings.port))
-        url = settings.redis or stack.enter_context(EmbeddedServer()).url
-        if settings.redis:
-            check(url)
+        url, elsewhere = _redis(stack, settings)
         draft = settings.draft_model or BUNDLED_DRAFT
         machine = Machine(n_cores(), free_memory_of_gpus())
         placement = place(settings, machine, _size(draft), _size(settings.model))
@@ -40,7 +39,28 @@ def up(settings: UpSettings) -> int:
             settings = settings.model_copy(update={"split_mode": "none", "main_gpu": gpu})
         # A small draft model is idle most of the time, so the lead takes all cores unless --threads is given.
         inside = draft if placement.sync else None
-        return run_lead(settings, Site(listener, url, settings.threads or machine.n_cores, inside))
+        site = Site(listener, url, settings.threads or machine.n_cores, inside)
+        return run_lead(settings, replace(site, join=_join(settings, url), join_elsewhere=elsewhere))
+
+
+def _redis(stack: ExitStack, settings: UpSettings) -> tuple[str, str | None]:
+    """The URL of Redis, and the command with which a drafter on another machine joins, None if it cannot.
+    Raises StartupError."""
+    if settings.redis:
+        if settings.redis_listen:
+            raise StartupError("--redis-listen is for the embedded Redis: leave out --redis")
+        check(settings.redis)
+        return settings.redis, None
+    server = stack.enter_context(EmbeddedServer(listen=settings.redis_listen))
+    elsewhere = server.url_elsewhere
+    return server.url, elsewhere and _join(settings, elsewhere)
+
+
+def _join(settings: UpSettings, url: str) -> str:
+    """The command with which another drafter joins."""
+    pool = f" --pool {settings.pool}" if settings.pool != "default" else ""
+    model = f" --model {settings.draft_model}" if settings.draft_model else ""
+    return f"duo draft --redis {url}{pool}{model}"
 
 
 def _size(model: Path) -> int:
@@ -50,12 +70,12 @@ def _size(model: Path) -> int:
 
 def _drafter(settings: UpSettings, placement: Placement, url: str, i: int) -> Child:
     name, gpus = f"drafter-{i + 1}", placement.draft_gpus
-    flags = ["--redis", url, "--pool", settings.pool, "--name", name, "--threads", str(placement.threads)]
+    flags = ["--pool", settings.pool, "--name", name, "--threads", str(placement.threads)]
     if settings.draft_model:
         flags += ["--model", str(settings.draft_model)]
     if placement.gpu_layers is not None:
         flags += ["--gpu-layers", str(placement.gpu_layers)]
     if gpus:
         flags += ["--split-mode", "none", "--main-gpu", str(gpus[i % len(gpus)])]
-    devices = settings.draft_devices
-    return drafter(name, flags, {} if devices is None else {"CUDA_VISIBLE_DEVICES": devices})
+    devices = {} if settings.draft_devices is None else {"CUDA_VISIBLE_DEVICES": settings.draft_devices}
+    return drafter(name, flags, {"DUO_REDIS": url, **devices})  # the URL may have a password

@@ -15,8 +15,10 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
+import redis
 
 from server.errors import StartupError
 from server.local import embedded
@@ -31,11 +33,11 @@ from pathlib import Path
 from server.local.embedded import EmbeddedServer
 
 def own():
-    server = EmbeddedServer(Path(sys.argv[1]))
+    server = EmbeddedServer(Path(sys.argv[1]), "127.0.0.1" if sys.argv[2] == "at an address" else None)
     print(server.pid, server.socket_path, flush=True)
     threading.Event().wait()
 
-if sys.argv[2] == "without help of the kernel":
+if sys.argv[2] in ("without help of the kernel", "at an address"):
     sys.platform = "another"
 if sys.argv[2] == "on another thread":
     threading.Thread(target=own).start()
@@ -281,3 +283,34 @@ def test_started_on_another_thread_it_outlives_the_thread(root: Path) -> None:
     thread.join()
     with servers[0] as server:
         assert ask(server.socket_path, b"PING") == b"+PONG\r\n"
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.2", "127.0.0.2:0", "127.0.0.1"])
+def test_at_an_address_it_lets_nobody_in_without_the_password(root: Path, listen: str) -> None:
+    with EmbeddedServer(root, listen) as server:
+        assert server.address
+        assert server.url_elsewhere
+        assert server.address[0] == listen.partition(":")[0]
+        with redis.Redis(host=server.address[0], port=server.address[1]) as stranger:
+            with pytest.raises(redis.AuthenticationError):
+                stranger.ping()
+        for url in (server.url, server.url_elsewhere):
+            with redis.Redis.from_url(url) as known:
+                assert known.ping()
+        command = Path(f"/proc/{server.pid}/cmdline").read_text()
+        assert str(urlsplit(server.url_elsewhere).password) not in command
+
+
+def test_the_next_start_ends_an_orphan_with_a_password(root: Path) -> None:
+    owner = Owner(root, "at an address")
+    owner.end(signal.SIGKILL)
+    eventually(lambda: remove_orphans(root) or not list(root.iterdir()))
+    eventually(lambda: not runs(owner.server_pid))
+    assert list(root.iterdir()) == []
+
+
+@pytest.mark.parametrize("listen", ["192.0.2.1", "127.0.0.1:99999", "no such host:1"])
+def test_an_address_that_is_not_here_is_refused_in_one_line(root: Path, listen: str) -> None:
+    with pytest.raises(StartupError, match="--redis-listen"):
+        EmbeddedServer(root, listen)
+    assert list(root.iterdir()) == []

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from server.errors import StartupError
+from server.lead.startup import Site
 from server.local.up import up
 from server.settings import LeadSettings, UpSettings
 
@@ -18,25 +20,30 @@ class Started:
     def __init__(self) -> None:
         self.drafters: list[tuple[str, list[str], dict[str, str]]] = []
         self.lead: LeadSettings | None = None
+        self.site: Site | None = None
 
     def drafter(self, name: str, flags: list[str], environment: dict[str, str]) -> SimpleNamespace:
         self.drafters.append((name, flags, environment))
         return SimpleNamespace(close=lambda: None)
 
-    def run_lead(self, settings: LeadSettings, site: object) -> int:
-        self.lead = settings
+    def run_lead(self, settings: LeadSettings, site: Site) -> int:
+        self.lead, self.site = settings, site
         return 0
 
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> Started:
     found = Started()
-    here = SimpleNamespace(url="redis://here")
+
+    def embedded(listen: str | None) -> nullcontext[SimpleNamespace]:
+        elsewhere = f"redis://:secret@{listen}" if listen else None
+        return nullcontext(SimpleNamespace(url="unix:///here", url_elsewhere=elsewhere))
+
     replaced: dict[str, Any] = {
         "free_memory_of_gpus": lambda: [ROOM, 2 * ROOM, ROOM],
         "n_cores": lambda: 8,
         "open_socket": lambda host, port: nullcontext(),  # pyright: ignore[reportUnknownLambdaType]
-        "EmbeddedServer": lambda: nullcontext(here),
+        "EmbeddedServer": embedded,
         "drafter": found.drafter,
         "run_lead": found.run_lead,
     }
@@ -64,4 +71,31 @@ def test_who_says_where_drafters_draft_has_them_there(started: Started):
     assert started.lead.split_mode == "layer"
     ((_, flags, environment),) = started.drafters
     assert place_of(flags) == []
-    assert environment == {"CUDA_VISIBLE_DEVICES": "2"}
+    assert environment["CUDA_VISIBLE_DEVICES"] == "2"
+
+
+@pytest.mark.parametrize("cores", [2, 8])
+def test_whatever_drafts_here_another_drafter_may_join(
+    started: Started, cores: int, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("server.local.up.n_cores", lambda: cores)
+    assert up(UpSettings.model_validate({"pool": "team"})) == 0
+    assert started.site is not None
+    assert started.site.redis_url == "unix:///here"
+    assert started.site.join == "duo draft --redis unix:///here --pool team"
+    assert started.site.join_elsewhere is None
+
+
+def test_the_password_is_told_to_the_user_and_on_no_command_line(started: Started):
+    assert up(UpSettings.model_validate({"redis_listen": "10.0.0.1"})) == 0
+    assert started.site is not None
+    assert started.site.join_elsewhere == "duo draft --redis redis://:secret@10.0.0.1"
+    assert started.drafters
+    for _, flags, environment in started.drafters:
+        assert "--redis" not in flags
+        assert environment["DUO_REDIS"] == "unix:///here"
+
+
+def test_a_redis_of_ones_own_has_its_own_address(started: Started):
+    with pytest.raises(StartupError, match="leave out --redis"):
+        up(UpSettings.model_validate({"redis": "redis://there", "redis_listen": "10.0.0.1"}))
