@@ -1,6 +1,4 @@
-"""Speed-ups over acceptance, speed and latency of drafters, beside those of the formulas (formulas.py).
-
-`python -m benchmarks.sweep --virtual`: the real engine and proposer under a virtual clock.
+"""Speed-ups over acceptance, speed and latency of drafters, beside those of the formulas (formulas.py):
 `python -m benchmarks.sweep [--accept .6,.8,.9] [--r 4,8,16] [--drafters 1,2] [--crashes 2:1,5:1]`: real
 processes, a lead and replay drafters over Redis Streams, asked over HTTP, beside a lead without drafters.
 """
@@ -10,16 +8,13 @@ from __future__ import annotations
 import argparse
 import sys
 
-from benchmarks import grid, live, program
+from benchmarks import live, program
 from benchmarks.crashes import parse_schedule
 from server.flags import n_cores
 
 
 def measure(args: argparse.Namespace) -> program.Result:
     """Raises DuoError, OSError."""
-    if args.virtual:
-        points = grid.measure(args.every)
-        return "the engine under a virtual clock", [grid.summary(points), grid.table(points)]
     return "replay drafters, real processes", live.measure(args)
 
 
@@ -29,7 +24,6 @@ def _parser() -> argparse.ArgumentParser:
     shared = ("inflated", "threads", "prompts", "max-tokens")
     parser = program.make_parser("sweep", what, *shared, threads=spare, prompts=4)
     add = parser.add_argument
-    add("--virtual", action="store_true", help="the engine under a virtual clock, a grid")
     add("--accept", type=program.floats, default=[0.6, 0.8, 0.9], help="acceptances a")
     add("--r", type=program.floats, default=[4.0, 8.0, 16.0], help="drafted tokens per plain step")
     add("--latency", type=program.floats, default=[0.0], help="one-way latencies, in plain steps")
