@@ -1,6 +1,4 @@
-"""Drafters that do not serve: dead, lying, lagging or flapping, each with a lead of its own, and crews that are
-killed and started again by a schedule.
-"""
+"""Leads whose drafters are dead, lying, lagging or flapping, and crews that die by a schedule."""
 
 from __future__ import annotations
 
