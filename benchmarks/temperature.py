@@ -1,8 +1,7 @@
 """What drafts are worth at temperature 1: `python -m benchmarks.temperature`.
 
 Acceptance only, no times. The bundled pair: the target writes replies, and at each of their positions the
-draft model, given all tokens before it, guesses the next one by each rule. Synthetic pairs: the same for
-random rows, from peaked to flat.
+draft model, given all tokens before it, guesses the next one by each rule.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from benchmarks.prompts import load
 from drafters.guessing import Rule, guess
 from server.llama.backend import Backend, Batch
 from server.llama.llamacpp import LlamaBackend, LlamaOptions
-from server.sampling.draw import Distribution, Row, distribution, draw
+from server.sampling.draw import Distribution, Row, distribution
 from server.sampling.params import SamplingParams
 
 N_CELLS, N_SEQS = 8192, 4
@@ -150,68 +149,15 @@ def measure_pair(args: argparse.Namespace) -> str:
     return f"{what}\n\n{pair_table(scores)}"
 
 
-# -- synthetic pairs ----------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """The target's logits are normal with standard deviation `spread`; the draft's are `factor` times the
-    target's plus normal errors of standard deviation `error`."""
-
-    spread: float
-    error: float
-    factor: float = 1.0
-
-
-PAIRS = (
-    *(Pair(spread, error) for spread in (1.0, 2.0, 3.0, 5.0, 8.0) for error in (0.25, 1.0)),
-    Pair(5.0, 0.25, 0.5),  # drafts that are less, and more, sure than the target
-    Pair(8.0, 1.0, 0.25),
-    Pair(3.0, 0.25, 2.0),
-)
-
-
-def score_pair(pair: Pair, n_vocab: int, n_positions: int) -> tuple[Score, float]:
-    """And the mean of the target's largest probabilities. Pure and deterministic."""
-    rng = np.random.default_rng(0)
-    params = WAYS["temperature 1"].reseeded(1)
-    result, largest = Score(), 0.0
-    for position in range(n_positions):
-        target = (pair.spread * rng.standard_normal(n_vocab)).astype(np.float32)
-        draft = (pair.factor * (target + pair.error * rng.standard_normal(n_vocab))).astype(np.float32)
-        largest += float(distribution(target, params).probabilities.max()) / n_positions
-        result.add(draw(target, params, position), (target, draft), params, position)
-    return result, largest
-
-
-def synthetic_table(n_vocab: int, n_positions: int, pairs: Sequence[Pair] = PAIRS) -> str:
-    """Markdown."""
-    rows: list[list[str]] = []
-    for pair in pairs:
-        result, largest = score_pair(pair, n_vocab, n_positions)
-        cells = [f"{pair.spread:g}", f"{pair.error:g}", f"{pair.factor:g}", f"{largest:.3f}"]
-        rows.append([*cells, *(f"{result.share(rule):.3f}" for rule in RULES), result.takes])
-    what = (
-        f"Synthetic pairs at temperature 1, unfiltered: {n_vocab:,} tokens, {n_positions:,} positions each. "
-    )
-    what += f"{Pair.__doc__}"
-    heads = ["spread", "error", "factor", "largest p", *RULES, "the drafter ends with"]
-    return f"{' '.join(what.split())}\n\n{report.table(heads, rows, n_words=0)}"
-
-
 def measure(args: argparse.Namespace) -> program.Result:
     """Raises DuoError, OSError."""
-    parts = [LEGEND, measure_pair(args), synthetic_table(args.vocabulary, args.positions)]
-    return "acceptance at temperature 1", parts
+    return "acceptance at temperature 1", [LEGEND, measure_pair(args)]
 
 
 def _parser() -> argparse.ArgumentParser:
     shared = ("model", "draft-model", "threads", "prompts", "max-tokens")
     what = "Acceptance by rule of guessing and temperature."
-    parser = program.make_parser("temperature", what, *shared, prompts=None, max_tokens=160)
-    parser.add_argument("--vocabulary", type=int, default=2000, help="tokens of a synthetic row")
-    parser.add_argument("--positions", type=int, default=2000, help="of each synthetic pair")
-    return parser
+    return program.make_parser("temperature", what, *shared, prompts=None, max_tokens=160)
 
 
 main = program.main(_parser, measure)

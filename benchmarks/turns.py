@@ -10,25 +10,35 @@ turn; duo does that by itself. Each server is sent its own replies.
 from __future__ import annotations
 
 import argparse
+import statistics
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import program, report, turn_table
+from benchmarks import program, report
 from benchmarks.client import Reply, ask, call, call_json
 from benchmarks.conversations import Author, Conversation, Message, pieces_of
 from benchmarks.inflate import bundled_400m
 from benchmarks.processes import Command, Options, Process, duo, idle_cpu, llama_server, options_of, start
 from benchmarks.prompts import Prompt
 from benchmarks.steps import evaluation_ms
-from benchmarks.turn_table import AFTER, ALONE, BACK, COLD, DISK, FIRST, SECOND, TITLE, WARM, Row, Sample
 from server.errors import StartupError
 
+COLD = "cold"
+WARM = "warm turn"
+TITLE = "title, on the side"
+AFTER = "turn after the title"
+ALONE = "a warm turn's new tokens, alone"
+FIRST = "first turn, system prompt shared"
+SECOND = "second turn, in rotation"
+BACK = "turn after all of these"
+DISK = "turn after a restart, from disk"
 QUESTION = "Could you say that once more, in one sentence?"
 TITLE_OF = "Write a title of at most five words for a conversation that begins with: "
 TITLE_CHARS = 200
@@ -36,6 +46,102 @@ SHORT_TOKENS = 16
 SETTLE_S = 3.0
 POLL_S = 0.05
 SLOT_FILE = "turns.bin"
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One turn of one conversation: the replies of duo and of llama-server. restore_ms: what llama-server
+    spent on loading the saved conversation, which is added to its time."""
+
+    scenario: str
+    history: int
+    turns: tuple[Reply, ...]
+    restore_ms: float = 0.0
+
+    @property
+    def ms(self) -> tuple[float, ...]:
+        """Milliseconds from the request to the first text, of each server."""
+        ours, theirs = (turn.first_ms for turn in self.turns)
+        return ours, theirs + self.restore_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Medians over the samples of a scenario with this history. ratio: of duo's time to llama-server's.
+    n_prompt: duo's."""
+
+    scenario: str
+    history: int
+    n_prompt: int
+    ms: tuple[float, ...]
+    ratio: float
+    n_cached: tuple[int, ...]
+    restore_ms: float
+
+    @property
+    def name(self) -> str:
+        return f"{self.scenario}, {self.history}"
+
+
+def line(sample: Sample) -> str:
+    pairs = zip(sample.ms, sample.turns, strict=True)
+    parts = [f"{ms:8.1f} ms ({turn.n_cached} of {turn.n_prompt} cached)" for ms, turn in pairs]
+    return f"{sample.history:5} {sample.scenario:33}: {' | '.join(parts)}"
+
+
+def summarize(samples: Sequence[Sample]) -> list[Row]:
+    """Pure. Scenarios in the order in which they first occur, each by history."""
+    found: dict[tuple[str, int], list[Sample]] = {}
+    for sample in samples:
+        found.setdefault((sample.scenario, sample.history), []).append(sample)
+    order = list(dict.fromkeys(scenario for scenario, _ in found))
+    keys = sorted(found, key=lambda key: (order.index(key[0]), key[1]))
+    return [_row(scenario, history, found[scenario, history]) for scenario, history in keys]
+
+
+def _row(scenario: str, history: int, samples: Sequence[Sample]) -> Row:
+    by_server = list(zip(*(sample.turns for sample in samples), strict=True))
+    return Row(
+        scenario,
+        history,
+        round(statistics.median(turn.n_prompt for turn in by_server[0])),
+        tuple(statistics.median(of_server) for of_server in zip(*(s.ms for s in samples), strict=True)),
+        statistics.median(ours / theirs for ours, theirs in (s.ms for s in samples)),
+        tuple(round(statistics.median(turn.n_cached for turn in turns)) for turns in by_server),
+        statistics.median(s.restore_ms for s in samples),
+    )
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Markdown."""
+    heads = ("turn", "history", "prompt tokens", "duo, ms", "llama-server, ms", "ratio")
+    rows_of_text: list[list[str]] = []
+    for row in rows:
+        cells = [row.scenario, str(row.history), str(row.n_prompt), *(f"{ms:.1f}" for ms in row.ms)]
+        rows_of_text.append([*cells, f"{row.ratio:.2f}", *(str(n) for n in row.n_cached)])
+    return report.table((*heads, "duo, cached tokens", "llama-server, cached tokens"), rows_of_text)
+
+
+def verdict(rows: Sequence[Row]) -> str:
+    """Pure. Each server's warm and restored turns by its other turns, and where duo is slower."""
+    found = {(row.scenario, row.history): row for row in rows}
+    lines: list[str] = []
+    for history in sorted({row.history for row in rows}):
+        parts: list[str] = []
+        for scenario, base, what in ((WARM, ALONE, "its new tokens alone"), (DISK, COLD, "a cold one")):
+            row, other = found.get((scenario, history)), found.get((base, history))
+            if row and other:
+                ours, theirs = (ms / by for ms, by in zip(row.ms, other.ms, strict=True))
+                parts.append(f"{scenario} {ours:.2f} times {what} (llama-server {theirs:.2f})")
+        lines.append(f"- {history} tokens: {'; '.join(parts)}.")
+    restored = [f"{row.restore_ms:.1f} ms with {row.history}" for row in rows if row.scenario == DISK]
+    lines.append(f"- Of llama-server's turn after a restart, POST /slots restore took {', '.join(restored)}.")
+    slower = [f"{row.name} ({row.ratio:.2f})" for row in rows if row.ratio > 1]
+    lines.append(f"- duo is slower than llama-server in: {'; '.join(slower) or 'none'}.")
+    return "\n".join(lines)
+
+
+# -- the contest ----------------------------------------
 
 
 def settle(processes: Sequence[Process]) -> None:
@@ -129,7 +235,7 @@ class Contest:
         self, scenario: str, history: int, turns: Sequence[Reply], restore_ms: float = 0.0
     ) -> Sequence[Reply]:
         self.samples.append(Sample(scenario, history, tuple(turns), restore_ms))
-        print(turn_table.line(self.samples[-1]), flush=True)
+        print(line(self.samples[-1]), flush=True)
         return turns
 
 
@@ -177,14 +283,14 @@ def measure(args: argparse.Namespace) -> program.Result:
         raise StartupError("give --llama-server")
     args.llama_server = program.binary(args.llama_server)
     args.model = args.model or bundled_400m()
-    rows = turn_table.summarize(compare(args))
+    rows = summarize(compare(args))
     what = (
         f"{report.model_line(args.model)}; {args.threads} threads; {args.ctx_size} KV cells and "
         f"{args.parallel} slots each. Time to first text, streaming, temperature 0; medians over "
         f"{args.rounds} rounds; {args.conversations} conversations share a system prompt of at most "
         f"{args.system} tokens. The ratio is duo's time to llama-server's."
     )
-    return "turns", [what, turn_table.table(rows), turn_table.verdict(rows) + _beyond_evaluating(args, rows)]
+    return "turns", [what, table(rows), verdict(rows) + _beyond_evaluating(args, rows)]
 
 
 def _parser() -> argparse.ArgumentParser:

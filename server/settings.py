@@ -233,3 +233,12 @@ class ClientSettings(BaseSettings):
     def client(self, timeout: httpx.Timeout) -> httpx.Client:
         headers = {"Authorization": f"Bearer {self.api_key}"}
         return httpx.Client(base_url=self.url, headers=headers, timeout=timeout)
+
+
+def answer_of(client: httpx.Client, path: str) -> httpx.Response:
+    """To a GET, whatever its status. Raises StartupError when no lead answers."""
+    try:
+        return client.get(path)
+    except httpx.HTTPError as error:
+        what = f"no lead answers at {client.base_url} ({error})"
+        raise StartupError(f"{what}: start one with duo up, or name another with --url") from error

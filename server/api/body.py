@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, TypeAlias, cast
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, cast
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -33,6 +33,19 @@ class Body(BaseModel):
             given = cast(dict[Any, Any], data)
             return {key: _whole(value) for key, value in given.items() if value is not None}
         return data
+
+
+class TextPart(Body):
+    type: Literal["text"]
+    text: str
+
+
+Content: TypeAlias = str | Annotated[list[TextPart], Field(fail_fast=True)]
+"""What a message says."""
+
+
+def joined(content: Content) -> str:
+    return content if isinstance(content, str) else "".join(part.text for part in content)
 
 
 def _whole(value: Any) -> Any:

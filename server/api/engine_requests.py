@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from server.api.body import joined
 from server.api.chat.chat_request import ChatRequest
 from server.api.choices import ReplyChoice
-from server.api.content import joined
 from server.api.form_of_reply import form_of, read_as, reply_constraint, setting_of
 from server.api.generation_fields import GenerationFields, Speculative
 from server.api.history import History

@@ -7,8 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias, cast
 
 from pydantic import ConfigDict, Field, model_validator
 
-from server.api.body import Body, Count, LastTokens, Neutral, Share
-from server.api.content import Content
+from server.api.body import Body, Content, Count, LastTokens, Neutral, Share
 from server.api.sampling_fields import SamplingFields, not_for_beams
 from server.api.structured import StructuredFields, incoherent
 from server.engine.beams import MAX_BEAMS

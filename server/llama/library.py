@@ -7,6 +7,7 @@ import functools
 import logging
 import os
 from collections.abc import Sequence
+from contextlib import closing
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -101,11 +102,9 @@ def default_cells(
 ) -> int:
     """KV cells for n_sessions conversations of MOST_CTX tokens, or of the model's context if that is shorter.
     Does not load the weights. Raises StartupError."""
-    model = LoadedModel(path, Weights(overrides=weights.overrides if weights else ()), vocab_only=True)
-    try:
+    bare = Weights(overrides=weights.overrides if weights else ())
+    with closing(LoadedModel(path, bare, vocab_only=True)) as model:
         return min(model.longest(rope or Rope()), MOST_CTX) * n_sessions
-    finally:
-        model.close()
 
 
 class LoadedModel:

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from server.errors import DuoError, StartupError
-from server.settings import ClientSettings
+from server.settings import ClientSettings, answer_of
 
 HELP = "Type a message. :new begins a new conversation, :quit leaves, Ctrl-C stops a reply."
 
@@ -135,12 +135,7 @@ def _summary(timings: dict[str, Any]) -> str:
 
 
 def _model(client: httpx.Client, settings: ChatSettings) -> str:
-    try:
-        response = client.get("/v1/models")
-    except httpx.HTTPError as error:
-        raise StartupError(
-            f"no lead answers at {settings.url} ({error}): start one with duo up, or name another with --url"
-        ) from error
+    response = answer_of(client, "/v1/models")
     if response.status_code != 200:
         raise StartupError(f"{settings.url}: {_message(response)}")
     return str(response.json()["data"][0]["id"])

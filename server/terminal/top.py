@@ -20,7 +20,7 @@ from rich.text import Text
 
 from server.api.served import TOKEN_COUNTS
 from server.errors import StartupError
-from server.settings import ClientSettings
+from server.settings import ClientSettings, answer_of
 
 
 class TopSettings(ClientSettings):
@@ -52,12 +52,7 @@ class Look:
 
 def look(client: httpx.Client) -> Look:
     """Raises StartupError when no lead answers."""
-    try:
-        health, metrics = client.get("/health"), client.get("/metrics")
-    except httpx.HTTPError as error:
-        raise StartupError(
-            f"no lead answers at {client.base_url} ({error}): name another with --url"
-        ) from error
+    health, metrics = answer_of(client, "/health"), answer_of(client, "/metrics")
     if metrics.status_code != 200:
         raise StartupError(f"{client.base_url} is not a lead: its /metrics answers {metrics.status_code}")
     try:

@@ -14,7 +14,7 @@ from benchmarks.client import Reply, ReplyError, ask, call
 from benchmarks.conversations import Author, Conversation, pieces_of
 from benchmarks.processes import Command, Process
 from benchmarks.prompts import Prompt
-from benchmarks.turn_table import (
+from benchmarks.turns import (
     AFTER,
     ALONE,
     BACK,

@@ -7,10 +7,9 @@ import random
 
 import pytest
 
-from benchmarks import grid, sweep, virtual
 from benchmarks.formulas import Scheme, speedup, staircase
-from benchmarks.grid import measured
-from benchmarks.virtual import BLOCK, gaps
+from tests.benchmarks import virtual
+from tests.benchmarks.virtual import BLOCK, K_MAX, gaps, measured
 
 GRID = [
     *itertools.product((0.5, 0.8), (2.0, 8.0), (0.0, 0.5, 2.0)),
@@ -20,7 +19,7 @@ GRID = [
 
 @pytest.mark.parametrize(("a", "r", "latency"), GRID)
 def test_within_2_percent_of_the_formula(a: float, r: float, latency: float):
-    scheme = Scheme(a, r, latency, k_max=grid.K_MAX)
+    scheme = Scheme(a, r, latency, k_max=K_MAX)
     assert measured(scheme) == pytest.approx(speedup(scheme), rel=0.02)
 
 
@@ -40,7 +39,7 @@ def test_without_drafts_a_token_takes_tt():
 
 def test_a_drafter_that_is_always_right_is_accepted_whole():
     base = virtual.plain(400)
-    outcome = virtual.drafted(Scheme(1 - 1e-9, 4, k_max=grid.K_MAX), base.tokens)
+    outcome = virtual.drafted(Scheme(1 - 1e-9, 4, k_max=K_MAX), base.tokens)
     assert outcome.tokens == base.tokens
     assert outcome.n_accepted >= 0.97 * outcome.n_drafted
     assert base.seconds / outcome.seconds == pytest.approx(4, rel=0.05)
@@ -48,7 +47,7 @@ def test_a_drafter_that_is_always_right_is_accepted_whole():
 
 def test_a_drafter_that_is_always_wrong_changes_nothing_but_its_share():
     base = virtual.plain(200)
-    outcome = virtual.drafted(Scheme(1e-9, 4, k_max=grid.K_MAX), base.tokens)
+    outcome = virtual.drafted(Scheme(1e-9, 4, k_max=K_MAX), base.tokens)
     assert outcome.tokens == base.tokens
     assert outcome.n_accepted == 0
     assert outcome.seconds == base.seconds
@@ -90,11 +89,3 @@ def test_the_clock_delivers_in_order_and_not_before():
     world.advance(10)
     assert seen[-1] == ("late", 30)
     assert world.clock() == pytest.approx(30e-6)
-
-
-def test_the_sweep_prints_its_table(capsys: pytest.CaptureFixture[str]):
-    assert sweep.main(["--virtual", "--every", "40"]) == 0
-    out = capsys.readouterr().out
-    assert "`python -m benchmarks.sweep --virtual --every 40`" in out
-    assert "3 points: relative error" in out
-    assert "| L / tt | a |" in out

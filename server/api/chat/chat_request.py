@@ -6,8 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from server.api.body import Body, Neutral
-from server.api.content import Content, joined
+from server.api.body import Body, Content, Neutral, joined
 from server.api.generation_fields import UNSUPPORTED, GenerationFields, TopLogprobs
 from server.api.structured import forms
 from server.api.tools import ToolFields, calling

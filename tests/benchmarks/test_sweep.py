@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import live, sweep, texts
+from benchmarks import sweep, texts
 from benchmarks.client import Reply
 from benchmarks.contest import Heat
-from benchmarks.crashes import Crash, Crew, parse_schedule
+from benchmarks.faults import Crash, Crew, parse_schedule
 from benchmarks.processes import Command
 from benchmarks.prompts import Prompt, load
 from server.errors import StartupError
@@ -21,8 +21,8 @@ from tests.fake_backend import FakeBackend, FakeModel
 from tests.support import until
 
 MODEL = Path("model.gguf")
-SETTING = live.Setting(0.8, 8.0, 0.5, n_drafters=2)
-TARGET = live.Target(50.0, {0: 1.0, 1: 1.1, 3: 1.2, 7: 1.5, 8: 1.9}, load(2), [(1, 2), (3, 4)])
+SETTING = sweep.Setting(0.8, 8.0, 0.5, n_drafters=2)
+TARGET = sweep.Target(50.0, {0: 1.0, 1: 1.1, 3: 1.2, 7: 1.5, 8: 1.9}, load(2), [(1, 2), (3, 4)])
 PROMPT = Prompt("p", [{"role": "user", "content": "Say something."}])
 MEMBER = "import os, signal, sys; open(os.path.join(sys.argv[1], str(os.getpid())), 'w'); signal.pause()"
 
@@ -126,7 +126,7 @@ def test_a_member_that_ends_by_itself_is_told():
 
 
 def test_drafters_are_told_times_in_milliseconds():
-    first, second = live.drafters(MODEL, SETTING, 50.0, "unix:///tmp/x", Path("texts.jsonl"))
+    first, second = sweep.drafters(MODEL, SETTING, 50.0, "unix:///tmp/x", Path("texts.jsonl"))
     line = " ".join(first.arguments)
     assert "--kind replay" in line
     assert "--accept 0.8 --td-ms 6.25 --latency-ms 25" in line
@@ -139,24 +139,24 @@ def test_a_row_counts_equal_texts_only_and_long_ones_more():
         Heat(PROMPT, [reply("c", 10), reply("other", 90)]),
         Heat(PROMPT, [reply("d", 10, 118), reply("d", 30, 118)]),
     ]
-    row = live.row(SETTING, heats, TARGET, 8, present=0.5)
+    row = sweep.row(SETTING, heats, TARGET, 8, present=0.5)
     assert row.measured is not None
     assert row.measured == pytest.approx(15.6 / (1.95 + 3.9))
     assert (row.n_equal, row.n_heats) == (2, 3)
-    whole = live.row(SETTING, heats, TARGET, 8, present=1.0)
+    whole = sweep.row(SETTING, heats, TARGET, 8, present=1.0)
     assert row.expected == pytest.approx((whole.expected + 1) / 2)
     assert 1 < whole.expected < whole.limit
-    cells = live.table([row]).splitlines()[-1].split(" | ")
+    cells = sweep.table([row]).splitlines()[-1].split(" | ")
     assert cells[4:6] == ["50 %", "2.67"]
     assert float(cells[7]) == pytest.approx(row.measured / row.expected, abs=0.01)
     assert float(cells[9]) == pytest.approx(row.measured / row.limit, abs=0.01)
-    nothing = live.row(SETTING, heats[1:2], TARGET, 8, present=1.0)
+    nothing = sweep.row(SETTING, heats[1:2], TARGET, 8, present=1.0)
     assert nothing.measured is None
-    assert live.table([nothing]).count("| - |") == 3
+    assert sweep.table([nothing]).count("| - |") == 3
 
 
 def test_where_no_draft_pays_none_is_expected():
-    assert live.expected(live.Setting(0.3, 2.0, 4.0), lambda k: 1.0 + k, 8) == 1.0
+    assert sweep.expected(sweep.Setting(0.3, 2.0, 4.0), lambda k: 1.0 + k, 8) == 1.0
 
 
 def test_a_model_that_is_missing_is_told_in_one_line(capsys: pytest.CaptureFixture[str]):

@@ -9,6 +9,7 @@ have taken.
 
 from __future__ import annotations
 
+import functools
 import heapq
 import itertools
 import math
@@ -40,6 +41,8 @@ N_SEQS = 4
 MAX_AHEAD = 250  # more than the drafter ever gets ahead: the formulas know no bound
 PROMPT = tuple(b"Once upon a time there was a lead and a drafter. ")
 MODEL = FakeModel(eog_rate=0.0)
+K_MAX = 128  # drafted tokens that a step may verify: more than ever arrive
+RUNS, TOKENS = 300, 1500  # least runs between mismatches, and least tokens, of a measured text
 BLOCK = 200  # run lengths whose shares are exact
 
 _CARD = vocabulary_card(FakeVocabulary())
@@ -199,6 +202,16 @@ def speedup(scheme: Scheme, base: Outcome, seed: int = 0) -> float:
     outcome = drafted(scheme, base.tokens, seed)
     assert outcome.tokens == base.tokens, "drafts changed the text"
     return base.seconds / outcome.seconds
+
+
+def measured(scheme: Scheme) -> float:
+    """The speed-up over a text long enough for RUNS runs."""
+    return speedup(scheme, _base(max(TOKENS, round(RUNS / (1 - scheme.a)))))
+
+
+@functools.cache
+def _base(n_tokens: int) -> Outcome:
+    return plain(n_tokens)
 
 
 def _generate(world: World, scheme: Scheme, proposer: Proposer, n_tokens: int) -> Outcome:
