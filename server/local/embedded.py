@@ -2,8 +2,9 @@
 
 It listens on a unix socket in a directory of its own; where that is asked for, at an address for drafters on
 other machines, too, and wants a password then. It keeps nothing on disk. If it dies, it is started again. The
-owner holds a lock on a file in the directory; the kernel releases the lock however the owner ends. So a directory whose lock can be taken is an orphan: the next start shuts its server
-down and removes it. On Linux the kernel also ends the server itself together with its owner.
+owner holds a lock on a file in the directory; the kernel releases the lock however the owner ends. So a
+directory whose lock can be taken is an orphan: the next start shuts its server down and removes it. On Linux
+the kernel also ends the server itself together with its owner.
 
 A directory is made under another name and renamed once it is locked, so that no other process sees it
 unlocked.

@@ -26,13 +26,15 @@ class Machine:
 class Placement:
     """sync: the draft model runs in the target's process, between steps. gpu_layers: of the draft model, None
     for as many as the target's. threads: of each drafter. target_gpu: the only GPU of the target, None for
-    what the settings say. draft_gpus: the other GPUs, for drafters."""
+    what the settings say. draft_gpus: the other GPUs, for drafters. beside: drafter processes run here; with
+    sync as well, the lead finds out which of the two pay."""
 
     sync: bool
     gpu_layers: int | None
     threads: int
     target_gpu: int | None = None
     draft_gpus: tuple[int, ...] = ()
+    beside: bool = True
 
 
 def place(settings: UpSettings, machine: Machine, draft_bytes: int, target_bytes: int) -> Placement:
@@ -46,16 +48,18 @@ def place(settings: UpSettings, machine: Machine, draft_bytes: int, target_bytes
     sync, gpu_layers = settings.draft_mode == "sync", settings.gpu_layers_draft
     if shared and not sync and gpu_layers is None and SMALL * draft_bytes < target_bytes:
         gpu_layers = 0
+    beside = not sync
     if settings.draft_mode == "auto" and settings.drafters:
         few = machine.n_cores < FEW_CORES and not machine.gpus and not settings.rpc
         sync = gpu_layers != 0 if shared else few
+        beside = few or not sync
     leaves_cores = on_gpu and settings.gpu_layers < 0
     idle = machine.n_cores // (2 * max(1, settings.drafters)) if leaves_cores else 1
     threads = settings.draft_threads or max(1, min(MOST_THREADS, idle))
     async_on_gpu = settings.gpu_layers < 0 and gpu_layers != 0 and settings.drafters > 0 and not sync
     if free and async_on_gpu and _leaves_open(settings):
         return Placement(sync, gpu_layers, threads, *_apart(machine.gpus, target_bytes, draft_bytes))
-    return Placement(sync, gpu_layers, threads)
+    return Placement(sync, gpu_layers, threads, beside=beside)
 
 
 def _leaves_open(settings: UpSettings) -> bool:

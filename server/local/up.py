@@ -33,7 +33,7 @@ def up(settings: UpSettings) -> int:
         placement = place(settings, machine, _size(draft), _size(settings.model))
         if settings.verify == "rejection" and not placement.sync:
             raise StartupError("--verify rejection is for --draft-mode sync: other drafts would bias it")
-        for i in range(0 if placement.sync else settings.drafters):
+        for i in range(settings.drafters if placement.beside and settings.verify == "exact" else 0):
             stack.enter_context(closing(_drafter(settings, placement, url, i)))
         if (gpu := placement.target_gpu) is not None:
             settings = settings.model_copy(update={"split_mode": "none", "main_gpu": gpu})

@@ -15,6 +15,7 @@ from server.speculation.sources.remote import DrafterRecord, RemoteDrafters
 # guesses may pay for up to 38 sessions then. Off by two, in what fails: 0.8, up to 22; 0.95, up to 54.
 SURE_SHARE = 0.9
 PAYS = 1.05  # times the rate of plain steps: less is lost to trials, messages and wrong guesses
+NOT_TRIED = "a draft model in the lead has these cores until it was tried"
 RENEWED = 64  # steps until what may pay is computed anew
 
 MODEL, LOOKUP = "draft model in the lead", "lookup"  # the groups that are not the drafters of a machine
@@ -42,6 +43,7 @@ class Groups:
     def __init__(self, remote: RemoteDrafters | None, *inside: str) -> None:
         """inside: groups in the lead, the one that costs most first."""
         self._remote = remote
+        self._own_host = remote.host if remote else ""
         self._inside = {name: _Group() for name in inside}
         self._hosts: dict[str, _Group] = {}  # by name
         self._met: Mapping[str, Sequence[DrafterRecord]] = {}
@@ -132,7 +134,8 @@ class Groups:
         for host, records in hosts.items():
             group = before.get(host)
             if group is None or not {r.join for r in records} <= {r.join for r in group.records}:
-                group = _Group()
+                # beside a draft model in the lead, those on its cores have to show that they bring more
+                group = _Group(payoff=Payoff(begins=host != self._own_host or MODEL not in self._inside))
                 group.payoff.recall(self._known.get(_name(host, records)))
             group.records = records
             self._hosts[host] = group
@@ -142,7 +145,7 @@ class Groups:
         """Have the drafters of each machine rest or go on, as its payoff says."""
         for host, group in self._hosts.items():
             if self._remote and group.payoff.on == any(record.resting for record in group.records):
-                self._remote.rest(host, not group.payoff.on)
+                self._remote.rest(host, not group.payoff.on, "" if group.payoff.is_known else NOT_TRIED)
 
 
 def _name(host: str, records: Sequence[DrafterRecord]) -> str:

@@ -71,8 +71,9 @@ class _Band:
 class Payoff:
     """Whether one group guesses. Learns from every step without prompts."""
 
-    def __init__(self) -> None:
-        self.on = True
+    def __init__(self, *, begins: bool = True) -> None:
+        """begins: whether it guesses before its first trial."""
+        self.on = self._begins = begins
         self._bands: dict[int, _Band] = {}  # by the number of bits of the number of sessions
         self._at = 0  # that of now
         self._n_fewer = 0  # steps in a row with fewer
@@ -84,6 +85,11 @@ class Payoff:
     @property
     def is_tried(self) -> bool:
         return self._attempt is not None
+
+    @property
+    def is_known(self) -> bool:
+        """True once there is a verdict for any number of sessions."""
+        return any(band.on is not None for band in self._bands.values())
 
     def memory(self) -> dict[str, bool]:
         """What recall() takes after a restart: verdicts by the number of bits of the number of sessions."""
@@ -178,4 +184,4 @@ class Payoff:
         """The verdict for about this number of sessions, or for the nearest smaller one that has one."""
         while band and (band not in self._bands or self._bands[band].on is None):
             band -= 1
-        return self._bands[band].on is not False if band else True
+        return self._bands[band].on is not False if band else self._begins

@@ -59,6 +59,7 @@ class RemoteDrafters:
         """own: this lead's presence; max_ahead: tokens to guess past the committed ones, at most."""
         self._bus = bus
         self._own = own
+        self.host = own.host
         self._max_ahead = max_ahead
         self._clock = clock
         self.acceptance = Acceptance()  # of every source, over all sessions
@@ -145,12 +146,13 @@ class RemoteDrafters:
             if record:
                 record.counts.update(drafted=drafted, accepted=accepted)
 
-    def rest(self, host: str, resting: bool) -> None:
-        """Have the drafters of this machine rest or go on; to rest is to have no session."""
+    def rest(self, host: str, resting: bool, why: str = "") -> None:
+        """Have the drafters of this machine rest or go on; to rest is to have no session. why: they rest, if
+        not since the lead is faster without them."""
         for record in self.hosts.get(host, ()):
             if record.resting != resting:
                 record.resting = resting
-                said = "rests: the lead is faster without it now" if resting else "goes on"
+                said = f"rests: {why or 'the lead is faster without it now'}" if resting else "goes on"
                 logger.info("drafter %s %s", record.presence.id, said)
                 for speculated in self._sessions.values():
                     self._withdraw(speculated, record.presence.id, keep=True)
