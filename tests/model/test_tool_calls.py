@@ -69,7 +69,7 @@ def calls_of(reply: ChatCompletion) -> list[tuple[str, Any]]:
 
 def test_the_template_is_of_a_known_family(q8_target: LlamaBackend):
     style = ChatTemplate(q8_target.chat_template).style
-    assert (style.syntax.family, style.tools, style.calls) == ("hermes", True, True)
+    assert (style.family.name, style.tools, style.calls) == ("json in tags", True, True)
 
 
 def test_it_calls_a_tool_and_says_what_came_of_it(client: openai.OpenAI):

@@ -66,7 +66,7 @@ def around(lead: Lead, message: dict[str, Any]) -> int:
 @pytest.mark.parametrize("lead", TEMPLATES.values(), ids=TEMPLATES, indirect=True)
 def test_ten_turns_with_calls_evaluate_only_what_is_new(lead: Lead):
     history: list[dict[str, Any]] = [{"role": "system", "content": "Answer as you like. " * 10}]
-    marked = not lead.served.template.style.syntax.bare
+    marked = lead.served.template.style.family.name != "llama 3"
     more: dict[str, Any] = {
         "chat_template_kwargs": {"enable_thinking": False},
         "logit_bias": {"h": -100},  # the toy would never find its way out of <think>

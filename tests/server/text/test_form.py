@@ -7,38 +7,28 @@ from typing import Any
 
 import pytest
 
+from server.formats.families import JSON_IN_TAGS, THINK
 from server.text.adapting import adapted
 from server.text.detokenize import control_tokens
-from server.text.form import (
-    FUNCTIONARY,
-    HERMES,
-    LLAMA3,
-    MISTRAL,
-    MISTRAL_ARGS,
-    THINKING,
-    CallSyntax,
-    Form,
-    Style,
-    style_of,
-)
+from server.text.form import Form, Style, style_of
 from server.text.template import CHATML, ChatTemplate, Setting
 from tests import templates
 from tests.server.text.vocabularies import MarkedVocabulary
 
-FAMILIES: dict[str, tuple[str, CallSyntax]] = {
-    "none": (CHATML, HERMES),
-    "qwen": ("{% if tools %}<tools>{% endif %}<tool_call>{{ tool_calls }}</tool_call>", HERMES),
-    "llama 3": (templates.LLAMA3_TOOLS, LLAMA3),
-    "llama 3, built in": ("{{ '<|python_tag|>' }} <function=", LLAMA3),
-    "mistral": (templates.MISTRAL, MISTRAL),
-    "mistral, newer": ("[TOOL_CALLS]{{ name }}[ARGS]{{ arguments }}", MISTRAL_ARGS),
-    "functionary": ("<function={{ name }}>{{ arguments }}</function>", FUNCTIONARY),
+FAMILIES: dict[str, tuple[str, str]] = {
+    "none": (CHATML, "unknown"),
+    "qwen": ("{% if tools %}<tools>{% endif %}<tool_call>{{ tool_calls }}</tool_call>", "json in tags"),
+    "llama 3": (templates.LLAMA3_TOOLS, "llama 3"),
+    "llama 3, built in": ("<|start_header_id|>{{ '<|python_tag|>' }} <function=", "llama 3"),
+    "mistral": (templates.MISTRAL, "mistral lists"),
+    "mistral, newer": ("[TOOL_CALLS]{{ name }}[ARGS]{{ arguments }}", "mistral"),
+    "functionary": ("<function={{ name }}>{{ arguments }}</function>", "functionary"),
 }
 
 
-@pytest.mark.parametrize(("source", "syntax"), FAMILIES.values(), ids=FAMILIES)
-def test_families_are_known_by_their_templates(source: str, syntax: CallSyntax):
-    assert style_of(source).syntax == syntax
+@pytest.mark.parametrize(("source", "family"), FAMILIES.values(), ids=FAMILIES)
+def test_families_are_known_by_their_templates(source: str, family: str):
+    assert style_of(source).family.name == family
 
 
 def test_what_a_template_wants_is_found_out():
@@ -56,7 +46,7 @@ def test_what_a_template_wants_is_found_out():
 
 
 def test_thoughts_that_the_prompt_has_opened():
-    form = Form(THINKING[0])
+    form = Form(THINK)
     assert form.after("<think>\n").thinking
     assert not form.after("<think>\n\n</think>\n\n").thinking
     assert not form.after("what is <think>?<|im_start|>assistant\n").thinking
@@ -66,7 +56,7 @@ def test_thoughts_that_the_prompt_has_opened():
 
 def test_marks_that_are_control_tokens_are_found():
     vocabulary = MarkedVocabulary()
-    form = Form(THINKING[0], syntax=HERMES)
+    form = Form(THINK, calls=JSON_IN_TAGS)
     assert control_tokens(vocabulary, form.marks) == {
         vocabulary.token(mark) for mark in ("<think>", "</think>", "<tool_call>", "</tool_call>")
     }
