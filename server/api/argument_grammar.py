@@ -41,7 +41,8 @@ class ArgumentGrammar:
 
     def also(self, *rules: str) -> None:
         """Rules of which the grammar has one each."""
-        self.made += [rule for rule in rules if rule not in self.made]
+        known = {rule.partition(":")[0] for rule in self.made}
+        self.made += [rule for rule in rules if rule.partition(":")[0] not in known]
 
     def rule(self, body: str) -> str:
         """The name of a new rule."""
@@ -63,7 +64,7 @@ class ArgumentGrammar:
     def written(self, text: str) -> str:
         """Fixed text of a pattern: control tokens by id, the rest as literals, white space apart: a lexer
         that takes the longest match would take one long word for the only way."""
-        if self.loose:
+        if self.loose or self.calls.parameter:  # families of one syntax differ in white space
             parts = re.split(r"([\s·]+)", text)
             return " ".join(
                 "BLANK?" if i % 2 else self._spelled(part) for i, part in enumerate(parts) if part
@@ -169,10 +170,22 @@ class ArgumentGrammar:
         return f"{blank} {self._scalar(schema, types)} {blank} {self.written(close)} {blank}"
 
     def _scalar(self, schema: Schema, types: frozenset[str]) -> str:
-        """JSON; in free text a boolean may be Python's."""
-        if self.loose and types == _BOOLEAN:
+        """JSON; booleans, lists and objects may be Python's, which some templates show."""
+        if types == _BOOLEAN:
             return '("true" | "false" | "True" | "False")'
-        return self.json(schema)
+        return self._or_python(self.json(schema), types)
+
+    def _or_python(self, rule: str, types: frozenset[str]) -> str:
+        """A value in JSON, or one of these types in Python."""
+        self.also(
+            r"P_STRING: /'([^'\\]|\\.)*'|\"([^\"\\]|\\.)*\"/",
+            "P_WORD: /True|False|None|-?[0-9]{1,18}(\\.[0-9]{1,18})?([eE][+-]?[0-9]{1,3})?/",
+            "p_value: P_STRING | P_WORD | p_array | p_object",
+            'p_array: "[" (p_value (", " p_value)*)? "]"',
+            'p_object: "{" (P_STRING ": " p_value (", " P_STRING ": " p_value)*)? "}"',
+        )
+        own = {"string": "P_STRING", "array": "p_array", "object": "p_object"}
+        return f"({' | '.join([rule, *(own[one] for one in sorted(types) if one in own)])})"
 
     def _python(self, schema: Schema) -> str:
         types = types_of(schema) or frozenset[str]()
@@ -181,10 +194,7 @@ class ArgumentGrammar:
         words = {"boolean": '"True" | "False"', "null": '"None"'}
         if types and types <= set(words):
             return f"({' | '.join(words[one] for one in sorted(types))})"
-        if types == STRING and self.loose:
-            self.also(r"QUOTED: /'([^'\\]|\\.)*'/")
-            return f"({self.json(schema)} | QUOTED)"
-        return self.json(schema)
+        return self._or_python(self.json(schema), types)
 
     def _gemma(self, schema: Schema) -> str:
         types = types_of(schema) or frozenset[str]()

@@ -103,6 +103,10 @@ class CallGrammar(ArgumentGrammar):
     def _grammar(self, body: str, rules: Sequence[str]) -> str:
         thoughts = self._thoughts()
         head = "" if not thoughts else "thoughts BLANK? " if self._form.thinking else "(thoughts BLANK?)? "
+        drops = " | ".join(map(self.written, self._form.drops))
+        if drops:  # some of which may stand around anything
+            rules = [*rules, f"drops: ({drops}){{1,3}}"]
+            head, body = f"{head}drops? ", f"{body} drops?"
         return "\n".join([f"start: {head}{body}", *thoughts, *rules, *self.made])
 
     def _answered(self) -> str:
@@ -116,6 +120,8 @@ class CallGrammar(ArgumentGrammar):
         begin, between, end = map(self.written, (calls.open, calls.between, calls.close))
         if calls.bare:
             begin, end = "", ""
+        if not between.strip(" ") or not calls.between.strip():
+            between = "BLANK?"
         if calls.each:
             more = f" ({between} {begin} call {end})*" if self._several else ""
             return f"{begin} call {end}{more}"
@@ -176,4 +182,5 @@ class CallGrammar(ArgumentGrammar):
             return []
         begin = "" if self._form.thinking else self.written(thoughts.open)
         again = f" {self.written(channels.start)}" if channels else ""
-        return [self.until("thought", thoughts.close), f"thoughts: {begin} thought{again}"]
+        stray = "" if self._form.thinking or channels else f" | {self.written(thoughts.close)}"
+        return [self.until("thought", thoughts.close), f"thoughts: {begin} thought{again}{stray}"]

@@ -136,7 +136,7 @@ FAMILIES: tuple[Family, ...] = (
         ("<|tool_call>call:", "<|channel>"),
         Thoughts("<|channel>thought", "<channel|>", anywhere=True),
         Calls("<|tool_call>call:⟨name⟩⟨gemma⟩<tool_call|>"),
-        drops=("<|channel>", "<channel|>"),
+        drops=("<|channel>", "<channel|>", "<|tool_response>"),
     ),
     Family("deepseek v3.2", ("｜DSML｜", "function_calls"), THINK, _dsml("function_calls")),
     Family("deepseek v4", ("｜DSML｜", "tool_calls"), THINK, _dsml("tool_calls")),
