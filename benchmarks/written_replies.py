@@ -49,7 +49,7 @@ def _tool(name: str, keys: list[str]) -> dict[str, Any]:
 
 
 TOOLS = [_tool("first_tool", list(PROPERTIES)), _tool("other_tool", ["text"]), _tool("bare_tool", [])]
-CALLS = (
+CALLS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("first_tool", ARGUMENTS),
     ("other_tool", {"text": "x"}),
     ("bare_tool", {}),

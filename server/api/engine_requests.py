@@ -9,7 +9,7 @@ from typing import Any
 from server.api.chat.chat_request import ChatRequest
 from server.api.choices import ReplyChoice
 from server.api.content import joined
-from server.api.form_of_reply import form_of, read_as, reply_constraint, setting_of
+from server.api.form_of_reply import form_of, read_as, reply_constraint, setting_of, thinking_within
 from server.api.generation_fields import GenerationFields, Speculative
 from server.api.history import History
 from server.api.sampling_fields import sampling_params
@@ -73,7 +73,8 @@ def generation_requests(served: Served, body: ChatRequest) -> Prompted:
     messages, setting, text = rendered(served, body)
     form = form_of(body, served.template.style).after(text, begun_by(messages) or "")
     prompt = served.history.tokens_of(text, body.salt)
-    requests = requests_for(served, body, prompt, reply_constraint(served, body, form))
+    instead = thinking_within(served, body, form, reply_constraint(served, body, form))
+    requests = requests_for(served, body, prompt, instead)
     return Prompted(text, requests, messages, setting, read_as(body, form))
 
 

@@ -12,6 +12,7 @@ from server.api.tools import Calling, calling
 from server.errors import InvalidRequestError, UnsupportedFieldError
 from server.grammar.compiler import Compiler, Start
 from server.grammar.json_schema import Allowance, Schema
+from server.grammar.thinking_budget import ThoughtLimit
 from server.text.form import Form, Style
 from server.text.template import Setting
 
@@ -70,6 +71,17 @@ def reply_constraint(served: Served, body: ChatRequest, form: Form) -> Start | N
         lark = CallGrammar(served.vocabulary, marked).no_calls()
         return None if lark is None else grammars.lark(lark, "tool_choice")
     return _calling(grammars, CallGrammar(served.vocabulary, form), calls, _answer(body))
+
+
+def thinking_within(served: Served, body: ChatRequest, form: Form, held: Start | None) -> Start | None:
+    """The constraint with a limit on thoughts, if the body has one and the model thinks. held: the one in
+    place of that of the body's own fields."""
+    thoughts, channels = form.thoughts, form.channels
+    if thoughts is None or body.thinking_budget is None:
+        return held
+    ending = thoughts.close + (channels.start if channels else "")
+    limit = ThoughtLimit(body.thinking_budget, thoughts.open, thoughts.close, ending, form.thinking)
+    return limit.start(served.vocabulary, held or constraint(served, body))
 
 
 def _calling(grammars: Compiler, grammar: CallGrammar, calls: Calling, answer: Schema | None) -> Start | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import Field
 
@@ -43,10 +43,14 @@ class ChatMessage(Body):
         return {**given, "role": role, "content": joined(self.content or "")}
 
 
+Budget: TypeAlias = Annotated[int, Field(ge=-1)]
+
+
 class ChatRequest(GenerationFields, ToolFields):
     """POST /v1/chat/completions. reasoning_format, as in llama-server: thoughts are separate from the content
     (auto, deepseek) or part of it (none). reasoning_effort and chat_template_kwargs go to the chat template,
-    which may ignore them."""
+    which may ignore them. reasoning_budget: most tokens of thoughts, -1 for any number; it has three more
+    names, two of which are llama-server's."""
 
     messages: Annotated[list[ChatMessage], Field(min_length=1, fail_fast=True)]
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
@@ -55,6 +59,10 @@ class ChatRequest(GenerationFields, ToolFields):
     reasoning_format: Literal["none", "auto", "deepseek"] = "auto"
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_budget: Budget | None = None
+    reasoning_budget_tokens: Budget | None = None
+    thinking_budget_tokens: Budget | None = None
+    max_thinking_tokens: Budget | None = None
 
     unsupported: ClassVar[Neutral] = {
         **UNSUPPORTED,
@@ -73,6 +81,17 @@ class ChatRequest(GenerationFields, ToolFields):
         effort = {"reasoning_effort": self.reasoning_effort} if self.reasoning_effort else {}
         thinking = {"enable_thinking": False} if self.reasoning_effort == "none" else {}
         return {**effort, **thinking, **(self.chat_template_kwargs or {})}
+
+    @property
+    def thinking_budget(self) -> int | None:
+        """Most tokens of thoughts; None: any number."""
+        given = (
+            self.reasoning_budget,
+            self.reasoning_budget_tokens,
+            self.thinking_budget_tokens,
+            self.max_thinking_tokens,
+        )
+        return next((one for one in given if one is not None and one >= 0), None)
 
     @property
     def n_logprobs(self) -> int | None:
