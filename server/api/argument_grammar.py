@@ -18,6 +18,7 @@ from server.text.detokenize import control_tokens
 _STRICT = {"x-guidance": {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}}
 _LOOSE = {"x-guidance": {"whitespace_pattern": r"[ \n]{0,8}"}}
 """Eight: two levels of indentation; without a bound, a weak model writes white space for ever."""
+_ANY = {"key": "KEY", "string": '("true" | "false")', "type": "/[a-z]{1,16}/"}
 _BOOLEAN = frozenset({"boolean"})
 _TERMINALS = ["TEXT: /(?s:.+)/", r"BLANK: /[ \n]{1,8}/"]
 _MOST_ORDERS = 3
@@ -102,17 +103,41 @@ class ArgumentGrammar:
 
     def arguments(self, schema: Schema) -> str:
         """A function's arguments, in a syntax other than JSON."""
+        shared = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
         of_all = cast(Mapping[str, Schema], schema.get("properties") or {})
         needed = cast(Sequence[str], schema.get("required") or ())
         syntax = self.calls.arguments
-        rules = {key: self.rule(self._member(syntax, key, one)) for key, one in of_all.items()}
-        match syntax:
-            case "parameters":
-                return self._in_any_order(rules, needed) if self.loose else self._in_order(rules, needed, "")
-            case "python":
-                return self._in_order(rules, needed, ", ")
-            case _:
-                return f'"{{" {self._in_order(dict(sorted(rules.items())), needed, ",")} "}}"'
+        if not of_all and schema.get("additionalProperties") is not False:
+            return self._anything(syntax)
+        rules = {
+            key: self.rule(self._member(syntax, key, {**shared, **_referred(one, schema)}))
+            for key, one in of_all.items()
+        }
+        if syntax == "parameters":
+            return self._in_any_order(rules, needed) if self.loose else self._in_order(rules, needed, "")
+        between = ", " if syntax == "python" else ","
+        if self.loose and rules:
+            one = f"({' | '.join(rules.values())})"
+            inner = f"({one} ({self.written(between)} {one})*){'' if needed else '?'}"
+        else:
+            inner = self._in_order(
+                rules if syntax == "python" else dict(sorted(rules.items())), needed, between
+            )
+        return inner if syntax == "python" else f'"{{" {inner} "}}"'
+
+    def _anything(self, syntax: str) -> str:
+        """Arguments of which the schema says nothing."""
+        if syntax == "gemma":
+            self._gemma_rules()
+            return "g_object"
+        if syntax == "python":
+            self._python_rules()
+            self.also("p_member: P_KEY p_value", r"P_KEY: /[A-Za-z_]\w{0,63}=/")
+            return '(p_member (", " p_member)*)?'
+        if "⟨nested⟩" in self.calls.parameter:
+            return ""  # the key is in what ends a value, too: no grammar of words can hold that
+        self.also(r"KEY: /[A-Za-z_][\w.-]{0,63}/")
+        return f"({self.rule(self._parameter(None, {'type': 'string'}))})*"
 
     def _in_order(self, rules: Mapping[str, str], needed: Sequence[str], between: str) -> str:
         """Each once at most, in the schema's order."""
@@ -140,21 +165,25 @@ class ArgumentGrammar:
             return f"{_literal(key + ':')} {self._gemma(schema)}"
         return self._parameter(key, schema)
 
-    def _parameter(self, key: str, schema: Schema) -> str:
-        """A parameter between tags."""
-        types = types_of(schema) or frozenset({"string"})
+    def _parameter(self, key: str | None, schema: Schema) -> str:
+        """A parameter between tags; with any name, if it has none."""
+        types = types_of(schema) or STRING
         text = "string" in types
+        kind = next((_KINDS[one] for one in sorted(types) if one in _KINDS), "object")
+        told = {"key": key or "", "string": str(text).lower(), "type": "string" if text else kind}
         parts = SLOT.split(self.calls.parameter)
-        head = ""
+        made, head = list[str](), ""
         for slot, fixed in zip(["", *parts[1::2]], parts[::2], strict=True):
             if slot in ("value", "cdata", "nested"):
                 close = fixed.replace("\n", "") if self.loose else fixed
                 if self.calls.parameter.endswith("⟨key⟩>"):  # the tag that ends it has the key, too
-                    close = fixed + key + ">"
-                return f"{self.written(head)} {self._value(schema, types, close)}"
-            kind = next((_KINDS[one] for one in sorted(types) if one in _KINDS), "object")
-            told = {"key": key, "string": str(text).lower(), "type": "string" if text else kind}
-            head += told.get(slot, "") + fixed
+                    close = fixed + told["key"] + ">"
+                return " ".join([*made, self.written(head), self._value(schema, types, close)])
+            if slot and key is None:
+                made += [self.written(head), _ANY[slot]]
+                head = fixed
+            else:
+                head += told.get(slot, "") + fixed
         raise AssertionError(self.calls.parameter)
 
     def _value(self, schema: Schema, types: frozenset[str], close: str) -> str:
@@ -177,6 +206,11 @@ class ArgumentGrammar:
 
     def _or_python(self, rule: str, types: frozenset[str]) -> str:
         """A value in JSON, or one of these types in Python."""
+        self._python_rules()
+        own = {"string": "P_STRING", "array": "p_array", "object": "p_object"}
+        return f"({' | '.join([rule, *(own[one] for one in sorted(types) if one in own)])})"
+
+    def _python_rules(self) -> None:
         self.also(
             r"P_STRING: /'([^'\\]|\\.)*'|\"([^\"\\]|\\.)*\"/",
             "P_WORD: /True|False|None|-?[0-9]{1,18}(\\.[0-9]{1,18})?([eE][+-]?[0-9]{1,3})?/",
@@ -184,8 +218,6 @@ class ArgumentGrammar:
             'p_array: "[" (p_value (", " p_value)*)? "]"',
             'p_object: "{" (P_STRING ": " p_value (", " P_STRING ": " p_value)*)? "}"',
         )
-        own = {"string": "P_STRING", "array": "p_array", "object": "p_object"}
-        return f"({' | '.join([rule, *(own[one] for one in sorted(types) if one in own)])})"
 
     def _python(self, schema: Schema) -> str:
         types = types_of(schema) or frozenset[str]()
@@ -202,13 +234,18 @@ class ArgumentGrammar:
         if "enum" in schema and types == STRING:
             texts = " | ".join(f"{quote} {_literal(one)} {quote}" for one in schema["enum"])
             return f"({texts})"
-        string = f"{quote} {self.text_until(GEMMA_QUOTE)}"
         if types == STRING:
-            return string
+            return f"{quote} {self.text_until(GEMMA_QUOTE)}"
         if types and not types & {"string", "object", "array"}:
             return self.json(schema)
+        self._gemma_rules()
+        kinds = [f"g_{one}" for one in sorted(types & {"string", "object", "array"})]
+        return f"({' | '.join(kinds)})" if kinds and types <= {"string", "object", "array"} else "g_value"
+
+    def _gemma_rules(self) -> None:
+        quote = self._spelled(GEMMA_QUOTE)
         self.also(
-            f"g_string: {string}",
+            f"g_string: {quote} {self.text_until(GEMMA_QUOTE)}",
             'g_object: "{" (g_member ("," g_member)*)? "}"',
             "g_member: G_KEY g_value",
             'G_KEY: /[^,:{}\\[\\]<>" ]{1,128}:/',
@@ -216,8 +253,14 @@ class ArgumentGrammar:
             "g_value: g_string | g_object | g_array | G_WORD",
             r"G_WORD: /true|false|null|-?[0-9]{1,18}(\.[0-9]{1,18})?([eE][+-]?[0-9]{1,3})?/",
         )
-        kinds = [f"g_{one}" for one in sorted(types & {"string", "object", "array"})]
-        return f"({' | '.join(kinds)})" if kinds and types <= {"string", "object", "array"} else "g_value"
+
+
+def _referred(schema: Schema, root: Schema) -> Schema:
+    """What a schema refers to among the definitions beside it; itself if to nothing there."""
+    place = str(schema.get("$ref", "")).split("/")
+    if len(place) != 3 or place[:2] not in (["#", "$defs"], ["#", "definitions"]):
+        return schema
+    return cast(Mapping[str, Schema], root.get(place[1], {})).get(place[2], schema)
 
 
 def _literal(text: str) -> str:

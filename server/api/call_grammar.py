@@ -102,7 +102,8 @@ class CallGrammar(ArgumentGrammar):
 
     def _grammar(self, body: str, rules: Sequence[str]) -> str:
         thoughts = self._thoughts()
-        head = "" if not thoughts else "thoughts BLANK? " if self._form.thinking else "(thoughts BLANK?)? "
+        must = self._form.thinking and not (self.loose and self.calls.in_thoughts)
+        head = "" if not thoughts else "thoughts BLANK? " if must else "(thoughts BLANK?)? "
         drops = " | ".join(map(self.written, self._form.drops))
         if drops:  # some of which may stand around anything
             rules = [*rules, f"drops: ({drops}){{1,3}}"]

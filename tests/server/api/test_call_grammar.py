@@ -145,3 +145,33 @@ def test_no_call_begins(reply: Reply, thoughts: str, vocabulary: str):
         assert scene.lets(lark, "Hello <b> [T {")
         assert not scene.lets(lark, scene.one)
         assert not scene.lets(lark, "Hello " + scene.two)
+
+
+FREE = {"f": {"type": "object"}}
+SHARED = {
+    "f": {
+        "type": "object",
+        "properties": {"a": {"$ref": "#/$defs/one"}},
+        "required": ["a"],
+        "$defs": {"one": {"const": 1}},
+    }
+}
+
+
+@pytest.mark.parametrize("reply", REPLIES, ids=lambda reply: reply.family)
+def test_schemas_that_say_little_and_schemas_that_refer(reply: Reply):
+    scene = Scene(reply, "no", "bytes")
+    if reply.family != "minimax m3":
+        assert scene.lets(scene.grammar.required(FREE), scene.one)
+    assert scene.lets(scene.grammar.required(SHARED), scene.one)
+
+
+@pytest.mark.parametrize("reply", REPLIES, ids=lambda reply: reply.family)
+def test_a_call_may_end_thoughts_that_nothing_else_ends(reply: Reply):
+    scene = Scene(reply, "begun", "bytes")
+    if reply.form.thoughts and scene.grammar.calls.in_thoughts:
+        scene.before = "hm\n"
+        lark = scene.grammar.calls_in_text(FUNCTIONS)
+        assert lark
+        assert scene.lets(lark, scene.one)
+        assert not scene.lets(lark, scene.one.replace("1", "true"))
