@@ -5,6 +5,9 @@
 DIR is an unpacked source. Each case is read whole, and in pieces of 1, 2 and 3 characters; all must say what
 the case expects. As there, white space around texts does not count, nor do arguments that are no whole JSON;
 ids count where the model wrote one.
+
+Then what the templates themselves write for a turn with calls is taken for a reply: it must be read, it must
+be what a forced reply may be, and in free text nothing may bar it.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.chat_cases import Case, cases
+from benchmarks.judging import judged_replies, report_written
 from server.errors import DuoError
 from server.formats.reading import MessageReader
 from server.text.form import Form
@@ -154,16 +158,23 @@ def _score(found: Sequence[Outcome]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--llama-cpp", type=Path, required=True, metavar="DIR")
-    parser.add_argument(
-        "--show", metavar="TEMPLATE", help="show cases of this template that are read otherwise"
-    )
+    parser.add_argument("--show", metavar="TEMPLATE", help="show what is read otherwise")
     arguments = parser.parse_args()
     found = list(outcomes(arguments.llama_cpp))
+    judged = [
+        one
+        for path in sorted((arguments.llama_cpp / "models" / "templates").glob("*.jinja"))
+        for one in judged_replies(path.stem, path.read_text())
+    ]
     if arguments.show is not None:
         for one in found:
             if one.wrong and arguments.show in one.template:
                 print(f"{one.template}:{one.case.line} {one.case.reply!r}\n    {one.wrong}")
-    print("\n".join(report(found)))
+        for one in judged:
+            if one.wrong and arguments.show in one.template:
+                print(f"{one.template} {one.what}: {one.reply.text!r}\n    {one.wrong}")
+    print("Cases of the source:", *report(found), sep="\n")
+    print("Replies that templates write:", *report_written(judged), sep="\n")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ Each template renders a question with an assistant's turn: calls of tools, with 
 content and thoughts or without. What it wrote for that turn is the reply to be read.
 """
 
+# ruff: noqa: RUF001 - some marks have wide signs
 from __future__ import annotations
 
 import json
@@ -20,7 +21,14 @@ from server.cache.radix import common_prefix
 _GENERATION = re.compile(r"{%-? *(?:end)?generation *-?%}")
 _BROKEN = re.compile(r"(?:<[^<>\s]*)?$")
 _MARK = re.compile(r"<[^<>\s]+>")
-_ENDS = ("<|eom_id|>", "<|tool_response>")  # of turns that call tools
+_ENDS = (
+    "<|eom_id|>",
+    "<|tool_response>",
+    "<|END_OF_TURN_TOKEN|>",
+    "<｜end▁of▁sentence｜>",
+    "<｜hy_eos:opensource｜>",
+)
+"""What ends a turn in vocabularies, beside what a plain turn's rendering ends with."""
 _WORDS = ("SAID", "THOUGHT")
 PROPERTIES: dict[str, Any] = {
     "text": {"type": "string"},
@@ -127,7 +135,7 @@ def _ended(text: str, tail: str) -> str:
     text = text.removesuffix(tail)
     marks = (*_MARK.findall(tail)[-1:], *_ENDS)
     for mark in marks:
-        before, found, _ = text.rpartition(mark)
+        before, found, _ = text.partition(mark)
         text = before if found and any(name in before for name, _ in CALLS) else text
     return text
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import secrets
 from abc import ABC, abstractmethod
 from enum import Enum, auto
 
@@ -35,6 +36,11 @@ class ArgumentReader(ABC):
         text may only have grown since."""
 
     @property
+    def forgets(self) -> bool:
+        """It does not need again what it has read."""
+        return False
+
+    @property
     def has_arguments(self) -> bool:
         """It has told all arguments of the call."""
         return self.state is CallState.DONE
@@ -47,6 +53,11 @@ class ArgumentReader(ABC):
         assert self.begun
         self.n_told += len(text)
         self.pieces.append(Arguments(self.begun.index, text))
+
+
+def new_call_id(index: int) -> str:
+    """For a call to which the model gives none."""
+    return f"call_{secrets.token_hex(12)}"
 
 
 def after_blank(text: str, at: int = 0) -> int:

@@ -44,6 +44,10 @@ class JsonCallReader(ArgumentReader):
         self._step = self._open
 
     @property
+    def forgets(self) -> bool:
+        return self.begun is not None and (self._streams or self._value is None)
+
+    @property
     def has_arguments(self) -> bool:
         """It has told all arguments of the call."""
         return self.n_told > 0 and not (self._streams and self._value is not None)

@@ -7,11 +7,10 @@ follows. However the text is cut, the pieces are the same once neighbours of one
 from __future__ import annotations
 
 import re
-import secrets
 from collections.abc import Callable
 from functools import partial
 
-from server.formats.call_state import ArgumentReader, CallState, after_blank
+from server.formats.call_state import ArgumentReader, CallState, after_blank, new_call_id
 from server.formats.description import LONGEST, Calls, Thoughts
 from server.formats.json_call import JsonCallReader
 from server.formats.marks import Marks
@@ -22,10 +21,6 @@ from server.text.message import CallBegun, Content, Piece, Reasoning
 
 _NOTHING = Thoughts("", "")
 _NO_CALLS = Calls("⟨object⟩")
-
-
-def new_call_id(index: int) -> str:
-    return f"call_{secrets.token_hex(12)}"
 
 
 class MessageReader:
@@ -290,6 +285,9 @@ class MessageReader:
         self._at = reader.read(self._buffer, self._at)
         self._pieces += reader.pieces
         reader.pieces.clear()
+        if reader.forgets:
+            self._drop(self._at)
+            self._at = 0
         if reader.state is CallState.FAILED or (self._ended and not reader.begun):
             return self._no_call()
         if reader.state is CallState.DONE:

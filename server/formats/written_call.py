@@ -40,6 +40,10 @@ class TaggedCallReader(ArgumentReader):
             at = found
         return at
 
+    @property
+    def forgets(self) -> bool:
+        return True
+
     def finish(self) -> None:
         """No parameter follows."""
         self._tell_arguments("}" if self._keys else "{}")
