@@ -23,7 +23,7 @@ ONLY_IN = {
     "starlette": ("server/api/",),
     "sse_starlette": ("server/api/delivery.py",),
     "uvicorn": ("server/lead/listening.py", "server/api/connection.py"),
-    "jinja2": ("server/text/template.py",),
+    "jinja2": ("server/text/sandbox.py",),
     "llguidance": ("server/grammar/grammar_constraint.py",),
     "prometheus_client": ("server/api/metrics.py", "server/terminal/top.py"),
 }
@@ -126,6 +126,7 @@ PURE = (
     "server/text/form.py",
     "server/formats/",
     "server/text/adapting.py",
+    "server/text/manners.py",
     "server/cache/prefix.py",
     "server/cache/radix.py",
     "server/cache/catalogue.py",

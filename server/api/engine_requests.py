@@ -71,7 +71,11 @@ def generation_requests(served: Served, body: ChatRequest) -> Prompted:
     """Requests that differ in their seeds. Raises InvalidRequestError, for a prompt that is too long before
     it compiles a grammar. Slow: not for the event loop."""
     messages, setting, text = rendered(served, body)
-    form = form_of(body, served.template.style).after(text, begun_by(messages) or "")
+    form = form_of(body, served.template.style)
+    if begun := begun_by(messages):
+        form = replace(form, thinking=True) if begun.thought else form.after(text, begun.text)
+    else:
+        form = form.after(text)
     prompt = served.history.tokens_of(text, body.salt)
     instead = thinking_within(served, body, form, reply_constraint(served, body, form))
     requests = requests_for(served, body, prompt, instead)

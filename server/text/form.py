@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -13,29 +12,18 @@ from server.formats.values import Schema
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """What a chat template can do. family: how its model writes thoughts and calls. tools, calls: it shows
-    them by itself. short_ids: it refuses ids of calls that are not nine letters or digits. single_call: it
-    refuses several calls in one reply. objects: it takes arguments as objects, not as JSON text. system: it
-    knows that role."""
+    """What the text of a chat template tells. family: how its model writes thoughts and calls. short_ids: it
+    refuses ids of calls that are not nine letters or digits. single_call: it refuses several calls in one
+    reply."""
 
     family: Family = UNKNOWN
-    tools: bool = False
-    calls: bool = False
     short_ids: bool = False
     single_call: bool = False
-    objects: bool = False
-    system: bool = True
-
-
-_TOOLS = re.compile(r"\btools\b")
 
 
 def style_of(source: str) -> Style:
-    """What a template's text tells, which is all but objects and system."""
     return Style(
         family=family_of(source),
-        tools=bool(_TOOLS.search(source)),
-        calls="tool_calls" in source,
         short_ids="length != 9" in source or "length 9" in source,
         single_call="single tool-calls" in source,
     )

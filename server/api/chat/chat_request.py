@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 from pydantic import Field
 
 from server.api.body import Body, Neutral
-from server.api.content import Content, joined
+from server.api.content import Content
 from server.api.generation_fields import UNSUPPORTED, GenerationFields, TopLogprobs
 from server.api.structured import forms
 from server.api.tools import ToolFields, calling
@@ -26,7 +26,7 @@ class CallInMessage(Body):
 
 
 class ChatMessage(Body):
-    """content: a string, text parts (joined), or null. reasoning_content: the thoughts of an earlier
+    """content: a string, text parts, or null. reasoning_content: the thoughts of an earlier
     reply."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
@@ -37,10 +37,9 @@ class ChatMessage(Body):
     reasoning_content: str | None = None
 
     def for_template(self) -> dict[str, Any]:
-        """The message as chat templates expect it; they know no developer role."""
-        given = {name: value for name, value in self.model_dump(exclude={"content"}).items() if value}
-        role = "system" if self.role == "developer" else self.role
-        return {**given, "role": role, "content": joined(self.content or "")}
+        """The message without fields that say nothing."""
+        given = {name: value for name, value in self.model_dump().items() if value}
+        return {"content": "", **given}
 
 
 Budget: TypeAlias = Annotated[int, Field(ge=-1)]

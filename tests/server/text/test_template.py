@@ -35,11 +35,11 @@ def test_a_last_assistant_message_is_continued():
     assert render(LLAMA_LIKE, begun).endswith("</s>[assistant]It is ")
 
 
-def test_a_template_that_drops_the_assistants_text_gets_the_generation_prompt():
+def test_where_a_template_drops_the_assistants_text_it_follows_the_generation_prompt():
     source = (
         "{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}|{{ add_generation_prompt }}"
     )
-    assert render(source, [*HELLO, {"role": "assistant", "content": "x"}]) == "hi|True"
+    assert render(source, [*HELLO, {"role": "assistant", "content": "x"}]) == "shi|Truex"
 
 
 def test_a_user_who_writes_the_mark_of_the_prefill_loses_nothing():
@@ -82,7 +82,8 @@ def test_what_templates_expect_to_be_there():
         "{{ messages[9]['role'] }}",
         "{{ ''.__class__.__mro__ }}",
         r"{{ '\ud800' }}",
-        "{{ messages.append(1) }}",
+        "{{ messages.extend([1]) }}",
+        "{{ messages[0].update(a=1) }}",
         "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
     ],
 )
