@@ -1,7 +1,8 @@
 """Whether duo's prompts are those that transformers would make, for every chat template of a directory.
 
 A prompt is right if it is the reference's. Where that refuses a conversation or loses a part of it, duo
-adapts: then a prompt is right if it shows all texts in order."""
+adapts: then a prompt is right if it shows all texts in order, and a template that takes tools no
+marks of another family."""
 
 from __future__ import annotations
 
@@ -18,6 +19,9 @@ from server.api.chat.chat_request import ChatRequest
 from server.cache.radix import common_prefix
 from server.errors import DuoError
 from server.text.template import ChatTemplate, Setting
+
+HERMES = ("<tool_call>", "<tool_response>")
+"""Marks that duo takes for templates without words for tools."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +60,9 @@ def _judged(template: ChatTemplate, source: str, conversation: Conversation) -> 
         prompt = _prompt(template, conversation)
     except DuoError as error:
         return Judged(conversation.name, str(error), adapted)
-    return Judged(conversation.name, _fault(prompt, expected, conversation), adapted)
+    fault = _fault(prompt, expected, conversation)
+    foreign = [mark for mark in HERMES if mark in prompt and mark not in source] if "tools" in source else []
+    return Judged(conversation.name, fault or (f"foreign marks {foreign}" if foreign else None), adapted)
 
 
 def _prompt(template: ChatTemplate, conversation: Conversation) -> str:

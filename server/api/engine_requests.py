@@ -72,10 +72,10 @@ def generation_requests(served: Served, body: ChatRequest) -> Prompted:
     it compiles a grammar. Slow: not for the event loop."""
     messages, setting, text = rendered(served, body)
     form = form_of(body, served.template.style)
-    if begun := begun_by(messages):
-        form = replace(form, thinking=True) if begun.thought else form.after(text, begun.text)
-    else:
-        form = form.after(text)
+    begun = begun_by(messages)
+    form = form.after(text, begun.text if begun else "")
+    if begun and begun.thought:
+        form = replace(form, thinking=True)
     prompt = served.history.tokens_of(text, body.salt)
     instead = thinking_within(served, body, form, reply_constraint(served, body, form))
     requests = requests_for(served, body, prompt, instead)

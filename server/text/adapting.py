@@ -1,7 +1,7 @@
 """Messages as a chat template takes them. Pure.
 
-A template that knows nothing of tools gets them, calls and results as texts in the manner of Hermes, which
-models understand best that were not trained for tools.
+A template that knows nothing of tools gets them, calls and results as texts: calls as its model writes them,
+or in the manner of Hermes, which models understand best that were not trained for tools.
 """
 
 from __future__ import annotations
@@ -12,6 +12,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, TypeAlias, cast
 
+from server.formats.description import Calls
+from server.formats.families import JSON_IN_TAGS
+from server.formats.spelling import written
 from server.text.manners import THOUGHT_FIELDS, Manners, Message, Tool
 
 Tell: TypeAlias = Callable[[str], None]
@@ -29,12 +32,14 @@ You are provided with function signatures within <tools></tools> XML tags:
 {tools}
 </tools>
 
-For each function call, return a json object with function name and arguments within <tool_call></tool_call> \
-XML tags:
+For each function call, {how}"""
+_IN_TAGS = """\
+return a json object with function name and arguments within <tool_call></tool_call> XML tags:
 <tool_call>
-{{"name": <function-name>, "arguments": <args-json-object>}}
+{"name": <function-name>, "arguments": <args-json-object>}
 </tool_call>"""
-"""As models of this family have been trained with it."""
+"""Both as Qwen's models have been trained with them."""
+_EXAMPLE = {"function": {"name": "<function-name>", "arguments": '{"<argument>": "<value>"}'}}
 
 
 def adapted(
@@ -133,17 +138,14 @@ def _written_out(messages: Sequence[Message], manners: Manners) -> list[Message]
             told.append({"role": "user", "content": "\n".join(results)})
         else:
             spell = not manners.calls
-            told += [_spelled(one) if spell and one.get("tool_calls") else one for one in run]
+            told += [_spelled(one, manners.syntax) if spell and one.get("tool_calls") else one for one in run]
     return told
 
 
-def _spelled(message: Message) -> Message:
-    said = [text_of(message.get("content"))]
-    for call in message["tool_calls"]:
-        name, arguments = json.dumps(call["function"]["name"]), call["function"]["arguments"]
-        said.append(f'<tool_call>\n{{"name": {name}, "arguments": {arguments}}}\n</tool_call>')
+def _spelled(message: Message, syntax: Calls) -> Message:
+    said = filter(None, (text_of(message.get("content")), written(message["tool_calls"], syntax)))
     rest = {key: value for key, value in message.items() if key != "tool_calls"}
-    return {**rest, "content": "\n".join(part for part in said if part)}
+    return {**rest, "content": "\n".join(said)}
 
 
 def _apart(messages: Sequence[Message], manners: Manners, tell: Tell) -> Iterator[Message]:
@@ -183,7 +185,9 @@ def _one_by_one(messages: Sequence[Message], tell: Tell) -> Iterator[Message]:
 
 def _instructed(messages: list[Message], tools: Sequence[Tool], manners: Manners) -> list[Message]:
     """The tools behind the system prompt."""
-    text = INSTRUCTIONS.format(tools="\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools))
+    shown = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
+    other = f"write:\n{written([_EXAMPLE], manners.syntax)}"
+    text = INSTRUCTIONS.format(tools=shown, how=_IN_TAGS if manners.syntax is JSON_IN_TAGS else other)
     if not messages or messages[0]["role"] != "system":
         return [{"role": "system", "content": text}, *messages]
     first, *rest = messages

@@ -9,6 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
+from server.formats.description import Calls
+from server.formats.families import JSON_IN_TAGS
+
 Message: TypeAlias = Mapping[str, Any]
 Tool: TypeAlias = Mapping[str, Any]
 Render: TypeAlias = Callable[[Sequence[Message], Sequence[Tool] | None], str | None]
@@ -25,7 +28,7 @@ class Manners:
     content beside them; alone: they have none if there are thoughts. several: calls in one message.
     short_ids: of nine letters or digits. parts: roles whose content may be a list. thought_parts: thoughts
     are a part of such a list. system, developer: it knows these roles; later: system messages after the
-    first, too. repeated: messages of one role may follow each other."""
+    first, too. repeated: messages of one role may follow each other. syntax: how the model writes calls."""
 
     no_tools: Sequence[Tool] | None = None
     tools: bool = True
@@ -43,6 +46,7 @@ class Manners:
     later: bool = True
     developer: bool = False
     repeated: bool = True
+    syntax: Calls = JSON_IN_TAGS
 
 
 ONE, OTHER = "probe-one", "probe-other"
@@ -59,12 +63,10 @@ _DATA = ('"type": "text"', '"type":"text"', "'type': 'text'")
 """What shows that a list of parts was written as data."""
 
 
-def manners_of(render: Render, source: str, *, short_ids: bool = False) -> Manners:
-    """source: the template's text, which says the roles that it knows. short_ids: what the text tells of
-    them."""
-    no_tools = () if render([_USER], None) is None else None
-    probe = _Probe(lambda messages, tools: render(messages, tools or no_tools), source)
-    found = Manners(no_tools=no_tools, short_ids=short_ids)
+def manners_of(render: Render, source: str, told: Manners) -> Manners:
+    """source: the template's text, which says the roles that it knows. told: what it also tells."""
+    found = replace(told, no_tools=() if render([_USER], None) is None else None)
+    probe = _Probe(lambda messages, tools: render(messages, tools or found.no_tools), source)
     if not probe.shows([_said("user", ONE)], ONE):
         return found  # one that shows nothing at all, or refuses it, tells nothing
     return probe.of_thoughts(probe.of_parts(probe.of_calls(probe.of_roles(found))))
@@ -109,9 +111,8 @@ class _Probe:
                     replace(asked, objects=shows_object and not (shows_text and as_text == as_object))
                 )
         result = {**_said("tool", ONE), "tool_call_id": "a12345678"}
-        return replace(
-            found, calls=False, results=self.knows("tool") and self.shows([_USER, _ASSISTANT, result], ONE)
-        )
+        known = (found.tools or self.knows("tool")) and self.shows([_USER, _ASSISTANT, result], ONE)
+        return replace(found, calls=False, results=known)
 
     def _of_results(self, found: Manners) -> Manners:
         arguments = _nothing(found)

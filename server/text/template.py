@@ -12,6 +12,7 @@ from typing import Any
 
 from server.cache.radix import common_prefix
 from server.errors import DuoError, InvalidRequestError, StartupError, TimeLimitError
+from server.formats.families import JSON_IN_TAGS
 from server.text.adapting import adapted, text_of
 from server.text.form import style_of
 from server.text.manners import Manners, Message, Tool, manners_of
@@ -91,7 +92,10 @@ class ChatTemplate:
     @cached_property
     def manners(self) -> Manners:
         """In which forms it takes messages, found by trying. Raises TimeLimitError."""
-        return self._limit.run(lambda: manners_of(self._tried, self.source, short_ids=self.style.short_ids))
+        family = self.style.family
+        syntax = family.calls if family.calls and not family.channels else JSON_IN_TAGS
+        told = Manners(short_ids=self.style.short_ids, syntax=syntax)
+        return self._limit.run(lambda: manners_of(self._tried, self.source, told))
 
     def check(self) -> None:
         """Raises StartupError for a template that does not end, or that never stops growing."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from server.formats.families import LFM
 from server.text.adapting import adapted
 from server.text.manners import Manners
 from server.text.template import ChatTemplate, Setting
@@ -67,6 +68,15 @@ def test_tools_in_words(system: bool):
     assert told[-1]["content"] == (
         "<tool_response>\none\n</tool_response>\n<tool_response>\ntwo\n</tool_response>"
     )
+
+
+def test_calls_that_the_template_does_not_show_are_written_as_the_model_writes_them():
+    manners = Manners(calls=False, tools=False, syntax=LFM)
+    told = adapted(SAID, [TOOL], manners)
+    assert told[2]["content"] == "So.\n<|tool_call_start|>[f(a=[1]), g()]<|tool_call_end|>"
+    assert "<|tool_call_start|>[<function-name>(" in told[0]["content"]
+    assert "<tool_call>" not in told[0]["content"]
+    assert told[3:] == SAID[2:]
 
 
 def test_results_stay_where_only_calls_are_not_shown():
