@@ -65,24 +65,24 @@ def form_of(case: Case, template: ChatTemplate) -> Form:
     form = Form(family.thoughts, channels=family.channels, drops=family.drops)
     if functions:
         form = replace(form, calls=family.calls, functions=functions)
-    prompt, begun = prompt_of(case, template)
-    form = form.after(prompt, begun)
+    begun = begun_by(case.messages)
+    prompt = prompt_of(case, template)
+    form = form.after(prompt, begun.text, thought=begun.thought) if begun else form.after(prompt)
     unread = settings.get("reasoning_format", "NONE").endswith("NONE")
     return form.without_thoughts if unread else form
 
 
-def prompt_of(case: Case, template: ChatTemplate) -> tuple[str, str]:
-    """The prompt, and how much of it is the reply's beginning. A template that refuses the tools gets none,
-    and one that refuses even that tells nothing of the reply."""
+def prompt_of(case: Case, template: ChatTemplate) -> str:
+    """A template that refuses the tools gets none; one that refuses even that tells nothing of the reply."""
     variables: dict[str, Any] = {"enable_thinking": case.settings.get("enable_thinking", True)}
     variables["thinking"] = variables["enable_thinking"]
     messages = case.messages or [USER]
     for tools in (case.tools, []):
         try:
-            return template.render(messages, Setting(tools, variables)), begun_by(messages) or ""
+            return template.render(messages, Setting(tools, variables))
         except DuoError:
             continue
-    return "", ""
+    return ""
 
 
 def read(case: Case, form: Form, size: int) -> Message:

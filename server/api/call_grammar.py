@@ -127,6 +127,8 @@ class CallGrammar(ArgumentGrammar):
             more = f" ({between} {begin} call {end})*" if self._several else ""
             return f"{begin} call {end}{more}"
         more = f" ({between} call)*" if self._several else ""
+        if self._form.channels:  # a message's end
+            end = f"{end} ({' | '.join(map(self.written, self._form.channels.ends)) or 'BLANK'})?"
         return f"{begin} call{more} {end}"
 
     def _rules(self, functions: Mapping[str, Schema]) -> list[str]:

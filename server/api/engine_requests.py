@@ -73,9 +73,7 @@ def generation_requests(served: Served, body: ChatRequest) -> Prompted:
     messages, setting, text = rendered(served, body)
     form = form_of(body, served.template.style)
     begun = begun_by(messages)
-    form = form.after(text, begun.text if begun else "")
-    if begun and begun.thought:
-        form = replace(form, thinking=True)
+    form = form.after(text, begun.text, thought=begun.thought) if begun else form.after(text)
     prompt = served.history.tokens_of(text, body.salt)
     instead = thinking_within(served, body, form, reply_constraint(served, body, form))
     requests = requests_for(served, body, prompt, instead)

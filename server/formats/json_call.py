@@ -15,9 +15,9 @@ from server.formats.jsonscan import ValueScanner
 from server.text.message import CallBegun
 
 _KEY = re.compile(r'("(?:[^"\\]|\\.)*")\s*(\S)', re.DOTALL)  # and what is there for its colon
-_NAMING_KEYS = frozenset({"name", "function", "tool_name"})
+NAMING_KEYS = frozenset({"name", "function", "tool_name"})
 ID_KEYS = frozenset({"id", "tool_call_id"})
-_SHORT_KEYS = _NAMING_KEYS | ID_KEYS | {"type"}
+_SHORT_KEYS = NAMING_KEYS | ID_KEYS | {"type"}
 ARGUMENTS_KEYS = frozenset({"arguments", "parameters"})
 _KNOWN_KEYS = _SHORT_KEYS | ARGUMENTS_KEYS
 
@@ -145,7 +145,7 @@ class JsonCallReader(ArgumentReader):
         text = _decoded(value) if value.startswith('"') else value
         if self._key in ID_KEYS:
             self._id = text
-        elif self._key in _NAMING_KEYS and not self._name:
+        elif self._key in NAMING_KEYS and not self._name:
             self._name = text if value.startswith('"') else ""
             if not self._id_last:
                 self._tell_name()

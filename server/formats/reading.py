@@ -55,7 +55,7 @@ class MessageReader:
 
     def _first_step(self) -> Callable[[], bool]:
         if self._form.thoughts and self._form.thinking:
-            return self._think_first
+            return self._think if self._form.amid else self._think_first
         return self._begin if self._form.headed else self._header
 
     def feed(self, text: str) -> list[Piece]:

@@ -31,13 +31,15 @@ def style_of(source: str) -> Style:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How one reply is to be read. thoughts: look for them; thinking: the prompt has opened them. calls: look
-    for calls, of which functions (their arguments' schemas by name), and of how many at most (None: any).
+    """How one reply is to be read. thoughts: look for them; thinking: the prompt has opened them; amid: and
+    written some of them. calls: look for calls, of which functions (their arguments' schemas by name), and of
+    how many at most (None: any).
     channels: the reply has headers; headed: the prompt has ended one, so that the reply begins with text.
     drops: marks that are no part of any text."""
 
     thoughts: Thoughts | None = None
     thinking: bool = False
+    amid: bool = field(default=False, kw_only=True)
     calls: Calls | None = None
     functions: Mapping[str, Schema] = field(default_factory=dict[str, Schema])
     most_calls: int | None = None
@@ -72,9 +74,9 @@ class Form:
         drops = tuple(drop for drop in self.drops if drop not in marks)
         return replace(self, thoughts=None, thinking=False, drops=drops)
 
-    def after(self, prompt: str, begun: str = "") -> Form:
+    def after(self, prompt: str, begun: str = "", *, thought: bool = False) -> Form:
         """The same for a reply to this prompt, which may have opened the thoughts; begun: the part of the
-        reply that is in the prompt."""
+        reply that is in the prompt; thought: that is its thoughts."""
         form = self
         if self.channels:
             start, message = prompt.rfind(self.channels.start), prompt.rfind(self.channels.message)
@@ -83,7 +85,7 @@ class Form:
             return form
         opened = prompt.rstrip().endswith(self.thoughts.open.strip())
         inside = begun.rfind(self.thoughts.open) > begun.rfind(self.thoughts.close)
-        return replace(form, thinking=opened or inside)
+        return replace(form, thinking=opened or inside or thought, amid=inside or (thought and bool(begun)))
 
 
 PLAIN = Form()

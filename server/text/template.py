@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
 from typing import Any
 
 from server.cache.radix import common_prefix
 from server.errors import DuoError, InvalidRequestError, StartupError, TimeLimitError
-from server.formats.families import JSON_IN_TAGS
+from server.formats.families import JSON_IN_TAGS, UNKNOWN
+from server.formats.learning import PROBE_TOOLS, learned
 from server.text.adapting import adapted, text_of
-from server.text.form import style_of
+from server.text.form import Style, style_of
 from server.text.manners import Manners, Message, Tool, manners_of
 from server.text.room import ANY, Room
 from server.text.sandbox import Sandboxed
@@ -80,7 +81,7 @@ class ChatTemplate:
         self._room = room
         self._limit = TimeLimit(seconds)
         self.source = source = source or with_tools or CHATML
-        self.style = style_of(with_tools or source)
+        self._of_calls = with_tools or source
         self._sandboxed = Sandboxed(source, bos=bos, eos=eos)
         self._told = set[str]()
         self._with_tools = (
@@ -88,6 +89,18 @@ class ChatTemplate:
             if with_tools and with_tools != source
             else None
         )
+
+    @cached_property
+    def style(self) -> Style:
+        """By the signs in its text; calls of a family that has none are learned. Raises TimeLimitError."""
+        found = style_of(self._of_calls)
+        if found.family.name != UNKNOWN.name or "tool_calls" not in self._of_calls:
+            return found
+        shown = self._with_tools or self
+        family = self._limit.run(
+            lambda: learned(found.family, lambda turns: shown.tried_with(turns, PROBE_TOOLS))
+        )
+        return replace(found, family=family)
 
     @cached_property
     def manners(self) -> Manners:
@@ -208,6 +221,13 @@ class ChatTemplate:
             self._room.check_bytes(n)
             text.append(part)
         return "".join(text)
+
+    def tried_with(self, turns: Sequence[Message], tools: Sequence[Tool]) -> str:
+        """These turns behind a question, as they are. Raises ValueError if it refuses them."""
+        text = self._tried([{"role": "user", "content": "?"}, *turns], tools)
+        if text is None:
+            raise ValueError("refused")
+        return text
 
     def _tried(self, messages: Sequence[Message], tools: Sequence[Tool] | None) -> str | None:
         try:
