@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from server.cache.radix import common_prefix
-from server.errors import DuoError, InvalidRequestError, StartupError, TimeLimitError
+from server.errors import ContextOverflowError, DuoError, InvalidRequestError, StartupError, TimeLimitError
 from server.formats.families import JSON_IN_TAGS, UNKNOWN
 from server.formats.learning import PROBE_TOOLS, learned
 from server.text.adapting import adapted, text_of
@@ -35,6 +35,14 @@ _FOLLOWING = ("\ue002", "\ue003")  # two contents of a message that follows: the
 RENDER_S = 10.0
 """Seconds of one rendering, a hundred times what 1000 messages take on a busy machine: a template that takes
 longer most likely never ends."""
+
+_LONGEST = 1 << 26
+"""Characters of the longest text that a template may make where the context has room for more: no model reads
+as much, and a few of them at once fit into memory."""
+
+_PROBING = Room(1 << 20, 1)
+"""Of probes. Templates write system messages of some 10,000 characters; one that writes a hundred times as
+much around a word does not end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +90,8 @@ class ChatTemplate:
         self._limit = TimeLimit(seconds)
         self.source = source = source or with_tools or CHATML
         self._of_calls = with_tools or source
-        self._sandboxed = Sandboxed(source, bos=bos, eos=eos)
+        most = min(room.n_ctx * room.longest, _LONGEST)
+        self._sandboxed = Sandboxed(source, bos=bos, eos=eos, most=most)
         self._told = set[str]()
         self._with_tools = (
             ChatTemplate(with_tools, bos=bos, eos=eos, room=room, seconds=seconds)
@@ -104,7 +113,8 @@ class ChatTemplate:
 
     @cached_property
     def manners(self) -> Manners:
-        """In which forms it takes messages, found by trying. Raises TimeLimitError."""
+        """In which forms it takes messages, found by trying. Raises TimeLimitError and
+        ContextOverflowError."""
         family = self.style.family
         syntax = family.calls if family.calls and not family.channels else JSON_IN_TAGS
         told = Manners(short_ids=self.style.short_ids, syntax=syntax)
@@ -114,7 +124,7 @@ class ChatTemplate:
         """Raises StartupError for a template that does not end, or that never stops growing."""
         try:
             _ = self.manners, self._with_tools and self._with_tools.check()
-        except TimeLimitError as error:
+        except (TimeLimitError, ContextOverflowError) as error:
             raise StartupError(
                 f"the model's chat template does not end ({error}): "
                 "another one can be given with --chat-template-file"
@@ -137,12 +147,12 @@ class ChatTemplate:
         marked = {**last, begun.field: begun.text + _PREFILL_MARK}
         rendered = self._render([*before, marked], setting, add_generation_prompt=False)
         head, mark, _ = rendered.rpartition(_PREFILL_MARK)
-        return head if mark else self._render(before, setting) + self._opened(begun) + begun.text
-
-    def _opened(self, begun: Begun) -> str:
-        """What opens the thoughts that a reply has begun with, where the template cannot show them."""
-        thoughts = self.style.family.thoughts
-        return thoughts.open if begun.thought and thoughts else ""
+        if mark:
+            return head
+        prompt, thoughts = self._render(before, setting), self.style.family.thoughts
+        if begun.thought and thoughts and not prompt.rstrip().endswith(thoughts.open):
+            prompt += thoughts.open
+        return prompt + begun.text
 
     def begun(self, messages: Sequence[Message], setting: Setting = BARE) -> str:
         """What the prompt begins with, whatever is still added to the last message. Raises
@@ -193,6 +203,7 @@ class ChatTemplate:
                     told,
                     list(setting.tools) or manners.no_tools,
                     setting.variables,
+                    self._room,
                     add_generation_prompt=add_generation_prompt,
                 )
             )
@@ -210,6 +221,7 @@ class ChatTemplate:
         messages: Sequence[Message],
         tools: Sequence[Tool] | None,
         variables: Mapping[str, Any],
+        room: Room,
         *,
         add_generation_prompt: bool,
     ) -> str:
@@ -218,7 +230,7 @@ class ChatTemplate:
         text, n = list[str](), 0
         for part in self._sandboxed.generate(known):
             n += len(part)
-            self._room.check_bytes(n)
+            room.check_bytes(n)
             text.append(part)
         return "".join(text)
 
@@ -231,7 +243,10 @@ class ChatTemplate:
 
     def _tried(self, messages: Sequence[Message], tools: Sequence[Tool] | None) -> str | None:
         try:
-            return self._raw(messages, tools, {}, add_generation_prompt=messages[-1]["role"] != "assistant")
+            replying = messages[-1]["role"] != "assistant"
+            return self._raw(messages, tools, {}, _PROBING, add_generation_prompt=replying)
+        except ContextOverflowError:
+            raise
         except Exception:
             return None
 
