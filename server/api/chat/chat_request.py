@@ -26,8 +26,7 @@ class CallInMessage(Body):
 
 
 class ChatMessage(Body):
-    """content: a string, text parts, or null. reasoning_content: the thoughts of an earlier
-    reply."""
+    """content: a string, text parts, or null. reasoning_content: the thoughts of an earlier reply."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Content | None = None
@@ -56,7 +55,7 @@ class ChatRequest(GenerationFields, ToolFields):
     logprobs: bool = False
     top_logprobs: TopLogprobs | None = None
     reasoning_format: Literal["none", "auto", "deepseek"] = "auto"
-    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     reasoning_budget: Budget | None = None
     reasoning_budget_tokens: Budget | None = None
@@ -76,10 +75,10 @@ class ChatRequest(GenerationFields, ToolFields):
 
     @property
     def template_variables(self) -> dict[str, Any]:
-        """Effort "none" switches thinking off in templates that know enable_thinking."""
-        effort = {"reasoning_effort": self.reasoning_effort} if self.reasoning_effort else {}
-        thinking = {"enable_thinking": False} if self.reasoning_effort == "none" else {}
-        return {**effort, **thinking, **(self.chat_template_kwargs or {})}
+        """Effort "none" is no effort, but switches thinking off in templates that know enable_thinking."""
+        effort: dict[str, Any] = {"reasoning_effort": self.reasoning_effort} if self.reasoning_effort else {}
+        thinking = {"enable_thinking": False} if self.reasoning_effort == "none" else effort
+        return {**thinking, **(self.chat_template_kwargs or {})}
 
     @property
     def thinking_budget(self) -> int | None:
