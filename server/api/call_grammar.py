@@ -1,7 +1,8 @@
-"""Grammars of replies that call tools, in llguidance's dialect of Lark.
+"""Grammars of replies that call tools, in llguidance's dialect of Lark, from what is known of a family.
 
-Arguments are written as json.dumps writes them: models are trained with that, and chat templates show calls
-that way. In free text, a call is constrained from its mark on."""
+A call that is required is written as chat templates show calls to their models, so that what must follow is
+known in advance. In free text, a call is held to its function's schema from its mark on, in the white space
+and the order of parameters that the model likes."""
 
 from __future__ import annotations
 
@@ -9,146 +10,180 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 
+from server.api.argument_grammar import ArgumentGrammar
+from server.formats.description import ARGUMENTS, SLOT
+from server.formats.families import UNKNOWN
+from server.formats.json_call import ARGUMENTS_KEYS, ID_KEYS
 from server.grammar.json_schema import Schema
 from server.llama.backend import Vocabulary
-from server.text.detokenize import control_tokens
-from server.text.form import HERMES, Form
+from server.text.form import Form
 
-_STYLE = {"x-guidance": {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}}
-_TERMINALS = ["TEXT: /(?s:.+)/", r"BLANK: /[ \n]{1,4}/"]
+_ID = "/[A-Za-z0-9]{9}/"
+"""Mistral's templates take ids of nine letters or digits only; other families' take any."""
 
 
-class CallGrammar:
+_WITH_ID = re.compile(r"⟦[^⟧]*⟨id⟩⟧")
+
+
+class CallGrammar(ArgumentGrammar):
     """Grammars of replies in one form. functions: JSON schemas of their arguments by name."""
 
     def __init__(self, vocabulary: Vocabulary, form: Form) -> None:
-        self._vocabulary = vocabulary
+        calls = form.calls or UNKNOWN.calls
+        assert calls
+        super().__init__(vocabulary, calls)
         self._form = form
-        self._syntax = form.syntax or HERMES  # which matters where there are calls only
-        self._several = form.most_calls != 1
+        between = calls.each or calls.between or calls.open or calls.call.startswith("[")
+        self._several = form.most_calls != 1 and (bool(between) or not form.channels)
 
     def required(self, functions: Mapping[str, Schema]) -> str:
         """A reply that is one call or more and nothing else."""
-        return self._grammar(self._sequence, self._calls(functions))
+        self.begin(loose=False)
+        return self._grammar(self._sequence(), self._rules(functions))
 
     def calls_or_answer(self, functions: Mapping[str, Schema], answer: Schema) -> str:
         """Calls, or JSON that fits the schema."""
-        rules = [*self._calls(functions), f"answer: {_json(answer)}"]
-        return self._grammar(f"({self._sequence} | answer)", rules)
+        self.begin(loose=False)
+        rules = [*self._rules(functions), f"answer: {self.json(answer)}"]
+        return self._grammar(f"({self._sequence()} | {self._answered()})", rules)
 
     def answer(self, answer: Schema) -> str:
         """JSON that fits the schema, with thoughts in front."""
-        return self._grammar("answer", [f"answer: {_json(answer)}"])
+        self.begin(loose=False)
+        return self._grammar(self._answered(), [f"answer: {self.json(answer)}"])
 
     def calls_in_text(self, functions: Mapping[str, Schema]) -> str | None:
         """Free text with calls in it. None if no mark begins a call: then nothing can be constrained."""
-        if self._syntax.bare:
+        if not self._mark:
             return None
-        body = "marked* TEXT?" if self._several else "(marked | TEXT)?"
-        return self._grammar(body, [*self._calls(functions), *self._marked_calls()])
+        self.begin(loose=True)
+        body = "marked* free_text" if self._several else "(marked | free_text)"
+        calls, rules = self.calls, self._rules(functions)
+        between = self.written(calls.between)
+        begin, close = self.written(self._rest), self.written(calls.close)
+        if calls.each or not calls.open:
+            marked = f"marked: upto {begin} call {close}"
+        else:
+            more = f" ({between} call)*" if self._several else ""
+            marked = f"marked: upto {begin} call{more} {close}"
+        return self._grammar(body, [*rules, self.until("upto", self._mark), marked, self._free()])
 
     def no_calls(self) -> str | None:
         """Free text without the mark of a call. None if no mark begins one. A mark that is a control token is
         in no text."""
-        opens = self._syntax.opens
-        if self._syntax.bare:
+        if not self._mark:
             return None
-        if control_tokens(self._vocabulary, [opens]):
-            return self._grammar("TEXT?", [])
-        spelled = re.escape(opens).replace("/", chr(92) + "/")
+        self.begin(loose=True)
+        if self.control(self._mark) is not None:
+            return self._grammar("free_text", [self._free()])
+        spelled = re.escape(self._mark).replace("/", chr(92) + "/")
         return self._grammar("SILENT?", [f"SILENT: TEXT & ~/(?s:.*{spelled}.*)/"])
+
+    @property
+    def _mark(self) -> str:
+        """What begins a call in free text, "" if nothing does."""
+        bare = self.calls.bare or self._form.channels
+        return "" if bare or not self.calls.marks else self.calls.marks[0]
+
+    @property
+    def _rest(self) -> str:
+        """What stands between the mark and the first call's name or object."""
+        return (self.calls.open or self._head_mark).lstrip()[len(self._mark) :]
+
+    @property
+    def _head_mark(self) -> str:
+        """The call's own mark, which is not written again where free text ends with it."""
+        return self._mark if not self.calls.open else ""
+
+    def _free(self) -> str:
+        """Text to the reply's end. Where the mark is a control token, all others are free."""
+        mark = self.control(self._mark)
+        return "free_text: TEXT?" if mark is None else f"free_text: {self.tokens_but(mark)}*"
 
     def _grammar(self, body: str, rules: Sequence[str]) -> str:
         thoughts = self._thoughts()
-        head = "" if not thoughts else "thoughts BLANK? " if self._form.thinking else "(thoughts BLANK?)? "
-        return "\n".join([f"start: {head}{body}", *thoughts, *rules, *_TERMINALS])
+        must = self._form.thinking and not (self.loose and self.calls.in_thoughts)
+        head = "" if not thoughts else "thoughts BLANK? " if must else "(thoughts BLANK?)? "
+        drops = " | ".join(map(self.written, self._form.drops))
+        if drops:  # some of which may stand around anything
+            rules = [*rules, f"drops: ({drops}){{1,3}}"]
+            head, body = f"{head}drops? ", f"{body} drops?"
+        return "\n".join([f"start: {head}{body}", *thoughts, *rules, *self.made])
 
-    @property
+    def _answered(self) -> str:
+        """JSON where content stands."""
+        channels = self._form.channels
+        return f"{self.written(channels.content)} answer" if channels and not self._form.headed else "answer"
+
     def _sequence(self) -> str:
         """One call, or several where that is allowed, with their marks."""
-        begin, between, end = self._around()
+        calls = self.calls
+        begin, between, end = map(self.written, (calls.open, calls.between, calls.close))
+        if calls.bare:
+            begin, end = "", ""
+        if not between.strip(" ") or not calls.between.strip():
+            between = "BLANK?"
+        if calls.each:
+            more = f" ({between} {begin} call {end})*" if self._several else ""
+            return f"{begin} call {end}{more}"
         more = f" ({between} call)*" if self._several else ""
+        if self._form.channels:  # a message's end
+            end = f"{end} ({' | '.join(map(self.written, self._form.channels.ends)) or 'BLANK'})?"
         return f"{begin} call{more} {end}"
 
-    def _calls(self, functions: Mapping[str, Schema]) -> list[str]:
-        """Rules of calls, without marks."""
+    def _rules(self, functions: Mapping[str, Schema]) -> list[str]:
+        """Rules of calls, without what stands around them."""
         names = " | ".join(f"call_{i}" for i in range(len(functions)))
         rules = [f"call: {names}"]
         for i, (name, schema) in enumerate(functions.items()):
-            before, after = self._about(name)
-            rules.append(f"call_{i}: {before} {_json(schema)} {after}")
+            rules.append(f"call_{i}: {self._call(name, schema)}")
         return rules
 
-    def _marked_calls(self) -> list[str]:
-        """Rules for text up to a mark and the calls after it."""
-        begin, _, end = self._around(opened=True)
-        many = self._several and self._syntax.array
-        more = f" ({_literal(', ')} call)*" if many else ""
-        return [*self._until("upto", self._syntax.opens), f"marked: upto {begin} call{more} {end}"]
+    def _call(self, name: str, schema: Schema) -> str:
+        header = self._form.channels.header if self._form.channels and not self._form.headed else ""
+        text = header + self.calls.call
+        if self.loose and self._head_mark:
+            text = text.removeprefix(self._head_mark)
+        parts = SLOT.split(_WITH_ID.sub("", text).replace("⟦", "").replace("⟧", ""))
+        made: list[str] = []
+        fixed = ""
+        for i, part in enumerate(parts):
+            if i % 2 == 0 or part in ("name", "named_id"):
+                fixed += part if i % 2 == 0 else name if part == "name" else f"functions.{name}:"
+                if part != "named_id":
+                    continue
+            slot = "/[0-9]{1,3}/" if part in ("named_id", "nth") else _ID if part == "id" else ""
+            made += [self.written(fixed), slot or self._arguments(part, name, schema)]
+            fixed = ""
+        return " ".join(filter(None, [*made, self.written(fixed)]))
 
-    def _around(self, *, opened: bool = False) -> tuple[str, str, str]:
-        """What stands before the first call, between two calls, and after the last. opened: the first mark
-        has been written."""
-        opens, close = self._syntax.opens, self._syntax.close
-        first = () if opened else (opens,)
-        match self._syntax.family:
-            case "hermes":
-                between = self._spelled("\n", close, "\n", opens, "\n")
-                return self._spelled(*first, "\n"), between, self._spelled("\n", close)
-            case "functionary":
-                return self._spelled(*first), self._spelled(close, opens), self._spelled(close)
-            case "llama3":
-                return "", _literal("; "), ""
-            case "mistral" if self._syntax.array:
-                return f"{self._spelled(*first)} BLANK? {_literal('[')}", _literal(", "), _literal("]")
-            case "mistral":
-                return self._spelled(*first), self._spelled(opens), ""
-
-    def _about(self, name: str) -> tuple[str, str]:
-        """What stands before and after the arguments of a call."""
-        match self._syntax.family:
-            case "functionary":
-                return _literal(f"{name}>"), ""
-            case "mistral" if not self._syntax.array:
-                return self._spelled(name, "[ARGS]"), ""
+    def _arguments(self, slot: str, name: str, schema: Schema) -> str:
+        assert slot in ARGUMENTS
+        match slot:
+            case "json":
+                return self.json(schema)
+            case "object":
+                return self._object(name, schema)
             case _:
-                # word by word, as JSON is read: longest match would take one long word for the only way
-                words = "{", '"name"', ": ", json.dumps(name), ", ", f'"{self._syntax.arguments}"', ": "
-                return " ".join(map(_literal, words)), _literal("}")
+                return self.arguments(schema)
+
+    def _object(self, name: str, schema: Schema) -> str:
+        """Word by word, as JSON is read: longest match would take one long word for the only way."""
+        members = list[str]()
+        for i, key in enumerate(self.calls.members):
+            value = self.json(schema) if key in ARGUMENTS_KEYS else self.written(json.dumps(name))
+            if key in ID_KEYS:
+                value = '/"[0-9]{1,3}"/' if i == 0 else f'{_ID[:1]}"{_ID[1:-1]}"/'
+            words = [", "] * bool(i) + [json.dumps(key), ": "]
+            member = " ".join([*map(self.written, words), value])
+            members.append(f"({member})?" if key in ID_KEYS and i else member)
+        return " ".join([self.written("{"), *members, self.written("}")])
 
     def _thoughts(self) -> list[str]:
-        tags = self._form.tags
-        if tags is None:
+        thoughts, channels = self._form.thoughts, self._form.channels
+        if thoughts is None:
             return []
-        begin = "" if self._form.thinking else self._spelled(tags.open)
-        return [*self._until("thought", tags.close), f"thoughts: {begin} thought"]
-
-    def _until(self, name: str, mark: str) -> list[str]:
-        """A rule for text that ends with a mark."""
-        spelled = self._spelled(mark)
-        if spelled.startswith("<["):
-            return [f"{name}: TEXT? {spelled}"]
-        return [f"{name}[lazy]: /(?s:.*)/ {spelled}"]
-
-    def _spelled(self, *texts: str) -> str:
-        """The texts in sequence: control tokens by id, the rest as literals."""
-        spelled: list[str] = []
-        literal = ""
-        for text in texts:
-            tokens = control_tokens(self._vocabulary, [text])
-            if not tokens:
-                literal += text
-                continue
-            if literal:
-                spelled.append(_literal(literal))
-            spelled.append(f"<[{next(iter(tokens))}]>")
-            literal = ""
-        return " ".join([*spelled, _literal(literal)] if literal else spelled)
-
-
-def _json(schema: Schema) -> str:
-    return f"%json {json.dumps({**schema, **_STYLE})}"
-
-
-def _literal(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
+        begin = "" if self._form.thinking else self.written(thoughts.open)
+        again = f" {self.written(channels.start)}" if channels else ""
+        stray = "" if self._form.thinking or channels else f" | {self.written(thoughts.close)}"
+        return [self.until("thought", thoughts.close), f"thoughts: {begin} thought{again}{stray}"]

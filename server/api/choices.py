@@ -13,12 +13,12 @@ from server.api.logprobs_json import logprobs_json
 from server.engine.events import Committed, Event, Failed, Finished, Started, Stats
 from server.engine.generate import Generation
 from server.errors import BusyError, DuoError
+from server.formats.reading import MessageReader
 from server.llama.backend import Vocabulary
 from server.sampling.logprobs import TokenLogprobs
 from server.text.detokenize import Span, control_tokens
 from server.text.form import Form
 from server.text.message import Content, Message, Piece, coalesced, folded
-from server.text.reading import MessageReader
 from server.text.reply import ReplyText
 
 
@@ -66,7 +66,7 @@ class ReplyChoice:
         self._with_tokens = body.return_tokens
         self._sourced = SourcedText() if body.return_sources else None
         beside = self._with_logprobs or self._with_tokens or body.return_sources
-        self._aligned = beside or form.tags is not None
+        self._aligned = beside or form.thoughts is not None
         shown = control_tokens(vocabulary, form.marks)
         self._text = ReplyText(vocabulary, body.stops, aligned=self._aligned, shown=shown)
         self._reader = MessageReader(form)
@@ -141,7 +141,7 @@ class ReplyChoice:
         self.n_reasoning += sum(one.start < self._reader.n_thought for one in told)
         logprobs = tokens = sources = None
         if self._with_logprobs:
-            content = [self._logprobs[o.position] for o in told if self._reader.is_content(o.start, o.end)]
+            content = [self._logprobs[o.position] for o in told if self._reader.content.has(o.start, o.end)]
             logprobs = logprobs_json(self._vocabulary, content)
         if self._with_tokens:
             tokens = [self._tokens[one.position] for one in told]
@@ -200,8 +200,8 @@ class SourcedText:
         together are the content. A character of two tokens counts for the first."""
         found: list[dict[str, str | None]] = []
         for span in spans:
-            if reader.is_content(span.start, span.end):
-                start, end = reader.content_part(span.start, span.end)
+            if reader.content.has(span.start, span.end):
+                start, end = reader.content.part(span.start, span.end)
                 text = self._text[max(start, self._n_told) : end]
                 found.append({"text": text, "source": self._sources[span.position]})
             self._n_told = max(span.end, self._n_told)

@@ -9,7 +9,7 @@ from typing import Any
 from server.api.body import joined
 from server.api.chat.chat_request import ChatRequest
 from server.api.choices import ReplyChoice
-from server.api.form_of_reply import form_of, read_as, reply_constraint, setting_of
+from server.api.form_of_reply import form_of, read_as, reply_constraint, setting_of, thinking_within
 from server.api.generation_fields import GenerationFields, Speculative
 from server.api.history import History
 from server.api.sampling_fields import sampling_params
@@ -71,9 +71,12 @@ def generation_requests(served: Served, body: ChatRequest) -> Prompted:
     """Requests that differ in their seeds. Raises InvalidRequestError, for a prompt that is too long before
     it compiles a grammar. Slow: not for the event loop."""
     messages, setting, text = rendered(served, body)
-    form = form_of(body, served.template.style).after(text, begun_by(messages) or "")
+    form = form_of(body, served.template.style)
+    begun = begun_by(messages)
+    form = form.after(text, begun.text, thought=begun.thought) if begun else form.after(text)
     prompt = served.history.tokens_of(text, body.salt)
-    requests = requests_for(served, body, prompt, reply_constraint(served, body, form))
+    instead = thinking_within(served, body, form, reply_constraint(served, body, form))
+    requests = requests_for(served, body, prompt, instead)
     return Prompted(text, requests, messages, setting, read_as(body, form))
 
 

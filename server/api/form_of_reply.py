@@ -12,6 +12,7 @@ from server.api.tools import Calling, calling
 from server.errors import InvalidRequestError, UnsupportedFieldError
 from server.grammar.compiler import Compiler, Start
 from server.grammar.json_schema import Allowance, Schema
+from server.grammar.thinking_budget import ThoughtLimit
 from server.text.form import Form, Style
 from server.text.template import Setting
 
@@ -20,23 +21,33 @@ def setting_of(served: Served, body: ChatRequest) -> Setting:
     """The template's input beside the messages. Tools that must not be called are shown anyway if a grammar
     can forbid calls: then the prompt has the cached prefix of other turns."""
     calls = calling(body)
-    hidden = calls and not calls.callable and (served.grammars is None or served.template.style.syntax.bare)
+    hidden = (
+        calls and not calls.callable and (served.grammars is None or not hides_calls(served.template.style))
+    )
     tools = [tool.for_template() for tool in calls.tools] if calls and not hidden else []
     return Setting(tools, body.template_variables)
 
 
 def form_of(body: ChatRequest, style: Style) -> Form:
     """What the model may write."""
-    calls = calling(body)
-    if calls is None or not calls.callable:
-        return Form(style.tags)
+    calls, family = calling(body), style.family
+    form = Form(family.thoughts, channels=family.channels, drops=family.drops)
+    if calls is None or not calls.callable or family.calls is None:
+        return form
+    functions = {function.name: function.schema_of_arguments for _, function in calls.functions}
     most = 1 if style.single_call else calls.most
-    return Form(style.tags, syntax=style.syntax, names=calls.names, most_calls=most)
+    return replace(form, calls=family.calls, functions=functions, most_calls=most)
+
+
+def hides_calls(style: Style) -> bool:
+    """Whether a grammar can forbid calls: they have a mark in free text."""
+    family = style.family
+    return family.calls is not None and not (family.calls.bare or family.channels)
 
 
 def read_as(body: ChatRequest, form: Form) -> Form:
     """The part of the form that is parsed."""
-    return replace(form, tags=None, thinking=False) if body.reasoning_format == "none" else form
+    return form.without_thoughts if body.reasoning_format == "none" else form
 
 
 def reply_constraint(served: Served, body: ChatRequest, form: Form) -> Start | None:
@@ -50,16 +61,27 @@ def reply_constraint(served: Served, body: ChatRequest, form: Form) -> Start | N
         return None
     if calls is None or (not calls.callable and forms(body)):
         answer = _answer(body)
-        thinks = form.thinking or (form.tags is not None and body.reasoning_format != "none")
+        thinks = form.thinking or (form.thoughts is not None and body.reasoning_format != "none")
         if answer is None or not thinks:
             return None
         constraint(served, body)  # a fault of the schema is told by its place there
         return grammars.lark(CallGrammar(served.vocabulary, form).answer(answer), forms(body)[0])
     if not calls.callable:
-        marked = replace(form, syntax=served.template.style.syntax)
+        marked = replace(form, calls=served.template.style.family.calls)
         lark = CallGrammar(served.vocabulary, marked).no_calls()
         return None if lark is None else grammars.lark(lark, "tool_choice")
     return _calling(grammars, CallGrammar(served.vocabulary, form), calls, _answer(body))
+
+
+def thinking_within(served: Served, body: ChatRequest, form: Form, held: Start | None) -> Start | None:
+    """The constraint with a limit on thoughts, if the body has one and the model thinks. held: the one in
+    place of that of the body's own fields."""
+    thoughts, channels = form.thoughts, form.channels
+    if thoughts is None or body.thinking_budget is None:
+        return held
+    ending = thoughts.close + (channels.start if channels else "")
+    limit = ThoughtLimit(body.thinking_budget, thoughts.open, thoughts.close, ending, form.thinking)
+    return limit.start(served.vocabulary, held or constraint(served, body))
 
 
 def _calling(grammars: Compiler, grammar: CallGrammar, calls: Calling, answer: Schema | None) -> Start | None:

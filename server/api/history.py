@@ -18,7 +18,7 @@ from server.engine.request import GenerationRequest
 from server.errors import DuoError
 from server.llama.backend import Vocabulary
 from server.text.message import Message
-from server.text.template import begun_by
+from server.text.template import continued
 from server.text.transcript import Transcript
 
 if TYPE_CHECKING:
@@ -106,9 +106,7 @@ class History:
         self._transcript.remember(asked.text, request.prompt, generated, request.salt)
         if not settle:
             return []
-        messages, reply = asked.messages, message.as_json
-        if (begun := begun_by(messages)) is not None:  # the reply went on with that message
-            messages, reply = messages[:-1], {**reply, "content": begun + reply["content"]}
+        messages, reply = continued(asked.messages, message.as_json)
         text = self._served.template.settled(messages, reply, asked.setting)
         if text is None:
             return []

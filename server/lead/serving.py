@@ -50,12 +50,7 @@ def served_by(
     return Served(
         engine,
         vocabulary,
-        ChatTemplate(
-            settings.chat_template or backend.chat_template,
-            room=Room(backend.n_ctx, vocabulary.longest),
-            bos=spelled(vocabulary, [vocabulary.bos]),
-            eos=spelled(vocabulary, [vocabulary.eos]),
-        ),
+        template_of(settings, backend),
         replace(card, note=settings.note, aliases=settings.names[1:]),
         settings.sampling,
         lambda: _health(settings, engine, proposer, exactness, draft_mode),
@@ -67,6 +62,20 @@ def served_by(
         seed=None if settings.seed < 0 else settings.seed,
         max_tokens=settings.predict if settings.predict > 0 else None,
     )
+
+
+def template_of(settings: LeadSettings, backend: LlamaBackend) -> ChatTemplate:
+    """Raises StartupError for one that is not Jinja, or does not end."""
+    vocabulary, own = backend.vocab, settings.chat_template
+    template = ChatTemplate(
+        own or backend.chat_template,
+        with_tools=None if own else backend.tool_template,
+        room=Room(backend.n_ctx, vocabulary.longest),
+        bos=spelled(vocabulary, [vocabulary.bos]),
+        eos=spelled(vocabulary, [vocabulary.eos]),
+    )
+    template.check()
+    return template
 
 
 def _health(

@@ -78,6 +78,12 @@ class LlamaVocabulary:
         return buffer.raw[:n]
 
 
+def _template(model: Any, name: bytes | None) -> str | None:
+    """The model's chat template, or the one of this name beside it."""
+    text = C.llama_model_chat_template(model, name)
+    return text.decode() if text else None
+
+
 def _token_or_none(token: int) -> int | None:
     return int(token) if token >= 0 else None
 
@@ -174,8 +180,8 @@ class LlamaBackend:
         self.n_seqs = options.n_seqs
         self.n_batch = int(C.llama_n_batch(self._context))
         self.n_params, self.n_bytes = self.model.n_params, self.model.n_bytes
-        template = C.llama_model_chat_template(model, None)
-        self.chat_template: str | None = template.decode() if template else None
+        self.chat_template = _template(model, None)
+        self.tool_template = _template(model, b"tool_use")
         self.description = self.model.description
         self._rows = LlamaBatch(self.n_batch)
         self.can_trim = False

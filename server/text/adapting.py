@@ -1,21 +1,24 @@
-"""Messages as a chat template wants them. Pure.
+"""Messages as a chat template takes them. Pure.
 
-A template that knows nothing of tools gets them, calls and results as texts in the manner of Hermes, which
-models understand best that were not trained for tools.
+A template that knows nothing of tools gets them, calls and results as texts: calls as its model writes them,
+or in the manner of Hermes, which models understand best that were not trained for tools.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, TypeAlias, cast
 
-from server.text.form import Style
+from server.formats.description import Calls
+from server.formats.families import JSON_IN_TAGS
+from server.formats.spelling import written
+from server.text.manners import THOUGHT_FIELDS, Manners, Message, Tool
 
-Message: TypeAlias = Mapping[str, Any]
-Tool: TypeAlias = Mapping[str, Any]
+Tell: TypeAlias = Callable[[str], None]
+"""Takes what a template cannot show, and what is done instead."""
 
 _SHORT_ID = 9
 
@@ -29,39 +32,83 @@ You are provided with function signatures within <tools></tools> XML tags:
 {tools}
 </tools>
 
-For each function call, return a json object with function name and arguments within <tool_call></tool_call> \
-XML tags:
+For each function call, {how}"""
+_IN_TAGS = """\
+return a json object with function name and arguments within <tool_call></tool_call> XML tags:
 <tool_call>
-{{"name": <function-name>, "arguments": <args-json-object>}}
+{"name": <function-name>, "arguments": <args-json-object>}
 </tool_call>"""
-"""As models of this family have been trained with it."""
+"""Both as Qwen's models have been trained with them."""
+_EXAMPLE = {"function": {"name": "<function-name>", "arguments": '{"<argument>": "<value>"}'}}
 
 
-def adapted(messages: Sequence[Message], tools: Sequence[Tool], wants: Style) -> list[Message]:
-    told = [_adapted(message, wants) for message in messages]
-    if not wants.calls:
-        told = _written_out(told)
-    if tools and not wants.tools:
-        told = _instructed(told, tools, wants)
-    return told
+def adapted(
+    messages: Sequence[Message], tools: Sequence[Tool], manners: Manners, tell: Tell = lambda _: None
+) -> list[Message]:
+    """tell hears of every adaptation that the template makes necessary."""
+    told = [_formed(message, manners, tell) for message in messages]
+    if manners.calls and (manners.bare or manners.null):
+        told = list(_apart(told, manners, tell))
+    if not manners.calls or not manners.results:
+        told = _written_out(told, manners)
+    elif not manners.several:
+        told = list(_one_by_one(told, tell))
+    if tools and not manners.tools:
+        tell("no tools: they are described to the model in words")
+        told = _instructed(told, tools, manners)
+    if not (manners.system and manners.later):
+        told = _without_system(told, manners, tell)
+    return told if manners.repeated else _alternating(told, tell)
 
 
-def _adapted(message: Message, wants: Style) -> Message:
+def text_of(content: Any) -> str:
+    """A message's content as text, its parts joined by line breaks."""
+    if isinstance(content, list):
+        return "\n".join(str(part.get("text", "")) for part in cast(list[Message], content))
+    return str(content or "")
+
+
+def _formed(message: Message, manners: Manners, tell: Tell) -> Message:
+    """One message by itself."""
     new = dict(message)
+    if message["role"] == "developer" and not manners.developer:
+        new["role"] = "system"
+    if isinstance(message.get("content"), list) and new["role"] not in manners.parts:
+        tell("no lists as content: their parts are joined by line breaks")
+        new["content"] = text_of(message["content"])
+    if message.get("reasoning_content"):
+        new = _thoughtful(new, manners)
     if message.get("tool_calls"):
-        new["tool_calls"] = [_call(call, wants) for call in message["tool_calls"]]
-    if wants.short_ids and message.get("tool_call_id"):
+        new["tool_calls"] = [_call(call, manners) for call in message["tool_calls"]]
+    if manners.short_ids and message.get("tool_call_id"):
         new["tool_call_id"] = _short(message["tool_call_id"])
     return new
 
 
-def _call(call: Mapping[str, Any], wants: Style) -> dict[str, Any]:
+def _thoughtful(message: dict[str, Any], manners: Manners) -> dict[str, Any]:
+    """Thoughts under the names and in the form that templates know."""
+    thought, content = message["reasoning_content"], message.get("content")
+    if manners.thought_parts:
+        del message["reasoning_content"]
+        return {**message, "content": [{"type": "thinking", "thinking": thought}, *_parts(content)]}
+    if manners.alone and message.get("tool_calls") and content:
+        thought, message["content"] = f"{thought}\n\n{text_of(content)}", ""
+    return {**message, **dict.fromkeys(THOUGHT_FIELDS, thought)}
+
+
+def _parts(content: Any) -> list[Any]:
+    if isinstance(content, list):
+        return cast(list[Any], content)
+    return [{"type": "text", "text": content}] if content else []
+
+
+def _call(call: Mapping[str, Any], manners: Manners) -> dict[str, Any]:
     new = dict(call)
-    if wants.objects:
+    if manners.objects:
         function = dict(call["function"])
         function["arguments"] = _object(function["arguments"])
         new["function"] = function
-    if wants.short_ids and call.get("id"):
+    if manners.short_ids and call.get("id"):
         new["id"] = _short(call["id"])
     return new
 
@@ -81,33 +128,96 @@ def _short(id: str) -> str:
     return id if fits else hashlib.sha256(id.encode()).hexdigest()[:_SHORT_ID]
 
 
-def _written_out(messages: Sequence[Message]) -> list[Message]:
-    """Calls as the assistant's text, results as the user's; results that follow each other in one message."""
+def _written_out(messages: Sequence[Message], manners: Manners) -> list[Message]:
+    """Calls that the template does not show as the assistant's text, results as the user's; results that
+    follow each other in one message."""
     told: list[Message] = []
     for of_tools, run in groupby(messages, key=lambda message: message["role"] == "tool"):
-        if of_tools:
-            results = (f"<tool_response>\n{one.get('content') or ''}\n</tool_response>" for one in run)
+        if of_tools and not manners.results:
+            results = (f"<tool_response>\n{text_of(one.get('content'))}\n</tool_response>" for one in run)
             told.append({"role": "user", "content": "\n".join(results)})
         else:
-            told += [_spelled(message) if message.get("tool_calls") else message for message in run]
+            spell = not manners.calls
+            told += [_spelled(one, manners.syntax) if spell and one.get("tool_calls") else one for one in run]
     return told
 
 
-def _spelled(message: Message) -> Message:
-    said = [str(message.get("content") or "")]
-    for call in message["tool_calls"]:
-        name, arguments = json.dumps(call["function"]["name"]), call["function"]["arguments"]
-        said.append(f'<tool_call>\n{{"name": {name}, "arguments": {arguments}}}\n</tool_call>')
+def _spelled(message: Message, syntax: Calls) -> Message:
+    said = filter(None, (text_of(message.get("content")), written(message["tool_calls"], syntax)))
     rest = {key: value for key, value in message.items() if key != "tool_calls"}
-    return {**rest, "content": "\n".join(part for part in said if part)}
+    return {**rest, "content": "\n".join(said)}
 
 
-def _instructed(messages: list[Message], tools: Sequence[Tool], wants: Style) -> list[Message]:
-    """The tools behind the system prompt, or before what the user says first."""
-    text = INSTRUCTIONS.format(tools="\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools))
-    role = "system" if wants.system else "user"
-    if not messages or messages[0]["role"] != role:
-        return [{"role": role, "content": text}, *messages]
+def _apart(messages: Sequence[Message], manners: Manners, tell: Tell) -> Iterator[Message]:
+    """Calls without content, where it would hide them: it is a message of its own."""
+    for message in messages:
+        content = message.get("content")
+        if not message.get("tool_calls") or (content and not manners.bare):
+            yield message
+            continue
+        if content:
+            tell("no content beside calls: it is shown as a message of its own")
+            yield {"role": message["role"], "content": content}
+        yield {**message, "content": None if manners.null else ""}
+
+
+def _one_by_one(messages: Sequence[Message], tell: Tell) -> Iterator[Message]:
+    """A message for each call, before its result."""
+    waiting: list[Message] = []
+    for message in messages:
+        calls = message.get("tool_calls") or ()
+        if message["role"] == "tool" and waiting:
+            id = message.get("tool_call_id")
+            call = next((one for one in waiting if one["tool_calls"][0].get("id") == id), waiting[0])
+            waiting.remove(call)
+            yield call
+        else:
+            yield from waiting
+            waiting.clear()
+        if len(calls) > 1:
+            tell("only one call in a message: more are shown one by one")
+            rest = {"role": "assistant", "content": message.get("content") and ""}
+            waiting = [{**(rest if n else message), "tool_calls": [call]} for n, call in enumerate(calls)]
+        else:
+            yield message
+    yield from waiting
+
+
+def _instructed(messages: list[Message], tools: Sequence[Tool], manners: Manners) -> list[Message]:
+    """The tools behind the system prompt."""
+    shown = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
+    other = f"write:\n{written([_EXAMPLE], manners.syntax)}"
+    text = INSTRUCTIONS.format(tools=shown, how=_IN_TAGS if manners.syntax is JSON_IN_TAGS else other)
+    if not messages or messages[0]["role"] != "system":
+        return [{"role": "system", "content": text}, *messages]
     first, *rest = messages
-    before, after = (first.get("content"), text) if wants.system else (text, first.get("content"))
-    return [{**first, "content": "\n\n".join(str(part) for part in (before, after) if part)}, *rest]
+    return [{**first, "content": _paragraphs(first.get("content"), text)}, *rest]
+
+
+def _without_system(messages: Sequence[Message], manners: Manners, tell: Tell) -> list[Message]:
+    """System messages that the template does not show, as the user's."""
+    told = list(messages)
+    for i, message in enumerate(told):
+        if message["role"] == "system" and not (manners.system and i == 0):
+            tell("no system messages, or only as the first: others become the user's")
+            told[i] = {**message, "role": "user"}
+    return told
+
+
+def _alternating(messages: Sequence[Message], tell: Tell) -> list[Message]:
+    """Messages of one role that follow each other as one, but for calls and results."""
+    told: list[Message] = []
+    for message in messages:
+        last = told[-1] if told else {}
+        plain = message["role"] in ("user", "assistant") and not message.get("tool_calls")
+        if plain and last.get("role") == message["role"] and not last.get("tool_calls"):
+            tell("no messages of one role that follow each other: they are joined")
+            content = _paragraphs(last.get("content"), message.get("content"))
+            told[-1] = {**last, **message, "content": content}
+        else:
+            told.append(message)
+    return told
+
+
+def _paragraphs(*contents: Any) -> str:
+    return "\n\n".join(filter(None, map(text_of, contents)))

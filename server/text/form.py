@@ -1,125 +1,91 @@
-"""How a model writes down its thoughts and its calls of tools: what its chat template was made for. Pure."""
+"""What a chat template can do, and how one reply to it is to be read. Pure."""
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
-Family: TypeAlias = Literal["hermes", "llama3", "mistral", "functionary"]
-
-
-@dataclass(frozen=True, slots=True)
-class Tags:
-    """What a model's thoughts are put between."""
-
-    open: str
-    close: str
-
-
-@dataclass(frozen=True, slots=True)
-class CallSyntax:
-    """How calls look.
-
-    hermes: <tool_call>{"name": …, "arguments": …}</tool_call>, once for each call
-    llama3: {"name": …, "parameters": …}, several separated by ";", after <|python_tag|> or as the whole reply
-    mistral: [TOOL_CALLS][{"name": …, "arguments": …}, …]; if not array, [TOOL_CALLS]name[ARGS]{…} for each
-    functionary: <function=name>{…}</function>, once for each call
-
-    opens: what begins a call or, for mistral, calls. close: what ends one, if anything does. bare: a reply
-    that is such an object from its beginning is a call too. arguments: what the model calls them.
-    """
-
-    family: Family
-    opens: str
-    close: str = ""
-    bare: bool = False
-    arguments: str = "arguments"
-    array: bool = False
-
-
-HERMES = CallSyntax("hermes", "<tool_call>", "</tool_call>")
-LLAMA3 = CallSyntax("llama3", "<|python_tag|>", bare=True, arguments="parameters")
-MISTRAL = CallSyntax("mistral", "[TOOL_CALLS]", array=True)
-MISTRAL_ARGS = CallSyntax("mistral", "[TOOL_CALLS]")
-FUNCTIONARY = CallSyntax("functionary", "<function=", "</function>")
-
-THINKING = (Tags("<think>", "</think>"), Tags("[THINK]", "[/THINK]"))
+from server.formats.description import Calls, Channels, Family, Thoughts, tokens_in
+from server.formats.families import UNKNOWN, family_of
+from server.formats.values import Schema
 
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """What a chat template can do. tags: None, its model does not think aloud. tools, calls: it shows them by
-    itself. short_ids: it refuses ids of calls that are not nine letters or digits. single_call: it refuses
-    several calls in one reply. objects: it takes arguments as objects, not as JSON text. system: it knows
-    that role."""
+    """What the text of a chat template tells. family: how its model writes thoughts and calls. short_ids: it
+    refuses ids of calls that are not nine letters or digits. single_call: it refuses several calls in one
+    reply."""
 
-    tags: Tags | None = None
-    syntax: CallSyntax = HERMES
-    tools: bool = False
-    calls: bool = False
+    family: Family = UNKNOWN
     short_ids: bool = False
     single_call: bool = False
-    objects: bool = False
-    system: bool = True
-
-
-_TOOLS = re.compile(r"\btools\b")
 
 
 def style_of(source: str) -> Style:
-    """What a template's text tells, which is all but objects and system."""
     return Style(
-        tags=next((tags for tags in THINKING if tags.close in source or tags.open in source), None),
-        syntax=_syntax(source),
-        tools=bool(_TOOLS.search(source)),
-        calls="tool_calls" in source,
+        family=family_of(source),
         short_ids="length != 9" in source or "length 9" in source,
         single_call="single tool-calls" in source,
     )
 
 
-def _syntax(source: str) -> CallSyntax:
-    """The most telling sign first: templates of one family mention words of others."""
-    if HERMES.opens in source:
-        return HERMES
-    if MISTRAL.opens in source:
-        return MISTRAL_ARGS if "[ARGS]" in source else MISTRAL
-    if FUNCTIONARY.opens in source and LLAMA3.opens not in source:
-        return FUNCTIONARY
-    if LLAMA3.opens in source or ("<|start_header_id|>" in source and '"parameters"' in source):
-        return LLAMA3
-    return HERMES
-
-
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How one reply is to be read. tags: look for thoughts; thinking: the prompt has opened them. syntax:
-    look for calls, of which functions, and of how many at most (None: any)."""
+    """How one reply is to be read. thoughts: look for them; thinking: the prompt has opened them; amid: and
+    written some of them. calls: look for calls, of which functions (their arguments' schemas by name), and of
+    how many at most (None: any).
+    channels: the reply has headers; headed: the prompt has ended one, so that the reply begins with text.
+    drops: marks that are no part of any text."""
 
-    tags: Tags | None = None
+    thoughts: Thoughts | None = None
     thinking: bool = False
-    syntax: CallSyntax | None = None
-    names: frozenset[str] = frozenset()
+    amid: bool = field(default=False, kw_only=True)
+    calls: Calls | None = None
+    functions: Mapping[str, Schema] = field(default_factory=dict[str, Schema])
     most_calls: int | None = None
+    channels: Channels | None = None
+    headed: bool = True
+    drops: tuple[str, ...] = ()
+
+    @property
+    def plain(self) -> bool:
+        """Its text is content and nothing else."""
+        return not (self.thoughts or self.calls or self.channels or self.drops)
 
     @property
     def marks(self) -> tuple[str, ...]:
         """Texts with a meaning here: the parser must see them, be they control tokens or not."""
-        tags = (self.tags.open, self.tags.close) if self.tags else ()
-        if self.syntax is None:
-            return tags
-        more = ("[ARGS]", "[CALL_ID]") if self.syntax.family == "mistral" else ()
-        return tuple(filter(None, (*tags, self.syntax.opens, self.syntax.close, *more)))
+        texts = list(self.drops)
+        if self.thoughts:
+            texts += [self.thoughts.open, self.thoughts.close]
+        if self.channels:
+            texts += [self.channels.start, self.channels.header, self.channels.content, *self.channels.ends]
+        if self.calls:
+            texts += self.calls.texts
+        found = (piece for text in texts for piece in (text, *tokens_in(text)))
+        return tuple(dict.fromkeys(text for text in found if text.strip()))
 
-    def after(self, prompt: str, begun: str = "") -> Form:
-        """The same for a reply to this prompt, which may have opened the thoughts; begun: the part of the
-        reply that is in the prompt."""
-        if self.tags is None:
+    @property
+    def without_thoughts(self) -> Form:
+        """The same, but thoughts are content, with their marks."""
+        if self.thoughts is None:
             return self
-        opened = prompt.rstrip().endswith(self.tags.open)
-        inside = begun.rfind(self.tags.open) > begun.rfind(self.tags.close)
-        return replace(self, thinking=opened or inside)
+        marks = self.thoughts.open + self.thoughts.close
+        drops = tuple(drop for drop in self.drops if drop not in marks)
+        return replace(self, thoughts=None, thinking=False, drops=drops)
+
+    def after(self, prompt: str, begun: str = "", *, thought: bool = False) -> Form:
+        """The same for a reply to this prompt, which may have opened the thoughts; begun: the part of the
+        reply that is in the prompt; thought: that is its thoughts."""
+        form = self
+        if self.channels:
+            start, message = prompt.rfind(self.channels.start), prompt.rfind(self.channels.message)
+            form = replace(form, headed=message > start)
+        if self.thoughts is None:
+            return form
+        opened = prompt.rstrip().endswith(self.thoughts.open.strip())
+        inside = begun.rfind(self.thoughts.open) > begun.rfind(self.thoughts.close)
+        return replace(form, thinking=opened or inside or thought, amid=inside or (thought and bool(begun)))
 
 
 PLAIN = Form()

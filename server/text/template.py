@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
-from typing import Any, NoReturn
-
-from jinja2 import TemplateError, nodes
-from jinja2.ext import Extension
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from typing import Any
 
 from server.cache.radix import common_prefix
-from server.errors import DuoError, InvalidRequestError, StartupError
-from server.text.adapting import Message, Tool, adapted
+from server.errors import ContextOverflowError, DuoError, InvalidRequestError, StartupError, TimeLimitError
+from server.formats.families import JSON_IN_TAGS, UNKNOWN
+from server.formats.learning import PROBE_TOOLS, learned
+from server.text.adapting import adapted, text_of
 from server.text.form import Style, style_of
+from server.text.manners import Manners, Message, Tool, manners_of
 from server.text.room import ANY, Room
+from server.text.sandbox import Sandboxed
 from server.text.timelimit import TimeLimit
+
+logger = logging.getLogger("duo.text")
 
 CHATML = (
     "{% for message in messages %}"
@@ -34,7 +36,13 @@ RENDER_S = 10.0
 """Seconds of one rendering, a hundred times what 1000 messages take on a busy machine: a template that takes
 longer most likely never ends."""
 
-_PROBE_ARGUMENTS = '{"a":"b"}'  # written as no renderer of objects would write it
+_LONGEST = 1 << 26
+"""Characters of the longest text that a template may make where the context has room for more: no model reads
+as much, and a few of them at once fit into memory."""
+
+_PROBING = Room(1 << 20, 1)
+"""Of probes. Templates write system messages of some 10,000 characters; one that writes a hundred times as
+much around a word does not end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +57,16 @@ class Setting:
 BARE = Setting()
 
 
-class _Generation(Extension):
-    """{% generation %}…{% endgeneration %} marks what to train on; for rendering it is nothing."""
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """The part of a reply that the client has written itself: of its content, or still of its thoughts."""
 
-    tags = {"generation"}  # noqa: RUF012 - as jinja2 declares it
+    text: str
+    thought: bool = False
 
-    def parse(self, parser: Parser) -> list[nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+    @property
+    def field(self) -> str:
+        return "reasoning_content" if self.thought else "content"
 
 
 class ChatTemplate:
@@ -64,54 +74,85 @@ class ChatTemplate:
     TimeLimitError and, as soon as they exceed the room, ContextOverflowError."""
 
     def __init__(
-        self, source: str | None, *, bos: str = "", eos: str = "", room: Room = ANY, seconds: float = RENDER_S
+        self,
+        source: str | None,
+        *,
+        with_tools: str | None = None,
+        bos: str = "",
+        eos: str = "",
+        room: Room = ANY,
+        seconds: float = RENDER_S,
     ) -> None:
-        """source: None falls back to ChatML. seconds: that a rendering may take. Raises
-        StartupError when source is not Jinja."""
-        environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation]
-        )
-        environment.filters["tojson"] = _tojson
-        offered: dict[str, Any] = environment.globals
-        offered |= {"raise_exception": _refuse, "strftime_now": _strftime_now}
-        offered |= {"bos_token": bos, "eos_token": eos}
+        """source: None falls back to ChatML. with_tools: the template of conversations with tools, where the
+        model has one of its own for them. seconds: that a rendering may take. Raises StartupError when a
+        source is not Jinja."""
         self._room = room
         self._limit = TimeLimit(seconds)
-        self.source = source = source or CHATML
-        self.style = style_of(source)
-        try:
-            self._template = environment.from_string(source)
-        except TemplateError as error:
-            raise StartupError(f"the model's chat template cannot be read: {error}") from error
+        self.source = source = source or with_tools or CHATML
+        self._of_calls = with_tools or source
+        most = min(room.n_ctx * room.longest, _LONGEST)
+        self._sandboxed = Sandboxed(source, bos=bos, eos=eos, most=most)
+        self._told = set[str]()
+        self._with_tools = (
+            ChatTemplate(with_tools, bos=bos, eos=eos, room=room, seconds=seconds)
+            if with_tools and with_tools != source
+            else None
+        )
 
     @cached_property
-    def wants(self) -> Style:
-        """What it can do: the style, and what trying finds out."""
-        user, text = {"role": "user", "content": "?"}, _PROBE_ARGUMENTS
-        call = {"id": "a12345678", "type": "function", "function": {"name": "f", "arguments": text}}
-        calling = {"role": "assistant", "content": "", "tool_calls": [call]}
-        system = {"role": "system", "content": _PREFILL_MARK}
-        return replace(
-            self.style,
-            objects=self.style.calls and not self._shows(text, [user, calling]),
-            system=self._shows(_PREFILL_MARK, [system, user]),
+    def style(self) -> Style:
+        """By the signs in its text; calls of a family that has none are learned. Raises TimeLimitError."""
+        found = style_of(self._of_calls)
+        if found.family.name != UNKNOWN.name or "tool_calls" not in self._of_calls:
+            return found
+        shown = self._with_tools or self
+        family = self._limit.run(
+            lambda: learned(found.family, lambda turns: shown.tried_with(turns, PROBE_TOOLS))
         )
+        return replace(found, family=family)
+
+    @cached_property
+    def manners(self) -> Manners:
+        """In which forms it takes messages, found by trying. Raises TimeLimitError and
+        ContextOverflowError."""
+        family = self.style.family
+        syntax = family.calls if family.calls and not family.channels else JSON_IN_TAGS
+        told = Manners(short_ids=self.style.short_ids, syntax=syntax)
+        return self._limit.run(lambda: manners_of(self._tried, self.source, told))
+
+    def check(self) -> None:
+        """Raises StartupError for a template that does not end, or that never stops growing."""
+        try:
+            _ = self.manners, self._with_tools and self._with_tools.check()
+        except (TimeLimitError, ContextOverflowError) as error:
+            raise StartupError(
+                f"the model's chat template does not end ({error}): "
+                "another one can be given with --chat-template-file"
+            ) from error
 
     def stop(self) -> None:
         """End renderings that run, and refuse later ones: the server ends."""
         self._limit.stop()
+        if self._with_tools:
+            self._with_tools.stop()
 
     def render(self, messages: Sequence[Message], setting: Setting = BARE) -> str:
         """The prompt for the next reply. If the last message is the assistant's and calls no tools, the reply
-        continues it. Raises InvalidRequestError when the template refuses the messages."""
-        if begun_by(messages) is not None:
-            *before, last = messages
-            marked = {**last, "content": _PREFILL_MARK}
-            rendered = self._render([*before, marked], setting, add_generation_prompt=False)
-            head, mark, _ = rendered.rpartition(_PREFILL_MARK)
-            if mark:
-                return head + str(last.get("content") or "")
-        return self._render(messages, setting)
+        continues it, or its thoughts if it has no content yet. Raises InvalidRequestError when the template
+        refuses the messages."""
+        begun = begun_by(messages)
+        if begun is None:
+            return self._render(messages, setting)
+        *before, last = messages
+        marked = {**last, begun.field: begun.text + _PREFILL_MARK}
+        rendered = self._render([*before, marked], setting, add_generation_prompt=False)
+        head, mark, _ = rendered.rpartition(_PREFILL_MARK)
+        if mark:
+            return head
+        prompt, thoughts = self._render(before, setting), self.style.family.thoughts
+        if begun.thought and thoughts and not prompt.rstrip().endswith(thoughts.open):
+            prompt += thoughts.open
+        return prompt + begun.text
 
     def begun(self, messages: Sequence[Message], setting: Setting = BARE) -> str:
         """What the prompt begins with, whatever is still added to the last message. Raises
@@ -122,14 +163,16 @@ class ChatTemplate:
 
     def settled(self, messages: Sequence[Message], reply: Message, setting: Setting = BARE) -> str | None:
         """What the prompt of the next turn begins with for sure, once the reply (an assistant message) is in
-        the history, whatever the user writes then; after tool calls, whatever the tool returns. It may
+        the history, whatever the user writes then; after tool calls, whatever the tools return. It may
         differ from prompt and generated text: templates trim, drop thoughts, write calls their own way.
         None if the template refuses that, or shows nothing of what follows."""
-        user, calls = {"role": "user"}, reply.get("tool_calls")
-        tool = [{"role": "tool", "tool_call_id": calls[0].get("id", "")}] if calls else []
-        for follower in (*tool, user):  # likeliest first
+        calls = reply.get("tool_calls") or ()
+        results = [{"role": "tool", "tool_call_id": call.get("id", "")} for call in calls]
+        for followers in (results, results[:1], [{"role": "user"}]):  # likeliest first
+            if not followers:
+                continue
             try:
-                one, other = self._both([*messages, reply], follower, setting)
+                one, other = self._both([*messages, reply], followers[0], setting, followers[1:])
             except InvalidRequestError:
                 continue
             n_common = common_prefix(one, other)
@@ -137,19 +180,30 @@ class ChatTemplate:
                 return one[:n_common]
         return None
 
-    def _both(self, before: Sequence[Message], last: Message, setting: Setting) -> list[str]:
-        """Renderings whose last message goes on differently."""
-        content = str(last.get("content") or "")
-        return [self._render([*before, {**last, "content": content + more}], setting) for more in _FOLLOWING]
+    def _both(
+        self, before: Sequence[Message], last: Message, setting: Setting, after: Sequence[Message] = ()
+    ) -> list[str]:
+        """Renderings in which a message goes on differently."""
+        content = text_of(last.get("content"))
+        return [
+            self._render([*before, {**last, "content": content + more}, *after], setting)
+            for more in _FOLLOWING
+        ]
 
     def _render(
         self, messages: Sequence[Message], setting: Setting, *, add_generation_prompt: bool = True
     ) -> str:
+        if self._with_tools and (setting.tools or any(message.get("tool_calls") for message in messages)):
+            return self._with_tools._render(messages, setting, add_generation_prompt=add_generation_prompt)
+        manners = self.manners
         try:
+            told = adapted(messages, setting.tools, manners, self._tell)
             text = self._limit.run(
                 lambda: self._raw(
-                    adapted(messages, setting.tools, self.wants),
-                    setting,
+                    told,
+                    list(setting.tools) or manners.no_tools,
+                    setting.variables,
+                    self._room,
                     add_generation_prompt=add_generation_prompt,
                 )
             )
@@ -162,46 +216,67 @@ class ChatTemplate:
                 f"the model's chat template refuses these messages: {error}", param="messages"
             ) from error
 
-    def _raw(self, messages: Sequence[Message], setting: Setting, *, add_generation_prompt: bool) -> str:
-        known = {"documents": None, **setting.variables, "messages": messages}
+    def _raw(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Tool] | None,
+        variables: Mapping[str, Any],
+        room: Room,
+        *,
+        add_generation_prompt: bool,
+    ) -> str:
+        known = {"documents": None, **_defaults(tools), **variables, "messages": messages, "tools": tools}
         known["add_generation_prompt"] = add_generation_prompt
-        known["tools"] = list(setting.tools) or None  # a template may ask `tools is not none`
         text, n = list[str](), 0
-        for part in self._template.generate(known):
+        for part in self._sandboxed.generate(known):
             n += len(part)
-            self._room.check_bytes(n)
+            room.check_bytes(n)
             text.append(part)
         return "".join(text)
 
-    def _shows(self, mark: str, messages: Sequence[Message]) -> bool:
+    def tried_with(self, turns: Sequence[Message], tools: Sequence[Tool]) -> str:
+        """These turns behind a question, as they are. Raises ValueError if it refuses them."""
+        text = self._tried([{"role": "user", "content": "?"}, *turns], tools)
+        if text is None:
+            raise ValueError("refused")
+        return text
+
+    def _tried(self, messages: Sequence[Message], tools: Sequence[Tool] | None) -> str | None:
         try:
-            return mark in self._raw(messages, BARE, add_generation_prompt=False)
+            replying = messages[-1]["role"] != "assistant"
+            return self._raw(messages, tools, {}, _PROBING, add_generation_prompt=replying)
+        except ContextOverflowError:
+            raise
         except Exception:
-            return False
+            return None
+
+    def _tell(self, what: str) -> None:
+        """Once."""
+        if what not in self._told:
+            self._told.add(what)
+            logger.info("the model's chat template takes %s", what)
 
 
-def begun_by(messages: Sequence[Message]) -> str | None:
+def begun_by(messages: Sequence[Message]) -> Begun | None:
     """How much of the reply the client has written itself; None if it has not begun it."""
     if not messages or messages[-1]["role"] != "assistant" or messages[-1].get("tool_calls"):
         return None
-    return str(messages[-1].get("content") or "")
+    content, thought = text_of(messages[-1].get("content")), messages[-1].get("reasoning_content")
+    return Begun(str(thought), thought=True) if thought and not content else Begun(content)
 
 
-def _tojson(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    return json.dumps(
-        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
-    )
+def continued(messages: Sequence[Message], reply: Message) -> tuple[Sequence[Message], Message]:
+    """The messages before a reply, and the whole of it: with what the client had begun."""
+    if (begun := begun_by(messages)) is None:
+        return messages, reply
+    whole = {**messages[-1], **reply, begun.field: begun.text + (reply.get(begun.field) or "")}
+    return messages[:-1], whole
 
 
-def _refuse(message: str) -> NoReturn:
-    raise TemplateError(message)
-
-
-def _strftime_now(format: str) -> str:
-    return datetime.now().astimezone().strftime(format)
+def _defaults(tools: Sequence[Tool] | None) -> dict[str, Any]:
+    """Variables that a client may give. As in llama-server, thinking is on where a template leaves it open,
+    and templates without a clock are told the date; firefunction takes the tools as a text."""
+    now = datetime.now().astimezone()
+    dates = {"date_string": now.strftime("%d %b %Y"), "datetime": now.strftime("%b %d %Y")}
+    functions = json.dumps([tool["function"] for tool in tools or ()], indent=4, ensure_ascii=False)
+    return {"enable_thinking": True, **dates, "functions": functions}

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import Field
 
-from server.api.body import Body, Content, Neutral, joined
+from server.api.body import Body, Content, Neutral
 from server.api.generation_fields import UNSUPPORTED, GenerationFields, TopLogprobs
 from server.api.structured import forms
 from server.api.tools import ToolFields, calling
@@ -25,8 +25,7 @@ class CallInMessage(Body):
 
 
 class ChatMessage(Body):
-    """content: a string, text parts (joined), or null. reasoning_content: the thoughts of an earlier
-    reply."""
+    """content: a string, text parts, or null. reasoning_content: the thoughts of an earlier reply."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Content | None = None
@@ -36,24 +35,31 @@ class ChatMessage(Body):
     reasoning_content: str | None = None
 
     def for_template(self) -> dict[str, Any]:
-        """The message as chat templates expect it; they know no developer role."""
-        given = {name: value for name, value in self.model_dump(exclude={"content"}).items() if value}
-        role = "system" if self.role == "developer" else self.role
-        return {**given, "role": role, "content": joined(self.content or "")}
+        """The message without fields that say nothing."""
+        given = {name: value for name, value in self.model_dump().items() if value}
+        return {"content": "", **given}
+
+
+Budget: TypeAlias = Annotated[int, Field(ge=-1)]
 
 
 class ChatRequest(GenerationFields, ToolFields):
     """POST /v1/chat/completions. reasoning_format, as in llama-server: thoughts are separate from the content
     (auto, deepseek) or part of it (none). reasoning_effort and chat_template_kwargs go to the chat template,
-    which may ignore them."""
+    which may ignore them. reasoning_budget: most tokens of thoughts, -1 for any number; it has three more
+    names, two of which are llama-server's."""
 
     messages: Annotated[list[ChatMessage], Field(min_length=1, fail_fast=True)]
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     logprobs: bool = False
     top_logprobs: TopLogprobs | None = None
     reasoning_format: Literal["none", "auto", "deepseek"] = "auto"
-    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_budget: Budget | None = None
+    reasoning_budget_tokens: Budget | None = None
+    thinking_budget_tokens: Budget | None = None
+    max_thinking_tokens: Budget | None = None
 
     unsupported: ClassVar[Neutral] = {
         **UNSUPPORTED,
@@ -68,10 +74,21 @@ class ChatRequest(GenerationFields, ToolFields):
 
     @property
     def template_variables(self) -> dict[str, Any]:
-        """Effort "none" switches thinking off in templates that know enable_thinking."""
-        effort = {"reasoning_effort": self.reasoning_effort} if self.reasoning_effort else {}
-        thinking = {"enable_thinking": False} if self.reasoning_effort == "none" else {}
-        return {**effort, **thinking, **(self.chat_template_kwargs or {})}
+        """Effort "none" is no effort, but switches thinking off in templates that know enable_thinking."""
+        effort: dict[str, Any] = {"reasoning_effort": self.reasoning_effort} if self.reasoning_effort else {}
+        thinking = {"enable_thinking": False} if self.reasoning_effort == "none" else effort
+        return {**thinking, **(self.chat_template_kwargs or {})}
+
+    @property
+    def thinking_budget(self) -> int | None:
+        """Most tokens of thoughts; None: any number."""
+        given = (
+            self.reasoning_budget,
+            self.reasoning_budget_tokens,
+            self.thinking_budget_tokens,
+            self.max_thinking_tokens,
+        )
+        return next((one for one in given if one is not None and one >= 0), None)
 
     @property
     def n_logprobs(self) -> int | None:

@@ -8,72 +8,47 @@ from dataclasses import replace
 import pytest
 
 from server.api.call_grammar import CallGrammar
+from server.formats.reading import MessageReader
 from server.grammar.compiler import Compiler
-from server.text.form import (
-    FUNCTIONARY,
-    HERMES,
-    LLAMA3,
-    MISTRAL,
-    MISTRAL_ARGS,
-    THINKING,
-    CallSyntax,
-    Form,
-)
+from server.text.form import Form
 from server.text.message import folded
-from server.text.reading import MessageReader
 from tests.fake_backend import IM_END, FakeVocabulary
+from tests.server.formats.replies import FUNCTIONS, REPLIES, F, Reply
 from tests.server.text.vocabularies import MarkedVocabulary
 
-NUMBER = {
-    "type": "object",
-    "properties": {"a": {"type": "integer"}},
-    "required": ["a"],
-    "additionalProperties": False,
-}
-FUNCTIONS = {"f": NUMBER, "g": {"type": "object"}}
-ARGUMENTS = '{"a": 1}'
-CALLS: dict[CallSyntax, tuple[str, str]] = {
-    HERMES: (
-        '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>',
-        '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>\n'
-        '<tool_call>\n{"name": "g", "arguments": {"a": 1}}\n</tool_call>',
-    ),
-    LLAMA3: (
-        '{"name": "f", "parameters": {"a": 1}}',
-        '{"name": "f", "parameters": {"a": 1}}; {"name": "g", "parameters": {"a": 1}}',
-    ),
-    MISTRAL: (
-        '[TOOL_CALLS] [{"name": "f", "arguments": {"a": 1}}]',
-        '[TOOL_CALLS][{"name": "f", "arguments": {"a": 1}}, {"name": "g", "arguments": {"a": 1}}]',
-    ),
-    MISTRAL_ARGS: ('[TOOL_CALLS]f[ARGS]{"a": 1}', '[TOOL_CALLS]f[ARGS]{"a": 1}[TOOL_CALLS]g[ARGS]{"a": 1}'),
-    FUNCTIONARY: (
-        '<function=f>{"a": 1}</function>',
-        '<function=f>{"a": 1}</function><function=g>{"a": 1}</function>',
-    ),
-}
-"""Of each family a call, and two."""
-THOUGHTS = {"no": ("", None, False), "some": ("<think>\nhm\n</think>\n\n", THINKING[0], False)}
-THOUGHTS["begun"] = ("hm\n</think>\n", THINKING[0], True)
+NUMBER = FUNCTIONS["f"]
 VOCABULARIES = {"bytes": FakeVocabulary(), "marks": MarkedVocabulary()}
+THOUGHTS = ("no", "some", "begun")
+BY_FAMILY = {reply.family: reply for reply in REPLIES}
+SINGLE = ("harmony",)
+"""Families whose replies end with a call."""
 
 every = pytest.mark.parametrize(
-    ("syntax", "thoughts", "vocabulary"),
-    list(itertools.product(CALLS, THOUGHTS, VOCABULARIES)),
-    ids=lambda value: value.family if isinstance(value, CallSyntax) else value,
+    ("reply", "thoughts", "vocabulary"),
+    [
+        one
+        for one in itertools.product(REPLIES, THOUGHTS, VOCABULARIES)
+        if one[1] == "no" or (one[0].form.thoughts and not one[0].form.channels)
+    ],
+    ids=lambda value: value.family if isinstance(value, Reply) else value,
 )
 
 
 class Scene:
     """One family, vocabulary and way to think."""
 
-    def __init__(self, syntax: CallSyntax, thoughts: str, vocabulary: str) -> None:
-        self.before, tags, thinking = THOUGHTS[thoughts]
+    def __init__(self, reply: Reply, thoughts: str, vocabulary: str) -> None:
+        form = reply.form
+        tags = form.thoughts
+        self.before = ""
+        if tags and thoughts != "no":
+            self.before = ("" if thoughts == "begun" else tags.open) + f"hm\n{tags.close}\n"
         self.vocabulary = VOCABULARIES[vocabulary]
-        self.form = Form(tags, thinking, syntax, frozenset({"f", "g"}))
+        self.form = replace(form, thoughts=None if thoughts == "no" else tags, thinking=thoughts == "begun")
         self.grammar = CallGrammar(self.vocabulary, self.form)
         self.single = CallGrammar(self.vocabulary, replace(self.form, most_calls=1))
-        self.one, self.two = CALLS[syntax]
+        self.one, self.two = reply.one, reply.two
+        self.several = reply.family not in SINGLE
 
     def lets(self, lark: str, text: str) -> bool:
         """Whether a reply may be this, thoughts before it."""
@@ -86,11 +61,11 @@ class Scene:
 
 
 @every
-def test_a_call_is_required(syntax: CallSyntax, thoughts: str, vocabulary: str):
-    scene = Scene(syntax, thoughts, vocabulary)
+def test_a_call_is_required(reply: Reply, thoughts: str, vocabulary: str):
+    scene = Scene(reply, thoughts, vocabulary)
     lark = scene.grammar.required(FUNCTIONS)
     assert scene.lets(lark, scene.one)
-    assert scene.lets(lark, scene.two)
+    assert scene.lets(lark, scene.two) == scene.several
     assert not scene.lets(lark, "")
     assert not scene.lets(lark, "Hello")
     assert not scene.lets(lark, scene.one + " Hello")
@@ -101,16 +76,15 @@ def test_a_call_is_required(syntax: CallSyntax, thoughts: str, vocabulary: str):
 
 
 @every
-def test_calls_in_text_are_made_to_fit(syntax: CallSyntax, thoughts: str, vocabulary: str):
-    scene = Scene(syntax, thoughts, vocabulary)
+def test_calls_in_text_are_made_to_fit(reply: Reply, thoughts: str, vocabulary: str):
+    scene = Scene(reply, thoughts, vocabulary)
     lark = scene.grammar.calls_in_text(FUNCTIONS)
-    if syntax.bare:
-        assert lark is None
+    if lark is None:
+        assert reply.form.channels or reply.family == "llama 3"
         return
-    assert lark is not None
     for text in ("", "Hello <b> [T {", scene.one, scene.two, "Hello " + scene.two, scene.one + "\nHello"):
         assert scene.lets(lark, text), text
-    for text in (scene.one.replace("1", "true"), "Hello " + scene.one.replace('"a"', '"b"')):
+    for text in (scene.one.replace("1", "true"), "Hello " + scene.one.replace("1", '"b"')):
         assert not scene.lets(lark, text), text
     single = scene.single.calls_in_text(FUNCTIONS)
     assert single
@@ -119,21 +93,22 @@ def test_calls_in_text_are_made_to_fit(syntax: CallSyntax, thoughts: str, vocabu
 
 
 @every
-def test_calls_or_an_answer_in_a_form(syntax: CallSyntax, thoughts: str, vocabulary: str):
-    scene = Scene(syntax, thoughts, vocabulary)
+def test_calls_or_an_answer_in_a_form(reply: Reply, thoughts: str, vocabulary: str):
+    scene = Scene(reply, thoughts, vocabulary)
     answer = {"type": "object", "properties": {"b": {"type": "boolean"}}, "additionalProperties": False}
     lark = scene.grammar.calls_or_answer(FUNCTIONS, answer)
-    assert scene.lets(lark, scene.two)
-    assert scene.lets(lark, '{"b": true}')
-    assert not scene.lets(lark, '{"b": 1}')
+    assert scene.lets(lark, scene.one)
+    begin = scene.form.channels.content if scene.form.channels else ""
+    assert scene.lets(lark, begin + '{"b": true}')
+    assert not scene.lets(lark, begin + '{"b": 1}')
     assert not scene.lets(lark, "Hello")
 
 
 @pytest.mark.parametrize("vocabulary", VOCABULARIES)
 @pytest.mark.parametrize("thoughts", ["some", "begun"])
 def test_an_answer_in_a_form_may_be_thought_about(thoughts: str, vocabulary: str):
-    scene = Scene(HERMES, thoughts, vocabulary)
-    form = Form(scene.form.tags, scene.form.thinking)
+    scene = Scene(BY_FAMILY["json in tags"], thoughts, vocabulary)
+    form = Form(scene.form.thoughts, scene.form.thinking)
     lark = CallGrammar(scene.vocabulary, form).answer(NUMBER)
     assert scene.lets(lark, '{"a": 1}')
     assert not scene.lets(lark, '{"a": true}')
@@ -142,30 +117,61 @@ def test_an_answer_in_a_form_may_be_thought_about(thoughts: str, vocabulary: str
 
 
 @every
-def test_what_is_let_through_is_read(syntax: CallSyntax, thoughts: str, vocabulary: str):
-    scene = Scene(syntax, thoughts, vocabulary)
+def test_what_is_let_through_is_read(reply: Reply, thoughts: str, vocabulary: str):
+    scene = Scene(reply, thoughts, vocabulary)
     reader = MessageReader(scene.form)
     message = folded(reader.feed(scene.before + scene.two) + reader.end())
-    assert [(call.name, call.arguments) for call in message.calls] == [("f", ARGUMENTS), ("g", ARGUMENTS)]
+    assert [call.name for call in message.calls] == ["f", "g" if scene.several else "f"]
+    assert message.calls[0].arguments == F
     assert not message.content
     assert message.reasoning == ("hm" if thoughts != "no" else "")
 
 
 def test_what_must_follow_is_known_in_advance():
     vocabulary = MarkedVocabulary()
-    form = Form(syntax=HERMES, names=frozenset({"f"}), most_calls=1)
+    form = Form(calls=BY_FAMILY["json in tags"].form.calls, functions={"f": NUMBER}, most_calls=1)
     state = Compiler(vocabulary).lark(CallGrammar(vocabulary, form).required({"f": NUMBER}), "tools")()
     text = b"".join(vocabulary.piece(token, special=True) for token in state.forced())
     assert text.startswith(b'<tool_call>\n{"name": "f", "arguments": {"a": ')
 
 
 @every
-def test_no_call_begins(syntax: CallSyntax, thoughts: str, vocabulary: str):
-    scene = Scene(syntax, thoughts, vocabulary)
+def test_no_call_begins(reply: Reply, thoughts: str, vocabulary: str):
+    scene = Scene(reply, thoughts, vocabulary)
     lark = scene.grammar.no_calls()
-    assert (lark is None) == syntax.bare
+    assert (lark is None) == bool(reply.form.channels or reply.family == "llama 3")
     if lark is not None:
         assert scene.lets(lark, "")
         assert scene.lets(lark, "Hello <b> [T {")
         assert not scene.lets(lark, scene.one)
         assert not scene.lets(lark, "Hello " + scene.two)
+
+
+FREE = {"f": {"type": "object"}}
+SHARED = {
+    "f": {
+        "type": "object",
+        "properties": {"a": {"$ref": "#/$defs/one"}},
+        "required": ["a"],
+        "$defs": {"one": {"const": 1}},
+    }
+}
+
+
+@pytest.mark.parametrize("reply", REPLIES, ids=lambda reply: reply.family)
+def test_schemas_that_say_little_and_schemas_that_refer(reply: Reply):
+    scene = Scene(reply, "no", "bytes")
+    if reply.family != "minimax m3":
+        assert scene.lets(scene.grammar.required(FREE), scene.one)
+    assert scene.lets(scene.grammar.required(SHARED), scene.one)
+
+
+@pytest.mark.parametrize("reply", REPLIES, ids=lambda reply: reply.family)
+def test_a_call_may_end_thoughts_that_nothing_else_ends(reply: Reply):
+    scene = Scene(reply, "begun", "bytes")
+    if reply.form.thoughts and scene.grammar.calls.in_thoughts:
+        scene.before = "hm\n"
+        lark = scene.grammar.calls_in_text(FUNCTIONS)
+        assert lark
+        assert scene.lets(lark, scene.one)
+        assert not scene.lets(lark, scene.one.replace("1", "true"))

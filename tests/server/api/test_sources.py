@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from server.api.choices import SourcedText
 from server.engine.events import Committed, Finished, Started, Stats
+from server.formats.description import Thoughts
+from server.formats.reading import MessageReader
 from server.text.detokenize import Span
-from server.text.form import Form, Tags
+from server.text.form import Form
 from server.text.message import Content
-from server.text.reading import MessageReader
 from tests.contract.contract import validate
 from tests.fake_backend import IM_START
 from tests.server.api.scripted import Call, Script, served
@@ -23,7 +24,7 @@ from tests.server.api.scripted import Call, Script, served
 STARTED, ENDED = Started(5, 2), Finished("stop", Stats(5, 2, 6, 2, 30.0, 50.0))
 NAMES = ("drafter-1", "lookup")
 THOUGHT = "<think>\nIt is four.\n</think>\n\nThe answer is 4."
-FORM = Form(Tags("<think>", "</think>"))
+FORM = Form(Thoughts("<think>", "</think>"))
 
 
 def steps(tokens: Sequence[int], cuts: Sequence[int]) -> list[Committed]:

@@ -14,7 +14,18 @@ from openai.types.chat import ChatCompletion
 from server.text.template import CHATML
 from tests.http_lead import Lead, serving
 from tests.server.api.test_conversations import SLACK, n_new, toy
-from tests.templates import LLAMA3_TOOLS, MISTRAL, REASONING, THINKING
+from tests.templates import (
+    DEEPSEEK,
+    GEMMA,
+    HARMONY,
+    KIMI,
+    LFM,
+    LLAMA3_TOOLS,
+    MISTRAL,
+    QWEN_CODER,
+    REASONING,
+    THINKING,
+)
 
 TEMPLATES = {
     "chatml": CHATML,
@@ -22,10 +33,16 @@ TEMPLATES = {
     "thinking": THINKING,
     "mistral": MISTRAL,
     "reasoning": REASONING,
+    "kimi": KIMI,
+    "harmony": HARMONY,
+    "deepseek": DEEPSEEK,
+    "qwen coder": QWEN_CODER,
+    "lfm": LFM,
+    "gemma": GEMMA,
 }
 SCHEMA = {
     "type": "object",
-    "properties": {"b": {"type": "string", "maxLength": 20}, "a": {"enum": [1, 2, 345]}},
+    "properties": {"b": {"enum": ["Oslo, by night", "Rome"]}, "a": {"enum": [1, 2, 345]}},
     "required": ["b", "a"],
     "additionalProperties": False,
 }
@@ -46,7 +63,7 @@ def say(lead: Lead, client: openai.OpenAI, history: list[Any], choice: Any, **mo
         tool_choice=choice,
         temperature=1,
         seed=len(history),
-        max_tokens=200,
+        max_tokens=300,
         extra_body=more,
     )
     lead.until_idle()
@@ -64,16 +81,18 @@ def around(lead: Lead, message: dict[str, Any]) -> int:
 
 
 @pytest.mark.parametrize("lead", TEMPLATES.values(), ids=TEMPLATES, indirect=True)
-def test_ten_turns_with_calls_evaluate_only_what_is_new(lead: Lead):
+@pytest.mark.parametrize("budget", [0, 24])
+def test_turns_with_calls_and_thoughts_evaluate_only_what_is_new(lead: Lead, budget: int):
     history: list[dict[str, Any]] = [{"role": "system", "content": "Answer as you like. " * 10}]
-    marked = not lead.served.template.style.syntax.bare
+    marked = lead.served.template.style.family.name not in ("llama 3", "harmony")
     more: dict[str, Any] = {
-        "chat_template_kwargs": {"enable_thinking": False},
-        "logit_bias": {"h": -100},  # the toy would never find its way out of <think>
+        "chat_template_kwargs": {"enable_thinking": bool(budget)},
+        "logit_bias": {"h": -100},  # thoughts end where the budget does
+        "reasoning_budget": budget,
         "parallel_tool_calls": False,
     }
     with openai.OpenAI(base_url=f"{lead.url}/v1", api_key="none") as client:
-        for turn in range(10):
+        for turn in range(5):
             history.append({"role": "user", "content": f"question number {turn}, and a little more"})
             for choice in ("required", "none" if marked else "auto"):
                 reply = say(lead, client, history, choice, **more)

@@ -7,6 +7,7 @@ import pytest
 from server.errors import ContextOverflowError, InvalidRequestError, StartupError, TimeLimitError
 from server.text.room import Room
 from server.text.template import ChatTemplate, Message
+from tests.templates import REASONING
 
 HELLO: list[Message] = [{"role": "system", "content": "s"}, {"role": "user", "content": "hi"}]
 LLAMA_LIKE = (
@@ -35,11 +36,26 @@ def test_a_last_assistant_message_is_continued():
     assert render(LLAMA_LIKE, begun).endswith("</s>[assistant]It is ")
 
 
-def test_a_template_that_drops_the_assistants_text_gets_the_generation_prompt():
+def test_a_begun_reply_is_as_the_client_wrote_it_even_in_parts():
+    parts = [{"type": "text", "text": "It"}, {"type": "text", "text": "is "}]
+    assert render(LLAMA_LIKE, [*HELLO, {"role": "assistant", "content": parts}]).endswith(
+        "[assistant]It\nis "
+    )
+
+
+def test_begun_thoughts_are_continued():
+    begun: list[Message] = [*HELLO, {"role": "assistant", "content": "", "reasoning_content": "They ask"}]
+    assert render(REASONING, begun).endswith("assistant\n<think>\nThey ask")
+    hidden = "<think>{% for m in messages %}{{ m.content }}{% endfor %}{{ '>' if add_generation_prompt }}"
+    assert render(hidden, begun) == "<think>shi><think>They ask"
+    assert render(hidden.replace("'>'", "'<think>'"), begun) == "<think>shi<think>They ask"
+
+
+def test_where_a_template_drops_the_assistants_text_it_follows_the_generation_prompt():
     source = (
         "{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}|{{ add_generation_prompt }}"
     )
-    assert render(source, [*HELLO, {"role": "assistant", "content": "x"}]) == "hi|True"
+    assert render(source, [*HELLO, {"role": "assistant", "content": "x"}]) == "shi|Truex"
 
 
 def test_a_user_who_writes_the_mark_of_the_prefill_loses_nothing():
@@ -82,7 +98,8 @@ def test_what_templates_expect_to_be_there():
         "{{ messages[9]['role'] }}",
         "{{ ''.__class__.__mro__ }}",
         r"{{ '\ud800' }}",
-        "{{ messages.append(1) }}",
+        "{{ messages.extend([1]) }}",
+        "{{ messages[0].update(a=1) }}",
         "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
     ],
 )
@@ -99,8 +116,8 @@ def test_the_reason_of_a_refusal_is_told():
 
 
 def test_a_template_that_is_no_jinja_is_an_error_at_the_start():
-    with pytest.raises(StartupError, match="chat template"):
-        ChatTemplate("{% if %}")
+    with pytest.raises(StartupError, match=r"line 2.*--chat-template-file"):
+        ChatTemplate("\n{% if %}")
 
 
 LOOPS = "{% for a in range(9999) %}{% for b in range(9999) %}{% for c in range(9999) %}"
@@ -121,11 +138,54 @@ def test_a_template_that_does_not_end_is_ended(source: str):
         ChatTemplate(source, seconds=0.05).render(HELLO)
 
 
+DOUBLING = {
+    "+": "{% set ns.x = ns.x + ns.x %}",
+    "~": "{% set ns.x = ns.x ~ ns.x %}",
+    "*": "{% set ns.x = 2 * ns.x %}",
+    "block": "{% set x %}{{ ns.x }}{{ ns.x }}{% endset %}{% set ns.x = x %}",
+    "call": "{% set ns.x = ns.x.replace('a', 'aa') %}",
+    "macro": "{% macro m(x) %}{{ x }}{{ x }}{% endmacro %}{% set ns.x = m(ns.x) %}",
+    "list": "{% set ns.l = ns.l + ns.l %}",
+    "once": "{% set ns.x = 'a' * 10 ** 12 %}",
+}
+
+
+@pytest.mark.parametrize("step", DOUBLING.values(), ids=DOUBLING)
+def test_a_template_that_makes_ever_longer_texts_is_left(step: str):
+    source = "{% set ns = namespace(x='a', l=[1]) %}{% for i in range(60) %}" + step + "{% endfor %}"
+    template = ChatTemplate(source + "{{ messages[0].content }}", room=Room(1000, 5))
+    with pytest.raises(InvalidRequestError, match="more than 4194304 bytes"):
+        template.render(HELLO)
+
+
+def test_what_a_template_joins_is_text():
+    assert (
+        render("{{ 'a' ~ 1 ~ messages | length ~ none }}{{ 'b' + 'c' * 2 }}{{ '%d' % 3 }}") == "a12Nonebcc3"
+    )
+
+
+def test_a_template_that_does_not_end_is_an_error_at_the_start():
+    source = LOOPS + "{% endfor %}{% endfor %}{% endfor %}"
+    with pytest.raises(StartupError, match=r"does not end.*--chat-template-file"):
+        ChatTemplate(source, seconds=0.05).check()
+    with pytest.raises(StartupError, match="does not end"):
+        ChatTemplate("{{ messages }}", with_tools=source, seconds=0.05).check()
+    ChatTemplate("{{ raise_exception('not alone') }}").check()
+
+
 def test_a_template_is_left_as_soon_as_its_text_is_longer_than_any_prompt():
-    source = LOOPS + "{{ messages[0].content }}{% endfor %}{% endfor %}{% endfor %}"
+    again = "{% for m in messages %}{% for a in range(9999) %}{{ m.content }}{% endfor %}{% endfor %}"
     with pytest.raises(ContextOverflowError, match="at least 10 tokens") as caught:
-        ChatTemplate(source, room=Room(10, 5)).render(HELLO)
+        ChatTemplate(again, room=Room(10, 5)).render(HELLO)
     assert caught.value.param == "messages"
+
+
+def test_a_template_that_grows_without_end_is_an_error_at_the_start():
+    source = LOOPS + "{{ messages[0].content }}{% endfor %}{% endfor %}{% endfor %}"
+    with pytest.raises(StartupError, match="does not end"):
+        ChatTemplate(source, room=Room(10, 5)).check()
+    with pytest.raises(ContextOverflowError):
+        ChatTemplate(source, room=Room(10, 5)).render(HELLO)
 
 
 def test_the_room_is_in_bytes():

@@ -152,7 +152,14 @@ def write_sentencepiece(path: Path) -> None:
 class MarkedVocabulary(FakeVocabulary):
     """The toy's, where what begins and ends thoughts and calls are control tokens."""
 
-    MARKS = ("<tool_call>", "</tool_call>", "<think>", "</think>", "[TOOL_CALLS]", "[ARGS]", "<|python_tag|>")
+    MARKS = (
+        "<tool_call>", "</tool_call>", "<think>", "</think>", "[TOOL_CALLS]", "[ARGS]", "<|python_tag|>",
+        "<|start|>", "<|channel|>", "<|message|>", "<|call|>", "<|tool_call>", "<tool_call|>", '<|"|>',
+        "<|tool_calls_section_begin|>", "<|tool_call_begin|>", "<|tool_call_argument_begin|>",
+        "<|tool_call_end|>", "<|tool_calls_section_end|>", "<|tool_call_start|>", "<|START_ACTION|>",
+        "<|END_ACTION|>", "<|START_THINKING|>", "<|END_THINKING|>", "<arg_key>", "</arg_key>", "<arg_value>",
+        "</arg_value>", "]<]minimax[>[", "<|open|>", "<|close|>", "<|sep|>",
+    )  # fmt: skip
     size = FakeVocabulary.size + len(MARKS)
     longest = max(FakeVocabulary.longest, *map(len, MARKS))
 

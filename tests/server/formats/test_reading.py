@@ -10,29 +10,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.text.form import (
-    FUNCTIONARY,
-    HERMES,
-    LLAMA3,
-    MISTRAL,
-    MISTRAL_ARGS,
-    PLAIN,
-    THINKING,
-    CallSyntax,
-    Form,
-)
+from server.formats.description import LONGEST, Calls
+from server.formats.families import JSON_IN_TAGS as HERMES
+from server.formats.families import LLAMA3, THINK, family_of
+from server.formats.reading import MessageReader
+from server.text.form import PLAIN, Form
 from server.text.message import Arguments, CallBegun, Content, Message, Piece, ToolCall, coalesced, folded
-from server.text.reading import MessageReader
-from server.text.toolcalls import LONGEST
 
 NAMES = frozenset({"f", "get_weather"})
-THINK = THINKING[0]
+MISTRAL = family_of("[TOOL_CALLS]").calls
+MISTRAL_ARGS = family_of("[TOOL_CALLS][ARGS]").calls
+FUNCTIONARY = family_of("<function=f></function>").calls
 CITY = '{"city": "Par\\"is}"}'
 LONG = "x" * LONGEST
 
 
-def form(syntax: CallSyntax | None = None, *, thinks: bool = False, opened: bool = False) -> Form:
-    return Form(THINK if thinks else None, opened, syntax, NAMES)
+def form(calls: Calls | None = None, *, thinks: bool = False, opened: bool = False) -> Form:
+    return Form(THINK if thinks else None, opened, calls, {name: {} for name in NAMES})
 
 
 def pieces_of(texts: Sequence[str], form: Form) -> list[Piece]:
@@ -193,7 +187,7 @@ EXAMPLES: dict[str, tuple[str, Form, Message]] = {
     "mistral, newer with ids": (
         f"[TOOL_CALLS]f[CALL_ID]123456789[ARGS]{CITY}",
         form(MISTRAL_ARGS),
-        Message(calls=(call("f"),)),
+        Message(calls=(ToolCall("123456789", "f", CITY),)),
     ),
     "mistral, without a mark before arguments": (
         f"[TOOL_CALLS]f{CITY}",
@@ -203,7 +197,7 @@ EXAMPLES: dict[str, tuple[str, Form, Message]] = {
     "mistral, a brace in front of its mark": (
         f"[TOOL_CALLS]f[CALL_ID]1{CITY}[ARGS]",
         form(MISTRAL_ARGS),
-        Message("[ARGS]", calls=(call("f"),)),
+        Message("[ARGS]", calls=(ToolCall("1", "f", CITY),)),
     ),
     "mistral, a long name": (
         f"[TOOL_CALLS]{LONG}{CITY}",
@@ -297,9 +291,9 @@ def test_what_is_content_is_told_by_its_place_too(words: list[str], form: Form):
     text = "".join(words)
     reader = MessageReader(form)
     pieces = reader.feed(text) + reader.end()
-    content = "".join(character for i, character in enumerate(text) if reader.is_content(i, i + 1))
+    content = "".join(character for i, character in enumerate(text) if reader.content.has(i, i + 1))
     assert content == folded(pieces).content
-    assert not any(reader.is_content(i, i + 1) for i in range(reader.n_thought))
+    assert not any(reader.content.has(i, i + 1) for i in range(reader.n_thought))
 
 
 def test_arguments_are_told_as_they_grow():

@@ -1,4 +1,4 @@
-"""Calls of tools, read from a reply's text as it grows. Pure.
+"""A call in JSON, read from a reply's text as it grows. Pure.
 
 Nothing is told before the name is known, and it may turn out that there is no call: who asks keeps the text.
 """
@@ -8,55 +8,49 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from enum import Enum, auto
 
-from server.text.jsonscan import ValueScanner
-from server.text.message import Arguments, CallBegun, Piece
+from server.formats.call_state import ArgumentReader, CallState, after_blank
+from server.formats.description import LONGEST
+from server.formats.jsonscan import ValueScanner
+from server.text.message import CallBegun
 
-_BLANK = re.compile(r"\s*")
 _KEY = re.compile(r'("(?:[^"\\]|\\.)*")\s*(\S)', re.DOTALL)  # and what is there for its colon
-_NAMED = re.compile(r"([^{]*?)(?:\[CALL_ID\][^{]*?)?(?:\[ARGS\]|(?=\{))")
-_NAMING_KEYS = frozenset({"name", "function"})
-_SHORT_KEYS = _NAMING_KEYS | {"type", "id"}
-_ARGUMENTS_KEYS = frozenset({"arguments", "parameters"})
-_KNOWN_KEYS = _SHORT_KEYS | _ARGUMENTS_KEYS
-
-LONGEST = 256
-"""Characters of a function's name, with what else stands before its arguments, and of a key with its colon.
-Without this, text that is no call would be held back to its end, and read anew with each token."""
+NAMING_KEYS = frozenset({"name", "function", "tool_name"})
+ID_KEYS = frozenset({"id", "tool_call_id"})
+_SHORT_KEYS = NAMING_KEYS | ID_KEYS | {"type"}
+ARGUMENTS_KEYS = frozenset({"arguments", "parameters"})
+_KNOWN_KEYS = _SHORT_KEYS | ARGUMENTS_KEYS
 
 
-class CallState(Enum):
-    MORE = auto()  # what comes next decides
-    DONE = auto()  # the call has ended at the place returned
-    FAILED = auto()  # this is no call
+class JsonCallReader(ArgumentReader):
+    """One call: an object with name and arguments, or the arguments behind a name."""
 
-
-class CallReader:
-    """One call: an object with name and arguments, or the arguments behind a name. What it has found is in
-    `pieces`, for the caller to take."""
-
-    def __init__(self, names: frozenset[str], begin: Callable[[str], CallBegun], *, strict: bool) -> None:
-        """begin: numbers a call. strict: only these names, and only keys that calls have, make a call."""
-        self.pieces: list[Piece] = []
-        self.state = CallState.MORE
-        self._names = names
+    def __init__(
+        self, begin: Callable[[str, str], CallBegun | None], *, strict: bool, id_last: bool = False
+    ) -> None:
+        """begin: numbers a call of this name with this id, None if it is no function's name. strict: only
+        keys that calls have make a call. id_last: nothing is known before the object ends."""
+        super().__init__()
         self._begin = begin
         self._strict = strict
-        self.begun: CallBegun | None = None
+        self._id_last = id_last
+        self._name = self._id = ""
         self._nesting = 0
         self._value: ValueScanner | None = None
         self._value_from = 0
         self._streams = False  # the value is told as it grows
         self._key: str | None = None
         self._early = ""  # arguments that came before the name
-        self._n_told = 0
         self._step = self._open
+
+    @property
+    def forgets(self) -> bool:
+        return self.begun is not None and (self._streams or self._value is None)
 
     @property
     def has_arguments(self) -> bool:
         """It has told all arguments of the call."""
-        return self._n_told > 0 and not (self._streams and self._value is not None)
+        return self.n_told > 0 and not (self._streams and self._value is not None)
 
     def read(self, text: str, at: int) -> int:
         """Go on from `at`, which the last call of this returned. Returns how far the text was understood. The
@@ -72,9 +66,9 @@ class CallReader:
             at = found
         return at
 
-    def named(self, name: str) -> None:
+    def named(self, begun: CallBegun) -> None:
         """The text tells the name elsewhere: what comes is the arguments."""
-        self._announce(name)
+        self._announce(begun)
         self._key = "arguments"
         self._step = self._begin_value
 
@@ -138,7 +132,7 @@ class CallReader:
     @property
     def _is_arguments(self) -> bool:
         """The value is the call's arguments: what comes after them, under either key, is not."""
-        return self._key in _ARGUMENTS_KEYS and not (self._early or self._n_told)
+        return self._key in ARGUMENTS_KEYS and not (self._early or self.n_told)
 
     def _whole_value(self, value: str) -> None:
         if self._is_arguments:
@@ -147,40 +141,30 @@ class CallReader:
                 self._tell_arguments(arguments)
             else:
                 self._early = arguments
-        elif self._key in _NAMING_KEYS and not self.begun:
-            self._announce(_decoded(value) if value.startswith('"') else "")
+            return
+        text = _decoded(value) if value.startswith('"') else value
+        if self._key in ID_KEYS:
+            self._id = text
+        elif self._key in NAMING_KEYS and not self._name:
+            self._name = text if value.startswith('"') else ""
+            if not self._id_last:
+                self._tell_name()
 
-    def _announce(self, name: str) -> None:
-        if not name or (self._strict and name not in self._names):
+    def _tell_name(self) -> None:
+        begun = self._begin(self._name, self._id) if self._name else None
+        if begun is None:
             self.state = CallState.FAILED
             return
-        self.begun = self._begin(name)
-        self.pieces.append(self.begun)
+        self._announce(begun)
         if self._early:
             self._tell_arguments(self._early)
 
-    def _tell_arguments(self, text: str) -> None:
-        assert self.begun
-        self._n_told += len(text)
-        self.pieces.append(Arguments(self.begun.index, text))
-
     def _end(self) -> None:
-        if self.begun and not self._n_told:
+        if not self.begun and self._id_last:
+            self._tell_name()
+        if self.begun and not self.n_told:
             self._tell_arguments("{}")
         self.state = CallState.DONE if self.begun else CallState.FAILED
-
-
-def name_before_arguments(text: str, at: int) -> tuple[str, int] | None:
-    """A name in front of [ARGS], or of the arguments, and where they begin. None: more is needed, unless
-    there are LONGEST characters already."""
-    found = _NAMED.match(text, at, at + LONGEST)
-    return (found[1].strip(), found.end()) if found else None
-
-
-def after_blank(text: str, at: int = 0) -> int:
-    """Where the white space at `at` ends."""
-    blank = _BLANK.match(text, at)
-    return blank.end() if blank else at
 
 
 def _decoded(string: str) -> str:

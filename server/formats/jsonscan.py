@@ -1,4 +1,4 @@
-"""Where a JSON value ends in a text that is still growing. Pure.
+"""Where a value ends in a text that is still growing. Pure.
 
 It looks at brackets and quotation marks only: what is between them may be no JSON at all.
 """
@@ -50,3 +50,41 @@ class ValueScanner:
             case _:  # a closing bracket, or the end of a word
                 self._depth -= 1
                 self.done = self._depth <= 0
+
+
+class BracketScanner:
+    """Brackets with strings in them, whose quotation marks are these; one character's may be escaped."""
+
+    def __init__(self, quotes: tuple[str, ...], depth: int) -> None:
+        """depth: brackets that are open."""
+        self.done = False
+        self._depth = depth
+        self._quote = ""
+        marks = "|".join(map(re.escape, quotes))
+        self._outside = re.compile(rf"{marks}|[{{}}\[\]()]")
+        self._inside = {
+            q: re.compile(rf"{re.escape(q)}|\\." if len(q) == 1 else re.escape(q), re.DOTALL) for q in quotes
+        }
+        self._longest = max(map(len, quotes))
+
+    def scan(self, text: str, at: int) -> int:
+        """Go on from `at`, where the last scan ended. Returns how far it got: marks that are not whole yet
+        are left."""
+        while not self.done:
+            looked = self._inside[self._quote] if self._quote else self._outside
+            found = looked.search(text, at)
+            if found is None:
+                kept = self._longest - 1 if self._longest > 1 else text.endswith("\\")
+                return max(at, len(text) - kept)
+            at = found.end()
+            self._take(found[0])
+        return at
+
+    def _take(self, mark: str) -> None:
+        if self._quote:
+            self._quote = "" if mark == self._quote else self._quote
+        elif mark in self._inside:
+            self._quote = mark
+        else:
+            self._depth += 1 if mark in "([{" else -1
+            self.done = self._depth <= 0

@@ -1,0 +1,193 @@
+"""A family learned from what a chat template writes for a made-up call, where no description fits. Pure.
+
+The template renders a turn with one call and with two. What stands where name, keys and values are known
+becomes the pattern of a call; the rest is what opens, parts and closes calls.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias, cast
+
+from server.formats.description import Calls, Family, Thoughts
+from server.formats.json_call import ARGUMENTS_KEYS, NAMING_KEYS
+from server.formats.reading import MessageReader
+from server.text.form import Form
+from server.text.message import folded
+
+Render: TypeAlias = Callable[[Sequence[Mapping[str, Any]]], str]
+"""Messages to text, without the beginning of a reply. May raise anything: a template is foreign code."""
+
+_NAME, _ID = "probe_name", "probe1234"
+_ARGUMENTS = {"probe_key": "probe value", "other_key": 4711}
+_SCHEMA = {"properties": {"probe_key": {"type": "string"}, "other_key": {"type": "integer"}}}
+PROBE_TOOLS = (
+    {
+        "type": "function",
+        "function": {"name": _NAME, "description": "?", "parameters": {"type": "object", **_SCHEMA}},
+    },
+)
+_PLAIN, _THOUGHT = "PROBED TEXT", "PROBED THOUGHT"
+_SIGNS = "<[{(|`"
+"""What a mark has one of, at least: else a word of plain text would begin a call."""
+
+
+def learned(family: Family, render: Render) -> Family:
+    """The family with calls and thoughts as the template writes them, as far as that can be told."""
+    before, after = _around(render)
+    thoughts = family.thoughts or _thoughts(render)
+    for as_text in (False, True):
+        try:
+            one, two = (_turn(render, n, before, after, as_text=as_text) for n in (1, 2))
+        except Exception:  # it refuses calls, or arguments in this form
+            continue
+        calls = _calls(one, two)
+        if calls is not None and _reads(calls, one, 1) and _reads(calls, two, 2):
+            return replace(family, name="learned", calls=calls, thoughts=thoughts)
+    return replace(family, thoughts=thoughts)
+
+
+def _around(render: Render) -> tuple[str, str]:
+    """What stands before and after a reply."""
+    try:
+        before, _, after = render([_said(_PLAIN)]).partition(_PLAIN)
+    except Exception:
+        return "", ""
+    return before, after
+
+
+def _said(content: str, **more: Any) -> dict[str, Any]:
+    return {"role": "assistant", "content": content, **more}
+
+
+def _turn(render: Render, n: int, before: str, after: str, *, as_text: bool) -> str:
+    """What a turn with n calls is, as text."""
+    arguments = json.dumps(_ARGUMENTS) if as_text else _ARGUMENTS
+    function = {"name": _NAME, "arguments": arguments}
+    text = render([_said("", tool_calls=[{"id": _ID, "type": "function", "function": function}] * n)])
+    return _after(text, before).removesuffix(after)
+
+
+def _thoughts(render: Render) -> Thoughts | None:
+    try:
+        text = render([_said(_PLAIN, reasoning_content=_THOUGHT)])
+        plain = render([_said(_PLAIN)])
+    except Exception:
+        return None
+    before, found, after = text.partition(_THOUGHT)
+    open, close = _after(before, plain).strip(), after.partition(_PLAIN)[0].strip()
+    return Thoughts(open, close) if found and _is_mark(open) and _is_mark(close) else None
+
+
+def _shared(text: str, other: str) -> str:
+    """What both begin with."""
+    pairs = enumerate(zip(text, other, strict=False))
+    n = next((i for i, (one, two) in pairs if one != two), min(len(text), len(other)))
+    return text[:n]
+
+
+def _after(text: str, before: str) -> str:
+    """The text behind what both begin with, from the beginning of a mark on that they share a part of."""
+    n = len(_shared(text, before))
+    mark = text.rfind("<", 0, n)
+    return text[mark if mark > text.rfind(">", 0, n) else n :]
+
+
+def _is_mark(text: str) -> bool:
+    return any(sign in text for sign in _SIGNS)
+
+
+def _calls(one: str, two: str) -> Calls | None:
+    core = _object(one) or _named(one)
+    if core is None or one.count(core.text) != 1 or two.count(core.text) != 2:
+        return None
+    open, _, close = one.partition(core.text)
+    between = two.split(core.text)[1]
+    if between.startswith(close) and between.endswith(open) and len(between) >= len(close) + len(open):
+        made = replace(core.calls, open=open, close=close, each=True)
+        return replace(made, between=between[len(close) : len(between) - len(open)])
+    head, tail = _shared_end(open, between), _shared(close, between)
+    if len(head) + len(tail) > len(between):  # a bracket of both, say
+        tail = between[: len(between) - len(head)]
+    made = replace(core.calls, open=open.removesuffix(head), close=close.removeprefix(tail))
+    made = replace(made, between=between[len(tail) : len(between) - len(head)])
+    return replace(made, call=head + core.calls.call + tail) if _is_mark(open) else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Core:
+    """text: a call without what stands around it, as the template wrote it; calls: its pattern."""
+
+    text: str
+    calls: Calls
+
+
+def _shared_end(text: str, other: str) -> str:
+    """What both end with, from the beginning of a mark on."""
+    shared = _shared(text[::-1], other[::-1])[::-1]
+    return shared[
+        next((i for i, sign in enumerate(shared) if sign in _SIGNS or sign.isspace()), len(shared)) :
+    ]
+
+
+def _object(text: str) -> _Core | None:
+    """One JSON object with name and arguments."""
+    for at in (i for i, sign in enumerate(text) if sign == "{"):
+        found, end = _json(text, at)
+        names = [key for key in found if found[key] == _NAME and key in NAMING_KEYS]
+        values = [key for key in found if found[key] == _ARGUMENTS and key in ARGUMENTS_KEYS]
+        if names and values:
+            members = tuple(key for key in found if key in (*names, *values) or found[key] == _ID)
+            return _Core(text[at:end], Calls("⟨object⟩", members=members))
+    return None
+
+
+def _json(text: str, at: int) -> tuple[dict[str, Any], int]:
+    """The object at this place and where it ends; an empty one if there is none."""
+    try:
+        found, end = json.JSONDecoder().raw_decode(text, at)
+    except ValueError:
+        return {}, at
+    return (cast(dict[str, Any], found), end) if isinstance(found, dict) else ({}, at)
+
+
+def _named(text: str) -> _Core | None:
+    """A name, and arguments behind it."""
+    at = text.find(_NAME)
+    if at < 0:
+        return None
+    start = min(at, text.find(_ID)) if _ID in text[:at] else at
+    for brace in (i for i in range(at, len(text)) if text[i] == "{"):
+        found, end = _json(text, brace)
+        if found == _ARGUMENTS:
+            head = text[start:brace].replace(_NAME, "⟨name⟩").replace(_ID, "⟨id⟩")
+            return _Core(text[start:end], Calls(head + "⟨json⟩"))
+    return _tagged(text[start:])
+
+
+def _tagged(text: str) -> _Core | None:
+    """A name, and parameters with a key and a value each."""
+    rest, found = text, list[str]()
+    for word in (_NAME, *(str(one) for pair in _ARGUMENTS.items() for one in pair)):
+        before, is_there, rest = rest.partition(word)
+        if not is_there:
+            return None
+        found.append(before)
+    _, head, middle, between, again = found
+    begin = _shared_end(head, between)
+    end = between[: len(between) - len(begin)]
+    if middle != again or not begin.strip() or not end.strip() or not rest.startswith(end):
+        return None
+    call = f"⟨name⟩{head.removesuffix(begin)}⟨parameters⟩"
+    n = len(text) - len(rest) + len(end)
+    return _Core(text[:n], Calls(call, parameter=f"{begin}⟨key⟩{middle}⟨value⟩{end}"))
+
+
+def _reads(calls: Calls, text: str, n: int) -> bool:
+    """Whether a reader that knows these calls reads all of them, and nothing else."""
+    reader = MessageReader(Form(calls=calls, functions={_NAME: _SCHEMA}))
+    message = folded([*reader.feed(text), *reader.end()])
+    told = [(call.name, json.loads(call.arguments)) for call in message.calls]
+    return told == [(_NAME, _ARGUMENTS)] * n and not message.content.strip()

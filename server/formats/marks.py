@@ -1,0 +1,53 @@
+"""Marks in a growing text: which one comes first, and what may still become one. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+
+class MarkFound(NamedTuple):
+    """at: how far the text has no mark in it; mark: which one begins there, "" if none or not yet."""
+
+    at: int
+    mark: str
+
+
+class Marks:
+    """Looks for any of some texts, the longest where several begin."""
+
+    def __init__(self, marks: Sequence[str]) -> None:
+        self._marks = sorted({mark for mark in marks if mark}, key=lambda mark: (-len(mark), mark))
+        self._any = re.compile("|".join(map(re.escape, self._marks)) or r"(?!)")
+        firsts = "".join(sorted({re.escape(mark[0]) for mark in self._marks}))
+        self._first = re.compile(f"[{firsts}]" if firsts else r"(?!)")
+        self._longest = len(self._marks[0]) if self._marks else 0
+
+    def __bool__(self) -> bool:
+        return bool(self._marks)
+
+    def first(self, text: str, *, ended: bool) -> MarkFound:
+        """The first mark. ended: nothing follows, so that what is no mark yet is none."""
+        found = self._any.search(text)
+        stop = found.start() if found else len(text)
+        if not ended:
+            for start in self._first.finditer(
+                text, max(0, len(text) - self._longest + 1), stop + bool(found)
+            ):
+                if self.grows(text[start.start() :], found[0] if found and start.start() == stop else ""):
+                    return MarkFound(start.start(), "")
+        return MarkFound(stop, found[0] if found else "")
+
+    def at_beginning(self, text: str, *, ended: bool) -> str | None:
+        """The mark that the text begins with, "" if none; None: more is needed."""
+        if not ended and self.grows(text):
+            return None
+        found = self._any.match(text)
+        return found[0] if found else ""
+
+    def grows(self, text: str, than: str = "") -> bool:
+        """Whether the whole text may still become a mark, longer than this one."""
+        return any(
+            len(mark) > len(text) and len(mark) > len(than) and mark.startswith(text) for mark in self._marks
+        )

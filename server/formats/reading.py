@@ -1,0 +1,348 @@
+"""A reply's text read as a message while it grows: thoughts, content, calls of tools. Pure.
+
+What may still become a mark is held back, and so is white space that belongs to the text only if text
+follows. However the text is cut, the pieces are the same once neighbours of one kind are joined.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import partial
+
+from server.formats.call_state import ArgumentReader, CallState, after_blank, new_call_id
+from server.formats.description import LONGEST, Calls, Thoughts
+from server.formats.json_call import JsonCallReader
+from server.formats.marks import Marks
+from server.formats.spans import ContentSpans
+from server.formats.written_call import LooseCallReader, TaggedCallReader
+from server.text.form import Form
+from server.text.message import CallBegun, Content, Piece, Reasoning
+
+_NOTHING = Thoughts("", "")
+_NO_CALLS = Calls("⟨object⟩")
+
+
+class MessageReader:
+    """Reads one reply. n_settled: characters whose meaning is known; n_thought: how far the thoughts reach,
+    with their marks; content: which characters are content; broken_off: the text has ended within a call,
+    before the end of its arguments."""
+
+    def __init__(self, form: Form, call_id: Callable[[int], str] = new_call_id) -> None:
+        self.n_settled = 0
+        self.n_thought = 0
+        self.broken_off = False
+        self._form = form
+        self._thoughts = thoughts = form.thoughts or _NOTHING
+        self._calls = calls = form.calls or _NO_CALLS
+        self._call_id = call_id
+        self._n_calls = 0
+        self._pieces: list[Piece] = []
+        self.content = ContentSpans(plain=form.plain)
+        self._buffer = ""  # the text from n_settled on
+        self._ended = False
+        self._at = 0  # how far the call at the buffer's beginning has been read
+        self._within = False  # after what stands before calls, and not yet after what ends them
+        begins = calls.marks if form.calls and not form.channels else ()
+        ends = (form.channels.start, *form.channels.ends) if form.channels else ()
+        again = (thoughts.open,) if thoughts.anywhere and not form.channels else ()
+        self._in_content = Marks((*begins, *form.drops, *ends, *again))
+        close = ends if form.channels else (thoughts.close,)
+        self._in_thoughts = Marks((*close, *(begins if calls.in_thoughts else ())))
+        self._after = Marks((*calls.follow, *begins) if form.calls else ())
+        self._named = ""  # the function that a header tells
+        self._step: Callable[[], bool] = self._first_step()
+
+    def _first_step(self) -> Callable[[], bool]:
+        if self._form.thoughts and self._form.thinking:
+            return self._think if self._form.amid else self._think_first
+        return self._begin if self._form.headed else self._header
+
+    def feed(self, text: str) -> list[Piece]:
+        """More of the text; returns what it makes known."""
+        self._buffer += text
+        return self._run()
+
+    def end(self) -> list[Piece]:
+        """There is no more. A call that is broken off stays as it is."""
+        self._ended = True
+        return self._run()
+
+    def _run(self) -> list[Piece]:
+        while self._step():
+            pass
+        pieces, self._pieces = self._pieces, []
+        return pieces
+
+    # What becomes of the first n characters of the buffer.
+
+    def _drop(self, n: int) -> None:
+        self._buffer = self._buffer[n:]
+        self.n_settled += n
+
+    def _tell_content(self, n: int) -> None:
+        if n:
+            self._pieces.append(Content(self._buffer[:n]))
+            self.content.add(self.n_settled, self.n_settled + n)
+            self._drop(n)
+
+    def _tell_thought(self, n: int) -> None:
+        if n:
+            self._pieces.append(Reasoning(self._buffer[:n]))
+            self._drop_thought(n)
+
+    def _drop_thought(self, n: int) -> None:
+        self._drop(n)
+        self.n_thought = self.n_settled
+
+    # Steps. Each returns whether another one may follow at once.
+
+    def _plain(self) -> bool:
+        self._tell_content(len(self._buffer))
+        return False
+
+    def _begin(self) -> bool:
+        """Thoughts, or the answer. What ends thoughts that have not begun means nothing."""
+        thoughts = self._form.thoughts
+        if thoughts is None:
+            return self._answer()
+        n_blank = after_blank(self._buffer)
+        rest = self._buffer[n_blank:]
+        for mark, step in ((thoughts.open, self._think_first), (thoughts.close, self._answer_first)):
+            if rest.startswith(mark):
+                self._drop_thought(n_blank + len(mark))
+                self._step = step
+                return True
+        if any(mark.startswith(rest) for mark in (thoughts.open, thoughts.close)) and not self._ended:
+            return False
+        return self._answer()
+
+    def _think_first(self) -> bool:
+        """White space in front of the thoughts is none of them."""
+        self._drop_thought(after_blank(self._buffer))
+        if self._buffer:
+            self._step = self._think
+        return bool(self._buffer)
+
+    def _think(self) -> bool:
+        """Up to their end, without the white space in front of that."""
+        found = self._in_thoughts.first(self._buffer, ended=self._ended)
+        n = len(self._buffer[: found.at].rstrip())
+        self._tell_thought(n)
+        if found.mark:
+            self._drop_thought(found.at - n)
+            self._end_thought(found.mark)
+            return True
+        if self._ended:
+            self._drop_thought(len(self._buffer))
+        return False
+
+    def _end_thought(self, mark: str) -> None:
+        """The buffer begins with a mark that ends thoughts, or with a call's within them."""
+        if mark in self._calls.marks and not self._form.channels:
+            self._step = partial(self._open_call, self._calls.opening, self._no_call_in_thoughts)
+        elif self._form.channels and mark == self._form.channels.start:
+            self._step = self._header
+        else:
+            self._drop_thought(len(mark))
+            self._step = self._answer_first
+
+    def _no_call_in_thoughts(self) -> bool:
+        mark = next(one for one in self._calls.marks if self._buffer.startswith(one))
+        self._tell_thought(len(mark))
+        self._step = self._think
+        return True
+
+    def _answer_first(self) -> bool:
+        """White space between the thoughts and the answer is no part of it."""
+        self._drop(after_blank(self._buffer))
+        return bool(self._buffer) and self._answer()
+
+    def _answer(self) -> bool:
+        """It may be a call, without a mark."""
+        if self._form.plain or (self._form.thoughts and not self._in_content):
+            self._step = self._plain
+            return True
+        first = self._buffer[after_blank(self._buffer) :][:1]
+        if self._form.calls and self._calls.bare and first == "{":
+            return self._call_from(0, self._object(strict=True))
+        if self._form.calls and self._calls.bare and not first and not self._ended:
+            return False
+        self._step = self._content
+        return True
+
+    def _content(self) -> bool:
+        """Up to what begins something else, without the white space in front of that."""
+        found = self._in_content.first(self._buffer, ended=self._ended)
+        text = self._buffer[: found.at]
+        self._tell_content(len(text.rstrip()) if found.mark or not self._ended else len(text))
+        if found.mark:
+            self._drop(after_blank(self._buffer))
+            return self._enter(found.mark)
+        return False
+
+    def _enter(self, mark: str) -> bool:
+        """The buffer begins with a mark."""
+        channels = self._form.channels
+        if channels and mark == channels.start:
+            self._step = self._header
+        elif mark == self._thoughts.open:
+            self._drop_thought(len(mark))
+            self._step = self._think_first
+        elif mark in self._calls.marks and not channels:
+            self._step = partial(self._open_call, self._calls.opening, self._no_call)
+        else:
+            self._drop(len(mark))
+            self._step = self._silent if channels else self._content
+        return True
+
+    def _silent(self) -> bool:
+        """Between messages, or in one for somebody else: up to the next message."""
+        found = self._in_content.first(self._buffer, ended=self._ended)
+        self._drop(found.at)
+        if found.mark:
+            return self._enter(found.mark)
+        return False
+
+    def _header(self) -> bool:
+        """A message's header, up to what ends it."""
+        channels = self._form.channels
+        assert channels
+        at = after_blank(self._buffer)
+        if self._buffer.startswith(channels.start, at):
+            at += len(channels.start)
+        end = self._buffer.find(channels.message, at)
+        if end < 0:
+            if self._ended or len(self._buffer) >= LONGEST:
+                self._step = self._content
+                return bool(self._buffer)
+            return False
+        header = self._buffer[at:end]
+        self._drop(end + len(channels.message))
+        self._step = self._of_header(*channels.kind_of(header))
+        return True
+
+    def _of_header(self, kind: str, name: str) -> Callable[[], bool]:
+        """What follows a header of this kind."""
+        if kind == "call" and self._form.calls:
+            self._named = name
+            return self._called
+        if kind == "thought" and self._form.thoughts:
+            self.n_thought = self.n_settled
+            return self._think_first
+        return self._silent if kind in ("call", "silent") else self._content
+
+    def _called(self) -> bool:
+        """The body of a message to a function."""
+        if self._calls.arguments == "json":
+            begun = self._new_call(self._named)
+            return self._call_from(0, self._arguments(begun)) if begun else self._no_call()
+        return self._open_call(self._calls.opening, self._no_call)
+
+    def _open_call(self, opening: re.Pattern[str], otherwise: Callable[[], bool]) -> bool:
+        """The buffer begins with a call, or with what looks like one."""
+        head = opening.match(self._buffer)
+        if head is None:
+            return (self._ended or len(self._buffer) >= LONGEST) and otherwise()
+        self._within = True
+        if self._calls.arguments == "object":
+            return self._call_from(head.end(), self._object(strict=False))
+        begun = self._new_call(head["name"], head.groupdict().get("id") or "")
+        return self._call_from(head.end(), self._arguments(begun)) if begun else otherwise()
+
+    def _object(self, *, strict: bool) -> JsonCallReader:
+        def begin(name: str, id: str) -> CallBegun | None:
+            return self._new_call(name, id) if not strict or name in self._form.functions else None
+
+        return JsonCallReader(
+            begin, strict=strict, id_last=len(self._calls.members) == 3 and self._calls.members[0] == "name"
+        )
+
+    def _arguments(self, begun: CallBegun) -> ArgumentReader:
+        match self._calls.arguments:
+            case "parameters":
+                return TaggedCallReader(self._calls, begun, self._form.functions.get(begun.name, {}))
+            case "json":
+                reader = JsonCallReader(self._new_call, strict=False)
+                reader.named(begun)
+                return reader
+            case _:
+                return LooseCallReader(self._calls, begun)
+
+    def _call_from(self, at: int, reader: ArgumentReader) -> bool:
+        self._at = at
+        self._step = partial(self._call, reader)
+        return True
+
+    def _new_call(self, name: str, id: str = "") -> CallBegun | None:
+        if not name:
+            return None
+        index = self._n_calls
+        self._n_calls += 1
+        return CallBegun(index, id or self._call_id(index), name)
+
+    def _call(self, reader: ArgumentReader) -> bool:
+        self._at = reader.read(self._buffer, self._at)
+        self._pieces += reader.pieces
+        reader.pieces.clear()
+        if reader.forgets:
+            self._drop(self._at)
+            self._at = 0
+        if reader.state is CallState.FAILED or (self._ended and not reader.begun):
+            return self._no_call()
+        if reader.state is CallState.DONE:
+            self._drop(self._at)
+            self._step = self._ignore if self._n_calls == self._form.most_calls else self._after_call
+            return True
+        if self._ended:
+            self.broken_off = not reader.has_arguments
+            self._drop(len(self._buffer))
+        return False
+
+    def _no_call(self) -> bool:
+        """What looked like one is content, its mark included."""
+        mark = next((one for one in self._calls.marks if self._buffer.startswith(one)), "")
+        self._within = False
+        self._tell_content(len(mark))
+        self._step = self._content
+        return True
+
+    def _after_call(self) -> bool:
+        """What follows calls, another call, or text."""
+        self._drop(after_blank(self._buffer))
+        if not self._buffer:
+            return False
+        calls = self._calls
+        if self._form.channels:
+            self._step = self._silent
+            return True
+        mark = self._after.at_beginning(self._buffer, ended=self._ended)
+        if mark is None:
+            return False
+        if self._ended and self._after.grows(self._buffer):  # broken off in what ends the call
+            self._drop(len(self._buffer))
+            return False
+        if mark in calls.marks:
+            self._step = partial(self._open_call, calls.opening, self._no_call)
+        elif mark or self._buffer[0] in ",;":
+            return self._follow(mark or self._buffer[0])
+        elif self._within and calls.arguments == "object" and self._buffer[0] == "{":
+            return self._call_from(0, self._object(strict=calls.bare))
+        else:
+            self._step = self._content
+        return True
+
+    def _follow(self, mark: str) -> bool:
+        """One of the marks behind a call: is there another one to come?"""
+        self._drop(len(mark))
+        closes = self._calls.close.split()
+        self._within = self._within and not (closes and mark == closes[-1])
+        between = self._calls.between.strip() or ","
+        if mark == between or mark in ",;":
+            self._step = partial(self._open_call, self._calls.another, self._no_call)
+        return True
+
+    def _ignore(self) -> bool:
+        """What follows the last call that is wanted."""
+        self._drop(len(self._buffer))
+        return False

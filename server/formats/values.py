@@ -1,0 +1,207 @@
+"""Values that models write in no JSON, as JSON: typed by a schema, or in Python's or Gemma's writing.
+Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, TypeAlias, cast
+
+Schema: TypeAlias = Mapping[str, Any]
+
+STRING = frozenset({"string"})
+
+DEEPEST = 32
+"""Values within values that are followed; no tool's arguments come near. Deeper ones are text."""
+_TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
+_WORDS: dict[str, Any] = {
+    "true": True,
+    "false": False,
+    "null": None,
+    "True": True,
+    "False": False,
+    "None": None,
+}
+_SPACE = re.compile(r"\s*")
+_WORD = re.compile(r"[^\s,:=()\[\]{}]+")
+_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|.)", re.DOTALL)
+_ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "0": "\0", "\n": ""}
+
+
+def types_of(schema: Schema | None) -> frozenset[str] | None:
+    """JSON types that a schema allows; None: any, as far as it tells."""
+    if not isinstance(schema, Mapping):
+        return None
+    if "const" in schema or "enum" in schema:
+        values = cast(list[Any], schema.get("enum")) if "enum" in schema else [schema["const"]]
+        return frozenset(_type(value) for value in values)
+    if "type" in schema:
+        named = schema["type"]
+        return frozenset([named] if isinstance(named, str) else cast(list[str], named))
+    for key in ("anyOf", "oneOf"):
+        if isinstance(schema.get(key), list):
+            found = frozenset[str]()
+            for one in cast(list[Schema], schema[key]):
+                if (types := types_of(one)) is None:
+                    return None
+                found |= types
+            return found
+    return None
+
+
+def _type(value: Any) -> str:
+    return _TYPES.get(cast(Any, type(value)), "null")
+
+
+def typed(text: str, types: frozenset[str] | None) -> str:
+    """A value's text as JSON of one of these types, as a string if it is none of them."""
+    if types == STRING:
+        return quoted(text)
+    stripped = text.strip()
+    try:
+        value = json.loads(stripped)
+        written = stripped
+    except (ValueError, RecursionError):
+        try:
+            value = LooseText(stripped).whole()
+            written = dumped(value)
+        except (ValueError, RecursionError):
+            return quoted(text)
+    kind = _type(value)
+    fits = types is None or kind in types or (kind == "integer" and "number" in types)
+    return written if fits and (kind != "string" or "string" not in (types or ())) else quoted(text)
+
+
+def quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def dumped(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def nested(text: str, mark: str, schema: Schema | None) -> Any:
+    """A value of elements <key>…</key>, each tag behind a mark: <item> for those of an array."""
+    if mark not in text:
+        return json.loads(typed(text, types_of(schema)))
+    found: dict[str, Any] = {}
+    items: list[Any] = []
+    rest = text.strip()
+    while rest:
+        key, _, rest = rest.removeprefix(mark + "<").partition(">")
+        value, close, rest = rest.partition(f"{mark}</{key}>")
+        if not close:
+            return text
+        inner = nested(value, mark, _within(schema, key))
+        items.append(inner)
+        found[key] = inner
+        rest = rest.strip()
+    return items if list(found) == ["item"] else found
+
+
+def _within(schema: Schema | None, key: str) -> Schema | None:
+    """The schema of an element, <item> being that of an array."""
+    if key == "item":
+        return (schema or {}).get("items")
+    properties = cast(Mapping[str, Schema], (schema or {}).get("properties") or {})
+    return properties.get(key)
+
+
+class LooseText:
+    """Values in Python, JSON, or Gemma's own writing, which differ in quotation marks and bare words. Raises
+    ValueError for what is none."""
+
+    def __init__(self, text: str, quotes: tuple[str, ...] = ('"', "'")) -> None:
+        self._text = text
+        self._at = 0
+        self._quotes = quotes
+
+    def whole(self) -> Any:
+        """The text is one value."""
+        value = self._value(0)
+        if self._next():
+            raise ValueError(self._text)
+        return value
+
+    def members(self, sign: str, close: str = "") -> dict[str, Any]:
+        """key, sign, value, separated by commas, up to the closing bracket or the text's end."""
+        return self._members(sign, close, 0)
+
+    def _members(self, sign: str, close: str, depth: int) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        while (next := self._next()) != close:
+            if next == ",":
+                self._at += 1
+                continue
+            key = self._value(depth, bare=True)
+            if self._next() != sign:
+                raise ValueError(self._text)
+            self._at += 1
+            found[str(key)] = self._value(depth)
+        self._at += len(close)
+        return found
+
+    def _next(self) -> str:
+        blank = _SPACE.match(self._text, self._at)
+        self._at = blank.end() if blank else self._at
+        return self._text[self._at : self._at + 1]
+
+    def _value(self, depth: int, *, bare: bool = False) -> Any:
+        """bare: a word stands for itself."""
+        if depth > DEEPEST:
+            raise ValueError(self._text)
+        first = self._next()
+        quote = next((one for one in self._quotes if self._text.startswith(one, self._at)), None)
+        if quote is not None:
+            return self._string(quote)
+        if first == "{":
+            self._at += 1
+            return self._members(":", "}", depth + 1)
+        if first in ("[", "("):
+            return self._list("]" if first == "[" else ")", depth + 1)
+        word = _WORD.match(self._text, self._at)
+        if word is None:
+            raise ValueError(self._text)
+        self._at = word.end()
+        if bare:
+            return word[0]
+        return _WORDS[word[0]] if word[0] in _WORDS else json.loads(word[0])
+
+    def _list(self, close: str, depth: int) -> list[Any]:
+        self._at += 1
+        found: list[Any] = []
+        while (next := self._next()) != close:
+            if next == ",":
+                self._at += 1
+            else:
+                found.append(self._value(depth))
+        self._at += 1
+        return found
+
+    def _string(self, quote: str) -> str:
+        start = self._at = self._at + len(quote)
+        if len(quote) > 1:  # as it is
+            end = self._text.find(quote, start)
+        else:
+            end = next(
+                (
+                    m.start()
+                    for m in re.finditer(rf"\\.|{quote}", self._text[start:], re.DOTALL)
+                    if m[0] == quote
+                ),
+                -1,
+            )
+            end += start if end >= 0 else 0
+        if end < 0:
+            raise ValueError(self._text)
+        self._at = end + len(quote)
+        text = self._text[start:end]
+        return text if len(quote) > 1 else _ESCAPE.sub(_unescaped, text)
+
+
+def _unescaped(escape: re.Match[str]) -> str:
+    what = escape[1]
+    if len(what) > 1:
+        return chr(int(what[1:], 16)).encode(errors="replace").decode()
+    return _ESCAPED.get(what, what if what in "\\'\"/" else escape[0])

@@ -1,0 +1,167 @@
+"""A call whose arguments are no JSON: tagged parameters, or Python's and Gemma's own writing. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from server.formats.call_state import ArgumentReader, CallState, after_blank
+from server.formats.description import LONGEST, Calls, words
+from server.formats.jsonscan import BracketScanner
+from server.formats.values import STRING, LooseText, Schema, dumped, nested, quoted, typed, types_of
+from server.text.message import CallBegun
+from server.text.stops import n_unfinished
+
+_CDATA = "<![CDATA["
+GEMMA_QUOTE = '<|"|>'
+
+
+class TaggedCallReader(ArgumentReader):
+    """Parameters, each between tags. Strings are told as they grow, other values when they end."""
+
+    def __init__(self, calls: Calls, begun: CallBegun, schema: Schema) -> None:
+        super().__init__(begun)
+        self._calls = calls
+        self._first = words(calls.parameter)[0]
+        found = schema.get("properties")
+        self._properties: Mapping[str, Schema] = found if isinstance(found, Mapping) else {}
+        self._keys = set[str]()
+        self._key = ""
+        self._types: frozenset[str] | None = None
+        self._end = ("", False)
+        self._begun_value = False
+        self._step = self._parameter
+
+    def read(self, text: str, at: int) -> int:
+        while self.state is CallState.MORE:
+            found = self._step(text, at)
+            if found is None:
+                break
+            at = found
+        return at
+
+    @property
+    def forgets(self) -> bool:
+        return True
+
+    def finish(self) -> None:
+        """No parameter follows."""
+        self._tell_arguments("}" if self._keys else "{}")
+        self.state = CallState.DONE
+
+    def _parameter(self, text: str, at: int) -> int | None:
+        start = after_blank(text, at)
+        last = self._calls.follow[:1]
+        if any(text.startswith(mark, start) or mark.startswith(text[start:]) for mark in last):
+            return self._last(text, at, start)
+        if not text.startswith(self._first, start):
+            if self._first.startswith(text[start:]):
+                return None
+            self.finish()
+            return at
+        head = self._calls.key.match(text, start)
+        if head is None or head.end() == len(text):  # a line break may follow
+            if len(text) - start >= LONGEST:
+                self.finish()
+            return None
+        self._begin_value(head)
+        return head.end()
+
+    def _last(self, text: str, at: int, start: int) -> int | None:
+        """What ends the call, or may become it, begins at start."""
+        if not text.startswith(self._calls.follow[0], start):
+            return None
+        self.finish()
+        return at
+
+    def _begin_value(self, head: re.Match[str]) -> None:
+        self._key = head["key"].strip()
+        self._types = types_of(self._properties.get(self._key))
+        told = head.groupdict()
+        if told.get("string"):
+            self._types = STRING if told["string"] == "true" else self._types
+        elif told.get("type") == "string":
+            self._types = STRING
+        mark, breaks = self._calls.value_end
+        self._end = (mark.replace("⟨key⟩", self._key), breaks)
+        self._begun_value = False
+        self._step = self._value
+
+    def _value(self, text: str, at: int) -> int | None:
+        mark, breaks = self._end
+        if not self._begun_value and "⟨cdata⟩" in self._calls.parameter:
+            if text.startswith(_CDATA, at):
+                self._end, self._begun_value = ("]]>" + mark, False), True
+                self._types = STRING
+                self._open()
+                return at + len(_CDATA)
+            if _CDATA.startswith(text[at:]):
+                return None
+        end = text.find(mark, at)
+        if self._types == STRING:
+            return self._string(text, at, end)
+        if end < 0:
+            return None
+        value = text[at : end - 1] if breaks and text[at:end].endswith("\n") else text[at:end]
+        self._tell_value(value)
+        return end + len(mark)
+
+    def _string(self, text: str, at: int, end: int) -> int | None:
+        mark, breaks = self._end
+        if not self._begun_value:
+            self._begun_value = True
+            self._open()
+        stop = end if end >= 0 else len(text) - n_unfinished(text[at:], (mark,))
+        if breaks and stop > at and text[stop - 1] == "\n":
+            stop -= 1
+        if self._streams and stop > at:
+            self._tell_arguments(quoted(text[at:stop])[1:-1])
+        if end < 0:
+            return stop if stop > at else None
+        if self._streams:
+            self._tell_arguments('"')
+        self._step = self._parameter
+        return end + len(mark)
+
+    def _open(self) -> None:
+        """A string of the key begins, unless it has been told."""
+        self._streams = self._key not in self._keys
+        if self._streams:
+            self._tell_arguments(f'{"{" if not self._keys else ", "}{quoted(self._key)}: "')
+            self._keys.add(self._key)
+
+    def _tell_value(self, value: str) -> None:
+        if "⟨nested⟩" in self._calls.parameter:
+            found = nested(value, self._first.removesuffix("<"), self._properties.get(self._key))
+            written = dumped(found)
+        else:
+            written = typed(value, self._types)
+        if self._key not in self._keys:
+            self._tell_arguments(f"{'{' if not self._keys else ', '}{quoted(self._key)}: {written}")
+            self._keys.add(self._key)
+        self._step = self._parameter
+
+
+class LooseCallReader(ArgumentReader):
+    """Arguments between brackets in Python's or Gemma's writing; told when they end."""
+
+    def __init__(self, calls: Calls, begun: CallBegun) -> None:
+        super().__init__(begun)
+        gemma = calls.arguments == "gemma"
+        self._sign, self._quotes = (":", (GEMMA_QUOTE,)) if gemma else ("=", ('"', "'"))
+        self._scanner = BracketScanner(self._quotes, depth=0 if gemma else 1)
+        self._from: int | None = None
+
+    def read(self, text: str, at: int) -> int:
+        if self._from is None:
+            self._from = at
+        end = self._scanner.scan(text, at)
+        if self._scanner.done:
+            inner = text[self._from : end - 1].removeprefix("{" if self._sign == ":" else "")
+            try:
+                self._tell_arguments(dumped(LooseText(inner, self._quotes).members(self._sign)))
+                self.state = CallState.DONE
+            except (ValueError, RecursionError):
+                self._tell_arguments("{}")
+                self.state = CallState.DONE
+        return end

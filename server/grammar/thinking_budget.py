@@ -1,0 +1,98 @@
+"""A limit on a reply's thoughts, as a constraint: at the limit they are closed, and the answer begins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from server.grammar.compiler import Start
+from server.llama.backend import Vocabulary
+from server.sampling.constraint import Constraint
+
+
+@dataclass(frozen=True, slots=True)
+class ThoughtLimit:
+    """most: tokens of thoughts, with the mark by which the model ends them itself. open, close: their marks;
+    ending: what is written at the limit, close within it. opened: the prompt has opened them."""
+
+    most: int
+    open: str
+    close: str
+    ending: str
+    opened: bool
+
+    def start(self, vocabulary: Vocabulary, inner: Start | None) -> Callable[[], ThinkingBudget]:
+        """inner: what else holds."""
+        forced = tuple(vocabulary.tokenize(self.ending, special=True))
+        return lambda: ThinkingBudget(self, vocabulary, forced, inner() if inner else None)
+
+
+class ThinkingBudget:
+    """Implements Constraint. Thoughts that are opened again, after content, have what is left."""
+
+    def __init__(
+        self, limit: ThoughtLimit, vocabulary: Vocabulary, ending: tuple[int, ...], inner: Constraint | None
+    ) -> None:
+        """ending: the tokens of what is written at the limit."""
+        self._vocabulary = vocabulary
+        self._inner = inner
+        self._marks = limit.open.encode(), limit.close.encode()
+        self._inside = limit.opened
+        self._left = limit.most
+        self._ending = ending
+        self._forced: tuple[int, ...] = ()
+        self._tail = b""  # the end of the text, as long as no mark is whole in it
+        self._any = np.ones(vocabulary.size, dtype=np.bool_)
+        self._close_at_limit()
+
+    def allows(self, token: int) -> bool:
+        if self._forced:
+            return token == self._forced[0]
+        return self._inner is None or self._inner.allows(token)
+
+    def mask(self) -> npt.NDArray[np.bool_]:
+        if not self._forced:
+            return self._any if self._inner is None else self._inner.mask()
+        only = np.zeros(self._vocabulary.size, dtype=np.bool_)
+        only[self._forced[0]] = True
+        return only
+
+    def accept(self, token: int) -> None:
+        if self._inner is not None:
+            self._inner.accept(token)
+        if self._forced:
+            self._forced = self._forced[1:] if token == self._forced[0] else ()
+            self._inside, self._tail = bool(self._forced), b""
+            return
+        self._left -= self._inside
+        self._look_for_mark(self._vocabulary.piece(token, special=True))
+        self._close_at_limit()
+
+    def forced(self) -> tuple[int, ...]:
+        if self._forced:
+            return self._forced
+        return self._inner.forced() if self._inner is not None else ()
+
+    def n_allowed(self, tokens: Sequence[int]) -> int:
+        """Of those after the limit none, even if they may follow what is forced there."""
+        if self._forced:
+            pairs = enumerate(zip(tokens, self._forced, strict=False))
+            return next(
+                (n for n, (one, forced) in pairs if one != forced), min(len(tokens), len(self._forced))
+            )
+        n = len(tokens) if self._inner is None else self._inner.n_allowed(tokens)
+        return min(n, self._left) if self._inside else n
+
+    def _look_for_mark(self, piece: bytes) -> None:
+        mark = self._marks[self._inside]
+        self._tail += piece
+        if mark in self._tail:
+            self._inside, self._tail = not self._inside, b""
+        self._tail = self._tail[-len(mark) :]
+
+    def _close_at_limit(self) -> None:
+        if self._inside and self._left <= 0:
+            self._forced = self._ending

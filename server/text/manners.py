@@ -1,0 +1,190 @@
+"""In which forms a chat template takes messages: found by rendering small conversations. Pure.
+
+Templates say nowhere what they were made for. So each question is a conversation with marks in it, and the
+answer is whether the prompt shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+from server.formats.description import Calls
+from server.formats.families import JSON_IN_TAGS
+
+Message: TypeAlias = Mapping[str, Any]
+Tool: TypeAlias = Mapping[str, Any]
+Render: TypeAlias = Callable[[Sequence[Message], Sequence[Tool] | None], str | None]
+"""The prompt of these messages and tools, as they are; None if the template refuses them."""
+
+THOUGHT_FIELDS = ("reasoning_content", "thinking")
+"""What templates call the thoughts of an earlier reply."""
+
+
+@dataclass(frozen=True, slots=True)
+class Manners:
+    """no_tools: what stands for having none. tools, calls, results: it shows them. objects: arguments as
+    objects, not as JSON text. null: what stands for no content beside calls is null. bare: calls have no
+    content beside them; alone: they have none if there are thoughts. several: calls in one message.
+    short_ids: of nine letters or digits. parts: roles whose content may be a list. thought_parts: thoughts
+    are a part of such a list. system, developer: it knows these roles; later: system messages after the
+    first, too. repeated: messages of one role may follow each other. syntax: how the model writes calls."""
+
+    no_tools: Sequence[Tool] | None = None
+    tools: bool = True
+    calls: bool = True
+    results: bool = True
+    objects: bool = False
+    null: bool = False
+    bare: bool = False
+    alone: bool = False
+    several: bool = True
+    short_ids: bool = False
+    parts: frozenset[str] = frozenset()
+    thought_parts: bool = False
+    system: bool = True
+    later: bool = True
+    developer: bool = False
+    repeated: bool = True
+    syntax: Calls = JSON_IN_TAGS
+
+
+ONE, OTHER = "probe-one", "probe-other"
+_USER: Message = {"role": "user", "content": "?"}
+_ASSISTANT: Message = {"role": "assistant", "content": "."}
+_PARTS = [{"type": "text", "text": ONE}, {"type": "text", "text": OTHER}]
+_THOUGHT_PARTS = [{"type": "thinking", "thinking": ONE}, {"type": "text", "text": OTHER}]
+_TOOL: Tool = {
+    "type": "function",
+    "function": {"name": "probed", "description": "?", "parameters": {"type": "object", "properties": {}}},
+}
+_TEXT, _OBJECT = '{"probe-key": "probe-value"}', {"probe-key": "probe-value"}
+_DATA = ('"type": "text"', '"type":"text"', "'type': 'text'")
+"""What shows that a list of parts was written as data."""
+
+
+def manners_of(render: Render, source: str, told: Manners) -> Manners:
+    """source: the template's text, which says the roles that it knows. told: what it also tells."""
+    found = replace(told, no_tools=() if render([_USER], None) is None else None)
+    probe = _Probe(lambda messages, tools: render(messages, tools or found.no_tools), source)
+    if not probe.shows([_said("user", ONE)], ONE):
+        return found  # one that shows nothing at all, or refuses it, tells nothing
+    return probe.of_thoughts(probe.of_parts(probe.of_calls(probe.of_roles(found))))
+
+
+@dataclass(frozen=True, slots=True)
+class _Probe:
+    render: Render
+    source: str
+
+    def shows(self, messages: Sequence[Message], *marks: str, tools: Sequence[Tool] = ()) -> bool:
+        """Whether the marks are in the prompt, in this order, and none of it is data."""
+        return _shown(self.render(messages, tools), *marks)
+
+    def knows(self, role: str) -> bool:
+        """Many write any role as it comes, which says nothing of the model."""
+        return any(f"{quote}{role}{quote}" in self.source for quote in ("'", '"'))
+
+    def of_roles(self, found: Manners) -> Manners:
+        told = _said("system", ONE)
+        system = self.shows([told, _USER], ONE)
+        return replace(
+            found,
+            system=system,
+            later=system and self.shows([_USER, _ASSISTANT, told, _USER], ONE),
+            developer=self.knows("developer") and self.shows([_said("developer", ONE), _USER], ONE),
+            repeated=self.shows([_said("user", ONE), _said("user", OTHER), _ASSISTANT, _USER], ONE, OTHER),
+            tools=_in_order(self.render([_USER], [_TOOL]), "probed"),
+        )
+
+    def of_calls(self, found: Manners) -> Manners:
+        """Objects are what most templates are made for. Where both forms look alike, the text is taken, since
+        it shows what the model wrote."""
+        for null in (False, True):
+            asked = replace(found, null=null)
+            as_text = self.render(_called(asked, _TEXT), [_TOOL])
+            as_object = self.render(_called(asked, _OBJECT), [_TOOL])
+            shows_text = _in_order(as_text, ONE, _TEXT)
+            shows_object = _in_order(as_object, ONE, *_OBJECT, *_OBJECT.values()) and not _python(as_object)
+            if shows_text or shows_object:
+                return self._of_results(
+                    replace(asked, objects=shows_object and not (shows_text and as_text == as_object))
+                )
+        result = {**_said("tool", ONE), "tool_call_id": "a12345678"}
+        known = (found.tools or self.knows("tool")) and self.shows([_USER, _ASSISTANT, result], ONE)
+        return replace(found, calls=False, results=known)
+
+    def _of_results(self, found: Manners) -> Manners:
+        arguments = _nothing(found)
+        calling, beside = _called(found, arguments), {"content": "."}
+        thoughtful = [{**_thinking(one), **beside} if "tool_calls" in one else one for one in calling]
+        saying = [{**one, **beside} if "tool_calls" in one else one for one in calling]
+        return replace(
+            found,
+            results=_in_order(self.render(_called(found, arguments, content=OTHER), [_TOOL]), OTHER),
+            several=_in_order(self.render(_called(found, arguments, arguments), [_TOOL]), ONE, OTHER),
+            bare=not _in_order(self.render(saying, [_TOOL]), ONE),
+            alone=self.render(thoughtful, [_TOOL]) is None,
+        )
+
+    def of_parts(self, found: Manners) -> Manners:
+        histories = {
+            "system": [_said("system", _PARTS), _USER],
+            "user": [_said("user", _PARTS), _ASSISTANT, _USER],
+            "assistant": [_USER, _said("assistant", _PARTS), _USER],
+            "tool": _called(found, _nothing(found), content=_PARTS),
+        }
+        taken = (role for role, history in histories.items() if self.shows(history, ONE, OTHER))
+        return replace(found, parts=frozenset(taken))
+
+    def of_thoughts(self, found: Manners) -> Manners:
+        """Parts are tried where the template has no field for thoughts."""
+        calling = _called(found, _nothing(found))
+        calling[1] = _thinking(calling[1], "probe-thought")
+        if any(
+            self.shows(history, "probe-thought")
+            for history in ([_USER, _thinking(_ASSISTANT, "probe-thought")], calling)
+        ):
+            return found
+        history = [_USER, _said("assistant", _THOUGHT_PARTS), _USER]
+        return replace(found, thought_parts=self.shows(history, ONE, OTHER))
+
+
+def _shown(prompt: str | None, *marks: str) -> bool:
+    return _in_order(prompt, *marks) and not any(sign in str(prompt) for sign in _DATA)
+
+
+def _python(prompt: str | None) -> bool:
+    """Whether it shows the object as Python would write it."""
+    return str(_OBJECT) in str(prompt)
+
+
+def _in_order(prompt: str | None, *marks: str) -> bool:
+    at = 0
+    for mark in marks:
+        at = (prompt or "").find(mark, at)
+        if at < 0:
+            return False
+    return prompt is not None
+
+
+def _said(role: str, content: Any) -> Message:
+    return {"role": role, "content": content}
+
+
+def _thinking(message: Message, thought: str = ".") -> Message:
+    return {**message, **dict.fromkeys(THOUGHT_FIELDS, thought)}
+
+
+def _nothing(found: Manners) -> Any:
+    return {} if found.objects else "{}"
+
+
+def _called(found: Manners, *arguments: Any, content: Any = "!") -> list[Message]:
+    """A history with a call for each of these arguments, all answered with this content."""
+    calls = [
+        {"id": f"a1234567{n}", "type": "function", "function": {"name": name, "arguments": given}}
+        for n, (name, given) in enumerate(zip((ONE, OTHER), arguments, strict=False))
+    ]
+    results = [{**_said("tool", content), "tool_call_id": call["id"]} for call in calls]
+    return [_USER, {**_said("assistant", None if found.null else ""), "tool_calls": calls}, *results]

@@ -1,0 +1,94 @@
+"""Every family's calls are read, however the reply is cut, and every family has a reply here."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from server.formats.families import FAMILIES
+from server.formats.reading import MessageReader
+from server.text.message import Message, folded
+from tests.server.formats.replies import FUNCTIONS, REPLIES, F, G, Reply
+
+every = pytest.mark.parametrize("reply", REPLIES, ids=lambda reply: reply.family)
+
+
+def read(reply: Reply, *parts: str, thinking: bool = False) -> Message:
+    form = reply.form
+    if thinking:
+        form = form.after("?" + (form.thoughts.open if form.thoughts else ""))
+    reader = MessageReader(form, lambda index: f"call_{index}")
+    pieces = [piece for part in parts for piece in reader.feed(part)]
+    return folded([*pieces, *reader.end()])
+
+
+def called(message: Message) -> list[tuple[str, object]]:
+    return [(call.name, json.loads(call.arguments)) for call in message.calls]
+
+
+def test_every_family_has_a_reply():
+    assert [reply.family for reply in REPLIES] == [family.name for family in FAMILIES]
+    assert set(FUNCTIONS) == {"f", "g"}
+
+
+@every
+def test_calls_are_read(reply: Reply):
+    one = read(reply, reply.one)
+    assert called(one) == [("f", json.loads(F))]
+    assert not one.content + one.reasoning
+    two = read(reply, reply.two)
+    last = ("f", json.loads(F)) if reply.family == "harmony" else ("g", json.loads(G))
+    assert called(two) == [("f", json.loads(F)), last]
+    assert not two.content + two.reasoning
+
+
+@every
+def test_wherever_the_text_is_cut(reply: Reply):
+    whole = read(reply, reply.two)
+    assert read(reply, *reply.two) == whole
+    for at in range(1, len(reply.two)):
+        assert read(reply, reply.two[:at], reply.two[at:]) == whole, reply.two[:at]
+
+
+@every
+def test_a_reply_broken_off_anywhere_never_shows_the_marks_of_a_call_that_has_begun(reply: Reply):
+    for at in range(1, len(reply.one)):
+        message = read(reply, reply.one[:at])
+        assert not (message.calls and message.content), reply.one[:at]
+
+
+@every
+def test_thoughts_and_an_answer(reply: Reply):
+    thoughts, channels = reply.form.thoughts, reply.form.channels
+    if thoughts is None:
+        return
+    begin = channels.start + channels.content if channels else "\n"
+    text = f"\nhm, so\n{thoughts.close}{begin}Yes."
+    for parts in ([text], list(text)):
+        message = read(reply, *parts, thinking=True)
+        assert (message.reasoning, message.content) == ("hm, so", "Yes.")
+        if not channels:
+            assert read(reply, thoughts.open, *parts) == message
+
+
+@every
+def test_a_call_within_thoughts(reply: Reply):
+    calls, thoughts = reply.form.calls, reply.form.thoughts
+    if thoughts is None or calls is None or not calls.in_thoughts:
+        return
+    for parts in ([f"hm\n{reply.one}"], list(f"hm\n{reply.one}")):
+        message = read(reply, *parts, thinking=True)
+        assert message.reasoning == "hm"
+        assert called(message) == [("f", json.loads(F))]
+
+
+@every
+def test_text_about_calls_stays_text(reply: Reply):
+    """A mark that no call follows."""
+    calls, channels = reply.form.calls, reply.form.channels
+    if calls is None or channels or not calls.marks:
+        return
+    text = f"Write {calls.marks[0]} !, say."
+    assert read(reply, text).content == text.replace(" " + calls.marks[0], calls.marks[0])
+    assert read(reply, *text) == read(reply, text)

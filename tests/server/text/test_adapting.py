@@ -1,0 +1,173 @@
+"""What messages become for a chat template that takes them in another form."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from server.formats.families import LFM
+from server.text.adapting import adapted
+from server.text.manners import Manners
+from server.text.template import ChatTemplate, Setting
+
+CALL = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": '{"a": [1]}'}}
+OTHER = {"id": "call_2", "type": "function", "function": {"name": "g", "arguments": "{}"}}
+TOOL: dict[str, Any] = {"type": "function", "function": {"name": "f", "parameters": {}}}
+SAID: list[dict[str, Any]] = [
+    {"role": "user", "content": "q"},
+    {"role": "assistant", "content": "So.", "tool_calls": [CALL, OTHER]},
+    {"role": "tool", "tool_call_id": "call_1", "content": "one"},
+    {"role": "tool", "tool_call_id": "call_2", "content": "two"},
+]
+THOUGHT = {"role": "assistant", "content": "So.", "reasoning_content": "Hm.", "tool_calls": [CALL]}
+
+
+def roles(messages: Any) -> list[tuple[str, Any]]:
+    return [(one["role"], one["content"]) for one in messages]
+
+
+def test_messages_stay_as_they_are_where_nothing_is_in_the_way():
+    told: list[str] = []
+    assert adapted(SAID, [TOOL], Manners(), told.append) == SAID
+    assert not told
+
+
+def test_arguments_as_objects_and_short_ids():
+    told = adapted(SAID, [], Manners(objects=True, short_ids=True))
+    call = told[1]["tool_calls"][0]
+    assert call["function"]["arguments"] == {"a": [1]}
+    assert len(call["id"]) == 9
+    assert call["id"] == told[2]["tool_call_id"]
+    assert call["id"].isalnum()
+    assert SAID[1]["tool_calls"][0] is CALL
+    broken = {**CALL, "function": {"name": "f", "arguments": '{"a"'}}
+    told = adapted([{"role": "assistant", "tool_calls": [broken]}], [], Manners(objects=True))
+    assert told[0]["tool_calls"][0]["function"]["arguments"] == '{"a"'
+
+
+@pytest.mark.parametrize("id", ["functions.f:0", "0", "a1b2c3d4e", "call_1"])
+def test_ids_go_back_as_the_model_wrote_them(id: str):
+    said = [{**SAID[1], "tool_calls": [{**CALL, "id": id}]}, {**SAID[2], "tool_call_id": id}]
+    told = adapted(said, [], Manners(objects=True, null=True, bare=True))
+    assert [told[-2]["tool_calls"][0]["id"], told[-1]["tool_call_id"]] == [id, id]
+
+
+@pytest.mark.parametrize("system", [True, False])
+def test_tools_in_words(system: bool):
+    manners = Manners(tools=False, calls=False, results=False, system=system, repeated=False)
+    told = adapted(SAID, [TOOL], manners)
+    assert json.dumps(TOOL) in told[0]["content"]
+    assert [one["role"] for one in told] == ["system"] * system + ["user", "assistant", "user"]
+    first, second = (
+        f'<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>'
+        for name, arguments in (("f", '{"a": [1]}'), ("g", "{}"))
+    )
+    assert told[-2]["content"] == f"So.\n{first}\n{second}"
+    assert told[-1]["content"] == (
+        "<tool_response>\none\n</tool_response>\n<tool_response>\ntwo\n</tool_response>"
+    )
+
+
+def test_calls_that_the_template_does_not_show_are_written_as_the_model_writes_them():
+    manners = Manners(calls=False, tools=False, syntax=LFM)
+    told = adapted(SAID, [TOOL], manners)
+    assert told[2]["content"] == "So.\n<|tool_call_start|>[f(a=[1]), g()]<|tool_call_end|>"
+    assert "<|tool_call_start|>[<function-name>(" in told[0]["content"]
+    assert "<tool_call>" not in told[0]["content"]
+    assert told[3:] == SAID[2:]
+
+
+def test_results_stay_where_only_calls_are_not_shown():
+    told = adapted(SAID, [], Manners(calls=False))
+    assert "tool_calls" not in told[1]
+    assert told[2:] == SAID[2:]
+
+
+def test_tools_follow_a_system_prompt():
+    told = adapted([{"role": "system", "content": "Be brief."}, *SAID], [TOOL], Manners(tools=False))
+    assert told[0]["content"].startswith("Be brief.\n\n# Tools")
+    assert len(told) == 5
+
+
+def test_calls_of_one_message_are_shown_one_by_one_with_their_results():
+    told = adapted([*SAID[:2], SAID[3], SAID[2]], [], Manners(several=False))
+    shown = [
+        (one["role"], [c["id"] for c in one.get("tool_calls", ())] or one["content"]) for one in told[1:]
+    ]
+    assert shown == [
+        ("assistant", ["call_2"]),
+        ("tool", "two"),
+        ("assistant", ["call_1"]),
+        ("tool", "one"),
+    ]
+    assert [one["content"] for one in told[1:] if one["role"] == "assistant"] == ["", "So."]
+
+
+def test_calls_without_results_stay_in_the_history():
+    told = adapted([*SAID[:2], {"role": "user", "content": "?"}], [], Manners(several=False))
+    assert [len(one.get("tool_calls", ())) for one in told] == [0, 1, 1, 0]
+
+
+def test_content_that_would_hide_calls_is_a_message_of_its_own():
+    told = adapted(SAID, [], Manners(null=True, bare=True))
+    assert roles(told)[:3] == [("user", "q"), ("assistant", "So."), ("assistant", None)]
+    assert len(told[2]["tool_calls"]) == 2
+    assert roles(adapted([{**SAID[1], "content": ""}], [], Manners(null=True))) == [("assistant", None)]
+
+
+def test_thoughts_are_told_under_all_their_names():
+    told = adapted([THOUGHT], [], Manners())
+    assert (told[0]["reasoning_content"], told[0]["thinking"], told[0]["content"]) == ("Hm.", "Hm.", "So.")
+    told = adapted([THOUGHT], [], Manners(alone=True))
+    assert (told[0]["thinking"], told[0]["content"]) == ("Hm.\n\nSo.", "")
+    told = adapted([THOUGHT], [], Manners(thought_parts=True))
+    assert told[0]["content"] == [{"type": "thinking", "thinking": "Hm."}, {"type": "text", "text": "So."}]
+
+
+def test_parts_are_joined_by_line_breaks_where_lists_are_not_taken():
+    parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
+    said = [{"role": "user", "content": parts}, {"role": "assistant", "content": parts}]
+    assert roles(adapted(said, [], Manners(parts=frozenset({"user"})))) == [
+        ("user", parts),
+        ("assistant", "one\ntwo"),
+    ]
+
+
+def test_roles_that_a_template_does_not_know():
+    said = [
+        {"role": "developer", "content": "d"},
+        {"role": "user", "content": "a"},
+        {"role": "user", "content": "b"},
+        {"role": "assistant", "content": "c"},
+        {"role": "system", "content": "s"},
+        {"role": "user", "content": "e"},
+    ]
+    assert adapted(said, [], Manners(developer=True)) == said
+    assert roles(adapted(said, [], Manners()))[0] == ("system", "d")
+    assert roles(adapted(said, [], Manners(later=False)))[4] == ("user", "s")
+    assert roles(adapted(said, [], Manners(system=False, later=False, repeated=False))) == [
+        ("user", "d\n\na\n\nb"),
+        ("assistant", "c"),
+        ("user", "s\n\ne"),
+    ]
+
+
+def test_what_is_adapted_is_said_once(caplog: pytest.LogCaptureFixture):
+    template = ChatTemplate(
+        "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no') }}{% endif %}"
+        "{{ m.role }}: {{ m.content }}\n{% endfor %}"
+    )
+    caplog.set_level("INFO", "duo.text")
+    for _ in range(2):
+        template.render([{"role": "system", "content": "s"}, {"role": "user", "content": "q"}])
+    assert [one.getMessage() for one in caplog.records] == [
+        "the model's chat template takes no system messages, or only as the first: others become the user's"
+    ]
+
+
+def test_variables_reach_the_template_and_do_not_replace_what_is_its_own():
+    template = ChatTemplate("{{ effort }}{{ messages[0].content }}{{ add_generation_prompt }}")
+    setting = Setting((), {"effort": "high ", "messages": [], "add_generation_prompt": "?"})
+    assert template.render([{"role": "user", "content": "q"}], setting) == "high qTrue"

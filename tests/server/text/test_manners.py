@@ -1,0 +1,138 @@
+"""In which forms a template takes messages is found by trying; conversations that need another form are
+still rendered whole."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from server.text.template import CHATML, ChatTemplate, Message, Setting
+from tests import templates
+
+LOOP = "{% for m in messages %}"
+END = "{% endfor %}"
+
+
+def manners(source: str) -> Any:
+    return ChatTemplate(source).manners
+
+
+def test_what_the_known_kinds_take():
+    kinds = [CHATML, templates.THINKING, templates.LLAMA3_TOOLS, templates.MISTRAL, templates.REASONING]
+    found = [manners(source) for source in kinds]
+    assert [one.tools for one in found] == [False, False, True, True, False]
+    assert [one.calls for one in found] == [False, True, True, True, True]
+    assert [one.objects for one in found] == [False, True, True, True, False]
+    assert [one.several for one in found] == [True, True, False, True, True]
+    assert [one.short_ids for one in found] == [False, False, False, True, False]
+    assert not any(one.parts or one.null or one.alone or one.thought_parts for one in found)
+    assert all(one.system and one.later and one.repeated for one in found)
+
+
+def test_a_template_that_shows_nothing_tells_nothing():
+    assert manners("{{ messages | length }}").system
+    assert manners("{{ raise_exception('never') }}").calls
+
+
+WRITTEN = LOOP + "{{ m.role }}: {{ m.content }}{% for c in m.tool_calls or [] %}{{ c.function.name }}"
+ARGUMENTS = {
+    "{{ c.function.arguments }}": False,
+    "{{ c.function.arguments | tojson }}": True,
+    "{% set a = c.function.arguments %}{{ a if a is string else a | tojson }}": False,
+    "{% for k, v in c.function.arguments.items() %}{{ k }}={{ v }}{% endfor %}": True,
+    "{% if c.function.arguments is mapping %}{% for k, v in c.function.arguments | items %}{{ k }}={{ v }}"
+    "{% endfor %}{% else %}{{ c.function.arguments }}{% endif %}": True,
+}
+
+
+@pytest.mark.parametrize(("shown", "objects"), ARGUMENTS.items())
+def test_arguments_are_objects_where_the_template_was_made_for_them(shown: str, objects: bool):
+    found = manners(WRITTEN + shown + END + END)
+    assert (found.calls, found.objects) == (True, objects)
+
+
+def test_null_as_content_where_calls_are_shown_beside_nothing_else():
+    source = (
+        LOOP + "{% if m.content is none %}{% set f = m.tool_calls[0].function %}{{ f.name }}{{ f.arguments }}"
+        "{% else %}{{ m.role }}: {{ m.content }}{% endif %}" + END
+    )
+    assert (manners(source).null, manners(source).bare) == (True, True)
+
+
+def test_a_template_with_no_word_for_no_tools():
+    source = "{% for tool in tools %}{{ tool.function.name }}{% endfor %}" + LOOP + "{{ m.content }}" + END
+    assert manners(source).no_tools == ()
+    assert ChatTemplate(source).render([{"role": "user", "content": "q"}]) == "q"
+
+
+PARTS = (
+    "{% if m.content is string %}{{ m.content }}"
+    "{% else %}{% for p in m.content %}{{ p.text }}{% endfor %}{% endif %}"
+)
+
+
+def test_lists_are_taken_by_role():
+    user_only = "{% if m.role == 'user' %}" + PARTS + "{% else %}{{ m.content }}{% endif %}"
+    user_only = LOOP + user_only + END
+    assert manners(user_only).parts == {"user"}
+    assert manners(LOOP + "{{ m.content | tojson }}" + END).parts == frozenset()
+
+
+def test_thoughts_in_a_field_or_in_a_part():
+    field = LOOP + "{{ m.thinking }}{{ m.content }}" + END
+    assert not manners(field).thought_parts
+    told: list[Message] = [
+        {"role": "user", "content": "q"},
+        {"role": "assistant", "content": "a", "reasoning_content": "t"},
+        {"role": "user", "content": "r"},
+    ]
+    assert ChatTemplate(field).render(told) == "qtar"
+    part = LOOP + PARTS.replace("p.text", "'<' + p.thinking + '>' if p.type == 'thinking' else p.text") + END
+    assert manners(part).thought_parts
+    assert ChatTemplate(part).render(told) == "q<t>ar"
+
+
+def test_a_queue_of_ids_is_kept_in_a_list_of_the_template_s_own():
+    """As Kimi's templates do it: the immutable sandbox would refuse every history with calls."""
+    source = (
+        "{% set ns = namespace(ids=[]) %}" + LOOP + "{{ m.role }}"
+        "{% for c in m.tool_calls or [] %}{{ c.function.name }}{{ c.function.arguments }}"
+        "{% set _ = ns.ids.append('functions.' ~ c.function.name) %}{% endfor %}"
+        "{% if m.role == 'tool' %}{{ ns.ids.pop(0) }}{% endif %}{{ m.content }};" + END
+    )
+    call: dict[str, Any] = {"id": "1", "function": {"name": "f", "arguments": "{}"}}
+    said: list[Message] = [
+        {"role": "user", "content": "q"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "1", "content": "r"},
+    ]
+    assert ChatTemplate(source).render(said) == "userq;assistantf{};toolfunctions.fr;"
+
+
+def test_what_a_template_changes_is_nobody_else_s():
+    said: list[Message] = [{"role": "user", "content": "q"}, {"role": "user", "content": "r"}]
+    tools: list[Any] = [{"type": "function", "function": {"name": "f", "parameters": {"required": ["a"]}}}]
+    source = "{{ messages.pop().content }}{{ tools[0].function.parameters.required.append('b') }}"
+    assert ChatTemplate(source).render(said, Setting(tools)).startswith("r")
+    assert len(said) == 2
+    assert tools[0]["function"]["parameters"]["required"] == ["a"]
+
+
+def test_thinking_is_on_and_the_date_is_known_unless_the_client_says_otherwise():
+    source = LOOP + "{{ m.content }}" + END + "{{ enable_thinking }} {{ date_string }}"
+    said: list[Message] = [{"role": "user", "content": "q"}]
+    assert ChatTemplate(source).render(said).startswith("qTrue ")
+    assert len(ChatTemplate(source).render(said)) == len("qTrue 26 Jul 2024")
+    setting = Setting((), {"enable_thinking": False, "date_string": "today"})
+    assert ChatTemplate(source).render(said, setting) == "qFalse today"
+
+
+def test_the_template_for_tools_is_that_of_conversations_with_tools():
+    plain, other = LOOP + "{{ m.content }}" + END, LOOP + "{{ m.role }} {{ m.content }}" + END
+    template = ChatTemplate(plain, with_tools=other + "<tool_call>{{ tools }}")
+    said: list[Message] = [{"role": "user", "content": "q"}]
+    tool = {"type": "function", "function": {"name": "f"}}
+    assert template.render(said) == "q"
+    assert template.render(said, Setting([tool])).startswith("user q<tool_call>")
+    assert template.source == plain
