@@ -47,6 +47,13 @@ class FakeVocabulary:
         return _SPECIALS[token] if special else b""
 
 
+class Spacing(FakeVocabulary):
+    """Adds a space before a text, as SentencePiece does."""
+
+    def tokenize(self, text: str, *, special: bool) -> list[int]:
+        return super().tokenize(f" {text}", special=special)
+
+
 @dataclass(frozen=True, slots=True)
 class FakeModel:
     """The toy's predictions. error: share of contexts where it disagrees with the model of its seed;
