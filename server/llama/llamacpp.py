@@ -83,6 +83,7 @@ def _token_or_none(token: int) -> int | None:
 
 
 PAD = 0  # token id of padding rows
+COMPRESSED = ("deepseek4",)  # architectures: llama.cpp ends the process at a copy of some cells
 
 
 class LlamaBatch:
@@ -184,6 +185,7 @@ class LlamaBackend:
         self.tiles = Tiles() if self._may_tile(options) else None
         with ThreadPoolExecutor(1) as aside:  # which ends, and with it the threads of OpenMP that are its own
             self.can_trim = aside.submit(self._forgets).result()
+        self.can_copy = self.model.metadata("general.architecture") not in COMPRESSED
         self.can_shift = self.can_trim and bool(C.llama_memory_can_shift(self._memory))
 
     def _may_tile(self, options: LlamaOptions) -> bool:
