@@ -162,6 +162,8 @@ class LlamaBackend:
             )
         params = context_params(options, n_spare=options.n_seqs < MAX_SEQS)  # one for padding
         params.swa_full = True  # a trimmed sequence needs cells that its sliding window had passed
+        if C.llama_model_n_swa(model):  # between parts of a decode llama.cpp gives away what guesses passed
+            params.n_batch = params.n_ubatch = max(params.n_ubatch, params.n_seq_max)
         self._context = self.model.context(params)
         if not self._context:
             raise StartupError(

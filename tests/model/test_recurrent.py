@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from server.engine.engine import Engine
@@ -17,8 +19,8 @@ from server.engine.proposer import NoProposer, Proposer
 from server.engine.request import GenerationRequest
 from server.engine.scheduler import Limits
 from server.lead.calibration import measure
-from server.llama.backend import Backend, Batch
-from server.llama.llamacpp import LlamaBackend
+from server.llama.backend import Backend, Batch, Logits
+from server.llama.llamacpp import LlamaBackend, LlamaOptions
 from tests.checks import check_engine
 from tests.model.asking import asks
 from tests.model.conftest import open_exact
@@ -80,6 +82,41 @@ def requests_for(backend: LlamaBackend, n: int, temperature: float) -> list[Gene
 
 def tokens_of(outcomes: Sequence[Outcome]) -> list[tuple[int, ...]]:
     return [outcome.tokens for outcome in outcomes]
+
+
+def test_guesses_of_two_micro_batches_take_no_cells_that_the_window_needs(tmp_path: Path):
+    """Between micro-batches llama.cpp takes the earlier rows' window for the sequence's: what it has passed
+    may be overwritten, although these rows are trimmed then."""
+    path = tmp_path / "gemma3.gguf"
+    write(path, KINDS["gemma3"])
+    options = LlamaOptions(path, 256, 8, n_ubatch=4, cache_type_k="f32", cache_type_v="f32")
+    with closing(LlamaBackend(options)) as backend:
+        n, tokens = 3 * WINDOW, list(range(300, 400))
+
+        def evaluate(seq: int, start: int, end: int) -> Logits:
+            logits = np.empty(0, dtype=np.float32)
+            for at in range(start, end, backend.n_batch):
+                batch = Batch()
+                rows = tokens[at : min(at + backend.n_batch, end)]
+                batch.extend(seq, at, rows, 1)
+                logits = backend.decode(batch).copy()
+            return logits
+
+        evaluate(1, 0, 40)
+        evaluate(0, 0, n)
+        evaluate(2, 0, 100)
+        evaluate(3, 0, 256 - 40 - n - 100)
+        backend.trim(1, 0)
+        evaluate(4, 0, 40)  # in the first cells; next are those of sequence 0
+        backend.trim(2, 0)
+        evaluate(5, 0, n - WINDOW - 3)  # in cells that its window has passed
+        evaluate(0, n, n + 8)
+        backend.trim(0, n + 1)
+        found = evaluate(0, n + 1, n + 2)
+        for seq in range(6):
+            backend.trim(seq, 0)
+        evaluate(0, 0, n + 1)
+        assert np.abs(evaluate(0, n + 1, n + 2) - found).max() < 0.01
 
 
 @of_temperatures
