@@ -19,6 +19,7 @@ from server.cache.files import DiskTier
 from server.cache.snapshots import Snapshots
 from server.engine.checkpoints import MARGIN
 from server.engine.request import GenerationRequest
+from server.lead.calibration import measure
 from server.llama.backend import Batch, Logits
 from server.llama.llamacpp import LlamaBackend, LlamaOptions
 from server.sampling.params import SamplingParams
@@ -93,6 +94,7 @@ def test_whether_a_sequence_can_be_trimmed_is_found_out(subject: Subject):
     assert subject.target.can_trim == (subject.name not in STATEFUL)
     assert subject.target.can_shift == subject.target.can_trim
     assert subject.target.can_copy == (subject.name != "deepseek4")
+    assert bool(measure(subject.target, 2, budget_s=0.05)) == subject.target.can_copy
 
 
 def test_the_weights_are_such_that_what_is_remembered_counts(subject: Subject):
