@@ -10,6 +10,7 @@ D_INNER, D_STATE, D_CONV, DT_RANK = 2 * N_EMBD, 8, 4, 4
 N_EXPERTS, N_USED, N_FFN_EXPERT = 4, 2, 32
 Q_RANK, KV_RANK, N_ROT = 32, 24, 8  # of latent attention
 WIDE, OUT_RANK, INDEX, STREAMS = 64, 16, 64, 4  # of compressed attention
+N_INDEXERS = 16  # heads: where the scores of all are negative, cells are chosen by their place
 MIXED = (2 + STREAMS) * STREAMS
 N_PER_LAYER = 8  # channels of Gemma's embeddings for each layer
 N_CTX = 2048
@@ -203,6 +204,19 @@ DEEPSEEK2 = Kind(  # one latent vector instead of keys and values
         "expert_weights_scale": 1.0,
     },
 )
+INDEXER: Shapes = {
+    "indexer.k_norm.weight": (INDEX,),
+    "indexer.k_norm.bias": (INDEX,),
+    "indexer.proj.weight": (N_INDEXERS, N_EMBD),
+    "indexer.attn_k.weight": (INDEX, N_EMBD),
+    "indexer.attn_q_b.weight": (N_INDEXERS * INDEX, Q_RANK),
+}
+INDEXED = {"attention.indexer.head_count": N_INDEXERS, "attention.indexer.key_length": INDEX}
+DEEPSEEK32 = Kind(  # each token attends to those that an indexer chooses
+    "deepseek32",
+    [layer | INDEXER for layer in DEEPSEEK2.layers[:2]],
+    {**DEEPSEEK2.fields, **INDEXED, "attention.indexer.top_k": WINDOW, "expert_gating_func": 2},
+)
 COMPRESSED_ATTENTION = weights(
     attn_sinks=(N_HEADS,),
     attn_q_a=(Q_RANK, N_EMBD),
@@ -230,7 +244,7 @@ COMPRESSOR = weights(
     indexer_compressor_gate=(2 * INDEX, N_EMBD),
     indexer_compressor_ape=(4, 2 * INDEX),
     indexer_compressor_norm=(INDEX,),
-) | {"indexer.proj.weight": (2, N_EMBD), "indexer.attn_q_b.weight": (2 * INDEX, Q_RANK)}
+) | {"indexer.proj.weight": (N_INDEXERS, N_EMBD), "indexer.attn_q_b.weight": (N_INDEXERS * INDEX, Q_RANK)}
 HCA = weights(
     attn_compressor_kv=(WIDE, N_EMBD),
     attn_compressor_gate=(WIDE, N_EMBD),
@@ -245,6 +259,7 @@ DEEPSEEK4 = Kind(
     HEADS
     | MIXTURE
     | SLIDING
+    | INDEXED
     | {
         "attention.head_count_kv": 1,
         "attention.key_length": WIDE,
@@ -256,8 +271,6 @@ DEEPSEEK4 = Kind(
         "expert_weights_norm": True,
         "expert_gating_func": 4,
         "swiglu_clamp_exp": [7.0] * 4,
-        "attention.indexer.head_count": 2,
-        "attention.indexer.key_length": INDEX,
         "attention.indexer.top_k": 16,
         "attention.output_group_count": 2,
         "attention.output_lora_rank": OUT_RANK,
@@ -317,6 +330,7 @@ KINDS = {
     "gemma4": GEMMA4,
     "gpt-oss": GPT_OSS,
     "deepseek2": DEEPSEEK2,
+    "deepseek32": DEEPSEEK32,
     "deepseek4": DEEPSEEK4,
     "mamba": MAMBA_ONLY,
     "jamba": JAMBA,
