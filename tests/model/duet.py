@@ -22,7 +22,7 @@ from tests.memory_bus import MemoryPool
 from tests.support import Outcome
 
 DRAFT_MAX = 6
-TURNS = 3 * DRAFT_MAX  # of the drafter between two steps: a path and its branches
+TURNS = 2 * DRAFT_MAX  # of the drafter between two steps: a path and its branches
 
 
 class Duet:
@@ -45,7 +45,7 @@ class Duet:
         lead, own = (Presence(role, role, "test", "0", card, 4) for role in ("lead", "drafter"))
         self._pool = MemoryPool()
         bus, other = self._pool.bus(lead), self._pool.bus(own)
-        remote = RemoteDrafters(bus, lead, max_ahead=2 * DRAFT_MAX) if drafter else None
+        remote = RemoteDrafters(bus, lead, max_ahead=DRAFT_MAX) if drafter else None
         proposer = Speculator(policy, remote=remote, inline=DraftModel(inline) if inline else None)
         self._worker: Worker | None = None
         for guesser in filter(None, (drafter, inline)):
