@@ -47,6 +47,13 @@ class FakeVocabulary:
         return _SPECIALS[token] if special else b""
 
 
+class Spacing(FakeVocabulary):
+    """Adds a space before a text, as SentencePiece does."""
+
+    def tokenize(self, text: str, *, special: bool) -> list[int]:
+        return super().tokenize(f" {text}", special=special)
+
+
 @dataclass(frozen=True, slots=True)
 class FakeModel:
     """The toy's predictions. error: share of contexts where it disagrees with the model of its seed;
@@ -96,7 +103,7 @@ class FakeBackend:
     """Implements Backend. step_s, row_s: seconds that it sleeps per decode and per row.
 
     Without can_trim it is a hybrid model: a sequence has a state beside its cells, which has to be of equal
-    tokens."""
+    tokens. Without can_copy too it is as one with compressed cells, where llama.cpp aborts."""
 
     model: FakeModel = field(default_factory=FakeModel)
     n_cells: int = 4096
@@ -106,6 +113,7 @@ class FakeBackend:
     step_s: float = 0.0
     row_s: float = 0.0
     can_trim: bool = True
+    can_copy: bool = True
     can_shift: bool = True
     overlaps: bool = False
     name: str = "fake"
@@ -159,6 +167,7 @@ class FakeBackend:
             self._states[seq] = _State(len(chains), chains[-1])
 
     def copy(self, source: int, target: int, start: int, end: int) -> None:
+        assert self.can_copy, "llama.cpp ends the process"
         if not 0 <= target < self.n_seqs:
             raise BackendError(f"sequence {target} out of range")
         if not self.can_trim:

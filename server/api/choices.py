@@ -54,8 +54,10 @@ class ReplyChoice:
         vocabulary: Vocabulary,
         body: GenerationFields,
         form: Form,
+        *,
+        begins: bool,
     ) -> None:
-        """form: how its text is parsed."""
+        """form: how its text is parsed. begins: it is a message from its beginning on."""
         self.index = index
         self.generation = generation
         self.events = aiter(generation)
@@ -68,7 +70,7 @@ class ReplyChoice:
         beside = self._with_logprobs or self._with_tokens or body.return_sources
         self._aligned = beside or form.thoughts is not None
         shown = control_tokens(vocabulary, form.marks)
-        self._text = ReplyText(vocabulary, body.stops, aligned=self._aligned, shown=shown)
+        self._text = ReplyText(vocabulary, body.stops, aligned=self._aligned, shown=shown, begins=begins)
         self._reader = MessageReader(form)
         self._untold: list[Piece] = []
         self._told: list[Piece] = []

@@ -38,6 +38,11 @@ class Prompted:
     form: Form = PLAIN
     whole: bool = True
 
+    @property
+    def begins(self) -> bool:
+        """Whether a reply is a message from its beginning on."""
+        return bool(self.messages) and not begun_by(self.messages)
+
     def remember(self, history: History, choices: Sequence[ReplyChoice]) -> None:
         """To be called once all replies have ended: the next prompt may continue one of them."""
         for choice, request in zip(choices, self.requests, strict=True):
@@ -52,7 +57,10 @@ def submit(served: Served, body: GenerationFields, prompts: Sequence[Prompted]) 
         for prompt in prompts:
             for request in prompt.requests:
                 generation = served.generator.submit(request)
-                choices.append(ReplyChoice(len(choices), generation, served.vocabulary, body, prompt.form))
+                at, vocabulary = len(choices), served.vocabulary
+                choices.append(
+                    ReplyChoice(at, generation, vocabulary, body, prompt.form, begins=prompt.begins)
+                )
     except BaseException:
         for choice in choices:
             choice.generation.cancel()

@@ -38,12 +38,13 @@ class Sequences:
     for checkpoints."""
 
     def __init__(self, backend: Backend, n_slots: int, leaves: int) -> None:
-        """Trees of several leaves need at least `leaves` sequences per slot. On a backend that cannot trim,
-        guesses need two per slot, and marks three."""
+        """Trees of several leaves need at least `leaves` sequences per slot. On a backend that cannot trim
+        but copy, guesses need two per slot, and marks three."""
         self._backend = backend
         branching = backend.can_trim and backend.n_seqs >= n_slots * leaves
         self._n_shadows = leaves - 1 if branching else 0
-        n_spare = 0 if backend.can_trim else max(0, min(2, backend.n_seqs // n_slots - 1))
+        checks = backend.can_copy and not backend.can_trim
+        n_spare = max(0, min(2, backend.n_seqs // n_slots - 1)) if checks else 0
         self.n_main = backend.n_seqs // (1 + self._n_shadows + n_spare)
         self.checkpoints = Checkpoints(backend, self.n_main, n_spare)
         self._shared = [0] * self.n_main  # cells of each conversation that others may share

@@ -40,11 +40,11 @@ def measure(backend: Backend, max_rows: int, *, budget_s: float = BUDGET_S) -> d
     """Seconds of a decode by its number of rows. Measures WIDTHS up to max_rows until budget_s is spent.
 
     Each is the shortest of several decodes, since other programs can only make one longer. The KV cache must
-    be empty and is left empty. {} for a model that cannot be trimmed and has no second sequence to copy its
-    state from.
+    be empty and is left empty. {} for a model that cannot be trimmed, unless its state can be copied and
+    there is a second sequence to keep it.
     """
     widths = [width for width in WIDTHS if width <= min(max_rows, backend.n_batch, backend.n_ctx - CONTEXT)]
-    if not widths or not (backend.can_trim or backend.n_seqs > 1):
+    if not widths or not (backend.can_trim or (backend.can_copy and backend.n_seqs > 1)):
         return {}
     deadline = time.perf_counter() + budget_s
     seen: dict[int, list[float]] = {}

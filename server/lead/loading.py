@@ -55,8 +55,10 @@ def prepared(settings: S) -> S:
 
 def load_target(settings: LeadSettings, n_threads: int) -> LlamaBackend:
     """The target model with room for all slots. Raises StartupError."""
-    if (width := settings.stable_width) > settings.batch_size:
-        raise StartupError(f"--stable-width {width} needs at least --batch-size {width}")
+    for flag, n_rows in (("batch", settings.batch_size), ("ubatch", settings.ubatch_size)):
+        if 0 < n_rows < settings.stable_width:
+            width = settings.stable_width
+            raise StartupError(f"--stable-width {width} needs at least --{flag}-size {width}")
     path, most = settings.model, settings.parallel
     return LlamaBackend(
         settings.options(

@@ -94,7 +94,8 @@ class Backend(Protocol):
     chat_template: the model's Jinja template, if it has one. n_cells: KV cells: the lengths of all sequences
     add up to at most that. n_ctx: most positions of a sequence. n_batch: most rows of a decode. can_trim: the
     end of a sequence can be forgotten; False for recurrent and hybrid models, whose sequences have a state
-    beside or instead of cells, which is of all their tokens. can_shift: shift() works; implies can_trim.
+    beside or instead of cells, which is of all their tokens. can_copy: copy() works; can_trim implies it.
+    can_shift: shift() works; implies can_trim.
     overlaps: a GPU decodes, so that the thread is free for Batch.meanwhile.
     """
 
@@ -109,6 +110,7 @@ class Backend(Protocol):
     n_seqs: int
     n_batch: int
     can_trim: bool
+    can_copy: bool
     can_shift: bool
     overlaps: bool
 

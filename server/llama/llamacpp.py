@@ -89,6 +89,7 @@ def _token_or_none(token: int) -> int | None:
 
 
 PAD = 0  # token id of padding rows
+COMPRESSED = ("deepseek4",)  # architectures: llama.cpp ends the process at a copy of some cells
 
 
 class LlamaBatch:
@@ -167,6 +168,8 @@ class LlamaBackend:
             )
         params = context_params(options, n_spare=options.n_seqs < MAX_SEQS)  # one for padding
         params.swa_full = True  # a trimmed sequence needs cells that its sliding window had passed
+        if C.llama_model_n_swa(model):  # between parts of a decode llama.cpp gives away what guesses passed
+            params.n_batch = params.n_ubatch = max(params.n_ubatch, params.n_seq_max)
         self._context = self.model.context(params)
         if not self._context:
             raise StartupError(
@@ -190,6 +193,7 @@ class LlamaBackend:
         self.tiles = Tiles() if self._may_tile(options) else None
         with ThreadPoolExecutor(1) as aside:  # which ends, and with it the threads of OpenMP that are its own
             self.can_trim = aside.submit(self._forgets).result()
+        self.can_copy = self.model.metadata("general.architecture") not in COMPRESSED
         self.can_shift = self.can_trim and bool(C.llama_memory_can_shift(self._memory))
 
     def _may_tile(self, options: LlamaOptions) -> bool:

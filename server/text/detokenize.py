@@ -13,15 +13,22 @@ from server.llama.backend import Vocabulary
 class Detokenizer:
     """The text of one reply. Holds back the bytes of an unfinished UTF-8 character."""
 
-    def __init__(self, vocabulary: Vocabulary, shown: Set[int] = frozenset()) -> None:
-        """shown: control tokens whose text counts."""
+    def __init__(
+        self, vocabulary: Vocabulary, shown: Set[int] = frozenset(), *, begins: bool = False
+    ) -> None:
+        """shown: control tokens whose text counts. begins: a message begins here, so that a space which the
+        tokenizer adds before a text is none of it."""
         self._vocabulary = vocabulary
         self._shown = shown
+        self._n_added = int(begins and adds_space(vocabulary))  # bytes, not seen yet
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def feed(self, token: int) -> str:
         """The text that this token completes, perhaps ""."""
-        return self._decoder.decode(self._vocabulary.piece(token, special=token in self._shown))
+        data = self._vocabulary.piece(token, special=token in self._shown)
+        if self._n_added and data:
+            data, self._n_added = data.removeprefix(b" "), 0
+        return self._decoder.decode(data)
 
     @property
     def unfinished(self) -> bool:
@@ -31,6 +38,11 @@ class Detokenizer:
     def flush(self) -> str:
         """U+FFFD for an unfinished character, else ""."""
         return self._decoder.decode(b"", final=True)
+
+
+def adds_space(vocabulary: Vocabulary) -> bool:
+    """Whether the tokenizer adds a space before a text and after control tokens, as SentencePiece does."""
+    return b"".join(map(vocabulary.piece, vocabulary.tokenize("a", special=False))) == b" a"
 
 
 class Span(NamedTuple):

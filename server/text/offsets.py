@@ -13,6 +13,7 @@ from functools import cache, partial
 from itertools import accumulate, compress, pairwise
 
 from server.llama.backend import Vocabulary
+from server.text.detokenize import adds_space
 
 _WHITE = re.compile(rb"\s*")
 
@@ -24,7 +25,7 @@ class OffsetMapper:
         self._vocabulary = vocabulary
         self._piece = cache(partial(vocabulary.piece, special=True))  # control tokens written out
         self._is_control = cache(self._read_control)
-        self._adds_space = self.spelled(vocabulary.tokenize("a", special=False)) == b" a"
+        self._adds_space = adds_space(vocabulary)
 
     def _read_control(self, token: int) -> bool:
         """Whether a token has text only when it is written out."""
@@ -37,6 +38,12 @@ class OffsetMapper:
     def controls(self, tokens: Sequence[int]) -> array[int]:
         """Indices of control tokens."""
         return array("q", compress(range(len(tokens)), map(self._is_control, tokens)))
+
+    def n_added(self, before: Sequence[int], tokens: Sequence[int]) -> int:
+        """Bytes in front of these tokens' pieces that the tokenizer adds to a text after those before."""
+        if not (self._adds_space and before and tokens and self._is_control(before[-1])):
+            return 0
+        return int(self._piece(tokens[0]).startswith(b" "))
 
     def literal_ends(self, tokens: Sequence[int], start: int) -> array[int]:
         """The end of each token in a text that is these tokens' pieces from byte `start` on."""

@@ -23,12 +23,14 @@ class ReplyText(Tally):
         *,
         aligned: bool = False,
         shown: Set[int] = frozenset(),
+        begins: bool = False,
     ) -> None:
-        """aligned: completed() will be asked for. shown: control tokens that are part of the text."""
+        """aligned: completed() will be asked for. shown: control tokens that are part of the text. begins: a
+        message begins here (Detokenizer)."""
         super().__init__()
         self.stopped = False
         self._silent = vocabulary.eog  # not text, even if their pieces are printable
-        self._detokenizer = Detokenizer(vocabulary, shown)
+        self._detokenizer = Detokenizer(vocabulary, shown, begins=begins)
         self._stops = StopStrings(stops)
         self._accepted: Counter[str | None] = Counter()
         self._per_step: Counter[int] = Counter()

@@ -77,10 +77,11 @@ class Transcript:
     def remember(self, text: str, prompt: Sequence[int], reply: Sequence[int], salt: str) -> None:
         """Keep a conversation: the rendered prompt and its tokens (a BOS in front that the text does not
         have is left out), and the tokens generated after them, the one that ended the turn included."""
-        conversation = self._conversation(text.encode(), prompt, reply, salt)
-        if 0 < len(conversation.tokens) <= self._most_tokens:
-            with self._lock:
-                self._insert(conversation)
+        for n_added in {0, self._offsets.n_added(prompt, reply)}:  # a template may or may not write that
+            conversation = self._conversation(text.encode(), prompt, reply, salt, n_added)
+            if 0 < len(conversation.tokens) <= self._most_tokens:
+                with self._lock:
+                    self._insert(conversation)
 
     def recall(self, tokens: Sequence[int], salt: str) -> None:
         """Keep a conversation of which only the tokens are known, as far as they spell text."""
@@ -133,9 +134,10 @@ class Transcript:
         return self._vocabulary.tokenize(data.decode(), special=True)
 
     def _conversation(
-        self, data: bytes, prompt: Sequence[int], reply: Sequence[int], salt: str
+        self, data: bytes, prompt: Sequence[int], reply: Sequence[int], salt: str, n_added: int
     ) -> _Conversation:
-        """Without what follows a place where the prompt's tokens cannot be found in its text."""
+        """Without what follows a place where the prompt's tokens cannot be found in its text, and without the
+        first n_added bytes of the reply."""
         bos = self._vocabulary.bos
         if prompt and prompt[0] == bos and not data.startswith(self._offsets.spelled(prompt[:1])):
             prompt = prompt[1:]
@@ -143,8 +145,8 @@ class Transcript:
         tokens = array("i", prompt[: len(ends)])
         n_found = ends[-1] if ends else 0
         if len(ends) == len(prompt) and not data[n_found:].strip():
-            ends += self._offsets.literal_ends(reply, len(data))
-            data += self._offsets.spelled(reply)
+            ends += self._offsets.literal_ends(reply, len(data) - n_added)
+            data += self._offsets.spelled(reply)[n_added:]
             tokens.extend(reply)
         else:
             data = data[:n_found]

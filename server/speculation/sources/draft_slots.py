@@ -37,11 +37,12 @@ class DraftSlots:
         reuse = self._cache.take(tokens, busy, salt=salt)
         if reuse is None:
             return None
+        length = reuse.length if self._backend.intact(self._seqs[reuse.source], reuse.length) else 0
         if reuse.source == reuse.seq:
-            return reuse.seq, self.shrink(reuse.seq, reuse.length)
+            return reuse.seq, self.shrink(reuse.seq, length)
         self.shrink(reuse.seq, 0)
-        self._copy(reuse.source, reuse.seq, reuse.length)
-        return reuse.seq, reuse.length
+        self._copy(reuse.source, reuse.seq, length)
+        return reuse.seq, length
 
     def release(self, slot: int, tokens: list[int], n_kept: int) -> None:
         """The conversation is idle; its slot keeps the first n_kept of these tokens, if it can."""

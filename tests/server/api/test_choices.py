@@ -12,6 +12,7 @@ from server.engine.events import Committed, DrafterCount, Failed, Finished, Star
 from server.errors import BackendError, BusyError
 from server.sampling.logprobs import TokenLogprobs
 from tests.contract.contract import validate
+from tests.fake_backend import Spacing
 from tests.server.api.scripted import Call, Script, Scripts, served
 
 STARTED = Started(5, 2)
@@ -47,6 +48,26 @@ def texts_of(events: list[Any], n: int) -> list[str]:
     for choice in (choice for event in events for choice in event["choices"]):
         texts[choice["index"]] += choice["delta"].get("content") or ""
     return texts
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"messages": HELLO}, "so"),
+        ({"messages": [*HELLO, {"role": "assistant", "content": ""}]}, "so"),
+        ({"messages": [*HELLO, {"role": "assistant", "content": "I think"}]}, " so"),
+        ({"prompt": "I think"}, " so"),
+    ],
+)
+async def test_what_begins_a_message_lacks_the_space_that_the_tokenizer_adds(
+    fields: dict[str, Any], text: str
+):
+    path = "/v1/completions" if "prompt" in fields else "/v1/chat/completions"
+    state = served(Scripts(Script(STARTED, step(" so"), done(3))), vocabulary=Spacing())
+    one = Call(state, path, fields)
+    await asyncio.wait_for(one.run(), 10)
+    [choice] = one.json["choices"]
+    assert (choice["message"]["content"] if "message" in choice else choice["text"]) == text
 
 
 async def test_tokens_add_up_and_the_prompt_counts_once():

@@ -211,11 +211,14 @@ def test_a_failing_decode_ends_its_sessions_and_not_the_engine(monkeypatch: pyte
     assert after.started.n_cached == 0
 
 
-def test_a_model_that_cannot_trim_goes_on_where_a_conversation_ended():
+@pytest.mark.parametrize("can_copy", [True, False])
+def test_a_model_that_cannot_trim_goes_on_where_a_conversation_ended(can_copy: bool):
     [expected] = Harness().run(request())
-    harness = Harness(FakeBackend(can_trim=False))
+    oracle = OracleProposer([[*PROMPT, *expected.tokens]])
+    harness = Harness(FakeBackend(can_trim=False, can_copy=can_copy), oracle)
     [outcome] = harness.run(request())
     assert outcome.tokens == expected.tokens
+    assert bool(oracle.proposed) == can_copy
     [again] = harness.run(request(PROMPT + expected.tokens + (1,)))
     assert again.started.n_cached == len(PROMPT + expected.tokens) - 1
     [branch] = harness.run(request(PROMPT + expected.tokens[:5]))

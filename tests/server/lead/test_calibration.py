@@ -56,6 +56,7 @@ def test_a_model_that_cannot_forget_goes_back_to_what_it_was():
 
 def test_one_that_has_no_sequence_for_that_is_not_measured():
     assert measure(FakeBackend(can_trim=False, n_seqs=1), 8) == {}
+    assert measure(FakeBackend(can_trim=False, can_copy=False), 8) == {}
 
 
 def test_what_was_measured_is_remembered(cache: Path):

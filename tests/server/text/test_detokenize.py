@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from server.text.detokenize import Alignment, Detokenizer, Span
-from tests.fake_backend import IM_END, FakeVocabulary
+from tests.fake_backend import IM_END, FakeVocabulary, Spacing
 
 
 def pieces(data: bytes) -> list[str]:
@@ -28,6 +29,24 @@ def test_broken_bytes_are_replaced_and_the_rest_goes_on():
 
 def test_control_tokens_are_no_text():
     assert Detokenizer(FakeVocabulary()).feed(IM_END) == ""
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "begins", "said", "text"),
+    [
+        (Spacing(), True, " hello you", "hello you"),
+        (Spacing(), True, "  hello", " hello"),
+        (Spacing(), True, "hello", "hello"),
+        (Spacing(), False, " hello", " hello"),
+        (FakeVocabulary(), True, " hello", " hello"),
+    ],
+)
+def test_a_message_begins_without_the_space_that_the_tokenizer_adds(
+    vocabulary: FakeVocabulary, begins: bool, said: str, text: str
+):
+    detokenizer = Detokenizer(vocabulary, begins=begins)
+    assert detokenizer.feed(IM_END) == ""
+    assert "".join(map(detokenizer.feed, said.encode())) == text
 
 
 @given(st.binary(max_size=40))

@@ -26,6 +26,9 @@ PHI = ChatTemplate(
     "{% for m in messages %}{{ '<|' + m.role + '|>\n' + m.content + '<|end|>\n' }}{% endfor %}"
     "{{ '<|assistant|>\n' }}"
 )
+SPACED = ChatTemplate(
+    "{% for m in messages %}<|{{ m.role }}|> {{ m.content }}<|end|>{% endfor %}<|assistant|>"
+)
 SYLLABLES = [
     "hello",
     " world",
@@ -348,6 +351,22 @@ def test_no_space_comes_between_where_the_tokenizer_adds_one(sentencepiece: Voca
         conversation.prompt = [sentencepiece.bos, *prompt]  # as the server puts it in front
         conversation.reply(segmenter.cut(" hello this world", randomness))
         held = conversation.held[1:]
+
+
+def test_a_reply_is_found_without_the_space_that_the_tokenizer_adds(sentencepiece: Vocabulary):
+    """As a client sees it. A template may write one of its own instead."""
+    (end,) = sentencepiece.tokenize("<|end|>", special=True)
+    for template in (PHI, SPACED):
+        conversation = Conversation(sentencepiece, template, end)
+        randomness, segmenter = random.Random(6), Segmenter(sentencepiece)
+        conversation.prompt = [sentencepiece.bos or 0, *conversation.ask("hello world")]
+        for _ in range(5):
+            reply = segmenter.cut(" hello this world", randomness)
+            conversation.reply(reply, {"role": "assistant", "content": "hello this world"})
+            held = conversation.held[1:]
+            prompt = conversation.ask("hello world")
+            assert prompt[: len(held)] == held
+            conversation.prompt = [sentencepiece.bos or 0, *prompt]
 
 
 @given(

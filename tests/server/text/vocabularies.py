@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -147,6 +147,36 @@ def write_sentencepiece(path: Path) -> None:
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.close()
+
+
+def write_byte_level(path: Path, tokens: Sequence[tuple[str, gguf.TokenType]], *, eos: str) -> None:
+    """A vocabulary of all bytes, as GPT-2 spells them, without merges, followed by these tokens."""
+    spelled = [chr(byte) if _is_printed(byte) else "" for byte in range(256)]
+    for n, byte in enumerate(byte for byte in range(256) if not spelled[byte]):
+        spelled[byte] = chr(256 + n)
+    texts = [*spelled, *(text for text, _ in tokens)]
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_context_length(64)
+    writer.add_embedding_length(8)
+    writer.add_block_count(1)
+    writer.add_feed_forward_length(8)
+    writer.add_head_count(1)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_dimension_count(8)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(texts)
+    writer.add_token_types([gguf.TokenType.NORMAL] * 256 + [kind for _, kind in tokens])
+    writer.add_token_merges(["a b"])
+    writer.add_eos_token_id(texts.index(eos))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+
+
+def _is_printed(byte: int) -> bool:
+    """Whether GPT-2 spells a byte by its own character."""
+    return 33 <= byte <= 126 or 161 <= byte <= 172 or byte >= 174
 
 
 class MarkedVocabulary(FakeVocabulary):

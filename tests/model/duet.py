@@ -1,0 +1,104 @@
+"""A lead and a drafter over real models and a bus in memory, on one thread: no clock matters."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from drafters.model import ModelDrafter
+from drafters.worker import Worker
+from server.cache.snapshots import Snapshots
+from server.engine.engine import Engine
+from server.engine.request import GenerationRequest
+from server.engine.scheduler import Limits
+from server.llama.backend import Backend
+from server.speculation.policy import Policy
+from server.speculation.sources.draft_model import DraftModel
+from server.speculation.sources.remote import RemoteDrafters
+from server.speculation.speculator import Speculator
+from server.speculation.wire.presence import Presence, vocabulary_card
+from tests.checks import check_engine
+from tests.memory_bus import MemoryPool
+from tests.support import Outcome
+
+DRAFT_MAX = 6
+TURNS = 2 * DRAFT_MAX  # of the drafter between two steps: a path and its branches
+
+
+class Duet:
+    """Every guess is verified. drafter: the backend of one over the bus; inline: of one in the lead."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        lookup: bool = False,
+        drafter: Backend | None = None,
+        inline: Backend | None = None,
+        snapshots: Snapshots | None = None,
+        n_slots: int = 4,
+    ) -> None:
+        """snapshots: tiers below the KV cache, which are used however long a state takes to load."""
+        leaves = 3 if backend.can_trim else 1
+        policy = Policy(leaves=leaves, lookup=lookup, gate=False, again=not backend.can_trim)
+        card = vocabulary_card(backend.vocab)
+        lead, own = (Presence(role, role, "test", "0", card, 4) for role in ("lead", "drafter"))
+        self._pool = MemoryPool()
+        bus, other = self._pool.bus(lead), self._pool.bus(own)
+        remote = RemoteDrafters(bus, lead, max_ahead=DRAFT_MAX) if drafter else None
+        proposer = Speculator(policy, remote=remote, inline=DraftModel(inline) if inline else None)
+        self._worker: Worker | None = None
+        for guesser in filter(None, (drafter, inline)):
+            for seq in range(guesser.n_seqs):
+                guesser.trim(seq, 0)  # of another duet
+        if drafter and remote:
+            bus.start(remote)
+            self._worker = Worker(other, own, ModelDrafter(drafter, n_branches=3))
+            other.start(self._worker)
+        limits = Limits(
+            n_batch=backend.n_batch, draft_max=DRAFT_MAX, leaves=leaves, again=not backend.can_trim
+        )
+        self._outcomes: list[Outcome] = []
+        self.engine = Engine(
+            backend,
+            proposer,
+            lambda id, event: self._outcomes[id].events.append(event),
+            n_slots=n_slots,
+            limits=limits,
+        )
+        if snapshots is not None:
+            self.engine.residence.save_to(snapshots)
+            self.engine.residence.move_costs.token_s.value = 1.0  # loading pays
+
+    def run(self, *requests: GenerationRequest) -> list[Outcome]:
+        """Run these at once to their ends."""
+        first = len(self._outcomes)
+        for one in requests:
+            self._outcomes.append(Outcome())
+            self.engine.submit(len(self._outcomes) - 1, one)
+        self._deliver()
+        while not all(outcome.ended for outcome in self._outcomes):
+            if not self.engine.step():
+                time.sleep(0.001)  # a state is being read from disk
+            self._deliver()
+        check_engine(self.engine)
+        return self._outcomes[first:]
+
+    def _deliver(self) -> None:
+        if self._worker is None:
+            return
+        for _ in range(TURNS):
+            self._pool.pump()
+            self._worker.turn(wait=False)
+        self._pool.pump()
+
+
+def counts(outcomes: Sequence[Outcome], source: str | None = None) -> tuple[int, int]:
+    """Accepted and drafted, of one source or of all."""
+    found = [
+        count
+        for outcome in outcomes
+        for name, count in outcome.finished.stats.drafters.items()
+        if source in (None, name)
+    ]
+    return sum(count.accepted for count in found), sum(count.drafted for count in found)

@@ -1,0 +1,37 @@
+"""The KV sequences of a draft model."""
+
+from __future__ import annotations
+
+import pytest
+
+from server.llama.backend import Batch
+from server.speculation.sources.draft_slots import DraftSlots
+from tests.fake_backend import FakeBackend
+
+SAID = list(range(60))
+
+
+class Windowed(FakeBackend):
+    """Cells that a sliding window passed are gone: a sequence goes on at its end only."""
+
+    def intact(self, seq: int, length: int) -> bool:
+        return length == self.length(seq)
+
+
+@pytest.mark.parametrize("backend", [FakeBackend(), Windowed()])
+@pytest.mark.parametrize("beginning", [40, 10], ids=["goes on", "begins alike"])
+def test_a_conversation_goes_on_only_where_its_cells_are(backend: FakeBackend, beginning: int):
+    slots = DraftSlots(backend)
+    for seq in range(backend.n_seqs):
+        backend.trim(seq, 0)
+    taken = slots.take(SAID, "")
+    assert taken == (0, 0)
+    batch = Batch()
+    batch.extend(slots.seq(0), 0, SAID, 0)
+    backend.decode(batch)
+    slots.release(0, SAID, len(SAID))
+    again = slots.take([*SAID[:beginning], 99, 98], "")
+    assert again is not None
+    slot, held = again
+    assert held == (0 if isinstance(backend, Windowed) else beginning)
+    assert backend.length(slots.seq(slot)) == held
