@@ -12,7 +12,7 @@ import cProfile
 import functools
 import itertools
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -20,10 +20,11 @@ from benchmarks import prepared, timing
 from benchmarks.prepared import N_PROMPT
 from benchmarks.timing import WAYS, Case, Cost
 from drafters.draft_session import DraftSession
-from drafters.expansion import MOST_BRANCHES
+from drafters.kinds import WIDEST
 from drafters.model import ModelDrafter
 from drafters.worker import Worker
 from server.llama.backend import Logits
+from server.llama.shapes import UNKNOWN, Shapes
 from server.sampling.params import SamplingParams
 from server.speculation.wire.messages import Commit, Open, chain_next, chain_start
 from server.speculation.wire.presence import Presence, VocabularyCard
@@ -34,10 +35,11 @@ READY, PER_COMMIT = 12, 8  # guesses that are there when the lead commits, and h
 N_SEQS, N_BRANCHES = 26, 8
 DECODE_S = 0.0005  # of a decode, as the drafter sees it
 STEEPNESS = (2.0, 3.0, 4.0, 5.0, 6.0, 8.0)  # of rows: what a logit loses while the rank grows e times
-SHAPES: dict[str, Mapping[int, float]] = {
-    "path": {1: DECODE_S, 1 + MOST_BRANCHES: 1.0},  # branches would be much too dear
-    "tree": {},
-    "padded tree": {1: DECODE_S, 1 + MOST_BRANCHES: DECODE_S},
+MIXED: dict[int, float] = {1: 2.0, WIDEST: 2.0}  # a change of shape is much too dear
+SHAPES = {
+    "path": Shapes({1: DECODE_S, WIDEST: 1.0}, MIXED),  # so are branches
+    "tree": UNKNOWN,
+    "padded tree": Shapes({1: DECODE_S, WIDEST: DECODE_S}, MIXED),
 }
 
 
@@ -102,7 +104,7 @@ class Bench:
         backend = prepared.PreparedBackend(
             rows, n_ctx, self._watch, n_seqs=N_SEQS, decode_s=lambda n_rows: DECODE_S
         )
-        self._drafter = OpenDrafter(backend, n_branches=N_BRANCHES, steady=SHAPES[shape], clock=self._watch)
+        self._drafter = OpenDrafter(backend, n_branches=N_BRANCHES, shapes=SHAPES[shape], clock=self._watch)
         self._lead = Lead(prepared.Script(rows, sampling), rows.shape[1], sampling)
         self.worker = Worker(self._lead, self._lead.drafter, self._drafter, clock=self._watch)
         self.worker.received(self._lead.opening)

@@ -257,5 +257,5 @@ class ScriptedDrafter(QuietBus):
         if sure or not self._branches:
             session.add(DraftGuess(token, SURE if sure else UNSURE))
         else:
-            session.add(DraftGuess(token, UNSURE, self._script.instead(position), SECOND))
-            session.branch(position)
+            session.add(DraftGuess(token, UNSURE))
+            session.branch(position, DraftGuess(self._script.instead(position), SECOND))

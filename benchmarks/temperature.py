@@ -36,7 +36,9 @@ WAYS = {
 LEGEND = (
     "Shares of positions at which the guess is the target's token. Chosen by the drafter: what its rule, "
     "which learns from position to position, takes of the first two. Independent: a sample of the draft's "
-    "distribution. Optimum: one minus the total variation distance, what rejection sampling accepts."
+    "distribution. Optimum: one minus the total variation distance, what rejection sampling accepts. Of "
+    "wrong ones: of the drafter's wrong guesses, those for which its second guess, or one of its second and "
+    "third, is right."
 )
 
 
@@ -48,17 +50,27 @@ class Score:
         self.n = 0
         self._sums: dict[str, float] = dict.fromkeys(RULES, 0.0)
         self._rule = Rule()
+        self._n_wrong = 0
+        self._n_recalled = [0, 0]  # by the second guess, by the second or third
 
     def add(self, token: int, rows: tuple[Row, Row], params: SamplingParams, position: int) -> None:
         """The target chose `token`. rows: the logits of target and draft."""
         target, draft = rows
-        guessed = guess(draft, params, position, likeliest=self._rule.likeliest, second=False)
+        guessed = guess(draft, params, position, likeliest=self._rule.likeliest, second=True)
         self._rule.judge(guessed, token)
         equal, common = _overlap(distribution(target, params), distribution(draft, params))
         hits = (guessed.likeliest == token, guessed.drawn == token, guessed.token == token, equal, common)
         for rule, hit in zip(RULES, hits, strict=True):
             self._sums[rule] += hit
         self.n += 1
+        if guessed.token != token:
+            self._n_wrong += 1
+            self._n_recalled[0] += token == guessed.second
+            self._n_recalled[1] += token in (guessed.second, guessed.third)
+
+    def recall(self, n: int) -> str:
+        """Of the drafter's wrong guesses: those for which one of its first n guesses is right, 2 or 3."""
+        return f"{self._n_recalled[n - 2]} of {self._n_wrong}"
 
     def share(self, rule: str) -> float:
         return self._sums[rule] / self.n
@@ -129,6 +141,7 @@ def pair_table(scores: Mapping[str, Score]) -> str:
         rows.append([rule, f"{base:.3f}", *ratios])
     counts = [f"{s.n:,} (± {math.sqrt(0.25 / s.n) if s.n else 0:.3f})" for s in scores.values()]
     rows.append(["positions (standard error at most)", *counts])
+    rows += [[f"of wrong ones, among the first {n}", *(s.recall(n) for s in scores.values())] for n in (2, 3)]
     rows.append(["the drafter's rule ends with", *(s.takes for s in scores.values())])
     return report.table(["", *scores], rows)
 

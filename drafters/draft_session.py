@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from itertools import count
-from operator import itemgetter
 
 from drafters.branch import NO_SEQ, Branch
 from server.cache.prefix import common_prefix
@@ -38,9 +36,9 @@ class DraftSession:
         self.told = True  # by the lead, and the keeper of the KV cache has not looked at it
         self.taken: Branch | None = None
         # for the keeper of the KV cache, who empties both: guesses with the tokens committed in their place,
-        # and how many were right, wrong, and wrong but rescued by a branch
+        # and how often a guess was wrong and no branch right
         self.evidence: list[tuple[DraftGuess, int]] = []
-        self.counts = 0, 0, 0
+        self.n_mistakes = 0
         self.settled: tuple[int, float] = 0, 0.0  # when it did so last: tokens committed, the time
         # for the worker
         self.heard_at = 0.0  # when the lead said something of it last
@@ -124,21 +122,20 @@ class DraftSession:
 
     # -- branches
 
-    def best_second(self) -> tuple[int, float] | None:
-        """(position, path probability) of the likeliest second guess along the path without a branch yet."""
-        forks = {branch.fork for branch in self.branches}
-        path = zip(count(self.n_committed), self.path.guesses, self.path.scores, strict=False)
-        seconds = [(at, score * guess.second_confidence) for at, guess, score in path if at not in forks]
-        best = max(seconds, key=itemgetter(1), default=None)
-        return best if best and best[1] > 0.0 else None
+    def alternatives(self) -> Iterator[tuple[float, int, DraftGuess]]:
+        """(path probability, position, guess) of second and third guesses along the path without a branch."""
+        begun = {(branch.fork, branch.guesses[0].token) for branch in self.branches}
+        for i, guess in enumerate(self.path.guesses):
+            if guess.second is None:
+                continue
+            at, score = self.n_committed + i, self.path.scores[i]
+            for token, confidence in guess.others:
+                if confidence > 0.0 and (at, token) not in begun:
+                    yield score * confidence, at, DraftGuess(token, confidence)
 
-    def branch(self, position: int) -> Branch:
-        """Begin a branch with the second guess at this position of the path."""
-        at = position - self.n_committed
-        guess = self.path.guesses[at]
-        assert guess.second is not None, "nothing to branch to"
-        second = DraftGuess(guess.second, guess.second_confidence)
-        branch = Branch(position, self.path.chains[at], [second])
+    def branch(self, position: int, guess: DraftGuess) -> Branch:
+        """Begin a branch with another guess than the path's at this position."""
+        branch = Branch(position, self.path.chains[position - self.n_committed], [guess])
         self.branches.append(branch)
         return branch
 
@@ -176,14 +173,13 @@ class DraftSession:
     def _follow(self, new: list[int], chain: int) -> None:
         """These tokens are committed now; chain is the hash after them."""
         agreed = common_prefix(self.tokens[self.n_committed :], new)
-        n_right, n_wrong = agreed, agreed < min(len(new), self.n_ahead)
+        wrong = agreed < min(len(new), self.n_ahead)
         self._judge(0, new)
         rescued = agreed < len(new) and self._take(self.n_committed + agreed, new[agreed])
         if rescued:
             self._judge(agreed, new)
             agreed = common_prefix(self.tokens[self.n_committed :], new)
-        right, wrong, n_rescued = self.counts
-        self.counts = right + n_right, wrong + n_wrong, n_rescued + rescued
+        self.n_mistakes += wrong and not rescued
         if agreed == len(new):
             self.path.confirm(agreed)
             self.branches = [branch for branch in self.branches if branch.fork >= self.n_committed]

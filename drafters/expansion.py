@@ -1,16 +1,36 @@
-"""The next guess of a session's small tree: best first, by path probability. Pure."""
+"""Which guesses a drafter makes next: those that bring the most tokens per second of its time. Pure.
+
+A guess brings the probability that the lead gets to its place, which is at the end of the path, or beside the
+path where a second or third guess may prove right.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
+from typing import NamedTuple
 
 from drafters.branch import NO_SEQ, Branch
 from drafters.draft_session import DraftSession
+from server.estimators import Ratio, Smoothed
+from server.sampling.draft_token import DraftGuess
 
-MOST_BRANCHES = 2  # of one session: with the path as many leaves as a lead verifies. Twice: two are in vain
-BRANCH_LENGTH = 8  # guesses: enough until the drafter hears of a mistake. Half: fewer are ready then
-PATH_FIRST = 4  # guesses of a likely path before branches get rows: assumed. Twice: they come 4 guesses later
-UNSURE = 0.5  # the probability from which a path is likely: of four guesses of 0.84 each. 0.25: of 0.71
+KEEP = 0.95  # of the past, per commit: mistakes of about 20 commits count. Off by two: of 10 or 40
+GAIN_WEIGHT = 1 / 32  # of one decode. Half or twice: the width follows a text after 64 or 16 decodes
+BETTER = 1.25  # times as much another width must bring, as a change is slow. 1.5: fewer changes
+
+
+class Leaf(NamedTuple):
+    """Where a session's tree may grow. gain: the probability that the lead gets there. branch: None is the
+    path, unless `second` begins a branch at position `fork`."""
+
+    gain: float
+    session: DraftSession
+    branch: Branch | None = None
+    fork: int = 0
+    second: DraftGuess | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,42 +42,82 @@ class Expansion:
     limit: int
     eog: frozenset[int]
 
-    def wants_path(self, session: DraftSession) -> bool:
-        return (
-            session.n_ahead < session.max_ahead
-            and session.tokens[-1] not in self.eog
+    def leaves(self, session: DraftSession, floor: float) -> Iterator[Leaf]:
+        """Where a guess is worth making: the path's end, and branches from this probability on."""
+        most = session.n_committed + session.max_ahead
+        if (
+            len(session.tokens) < most
             and session.score >= self.path_min
-        )
-
-    def wants_branches(self, session: DraftSession) -> bool:
-        """Whether a branch is worth a guess."""
+            and session.tokens[-1] not in self.eog
+        ):
+            yield Leaf(session.score, session)
         if session.seq == NO_SEQ:
-            return False
-        return bool(self._growable(session, self.path_min)) or self._fork(session, self.path_min) is not None
+            return
+        for branch in session.branches:
+            gain = session.score_of(branch)
+            grows = branch.seq != NO_SEQ and branch.end < min(most, self.limit)
+            if gain >= floor and grows and branch.guesses[-1].token not in self.eog:
+                yield Leaf(gain, session, branch)
+        for gain, fork, second in session.alternatives():
+            if gain >= floor and fork <= session.n_kv and second.token not in self.eog:
+                yield Leaf(gain, session, None, fork, second)
 
-    def next(self, session: DraftSession) -> tuple[list[Branch], int | None]:
-        """The branches that get a row in the next step, and where another one begins, None: nowhere. Those
-        likelier than the path's end once the path is well ahead or doubtful; all if the path has ended."""
-        floor = self.path_min
-        if self.wants_path(session):
-            floor = max(floor, session.score)
-            if session.n_ahead < PATH_FIRST and floor >= UNSURE:
-                return [], None
-        return self._growable(session, floor), self._fork(session, floor)
 
-    def can_grow(self, session: DraftSession, branch: Branch) -> bool:
-        return (
-            branch.seq != NO_SEQ
-            and len(branch.guesses) < BRANCH_LENGTH
-            and branch.end < min(session.n_committed + session.max_ahead, self.limit)
-            and branch.guesses[-1].token not in self.eog
-        )
+class Slack:
+    """What a decode costs that only branches want: the lead may turn off meanwhile, and the new path begins
+    half a decode later."""
 
-    def _growable(self, session: DraftSession, floor: float) -> list[Branch]:
-        return [b for b in session.branches if self.can_grow(session, b) and session.score_of(b) >= floor]
+    def __init__(self) -> None:
+        self._mistakes = Ratio(KEEP)
 
-    def _fork(self, session: DraftSession, floor: float) -> int | None:
-        if len(session.branches) >= MOST_BRANCHES:
-            return None
-        best = session.best_second()
-        return best[0] if best and best[1] >= floor and best[0] <= session.n_kv else None
+    def committed(self, n_mistakes: int, step_s: float) -> None:
+        """In step_s a session's lead went so many times where no guess was."""
+        self._mistakes.observe(n_mistakes, step_s)
+
+    def floor(self, td_s: float, n_sessions: int) -> float:
+        """The probability from which a branch is worth a decode of td_s seconds, beside n_sessions sessions:
+        that of a mistake in half of that time. Infinite before the first commit."""
+        return self._mistakes.value * n_sessions * td_s / 2 if self._mistakes.weight else math.inf
+
+
+class DecodeTimes:
+    """Seconds of a decode by rows, and how many rows bring the most tokens per second."""
+
+    def __init__(self, steady: Mapping[int, float], *, one_shape: bool) -> None:
+        """steady: by rows, from 1 on, as measured; {}: rows cost nothing. one_shape: a change of width costs
+        more than rows, so that decodes have a row or the most, or multiples of that."""
+        self._steady = steady or {1: 1.0}
+        self._most = max(self._steady)
+        self._gains = {n: Smoothed(GAIN_WEIGHT) for n in {1, self._most}} if one_shape else {}
+        self.width = self._most if one_shape else 1  # a decode is padded to a multiple of it
+        self.guess_s = Smoothed(GAIN_WEIGHT)  # to make a guess of a row of logits
+
+    def seconds(self, n_rows: int) -> float:
+        """Of a decode with its guesses."""
+        guess_s = n_rows * self.guess_s.value
+        if self._gains:
+            return guess_s + self._steady[self.width] * -(-n_rows // self.width)
+        if n_rows <= self._most:
+            return guess_s + self._steady[n_rows]
+        per_row = (self._steady[self._most] - self._steady[1]) / max(1, self._most - 1)
+        return guess_s + self._steady[self._most] + max(0.0, per_row) * (n_rows - self._most)
+
+    def best(self, leaves: Iterable[Leaf]) -> list[Leaf]:
+        """The leaves that get a row in the next decode, likeliest first."""
+        ranked = sorted(leaves, key=itemgetter(0), reverse=True)
+        if self._gains:
+            self._settle_width([leaf.gain for leaf in ranked[: self._most]])
+        n, total, rate = 0, 0.0, 0.0
+        for k, leaf in enumerate(ranked, start=1):
+            total += leaf.gain
+            seconds = self.seconds(k)
+            if total > rate * seconds:
+                n, rate = k, total / seconds
+        return ranked[:n]
+
+    def _settle_width(self, gains: Sequence[float]) -> None:
+        for n, mean in self._gains.items():
+            mean.observe(sum(gains[:n]) / (self._steady[n] + n * self.guess_s.value))
+        for n, mean in self._gains.items():
+            if mean.value > BETTER * self._gains[self.width].value:
+                self.width = n

@@ -14,7 +14,7 @@ from server.sampling.noise import Ids, gumbel
 from server.sampling.params import SamplingParams
 from server.sampling.peaks import Peaks
 
-SURE = 0.95  # a guess this likely needs no second one. 0.9: of those between, 5 to 10% fail without one
+SURE = 0.98  # a guess this likely needs no second one. 0.9: of those between, 5 to 10% fail without one
 # Of a position where the rules differ. Simulated: equals change twice in 1,000 such positions, and one that
 # is right in 40 percent of them, not 20, is found after 32. Twice: 9 changes, 13 positions; half: 0.6 and 64.
 RULE_WEIGHT = 1 / 64
@@ -42,18 +42,29 @@ def guess(row: Row, sampling: SamplingParams, position: int, *, likeliest: bool,
     if not second or not confidence < SURE:
         return DraftGuess(token, confidence, None, 0.0, drawn, top)
     noisy = noisy or _NoisyScores(peaks, sampling, position, drawn)
-    if drawn == token:
-        return DraftGuess(token, confidence, *noisy.best_but(token, 1.0 - confidence), drawn, top)
-    return DraftGuess(token, confidence, drawn, min(1.0 - confidence, noisy.share(drawn)), drawn, top)
+    others = noisy.best_but({token, drawn})
+    if drawn != token:
+        others.insert(0, (drawn, noisy.share(drawn)))
+    return _with_others(DraftGuess(token, confidence, None, 0.0, drawn, top), others)
 
 
 def _greedy(peaks: Peaks, top: int, second: bool) -> DraftGuess:
     confidence = 1.0 / _mass(peaks)
+    guess = DraftGuess(top, confidence, None, 0.0, top, top)
     if not second or not confidence < SURE or len(peaks.row) < 2:
-        return DraftGuess(top, confidence, None, 0.0, top, top)
-    runner_up = peaks.runner_up(top)
-    share = confidence * math.exp(float(peaks.row[runner_up]) - peaks.top)
-    return DraftGuess(top, confidence, runner_up, share, top, top)
+        return guess
+    others = peaks.runners_up(top, min(2, len(peaks.maxima) - 1))
+    return _with_others(
+        guess, [(id, confidence * math.exp(float(peaks.row[id]) - peaks.top)) for id in others]
+    )
+
+
+def _with_others(guess: DraftGuess, others: list[tuple[int, float]]) -> DraftGuess:
+    """With the first two of these as its second and third; together they have what the first leaves."""
+    (second, a), (third, b) = [*others, (None, 0.0), (None, 0.0)][:2]
+    a = min(a, 1.0 - guess.confidence)
+    b = min(b, 1.0 - guess.confidence - a)
+    return DraftGuess(guess.token, guess.confidence, second, a, guess.drawn, guess.likeliest, None, third, b)
 
 
 def _mass(peaks: Peaks) -> float:
@@ -85,16 +96,14 @@ class _NoisyScores:
         """Of a token that was drawn."""
         return float(self._weights[self._ids.searchsorted(token)]) / self._sum
 
-    def best_but(self, token: int, most: float) -> tuple[int | None, float]:
-        """The token with the highest score but this one (one that min_p leaves, if any), and its share, at
-        most `most`."""
-        others = self._ids != token
+    def best_but(self, tokens: set[int]) -> list[tuple[int, float]]:
+        """The two tokens with the highest scores but these (of those that min_p leaves, if any), and their
+        shares."""
+        others = ~np.isin(self._ids, list(tokens))
         able = others & (self._logits >= self._floor)
-        able = able if able.any() else others
-        if not able.any():
-            return None, 0.0
-        at = int(np.where(able, self._weights, -1.0).argmax())
-        return int(self._ids[at]), min(most, float(self._weights[at]) / self._sum)
+        (able,) = (able if able.any() else others).nonzero()
+        best = able[np.argsort(-self._weights[able], kind="stable")[:2]]
+        return [(int(self._ids[i]), float(self._weights[i]) / self._sum) for i in best]
 
 
 def _near(peaks: Peaks, drawn: int) -> Ids:

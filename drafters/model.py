@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 from drafters.branch import NO_SEQ, Branch
-from drafters.breadth import Breadth
 from drafters.draft_session import DraftSession
 from drafters.drafter import PATH_MIN, TD_WEIGHT
-from drafters.expansion import BRANCH_LENGTH, MOST_BRANCHES, Expansion
+from drafters.expansion import DecodeTimes, Expansion, Leaf, Slack
 from drafters.guessing import Rule, guess
 from server.errors import BackendError
 from server.estimators import Smoothed
 from server.llama.backend import Backend, Batch, Logits
+from server.llama.shapes import UNKNOWN, Shapes
 from server.speculation.sources.draft_slots import DraftSlots
 
 # Rows of a step while some session drafts: another one's long prompt must not hold it up. Half: a prompt of
 # 2,000 tokens takes 63 steps instead of 32; twice: those who draft wait for twice the rows.
 SHARED_ROWS = 64
+# Cells reserved for a branch, few of which have more guesses: assumed. Half: a full cache fails sooner
+BRANCH_LENGTH = 8
 MARGIN = 32  # cells left free beside a branch, for paths to grow: assumed. Twice: a full cache has fewer
 PAD = 0  # the token of padding rows
 
@@ -42,9 +45,9 @@ class ModelDrafter:
     A closed session's sequence stays cached, and a session that continues it evaluates only new tokens. Each
     session with a sequence reserves cells for all its tokens; one that outgrows the cache gives it up.
 
-    Where sequences are left, the guesses for a session are a small tree: rows go to the path, and to branches
-    at its doubtful positions once these are likelier than the path's end. Where a change of shape costs more
-    than rows do, every decode has the rows of a path with all its branches, each of another sequence.
+    Where sequences are left, the guesses for a session are a small tree: rows go to paths, and to branches at
+    their doubtful positions, where they bring the most tokens per second (expansion.py). Where a change of
+    shape costs more than rows do, decodes are padded, in sequences of their own.
     """
 
     def __init__(
@@ -53,15 +56,16 @@ class ModelDrafter:
         *,
         path_min: float = PATH_MIN,
         n_branches: int = 0,
-        steady: Mapping[int, float] | None = None,
+        shapes: Shapes = UNKNOWN,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """n_branches: sequences of the backend for branches; 0: paths only. steady: seconds of a decode by
-        rows, where a change of shape is to be avoided (breadth.py); takes MOST_BRANCHES more sequences."""
+        """n_branches: sequences of the backend for branches; 0: paths only. shapes: of its decodes; where
+        padding pays, as many sequences more as the widest of these has rows beyond the first."""
         self._backend = backend
         self._clock = clock
-        self._breadth = Breadth(steady or {})
-        self._sequences = DraftSlots(backend, n_branches, MOST_BRANCHES if steady else 0)
+        self._times = DecodeTimes(shapes.steady, one_shape=shapes.padding_pays)
+        self._slack = Slack()
+        self._sequences = DraftSlots(backend, n_branches, self._times.width - 1)
         self._held: dict[int, DraftSession] = {}  # by slot
         self._branches: dict[int, Branch] = {}  # by slot
         self._expansion = Expansion(path_min, min(backend.n_ctx, backend.n_cells), backend.vocab.eog)
@@ -82,13 +86,13 @@ class ModelDrafter:
     def wants(self, session: DraftSession) -> bool:
         if session.lost:
             return False
-        if self._expansion.wants_path(session):
-            return True
-        return self._branches_out and self._expansion.wants_branches(session)
+        return next(self._leaves(session), None) is not None
 
-    @property
-    def _branches_out(self) -> bool:
-        return self._sequences.has_branches and self._breadth.branches
+    def _leaves(self, session: DraftSession) -> Iterator[Leaf]:
+        if not self._sequences.has_branches:
+            return self._expansion.leaves(session, math.inf)
+        floor = self._slack.floor(self.td.value, len(self._held))
+        return self._expansion.leaves(session, min(self._expansion.path_min, floor))
 
     def overlap(self, work: Callable[[], None]) -> bool:
         if self._backend.overlaps:
@@ -103,15 +107,18 @@ class ModelDrafter:
             if not step.batch:
                 return None
             logits = self._decode(step)
+            decoded = self._clock()
         except BackendError:
             self._drop(step.slots)
             raise
-        likeliest, second = self.rule.likeliest, self._branches_out
+        likeliest, second = self.rule.likeliest, self._sequences.has_branches
         for (session, branch), row in zip(step.grown, logits[: len(step.grown)], strict=True):
             position = len(session.tokens) if branch is None else branch.end
             position += session.n_dropped
             guessed = guess(row, session.sampling, position, likeliest=likeliest, second=second)
             (branch or session).add(guessed)
+        if step.grown:
+            self._times.guess_s.observe((self._clock() - decoded) / len(step.grown))
         if not step.behind and step.n_paths:  # no catching up in this step
             self.td.observe(self._clock() - began)
         return [session for session, _ in step.grown]
@@ -120,7 +127,7 @@ class ModelDrafter:
         """Rows of logits, first those of step.grown."""
         step.batch.meanwhile = self._meanwhile
         scratch = self._sequences.scratch
-        n_pad = -len(step.batch) % self._breadth.rows if len(step.batch) == len(step.grown) else 0
+        n_pad = -len(step.batch) % self._times.width if len(step.batch) == len(step.grown) else 0
         if not n_pad:
             return self._backend.decode(step.batch)
         for seq in scratch[:n_pad]:
@@ -153,15 +160,15 @@ class ModelDrafter:
             session.n_kv = self._sequences.shrink(session.seq, session.n_kv)  # guesses that were wrong
         if told:
             self._free_branches()
-        for session in sorted(sessions, key=_n_to_evaluate):
-            wanted = self._expansion.wants_path(session)
-            if wanted and self._admit(session, step.slots) and not self._add_path(step, session):
+        chosen = self._times.best(leaf for session in sessions for leaf in self._leaves(session))
+        paths = [leaf.session for leaf in chosen if not leaf.branch and not leaf.second]
+        for session in sorted(paths, key=_n_to_evaluate):
+            if self._admit(session, step.slots) and not self._add_path(step, session):
                 break
         step.n_paths = len(step.grown)
-        if self._branches_out:
-            for session in sessions:
-                if session.seq not in step.behind:
-                    self._add_branches(step, session)
+        for leaf in chosen:
+            if (leaf.branch or leaf.second) and leaf.session.seq not in step.behind:
+                self._add_branch(step, leaf)
 
     def _add_path(self, step: _DraftStep, session: DraftSession) -> bool:
         """Rows for the session's pending tokens, or the first of them. False if no row is left."""
@@ -180,27 +187,36 @@ class ModelDrafter:
             step.grown.append((session, None))
         return True
 
-    def _add_branches(self, step: _DraftStep, session: DraftSession) -> None:
-        """Rows for branches that grow, and a sequence for one that begins."""
-        if session.seq == NO_SEQ:
+    def _add_branch(self, step: _DraftStep, leaf: Leaf) -> None:
+        """A row for a branch that grows, or begins if there is a sequence for it."""
+        branch = leaf.branch or self._begin(leaf)
+        if branch is None or branch.seq == NO_SEQ or len(step.batch) == self._backend.n_batch:
             return
-        growing, fork = self._expansion.next(session)
-        if fork is not None and self._sequences.unforked and self._make_room(BRANCH_LENGTH + MARGIN):
-            branch = session.branch(fork)
-            branch.seq = self._sequences.fork(session.seq, fork)
-            self._branches[branch.seq] = branch
-            if self._expansion.can_grow(session, branch):
-                growing.append(branch)
-        for branch in growing:
-            pending = branch.pending
-            if len(step.batch) + len(pending) > self._backend.n_batch:
-                return
-            step.batch.extend(self._sequences.seq(branch.seq), branch.n_kv, pending, 1)
-            step.slots.add(branch.seq)
-            branch.n_kv += len(pending)
-            step.grown.append((session, branch))
+        step.batch.extend(self._sequences.seq(branch.seq), branch.n_kv, branch.pending, 1)
+        step.slots.add(branch.seq)
+        branch.n_kv = branch.end
+        step.grown.append((leaf.session, branch))
 
     # -- sequences and cells
+
+    def _begin(self, leaf: Leaf) -> Branch | None:
+        """The branch that the leaf says, in a free sequence or that of a less likely one, whose guesses stay.
+        None where there is no room."""
+        if leaf.session.seq == NO_SEQ or leaf.second is None:
+            return None
+        if not self._sequences.unforked:
+            held = [(s.score_of(b), b) for s in self._held.values() for b in s.branches if b.seq != NO_SEQ]
+            least, other = min(held, key=itemgetter(0), default=(math.inf, None))
+            if other is None or least >= leaf.gain:
+                return None
+            self._free_branch(other.seq)
+            other.seq, other.n_kv = NO_SEQ, other.fork
+        if not self._make_room(BRANCH_LENGTH + MARGIN):
+            return None
+        branch = leaf.session.branch(leaf.fork, leaf.second)
+        branch.seq = self._sequences.fork(leaf.session.seq, leaf.fork)
+        self._branches[branch.seq] = branch
+        return branch
 
     def _admit(self, session: DraftSession, planned: set[int]) -> bool:
         """Give the session a slot and cells for all its tokens; ends branches and evicts closed sessions for
@@ -243,9 +259,9 @@ class ModelDrafter:
         if before != session.n_committed:
             now = self._clock()
             session.settled = session.n_committed, now
-            counts, session.counts = session.counts, (0, 0, 0)
             if before:
-                self._breadth.committed(*counts, now - at)
+                self._slack.committed(session.n_mistakes, now - at)
+            session.n_mistakes = 0
         session.told = False
         if session.taken is not None:
             self._sequences.exchange(session.seq, session.taken.seq)
@@ -255,8 +271,11 @@ class ModelDrafter:
         """Free the slots of branches that no session has any more."""
         alive = {id(branch) for session in self._held.values() for branch in session.all_branches}
         for slot in [slot for slot, branch in self._branches.items() if id(branch) not in alive]:
-            self._sequences.free(slot)
-            del self._branches[slot]
+            self._free_branch(slot)
+
+    def _free_branch(self, slot: int) -> None:
+        self._sequences.free(slot)
+        del self._branches[slot]
 
     def _end_branches(self) -> None:
         for session in self._held.values():

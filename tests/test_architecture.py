@@ -136,7 +136,6 @@ PURE = (
     "server/speculation/sources/lookup.py",
     "drafters/draft_session.py",
     "drafters/branch.py",
-    "drafters/breadth.py",
     "drafters/guessing.py",
     "drafters/expansion.py",
     "drafters/retokenising.py",

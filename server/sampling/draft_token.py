@@ -26,6 +26,14 @@ class DraftGuess(NamedTuple):
     drawn: int | None = None
     likeliest: int | None = None
     drafted: Distribution | None = None
+    third: int | None = None
+    third_confidence: float = 0.0
+
+    @property
+    def others(self) -> list[tuple[int, float]]:
+        """The second and the third guess with their confidences, if they are known."""
+        both = (self.second, self.second_confidence), (self.third, self.third_confidence)
+        return [(token, confidence) for token, confidence in both if token is not None]
 
 
 def guess(row: Row, params: SamplingParams, position: int, *, second: bool) -> DraftGuess:

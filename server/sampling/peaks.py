@@ -59,9 +59,17 @@ class Peaks:
 
     def runner_up(self, token: int) -> int:
         """The id of the largest logit outside this token's column."""
-        others = self.maxima.copy()
-        others[token % self._length if token < self._lines.size else self._length] = -np.inf
-        return self._best_of(int(others.argmax()))
+        return self.runners_up(token, 1)[0]
+
+    def runners_up(self, token: int, n: int) -> list[int]:
+        """The ids of the largest logits of n other columns than this token's; there must be more."""
+        others, found = self.maxima.copy(), list[int]()
+        column = token % self._length if token < self._lines.size else self._length
+        for _ in range(n):
+            others[column] = -np.inf
+            column = int(others.argmax())
+            found.append(self._best_of(column))
+        return found
 
     def mass(self) -> float:
         """An estimate of the sum of exp(logit - top) from the largest of a few thousand columns: too small

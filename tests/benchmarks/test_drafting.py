@@ -30,7 +30,7 @@ def test_most_guesses_are_right_and_a_turn_is_at_least_one(shape: str, way: str)
         assert bench.work() > 0.0
     n_drafted, n_committed = bench.n_guesses - n_drafted, bench.n_committed - n_committed
     assert n_drafted == 300 if shape == "path" else n_drafted >= 300
-    assert n_committed > 300 / 3
+    assert n_committed > 300 / 5
 
 
 def test_branches_are_drafted_where_rows_are_cheap():
@@ -82,8 +82,8 @@ def test_every_fourth_commit_ends_in_another_guess_than_the_paths():
         assert len(drafter.commit() or ()) == n_right
     fork = drafter.session.n_committed + n_right
     drafter.tell(n_right)
-    drafter.session.add(DraftGuess(drafter.script.truth(fork), 0.5, second=1000, second_confidence=0.4))
-    drafter.session.branch(fork)
+    drafter.session.add(DraftGuess(drafter.script.truth(fork), 0.5))
+    drafter.session.branch(fork, DraftGuess(1000, 0.4))
     truths = [drafter.script.truth(fork - n_right + i) for i in range(n_right)]
     assert drafter.commit() == [*truths, 1000]
 

@@ -106,6 +106,13 @@ def test_what_a_filter_leaves_out_is_never_equal():
     assert result.share(OPTIMUM) == pytest.approx(2 / 9)
 
 
+def test_recall_counts_wrong_guesses_only():
+    result, greedy = Score(), WAYS["temperature 0"]
+    for token in (0, 1, 1, 2, 3):
+        result.add(token, rows([0.25] * 4, [0.4, 0.3, 0.2, 0.1]), greedy, position=5)
+    assert (result.recall(2), result.recall(3)) == ("2 of 4", "3 of 4")
+
+
 def test_shared_noise_is_far_above_a_greedy_draft_where_rows_are_flat():
     result, largest = score_pair(Pair(spread=2.0, error=0.25), 500, 300)
     assert largest < 0.2

@@ -145,18 +145,24 @@ def test_drafts_continue_each_other():
 
 def test_probabilities_are_of_what_is_not_committed():
     session = DraftSession(opening())
-    for guess in (DraftGuess(1, 0.5, 11, 0.4), DraftGuess(2, 0.8), DraftGuess(3, 0.6, 13, 0.3)):
+    third = DraftGuess(3, 0.6, 13, 0.3, third=23, third_confidence=0.1)
+    for guess in (DraftGuess(1, 0.5, 11, 0.4), DraftGuess(2, 0.8), third):
         session.add(guess)
-    assert session.best_second() == (3, 0.4)
-    branch = session.branch(3)
-    assert session.best_second() == (5, pytest.approx(0.5 * 0.8 * 0.3))
+    (p, fork, guess), *others = session.alternatives()
+    assert (p, fork, guess.token) == (0.4, 3, 11)
+    branch = session.branch(3, guess)
+    assert list(session.alternatives()) == others
+    assert [(at, guess.token) for _, at, guess in others] == [(5, 13), (5, 23)]
+    assert others[0][0] == pytest.approx(0.5 * 0.8 * 0.3)
     assert session.score_of(branch) == 0.4
     session.commit(commit(1))
-    assert (session.score, session.best_second()) == (pytest.approx(0.8 * 0.6), (5, pytest.approx(0.8 * 0.3)))
-    branch = session.branch(5)
+    assert session.score == pytest.approx(0.8 * 0.6)
+    (p, fork, guess), other = session.alternatives()
+    assert (p, fork, other[0]) == (pytest.approx(0.8 * 0.3), 5, pytest.approx(0.8 * 0.1))
+    branch = session.branch(fork, guess)
     branch.add(DraftGuess(14, 0.7))
     assert session.score_of(branch) == pytest.approx(0.8 * 0.3 * 0.7)
-    assert session.best_second() is None
+    assert list(session.alternatives()) == [other]
     session.commit(commit(2, 13, after_=(1,)))
     assert (session.tokens[-1], session.score) == (14, 0.7)
 

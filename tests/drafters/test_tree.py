@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from drafters.draft_session import GREEDY
-from drafters.expansion import BRANCH_LENGTH, MOST_BRANCHES, PATH_FIRST
+from drafters.model import BRANCH_LENGTH
 from server.errors import BackendError
 from server.llama.backend import Batch, Logits
 from server.sampling.draw import draw
@@ -34,10 +34,10 @@ def chain_of(context: Sequence[int]) -> int:
     return chain
 
 
-def choices(context: Sequence[int], model: FakeModel = DOUBTFUL) -> tuple[int, int]:
-    """What the toy thinks likeliest, and second."""
-    first, second = np.argsort(-model.logits(chain_of(context)))[:2]
-    return int(first), int(second)
+def choices(context: Sequence[int], model: FakeModel = DOUBTFUL) -> tuple[int, int, int]:
+    """What the toy thinks likeliest, second, and third."""
+    first, second, third = np.argsort(-model.logits(chain_of(context)))[:3].tolist()
+    return first, second, third
 
 
 class Reader:
@@ -58,9 +58,9 @@ class Reader:
             assert draft.parents == tuple(range(ROOT, len(draft.tokens) - 1))
             chain = draft.chain
             for i, token in enumerate(draft.tokens):
-                first, second = choices(context)
-                assert token == first or (i == 0 and token == second)
-                self.n_second += token == second
+                first, *others = choices(context)
+                assert token == first or (i == 0 and token in others)
+                self.n_second += token in others
                 self.n_guesses += 1
                 context, chain = (*context, token), chain_next(chain, token)
                 self.contexts[chain] = context
@@ -82,7 +82,8 @@ class Tree:
         best = told(AHEAD, START, DOUBTFUL)
         leaves = reader.leaves(START)
         self.path = max(leaves, key=lambda leaf: common(leaf, best))
-        self.branches = {common(leaf, best): leaf for leaf in leaves if leaf != self.path}
+        others = [leaf for leaf in leaves if leaf != self.path]
+        self.branches = {common(leaf, best): leaf for leaf in sorted(others, key=len)}  # by fork, the longest
 
 
 def common(a: Sequence[int], b: Sequence[int]) -> int:
@@ -122,10 +123,10 @@ def n_stale(scene: Scene) -> int:
 def test_doubtful_positions_get_a_second_way():
     tree = Tree(drafting())
     assert tree.path == tuple(told(AHEAD, START, DOUBTFUL))
-    assert len(tree.branches) == MOST_BRANCHES
+    assert len(tree.branches) > 2
     for fork, branch in tree.branches.items():
-        assert branch[fork] == choices((*START, *tree.path[:fork]))[1]
-        assert 1 < len(branch) - fork <= BRANCH_LENGTH
+        assert branch[fork] in choices((*START, *tree.path[:fork]))[1:]
+    assert max(len(branch) - fork for fork, branch in tree.branches.items()) > 2
 
 
 def test_a_sure_path_has_no_branches_and_costs_what_it_did():
@@ -135,12 +136,10 @@ def test_a_sure_path_has_no_branches_and_costs_what_it_did():
     assert scene.drafted() == told(6, model=SURE)
 
 
-def test_the_path_comes_first():
+def test_the_first_guess_goes_out_at_once():
     scene = drafting()
-    assert scene.backend.widths[1 : PATH_FIRST + 1] == [1] * PATH_FIRST
-    assert max(scene.backend.widths[1:]) == 1 + MOST_BRANCHES
     ends = [draft.base + len(draft.tokens) - len(START) for draft in scene.lead.drafts()]
-    assert ends[0] == 1, "the first guess goes out at once"
+    assert ends[0] == 1
 
 
 def test_a_branch_that_comes_true_is_not_evaluated_again():
@@ -235,8 +234,18 @@ def test_all_leaves_of_all_sessions_share_decodes():
     for i, prompt in prompts.items():
         reader = Reader(prompt, i)
         reader.read(scene.lead.drafts())
-        assert max(map(len, reader.leaves(prompt))) >= PATH_FIRST
+        assert max(map(len, reader.leaves(prompt))) >= 4
     assert max(scene.backend.widths[1:]) > 3
+
+
+def test_no_session_keeps_the_sequences_for_alternatives_to_itself():
+    scene = Scene(FakeBackend(DOUBTFUL), n_branches=4)
+    prompts = {i: (*PROMPT[:20], i) for i in range(1, 5)}
+    scene.send(*(open_(prompt, session=i, max_ahead=10) for i, prompt in prompts.items()))
+    for i, prompt in prompts.items():
+        reader = Reader(prompt, i)
+        reader.read(scene.lead.drafts())
+        assert reader.n_second > 0, f"session {i} has a path only"
 
 
 def test_sessions_that_begin_alike_share_the_beginning():
@@ -277,7 +286,7 @@ def test_noise_is_mirrored_in_branches():
     row = scene.backend.model.logits(chain_of(PROMPT))
     scores = row + gumbel(11, len(PROMPT), np.arange(len(row)))
     first = [draft.tokens[0] for draft in scene.lead.drafts() if draft.base == len(PROMPT)]
-    assert first == [int(i) for i in np.argsort(-scores)[:2]]
+    assert first == np.argsort(-scores)[:3].tolist()
 
 
 @pytest.mark.parametrize(("drafter_seed", "likeliest"), [(1, False), (9, True)])

@@ -1,0 +1,265 @@
+"""A pair of models under a virtual clock: `python -m benchmarks.clocked [--r 4,8,16 --sessions 1,4]`.
+
+The draft model is real, and so are drafter, worker, engine and proposer; the target says the texts that it
+has said before, as fast as wanted. A step of the lead takes tt and STEP_ROW tt for each row beyond the first;
+a decode of the drafter takes td = tt / r and DRAFT_ROW td for each. So nothing is noise, and any ratio of
+speeds can be had. The lead verifies all that it is offered.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from statistics import mean
+
+import numpy as np
+
+from benchmarks import program, report, texts
+from benchmarks.prepared import PreparedBackend, QuietBus, Watch
+from benchmarks.prompts import load
+from benchmarks.temperature import N_CELLS, N_SEQS, WAYS, Text, write
+from benchmarks.virtual import LEAD, TT_US, World
+from drafters.model import ModelDrafter
+from drafters.worker import Worker
+from server.engine.engine import Engine
+from server.engine.events import Event, Finished
+from server.engine.proposer import Ask, Planned
+from server.engine.request import GenerationRequest
+from server.engine.scheduler import Limits
+from server.llama.backend import Backend, Batch, Logits, Vocabulary
+from server.llama.llamacpp import LlamaBackend, LlamaOptions
+from server.llama.shapes import Shapes
+from server.speculation.policy import Policy
+from server.speculation.sources.remote import RemoteDrafters
+from server.speculation.speculator import Speculator
+from server.speculation.wire.bus import Listener
+from server.speculation.wire.messages import Message, decode, encode
+from server.speculation.wire.presence import Presence, vocabulary_card
+
+STEP_ROW = 0.03  # 1.5 tt for 17 rows, as 8B F16 on an H200. Twice: guesses gain less
+DRAFT_ROW = 0.1  # 1.2 td for 3 rows, as 1B on an H200. Twice: alternatives gain less
+DRAFT_MAX, LEAVES, N_BRANCHES = 16, 3, 8  # the defaults of duo
+MOST_AT_ONCE = 8
+N_BATCH = 512
+CERTAIN = 1000.0  # logit of what is said, beside 0: no noise is as large
+
+
+class Reciter(PreparedBackend):
+    """A target that says known texts: whoever begins one of them goes on with it."""
+
+    def __init__(self, known: Sequence[Text], vocab: Vocabulary, decoded: Callable[[int], None]) -> None:
+        """decoded: told the rows of each decode."""
+        n_ctx = N_CELLS * MOST_AT_ONCE
+        super().__init__(np.zeros((1, vocab.size), np.float32), n_ctx, Watch(), n_seqs=LEAVES * MOST_AT_ONCE)
+        self.vocab, self.n_batch = vocab, N_BATCH
+        self._out = np.zeros((N_BATCH, vocab.size), np.float32)
+        self._known, self._told = known, decoded
+        self._held: dict[int, list[int]] = {}
+
+    def decode(self, batch: Batch) -> Logits:
+        said = list[int]()
+        for i, (token, position, seq) in enumerate(
+            zip(batch.tokens, batch.positions, batch.seqs, strict=True)
+        ):
+            for one in batch.shared.get(i, (seq,)):
+                self._held.setdefault(one, [])[position:] = [token]
+            if batch.wanted[i]:
+                said.append(self._next(tuple(self._held[seq])))
+        out = self._out[: len(said)]
+        out.fill(0.0)
+        out[range(len(said)), said] = CERTAIN
+        self._told(len(batch))
+        return out
+
+    def _next(self, held: tuple[int, ...]) -> int:
+        n = len(held)
+        found = (text.tokens[n] for text in self._known if n < len(text.tokens) and text.tokens[:n] == held)
+        return next(found, 0)
+
+    def length(self, seq: int) -> int:
+        return len(self._held.get(seq, ()))
+
+    def trim(self, seq: int, length: int) -> None:
+        del self._held.setdefault(seq, [])[length:]
+
+    def copy(self, source: int, target: int, start: int, end: int) -> None:
+        self._held.setdefault(target, [])[start:] = self._held[source][start:end]
+
+
+class ClockedDrafter(QuietBus):
+    """Implements Bus for a lead and for one worker, whose turns take as long as their decodes. What the lead
+    says meanwhile waits for the next turn; what the drafter says goes out at the end."""
+
+    def __init__(self, world: World, backend: Backend, td_us: float) -> None:
+        self._world, self._td_us = world, td_us
+        self._turn_us, self._asleep = 0, True
+        card = vocabulary_card(backend.vocab)
+        self.presence = Presence("drafter", "drafter", "draft", "0", card, MOST_AT_ONCE, host="there")
+        steady = {n: td_us * (1 + DRAFT_ROW * (n - 1)) / 1e6 for n in (1, 2, 3)}
+        drafter = ModelDrafter(
+            backend, n_branches=N_BRANCHES, shapes=Shapes(steady, steady), clock=self._clock
+        )
+        self._worker = Worker(self, self.presence, drafter, clock=self._clock)
+
+    def start(self, listener: Listener) -> None:
+        self._lead = listener
+        listener.peers([self.presence])
+
+    def send(self, to: str, message: Message) -> None:
+        data = encode(message)
+        if to != self.presence.id:
+            self._world.after(self._turn_us, lambda: self._lead.received(decode(data)))
+            return
+        self._worker.received(decode(data))
+        if self._asleep:
+            self._asleep = False
+            self._world.after(0, self._turn)
+
+    def decoded(self, n_rows: int) -> None:
+        self._turn_us += round(self._td_us * (1 + DRAFT_ROW * (n_rows - 1)))
+
+    def _turn(self) -> None:
+        self._worker.turn(wait=False)
+        self._asleep = not self._turn_us
+        if not self._asleep:
+            self._world.after(self._turn_us, self._turn)
+        self._turn_us = 0
+
+    def _clock(self) -> float:
+        return self._world.clock() + self._turn_us / 1e6
+
+
+class CountingSpeculator(Speculator):
+    """Counts a session's steps, and those without any guess."""
+
+    n_steps = n_empty = 0
+
+    def propose(self, asks: Sequence[Ask], n_rows: int, n_cells: int) -> Planned:
+        planned = super().propose(asks, n_rows, n_cells)
+        self.n_steps += len(planned.proposals)
+        self.n_empty += sum(not len(proposal) for proposal in planned.proposals)
+        return planned
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """rates: tokens per tt of each text; speedup: of all of them, as if one followed the other. per_step:
+    tokens of a session's step; empty: the share of these without a guess."""
+
+    rates: Mapping[int, float]
+    speedup: float
+    per_step: float
+    empty: float
+
+
+def run(vocab: Vocabulary, draft: Backend, known: Sequence[Text], r: float, at_once: int) -> Found:
+    """The texts, at_once at a time. Leaves the draft model's KV cache empty."""
+    world = World()
+    drafter = ClockedDrafter(world, draft, TT_US / r)
+    target = Reciter(known, vocab, lambda n: world.advance(round(TT_US * (1 + STEP_ROW * (n - 1)))))
+    lead = Presence(LEAD.id, "lead", "texts", "0", vocabulary_card(vocab), MOST_AT_ONCE, host="here")
+    remote = RemoteDrafters(drafter, lead, max_ahead=2 * DRAFT_MAX, clock=world.clock)
+    drafter.start(remote)
+    policy = Policy(leaves=LEAVES, lookup=False, gate=False)
+    speculator = CountingSpeculator(policy, remote=remote, clock=world.clock)
+    events: list[tuple[int, Event]] = []
+    limits = Limits(n_batch=N_BATCH, draft_max=DRAFT_MAX, leaves=LEAVES)
+    engine = Engine(
+        target,
+        speculator,
+        lambda id, event: events.append((id, event)),
+        n_slots=at_once,
+        limits=limits,
+        clock=world.clock,
+    )
+    with _told(draft, drafter.decoded):
+        for first in range(0, len(known), at_once):
+            for id, text in enumerate(known[first : first + at_once], start=first):
+                prompt, n = text.tokens[: text.n_prompt], len(text.tokens) - text.n_prompt
+                engine.submit(id, GenerationRequest(prompt, text.sampling, n))
+            world.advance()
+            while engine.step():
+                world.advance()
+    for seq in range(draft.n_seqs):
+        draft.trim(seq, 0)
+    ends = {id: event.stats for id, event in events if isinstance(event, Finished)}
+    n_tokens = {id: len(known[id].tokens) - known[id].n_prompt - 1 for id in ends}
+    n_tt = {id: 1000 * stats.predicted_ms / TT_US for id, stats in ends.items() if n_tokens[id]}
+    total, n_steps = sum(n_tokens.values()), speculator.n_steps
+    rates = {id: n_tokens[id] / n for id, n in n_tt.items()}
+    return Found(rates, total / sum(n_tt.values()), total / n_steps, speculator.n_empty / n_steps)
+
+
+@contextmanager
+def _told(backend: Backend, decoded: Callable[[int], None]) -> Generator[None]:
+    """`decoded` is told the rows of each decode."""
+    plain = backend.decode
+
+    def decode(batch: Batch) -> Logits:
+        logits = plain(batch)
+        decoded(len(batch))
+        return logits
+
+    backend.decode = decode
+    yield
+    backend.decode = plain
+
+
+def slowest(rates: Mapping[int, float], at_once: int) -> float:
+    """The slowest of those at once by their mean, on average."""
+    groups: dict[int, list[float]] = {}
+    for id, rate in rates.items():
+        groups.setdefault(id // at_once, []).append(rate)
+    return mean(min(group) / mean(group) for group in groups.values())
+
+
+def measure(args: argparse.Namespace) -> program.Result:
+    """Raises DuoError."""
+    n_seqs = MOST_AT_ONCE + N_BRANCHES
+    options = [
+        LlamaOptions(args.model, N_CELLS, N_SEQS, n_threads=args.threads),
+        LlamaOptions(args.draft_model, N_CELLS, n_seqs, n_threads=args.threads),
+    ]
+    rows: list[list[str]] = []
+    with closing(LlamaBackend(options[0])) as target, closing(LlamaBackend(options[1])) as draft:
+        prompts = texts.prompt_ids(target, load(args.prompts))
+        for way in list(WAYS)[:2]:
+            known = write(target, prompts, WAYS[way], args.max_tokens)
+            for r in args.r:
+                alone = run(target.vocab, draft, known, r, 1).rates
+                for n in args.sessions:
+                    found = run(target.vocab, draft, known, r, n)
+                    rows.append([way, f"{r:g}", str(n), *_cells(found, alone, n)])
+                    print(*rows[-1], flush=True)
+    heads = ["", "r", "sessions", "speed-up", "tokens a step", "no guess", "slowest", "of its own"]
+    what = (
+        f"{report.model_line(args.model)} by {report.model_line(args.draft_model)}; {len(prompts)} replies "
+        f"of at most {args.max_tokens} tokens. No guess: share of steps. Slowest: of those at once, by their "
+        "mean; of its own: each rate by that of the text alone."
+    )
+    return "the bundled pair under a virtual clock", [what, report.table(heads, rows, n_words=1)]
+
+
+def _cells(found: Found, alone: Mapping[int, float], n: int) -> list[str]:
+    own = {id: rate / alone[id] for id, rate in found.rates.items()}
+    fair = [f"{slowest(rates, n):.2f}" for rates in (found.rates, own)] if n > 1 else ["-", "-"]
+    return [f"{found.speedup:.2f}", f"{found.per_step:.2f}", f"{found.empty:.3f}", *fair]
+
+
+def _parser() -> argparse.ArgumentParser:
+    shared = ("model", "draft-model", "threads", "prompts", "max-tokens")
+    what = "The bundled pair under a virtual clock."
+    parser = program.make_parser("clocked", what, *shared, prompts=24)
+    add = parser.add_argument
+    add("--r", type=program.floats, default=[4.0, 8.0, 16.0], help="drafted tokens per plain step")
+    add("--sessions", type=program.numbers, default=[1, 4], help="at once, at most 8")
+    return parser
+
+
+main = program.main(_parser, measure)
+
+if __name__ == "__main__":
+    sys.exit(main())

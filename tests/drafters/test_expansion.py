@@ -1,0 +1,76 @@
+"""Which guesses are made next: what a row brings beside what it costs, and what a mistake costs meanwhile."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import pytest
+
+from drafters.draft_session import DraftSession
+from drafters.expansion import DecodeTimes, Leaf, Slack
+from tests.drafters.scene import open_
+
+STEADY = {1: 0.0020, 2: 0.0021, 3: 0.0023}
+SESSION = DraftSession(open_())
+
+
+def n_best(times: DecodeTimes, *gains: float) -> int:
+    best = times.best(Leaf(gain, SESSION) for gain in gains)
+    assert [leaf.gain for leaf in best] == sorted(gains, reverse=True)[: len(best)]
+    return len(best)
+
+
+@pytest.mark.parametrize(
+    ("gains", "n"),
+    [
+        ((0.9, 0.5, 0.1), 2),
+        ((0.1, 0.5, 0.9), 2),
+        ((0.9, 0.2), 1),
+        ((0.5, 0.5, 0.5), 3),
+        ((0.01,), 1),
+        ((), 0),
+    ],
+)
+def test_rows_that_bring_the_most_tokens_per_second(gains: Sequence[float], n: int):
+    assert n_best(DecodeTimes({1: 1.0, 2: 1.3, 3: 1.6}, one_shape=False), *gains) == n
+
+
+def test_all_leaves_where_rows_cost_nothing():
+    assert n_best(DecodeTimes({}, one_shape=False), *[0.1] * 9, 0.9) == 10
+
+
+def test_beyond_what_was_measured_rows_cost_what_the_last_ones_did():
+    times = DecodeTimes({1: 1.0, 3: 2.0}, one_shape=False)
+    assert [times.seconds(n) for n in (3, 4, 7)] == [2.0, 2.5, 4.0]
+
+
+def test_the_time_to_make_a_guess_counts():
+    times = DecodeTimes({1: 1.0, 2: 1.1}, one_shape=False)
+    assert n_best(times, 0.9, 0.2) == 2
+    times.guess_s.observe(0.2)
+    assert n_best(times, 0.9, 0.2) == 1
+
+
+def test_one_shape_is_wide_while_the_other_rows_bring_something():
+    times = DecodeTimes(STEADY, one_shape=True)
+    assert (times.width, n_best(times, 0.8, 0.3, 0.2)) == (3, 3)
+    for _ in range(200):
+        n_best(times, 0.9, 0.01)
+    assert (times.width, times.seconds(2)) == (3, STEADY[3]), "a change is not worth a seventh"
+    dear = DecodeTimes({1: 0.001, 3: 0.002}, one_shape=True)
+    for _ in range(200):
+        n_best(dear, 0.9, 0.01)
+    assert (dear.width, dear.seconds(2)) == (1, 0.002)
+    for _ in range(200):
+        n_best(dear, 0.5, 0.5, 0.5)
+    assert dear.width == 3
+
+
+def test_slack_is_the_chance_of_a_mistake_in_half_a_decode():
+    slack = Slack()
+    assert slack.floor(0.001, 1) == math.inf
+    for i in range(400):
+        slack.committed(i % 2, 0.010)  # a mistake every 20 ms
+    assert slack.floor(0.001, 1) == pytest.approx(0.025, rel=0.05)
+    assert slack.floor(0.0005, 4) == pytest.approx(0.05, rel=0.05)
