@@ -1,10 +1,10 @@
-"""How well replies of many families are read, against the parser cases that llama.cpp's source carries.
+"""How well prompts and replies of many families are written and read, against llama.cpp's source.
 
     python -m benchmarks.formats --llama-cpp DIR [--show TEMPLATE]
 
-DIR is an unpacked source. Each case is read whole, and in pieces of 1, 2 and 3 characters; all must say what
-the case expects. As there, white space around texts does not count, nor do arguments that are no whole JSON;
-ids count where the model wrote one.
+DIR is an unpacked source. Prompts are compared as benchmarks.format_prompts does. Each case of its parsers' tests
+is read whole, and in pieces of 1, 2 and 3 characters; all must say what the case expects. As there, white space
+around texts does not count, nor do arguments that are no whole JSON; ids count where the model wrote one.
 
 Then what the templates themselves write for a turn with calls is taken for a reply: it must be read, it must
 be what a forced reply may be, and in free text nothing may bar it.
@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks import format_prompts
 from benchmarks.chat_cases import Case, cases
 from benchmarks.judging import judged_replies, report_written
 from server.errors import DuoError
@@ -173,6 +174,8 @@ def main() -> None:
         for one in judged:
             if one.wrong and arguments.show in one.template:
                 print(f"{one.template} {one.what}: {one.reply.text!r}\n    {one.wrong}")
+    prompts = list(format_prompts.report(arguments.llama_cpp / "models" / "templates"))
+    print("Prompts:", *format_prompts.told(prompts), sep="\n")
     print("Cases of the source:", *report(found), sep="\n")
     print("Replies that templates write:", *report_written(judged), sep="\n")
 

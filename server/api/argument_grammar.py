@@ -24,6 +24,8 @@ _TERMINALS = ["TEXT: /(?s:.+)/", r"BLANK: /[ \n]{1,8}/"]
 _MOST_ORDERS = 3
 """Required parameters whose every order is allowed in free text: 3 have 6 orders, 4 would have 24. With more,
 the schema's order holds."""
+_LONGEST_LIMIT = 2_000
+"""Largest maxLength that is held in text between tags: a lexer has a state for each character."""
 _KINDS = {"integer": "number", "number": "number", "boolean": "boolean", "array": "array", "null": "null"}
 
 
@@ -65,13 +67,14 @@ class ArgumentGrammar:
     def written(self, text: str) -> str:
         """Fixed text of a pattern: control tokens by id, the rest as literals, white space apart: a lexer
         that takes the longest match would take one long word for the only way."""
-        if self.loose or self.calls.parameter:  # families of one syntax differ in white space
-            parts = re.split(r"([\s·]+)", text)
-            return " ".join(
-                "BLANK?" if i % 2 else self._spelled(part) for i, part in enumerate(parts) if part
-            )
-        parts = enumerate(re.split(r"(\n\s*)", text.replace("·", "")))
-        return " ".join(_literal(part) if i % 2 else self._spelled(part) for i, part in parts if part)
+        blank = r"([\s·]+)" if self.loose else r"(\n\s*)"
+        parts = enumerate(re.split(blank, text if self.loose else text.replace("·", "")))
+        free = self.loose or self.calls.parameter  # families of one syntax differ in line breaks
+        return " ".join(
+            self._spelled(part) if i % 2 == 0 else "BLANK?" if free else _literal(part)
+            for i, part in parts
+            if part
+        )
 
     def _spelled(self, text: str) -> str:
         spelled: list[str] = []
@@ -85,20 +88,24 @@ class ArgumentGrammar:
             literal = ""
         return " ".join([*spelled, *[_literal(literal)] * bool(literal)])
 
-    def until(self, name: str, mark: str) -> str:
-        """A rule for text that ends with a mark."""
+    def until(self, name: str, mark: str, most: int | None = None) -> str:
+        """A rule for text that ends with a mark; most: its characters before that."""
         token = self.control(mark)
+        if most is not None and token is not None:
+            return f"{name}: {self.rule(f'/(?s:.{{1,{most}}})/') if most else 'BLANK'}? <[{token}]>"
         if token is not None:
             return f"{name}: {self.tokens_but(token)}* <[{token}]>"
         spelled = self._spelled(mark)
         if "<[" in spelled:  # of several tokens
             return f"{name}: TEXT? {spelled}"
-        return f"{name}[lazy]: /(?s:.*)/ {spelled}"
+        return f"{name}[lazy]: /(?s:.{'*' if most is None else f'{{0,{most}}}'})/ {spelled}"
 
-    def text_until(self, mark: str) -> str:
-        """A new rule for such text."""
-        name = f"r_{len(self.made)}"
-        self.made.append(self.until(name, mark))
+    def text_until(self, mark: str, schema: Schema) -> str:
+        """A new rule for such text, which the schema may limit."""
+        most = schema.get("maxLength")
+        most = most if isinstance(most, int) and 0 <= most <= _LONGEST_LIMIT else None
+        name = f"t_{len(self.made)}"
+        self.made.append(self.until(name, mark, most))
         return name
 
     def arguments(self, schema: Schema) -> str:
@@ -194,7 +201,7 @@ class ArgumentGrammar:
         if "string" in types or ("⟨nested⟩" in self.calls.parameter and types & {"object", "array"}):
             ends = close.strip("\n") if self.loose else close.rstrip("\n")
             tail = close[len(close.rstrip("\n")) :] if not self.loose else "\n"
-            return f"{self.text_until(ends)} {self.written(tail)}"
+            return f"{self.text_until(ends, schema)} {self.written(tail)}"
         blank = "BLANK?" if self.loose else ""
         return f"{blank} {self._scalar(schema, types)} {blank} {self.written(close)} {blank}"
 
@@ -226,7 +233,8 @@ class ArgumentGrammar:
         words = {"boolean": '"True" | "False"', "null": '"None"'}
         if types and types <= set(words):
             return f"({' | '.join(words[one] for one in sorted(types))})"
-        return self._or_python(self.json(schema), types)
+        limited = types == STRING and set(schema) - {"type", "description", "title", "default", "$defs"}
+        return self.json(schema) if limited else self._or_python(self.json(schema), types)
 
     def _gemma(self, schema: Schema) -> str:
         types = types_of(schema) or frozenset[str]()
@@ -235,7 +243,7 @@ class ArgumentGrammar:
             texts = " | ".join(f"{quote} {_literal(one)} {quote}" for one in schema["enum"])
             return f"({texts})"
         if types == STRING:
-            return f"{quote} {self.text_until(GEMMA_QUOTE)}"
+            return f"{quote} {self.text_until(GEMMA_QUOTE, schema)}"
         if types and not types & {"string", "object", "array"}:
             return self.json(schema)
         self._gemma_rules()
@@ -245,7 +253,7 @@ class ArgumentGrammar:
     def _gemma_rules(self) -> None:
         quote = self._spelled(GEMMA_QUOTE)
         self.also(
-            f"g_string: {quote} {self.text_until(GEMMA_QUOTE)}",
+            f"g_string: {quote} {self.text_until(GEMMA_QUOTE, {})}",
             'g_object: "{" (g_member ("," g_member)*)? "}"',
             "g_member: G_KEY g_value",
             'G_KEY: /[^,:{}\\[\\]<>" ]{1,128}:/',

@@ -80,7 +80,7 @@ def thinking_within(served: Served, body: ChatRequest, form: Form, held: Start |
     if thoughts is None or body.thinking_budget is None:
         return held
     ending = thoughts.close + (channels.start if channels else "")
-    limit = ThoughtLimit(body.thinking_budget, thoughts.open, thoughts.close, ending, form.thinking)
+    limit = ThoughtLimit(body.thinking_budget, thoughts.open.strip(), thoughts.close, ending, form.thinking)
     return limit.start(served.vocabulary, held or constraint(served, body))
 
 

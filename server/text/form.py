@@ -80,7 +80,7 @@ class Form:
         form = self
         if self.channels:
             start, message = prompt.rfind(self.channels.start), prompt.rfind(self.channels.message)
-            form = replace(form, headed=message > start)
+            form = replace(form, headed=0 <= start < message)
         if self.thoughts is None:
             return form
         opened = prompt.rstrip().endswith(self.thoughts.open.strip())

@@ -13,7 +13,7 @@ from server.grammar.compiler import Compiler
 from server.text.form import Form
 from server.text.message import folded
 from tests.fake_backend import IM_END, FakeVocabulary
-from tests.server.formats.replies import FUNCTIONS, REPLIES, F, Reply
+from tests.server.formats.replies import FUNCTIONS, REPLIES, TEXT, F, Reply
 from tests.server.text.vocabularies import MarkedVocabulary
 
 NUMBER = FUNCTIONS["f"]
@@ -175,3 +175,20 @@ def test_a_call_may_end_thoughts_that_nothing_else_ends(reply: Reply):
         assert lark
         assert scene.lets(lark, scene.one)
         assert not scene.lets(lark, scene.one.replace("1", "true"))
+
+
+def test_text_between_tags_is_as_long_as_the_schema_allows():
+    for family in ("function tags", "glm", "gemma 4", "minicpm 5", "kimi k3"):
+        for vocabulary in VOCABULARIES:
+            scene = Scene(BY_FAMILY[family], "no", vocabulary)
+            text = {"type": "string", "maxLength": len(TEXT)}
+            schema = {
+                "type": "object",
+                "properties": {"s": text, "b": {"type": "boolean"}},
+                "required": ["s"],
+            }
+            functions = {"f": NUMBER, "g": schema}
+            for lark in (scene.grammar.required(functions), scene.grammar.calls_in_text(functions)):
+                assert lark
+                assert scene.lets(lark, scene.two)
+                assert not scene.lets(lark, scene.two.replace(TEXT, TEXT + "x"))
