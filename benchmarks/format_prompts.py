@@ -2,7 +2,8 @@
 
 A prompt is right if it is the reference's. Where that refuses a conversation or loses a part of it, duo
 adapts: then a prompt is right if it shows all texts in order, and a template that takes tools no
-marks of another family."""
+marks of another family. Where a conversation goes on after a reply, what duo evaluates in advance has to be
+the beginning of the prompt up to the new message."""
 
 from __future__ import annotations
 
@@ -13,11 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import program
-from benchmarks.format_histories import CONVERSATIONS, Conversation
+from benchmarks.format_histories import CONVERSATIONS, Conversation, Message
 from benchmarks.reference_prompts import BOS, EOS, Reference, reference
 from server.api.chat.chat_request import ChatRequest
 from server.cache.radix import common_prefix
 from server.errors import DuoError
+from server.text.adapting import text_of
 from server.text.template import ChatTemplate, Setting
 
 HERMES = ("<tool_call>", "<tool_response>")
@@ -56,17 +58,19 @@ def report(directory: Path) -> Iterator[TemplatePrompts]:
 def _judged(template: ChatTemplate, source: str, conversation: Conversation) -> Judged:
     expected = reference(source, conversation)
     adapted = expected.prompt is None or bool(expected.lost)
+    messages, setting = _sent(conversation)
     try:
-        prompt = _prompt(template, conversation)
+        prompt = template.render(messages, setting)
+        unsettled = _unsettled(template, messages, setting, prompt)
     except DuoError as error:
         return Judged(conversation.name, str(error), adapted)
-    fault = _fault(prompt, expected, conversation)
+    fault = _fault(prompt, expected, conversation) or unsettled
     foreign = [mark for mark in HERMES if mark in prompt and mark not in source] if "tools" in source else []
     return Judged(conversation.name, fault or (f"foreign marks {foreign}" if foreign else None), adapted)
 
 
-def _prompt(template: ChatTemplate, conversation: Conversation) -> str:
-    """As POST /v1/chat/completions renders it."""
+def _sent(conversation: Conversation) -> tuple[list[Message], Setting]:
+    """As POST /v1/chat/completions takes it."""
     body = ChatRequest.model_validate(
         {
             "messages": conversation.messages,
@@ -75,8 +79,22 @@ def _prompt(template: ChatTemplate, conversation: Conversation) -> str:
         }
     )
     tools = [tool.for_template() for tool in body.tools or ()]
-    messages = [message.for_template() for message in body.messages]
-    return template.render(messages, Setting(tools, body.template_variables))
+    return [message.for_template() for message in body.messages], Setting(tools, body.template_variables)
+
+
+def _unsettled(
+    template: ChatTemplate, messages: Sequence[Message], setting: Setting, prompt: str
+) -> str | None:
+    """What is wrong with the beginning of the prompt that is known when the last reply has ended."""
+    n_new = next((n for n, one in enumerate(reversed(messages)) if one["role"] == "assistant"), 0)
+    if not n_new or messages[-n_new]["role"] == "system":  # which duo does not expect
+        return None
+    settled = template.settled(messages[: -n_new - 1], messages[-n_new - 1], setting)
+    if settled is None:
+        return "nothing of the next prompt is known"
+    first = text_of(messages[-n_new]["content"])[:4]
+    at_message = prompt.startswith(settled) and prompt[len(settled) :].startswith(first)
+    return None if at_message else f"known is {settled[-40:]!r} of {prompt!r}"
 
 
 def _fault(prompt: str, expected: Reference, conversation: Conversation) -> str | None:

@@ -70,7 +70,7 @@ def text_of(content: Any) -> str:
 
 def _formed(message: Message, manners: Manners, tell: Tell) -> Message:
     """One message by itself."""
-    new = dict(message)
+    new = {**message, "content": message.get("content") or ""}
     if message["role"] == "developer" and not manners.developer:
         new["role"] = "system"
     if isinstance(message.get("content"), list) and new["role"] not in manners.parts:

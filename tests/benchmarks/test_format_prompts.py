@@ -53,6 +53,14 @@ def test_another_prompt_is_wrong(name: str, prompt: str, tmp_path: Path, monkeyp
     assert not template.right
 
 
+def test_what_is_evaluated_in_advance_has_to_be_in_the_next_prompt(tmp_path: Path):
+    (tmp_path / "counting.jinja").write_text("{{ messages[-1].content | length }}" + CHATML)
+    [template] = format_prompts.report(tmp_path)
+    why = {one.conversation: one.why for one in template.prompts}
+    assert why["system"] is None
+    assert str(why["turns"]).startswith("known is")
+
+
 def test_texts_out_of_order_are_missing():
     turns = NAMED["turns"]
     texts = [str(message["content"]) for message in turns.messages]

@@ -231,38 +231,6 @@ async def test_thoughts_that_the_prompt_opens():
     assert choice["message"]["content"] == "Yes."
 
 
-async def test_thoughts_that_the_client_has_begun_are_continued():
-    begun = [*HELLO, {"role": "assistant", "content": None, "reasoning_content": "They ask"}]
-    choice = await whole(" for Paris.\n</think>\n\nYes.", template=REASONING, messages=begun)
-    assert choice["message"]["reasoning_content"] == " for Paris."
-    assert choice["message"]["content"] == "Yes."
-    assert prompt_of(REASONING, messages=begun, tools=None).endswith("assistant\n<think>\nThey ask")
-
-
-def test_thinking_is_on_unless_the_client_says_otherwise():
-    effort = (
-        "{% for m in messages %}{{ m.content }}{% endfor %}|{{ enable_thinking }} {{ reasoning_effort }}|"
-    )
-
-    def told(**fields: Any) -> str:
-        return prompt_of(effort, tools=None, **fields).split("|")[1]
-
-    assert told() == "True "
-    assert told(reasoning_effort="high") == "True high"
-    assert told(reasoning_effort="none") == "False "
-    assert told(chat_template_kwargs={"enable_thinking": False}) == "False "
-
-
-def test_parts_are_shown_as_the_template_takes_them():
-    said = [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]
-    assert "user\na\nb<|im_end|>" in prompt_of(messages=said, tools=None)
-    lists = (
-        "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}"
-        "{% for part in m.content %}<{{ part.text }}>{% endfor %}{% endif %}{% endfor %}"
-    )
-    assert prompt_of(lists, messages=said, tools=None) == "<a><b>"
-
-
 @pytest.mark.parametrize(("template", "form"), [(THINKING, "none"), (None, "auto")])
 async def test_thoughts_that_stay_in_the_content(template: str | None, form: str):
     text = "<think>Hm.</think>Yes."

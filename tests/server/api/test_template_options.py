@@ -1,0 +1,44 @@
+"""What of a chat completion reaches the chat template: thoughts, options, contents in parts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.server.api.test_tools import HELLO, prompt_of, whole
+from tests.templates import REASONING
+
+BEGUN = [*HELLO, {"role": "assistant", "content": None, "reasoning_content": "They ask"}]
+
+
+async def test_thoughts_that_the_client_has_begun_are_continued():
+    choice = await whole(" for Paris.\n</think>\n\nYes.", template=REASONING, messages=BEGUN)
+    assert choice["message"]["reasoning_content"] == " for Paris."
+    assert choice["message"]["content"] == "Yes."
+
+
+def test_the_prompt_ends_within_the_thoughts_that_the_client_has_begun():
+    assert prompt_of(REASONING, messages=BEGUN, tools=None).endswith("assistant\n<think>\nThey ask")
+
+
+def test_thinking_is_on_unless_the_client_says_otherwise():
+    effort = (
+        "{% for m in messages %}{{ m.content }}{% endfor %}|{{ enable_thinking }} {{ reasoning_effort }}|"
+    )
+
+    def told(**fields: Any) -> str:
+        return prompt_of(effort, tools=None, **fields).split("|")[1]
+
+    assert told() == "True "
+    assert told(reasoning_effort="high") == "True high"
+    assert told(reasoning_effort="none") == "False "
+    assert told(chat_template_kwargs={"enable_thinking": False}) == "False "
+
+
+def test_parts_are_shown_as_the_template_takes_them():
+    said = [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]
+    assert "user\na\nb<|im_end|>" in prompt_of(messages=said, tools=None)
+    lists = (
+        "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}"
+        "{% for part in m.content %}<{{ part.text }}>{% endfor %}{% endif %}{% endfor %}"
+    )
+    assert prompt_of(lists, messages=said, tools=None) == "<a><b>"
