@@ -21,7 +21,6 @@ from benchmarks import program, report, texts
 from benchmarks.prepared import PreparedBackend, QuietBus, Watch
 from benchmarks.prompts import load
 from benchmarks.temperature import N_CELLS, N_SEQS, WAYS, Text, write
-from benchmarks.virtual import LEAD, TT_US, World
 from drafters.model import ModelDrafter
 from drafters.worker import Worker
 from server.engine.engine import Engine
@@ -38,6 +37,7 @@ from server.speculation.speculator import Speculator
 from server.speculation.wire.bus import Listener
 from server.speculation.wire.messages import Message, decode, encode
 from server.speculation.wire.presence import Presence, vocabulary_card
+from tests.benchmarks.virtual import LEAD, TT_US, World
 
 STEP_ROW = 0.03  # 1.5 tt for 17 rows, as 8B F16 on an H200. Twice: guesses gain less
 DRAFT_ROW = 0.1  # 1.2 td for 3 rows, as 1B on an H200. Twice: alternatives gain less
@@ -227,7 +227,8 @@ def measure(args: argparse.Namespace) -> program.Result:
     with closing(LlamaBackend(options[0])) as target, closing(LlamaBackend(options[1])) as draft:
         prompts = texts.prompt_ids(target, load(args.prompts))
         for way in list(WAYS)[:2]:
-            known = write(target, prompts, WAYS[way], args.max_tokens)
+            written = write(target, prompts, WAYS[way], args.max_tokens)
+            known = [text for text in written if len(text.tokens) - text.n_prompt == args.max_tokens]
             for r in args.r:
                 alone = run(target.vocab, draft, known, r, 1).rates
                 for n in args.sessions:
@@ -236,9 +237,9 @@ def measure(args: argparse.Namespace) -> program.Result:
                     print(*rows[-1], flush=True)
     heads = ["", "r", "sessions", "speed-up", "tokens a step", "no guess", "slowest", "of its own"]
     what = (
-        f"{report.model_line(args.model)} by {report.model_line(args.draft_model)}; {len(prompts)} replies "
-        f"of at most {args.max_tokens} tokens. No guess: share of steps. Slowest: of those at once, by their "
-        "mean; of its own: each rate by that of the text alone."
+        f"{report.model_line(args.model)} by {report.model_line(args.draft_model)}; {len(prompts)} prompts, "
+        f"those whose reply has {args.max_tokens} tokens, cut there. No guess: share of steps. Slowest: of "
+        "those at once, by their mean; of its own: each rate by that of the text alone."
     )
     return "the bundled pair under a virtual clock", [what, report.table(heads, rows, n_words=1)]
 
@@ -252,7 +253,7 @@ def _cells(found: Found, alone: Mapping[int, float], n: int) -> list[str]:
 def _parser() -> argparse.ArgumentParser:
     shared = ("model", "draft-model", "threads", "prompts", "max-tokens")
     what = "The bundled pair under a virtual clock."
-    parser = program.make_parser("clocked", what, *shared, prompts=24)
+    parser = program.make_parser("clocked", what, *shared, prompts=None, max_tokens=64)
     add = parser.add_argument
     add("--r", type=program.floats, default=[4.0, 8.0, 16.0], help="drafted tokens per plain step")
     add("--sessions", type=program.numbers, default=[1, 4], help="at once, at most 8")

@@ -75,6 +75,7 @@ class PreparedBackend:
     name = "prepared"
     chat_template: str | None = None
     can_trim = True
+    can_copy = True
     can_shift = True
     overlaps = False
     n_batch = N_BATCH

@@ -75,6 +75,20 @@ def test_with_noise_the_two_best_noisy_scores_are_guessed(seed: int):
     assert guessed.second is None or 0.0 < guessed.second_confidence <= guessed.confidence < 1.0
 
 
+@pytest.mark.parametrize("sampling", [GREEDY, PLAIN], ids=["greedy", "plain"])
+@pytest.mark.parametrize("seed", range(10))
+def test_the_third_guess_is_the_next_best(seed: int, sampling: SamplingParams):
+    row = row_of(seed)
+    guessed = guess(row, sampling, seed, likeliest=False, second=True)
+    if guessed.second is None:
+        assert (guessed.third, guessed.confidence >= SURE) == (None, True)
+        return
+    ranked = np.argsort(-row) if sampling is GREEDY else noisy_order(row, sampling, seed)
+    assert guessed.third == ranked[2]
+    assert 0.0 <= guessed.third_confidence <= guessed.second_confidence
+    assert guessed.confidence + guessed.second_confidence + guessed.third_confidence <= 1.0 + 1e-9
+
+
 @pytest.mark.parametrize("sampling", [PLAIN, USUAL], ids=["plain", "usual"])
 @pytest.mark.parametrize("seed", range(10))
 def test_it_mirrors_the_draw(seed: int, sampling: SamplingParams):
