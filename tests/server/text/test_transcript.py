@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,19 +15,12 @@ from server.text.template import ChatTemplate, Message
 from server.text.transcript import Transcript
 from tests.checks import check_transcript
 from tests.fake_backend import IM_END, FakeVocabulary
-from tests.server.text.vocabularies import Segmenter, ToyBpe, loaded, write_sentencepiece
+from tests.server.text.vocabularies import Segmenter, ToyBpe, loaded
 from tests.templates import LLAMA3, THINKING, TRIMMING
 
 TOY = ToyBpe()
 END = TOY.control("<|im_end|>")
 CHATML = ChatTemplate(None)
-PHI = ChatTemplate(
-    "{% for m in messages %}{{ '<|' + m.role + '|>\n' + m.content + '<|end|>\n' }}{% endfor %}"
-    "{{ '<|assistant|>\n' }}"
-)
-SPACED = ChatTemplate(
-    "{% for m in messages %}<|{{ m.role }}|> {{ m.content }}<|end|>{% endfor %}<|assistant|>"
-)
 SYLLABLES = [
     "hello",
     " world",
@@ -324,62 +316,6 @@ def test_one_that_is_too_long_displaces_nothing():
     transcript.remember("x", list(b"x"), list(b"aa"), "")
     transcript.remember("y", list(b"y"), list(b"a" * 10), "")
     assert (len(transcript), transcript.n_tokens) == (1, 3)
-
-
-@pytest.fixture(scope="module")
-def sentencepiece(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Vocabulary]:
-    path = tmp_path_factory.mktemp("vocabulary") / "phi-3.gguf"
-    write_sentencepiece(path)
-    with loaded(path) as vocabulary:
-        yield vocabulary
-
-
-def test_no_space_comes_between_where_the_tokenizer_adds_one(sentencepiece: Vocabulary):
-    """And no line break, where the end of a turn swallows it. The BOS is not written out."""
-    assert sentencepiece.add_bos
-    assert sentencepiece.bos is not None
-    (end,) = sentencepiece.tokenize("<|end|>", special=True)
-    conversation = Conversation(sentencepiece, PHI, end)
-    randomness, segmenter = random.Random(5), Segmenter(sentencepiece)
-    held: list[int] = []
-    for _ in range(10):
-        prompt = conversation.ask("hello world")
-        new = "<|end|>\n<|user|>\nhello world<|end|>\n<|assistant|>\n"
-        rest = sentencepiece.tokenize(new, special=True)[1:]
-        if held:
-            assert prompt == held + rest
-        conversation.prompt = [sentencepiece.bos, *prompt]  # as the server puts it in front
-        conversation.reply(segmenter.cut(" hello this world", randomness))
-        held = conversation.held[1:]
-
-
-def test_a_reply_is_found_without_the_space_that_the_tokenizer_adds(sentencepiece: Vocabulary):
-    """As a client sees it. A template may write one of its own instead."""
-    (end,) = sentencepiece.tokenize("<|end|>", special=True)
-    for template in (PHI, SPACED):
-        conversation = Conversation(sentencepiece, template, end)
-        randomness, segmenter = random.Random(6), Segmenter(sentencepiece)
-        conversation.prompt = [sentencepiece.bos or 0, *conversation.ask("hello world")]
-        for _ in range(5):
-            reply = segmenter.cut(" hello this world", randomness)
-            conversation.reply(reply, {"role": "assistant", "content": "hello this world"})
-            held = conversation.held[1:]
-            prompt = conversation.ask("hello world")
-            assert prompt[: len(held)] == held
-            conversation.prompt = [sentencepiece.bos or 0, *prompt]
-
-
-@given(
-    st.lists(st.lists(st.sampled_from(["<|end|>", "\n", " ", "hello", " wor", "ld", "<s>", "x"]), max_size=9))
-)
-def test_prompts_alone_change_no_tokens_of_sentencepiece(sentencepiece: Vocabulary, parts: list[list[str]]):
-    transcript = Transcript(sentencepiece)
-    texts = ["".join(words) for words in parts]
-    begun = ["".join(words[: len(words) // 2 + 1]) + "hello" for words in parts]
-    for text in (*texts, *begun, *(text + " x" for text in texts)):
-        tokens = transcript.tokens_for(text, "")
-        assert tokens == sentencepiece.tokenize(text, special=True)
-        transcript.remember(text, tokens, (), "")
 
 
 class Lossy(ToyBpe):
