@@ -42,7 +42,8 @@ class Detokenizer:
 
 def adds_space(vocabulary: Vocabulary) -> bool:
     """Whether the tokenizer adds a space before a text and after control tokens, as SentencePiece does."""
-    return b"".join(map(vocabulary.piece, vocabulary.tokenize("a", special=False))) == b" a"
+    tokens = vocabulary.tokenize("a", special=False)
+    return b"".join([vocabulary.piece(token, special=True) for token in tokens]) == b" a"
 
 
 class Span(NamedTuple):
