@@ -2,8 +2,8 @@
 
     python -m benchmarks.formats --llama-cpp DIR [--show TEMPLATE]
 
-DIR is an unpacked source. Prompts are compared as benchmarks.format_prompts does. Each case of its parsers' tests
-is read whole, and in pieces of 1, 2 and 3 characters; all must say what the case expects. As there, white space
+DIR is an unpacked source. Prompts are compared as benchmarks.format_prompts does. Each case of its tests of
+parsers is read whole, and in pieces of 1, 2 and 3 characters; all must say what it expects. White space
 around texts does not count, nor do arguments that are no whole JSON; ids count where the model wrote one.
 
 Then what the templates themselves write for a turn with calls is taken for a reply: it must be read, it must

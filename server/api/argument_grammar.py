@@ -26,6 +26,7 @@ _MOST_ORDERS = 3
 the schema's order holds."""
 _LONGEST_LIMIT = 2_000
 """Largest maxLength that is held in text between tags: a lexer has a state for each character."""
+_LINE = r"\n?"
 _KINDS = {"integer": "number", "number": "number", "boolean": "boolean", "array": "array", "null": "null"}
 
 
@@ -90,23 +91,33 @@ class ArgumentGrammar:
 
     def until(self, name: str, mark: str, most: int | None = None) -> str:
         """A rule for text that ends with a mark; most: its characters before that."""
+        before, after = self._lines
         token = self.control(mark)
-        if most is not None and token is not None:
-            return f"{name}: {self.rule(f'/(?s:.{{1,{most}}})/') if most else 'BLANK'}? <[{token}]>"
-        if token is not None:
+        if token is not None and most is None:
             return f"{name}: {self.tokens_but(token)}* <[{token}]>"
         spelled = self._spelled(mark)
-        if "<[" in spelled:  # of several tokens
-            return f"{name}: TEXT? {spelled}"
-        return f"{name}[lazy]: /(?s:.{'*' if most is None else f'{{0,{most}}}'})/ {spelled}"
+        if "<[" in spelled:  # text itself has no control tokens
+            limited = most and self.rule(f"/(?s:{before}.{{1,{most}}}{after})/")
+            return f"{name}: {limited or 'TEXT'}? {spelled}"
+        text = ".*" if most is None else f"{before}.{{0,{most}}}{after}"
+        return f"{name}[lazy]: /(?s:{text})/ {spelled}"
+
+    @property
+    def _lines(self) -> tuple[str, str]:
+        """Line breaks around a parameter's value that are none of it."""
+        before = _LINE if "\n⟨value⟩" in self.calls.parameter else ""
+        return before, _LINE if self.loose and "⟨value⟩\n" in self.calls.parameter else ""
 
     def text_until(self, mark: str, schema: Schema) -> str:
         """A new rule for such text, which the schema may limit."""
-        most = schema.get("maxLength")
-        most = most if isinstance(most, int) and 0 <= most <= _LONGEST_LIMIT else None
         name = f"t_{len(self.made)}"
-        self.made.append(self.until(name, mark, most))
+        self.made.append(self.until(name, mark, self._most(schema)))
         return name
+
+    def _most(self, schema: Schema) -> int | None:
+        """Characters of a text at most."""
+        most = schema.get("maxLength")
+        return most if isinstance(most, int) and 0 <= most <= _LONGEST_LIMIT else None
 
     def arguments(self, schema: Schema) -> str:
         """A function's arguments, in a syntax other than JSON."""
@@ -185,6 +196,10 @@ class ArgumentGrammar:
                 close = fixed.replace("\n", "") if self.loose else fixed
                 if self.calls.parameter.endswith("⟨key⟩>"):  # the tag that ends it has the key, too
                     close = fixed + told["key"] + ">"
+                if (
+                    self._most(schema) is not None and text
+                ):  # then a line break is the text's, as far as lexers go
+                    head = head.rstrip("\n")
                 return " ".join([*made, self.written(head), self._value(schema, types, close)])
             if slot and key is None:
                 made += [self.written(head), _ANY[slot]]
