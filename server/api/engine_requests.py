@@ -41,7 +41,8 @@ class Prompted:
     @property
     def begins(self) -> bool:
         """Whether a reply is a message from its beginning on."""
-        return bool(self.messages) and not begun_by(self.messages)
+        begun = begun_by(self.messages)
+        return bool(self.messages) and not (begun and begun.text)
 
     def remember(self, history: History, choices: Sequence[ReplyChoice]) -> None:
         """To be called once all replies have ended: the next prompt may continue one of them."""
