@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
@@ -57,10 +58,10 @@ def _redis(stack: ExitStack, settings: UpSettings) -> tuple[str, str | None]:
 
 
 def _join(settings: UpSettings, url: str) -> str:
-    """The command with which another drafter joins."""
-    pool = f" --pool {settings.pool}" if settings.pool != "default" else ""
-    model = f" --model {settings.draft_model}" if settings.draft_model else ""
-    return f"duo draft --redis {url}{pool}{model}"
+    """The command with which another drafter joins, from any directory."""
+    pool = ["--pool", settings.pool] if settings.pool != "default" else []
+    model = ["--model", str(settings.draft_model.absolute())] if settings.draft_model else []
+    return shlex.join(["duo", "draft", "--redis", url, *pool, *model])
 
 
 def _size(model: Path) -> int:
