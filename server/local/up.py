@@ -40,8 +40,9 @@ def up(settings: UpSettings) -> int:
             settings = settings.model_copy(update={"split_mode": "none", "main_gpu": gpu})
         # A small draft model is idle most of the time, so the lead takes all cores unless --threads is given.
         inside = draft if placement.sync else None
+        here = settings.draft_model and settings.draft_model.absolute()
         site = Site(listener, url, settings.threads or machine.n_cores, inside)
-        return run_lead(settings, replace(site, join=_join(settings, url), join_elsewhere=elsewhere))
+        return run_lead(settings, replace(site, join=_join(settings, url, here), join_elsewhere=elsewhere))
 
 
 def _redis(stack: ExitStack, settings: UpSettings) -> tuple[str, str | None]:
@@ -54,14 +55,15 @@ def _redis(stack: ExitStack, settings: UpSettings) -> tuple[str, str | None]:
         return settings.redis, None
     server = stack.enter_context(EmbeddedServer(listen=settings.redis_listen))
     elsewhere = server.url_elsewhere
-    return server.url, elsewhere and _join(settings, elsewhere)
+    model = Path(settings.draft_model.name) if settings.draft_model else None
+    return server.url, elsewhere and _join(settings, elsewhere, model)
 
 
-def _join(settings: UpSettings, url: str) -> str:
-    """The command with which another drafter joins, from any directory."""
+def _join(settings: UpSettings, url: str, model: Path | None) -> str:
+    """The command with which another drafter joins. model: its file there."""
     pool = ["--pool", settings.pool] if settings.pool != "default" else []
-    model = ["--model", str(settings.draft_model.absolute())] if settings.draft_model else []
-    return shlex.join(["duo", "draft", "--redis", url, *pool, *model])
+    flags = ["--model", str(model)] if model else []
+    return shlex.join(["duo", "draft", "--redis", url, *pool, *flags])
 
 
 def _size(model: Path) -> int:

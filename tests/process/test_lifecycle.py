@@ -151,8 +151,10 @@ def test_serve_without_redis_serves_without_drafters_and_says_so(duo: Duo):
 
 
 def test_a_template_that_never_ends_does_not_keep_duo_from_ending(tmp_path: Path):
+    """For one message: a template that does not end for any is refused at the start."""
     loops = "{% for a in range(9999) %}" * 3 + "{% endfor %}" * 3
-    body = {"messages": [{"role": "user", "content": "hi"}]}
+    loops = "{% if messages[0].content == 'loop' %}" + loops + "{% endif %}{{ messages[0].content }}"
+    body = {"messages": [{"role": "user", "content": "loop"}]}
 
     async def asked(duo: Duo) -> None:
         async with httpx.AsyncClient(timeout=60) as client:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -99,3 +101,12 @@ def test_the_password_is_told_to_the_user_and_on_no_command_line(started: Starte
 def test_a_redis_of_ones_own_has_its_own_address(started: Started):
     with pytest.raises(StartupError, match="leave out --redis"):
         up(UpSettings.model_validate({"redis": "redis://there", "redis_listen": "10.0.0.1"}))
+
+
+def test_the_commands_name_the_draft_model_where_it_lies(started: Started, tmp_path: Path):
+    model = tmp_path / "a draft.gguf"
+    model.write_bytes(b"GGUF")
+    assert up(UpSettings.model_validate({"draft_model": model, "redis_listen": "10.0.0.1"})) == 0
+    assert started.site is not None
+    assert shlex.split(started.site.join or "")[-2:] == ["--model", str(model)]
+    assert shlex.split(started.site.join_elsewhere or "")[-2:] == ["--model", "a draft.gguf"]

@@ -1,0 +1,125 @@
+"""Drafters that join a duo up which runs, by the command that it prints."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.process.duo import Duo, run, until
+
+pytestmark = [pytest.mark.model, pytest.mark.redis, pytest.mark.timeout(240)]
+
+JOINS_S = (
+    60.0  # a drafter loads its model, joins and has guesses accepted in a tenth of it on an idle machine
+)
+ONE_THREAD = ("--threads", "1", "--no-gate", "--no-lookup", "--draft-max", "8")
+
+
+@contextmanager
+def started(folder: Path, *flags: str) -> Generator[Duo]:
+    with Duo(folder, "up", *ONE_THREAD, *flags) as duo:
+        duo.wait_until_ready()
+        yield duo
+
+
+def printed(duo: Duo) -> list[str]:
+    """The arguments of the command that duo told."""
+    until(lambda: "duo draft --redis" in duo.log.read_text(), 5, "no command was printed")
+    [command] = re.findall(r"duo (draft --redis .*)", duo.log.read_text())
+    return shlex.split(command)
+
+
+@contextmanager
+def joined(arguments: list[str], folder: Path) -> Generator[subprocess.Popen[bytes]]:
+    """A drafter of this command, in a terminal of its own; the end of the context kills it."""
+    with (folder / "drafter.log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "server", *arguments, "--name", "second"],
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            cwd=folder,
+        )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+@contextmanager
+def streaming(duo: Duo) -> Generator[Iterator[dict[str, Any]]]:
+    """The chunks of a reply that does not end before it is left."""
+    body = {
+        "messages": [{"role": "user", "content": "Count from one to one million in words."}],
+        "stream": True,
+        "ignore_eos": True,
+        "context_shift": True,
+        "max_tokens": 1_000_000,
+    }
+    with httpx.stream("POST", f"{duo.url}/v1/chat/completions", json=body, timeout=60) as response:
+        assert response.status_code == 200, response.read()
+        yield (json.loads(line[6:]) for line in response.iter_lines() if line.startswith("data: {"))
+
+
+def accepted_of_second(duo: Duo) -> int:
+    """How many guesses of the drafter that joined were accepted."""
+    return sum(d["counts"].get("accepted", 0) for d in duo.drafters() if d["id"].startswith("second-"))
+
+
+def read_until(chunks: Iterator[dict[str, Any]], condition: Callable[[], object], what: str) -> None:
+    """Read the reply on until a condition holds."""
+
+    def holds() -> object:
+        chunk = next(chunks)
+        assert chunk["choices"][0]["finish_reason"] is None, chunk
+        return condition()
+
+    until(holds, JOINS_S, what)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        pytest.param(("--drafters", "0"), id="nobody drafts yet"),
+        pytest.param(("--draft-mode", "sync"), id="beside the draft model in the lead"),
+        pytest.param(("--drafters", "0", "--redis-listen", "127.0.0.2"), id="from a second address"),
+    ],
+)
+def test_a_drafter_joins_while_a_reply_streams_and_is_killed(flags: tuple[str, ...], tmp_path: Path):
+    with started(tmp_path, *flags) as duo, streaming(duo) as chunks, joined(printed(duo), tmp_path) as second:
+        read_until(chunks, lambda: accepted_of_second(duo) > 20, (tmp_path / "drafter.log").read_text())
+        second.kill()
+        read_until(chunks, lambda: "second" not in str(duo.drafters()), "the lead did not miss it")
+        assert len([next(chunks) for _ in range(20)]) == 20, "the reply went on"
+
+
+def test_nobody_joins_without_the_password(tmp_path: Path):
+    with started(tmp_path, "--drafters", "0", "--redis-listen", "127.0.0.2") as duo:
+        right = printed(duo)
+        [password] = re.findall(r"redis://:(.*)@127\.0\.0\.2:", right[2])
+        for other in ("", ":wrong@", f"wrong:{password}@"):
+            url = right[2].replace(f":{password}@", other)
+            result = run("draft", "--redis", url)
+            assert result.returncode == 1
+            assert "wants a user or password" in result.stderr
+            assert result.stderr.count("\n") == 1
+            assert password not in result.stderr
+        assert duo.drafters() == []
+        assert duo.log.read_text().count(password) == 1, "it is told once"
+        for pid in duo.descendants() | {duo.process.pid}:
+            with suppress(OSError):
+                assert password not in Path(f"/proc/{pid}/cmdline").read_text()
+        [secret] = tmp_path.glob("duo-redis-*")
+        assert os.stat(secret).st_mode & 0o077 == 0
