@@ -135,7 +135,8 @@ class Groups:
             group = before.get(host)
             if group is None or not {r.join for r in records} <= {r.join for r in group.records}:
                 # beside a draft model in the lead, those on its cores have to show that they bring more
-                group = _Group(payoff=Payoff(begins=host != self._own_host or MODEL not in self._inside))
+                apart = host != self._own_host or MODEL not in self._inside
+                group = _Group(payoff=Payoff(begins=apart or (group is not None and group.payoff.on)))
                 group.payoff.recall(self._known.get(_name(host, records)))
             group.records = records
             self._hosts[host] = group

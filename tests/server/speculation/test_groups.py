@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from server.engine.scheduler import Limits
 from server.llama.backend import Batch, Logits
 from server.speculation.gating.costs import StepCosts
 from server.speculation.gating.payoff import CLEAR, FIRST, HOLD, LENGTH, SETTLED, UNHEARD
-from server.speculation.groups import LOOKUP, Groups
+from server.speculation.groups import LOOKUP, MODEL, Groups
 from server.speculation.policy import Policy
 from server.speculation.sources.remote import RemoteDrafters
 from server.speculation.speculator import Speculator
@@ -16,6 +18,7 @@ from server.speculation.wire.bus import Listener
 from server.speculation.wire.messages import Close, Commit, Draft, Message, Open
 from server.speculation.wire.presence import Presence, vocabulary_card
 from tests.fake_backend import FakeBackend, FakeModel, FakeVocabulary
+from tests.memory_bus import MemoryPool
 from tests.server.speculation.test_speculator import Clock
 from tests.support import Harness, request
 
@@ -77,6 +80,13 @@ class Neighbour:
 
     def close(self) -> None:
         pass
+
+
+class Silent:
+    """A drafter that says nothing. Implements Listener."""
+
+    def received(self, message: Message) -> None: ...
+    def peers(self, present: Sequence[Presence]) -> None: ...
 
 
 class SlowedBackend(FakeBackend):
@@ -181,3 +191,26 @@ def test_a_memory_of_something_else_is_ignored(memory: object):
     groups = Groups(None, LOOKUP)
     groups.recall(memory)
     assert groups.memory() == {LOOKUP: {}}
+
+
+def test_beside_a_draft_model_in_the_lead_those_on_its_cores_rest_until_they_were_tried():
+    pool = MemoryPool()
+    bus = pool.bus(OWN)
+    remote = RemoteDrafters(bus, OWN, max_ahead=8)
+    bus.start(remote)
+    for id, host in ("a", "here"), ("b", "elsewhere"):
+        pool.bus(Presence(id, "drafter", "toy", "0", CARD, 1, host=host)).start(Silent())
+    pool.pump()
+    remote.drain()
+    groups = Groups(remote, MODEL)
+    groups.serve(1, list)
+    assert {d.presence.id: d.resting for d in remote.drafters()} == {"a": True, "b": False}
+    groups = Groups(remote, MODEL)
+    groups.recall({"here: toy": {"1": True}})
+    groups.serve(1, list)
+    assert not any(d.resting for d in remote.drafters()), "a has shown that it pays"
+    pool.bus(Presence("c", "drafter", "another", "0", CARD, 1, host="here")).start(Silent())
+    pool.pump()
+    remote.drain()
+    groups.serve(1, list)
+    assert not any(d.resting for d in remote.drafters()), "one more is no reason to rest"
