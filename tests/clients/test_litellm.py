@@ -48,6 +48,7 @@ async def litellm(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Any]:
         async_coroutine.close()
 
     monkeypatch.setattr(GLOBAL_LOGGING_WORKER, "ensure_initialized_and_enqueue", leave_out)
+    monkeypatch.setattr(litellm, "disable_streaming_logging", True)  # an event loop in a thread of its own
     monkeypatch.setattr(litellm, "suppress_debug_info", True)
     async with httpx.AsyncClient() as later:
         with httpx.Client() as now:
