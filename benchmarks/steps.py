@@ -84,7 +84,8 @@ def run(args: argparse.Namespace) -> program.Result:
     """Raises DuoError."""
     parts = [f"{report.model_line(args.model)}, context {args.context}, {args.rounds} steps of each width."]
     for n_threads in args.threads:
-        options = LlamaOptions(args.model, args.context + max(args.widths), 1, n_threads=n_threads)
+        n_cells = args.context + max(args.widths)
+        options = LlamaOptions(args.model, n_cells, 1, n_threads=n_threads, flash_attention=args.flash_attn)
         with closing(LlamaBackend(options)) as backend:
             costs = measure(backend, args.widths, args.context, args.rounds)
             parts += [f"{backend.description}, {n_threads} threads", table(costs)]
@@ -96,6 +97,7 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--threads", type=program.numbers, default=[1, 2], help="such as 1,2: each in turn")
     add("--widths", type=program.numbers, default=list(WIDTHS), help="rows of a step, such as 1,4,8")
+    add("--flash-attn", choices=("on", "off", "auto"), default="auto", help="auto: off on a CPU (ADR 12)")
     add("--context", type=int, default=512, help="tokens in the KV cache before the step")
     return parser
 

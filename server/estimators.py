@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
 from statistics import median
 from typing import Any, cast
 
 N_MOMENTS = 5  # of a Slope
-N_NUMBERS = 9  # of a Plane's memory
 
 
 class Mean:
@@ -100,64 +98,6 @@ class Slope:
         weight, x, y, xx, xy = self.moments
         spread = weight * xx - x * x
         return max(0.0, (weight * xy - x * y) / spread) if spread > 1e-6 * weight * weight else 0.0
-
-
-class Plane:
-    """Seconds as a + b · rows + c · cells by least squares, where neither b nor c is below 0; the past weighs
-    `keep` for each new observation."""
-
-    def __init__(
-        self,
-        keep: float,
-        enough: float,
-        surprise: float,
-        sharpest: tuple[float, float],
-        *,
-        through_origin: bool = False,
-    ) -> None:
-        """enough: observations, by weight, from which it is known; surprise: times the expected seconds, most
-        that is believed then; sharpest: squared differences in rows and cells that are no trend;
-        through_origin: a is 0."""
-        self._keep, self._enough, self._surprise, self._sharpest = keep, enough, surprise, sharpest
-        self._origin = through_origin
-        # weight, sums of rows, cells, seconds, and of rows², rows · cells, cells², rows · seconds,
-        # cells · seconds: all that was seen
-        self.memory = [0.0] * N_NUMBERS
-        self._fit: tuple[float, float, float] | None = None
-
-    @property
-    def is_known(self) -> bool:
-        return self.memory[0] >= self._enough
-
-    def observe(self, rows: float, cells: float, seconds: float) -> None:
-        if self.is_known:
-            usual_s = max(self.seconds(rows, cells), self.memory[3] / self.memory[0])
-            seconds = min(seconds, self._surprise * usual_s)
-        squares = rows * rows, rows * cells, cells * cells
-        news = (1.0, rows, cells, seconds, *squares, rows * seconds, cells * seconds)
-        self.recall([self._keep * old + new for old, new in zip(self.memory, news, strict=True)])
-
-    def seconds(self, rows: float, cells: float) -> float:
-        if self._fit is None:
-            self._fit = self._solved()
-        a, b, c = self._fit
-        return a + b * rows + c * cells
-
-    def recall(self, memory: Sequence[float]) -> None:
-        self.memory, self._fit = list(memory), None
-
-    def _solved(self) -> tuple[float, float, float]:
-        n, m, t, nn, nm, mm, nt, mt = (x / self.memory[0] for x in self.memory[1:])
-        n, m, t = (0.0, 0.0, 0.0) if self._origin else (n, m, t)
-        nn, nm, mm, nt, mt = nn - n * n, nm - n * m, mm - m * m, nt - n * t, mt - m * t
-        nn, mm = nn + self._sharpest[0], mm + self._sharpest[1]
-        scale = nn * mm - nm * nm
-        b, c = (nt * mm - mt * nm) / scale, (mt * nn - nt * nm) / scale
-        if b < 0.0:
-            b, c = 0.0, max(0.0, mt / mm)
-        elif c < 0.0:
-            b, c = max(0.0, nt / nn), 0.0
-        return t - b * n - c * m, b, c
 
 
 def numbers(memory: object) -> list[float]:

@@ -114,7 +114,6 @@ OF_FORMS = (
 PURE = (
     "server/llama/cuts.py",
     "server/estimators.py",
-    "server/llama/tiles.py",
     "server/engine/verify.py",
     "server/engine/scheduler.py",
     "server/engine/branches.py",

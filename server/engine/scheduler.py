@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from server.engine.request import Exactness, Speculation
 from server.engine.session import Session
 
-SHORT = 64  # rows: a step of fewer is dear on CPUs (server/llama/tiles.py)
-
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -88,18 +86,13 @@ def _prompts(sessions: Sequence[Session], n_rows: int) -> list[Work]:
     others = sorted(prompts[1:], key=lambda other: other.n_due)
     reserved = min(n_rows // 2, sum(other.n_due for other in others))
     for session in (prompts[0], *others):
-        n = _chunk(session.n_due - session.request.precompute, n_rows - reserved)
+        n = min(session.n_due - session.request.precompute, n_rows - reserved)
         if session.n_kv < session.mark_at:
             n = min(n, session.mark_at - session.n_kv)
         if n > 0:
             works.append(Work(session, n))
         n_rows, reserved = n_rows - n, 0
     return works
-
-
-def _chunk(n: int, most: int) -> int:
-    """How many of the next n tokens of a prompt to evaluate: at most `most`, and no short end is left."""
-    return most - SHORT if 2 * SHORT <= most < n < most + SHORT else min(n, most)
 
 
 def _draft_max(session: Session, limits: Limits) -> int:

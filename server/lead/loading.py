@@ -11,7 +11,6 @@ from typing import TypeVar
 from server.errors import StartupError
 from server.flags import n_cores
 from server.lead.calibration import on_own_thread, steady_widths
-from server.lead.recollection import keep, of_model, recall
 from server.llama.backend import Batch
 from server.llama.embedder import MOST_TOKENS, LlamaEmbedder
 from server.llama.hub import fetch, source
@@ -70,14 +69,6 @@ def load_target(settings: LeadSettings, n_threads: int) -> LlamaBackend:
     )
 
 
-def remember_tiles(stack: ExitStack, backend: LlamaBackend) -> None:
-    """Keep over restarts how long decodes of few rows take (server/llama/tiles.py). Raises StartupError."""
-    if (tiles := backend.tiles) is not None:
-        what = of_model(backend.options)
-        tiles.recall(recall("tiles", what))
-        stack.callback(lambda: keep("tiles", what, tiles.memory()))
-
-
 def load_draft(
     stack: ExitStack, settings: LeadSettings, path: Path, target: LlamaBackend
 ) -> DraftModel | None:
@@ -110,7 +101,8 @@ def load_embedder(stack: ExitStack, settings: LeadSettings, target: LlamaBackend
     if other is not None:
         options = LlamaOptions(other, MOST_TOKENS, 1, n_threads=n_threads, weights=settings.draft_weights)
     elif settings.embeddings:
-        options = replace(target.options, n_cells=MOST_TOKENS, n_threads=n_threads)
+        attention = settings.flash_attn  # all rows of a text are evaluated at once
+        options = replace(target.options, n_cells=MOST_TOKENS, n_threads=n_threads, flash_attention=attention)
     else:
         return None
     model = target.model if other is None else None

@@ -35,7 +35,6 @@ from server.lead.loading import (
     load_embedder,
     load_target,
     prepared,
-    remember_tiles,
     warm_up,
 )
 from server.lead.recollection import keep, of_model, recall
@@ -105,7 +104,6 @@ def run_lead(settings: LeadSettings, site: Site) -> int:
             backend = _load(stack, settings, site)
             proposer = _speculator(stack, settings, site, backend)
             embedder = load_embedder(stack, settings, backend)
-            remember_tiles(stack, backend)  # not what was just decoded to measure this machine
         snapshots = open_snapshots(settings, backend, lambda: engine.command(lambda _: None))
         if snapshots is not None:
             stack.callback(snapshots.close)

@@ -16,9 +16,8 @@ Logits: TypeAlias = npt.NDArray[np.float32]
 class Batch:
     """Rows of one decode as parallel lists: token id, position, sequence id, whether logits are wanted.
 
-    shared: for rows of several sequences (the stem of a tree), all of these by row index. fixed: the logits'
-    bits may depend only on these rows and what they attend to, so no rows may be added to be quicker.
-    meanwhile: called once the decode is under way, by a backend that overlaps.
+    shared: for rows of several sequences (the stem of a tree), all of these by row index. meanwhile: called
+    once the decode is under way, by a backend that overlaps.
     """
 
     tokens: list[int] = field(default_factory=list[int])
@@ -26,7 +25,6 @@ class Batch:
     seqs: list[int] = field(default_factory=list[int])
     wanted: list[bool] = field(default_factory=list[bool])
     shared: dict[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
-    fixed: bool = False
     meanwhile: Callable[[], None] | None = None
 
     def __len__(self) -> int:

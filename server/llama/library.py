@@ -8,6 +8,7 @@ import logging
 import os
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,9 @@ logger = logging.getLogger("duo.llama")
 
 MOST_CTX = 8192  # tokens: the default context of a slot, since trained contexts may take all memory
 CELLS_STEP = 256  # cells: what llama.cpp rounds n_ctx up to (llama_context's GGML_PAD)
+# Rows evaluated at once on a CPU without flash attention, whose scores take four bytes for each row, cell and
+# head. 64 and 512 are as quick (docs/adr/0012); 512 takes four times the memory.
+ROWS_ON_CPU = 128
 _SPLIT_MODES = {"none": 0, "layer": 1, "row": 2, "tensor": 3}
 _LOAD_MODES = {(False, False): 0, (True, False): 1, (False, True): 2, (True, True): 3}  # by mmap, mlock
 _FILE_TYPE = "LLAMA_FTYPE_"
@@ -95,6 +99,17 @@ def free_memory_of_gpus() -> list[int]:
 def computes_elsewhere(weights: Weights) -> bool:
     """Whether layers go to a GPU or an RPC server, which a build without GPUs can use too."""
     return bool(weights.n_gpu_layers) and has_gpu() and (bool(weights.rpc) or bool(free_memory_of_gpus()))
+
+
+def settled(options: LlamaOptions) -> LlamaOptions:
+    """The options with 'auto' decided where attention is computed on the CPU: without flash attention, which
+    is slow there for fewer than 64 rows (docs/adr/0012). Values that are quantised need it."""
+    if options.flash_attention != "auto" or options.cache_type_v not in ("f32", "f16", "bf16"):
+        return options
+    if computes_elsewhere(options.weights):
+        return options
+    n_ubatch = options.n_ubatch or min(ROWS_ON_CPU, options.n_batch)
+    return replace(options, flash_attention="off", n_ubatch=n_ubatch)
 
 
 def default_cells(
@@ -224,12 +239,12 @@ def tokenize(vocab: Any, text: str, *, begin: bool, special: bool) -> list[int]:
     return list(buffer[:n])
 
 
-def context_params(options: LlamaOptions, *, n_spare: int = 0) -> Any:
-    """Of a context as the options describe it, with n_spare more sequences. llama.cpp rounds n_ctx up, but
-    aborts if n_batch or n_ctx as it was given is smaller than the number of sequences."""
+def context_params(options: LlamaOptions) -> Any:
+    """Of a context as the options say. llama.cpp rounds n_ctx up, but aborts if n_batch or n_ctx as it
+    was given is smaller than the number of sequences."""
     params = C.llama_context_default_params()
     params.n_ctx = -(-options.n_cells // CELLS_STEP) * CELLS_STEP
-    params.n_seq_max = options.n_seqs + n_spare
+    params.n_seq_max = options.n_seqs
     params.n_batch = max(options.n_batch, params.n_seq_max)
     params.n_ubatch = min(options.n_ubatch or options.n_batch, options.n_batch)
     params.kv_unified = True

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -16,10 +15,17 @@ import numpy as np
 from server.errors import BackendError, StartupError
 from server.llama.backend import Batch, FillInMiddle, Logits
 from server.llama.cuts import Cuts
-from server.llama.library import C, LoadedModel, complaint, computes_elsewhere, context_params, tokenize
-from server.llama.options import MAX_SEQS, LlamaOptions
+from server.llama.library import (
+    C,
+    LoadedModel,
+    complaint,
+    computes_elsewhere,
+    context_params,
+    settled,
+    tokenize,
+)
+from server.llama.options import LlamaOptions
 from server.llama.parts import model_name
-from server.llama.tiles import TILE, Tiles
 
 
 class LlamaVocabulary:
@@ -88,7 +94,6 @@ def _token_or_none(token: int) -> int | None:
     return int(token) if token >= 0 else None
 
 
-PAD = 0  # token id of padding rows
 COMPRESSED = ("deepseek4",)  # architectures: llama.cpp ends the process at a copy of some cells
 
 
@@ -125,14 +130,6 @@ class LlamaBatch:
         if batch.shared or self._shared:
             self._share(batch)
 
-    def pad(self, n: int, seq: int) -> None:
-        """Add n rows of an empty sequence."""
-        start = self.batch.n_tokens
-        for i in range(n):
-            row = start + i
-            self._tokens[row], self._positions[row], self._seqs[row], self._wanted[row] = PAD, i, seq, 0
-        self.batch.n_tokens = start + n
-
     def _share(self, batch: Batch) -> None:
         """Point rows of several sequences at theirs, after undoing that for the last batch."""
         for row in self._shared:
@@ -149,8 +146,8 @@ class LlamaBackend:
     """Implements Backend. Raises StartupError when the model cannot be loaded or its context not created."""
 
     def __init__(self, options: LlamaOptions) -> None:
-        self.options = options
         self.model = LoadedModel(options.model_path, options.weights)
+        self.options = options = settled(options)
         self._model = self.model.handle
         self._context: Any = None
         try:
@@ -166,7 +163,7 @@ class LlamaBackend:
             raise StartupError(
                 f"{options.model_path} is not a decoder-only model: duo cannot generate with it"
             )
-        params = context_params(options, n_spare=options.n_seqs < MAX_SEQS)  # one for padding
+        params = context_params(options)
         params.swa_full = True  # a trimmed sequence needs cells that its sliding window had passed
         if C.llama_model_n_swa(model):  # between parts of a decode llama.cpp gives away what guesses passed
             params.n_batch = params.n_ubatch = max(params.n_ubatch, params.n_seq_max)
@@ -188,18 +185,12 @@ class LlamaBackend:
         self.description = self.model.description
         self._rows = LlamaBatch(self.n_batch)
         self.can_trim = False
-        self._elsewhere = computes_elsewhere(options.weights)
-        self.overlaps = self._elsewhere and self.model.is_whole(options.weights.n_gpu_layers)
-        self.tiles = Tiles() if self._may_tile(options) else None
+        elsewhere = computes_elsewhere(options.weights)
+        self.overlaps = elsewhere and self.model.is_whole(options.weights.n_gpu_layers)
         with ThreadPoolExecutor(1) as aside:  # which ends, and with it the threads of OpenMP that are its own
             self.can_trim = aside.submit(self._forgets).result()
         self.can_copy = self.model.metadata("general.architecture") not in COMPRESSED
         self.can_shift = self.can_trim and bool(C.llama_memory_can_shift(self._memory))
-
-    def _may_tile(self, options: LlamaOptions) -> bool:
-        """Whether attention is computed on the CPU, and there is a spare sequence for padding rows."""
-        n_ubatch = options.n_ubatch or self.n_batch
-        return not self._elsewhere and options.n_seqs < MAX_SEQS and min(self.n_batch, n_ubatch) >= TILE
 
     def _forgets(self) -> bool:
         """Try whether a sequence can be trimmed: it depends on the memory that llama.cpp chose. The KV cache
@@ -219,8 +210,8 @@ class LlamaBackend:
 
     def decode(self, batch: Batch) -> Logits:
         self._rows.fill(batch)
-        status = self._tiled(batch, self.tiles) if self.tiles and self.can_trim else self._evaluated()
-        if status:
+        status = int(C.llama_decode(self._context, self._rows.batch))
+        if status:  # 1: there are too few cells
             reason = "the KV cache is full" if status == 1 else f"llama_decode returned {status}"
             raise BackendError(f"{reason} ({len(batch)} rows)")
         if batch.meanwhile is not None and self.overlaps:
@@ -232,28 +223,6 @@ class LlamaBackend:
         assert address is not None
         values: Any = (ctypes.c_float * (n_rows * self.vocab.size)).from_address(address)
         return np.frombuffer(values, dtype=np.float32).reshape(n_rows, self.vocab.size)
-
-    def _evaluated(self) -> int:
-        """llama_decode's status: 0; 1 if there are too few cells, with nothing changed; others are errors."""
-        return int(C.llama_decode(self._context, self._rows.batch))
-
-    def _tiled(self, batch: Batch, tiles: Tiles) -> int:
-        """_evaluated() with the number of rows that is quickest."""
-        n_cells, n = sum(batch.positions) + len(batch), len(batch)
-        n_pad = 0 if batch.fixed else tiles.padding(n, n_cells, max(batch.positions) + 1)
-        if n_pad:
-            self._rows.pad(n_pad, self.n_seqs)
-            n_cells = (n + n_pad) * (max(batch.positions) + 1)
-        began = time.perf_counter()
-        status = self._evaluated()
-        if n_pad:
-            C.llama_memory_seq_rm(self._memory, self.n_seqs, -1, -1)
-            if status == 1:  # there are no cells for them
-                self._rows.batch.n_tokens = n
-                return self._evaluated()
-        if not status:
-            tiles.observe(n + n_pad, n_cells, time.perf_counter() - began)
-        return status
 
     def trim(self, seq: int, length: int) -> None:
         if not C.llama_memory_seq_rm(self._memory, seq, length, -1):

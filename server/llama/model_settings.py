@@ -82,12 +82,14 @@ class ModelSettings(BaseSettings):
     cache_type_v: CacheType = Field(
         "f16", description="of values (-ctv); quantised ones need flash attention"
     )
-    flash_attn: FlashAttention = Field("auto", description="flash attention (-fa)")
+    flash_attn: FlashAttention = Field("auto", description="flash attention (-fa); auto: not on a CPU")
     threads_batch: int = Field(
         0, ge=0, description="CPU threads of steps with more than one row (-tb); 0: --threads"
     )
     batch_size: int = Field(512, ge=32, le=1 << 16, description="most rows of a step (-b)")
-    ubatch_size: int = Field(0, ge=0, description="most rows evaluated at once (-ub); 0: --batch-size")
+    ubatch_size: int = Field(
+        0, ge=0, description="most rows evaluated at once (-ub); 0: --batch-size, or 128 on a CPU"
+    )
     rope_scaling: RopeScaling | None = Field(
         None, description="for contexts longer than trained (default: the model's)"
     )

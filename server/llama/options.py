@@ -101,7 +101,7 @@ class LlamaOptions:
     """model_path: the first part, if there are several. n_cells: KV cells shared by all sequences, rounded up
     to a multiple of 256. n_batch: most rows of a decode, raised to one for each sequence. n_threads_batch,
     n_ubatch: 0 means n_threads, n_batch. F32 caches without flash attention are slower and closest to exact
-    arithmetic; 'auto': flash attention where the device has it."""
+    arithmetic; 'auto': without where attention is computed on the CPU (library.settled)."""
 
     model_path: Path
     n_cells: int

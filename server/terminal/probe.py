@@ -154,7 +154,7 @@ def _evaluate(backend: Backend, seq: int, tokens: Sequence[int]) -> None:
 
 def _decode(backend: Backend, seq: int, position: int, tokens: Sequence[int], n_wanted: int) -> Logits:
     """A copy: the backend's own rows last until its next decode."""
-    batch = Batch(fixed=True)
+    batch = Batch()
     batch.extend(seq, position, tokens, n_wanted)
     return backend.decode(batch).copy()
 

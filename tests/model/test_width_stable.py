@@ -1,4 +1,4 @@
-"""Width-stable replies are equal to the last bit: quantised weights, flash attention, one thread or two.
+"""Width-stable replies are equal to the last bit: quantised weights, default attention, one thread or two.
 
 Each reply is asked for twice, and tokens and logprobs are compared exactly. The second time a lookup may
 guess it, and the KV cache holds another conversation.
@@ -6,7 +6,6 @@ guess it, and the KV cache holds another conversation.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -18,7 +17,6 @@ from drafters.drafter_settings import BUNDLED_MODEL as DRAFT
 from server.engine.request import GenerationRequest, Speculation
 from server.llama.backend import Vocabulary
 from server.llama.llamacpp import LlamaBackend, LlamaOptions
-from server.llama.tiles import TILE, Tiles
 from server.local.embedded import EmbeddedServer
 from server.settings import BUNDLED_MODEL as TARGET
 from server.speculation.policy import Policy
@@ -44,18 +42,10 @@ def n_threads(request: pytest.FixtureRequest) -> int:
     return request.param
 
 
-class Whimsical(Tiles):
-    """Pads batches at random, which must not concern the rows of a width-stable reply."""
-
-    def padding(self, n_rows: int, n_cells: int, longest: int) -> int:
-        return random.choice((0, max(0, TILE - n_rows)))
-
-
 @pytest.fixture(scope="module")
 def target(n_threads: int) -> Iterator[LlamaBackend]:
     """Opened as by a lead with default options."""
     with closing(LlamaBackend(LlamaOptions(TARGET, n_cells=8192, n_seqs=12, n_threads=n_threads))) as one:
-        one.tiles = Whimsical()
         yield one
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from server.engine.request import GenerationRequest
-from server.engine.scheduler import SHORT, Limits, plan
+from server.engine.scheduler import Limits, plan
 from server.engine.session import Session
 from server.sampling.params import SamplingParams
 
@@ -35,29 +35,9 @@ def cuts(n_prompt: int, limits: Limits = LIMITS) -> list[int]:
         session.evaluated(work.n_pending)
 
 
-@pytest.mark.parametrize(
-    ("n_prompt", "expected"),
-    [
-        (26, [26]),
-        (512, [512]),
-        (513, [448, 65]),
-        (575, [448, 127]),
-        (576, [512, 64]),
-        (1031, [512, 448, 71]),
-        (3600, [512] * 6 + [448, 80]),
-    ],
-)
-def test_no_short_end_is_left(n_prompt: int, expected: list[int]):
+@pytest.mark.parametrize(("n_prompt", "expected"), [(26, [26]), (512, [512]), (1031, [512, 512, 7])])
+def test_a_prompt_is_cut_into_whole_batches(n_prompt: int, expected: list[int]):
     assert cuts(n_prompt) == expected
-
-
-def test_a_prompt_is_cut_into_as_few_steps_as_without_that():
-    for n_prompt in range(2, 3000):
-        rows = cuts(n_prompt)
-        assert sum(rows) == n_prompt
-        assert max(rows) <= 512
-        assert len(rows) == -(-n_prompt // 512)
-        assert n_prompt < SHORT or min(rows) >= SHORT
 
 
 def test_small_batches_are_as_large_as_they_can_be():
@@ -75,7 +55,7 @@ def test_a_short_prompt_is_evaluated_beside_a_long_one():
 
 def test_the_first_prompt_gets_half_of_the_rows_at_least():
     sessions = [prefilling(1, 3500), prefilling(2, 2000), prefilling(3, 200), prefilling(4, 100)]
-    assert rows_of_step(sessions) == [256, 64, 92, 100]
+    assert rows_of_step(sessions) == [256, 0, 156, 100]
     assert rows_of_step(sessions[:3]) == [256, 148, 108]
 
 

@@ -14,6 +14,7 @@ from server.flags import read
 from server.lead.loading import prepared
 from server.lead.recollection import of_model
 from server.lead.tiers import fingerprint
+from server.llama import library
 from server.llama.model_settings import downloaded
 from server.llama.options import Adapter, LlamaOptions, Override, Rope, Weights
 from server.settings import LeadSettings
@@ -193,3 +194,24 @@ def test_another_adapter_in_the_same_file_is_another_model(folder: Path):
     after = fingerprint(in_folder(folder, "--lora=ADAPTER")), of_model(in_folder(folder, "--lora=ADAPTER"))
     assert before[0] != after[0]
     assert before[1] != after[1]
+
+
+@pytest.mark.parametrize(
+    ("on_gpu", "changed", "attention"),
+    [
+        (False, {}, "off"),
+        (True, {}, "auto"),
+        (False, {"flash_attention": "on"}, "on"),
+        (False, {"cache_type_v": "q8_0"}, "auto"),
+        (False, {"cache_type_k": "q8_0"}, "off"),
+    ],
+)
+def test_flash_attention_is_left_out_on_cpus(
+    on_gpu: bool, changed: dict[str, Any], attention: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(library, "computes_elsewhere", lambda weights: on_gpu)  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+    before = replace(options(), **changed)
+    after = library.settled(before)
+    assert after.flash_attention == attention
+    assert after.n_ubatch == (library.ROWS_ON_CPU if attention == "off" else 0)
+    assert (after.numerics == before.numerics) == (before.flash_attention == attention)
