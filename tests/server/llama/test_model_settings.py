@@ -209,7 +209,10 @@ def test_another_adapter_in_the_same_file_is_another_model(folder: Path):
 def test_flash_attention_is_left_out_on_cpus(
     on_gpu: bool, changed: dict[str, Any], attention: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(library, "computes_elsewhere", lambda weights: on_gpu)  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+    def elsewhere(weights: Weights) -> bool:
+        return on_gpu
+
+    monkeypatch.setattr(library, "computes_elsewhere", elsewhere)
     before = replace(options(), **changed)
     after = library.settled(before)
     assert after.flash_attention == attention
