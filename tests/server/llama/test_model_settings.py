@@ -204,6 +204,8 @@ def test_another_adapter_in_the_same_file_is_another_model(folder: Path):
         (False, {"flash_attention": "on"}, "on"),
         (False, {"cache_type_v": "q8_0"}, "auto"),
         (False, {"cache_type_k": "q8_0"}, "off"),
+        (False, {"n_seqs": library.MOST_SEQS_ON_CPU}, "off"),
+        (False, {"n_seqs": library.MOST_SEQS_ON_CPU + 1}, "auto"),
     ],
 )
 def test_flash_attention_is_left_out_on_cpus(
