@@ -104,10 +104,10 @@ def _health(
         exactness=exactness,
         draft_mode=draft_mode,
         gate=GateHealth(
-            round(proposer.throughput.value, 1),
-            _milliseconds(proposer.costs.table()),
-            proposer.widths.best,
-            _milliseconds(proposer.widths.steady),
+            round(proposer.pricing.throughput.value, 1),
+            _milliseconds(proposer.pricing.costs.table()),
+            proposer.pricing.widths.best,
+            _milliseconds(proposer.pricing.widths.steady),
         ),
     )
 

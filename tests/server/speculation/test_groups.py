@@ -164,7 +164,7 @@ def test_one_that_leaves_while_it_is_tried_leaves_nothing_of_the_trial(n_before:
 
 def test_where_no_guess_can_pay_sessions_are_not_announced():
     scene = Scene(lies=True)
-    scene.speculator.costs = StepCosts(64, {n: 1.5 * n - 0.5 for n in range(1, 65)})
+    scene.speculator.pricing.costs = StepCosts(64, {n: 1.5 * n - 0.5 for n in range(1, 65)})
     assert scene.beside(100) <= 2, "the prompt's decode and one more"
 
 
