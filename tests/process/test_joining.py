@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.model, pytest.mark.redis, pytest.mark.timeout(240)]
 JOINS_S = (
     60.0  # a drafter loads its model, joins and has guesses accepted in a tenth of it on an idle machine
 )
-ONE_THREAD = ("--threads", "1", "--no-lookup")
+ONE_THREAD = ("--threads", "1", "--no-gate", "--no-lookup")  # no drafter rests
 
 
 @contextmanager

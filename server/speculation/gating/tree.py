@@ -28,12 +28,9 @@ class _GuessNode:
     position: int  # index in the sequence of the token after this one
     chain: int
     source: str  # several that agree are a source of their own, called by all their names
+    first: str  # the source that guessed it before the others
     confidence: int  # probability times 255 given its parent, by the surest source
     children: dict[int, _GuessNode] = field(default_factory=dict[int, "_GuessNode"])
-
-    @property
-    def first_source(self) -> str:
-        return self.source.partition(AND)[0]
 
 
 class OfferBounds(NamedTuple):
@@ -55,7 +52,7 @@ class ScoredTree:
         self._start = position
         self._chains = [chain]  # after start, start + 1, … committed tokens
         self._committed: list[int] = []
-        self._root = _GuessNode(ROOT, position, chain, "", 255)
+        self._root = _GuessNode(ROOT, position, chain, "", "", 255)
         self._places = {chain: self._root}
 
     @property
@@ -103,13 +100,15 @@ class ScoredTree:
         node = parent.children.get(token)
         if node is not None:
             node.confidence = max(node.confidence, confidence)
-            if node.source != source and source not in node.source.split(AND):
-                node.source = AND.join(sorted([*node.source.split(AND), source])) if node.source else source
+            if not node.source:
+                node.source = node.first = source
+            elif node.source != source and source not in node.source.split(AND):
+                node.source = AND.join(sorted([*node.source.split(AND), source]))
             return node
         if len(self._places) > MAX_NODES:
             return None
         chain = chain_next(parent.chain, token)
-        node = _GuessNode(token, parent.position + 1, chain, source, confidence, {})
+        node = _GuessNode(token, parent.position + 1, chain, source, source, confidence)
         parent.children[token] = node
         self._places[chain] = node
         return node
@@ -138,7 +137,7 @@ class ScoredTree:
                 _learn(acceptance, root.children.values(), token)
             child = root.children.get(token)
             if child is None:
-                child = _GuessNode(token, root.position + 1, chain_next(root.chain, token), "", 255, {})
+                child = _GuessNode(token, root.position + 1, chain_next(root.chain, token), "", "", 255)
             root = child
             self._committed.append(token)
             self._chains.append(root.chain)
@@ -183,7 +182,7 @@ class ScoredTree:
             branched.add(parent)
             tokens.append(node.token)
             parents.append(parent)
-            sources.append(node.first_source if AND in node.source else node.source)
+            sources.append(node.first)
             probabilities.append(path)
         return Proposal(tuple(tokens), tuple(parents), tuple(sources), (), tuple(probabilities))
 
