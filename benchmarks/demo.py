@@ -7,7 +7,6 @@ prompts in turn; then the one that drafts stays.
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -17,7 +16,6 @@ from benchmarks import inflate, program, report
 from benchmarks.contest import run, standings, warm_up
 from benchmarks.processes import Command, Options, Process, duo
 from benchmarks.prompts import Prompt, load
-from server.errors import DuoError
 from server.flags import n_cores
 
 NOTE = (
@@ -69,15 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--port", type=int, default=5555, help="of the server that stays")
     add("--measure-only", action="store_true", help="measure, then stop both servers")
     args = parser.parse_args(argv)
-    signal.signal(signal.SIGTERM, program.leave)
-    try:
-        demonstrate(args)
-    except (DuoError, OSError) as error:
-        print(f"demo: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
-    return 0
+    return program.status_of("demo", lambda: demonstrate(args))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ import pytest
 
 from benchmarks import processes, turns
 from benchmarks.client import Reply, ReplyError, ask, call
-from benchmarks.conversations import Author, Conversation, pieces_of
 from benchmarks.processes import Command, Process
 from benchmarks.prompts import Prompt
 from benchmarks.turns import (
@@ -24,8 +23,11 @@ from benchmarks.turns import (
     SECOND,
     TITLE,
     WARM,
+    Author,
+    Conversation,
     Sample,
     line,
+    pieces_of,
     summarize,
     table,
     verdict,
