@@ -161,6 +161,6 @@ def test_hard_replies_and_the_slowest_ones_are_told_beside_no_drafts():
         return Heat(Prompt(id, [], more=more), replies)
 
     heats = [heat("a", 100, 300), heat("b", 100, 90, is_hard=True), heat("b", 100, 110, is_hard=True)]
-    told = against_none(["duo", "duo, drafts"], heats)
+    told = against_none("duo, drafts", ["duo", "duo, drafts"], heats)
     assert "hard replies together 0.99" in told
     assert told.endswith("b 1.00, a 3.00.")

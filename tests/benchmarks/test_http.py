@@ -11,11 +11,10 @@ import pytest
 
 from benchmarks import http
 from benchmarks.client import ReplyError
-from benchmarks.http import MODES, Round, events, measure_round, result, table
+from benchmarks.http import MODES, Round, events, measure_round, result, table, text_of
 from benchmarks.http_lead import WARM, LoopThread, Recorder, Told, Window, lead
 from server.engine.events import Committed, Event, Finished, Started, Stats
 
-CHAT = MODES[0]
 HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
@@ -29,7 +28,7 @@ END = b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n"
 
 
 def texts(received: Sequence[tuple[float, bytes]]) -> list[tuple[float, str]]:
-    return [(at, CHAT.text(event)) for at, event in events(received)]
+    return [(at, text_of(event)) for at, event in events(received)]
 
 
 def test_events_are_read_wherever_the_stream_was_cut():
@@ -52,7 +51,7 @@ def test_what_is_no_whole_stream_is_refused(whole: bytes):
 def test_latency_is_of_each_token_within_the_window_from_the_end():
     """The first of four tokens is of no text, the second too early to count."""
     told = Told(Window(10.5, 20.0, 100, 0.006, 0.002), {"a": [9.0, 10.0, 11.0, 12.0]})
-    one = result(CHAT, told, {"a": [(10.25, HEAD + chunk("x")), (12.5, chunk("yz") + END)]})
+    one = result(told, {"a": [(10.25, HEAD + chunk("x")), (12.5, chunk("yz") + END)]})
     assert one.latencies == [1.5, 0.5]
     assert one.per_chunk == 2
     assert one.rate == pytest.approx(100 / 9.5)
@@ -61,7 +60,7 @@ def test_latency_is_of_each_token_within_the_window_from_the_end():
 
 def test_streams_that_never_ran_together_are_no_result():
     with pytest.raises(ReplyError, match="more tokens"):
-        result(CHAT, Told(None, {}), {})
+        result(Told(None, {}), {})
 
 
 class Clock(LoopThread):
