@@ -143,10 +143,6 @@ class Row:
     n_cached: tuple[int, ...]
     restore_ms: float
 
-    @property
-    def name(self) -> str:
-        return f"{self.scenario}, {self.history}"
-
 
 def line(sample: Sample) -> str:
     pairs = zip(sample.ms, sample.turns, strict=True)
@@ -179,31 +175,14 @@ def _row(scenario: str, history: int, samples: Sequence[Sample]) -> Row:
 
 def table(rows: Sequence[Row]) -> str:
     """Markdown."""
-    heads = ("turn", "history", "prompt tokens", "duo, ms", "llama-server, ms", "ratio")
-    rows_of_text: list[list[str]] = []
+    heads = "turn | history | prompt tokens | duo, ms | llama-server, ms | ratio"
+    heads += " | duo, cached tokens | llama-server, cached tokens | restoring, ms"
+    cells: list[list[str]] = []
     for row in rows:
-        cells = [row.scenario, str(row.history), str(row.n_prompt), *(f"{ms:.1f}" for ms in row.ms)]
-        rows_of_text.append([*cells, f"{row.ratio:.2f}", *(str(n) for n in row.n_cached)])
-    return report.table((*heads, "duo, cached tokens", "llama-server, cached tokens"), rows_of_text)
-
-
-def verdict(rows: Sequence[Row]) -> str:
-    """Pure. Each server's warm and restored turns by its other turns, and where duo is slower."""
-    found = {(row.scenario, row.history): row for row in rows}
-    lines: list[str] = []
-    for history in sorted({row.history for row in rows}):
-        parts: list[str] = []
-        for scenario, base, what in ((WARM, ALONE, "its new tokens alone"), (DISK, COLD, "a cold one")):
-            row, other = found.get((scenario, history)), found.get((base, history))
-            if row and other:
-                ours, theirs = (ms / by for ms, by in zip(row.ms, other.ms, strict=True))
-                parts.append(f"{scenario} {ours:.2f} times {what} (llama-server {theirs:.2f})")
-        lines.append(f"- {history} tokens: {'; '.join(parts)}.")
-    restored = [f"{row.restore_ms:.1f} ms with {row.history}" for row in rows if row.scenario == DISK]
-    lines.append(f"- Of llama-server's turn after a restart, POST /slots restore took {', '.join(restored)}.")
-    slower = [f"{row.name} ({row.ratio:.2f})" for row in rows if row.ratio > 1]
-    lines.append(f"- duo is slower than llama-server in: {'; '.join(slower) or 'none'}.")
-    return "\n".join(lines)
+        numbers = [f"{value:.1f}" for value in (*row.ms, row.restore_ms)]
+        sizes = [str(n) for n in (row.history, row.n_prompt, *row.n_cached)]
+        cells.append([row.scenario, *sizes[:2], *numbers[:2], f"{row.ratio:.2f}", *sizes[2:], numbers[2]])
+    return report.table(heads, cells)
 
 
 # -- the contest ----------------------------------------
@@ -332,14 +311,12 @@ def compare(args: argparse.Namespace) -> list[Sample]:
 
 def _beyond_evaluating(args: argparse.Namespace, rows: Sequence[Row]) -> str:
     """duo's warm turns by the time that evaluating their new tokens takes."""
-    lines = ""
-    for row in rows:
-        if row.scenario == WARM:
-            n_held = row.n_cached[0]
-            ms = evaluation_ms(args.model, args.threads, n_held, row.n_prompt - n_held)
-            lines += f"\n- {row.history} tokens: evaluating a warm turn's new tokens after the others takes "
-            lines += f"{ms:.1f} ms, duo's warm turn {row.ms[0] / ms:.2f} times that."
-    return lines
+    lines: list[str] = []
+    for row in (row for row in rows if row.scenario == WARM):
+        ms = evaluation_ms(args.model, args.threads, row.n_cached[0], row.n_prompt - row.n_cached[0])
+        what = f"{row.history} tokens: evaluating a warm turn's new tokens after the others takes {ms:.1f} ms"
+        lines.append(f"- {what}, duo's warm turn {row.ms[0] / ms:.2f} times that.")
+    return "\n".join(lines)
 
 
 def measure(args: argparse.Namespace) -> program.Result:
@@ -353,9 +330,10 @@ def measure(args: argparse.Namespace) -> program.Result:
         f"{report.model_line(args.model)}; {args.threads} threads; {args.ctx_size} KV cells and "
         f"{args.parallel} slots each. Time to first text, streaming, temperature 0; medians over "
         f"{args.rounds} rounds; {args.conversations} conversations share a system prompt of at most "
-        f"{args.system} tokens. The ratio is duo's time to llama-server's."
+        f"{args.system} tokens. The ratio is duo's time to llama-server's. Restoring is llama-server's "
+        "POST /slots, and part of its turn."
     )
-    return "turns", [what, table(rows), verdict(rows) + _beyond_evaluating(args, rows)]
+    return "turns", [what, table(rows), _beyond_evaluating(args, rows)]
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -30,7 +30,6 @@ from benchmarks.turns import (
     pieces_of,
     summarize,
     table,
-    verdict,
 )
 from server.settings import BUNDLED_MODEL
 
@@ -135,20 +134,10 @@ def test_the_table_has_a_row_for_each():
     text = table(summarize([sample(COLD, 400, 500), sample(WARM, 20, 40)]))
     header, rule, *rows = text.splitlines()
     assert rows == [
-        "| cold | 1000 | 100 | 400.0 | 500.0 | 0.80 | 90 | 80 |",
-        "| warm turn | 1000 | 100 | 20.0 | 40.0 | 0.50 | 90 | 80 |",
+        "| cold | 1000 | 100 | 400.0 | 500.0 | 0.80 | 90 | 80 | 125.0 |",
+        "| warm turn | 1000 | 100 | 20.0 | 40.0 | 0.50 | 90 | 80 | 10.0 |",
     ]
-    assert {header.count("|"), rule.count("|"), rows[0].count("|")} == {9}
-
-
-def test_the_verdict_compares_a_servers_turns_and_names_where_duo_is_slower():
-    samples = [sample(COLD, 400, 500), sample(WARM, 22, 40), sample(ALONE, 20, 16), sample(DISK, 100, 80)]
-    text = verdict(summarize(samples))
-    assert "warm turn 1.10 times its new tokens alone (llama-server 2.50)" in text
-    assert "turn after a restart, from disk 0.25 times a cold one (llama-server 0.16)" in text
-    assert "restore took 20.0 ms with 1000." in text
-    assert f"slower than llama-server in: {ALONE}, 1000 (1.25); {DISK}, 1000 (1.25)." in text
-    assert "in: none." in verdict(summarize(samples[:2]))
+    assert {header.count("|"), rule.count("|"), rows[0].count("|")} == {10}
 
 
 def test_a_sample_in_a_line():
@@ -229,7 +218,7 @@ def test_every_scenario_is_taken_by_both_servers(
     n_samples = {name: out.count(f"{HISTORY} {name} ") for name in (FIRST, SECOND, DISK)}
     assert n_samples == {FIRST: ROUNDS * (SHARING - 1), SECOND: ROUNDS * SHARING, DISK: ROUNDS}
     n_prompt = {row[0]: int(row[2]) for row in cells}
-    reused = {row[0]: [int(cell) for cell in row[6:]] for row in cells}
+    reused = {row[0]: [int(cell) for cell in row[6:8]] for row in cells}
     assert reused[COLD] == [1, 1]  # the mark of the user's message
     assert reused[FIRST] == [SYSTEM + 2] * 2
     for name in (WARM, AFTER, SECOND, BACK, DISK):
