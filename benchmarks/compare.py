@@ -4,7 +4,7 @@ Same GGUF files, threads and prompts, request by request in turn, in one run. Al
 to end; a column shows that idle ones take no CPU. With --sweep both also draft: llama-server synchronously,
 once for each number of drafted tokens and each --p-min; duo once, in the mode and the widths that it chooses.
 
-With --clients, several clients ask at once (benchmarks/concurrent.py), with or without llama-server; duo then
+With --clients, several clients ask at once (benchmarks/contest.py), with or without llama-server; duo then
 drafts in any case, with each of --duo-flags.
 
 With --faults, leads with bad drafters join in (benchmarks/faults.py). Without --llama-server all are compared
@@ -19,8 +19,19 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 
-from benchmarks import concurrent, faults, program, report
-from benchmarks.contest import SHORTEST, Heat, Standing, run, standings, warm_up
+from benchmarks import faults, program, report
+from benchmarks.contest import (
+    SHORTEST,
+    Heat,
+    Standing,
+    bouts_table,
+    print_heat,
+    run,
+    run_bouts,
+    standings,
+    standings_table,
+    warm_up,
+)
 from benchmarks.processes import (
     Command,
     Options,
@@ -33,7 +44,7 @@ from benchmarks.processes import (
     start,
 )
 from benchmarks.prompts import hard, load
-from benchmarks.report import model_line, print_heat, standings_table
+from benchmarks.report import model_line
 from server.errors import StartupError
 
 IDLE_S = 3.0
@@ -83,9 +94,9 @@ def compare(args: argparse.Namespace) -> list[str]:
         join()
         if args.clients:
             modes = [str(server.health().get("draft_mode", "unknown")) for server in servers if server.drafts]
-            bouts = concurrent.run(servers, args)
+            bouts = run_bouts(servers, args)
             what = f"Draft mode: {', '.join(modes)}. Slowest client: its tokens/s, by the mean."
-            return [what, concurrent.table([server.name for server in servers], bouts)]
+            return [what, bouts_table([server.name for server in servers], bouts)]
         idle = idle_cpu(servers, IDLE_S)
         failed: list[str] = []
         prompts = [*load(args.prompts), *(hard() if args.hard else ())] * args.rounds
@@ -170,7 +181,12 @@ def _parser() -> argparse.ArgumentParser:
         "--sweep", type=program.numbers, default=[], help="with drafts, in llama-server of these lengths: 3,7"
     )
     add("--hard", action="store_true", help="also ten prompts whose drafts are poor")
-    add("--faults", type=program.names, default=[], help=f"of drafters: {','.join(faults.FAULTS)}")
+    add(
+        "--faults",
+        type=lambda text: text.split(","),
+        default=[],
+        help=f"of drafters: {','.join(faults.FAULTS)}",
+    )
     return parser
 
 

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from benchmarks import inflate, program, report
-from benchmarks.contest import run, standings, warm_up
+from benchmarks import inflate, program
+from benchmarks.contest import print_heat, run, standings, standings_table, warm_up
 from benchmarks.processes import Command, Options, Process, duo
 from benchmarks.prompts import Prompt, load
 from server.flags import n_cores
@@ -48,9 +48,9 @@ def demonstrate(args: argparse.Namespace) -> None:
         warm_up([first, second])
         prompts = [QUESTION, *load(args.prompts - 1)]
         print(f"Asking {len(prompts)} prompts of both in turn …", flush=True)
-        heats = run([first, second], prompts, args.max_tokens, report.print_heat)
+        heats = run([first, second], prompts, args.max_tokens, print_heat)
         table = standings([first.name, second.name], heats)
-        print(report.standings_table(table, [None, None]))
+        print(standings_table(table, [None, None]))
         print(f"With the drafter {table[1].client_ratio or 0:.2f} times as fast, by the client's clock.")
         first.stop()
         if not args.measure_only:

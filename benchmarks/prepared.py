@@ -5,13 +5,16 @@ which decodes take as long as a model's. What remains is the server's own work.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from drafters.drafter import Drafter
+from drafters.draft_session import DraftSession
+from drafters.drafter import TD_WEIGHT, Drafter
 from drafters.worker import Worker
+from server.estimators import Smoothed
 from server.llama.backend import Batch, Logits
+from server.sampling.draft_token import DraftGuess
 from server.sampling.draw import draw
 from server.sampling.noise import mix
 from server.sampling.params import SamplingParams
@@ -25,6 +28,8 @@ N_ROWS = 48  # different rows of a set
 N_BATCH = 64
 DEPTH, LEAVES = 8, 3  # guesses of a step, and leaves of a tree of them
 RIGHT = 0.8  # of guesses
+TD_S = 0.001  # of a guess of the scripted drafter: two of them make a message
+SURE, UNSURE, SECOND = 0.86, 0.59, 0.39  # its confidence in a guess, and in a second one
 STEEPNESS = (2.0, 3.0, 4.0, 5.0, 6.0, 8.0)  # of rows: what a logit loses while the rank grows e times
 DECODE_S, ROW_S = 0.010, 0.00002  # of a decode, as the proposer sees it
 
@@ -177,6 +182,35 @@ class Script:
 
 def _right(position: int) -> bool:
     return mix(position ^ 0x5EED) / 2**64 < RIGHT
+
+
+class ScriptedDrafter(Drafter):
+    """Guesses DEPTH ahead, and with `branches` a second time wherever it is not sure. Its clock counts
+    guesses only."""
+
+    def __init__(self, script: Script, *, branches: bool) -> None:
+        self.td = Smoothed(TD_WEIGHT, TD_S)
+        self._script = script
+        self._branches = branches
+        self._now = 0.0
+
+    def clock(self) -> float:
+        return self._now
+
+    def wants(self, session: DraftSession) -> bool:
+        return not session.lost and session.n_ahead < DEPTH
+
+    def advance(self, sessions: Sequence[DraftSession]) -> Sequence[DraftSession]:
+        self._now += TD_S
+        for session in sessions:
+            position = len(session.tokens)
+            sure = self._script.is_sure(position)
+            session.add(DraftGuess(self._script.guess(position), SURE if sure else UNSURE))
+            if self._branches and not sure:
+                session.branch(position, DraftGuess(self._script.instead(position), SECOND))
+        return sessions
+
+    def close(self, session: DraftSession, *, keep: bool) -> None: ...
 
 
 # -- a bus ----------------------------------------

@@ -56,10 +56,6 @@ def floats(text: str) -> list[float]:
     return [float(part) for part in text.split(",") if part]
 
 
-def names(text: str) -> list[str]:
-    return text.split(",")
-
-
 def main(
     make: Callable[[], argparse.ArgumentParser], measure: Callable[[argparse.Namespace], Result]
 ) -> Callable[..., int]:

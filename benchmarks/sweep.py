@@ -72,11 +72,6 @@ class Target:
         return staircase(self.costs)
 
 
-def settings(args: argparse.Namespace) -> list[Setting]:
-    grid = itertools.product(args.drafters, args.latency, args.accept, args.r)
-    return [Setting(a, r, latency, n) for n, latency, a, r in grid]
-
-
 def measure(args: argparse.Namespace) -> program.Result:
     """Raises DuoError, OSError."""
     args.model = args.model or bundled_400m()
@@ -88,7 +83,8 @@ def measure(args: argparse.Namespace) -> program.Result:
         plain, drafted = start(stack, leads(args, redis.url))
         warm_up([plain, drafted])
         rows: list[Row] = []
-        for setting in settings(args)[:: args.every]:
+        for n, latency, a, r in itertools.product(args.drafters, args.latency, args.accept, args.r):
+            setting = Setting(a, r, latency, n)
             crew = drafters(args.model, setting, target.tt_ms, redis.url, known)
             with Crew(crew, args.crashes, lambda: len(drafted.health().get("drafters", []))) as present:
                 heats = run([plain, drafted], target.prompts, args.max_tokens)
@@ -198,7 +194,6 @@ def _parser() -> argparse.ArgumentParser:
     crashes = "kill -9 every drafter this many seconds into each point, for this long: 2:1,5:1"
     add("--crashes", type=parse_schedule, default=(), help=crashes)
     add("--draft-max", type=int, default=8, help="most drafted tokens verified per step")
-    add("--every", type=int, default=1, help="measure every n-th point of the grid only")
     return parser
 
 

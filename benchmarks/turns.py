@@ -27,7 +27,6 @@ from benchmarks.client import Reply, ask, call, call_json
 from benchmarks.inflate import bundled_400m
 from benchmarks.processes import Command, Options, Process, duo, idle_cpu, llama_server, options_of, start
 from benchmarks.prompts import Prompt, load
-from benchmarks.steps import evaluation_ms
 from server.errors import StartupError
 
 COLD = "cold"
@@ -309,23 +308,12 @@ def compare(args: argparse.Namespace) -> list[Sample]:
         return contest.samples
 
 
-def _beyond_evaluating(args: argparse.Namespace, rows: Sequence[Row]) -> str:
-    """duo's warm turns by the time that evaluating their new tokens takes."""
-    lines: list[str] = []
-    for row in (row for row in rows if row.scenario == WARM):
-        ms = evaluation_ms(args.model, args.threads, row.n_cached[0], row.n_prompt - row.n_cached[0])
-        what = f"{row.history} tokens: evaluating a warm turn's new tokens after the others takes {ms:.1f} ms"
-        lines.append(f"- {what}, duo's warm turn {row.ms[0] / ms:.2f} times that.")
-    return "\n".join(lines)
-
-
 def measure(args: argparse.Namespace) -> program.Result:
     """Raises DuoError."""
     if not args.llama_server:
         raise StartupError("give --llama-server")
     args.llama_server = program.binary(args.llama_server)
     args.model = args.model or bundled_400m()
-    rows = summarize(compare(args))
     what = (
         f"{report.model_line(args.model)}; {args.threads} threads; {args.ctx_size} KV cells and "
         f"{args.parallel} slots each. Time to first text, streaming, temperature 0; medians over "
@@ -333,7 +321,7 @@ def measure(args: argparse.Namespace) -> program.Result:
         f"{args.system} tokens. The ratio is duo's time to llama-server's. Restoring is llama-server's "
         "POST /slots, and part of its turn."
     )
-    return "turns", [what, table(rows), _beyond_evaluating(args, rows)]
+    return "turns", [what, table(summarize(compare(args)))]
 
 
 def _parser() -> argparse.ArgumentParser:

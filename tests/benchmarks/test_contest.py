@@ -13,10 +13,10 @@ import pytest
 
 from benchmarks.client import Reply, ask
 from benchmarks.compare import against_none
-from benchmarks.contest import SHORTEST, Heat, run, standings
+from benchmarks.contest import SHORTEST, Heat, heat_line, run, standings, standings_table
 from benchmarks.processes import Command, Process, idle_cpu
 from benchmarks.prompts import Prompt, load
-from benchmarks.report import arguments, heat_line, machine, standings_table
+from benchmarks.report import arguments, machine
 from server.errors import StartupError
 from tests.benchmarks.conftest import STUB
 from tests.support import until

@@ -9,8 +9,22 @@ import numpy as np
 import pytest
 
 from benchmarks import overhead, prepared
-from benchmarks.overhead import DRAFTED_US, PLAIN_US, WAYS, WHAT, Case
-from benchmarks.sessions import GUESSES, N_PROMPT, RIGHT_RUN, SHAPES, SteppedLead, Work, say, steps, turns
+from benchmarks.overhead import (
+    DRAFTED_US,
+    GUESSES,
+    N_PROMPT,
+    PLAIN_US,
+    RIGHT_RUN,
+    SHAPES,
+    WAYS,
+    WHAT,
+    Case,
+    SteppedLead,
+    Work,
+    say,
+    steps,
+    turns,
+)
 from server.sampling.draw import softmax
 
 SMALL = prepared.make_rows(300, "peaked")

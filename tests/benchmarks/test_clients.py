@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import compare, concurrent
+from benchmarks import compare, contest
 from benchmarks.client import Reply, ReplyError
-from benchmarks.concurrent import ask_at_once, figures
+from benchmarks.contest import ask_at_once, figures
 from benchmarks.processes import Command, Process, free_port
 from benchmarks.prompts import Prompt, endless, load
 from tests.benchmarks.conftest import STUB
@@ -46,7 +46,7 @@ def test_gaps_are_between_pieces_of_one_text_only():
 def test_texts_are_compared_prompt_by_prompt():
     plain = [[told(5, 0.0, 1.0, text="a"), told(5, 1.0, 2.0, text="b")], [told(5, 0.0, 1.0, text="c")]]
     drafted = [[told(5, 0.0, 0.5, text="a"), told(5, 0.5, 1.0, text="x")], [told(5, 0.0, 0.5, text="c")]]
-    row = concurrent.table(["plain", "drafted"], [[plain, drafted]]).splitlines()[-1].split(" | ")
+    row = contest.bouts_table(["plain", "drafted"], [[plain, drafted]]).splitlines()[-1].split(" | ")
     assert (row[0], row[1], row[3], row[-1]) == ("| 2", "drafted", "2.00", "2 of 3 |")
 
 
@@ -55,7 +55,7 @@ def test_ratios_are_medians_over_rounds_and_the_worst_client_is_of_all():
         [[[told(10, 0.0, plain)]] * 2, [[told(10, 0.0, drafted)], [told(slow, 0.0, drafted)]]]
         for plain, drafted, slow in ((1.0, 0.5, 10), (1.0, 1.0, 6), (2.0, 1.0, 10))
     ]
-    lines = concurrent.table(["no drafts", "drafts"], [*bouts, [[[told(1, 0.0, 1.0)]]] * 2])
+    lines = contest.bouts_table(["no drafts", "drafts"], [*bouts, [[[told(1, 0.0, 1.0)]]] * 2])
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines.splitlines()]
     assert [row[:2] for row in rows[2:]] == [[n, lead] for n in "12" for lead in ("no drafts", "drafts")]
     assert rows[4][2:6] == ["20.0", "1.00", "1.00", "1.00"]
