@@ -59,10 +59,6 @@ class Standing:
     n_accepted: int
     total_rate: float | None = None
 
-    @property
-    def acceptance(self) -> float | None:
-        return self.n_accepted / self.n_drafted if self.n_drafted else None
-
 
 def run(
     servers: Sequence[Process],
@@ -172,8 +168,7 @@ def standings_table(standings: Sequence[Standing], idle: Sequence[float | None])
             report.number(s.client_ratio, 2),
             report.number(s.total_rate),
             report.number(s.first_ms),
-            report.accepted(s.n_accepted, s.n_drafted)
-            + (f" ({report.percent(s.acceptance)})" if s.n_drafted else ""),
+            report.accepted(s.n_accepted, s.n_drafted),
             f"{s.n_equal} of {s.n_heats}",
             report.percent(share),
         )

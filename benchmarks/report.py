@@ -33,7 +33,7 @@ def percent(share: float | None) -> str:
 
 
 def accepted(n_accepted: int, n_drafted: int) -> str:
-    return f"{n_accepted} of {n_drafted}" if n_drafted else "-"
+    return f"{n_accepted} of {n_drafted} ({percent(n_accepted / n_drafted)})" if n_drafted else "-"
 
 
 def machine() -> str:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import random
-import statistics
 import sys
 import tempfile
 import time
@@ -20,6 +19,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any, TypeAlias
 
 from benchmarks import program, report
@@ -129,59 +129,32 @@ class Sample:
         return ours, theirs + self.restore_ms
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """Medians over the samples of a scenario with this history. ratio: of duo's time to llama-server's.
-    n_prompt: duo's."""
-
-    scenario: str
-    history: int
-    n_prompt: int
-    ms: tuple[float, ...]
-    ratio: float
-    n_cached: tuple[int, ...]
-    restore_ms: float
-
-
 def line(sample: Sample) -> str:
     pairs = zip(sample.ms, sample.turns, strict=True)
     parts = [f"{ms:8.1f} ms ({turn.n_cached} of {turn.n_prompt} cached)" for ms, turn in pairs]
     return f"{sample.history:5} {sample.scenario:33}: {' | '.join(parts)}"
 
 
-def summarize(samples: Sequence[Sample]) -> list[Row]:
-    """Pure. Scenarios in the order in which they first occur, each by history."""
-    found: dict[tuple[str, int], list[Sample]] = {}
-    for sample in samples:
-        found.setdefault((sample.scenario, sample.history), []).append(sample)
-    order = list(dict.fromkeys(scenario for scenario, _ in found))
-    keys = sorted(found, key=lambda key: (order.index(key[0]), key[1]))
-    return [_row(scenario, history, found[scenario, history]) for scenario, history in keys]
-
-
-def _row(scenario: str, history: int, samples: Sequence[Sample]) -> Row:
-    by_server = list(zip(*(sample.turns for sample in samples), strict=True))
-    return Row(
-        scenario,
-        history,
-        round(statistics.median(turn.n_prompt for turn in by_server[0])),
-        tuple(statistics.median(of_server) for of_server in zip(*(s.ms for s in samples), strict=True)),
-        statistics.median(ours / theirs for ours, theirs in (s.ms for s in samples)),
-        tuple(round(statistics.median(turn.n_cached for turn in turns)) for turns in by_server),
-        statistics.median(s.restore_ms for s in samples),
-    )
-
-
-def table(rows: Sequence[Row]) -> str:
-    """Markdown."""
+def table(samples: Sequence[Sample]) -> str:
+    """Markdown: scenarios in the order in which they first occur, each by history. Pure."""
     heads = "turn | history | prompt tokens | duo, ms | llama-server, ms | ratio"
     heads += " | duo, cached tokens | llama-server, cached tokens | restoring, ms"
-    cells: list[list[str]] = []
-    for row in rows:
-        numbers = [f"{value:.1f}" for value in (*row.ms, row.restore_ms)]
-        sizes = [str(n) for n in (row.history, row.n_prompt, *row.n_cached)]
-        cells.append([row.scenario, *sizes[:2], *numbers[:2], f"{row.ratio:.2f}", *sizes[2:], numbers[2]])
-    return report.table(heads, cells)
+    order = list(dict.fromkeys(sample.scenario for sample in samples))
+    found: dict[tuple[str, int], list[Sample]] = {}
+    for sample in sorted(samples, key=lambda sample: (order.index(sample.scenario), sample.history)):
+        found.setdefault((sample.scenario, sample.history), []).append(sample)
+    rows = [[scenario, str(history), *_cells(some)] for (scenario, history), some in found.items()]
+    return report.table(heads, rows)
+
+
+def _cells(samples: Sequence[Sample]) -> list[str]:
+    """Medians; the prompt's tokens are duo's, and the ratio is of duo's time to llama-server's."""
+    by_server = list(zip(*(sample.turns for sample in samples), strict=True))
+    ms = [f"{median(times):.1f}" for times in zip(*(sample.ms for sample in samples), strict=True)]
+    ratio = median(ours / theirs for ours, theirs in (sample.ms for sample in samples))
+    cached = [f"{median(turn.n_cached for turn in turns):.0f}" for turns in by_server]
+    n_prompt = f"{median(turn.n_prompt for turn in by_server[0]):.0f}"
+    return [n_prompt, *ms, f"{ratio:.2f}", *cached, f"{median(s.restore_ms for s in samples):.1f}"]
 
 
 # -- the contest ----------------------------------------
@@ -321,7 +294,7 @@ def measure(args: argparse.Namespace) -> program.Result:
         f"{args.system} tokens. The ratio is duo's time to llama-server's. Restoring is llama-server's "
         "POST /slots, and part of its turn."
     )
-    return "turns", [what, table(summarize(compare(args)))]
+    return "turns", [what, table(compare(args))]
 
 
 def _parser() -> argparse.ArgumentParser:

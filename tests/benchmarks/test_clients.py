@@ -60,7 +60,7 @@ def test_ratios_are_medians_over_rounds_and_the_worst_client_is_of_all():
     assert [row[:2] for row in rows[2:]] == [[n, lead] for n in "12" for lead in ("no drafts", "drafts")]
     assert rows[4][2:6] == ["20.0", "1.00", "1.00", "1.00"]
     assert rows[5][2:6] == ["20.0", "2.00", "1.00", "0.75"]
-    assert rows[5][-2:] == ["36 of 60", "6 of 6"]
+    assert rows[5][-2:] == ["36 of 60 (60 %)", "6 of 6"]
     assert all(len(row) == len(rows[0]) for row in rows)
 
 
@@ -92,7 +92,7 @@ def test_the_program_prints_and_appends_its_table(
     assert text.strip() in capsys.readouterr().out
     leads = [line.split(" | ")[1] for line in text.splitlines() if line.startswith("| 3 |")]
     assert leads == ["llama-server", "duo", "duo, drafts --leaves 1", "duo, drafts --leaves 3"]
-    assert text.count("| 84 of 120 | 12 of 12 |") == 4  # 2 rounds of 3 clients with 2 prompts each
+    assert text.count("| 84 of 120 (70 %) | 12 of 12 |") == 4  # 2 rounds of 3 clients with 2 prompts each
     assert str(tmp_path) not in text
 
 

@@ -126,7 +126,7 @@ def test_ratios_are_medians_over_prompts_not_ratios_of_medians():
     assert first.server_ratio == 1.0
     assert second.server_ratio == 2.0
     assert second.server_rate == 20.0
-    assert (second.n_drafted, second.acceptance) == (30, 0.6)
+    assert (second.n_drafted, second.n_accepted) == (30, 18)
 
 
 def test_short_replies_count_for_the_text_only():
