@@ -135,9 +135,10 @@ def _parsed(event: bytes) -> dict[str, Any] | None:
 
 def result(told: Told, replies: dict[str, Stamped]) -> Round:
     """Raises ReplyError unless there was a time when all streams ran."""
-    window = told.window
-    if window is None:
+    if len(told.marks) < 2:
         raise ReplyError("the streams did not all run at once: ask for more tokens")
+    (began, *before), (ended, *after) = told.marks
+    n_new, cpu_s, kernel_s = (new - old for new, old in zip(after, before, strict=True))
     latencies: list[float] = []
     n_chunks = 0
     for id, received in replies.items():
@@ -145,14 +146,14 @@ def result(told: Told, replies: dict[str, Stamped]) -> Round:
         texts = [(at, text) for at, event in events(received) if (text := text_of(event))]
         token = len(emitted) - sum(len(text) for _, text in texts)  # others come before all text
         for at, text in texts:
-            times = [t for t in emitted[token : token + len(text)] if window.began < t <= window.ended]
+            times = [t for t in emitted[token : token + len(text)] if began < t <= ended]
             token += len(text)
             latencies += [at - t for t in times]
             n_chunks += bool(times)
     return Round(
-        rate=window.n_tokens / (window.ended - window.began),
-        cost_us=1e6 * (window.cpu_s - window.kernel_s) / window.n_tokens,
-        kernel_us=1e6 * window.kernel_s / window.n_tokens,
+        rate=n_new / (ended - began),
+        cost_us=1e6 * (cpu_s - kernel_s) / n_new,
+        kernel_us=1e6 * kernel_s / n_new,
         per_chunk=len(latencies) / max(1, n_chunks),
         latencies=latencies,
     )
