@@ -19,19 +19,8 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 
-from benchmarks import faults, program, report
-from benchmarks.contest import (
-    SHORTEST,
-    Heat,
-    Standing,
-    bouts_table,
-    print_heat,
-    run,
-    run_bouts,
-    standings,
-    standings_table,
-    warm_up,
-)
+from benchmarks import contest, faults, program, report
+from benchmarks.contest import Heat, Standing
 from benchmarks.processes import (
     Command,
     Options,
@@ -90,19 +79,19 @@ def compare(args: argparse.Namespace) -> list[str]:
         servers = start(stack, commands(args))
         bad, join = faults.enter(stack, args, load(args.prompts))
         servers += bad
-        warm_up(servers)
+        contest.warm_up(servers)
         join()
         if args.clients:
             modes = [str(server.health().get("draft_mode", "unknown")) for server in servers if server.drafts]
-            bouts = run_bouts(servers, args)
+            bouts = contest.run_bouts(servers, args)
             what = f"Draft mode: {', '.join(modes)}. Slowest client: its tokens/s, by the mean."
-            return [what, bouts_table([server.name for server in servers], bouts)]
+            return [what, contest.bouts_table([server.name for server in servers], bouts)]
         idle = idle_cpu(servers, IDLE_S)
         failed: list[str] = []
         prompts = [*load(args.prompts), *(hard() if args.hard else ())] * args.rounds
-        heats = run(servers, prompts, args.max_tokens, print_heat, failed)
-        table = standings([server.name for server in servers], heats)
-        parts = [standings_table(table, idle)]
+        heats = contest.run(servers, prompts, args.max_tokens, contest.print_heat, failed)
+        table = contest.standings([server.name for server in servers], heats)
+        parts = [contest.standings_table(table, idle)]
         names = [server.name for server in servers]
         for drafting in (name for name in names if name.startswith(DRAFTING)):
             parts += [against_best(drafting, table, heats)] if args.llama_server else []
@@ -116,7 +105,7 @@ def against_best(drafting: str, table: Sequence[Standing], heats: Sequence[Heat]
     best = max((s for s in table if s.name.startswith("llama")), key=lambda s: s.total_rate or 0.0)
     names = [standing.name for standing in table]
     pairs = [Heat(h.prompt, [h.replies[names.index(n)] for n in (best.name, drafting)]) for h in heats]
-    ours = standings([best.name, drafting], pairs)[1]
+    ours = contest.standings([best.name, drafting], pairs)[1]
     total = (ours.total_rate or 0.0) / (best.total_rate or 1.0)
     return (
         f"{drafting}, against {best.name}, the best of llama-server: {total:.2f} times its tokens in all per "
@@ -131,7 +120,7 @@ def against_none(drafting: str, names: Sequence[str], heats: Sequence[Heat]) -> 
     seconds = dict.fromkeys(pair, 0.0)
     for heat in heats:
         rates = {i: heat.replies[i].server_rate for i in pair}
-        if min(reply.n_tokens for reply in heat.replies) >= SHORTEST and all(rates.values()):
+        if min(reply.n_tokens for reply in heat.replies) >= contest.SHORTEST and all(rates.values()):
             ratios.setdefault(heat.prompt.id, []).append((rates[drafted] or 0.0) / (rates[plain] or 1.0))
             if heat.prompt.more:
                 for i, rate in rates.items():

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 from benchmarks import texts
 from benchmarks.processes import POLL_S, Command, Options, Process, drafter, duo, options_of, start
@@ -72,7 +71,7 @@ class Crew:
         self._thread.start()
         return self
 
-    def __exit__(self, _: object, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, _: object, error: object, trace: object) -> None:
         self._ended.set()
         self._thread.join()
         self._stop()

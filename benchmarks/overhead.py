@@ -14,7 +14,6 @@ real lead that says, but for some tokens, what the drafter draws.
 from __future__ import annotations
 
 import argparse
-import functools
 import gc
 import statistics
 import sys
@@ -25,20 +24,7 @@ import numpy as np
 
 from benchmarks import prepared, program, report
 from benchmarks.clocked import MOST_AT_ONCE, N_BRANCHES, ClockedDrafter, run
-from benchmarks.prepared import (
-    DECODE_S,
-    DEPTH,
-    LEAVES,
-    N_BATCH,
-    N_PROMPT,
-    ROW_S,
-    DirectBus,
-    PreparedBackend,
-    Script,
-    ScriptedDrafter,
-    Watch,
-    row_after,
-)
+from benchmarks.prepared import DEPTH, LEAVES, N_PROMPT, PreparedBackend, Script, Watch
 from benchmarks.temperature import Text
 from drafters.kinds import WIDEST
 from server.engine.engine import Engine
@@ -122,7 +108,7 @@ class SteppedLead:
         self.tokens: list[int] = []  # committed ones
         self._between: Callable[[], None] = lambda: None
         guesses = GUESSES[what]
-        limits = Limits(n_batch=N_BATCH, draft_max=DEPTH, leaves=guesses.leaves)
+        limits = Limits(n_batch=prepared.N_BATCH, draft_max=DEPTH, leaves=guesses.leaves)
         self._engine = Engine(
             self._backend, self._proposer(guesses), self._count, n_slots=1, limits=limits, clock=self.watch
         )
@@ -134,7 +120,7 @@ class SteppedLead:
 
     def _proposer(self, guesses: Guesses) -> Proposer:
         policy = Policy(max_rows=4 + 2 * DEPTH, leaves=guesses.leaves, lookup=guesses.lookup)
-        known = {n: DECODE_S + n * ROW_S for n in range(1, policy.max_rows + 1)}
+        known = {n: prepared.DECODE_S + n * prepared.ROW_S for n in range(1, policy.max_rows + 1)}
         inline = self._draft_model() if guesses.by == "lead" else None
         remote = self._drafter(guesses) if guesses.by == "drafter" else None
         costs = StepCosts(policy.max_rows, known)
@@ -146,9 +132,9 @@ class SteppedLead:
 
     def _drafter(self, guesses: Guesses) -> RemoteDrafters:
         card = vocabulary_card(self._backend.vocab)
-        drafter = ScriptedDrafter(Script(self._rows, self._sampling), branches=guesses.leaves > 1)
+        drafter = prepared.ScriptedDrafter(Script(self._rows, self._sampling), branches=guesses.leaves > 1)
         presence = Presence("drafter", "drafter", "script", "0", card, 1, host="elsewhere")
-        bus = DirectBus(presence, drafter, drafter.clock)
+        bus = prepared.DirectBus(presence, drafter, drafter.clock)
         lead = Presence("lead", "lead", "prepared", "0", card, 1, host="here")
         remote = RemoteDrafters(bus, lead, max_ahead=2 * DEPTH, clock=self.watch)
         bus.start(remote)
@@ -211,7 +197,7 @@ def say(rows: Logits, sampling: SamplingParams, n_tokens: int) -> Text:
     for position in range(N_PROMPT, N_PROMPT + n_tokens):
         token = script.truth(position)
         if position % RIGHT_RUN == RIGHT_RUN - 1:
-            likely = np.argsort(rows[row_after(position - 1)])[-2:]
+            likely = np.argsort(rows[prepared.row_after(position - 1)])[-2:]
             token = int(likely[0] if likely[1] == token else likely[1])
         said.append(token)
     return Text((*prompt, *said), N_PROMPT, sampling)
@@ -260,14 +246,9 @@ def cases(thousands: Sequence[int]) -> list[Case]:
 
 def measure(case: Case, n: int) -> Work:
     thousands, _, shape = case.rows.partition("k ")
-    rows = _rows(1000 * int(thousands), shape)
+    rows = prepared.make_rows(1000 * int(thousands), shape)
     gc.collect()
     return (steps if case.unit == STEP else turns)(rows, case.what, WAYS[case.way], n)
-
-
-@functools.cache
-def _rows(n_vocab: int, shape: str) -> Logits:
-    return prepared.make_rows(n_vocab, shape)
 
 
 def tables(costs: Mapping[Case, Work]) -> list[str]:
@@ -303,7 +284,7 @@ def measure_all(args: argparse.Namespace) -> program.Result:
         print(f"{case}: {costs[case].us:.0f} µs", flush=True)
     what = (
         f"Microseconds outside decode, medians over {args.n} steps of a lead or turns of a drafter, of one "
-        f"session, {prepared.N_PROMPT} tokens and more in its context. Bold: more than {PLAIN_US:.0f} "
+        f"session, {N_PROMPT} tokens and more in its context. Bold: more than {PLAIN_US:.0f} "
         f"without guesses, {DRAFTED_US:.0f} with."
     )
     return "Python's share", [what, *tables(costs)]

@@ -4,6 +4,7 @@ which decodes take as long as a model's. What remains is the server's own work.
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Sequence
 
@@ -132,6 +133,7 @@ def row_after(position: int) -> int:
     return (position * 2654435761 >> 16) % N_ROWS
 
 
+@functools.cache
 def make_rows(n_vocab: int, shape: str) -> Logits:
     """Normally distributed logits. peaked: with five likely tokens far above the rest. falling: as a small
     model has them in easy text, where probabilities fall with a power of the rank; the likeliest token has
