@@ -18,11 +18,10 @@ from statistics import mean
 import numpy as np
 
 from benchmarks import program, report, texts
-from benchmarks.prepared import PreparedBackend, QuietBus, Watch
+from benchmarks.prepared import DirectBus, PreparedBackend, Watch
 from benchmarks.prompts import load
 from benchmarks.temperature import N_CELLS, N_SEQS, WAYS, Text, write
 from drafters.model import ModelDrafter
-from drafters.worker import Worker
 from server.engine.engine import Engine
 from server.engine.events import Event, Finished
 from server.engine.proposer import Ask, Planned
@@ -34,7 +33,6 @@ from server.llama.shapes import Shapes
 from server.speculation.policy import Policy
 from server.speculation.sources.remote import RemoteDrafters
 from server.speculation.speculator import Speculator
-from server.speculation.wire.bus import Listener
 from server.speculation.wire.messages import Message, decode, encode
 from server.speculation.wire.presence import Presence, vocabulary_card
 from tests.benchmarks.virtual import LEAD, TT_US, World
@@ -89,47 +87,47 @@ class Reciter(PreparedBackend):
         self._held.setdefault(target, [])[start:] = self._held[source][start:end]
 
 
-class ClockedDrafter(QuietBus):
-    """Implements Bus for a lead and for one worker, whose turns take as long as their decodes. What the lead
-    says meanwhile waits for the next turn; what the drafter says goes out at the end."""
+class ClockedDrafter(DirectBus):
+    """A worker that makes r guesses per plain step, alone in a world; its turns take as long as their
+    decodes. What the lead says meanwhile waits for the next turn; what the drafter says goes out at the end.
+    shapes: what decodes cost as it sees it; by default what they take here."""
 
-    def __init__(self, world: World, backend: Backend, td_us: float) -> None:
-        self._world, self._td_us = world, td_us
+    def __init__(self, backend: Backend, r: float, shapes: Shapes | None = None) -> None:
+        self.world, self.backend = World(), backend
+        self._td_us = td_us = TT_US / r
         self._turn_us, self._asleep = 0, True
         card = vocabulary_card(backend.vocab)
-        self.presence = Presence("drafter", "drafter", "draft", "0", card, MOST_AT_ONCE, host="there")
+        presence = Presence("drafter", "drafter", "draft", "0", card, MOST_AT_ONCE, host="there")
         steady = {n: td_us * (1 + DRAFT_ROW * (n - 1)) / 1e6 for n in (1, 2, 3)}
-        drafter = ModelDrafter(
-            backend, n_branches=N_BRANCHES, shapes=Shapes(steady, steady), clock=self._clock
-        )
-        self._worker = Worker(self, self.presence, drafter, clock=self._clock)
-
-    def start(self, listener: Listener) -> None:
-        self._lead = listener
-        listener.peers([self.presence])
+        shapes = shapes or Shapes(steady, steady)
+        drafter = ModelDrafter(backend, n_branches=N_BRANCHES, shapes=shapes, clock=self._clock)
+        super().__init__(presence, drafter, self._clock)
 
     def send(self, to: str, message: Message) -> None:
-        data = encode(message)
         if to != self.presence.id:
-            self._world.after(self._turn_us, lambda: self._lead.received(decode(data)))
+            self.world.after(self._turn_us, lambda: self.lead.received(decode(encode(message))))
             return
-        self._worker.received(decode(data))
+        self.worker.received(decode(encode(message)))
         if self._asleep:
             self._asleep = False
-            self._world.after(0, self._turn)
+            self.world.after(0, self._turn)
 
     def decoded(self, n_rows: int) -> None:
         self._turn_us += round(self._td_us * (1 + DRAFT_ROW * (n_rows - 1)))
 
+    def work(self) -> None:
+        """One turn."""
+        self.worker.turn(wait=False)
+
     def _turn(self) -> None:
-        self._worker.turn(wait=False)
+        self.work()
         self._asleep = not self._turn_us
         if not self._asleep:
-            self._world.after(self._turn_us, self._turn)
+            self.world.after(self._turn_us, self._turn)
         self._turn_us = 0
 
     def _clock(self) -> float:
-        return self._world.clock() + self._turn_us / 1e6
+        return self.world.clock() + self._turn_us / 1e6
 
 
 class CountingSpeculator(Speculator):
@@ -155,10 +153,9 @@ class Found:
     empty: float
 
 
-def run(vocab: Vocabulary, draft: Backend, known: Sequence[Text], r: float, at_once: int) -> Found:
+def run(drafter: ClockedDrafter, known: Sequence[Text], at_once: int) -> Found:
     """The texts, at_once at a time. Leaves the draft model's KV cache empty."""
-    world = World()
-    drafter = ClockedDrafter(world, draft, TT_US / r)
+    world, draft, vocab = drafter.world, drafter.backend, drafter.backend.vocab
     target = Reciter(known, vocab, lambda n: world.advance(round(TT_US * (1 + STEP_ROW * (n - 1)))))
     lead = Presence(LEAD.id, "lead", "texts", "0", vocabulary_card(vocab), MOST_AT_ONCE, host="here")
     remote = RemoteDrafters(drafter, lead, max_ahead=2 * DRAFT_MAX, clock=world.clock)
@@ -230,9 +227,9 @@ def measure(args: argparse.Namespace) -> program.Result:
             written = write(target, prompts, WAYS[way], args.max_tokens)
             known = [text for text in written if len(text.tokens) - text.n_prompt == args.max_tokens]
             for r in args.r:
-                alone = run(target.vocab, draft, known, r, 1).rates
+                alone = run(ClockedDrafter(draft, r), known, 1).rates
                 for n in args.sessions:
-                    found = run(target.vocab, draft, known, r, n)
+                    found = run(ClockedDrafter(draft, r), known, n)
                     rows.append([way, f"{r:g}", str(n), *_cells(found, alone, n)])
                     print(*rows[-1], flush=True)
     heads = ["", "r", "sessions", "speed-up", "tokens a step", "no guess", "slowest", "of its own"]

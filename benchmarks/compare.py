@@ -4,6 +4,9 @@ Same GGUF files, threads and prompts, request by request in turn, in one run. Al
 to end; a column shows that idle ones take no CPU. With --sweep both also draft: llama-server synchronously,
 once for each number of drafted tokens and each --p-min; duo once, in the mode and the widths that it chooses.
 
+With --clients, several clients ask at once (benchmarks/contest.py), with or without llama-server; duo then
+drafts in any case, with each of --duo-flags.
+
 With --faults, leads with bad drafters join in (benchmarks/faults.py). Without --llama-server all are compared
 with duo without drafts: what remains of its speed when drafters are dead, lying, lagging or flapping.
 """
@@ -16,8 +19,8 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 
-from benchmarks import faults, program
-from benchmarks.contest import SHORTEST, Heat, Standing, run, standings, warm_up
+from benchmarks import contest, faults, program, report
+from benchmarks.contest import Heat, Standing
 from benchmarks.processes import (
     Command,
     Options,
@@ -30,7 +33,7 @@ from benchmarks.processes import (
     start,
 )
 from benchmarks.prompts import hard, load
-from benchmarks.report import model_line, print_heat, standings_table
+from benchmarks.report import model_line
 from server.errors import StartupError
 
 IDLE_S = 3.0
@@ -39,17 +42,19 @@ DRAFTING = "duo, drafts"
 
 def commands(args: argparse.Namespace) -> list[Command]:
     """All others are compared with the first: llama-server without drafts, if it takes part."""
-    size = options_of(args, "device", "model", "ctx_size", "threads", parallel=1)
+    size = options_of(args, "device", "model", "ctx_size", "threads", parallel=max(args.clients, default=1))
     found = [Command("duo", duo("serve", draft_max=0, **size))]
     if args.llama_server:
         found.insert(0, Command("llama-server", llama_server(args.llama_server, **size)))
         found += [_synchronous(args, size, n, p_min) for n in args.sweep for p_min in args.p_min]
-    if args.sweep:
-        other = args.draft_device if args.draft_device != args.device else None
-        drafting = flags(
-            draft_model=args.draft_model, draft_threads=args.draft_threads or None, draft_devices=other
-        )
-        found.append(Command(DRAFTING, duo("up", *drafting, *args.duo_flags, **size), drafts=True))
+    other = args.draft_device if args.draft_device != args.device else None
+    drafting = flags(
+        draft_model=args.draft_model, draft_threads=args.draft_threads or None, draft_devices=other
+    )
+    settings: list[list[str]] = args.duo_flags or [[]]
+    for more in settings if args.sweep or args.clients else ():
+        name = report.arguments([DRAFTING, *more]) if len(settings) > 1 else DRAFTING
+        found.append(Command(name, duo("up", *drafting, *more, **size), drafts=True))
     return found
 
 
@@ -74,51 +79,56 @@ def compare(args: argparse.Namespace) -> list[str]:
         servers = start(stack, commands(args))
         bad, join = faults.enter(stack, args, load(args.prompts))
         servers += bad
-        warm_up(servers)
+        contest.warm_up(servers)
         join()
+        if args.clients:
+            modes = [str(server.health().get("draft_mode", "unknown")) for server in servers if server.drafts]
+            bouts = contest.run_bouts(servers, args)
+            what = f"Draft mode: {', '.join(modes)}. Slowest client: its tokens/s, by the mean."
+            return [what, contest.bouts_table([server.name for server in servers], bouts)]
         idle = idle_cpu(servers, IDLE_S)
         failed: list[str] = []
         prompts = [*load(args.prompts), *(hard() if args.hard else ())] * args.rounds
-        heats = run(servers, prompts, args.max_tokens, print_heat, failed)
-        table = standings([server.name for server in servers], heats)
-        parts = [standings_table(table, idle)]
-        if args.llama_server and args.sweep:
-            parts.append(against_best(table, heats))
-        if args.hard and args.sweep:
-            parts.append(against_none([server.name for server in servers], heats))
+        heats = contest.run(servers, prompts, args.max_tokens, contest.print_heat, failed)
+        table = contest.standings([server.name for server in servers], heats)
+        parts = [contest.standings_table(table, idle)]
+        names = [server.name for server in servers]
+        for drafting in (name for name in names if name.startswith(DRAFTING)):
+            parts += [against_best(drafting, table, heats)] if args.llama_server else []
+            parts += [against_none(drafting, names, heats)] if args.hard else []
         parts += [f"Prompt left out: {failure}." for failure in failed]
         return [*parts, *_python_shares(servers)]
 
 
-def against_best(table: Sequence[Standing], heats: Sequence[Heat]) -> str:
-    """duo with drafts beside llama-server's setting with the highest total rate."""
+def against_best(drafting: str, table: Sequence[Standing], heats: Sequence[Heat]) -> str:
+    """This duo with drafts beside llama-server's setting with the highest total rate."""
     best = max((s for s in table if s.name.startswith("llama")), key=lambda s: s.total_rate or 0.0)
     names = [standing.name for standing in table]
-    pairs = [Heat(h.prompt, [h.replies[names.index(n)] for n in (best.name, DRAFTING)]) for h in heats]
-    ours = standings([best.name, DRAFTING], pairs)[1]
+    pairs = [Heat(h.prompt, [h.replies[names.index(n)] for n in (best.name, drafting)]) for h in heats]
+    ours = contest.standings([best.name, drafting], pairs)[1]
     total = (ours.total_rate or 0.0) / (best.total_rate or 1.0)
     return (
-        f"{DRAFTING}, against {best.name}, the best of llama-server: {total:.2f} times its tokens in all per "
+        f"{drafting}, against {best.name}, the best of llama-server: {total:.2f} times its tokens in all per "
         f"second in all; {ours.client_ratio or 0:.2f} times in the median of prompts."
     )
 
 
-def against_none(names: Sequence[str], heats: Sequence[Heat]) -> str:
-    """duo with drafts beside duo without: the slowest reply by medians over rounds, and the hard ones."""
-    plain, drafting = names.index("duo"), names.index(DRAFTING)
+def against_none(drafting: str, names: Sequence[str], heats: Sequence[Heat]) -> str:
+    """This duo beside duo without drafts: the slowest reply by medians over rounds, and the hard ones."""
+    pair = plain, drafted = names.index("duo"), names.index(drafting)
     ratios: dict[str, list[float]] = {}
-    seconds = {plain: 0.0, drafting: 0.0}
+    seconds = dict.fromkeys(pair, 0.0)
     for heat in heats:
-        rates = {i: heat.replies[i].server_rate for i in (plain, drafting)}
-        if min(reply.n_tokens for reply in heat.replies) >= SHORTEST and all(rates.values()):
-            ratios.setdefault(heat.prompt.id, []).append((rates[drafting] or 0.0) / (rates[plain] or 1.0))
+        rates = {i: heat.replies[i].server_rate for i in pair}
+        if min(reply.n_tokens for reply in heat.replies) >= contest.SHORTEST and all(rates.values()):
+            ratios.setdefault(heat.prompt.id, []).append((rates[drafted] or 0.0) / (rates[plain] or 1.0))
             if heat.prompt.more:
                 for i, rate in rates.items():
                     seconds[i] += 1.0 / (rate or 1.0)  # a token of each reply
     slowest = sorted((statistics.median(known), name) for name, known in ratios.items())[:5]
-    together = seconds[plain] / (seconds[drafting] or 1.0)
+    together = seconds[plain] / (seconds[drafted] or 1.0)
     return (
-        f"{DRAFTING}, against duo without: hard replies together {together:.2f}; the slowest"
+        f"{drafting}, against duo without: hard replies together {together:.2f}; the slowest"
         f", medians of rounds: {', '.join(f'{name} {ratio:.2f}' for ratio, name in slowest)}."
     )
 
@@ -132,25 +142,27 @@ def _python_shares(servers: Sequence[Process]) -> list[str]:
 
 def measure(args: argparse.Namespace) -> program.Result:
     """Raises DuoError."""
-    if not args.llama_server and not args.faults:
-        raise StartupError("give --llama-server, or --faults to compare bad drafters with none")
+    if not (args.llama_server or args.faults or args.clients):
+        raise StartupError("give --llama-server, or --clients, or --faults to compare bad drafters with none")
     program.check_files(args.model, args.draft_model)
     if args.llama_server:
         args.llama_server = program.binary(args.llama_server)
     what = f"{model_line(args.model)}; {args.threads} threads; temperature 0, at most {args.max_tokens} "
     what += f"tokens, {args.prompts} prompts x {args.rounds}. Ratios are medians, to the first row."
-    if args.sweep:
+    if args.sweep or args.clients:
         what += f" Draft: {model_line(args.draft_model)}."
-    beside = "beside llama-server" if args.llama_server else "bad drafters"
+    beside = "beside llama-server" if args.llama_server else "bad drafters" if args.faults else "drafts"
     return f"{args.model.stem}, {beside}", [what, *compare(args)]
 
 
 def _parser() -> argparse.ArgumentParser:
-    shared = ("llama-server", "model", "draft-model", "device", "draft-device", "threads", "duo-flags")
-    parser = program.make_parser(
-        "compare", "duo beside llama-server.", *shared, "prompts", "rounds", "max-tokens"
-    )
+    shared = ("llama-server", "model", "draft-model", "device", "draft-device", "threads", "prompts")
+    parser = program.make_parser("compare", "duo beside llama-server.", *shared, "rounds", "max-tokens")
     add = parser.add_argument
+    several = "more flags of a duo with drafts; one for each time that this is given"
+    add("--duo-flags", type=str.split, action="append", help=several)
+    clients = "ask at once, such as 1,4: each in turn; each asks --prompts in a round"
+    add("--clients", type=program.numbers, default=[], help=clients)
     add("--draft-threads", type=int, default=0, help="of each draft model; 0: its default")
     add("--p-min", type=program.floats, default=[0.0], help="of llama-server's drafts: 0,0.75")
     add("--ctx-size", type=int, default=4096, help="context of each server")
@@ -158,7 +170,12 @@ def _parser() -> argparse.ArgumentParser:
         "--sweep", type=program.numbers, default=[], help="with drafts, in llama-server of these lengths: 3,7"
     )
     add("--hard", action="store_true", help="also ten prompts whose drafts are poor")
-    add("--faults", type=program.names, default=[], help=f"of drafters: {','.join(faults.FAULTS)}")
+    add(
+        "--faults",
+        type=lambda text: text.split(","),
+        default=[],
+        help=f"of drafters: {','.join(faults.FAULTS)}",
+    )
     return parser
 
 

@@ -1,17 +1,36 @@
-"""Servers side by side: each prompt goes to all in turn, and ratios are between replies to one prompt."""
+"""Servers side by side, asked in turn, and their tables.
+
+Heats: each prompt goes to all servers, and ratios are between replies to one prompt. Bouts: k clients ask one
+server at a time, each of them its own prompts one after the other; then the next server. A prompt that is
+asked again has another salt, so that in duo neither a cached prefix nor a former reply helps.
+"""
 
 from __future__ import annotations
 
+import argparse
 import statistics
+import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import TypeAlias
 
+from benchmarks import report
 from benchmarks.client import Reply, ReplyError, ask
 from benchmarks.processes import Process
-from benchmarks.prompts import Prompt, load
+from benchmarks.prompts import Prompt, endless, load
 
 SHORTEST = 16  # tokens; below, the rate of a reply is mostly the clock's error
 WARM_UP_TOKENS = 8
+_STANDINGS = (
+    "server | t/s, its own report | ratio | t/s, client's clock | ratio | t/s in all | first text, ms"
+    " | drafts accepted | same text | idle CPU"
+)
+_BOUTS = (
+    "clients | server | t/s in all | ratio | slowest client | worst | gap p95, ms | longest | first text, ms"
+    " | longest | drafts accepted | same text"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +58,6 @@ class Standing:
     n_drafted: int
     n_accepted: int
     total_rate: float | None = None
-
-    @property
-    def acceptance(self) -> float | None:
-        return self.n_accepted / self.n_drafted if self.n_drafted else None
 
 
 def run(
@@ -125,3 +140,146 @@ def _ratio(mine: float | None, first: float | None) -> float | None:
 def _median(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return statistics.median(known) if known else None
+
+
+def print_heat(heat: Heat) -> None:
+    print(heat_line(heat), flush=True)
+
+
+def heat_line(heat: Heat) -> str:
+    """Tokens/s of each server by its own report, with the ratio to the first one's."""
+    first = heat.replies[0]
+    parts = [f"{report.number(first.server_rate)} t/s"]
+    for reply in heat.replies[1:]:
+        ratio = reply.server_rate / first.server_rate if reply.server_rate and first.server_rate else None
+        other = "" if reply.text == first.text else " (other text)"
+        parts.append(f"{report.number(reply.server_rate)} x {report.number(ratio, 2)}{other}")
+    return f"{heat.prompt.id:16} {first.n_tokens:4} tokens: " + " | ".join(parts)
+
+
+def standings_table(standings: Sequence[Standing], idle: Sequence[float | None]) -> str:
+    """Markdown. idle: each server's share of a core while nobody asked anything."""
+    rows = [
+        (
+            s.name,
+            report.number(s.server_rate),
+            report.number(s.server_ratio, 2),
+            report.number(s.client_rate),
+            report.number(s.client_ratio, 2),
+            report.number(s.total_rate),
+            report.number(s.first_ms),
+            report.accepted(s.n_accepted, s.n_drafted),
+            f"{s.n_equal} of {s.n_heats}",
+            report.percent(share),
+        )
+        for s, share in zip(standings, idle, strict=True)
+    ]
+    return report.table(_STANDINGS, rows)
+
+
+# -- several clients at once ----------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """One server asked by several clients at once. total_rate: tokens of all by the seconds from the first
+    request to the last end. slowest: tokens per second of the slowest client by the mean of all clients.
+    gap_*: milliseconds between two pieces of one text; first*: milliseconds to the first piece."""
+
+    total_rate: float
+    slowest: float
+    gap_p95: float
+    gap_longest: float
+    first: float
+    first_longest: float
+    n_drafted: int
+    n_accepted: int
+
+
+Bout: TypeAlias = Sequence[Sequence[Sequence[Reply]]]
+"""Replies to the same prompts, by server and by client."""
+
+
+def ask_at_once(port: int, shares: Sequence[Sequence[Prompt]], max_tokens: int) -> list[list[Reply]]:
+    """One client for each share of the prompts; all begin together. Raises ReplyError."""
+    begin = threading.Barrier(len(shares))
+
+    def client(share: Sequence[Prompt]) -> list[Reply]:
+        begin.wait()
+        return [ask(port, prompt, max_tokens) for prompt in share]
+
+    with ThreadPoolExecutor(len(shares)) as pool:
+        return list(pool.map(client, shares))
+
+
+def run_bouts(servers: Sequence[Process], args: argparse.Namespace) -> list[Bout]:
+    """Rounds with every number of clients in turn, each asking another server first. Raises ReplyError."""
+    bouts: list[Bout] = []
+    prompts = endless()
+    for turn in range(args.rounds):
+        for n in args.clients:
+            shares = [[next(prompts) for _ in range(args.prompts)] for _ in range(n)]
+            order = [(turn + i) % len(servers) for i in range(len(servers))]
+            replies = {i: ask_at_once(servers[i].port, shares, args.max_tokens) for i in order}
+            bouts.append([replies[i] for i in range(len(servers))])
+            rates = " | ".join(f"{figures(clients).total_rate:.1f} t/s" for clients in bouts[-1])
+            print(f"round {turn + 1}, {n} clients: {rates}", flush=True)
+    return bouts
+
+
+def figures(clients: Sequence[Sequence[Reply]]) -> Figures:
+    """Of one server's replies, at least one for each client."""
+    replies = [reply for client in clients for reply in client]
+    rates = [_rate(client) for client in clients]
+    gaps = sorted(1000 * (b - a) for reply in replies for a, b in pairwise(reply.pieces))
+    firsts = [reply.first_ms for reply in replies]
+    return Figures(
+        total_rate=_rate(replies),
+        slowest=min(rates) / statistics.mean(rates),
+        gap_p95=gaps[min(len(gaps) - 1, int(0.95 * len(gaps)))] if gaps else 0.0,
+        gap_longest=gaps[-1] if gaps else 0.0,
+        first=statistics.median(firsts),
+        first_longest=max(firsts),
+        n_drafted=sum(reply.n_drafted for reply in replies),
+        n_accepted=sum(reply.n_accepted for reply in replies),
+    )
+
+
+def _rate(replies: Sequence[Reply]) -> float:
+    seconds = max(reply.ended for reply in replies) - min(reply.asked for reply in replies)
+    return sum(reply.n_tokens for reply in replies) / seconds
+
+
+def bouts_table(names: Sequence[str], bouts: Sequence[Bout]) -> str:
+    """Markdown: a line for each number of clients and server."""
+    rows: list[list[str]] = []
+    for n in sorted({len(bout[0]) for bout in bouts}):
+        some = [bout for bout in bouts if len(bout[0]) == n]
+        found = [[figures(clients) for clients in bout] for bout in some]
+        equal = [is_equal for bout in some for is_equal in _equal(bout)]
+        rows += [
+            [str(n), name, *_cells(i, found), f"{sum(equal)} of {len(equal)}"] for i, name in enumerate(names)
+        ]
+    return report.table(_BOUTS, rows, n_words=2)
+
+
+def _equal(bout: Bout) -> list[bool]:
+    """For each prompt whether all servers say the same."""
+    texts = [[reply.text for client in clients for reply in client] for clients in bout]
+    return [len(set(of_one_prompt)) == 1 for of_one_prompt in zip(*texts, strict=True)]
+
+
+def _cells(i: int, bouts: Sequence[Sequence[Figures]]) -> list[str]:
+    """Of server i: medians over rounds, except `worst` and `longest`; ratios to the first one's rate."""
+    own = [bout[i] for bout in bouts]
+    return [
+        f"{statistics.median(f.total_rate for f in own):.1f}",
+        f"{statistics.median(bout[i].total_rate / bout[0].total_rate for bout in bouts):.2f}",
+        f"{statistics.median(f.slowest for f in own):.2f}",
+        f"{min(f.slowest for f in own):.2f}",
+        f"{statistics.median(f.gap_p95 for f in own):.0f}",
+        f"{max(f.gap_longest for f in own):.0f}",
+        f"{statistics.median(f.first for f in own):.0f}",
+        f"{max(f.first_longest for f in own):.0f}",
+        report.accepted(sum(f.n_accepted for f in own), sum(f.n_drafted for f in own)),
+    ]

@@ -7,17 +7,15 @@ prompts in turn; then the one that drafts stays.
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from benchmarks import inflate, program, report
-from benchmarks.contest import run, standings, warm_up
+from benchmarks import inflate, program
+from benchmarks.contest import print_heat, run, standings, standings_table, warm_up
 from benchmarks.processes import Command, Options, Process, duo
 from benchmarks.prompts import Prompt, load
-from server.errors import DuoError
 from server.flags import n_cores
 
 NOTE = (
@@ -50,9 +48,9 @@ def demonstrate(args: argparse.Namespace) -> None:
         warm_up([first, second])
         prompts = [QUESTION, *load(args.prompts - 1)]
         print(f"Asking {len(prompts)} prompts of both in turn …", flush=True)
-        heats = run([first, second], prompts, args.max_tokens, report.print_heat)
+        heats = run([first, second], prompts, args.max_tokens, print_heat)
         table = standings([first.name, second.name], heats)
-        print(report.standings_table(table, [None, None]))
+        print(standings_table(table, [None, None]))
         print(f"With the drafter {table[1].client_ratio or 0:.2f} times as fast, by the client's clock.")
         first.stop()
         if not args.measure_only:
@@ -69,15 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--port", type=int, default=5555, help="of the server that stays")
     add("--measure-only", action="store_true", help="measure, then stop both servers")
     args = parser.parse_args(argv)
-    signal.signal(signal.SIGTERM, program.leave)
-    try:
-        demonstrate(args)
-    except (DuoError, OSError) as error:
-        print(f"demo: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
-    return 0
+    return program.status_of("demo", lambda: demonstrate(args))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 from benchmarks import texts
 from benchmarks.processes import POLL_S, Command, Options, Process, drafter, duo, options_of, start
@@ -44,7 +43,8 @@ def parse_schedule(text: str) -> tuple[Crash, ...]:
 
 class Crew:
     """Drafter processes of one lead, which die by a schedule. A context, which ends them all and raises
-    StartupError if they did not come back. n_present: how many drafters the lead sees now."""
+    StartupError if they did not come back. n_present: how many drafters the lead sees now. n_returns: how
+    often they came back; failure: why they did not."""
 
     def __init__(
         self, commands: Sequence[Command], schedule: Sequence[Crash], n_present: Callable[[], int]
@@ -56,9 +56,10 @@ class Crew:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._follow_schedule, name="crashes", daemon=True)
         self._began = 0.0
-        self._gone: list[tuple[float, float]] = []  # from the kill until the lead saw them again
+        self._gone_s = 0.0  # from each kill until the lead saw them again
         self._gone_since: float | None = None
-        self._failure: StartupError | None = None
+        self.n_returns = 0
+        self.failure: StartupError | None = None
 
     def __enter__(self) -> Crew:
         try:
@@ -70,30 +71,18 @@ class Crew:
         self._thread.start()
         return self
 
-    def __exit__(self, _: object, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, _: object, error: object, trace: object) -> None:
         self._ended.set()
         self._thread.join()
         self._stop()
-        if self._failure and error is None:
-            raise self._failure
-
-    @property
-    def n_returns(self) -> int:
-        """How often they came back."""
-        return len(self._gone)
-
-    @property
-    def has_failed(self) -> bool:
-        """True if they did not come back; the end of the context raises."""
-        return self._failure is not None
+        if self.failure and error is None:
+            raise self.failure
 
     def share_present(self) -> float:
         """Share of the time since the beginning in which the lead saw them."""
         now = time.monotonic()
-        gone = sum(until - since for since, until in self._gone)
-        if self._gone_since is not None:
-            gone += now - self._gone_since
-        return 1 - gone / (now - self._began)
+        gone_s = self._gone_s + (now - self._gone_since if self._gone_since else 0.0)
+        return 1 - gone_s / (now - self._began)
 
     def _start(self) -> None:
         """Returns when the lead sees all of them. Raises StartupError."""
@@ -118,7 +107,7 @@ class Crew:
             for crash in self._schedule:
                 self._crash_and_return(crash)
         except StartupError as error:
-            self._failure = error
+            self.failure = error
 
     def _crash_and_return(self, crash: Crash) -> None:
         if self._ended.wait(max(0.0, self._began + crash.at - time.monotonic())):
@@ -133,8 +122,9 @@ class Crew:
             self._ended.wait(POLL_S)  # else the lead could take a new process for the old one
         self._start()
         if not self._ended.is_set():
+            self._gone_s += time.monotonic() - since
             self._gone_since = None
-            self._gone.append((since, time.monotonic()))
+            self.n_returns += 1
 
 
 FLAPS = tuple(Crash(3.0 * i + 0.3, 1.0) for i in range(400))  # alive for 0.3 s of each 3, for 20 minutes

@@ -20,12 +20,6 @@ Values: TypeAlias = npt.NDArray[np.float32]
 Kind: TypeAlias = gguf.GGMLQuantizationType
 
 KINDS: dict[str, Kind] = {kind.name.lower(): kind for kind in (Kind.F32, Kind.F16, Kind.BF16, Kind.Q8_0)}
-_FILE_TYPES = {
-    Kind.F32: gguf.LlamaFileType.ALL_F32,
-    Kind.F16: gguf.LlamaFileType.MOSTLY_F16,
-    Kind.BF16: gguf.LlamaFileType.MOSTLY_BF16,
-    Kind.Q8_0: gguf.LlamaFileType.MOSTLY_Q8_0,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +100,8 @@ def write(
     try:
         writer = gguf.GGUFWriter(aside, str(source.field(gguf.Keys.General.ARCHITECTURE)))
         with closing(writer):
-            kind_field = {gguf.Keys.General.FILE_TYPE: int(_FILE_TYPES[kind])}
-            source.copy_metadata(writer, {**changes, **kind_field})
+            file_type = gguf.LlamaFileType[f"{'ALL' if kind == Kind.F32 else 'MOSTLY'}_{kind.name}"]
+            source.copy_metadata(writer, {**changes, gguf.Keys.General.FILE_TYPE: int(file_type)})
             _write_tensors(writer, planned)
         os.chmod(aside, 0o644)
         os.replace(aside, out)

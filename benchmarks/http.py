@@ -12,7 +12,7 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,41 +40,26 @@ SCHEMA = {
 TOOL = {"type": "function", "function": {"name": "say", "parameters": SCHEMA}}
 
 
-@dataclass(frozen=True, slots=True)
-class Mode:
-    """A kind of stream. text: the reply's text in one event; the toy's tokens are characters."""
-
-    name: str
-    path: str
-    body: dict[str, Any]
-    text: Callable[[dict[str, Any]], str]
-
-
-def _content(event: dict[str, Any]) -> str:
-    return "".join(choice["delta"].get("content") or "" for choice in event["choices"])
-
-
-def _arguments(event: dict[str, Any]) -> str:
-    calls = [call for choice in event["choices"] for call in choice["delta"].get("tool_calls", ())]
-    return "".join(call["function"]["arguments"] for call in calls)
-
-
-def _completed(event: dict[str, Any]) -> str:
-    return "".join(choice["text"] for choice in event["choices"])
-
-
-def _delta(event: dict[str, Any]) -> str:
-    return event["delta"] if event["type"] == "response.output_text.delta" else ""
-
-
 CHAT = "/v1/chat/completions"
-MODES = (
-    Mode("chat", CHAT, {"messages": MESSAGES}, _content),
-    Mode("logprobs", CHAT, {"messages": MESSAGES, "logprobs": True, "top_logprobs": 5}, _content),
-    Mode("tools", CHAT, {"messages": MESSAGES, "tools": [TOOL], "tool_choice": "required"}, _arguments),
-    Mode("responses", "/v1/responses", {"input": "Say something.", "store": False}, _delta),
-    Mode("completions", "/v1/completions", {"prompt": "Say something."}, _completed),
-)
+MODES: dict[str, tuple[str, dict[str, Any]]] = {
+    "chat": (CHAT, {"messages": MESSAGES}),
+    "logprobs": (CHAT, {"messages": MESSAGES, "logprobs": True, "top_logprobs": 5}),
+    "tools": (CHAT, {"messages": MESSAGES, "tools": [TOOL], "tool_choice": "required"}),
+    "responses": ("/v1/responses", {"input": "Say something.", "store": False}),
+    "completions": ("/v1/completions", {"prompt": "Say something."}),
+}
+
+
+def text_of(event: dict[str, Any]) -> str:
+    """The reply's text in one event of any mode; the toy's tokens are characters."""
+    if event.get("type") == "response.output_text.delta":
+        return event["delta"]
+    text = ""
+    for choice in event.get("choices", ()):
+        delta = choice.get("delta", {})
+        text += choice.get("text") or delta.get("content") or ""
+        text += "".join(call["function"]["arguments"] for call in delta.get("tool_calls", ()))
+    return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +78,12 @@ class Round:
 # -- one round ----------------------------------------
 
 
-async def streams(mode: Mode, port: int, n: int, n_tokens: int) -> dict[str, Stamped]:
+async def streams(mode: str, port: int, n: int, n_tokens: int) -> dict[str, Stamped]:
     """What n clients of this mode received, by the id of their request."""
-    body = json.dumps({"model": "toy", "stream": True, **mode.body, _limit(mode): n_tokens}).encode()
-    head = f"POST {mode.path} HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\n"
+    path, fields = MODES[mode]
+    limit = "max_output_tokens" if path == "/v1/responses" else "max_tokens"
+    body = json.dumps({"model": "toy", "stream": True, **fields, limit: n_tokens}).encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\n"
     head += f"Content-Length: {len(body)}\r\nx-request-id: "
     ids = [f"stream-{i}" for i in range(n)]
     async with asyncio.timeout(ROUND_S):
@@ -115,10 +102,6 @@ async def _stream(port: int, request: bytes) -> Stamped:
             break
     writer.close()
     return received
-
-
-def _limit(mode: Mode) -> str:
-    return "max_output_tokens" if mode.path == "/v1/responses" else "max_tokens"
 
 
 def events(received: Stamped) -> list[tuple[float, dict[str, Any]]]:
@@ -150,35 +133,36 @@ def _parsed(event: bytes) -> dict[str, Any] | None:
     return None if data == b"[DONE]" else orjson.loads(data)
 
 
-def result(mode: Mode, told: Told, replies: dict[str, Stamped]) -> Round:
+def result(told: Told, replies: dict[str, Stamped]) -> Round:
     """Raises ReplyError unless there was a time when all streams ran."""
-    window = told.window
-    if window is None:
+    if len(told.marks) < 2:
         raise ReplyError("the streams did not all run at once: ask for more tokens")
+    (began, *before), (ended, *after) = told.marks
+    n_new, cpu_s, kernel_s = (new - old for new, old in zip(after, before, strict=True))
     latencies: list[float] = []
     n_chunks = 0
     for id, received in replies.items():
         emitted = told.emitted[id]
-        texts = [(at, text) for at, event in events(received) if (text := mode.text(event))]
+        texts = [(at, text) for at, event in events(received) if (text := text_of(event))]
         token = len(emitted) - sum(len(text) for _, text in texts)  # others come before all text
         for at, text in texts:
-            times = [t for t in emitted[token : token + len(text)] if window.began < t <= window.ended]
+            times = [t for t in emitted[token : token + len(text)] if began < t <= ended]
             token += len(text)
             latencies += [at - t for t in times]
             n_chunks += bool(times)
     return Round(
-        rate=window.n_tokens / (window.ended - window.began),
-        cost_us=1e6 * (window.cpu_s - window.kernel_s) / window.n_tokens,
-        kernel_us=1e6 * window.kernel_s / window.n_tokens,
+        rate=n_new / (ended - began),
+        cost_us=1e6 * (cpu_s - kernel_s) / n_new,
+        kernel_us=1e6 * kernel_s / n_new,
         per_chunk=len(latencies) / max(1, n_chunks),
         latencies=latencies,
     )
 
 
-def measure_round(mode: Mode, lead: Lead, n_streams: int, n_tokens: int) -> Round:
+def measure_round(mode: str, lead: Lead, n_streams: int, n_tokens: int) -> Round:
     """Raises ReplyError."""
     replies = uvloop.run(streams(mode, lead.port, n_streams, n_tokens))
-    return result(mode, lead.told(), replies)
+    return result(lead.told(), replies)
 
 
 # -- the program ----------------------------------------
@@ -217,32 +201,31 @@ def measure(args: argparse.Namespace) -> program.Result:
 
 def compared(args: argparse.Namespace) -> dict[str, list[Round]]:
     """Rounds by the names of their rows. Raises DuoError."""
-    modes = [mode for mode in MODES if mode.name in args.modes]
     checkouts: dict[str, Path | None] = {", beside": args.beside} if args.beside else {}
     checkouts[""] = None
-    rounds: dict[str, list[Round]] = {mode.name + suffix: [] for mode in modes for suffix in checkouts}
+    rounds: dict[str, list[Round]] = {mode + suffix: [] for mode in args.modes for suffix in checkouts}
     with ExitStack() as stack:
         leads = {
             suffix: stack.enter_context(lead(args.streams, args.step_ms / 1e3, checkout))
             for suffix, checkout in checkouts.items()
         }
         for number in range(args.rounds):
-            for mode in modes:
+            for mode in args.modes:
                 for suffix, one in leads.items():
                     measured = measure_round(mode, one, args.streams, args.max_tokens)
-                    rounds[mode.name + suffix].append(measured)
+                    rounds[mode + suffix].append(measured)
                     cost = f"{measured.cost_us:.1f} + {measured.kernel_us:.1f} µs"
-                    print(f"{number + 1}: {mode.name}{suffix}: {cost}", flush=True)
+                    print(f"{number + 1}: {mode}{suffix}: {cost}", flush=True)
     return rounds
 
 
 def _parser() -> argparse.ArgumentParser:
     what = "What a streamed token costs the event loop."
     parser = program.make_parser("http", what, "rounds", "max-tokens", rounds=5, max_tokens=200)
-    add, names = parser.add_argument, [mode.name for mode in MODES]
+    add = parser.add_argument
     add("--streams", type=int, default=64, help="at once")
     add("--step-ms", type=float, default=15.0, help="added to each decode; 0: waiting tokens go out together")
-    add("--modes", nargs="+", choices=names, default=names, help="default: all")
+    add("--modes", nargs="+", choices=MODES, default=list(MODES), help="default: all")
     add("--beside", type=Path, help="another checkout of duo, whose rounds are in turn with ours")
     return parser
 

@@ -14,9 +14,9 @@ import threading
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import orjson
 import uvloop
@@ -44,23 +44,16 @@ WARM = 8  # tokens of a stream before it counts as running
 N_CTX = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
-    """The time in which all streams of a round ran, by time.monotonic(): its tokens, the CPU time of the
-    event loop's thread, and the kernel's part of that."""
-
-    began: float
-    ended: float
-    n_tokens: int
-    cpu_s: float
-    kernel_s: float
+Mark: TypeAlias = tuple[float, int, float, float]
+"""time.monotonic(); so far tokens, CPU seconds of the event loop's thread, and of these the kernel's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """One round. emitted: when the engine had each token, by the id of its request."""
+    """One round. marks: the beginning and the end of the time in which all streams ran, if there was one.
+    emitted: when the engine had each token, by the id of its request."""
 
-    window: Window | None
+    marks: list[Mark]
     emitted: dict[str, list[float]]
 
 
@@ -89,8 +82,7 @@ class Recorder:
     emitted: dict[int, list[float]] = field(default_factory=dict[int, list[float]])
     n_running: int = 0
     n_tokens: int = 0
-    at_begin: tuple[float, int, float, float] | None = None
-    window: Window | None = None
+    marks: list[Mark] = field(default_factory=list[Mark])
 
     def __call__(self, id: int, event: Event) -> None:
         if isinstance(event, Committed):
@@ -100,22 +92,19 @@ class Recorder:
             if len(times) == WARM:
                 self.n_running += 1
                 if self.n_running == self.n_streams:
-                    self.at_begin = self._now()
-        elif isinstance(event, Finished) and self.at_begin and not self.window:
-            began, *before = self.at_begin
-            ended, *after = self._now()
-            n_tokens, cpu_s, kernel_s = (new - old for new, old in zip(after, before, strict=True))
-            self.window = Window(began, ended, int(n_tokens), cpu_s, kernel_s)
+                    self.marks.append(self._now())
+        elif isinstance(event, Finished) and len(self.marks) == 1:
+            self.marks.append(self._now())
 
-    def _now(self) -> tuple[float, int, float, float]:
+    def _now(self) -> Mark:
         return time.monotonic(), self.n_tokens, self.loop.cpu_s(), self.loop.kernel_s()
 
     def take(self) -> Told:
         """The round that has ended, which is forgotten."""
-        told = Told(self.window, {self.names[id]: times for id, times in self.emitted.items()})
+        told = Told(self.marks, {self.names[id]: times for id, times in self.emitted.items()})
         self.names.clear()
         self.emitted.clear()
-        self.n_running, self.at_begin, self.window = 0, None, None
+        self.n_running, self.marks = 0, []
         return told
 
 
@@ -144,8 +133,7 @@ class Lead:
         assert self._process.stdin
         self._process.stdin.write(b"take\n")
         self._process.stdin.flush()
-        window, emitted = self._said()
-        return Told(Window(*window) if window else None, emitted)
+        return Told(**self._said())
 
     def _said(self) -> Any:
         assert self._process.stdout
@@ -216,8 +204,7 @@ def _answer(port: int, recorder: Recorder, server: DrainingServer) -> None:
     """Answer the process that measures until it closes our standard input."""
     _say(port)
     for _ in sys.stdin:
-        told = recorder.take()
-        _say([astuple(told.window) if told.window else None, told.emitted])
+        _say(recorder.take())
     server.should_exit = True
 
 

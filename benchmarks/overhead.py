@@ -1,171 +1,305 @@
-"""Python's share of a step: `python -m benchmarks.overhead [--profile --only "tree by drafter"]`.
+"""Python's share of a lead's step and of a drafter's turn:
+`python -m benchmarks.overhead [--only "step, tree by drafter"]`.
 
-The real engine and the real proposer for one session, over a backend without a model: its decode only copies
-prepared rows of logits, which leaves them in the processor's caches as a real decode does. Measured is a
-step's time without that of decode. The proposer's clock sees decodes as long as a model's, so that its
-decisions are those of a server. Guesses are right with probability .8, and come from a script, from a draft
-model in the lead, whose decodes do not count either, or, as Draft messages, from a drafter on a bus, which
-works between steps.
+One session over a backend without a model: its decode only copies prepared rows of logits, which leaves them
+in the processor's caches as a real decode does. Measured is the time without that of decode. Clocks see
+decodes as long as a model's, so that decisions are those of a server.
+
+A lead is the real engine and the real proposer. Guesses are right with probability .8. They come from a draft
+model in the lead, whose decodes do not count either, or as messages from a drafter, which replays a script
+between steps. A drafter is the real worker and the real model drafter under the clock of clocked.py, with a
+real lead that says, but for some tokens, what the drafter draws.
 """
 
 from __future__ import annotations
 
-import cProfile
-import functools
+import argparse
+import gc
+import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks import prepared, timing
-from benchmarks.prepared import DECODE_S, DEPTH, LEAVES, N_BATCH, N_PROMPT, ROW_S
-from benchmarks.timing import WAYS, Case, Cost
+from benchmarks import prepared, program, report
+from benchmarks.clocked import MOST_AT_ONCE, N_BRANCHES, ClockedDrafter, run
+from benchmarks.prepared import DEPTH, LEAVES, N_PROMPT, PreparedBackend, Script, Watch
+from benchmarks.temperature import Text
+from drafters.kinds import WIDEST
 from server.engine.engine import Engine
 from server.engine.events import Committed, Event
 from server.engine.proposer import Proposer
 from server.engine.request import GenerationRequest
 from server.engine.scheduler import Limits
+from server.errors import StartupError
 from server.llama.backend import Logits
+from server.llama.shapes import UNKNOWN, Shapes
 from server.sampling.params import SamplingParams
 from server.speculation.gating.costs import StepCosts
 from server.speculation.policy import Policy
 from server.speculation.sources.draft_model import DraftModel
 from server.speculation.sources.remote import RemoteDrafters
 from server.speculation.speculator import Speculator
+from server.speculation.wire.presence import Presence, vocabulary_card
 
-WARM_UP = 20  # steps
-DRAFT_S = 0.00005  # of a decode of the draft model in the lead
 PLAIN_US, DRAFTED_US = 150.0, 400.0  # bounds without and with guesses: 3 and 8 % of 5 ms on an H200
-SHAPES = {"peaked": True, "flat": False}
+WARM_UP_STEPS, WARM_UP_TURNS = 20, 60
+DRAFT_S = 0.00005  # of a decode of the draft model in the lead
+R = 8.0  # turns of the drafter per plain step. At 20 its messages are more than a lead takes (MAX_RATE)
+RIGHT_RUN = 28  # tokens, of which the last is not what the drafter draws
+MIXED: dict[int, float] = {1: 2.0, WIDEST: 2.0}  # seconds: a change of shape is much too dear
+SHAPES = {
+    "path": Shapes({1: 0.0005, WIDEST: 1.0}, MIXED),  # so are branches
+    "tree": UNKNOWN,
+    "padded tree": Shapes({1: 0.0005, WIDEST: 0.0005}, MIXED),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """seconds: of each step or turn, outside decode. Guesses and committed tokens are means of one."""
+
+    seconds: Sequence[float]
+    n_guesses: float
+    n_committed: float
+
+    @property
+    def us(self) -> float:
+        """The median's microseconds."""
+        return 1e6 * statistics.median(self.seconds)
+
+
+def prompt_of(n_vocab: int) -> list[int]:
+    return np.random.default_rng(1).integers(0, n_vocab, N_PROMPT).tolist()
+
+
+# -- a lead ----------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Guesses:
-    """kind: none, chain or tree. by: script, drafter or lead, or nobody."""
+    """by: a drafter, the lead, or nobody. leaves: of the tree; 1 is a chain."""
 
-    kind: str
     by: str = ""
+    leaves: int = 1
     lookup: bool = False
 
-    @property
-    def bound_us(self) -> float:
-        return DRAFTED_US if self.by else PLAIN_US
 
-    def __str__(self) -> str:
-        return self.kind + (f" by {self.by}" if self.by else "") + (", lookup" if self.lookup else "")
-
-
-ALL = (
-    Guesses("none"),
-    Guesses("none", lookup=True),
-    Guesses("chain", "script"),
-    Guesses("tree", "script"),
-    Guesses("chain", "lead"),
-    Guesses("chain", "drafter"),
-    Guesses("tree", "drafter"),
-    Guesses("tree", "drafter", lookup=True),
-)
-BY_NAME = {str(guesses): guesses for guesses in ALL}
+GUESSES = {
+    "none": Guesses(),
+    "none, lookup": Guesses(lookup=True),
+    "chain by lead": Guesses("lead"),
+    "chain by drafter": Guesses("drafter"),
+    "tree by drafter": Guesses("drafter", LEAVES),
+    "tree by drafter, lookup": Guesses("drafter", LEAVES, lookup=True),
+}
 
 
-class Bench:
-    """One session that decodes, step by step. Implements timing.Bench."""
+class SteppedLead:
+    """One session that decodes, warmed up."""
 
-    def __init__(self, rows: Logits, guesses: Guesses, sampling: SamplingParams, n_steps: int) -> None:
-        self.watch = prepared.Watch()
-        n_ctx = N_PROMPT + (WARM_UP + n_steps) * (DEPTH + 1) + DEPTH + 1
-        self._backend = prepared.PreparedBackend(rows, n_ctx, self.watch)
+    def __init__(self, rows: Logits, what: str, sampling: SamplingParams, n_steps: int) -> None:
+        """what: of GUESSES."""
+        self.watch = Watch()
+        self._rows, self._sampling = rows, sampling
+        self._n_ctx = N_PROMPT + (WARM_UP_STEPS + n_steps) * (DEPTH + 1) + DEPTH + 1
+        self._backend = PreparedBackend(rows, self._n_ctx, self.watch)
         self.tokens: list[int] = []  # committed ones
-        self.n_guesses = self.n_committed = 0
-        proposer, self._between = self._proposer(guesses, rows, sampling, n_ctx)
-        leaves = LEAVES if guesses.kind == "tree" else 1
-        limits = Limits(n_batch=N_BATCH, draft_max=DEPTH, leaves=leaves)
+        self._between: Callable[[], None] = lambda: None
+        guesses = GUESSES[what]
+        limits = Limits(n_batch=prepared.N_BATCH, draft_max=DEPTH, leaves=guesses.leaves)
         self._engine = Engine(
-            self._backend, proposer, self._count, n_slots=1, limits=limits, clock=self.watch
+            self._backend, self._proposer(guesses), self._count, n_slots=1, limits=limits, clock=self.watch
         )
-        prompt = np.random.default_rng(1).integers(0, rows.shape[1], N_PROMPT).tolist()
-        self._engine.submit(1, GenerationRequest(prompt, sampling))
+        self._engine.submit(1, GenerationRequest(prompt_of(rows.shape[1]), sampling))
         while not self.tokens:
-            self.work()
-        for _ in range(WARM_UP):
-            self.work()
+            self.step()
+        for _ in range(WARM_UP_STEPS):
+            self.step()
 
-    def _proposer(
-        self, guesses: Guesses, rows: Logits, sampling: SamplingParams, n_ctx: int
-    ) -> tuple[Proposer, Callable[[], None]]:
-        """And what has to happen between steps."""
-        script = prepared.Script(rows, sampling)
-        leaves = LEAVES if guesses.kind == "tree" else 1
-        if guesses.by == "script":
-            proposer = prepared.ScriptedProposer(script, leaves=leaves)
-            return proposer, proposer.prepare
-        policy = Policy(max_rows=4 + 2 * DEPTH, leaves=leaves, lookup=guesses.lookup)
-        known = {n: DECODE_S + n * ROW_S for n in range(1, policy.max_rows + 1)}
+    def _proposer(self, guesses: Guesses) -> Proposer:
+        policy = Policy(max_rows=4 + 2 * DEPTH, leaves=guesses.leaves, lookup=guesses.lookup)
+        known = {n: prepared.DECODE_S + n * prepared.ROW_S for n in range(1, policy.max_rows + 1)}
+        inline = self._draft_model() if guesses.by == "lead" else None
+        remote = self._drafter(guesses) if guesses.by == "drafter" else None
         costs = StepCosts(policy.max_rows, known)
-        if guesses.kind == "none":
-            return Speculator(policy, costs=costs, clock=self.watch), lambda: None
-        if guesses.by == "lead":
-            draft = prepared.PreparedBackend(
-                rows, n_ctx, self.watch, decode_s=lambda n_rows: DRAFT_S, errs=True
-            )
-            inline = DraftModel(draft, clock=self.watch)
-            return Speculator(policy, inline=inline, costs=costs, clock=self.watch), lambda: None
-        drafter = prepared.ScriptedDrafter(script, rows.shape[1], branches=leaves > 1)
-        remote = RemoteDrafters(drafter, drafter.lead, max_ahead=2 * DEPTH, clock=self.watch)
-        drafter.start(remote)
-        return Speculator(policy, remote=remote, costs=costs, clock=self.watch), drafter.answer
+        return Speculator(policy, remote=remote, inline=inline, costs=costs, clock=self.watch)
+
+    def _draft_model(self) -> DraftModel:
+        backend = PreparedBackend(self._rows, self._n_ctx, self.watch, decode_s=lambda n: DRAFT_S, errs=True)
+        return DraftModel(backend, clock=self.watch)
+
+    def _drafter(self, guesses: Guesses) -> RemoteDrafters:
+        card = vocabulary_card(self._backend.vocab)
+        drafter = prepared.ScriptedDrafter(Script(self._rows, self._sampling), branches=guesses.leaves > 1)
+        presence = Presence("drafter", "drafter", "script", "0", card, 1, host="elsewhere")
+        bus = prepared.DirectBus(presence, drafter, drafter.clock)
+        lead = Presence("lead", "lead", "prepared", "0", card, 1, host="here")
+        remote = RemoteDrafters(bus, lead, max_ahead=2 * DEPTH, clock=self.watch)
+        bus.start(remote)
+        self._between = bus.draft
+        return remote
 
     def _count(self, _: int, event: Event) -> None:
         if isinstance(event, Committed):
             self.tokens += event.tokens
 
-    def work(self, profile: cProfile.Profile | None = None) -> float:
-        """A step."""
+    def step(self) -> tuple[float, int]:
+        """Seconds outside decode, and how many guesses were verified."""
         self._between()
-        spent_s = self.watch.outside(self._engine.step, profile)
-        self.n_guesses += self._backend.n_rows_last - 1
-        self.n_committed = len(self.tokens)
-        return spent_s
+        return self.watch.outside(self._engine.step), self._backend.n_rows_last - 1
 
 
-def make(case: Case, n_steps: int) -> Bench:
-    size, _, shape = case.rows.partition("k ")
-    return Bench(_rows(1000 * int(size), shape), BY_NAME[case.what], WAYS[case.way], n_steps)
+def steps(rows: Logits, what: str, sampling: SamplingParams, n_steps: int) -> Work:
+    """what: of GUESSES."""
+    lead = SteppedLead(rows, what, sampling, n_steps)
+    n_before = len(lead.tokens)
+    seconds, n_guesses = zip(*(lead.step() for _ in range(n_steps)), strict=True)
+    return Work(seconds, sum(n_guesses) / n_steps, (len(lead.tokens) - n_before) / n_steps)
 
 
-@functools.cache
-def _rows(n_vocab: int, shape: str) -> Logits:
-    return prepared.make_rows(n_vocab, peaked=SHAPES[shape])
+# -- a drafter ----------------------------------------
 
 
-def cases(vocabularies: Sequence[int]) -> list[Case]:
-    columns = [f"{n // 1000}k {shape}" for n in sorted(vocabularies) for shape in SHAPES]
-    return [Case(str(guesses), way, rows) for guesses in ALL for way in WAYS for rows in columns]
+class TimedDrafter(ClockedDrafter):
+    """seconds: outside decode, of each turn that made guesses: so long the model waits for its next one."""
+
+    def __init__(self, backend: PreparedBackend, watch: Watch, shapes: Shapes) -> None:
+        super().__init__(backend, R, shapes)
+        self.seconds: list[float] = []
+        self._watch = watch
+
+    def work(self) -> None:
+        n_drafted = self.worker.n_drafted
+        spent_s = self._watch.outside(super().work)
+        if self.worker.n_drafted > n_drafted:
+            self.seconds.append(spent_s)
 
 
-def cell(case: Case, cost: Cost) -> str:
-    """Bold if over its bound."""
-    return f"**{cost.us:.0f}**" if cost.us > BY_NAME[case.what].bound_us else f"{cost.us:.0f}"
+def turns(rows: Logits, what: str, sampling: SamplingParams, n_turns: int) -> Work:
+    """what: of SHAPES."""
+    watch, text = Watch(), say(rows, sampling, 2 * (WARM_UP_TURNS + n_turns))
+    backend = PreparedBackend(rows, 2 * len(text.tokens), watch, n_seqs=MOST_AT_ONCE + N_BRANCHES)
+    drafter = TimedDrafter(backend, watch, SHAPES[what])
+    run(drafter, [text], 1)
+    n = len(drafter.seconds)
+    n_committed = len(text.tokens) - text.n_prompt
+    seconds = drafter.seconds[WARM_UP_TURNS:][:n_turns]
+    return Work(seconds, drafter.worker.n_drafted / n, n_committed / n)
 
 
-SUBJECT = timing.Subject(
-    name="overhead",
-    title="Python's share of a step",
-    unit="step",
-    n_units=300,
-    vocabularies=(4_000, 150_000),
-    cases=cases,
-    make=make,
-    heads=("guesses", "sampling", "guesses a step", "tokens a step"),
-    means=lambda cost: (cost.n_guesses, cost.n_committed),
-    cell=cell,
-    legend=f"Bold: more than {PLAIN_US:.0f} without guesses, {DRAFTED_US:.0f} with.",
-    file=__file__,
-)
+def say(rows: Logits, sampling: SamplingParams, n_tokens: int) -> Text:
+    """What a drafter with these rows draws, except that the last of each RIGHT_RUN tokens is the likeliest of
+    the others."""
+    prompt, script = prompt_of(rows.shape[1]), Script(rows, sampling)
+    said = list[int]()
+    for position in range(N_PROMPT, N_PROMPT + n_tokens):
+        token = script.truth(position)
+        if position % RIGHT_RUN == RIGHT_RUN - 1:
+            likely = np.argsort(rows[prepared.row_after(position - 1)])[-2:]
+            token = int(likely[0] if likely[1] == token else likely[1])
+        said.append(token)
+    return Text((*prompt, *said), N_PROMPT, sampling)
 
 
-main = timing.main(SUBJECT)
+# -- the program ----------------------------------------
+
+STEP, TURN = "step", "turn"
+WHAT = {STEP: tuple(GUESSES), TURN: tuple(SHAPES)}
+ROWS = {STEP: ("peaked", "flat"), TURN: ("falling",)}
+WAYS = {
+    "temperature 0": SamplingParams(temperature=0.0),
+    "temperature 1": SamplingParams(1.0, top_k=0, top_p=1.0, min_p=0.0, seed=1),
+    "defaults": SamplingParams(seed=1),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """unit: of work. what: of WHAT. way: of WAYS. rows: thousands of tokens, and the shape of the logits."""
+
+    unit: str
+    what: str
+    way: str
+    rows: str
+
+    def __str__(self) -> str:
+        return f"{self.unit}, {self.what}; {self.way}; {self.rows}"
+
+    @property
+    def bound_us(self) -> float:
+        """Of a step; a turn has none."""
+        return PLAIN_US if self.what.startswith("none") else DRAFTED_US if self.unit == STEP else float("inf")
+
+
+def cases(thousands: Sequence[int]) -> list[Case]:
+    return [
+        Case(unit, what, way, f"{n}k {shape}")
+        for unit in (STEP, TURN)
+        for what in WHAT[unit]
+        for way in WAYS
+        for n in sorted(thousands)
+        for shape in ROWS[unit]
+    ]
+
+
+def measure(case: Case, n: int) -> Work:
+    thousands, _, shape = case.rows.partition("k ")
+    rows = prepared.make_rows(1000 * int(thousands), shape)
+    gc.collect()
+    return (steps if case.unit == STEP else turns)(rows, case.what, WAYS[case.way], n)
+
+
+def tables(costs: Mapping[Case, Work]) -> list[str]:
+    """Markdown, one for each unit of work: what and way by rows."""
+    return [
+        _table(unit, {case: cost for case, cost in costs.items() if case.unit == unit})
+        for unit in dict.fromkeys(case.unit for case in costs)
+    ]
+
+
+def _table(unit: str, costs: Mapping[Case, Work]) -> str:
+    columns = list(dict.fromkeys(case.rows for case in costs))
+    lines: list[list[str]] = []
+    for what, way in dict.fromkeys((case.what, case.way) for case in costs):
+        found = {case.rows: cost for case, cost in costs.items() if (case.what, case.way) == (what, way)}
+        bound_us = Case(unit, what, way, "").bound_us
+        cells = [f"**{c.us:.0f}**" if c.us > bound_us else f"{c.us:.0f}" for c in found.values()]
+        n_guesses = statistics.mean(cost.n_guesses for cost in found.values())
+        n_committed = statistics.mean(cost.n_committed for cost in found.values())
+        lines.append([what, way, f"{n_guesses:.1f}", f"{n_committed:.1f}", *cells])
+    heads = ["guesses", "sampling", f"guesses a {unit}", f"tokens a {unit}", *columns]
+    return report.table(heads, lines, n_words=2)
+
+
+def measure_all(args: argparse.Namespace) -> program.Result:
+    """Raises StartupError."""
+    chosen = [case for case in cases(args.vocabularies) if args.only in str(case)]
+    if not chosen or args.n < 1:
+        raise StartupError("nothing to measure")
+    costs: dict[Case, Work] = {}
+    for case in chosen:
+        costs[case] = measure(case, args.n)
+        print(f"{case}: {costs[case].us:.0f} µs", flush=True)
+    what = (
+        f"Microseconds outside decode, medians over {args.n} steps of a lead or turns of a drafter, of one "
+        f"session, {N_PROMPT} tokens and more in its context. Bold: more than {PLAIN_US:.0f} "
+        f"without guesses, {DRAFTED_US:.0f} with."
+    )
+    return "Python's share", [what, *tables(costs)]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = program.make_parser("overhead", "Microseconds of Python in a step, and in a drafter's turn.")
+    add = parser.add_argument
+    add("--n", type=int, default=300, help="steps or turns of each case")
+    add("--vocabularies", type=program.numbers, default=[4, 150], help="thousands of tokens, such as 4,150")
+    add("--only", default="", help="cases with this in their name, as they are printed")
+    return parser
+
+
+main = program.main(_parser, measure_all)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -4,31 +4,34 @@ which decodes take as long as a model's. What remains is the server's own work.
 
 from __future__ import annotations
 
-import cProfile
+import functools
 import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from drafters.draft_session import DraftSession
-from server.engine.proposer import NOTHING, ROOT, Ask, NoProposer, OpenedSession, Planned, Proposal
+from drafters.drafter import TD_WEIGHT, Drafter
+from drafters.worker import Worker
+from server.estimators import Smoothed
 from server.llama.backend import Batch, Logits
 from server.sampling.draft_token import DraftGuess
 from server.sampling.draw import draw
 from server.sampling.noise import mix
 from server.sampling.params import SamplingParams
 from server.speculation.wire.bus import Listener
-from server.speculation.wire.messages import Commit, Message, Open
-from server.speculation.wire.presence import Presence, VocabularyCard
+from server.speculation.wire.messages import Message
+from server.speculation.wire.presence import Presence
 from tests.fake_backend import FakeVocabulary
 
 N_PROMPT = 512  # tokens
 N_ROWS = 48  # different rows of a set
 N_BATCH = 64
 DEPTH, LEAVES = 8, 3  # guesses of a step, and leaves of a tree of them
-PER_MESSAGE = 2  # guesses of one Draft
 RIGHT = 0.8  # of guesses
-SURE, UNSURE, SECOND = 0.86, 0.59, 0.39  # confidence of a guess, and of a second one
+TD_S = 0.001  # of a guess of the scripted drafter: two of them make a message
+SURE, UNSURE, SECOND = 0.86, 0.59, 0.39  # its confidence in a guess, and in a second one
+STEEPNESS = (2.0, 3.0, 4.0, 5.0, 6.0, 8.0)  # of rows: what a logit loses while the rank grows e times
 DECODE_S, ROW_S = 0.010, 0.00002  # of a decode, as the proposer sees it
 
 
@@ -41,6 +44,9 @@ class SizedVocabulary(FakeVocabulary):
     def __init__(self, size: int) -> None:
         self.size = size
 
+    def piece(self, token: int, *, special: bool = False) -> bytes:
+        return str(token).encode()
+
 
 class Watch:
     """A clock on which every decode takes what a model takes. decoded_s: what all of them really took."""
@@ -52,17 +58,11 @@ class Watch:
     def __call__(self) -> float:
         return time.perf_counter() + self._ahead_s
 
-    def outside(self, work: Callable[[], object], profile: cProfile.Profile | None) -> float:
-        """Seconds of this work without its decodes. A profile records it."""
-        decoded_s = self.decoded_s
-        if profile:
-            profile.enable()
-        began = time.perf_counter()
+    def outside(self, work: Callable[[], object]) -> float:
+        """Seconds of this work without its decodes."""
+        decoded_s, began = self.decoded_s, time.perf_counter()
         work()
-        spent_s = time.perf_counter() - began
-        if profile:
-            profile.disable()
-        return spent_s - (self.decoded_s - decoded_s)
+        return time.perf_counter() - began - (self.decoded_s - decoded_s)
 
     def decoded(self, spent_s: float, model_s: float) -> None:
         self.decoded_s += spent_s
@@ -129,16 +129,22 @@ class PreparedBackend:
 
 
 def row_after(position: int) -> int:
-    """The index of the row that follows the token there: as good as random, in no function of its own that a
-    profile would show."""
+    """The index of the row that follows the token there: as good as random."""
     return (position * 2654435761 >> 16) % N_ROWS
 
 
-def make_rows(n_vocab: int, *, peaked: bool) -> Logits:
-    """Normally distributed logits. peaked: with five likely tokens far above the rest."""
+@functools.cache
+def make_rows(n_vocab: int, shape: str) -> Logits:
+    """Normally distributed logits. peaked: with five likely tokens far above the rest. falling: as a small
+    model has them in easy text, where probabilities fall with a power of the rank; the likeliest token has
+    .6 to .996 of it, and 4 to 400 tokens are within 12 of the largest logit."""
     rng = np.random.default_rng(0)
+    if shape == "falling":
+        ranked = -np.log(np.arange(1, n_vocab + 1))
+        falling = [rng.permutation(STEEPNESS[i % len(STEEPNESS)] * ranked) for i in range(N_ROWS)]
+        return np.array(falling, np.float32)
     rows = 2.0 * rng.standard_normal((N_ROWS, n_vocab), np.float32)
-    if peaked:
+    if shape == "peaked":
         for row in rows:
             row[rng.choice(n_vocab, 5, replace=False)] = (20.0, 18.5, 17.0, 16.0, 15.0)
     return rows
@@ -180,29 +186,36 @@ def _right(position: int) -> bool:
     return mix(position ^ 0x5EED) / 2**64 < RIGHT
 
 
-class ScriptedProposer(NoProposer):
-    """A chain of DEPTH guesses, or a tree of DEPTH nodes with two alternatives, made between steps."""
+class ScriptedDrafter(Drafter):
+    """Guesses DEPTH ahead, and with `branches` a second time wherever it is not sure. Its clock counts
+    guesses only."""
 
-    def __init__(self, script: Script, *, leaves: int) -> None:
+    def __init__(self, script: Script, *, branches: bool) -> None:
+        self.td = Smoothed(TD_WEIGHT, TD_S)
         self._script = script
-        self._leaves = leaves
-        self._tokens: Sequence[int] = ()
-        self._next = NOTHING
+        self._branches = branches
+        self._now = 0.0
 
-    def open(self, session: OpenedSession) -> None:
-        self._tokens = session.tokens
+    def clock(self) -> float:
+        return self._now
 
-    def prepare(self) -> None:
-        """Make the guesses of the next step."""
-        position, script = len(self._tokens), self._script
-        n_path = DEPTH - (self._leaves - 1)
-        path = [script.guess(position + i) for i in range(n_path)]
-        others = [script.instead(position + i) for i in range(self._leaves - 1)]
-        parents = [*range(ROOT, n_path - 1), *range(ROOT, ROOT + len(others))]
-        self._next = Proposal((*path, *others), tuple(parents), ("script",) * DEPTH)
+    def wants(self, session: DraftSession) -> bool:
+        return not session.lost and session.n_ahead < DEPTH
 
-    def propose(self, asks: Sequence[Ask], n_rows: int, n_cells: int) -> Planned:
-        return Planned([self._next for _ in asks])
+    def advance(self, sessions: Sequence[DraftSession]) -> Sequence[DraftSession]:
+        self._now += TD_S
+        for session in sessions:
+            position = len(session.tokens)
+            sure = self._script.is_sure(position)
+            session.add(DraftGuess(self._script.guess(position), SURE if sure else UNSURE))
+            if self._branches and not sure:
+                session.branch(position, DraftGuess(self._script.instead(position), SECOND))
+        return sessions
+
+    def close(self, session: DraftSession, *, keep: bool) -> None: ...
+
+
+# -- a bus ----------------------------------------
 
 
 class QuietBus:
@@ -212,51 +225,24 @@ class QuietBus:
     def close(self) -> None: ...
 
 
-class ScriptedDrafter(QuietBus):
-    """Implements Bus towards one drafter, which answers between steps: DEPTH guesses ahead, and with
-    `branches` a second guess wherever it is not sure."""
+class DirectBus(QuietBus):
+    """Implements Bus for a lead and one worker in one process: what is sent has arrived. The worker drafts
+    when it is told to."""
 
-    def __init__(self, script: Script, n_vocab: int, *, branches: bool) -> None:
-        card = VocabularyCard(n_vocab, None, None, ())
-        self.lead = Presence("lead", "lead", "prepared", "0", card, 1, host="here")
-        self.drafter = Presence("drafter", "drafter", "script", "0", card, 1, host="elsewhere")
-        self._script = script
-        self._branches = branches
-        self._told: list[Message] = []
-        self._session: DraftSession | None = None
+    def __init__(self, presence: Presence, drafter: Drafter, clock: Callable[[], float]) -> None:
+        self.presence = presence
+        self.worker = Worker(self, presence, drafter, clock=clock)
 
     def start(self, listener: Listener) -> None:
-        self._listener = listener
-        listener.peers([self.drafter])
+        self.lead = listener
+        listener.peers([self.presence])
 
     def send(self, to: str, message: Message) -> None:
-        self._told.append(message)
+        (self.worker if to == self.presence.id else self.lead).received(message)
 
-    def answer(self) -> None:
-        """Take in the lead's messages, then send guesses."""
-        for message in self._told:
-            if isinstance(message, Open):
-                self._session = DraftSession(message)
-            elif isinstance(message, Commit) and self._session:
-                self._session.commit(message)
-            else:
-                self._session = None
-        self._told.clear()
-        if self._session:
-            self._publish(self._session)
-
-    def _publish(self, session: DraftSession) -> None:
-        by = self.drafter.id, 100
-        while n_missing := DEPTH - session.n_ahead:
-            for _ in range(min(PER_MESSAGE, n_missing)):
-                self._guess(session, len(session.tokens))
-            for draft in session.take_drafts(*by):
-                self._listener.received(draft)
-
-    def _guess(self, session: DraftSession, position: int) -> None:
-        token, sure = self._script.guess(position), self._script.is_sure(position)
-        if sure or not self._branches:
-            session.add(DraftGuess(token, SURE if sure else UNSURE))
-        else:
-            session.add(DraftGuess(token, UNSURE))
-            session.branch(position, DraftGuess(self._script.instead(position), SECOND))
+    def draft(self) -> None:
+        """Until there is nothing left to guess."""
+        n_drafted = -1
+        while self.worker.n_drafted > n_drafted:
+            n_drafted = self.worker.n_drafted
+            self.worker.turn(wait=False)

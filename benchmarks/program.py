@@ -56,40 +56,44 @@ def floats(text: str) -> list[float]:
     return [float(part) for part in text.split(",") if part]
 
 
-def names(text: str) -> list[str]:
-    return text.split(",")
-
-
 def main(
     make: Callable[[], argparse.ArgumentParser], measure: Callable[[argparse.Namespace], Result]
 ) -> Callable[..., int]:
     """A program: it parses its command line, by default that of the process, measures, prints the section,
-    appends it where asked, and returns the exit status. SIGTERM and Ctrl-C leave through the with blocks,
-    which end the servers."""
+    appends it where asked, and returns the exit status."""
 
     def run(argv: Sequence[str] | None = None) -> int:
         arguments = sys.argv[1:] if argv is None else argv
         parser = make()
         args = parser.parse_args(arguments)
         module = parser.prog.removeprefix("python -m ")
-        before = signal.signal(signal.SIGTERM, leave)
-        try:
+
+        def work() -> None:
             title, parts = measure(args)
-        except (DuoError, OSError) as error:
-            print(f"{module.removeprefix('benchmarks.')}: {error}", file=sys.stderr)
-            return 1
-        except KeyboardInterrupt:
-            return 130
-        finally:
-            signal.signal(signal.SIGTERM, before)
-        report.publish(report.section(title, module, arguments, parts), args.append)
-        return 0
+            report.publish(report.section(title, module, arguments, parts), args.append)
+
+        return status_of(module.removeprefix("benchmarks."), work)
 
     return run
 
 
-def leave(*_: object) -> None:
-    """A signal handler."""
+def status_of(name: str, work: Callable[[], object]) -> int:
+    """The exit status of a program that does this; an error becomes a line. SIGTERM and Ctrl-C leave through
+    the with blocks, which end the servers."""
+    before = signal.signal(signal.SIGTERM, _leave)
+    try:
+        work()
+    except (DuoError, OSError) as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    return 0
+
+
+def _leave(*_: object) -> None:
     raise SystemExit(0)
 
 

@@ -12,14 +12,8 @@ from collections.abc import Iterable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
-from benchmarks.contest import Heat, Standing
 from server.errors import StartupError
 from server.flags import n_cores
-
-_STANDINGS = (
-    "server | t/s, its own report | ratio | t/s, client's clock | ratio | t/s in all | first text, ms"
-    " | drafts accepted | same text | idle CPU"
-)
 
 
 def table(heads: Sequence[str] | str, rows: Iterable[Sequence[str]], n_words: int = 1) -> str:
@@ -39,42 +33,7 @@ def percent(share: float | None) -> str:
 
 
 def accepted(n_accepted: int, n_drafted: int) -> str:
-    return f"{n_accepted} of {n_drafted}" if n_drafted else "-"
-
-
-def print_heat(heat: Heat) -> None:
-    print(heat_line(heat), flush=True)
-
-
-def heat_line(heat: Heat) -> str:
-    """Tokens/s of each server by its own report, with the ratio to the first one's."""
-    first = heat.replies[0]
-    parts = [f"{number(first.server_rate)} t/s"]
-    for reply in heat.replies[1:]:
-        ratio = reply.server_rate / first.server_rate if reply.server_rate and first.server_rate else None
-        other = "" if reply.text == first.text else " (other text)"
-        parts.append(f"{number(reply.server_rate)} x {number(ratio, 2)}{other}")
-    return f"{heat.prompt.id:16} {first.n_tokens:4} tokens: " + " | ".join(parts)
-
-
-def standings_table(standings: Sequence[Standing], idle: Sequence[float | None]) -> str:
-    """Markdown. idle: each server's share of a core while nobody asked anything."""
-    rows = [
-        (
-            s.name,
-            number(s.server_rate),
-            number(s.server_ratio, 2),
-            number(s.client_rate),
-            number(s.client_ratio, 2),
-            number(s.total_rate),
-            number(s.first_ms),
-            accepted(s.n_accepted, s.n_drafted) + (f" ({percent(s.acceptance)})" if s.n_drafted else ""),
-            f"{s.n_equal} of {s.n_heats}",
-            percent(share),
-        )
-        for s, share in zip(standings, idle, strict=True)
-    ]
-    return table(_STANDINGS, rows)
+    return f"{n_accepted} of {n_drafted} ({percent(n_accepted / n_drafted)})" if n_drafted else "-"
 
 
 def machine() -> str:

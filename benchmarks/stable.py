@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from benchmarks import program, report, texts
 from benchmarks.client import Reply, ask
@@ -24,6 +24,7 @@ from server.settings import BUNDLED_MODEL
 
 TIERS = ("width-stable", "default")
 BUS, SYNC = "bus", "sync"  # the two leads
+NONE = "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ class Way:
 
 
 WAYS = (
-    Way("none", BUS, {"n_max": 0}),
+    Way(NONE, BUS, {"n_max": 0}),
     Way("draft model", BUS, {"drafters": ["good"]}),
     Way("another model", BUS, {"drafters": ["other"]}),
     Way("mostly wrong", BUS, {"drafters": ["wrong"]}),
@@ -44,14 +45,8 @@ WAYS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Count:
-    """Of the replies in one way and tier. n_equal: those with the text without drafts."""
-
-    n_equal: int
-    n_replies: int
-    n_drafted: int
-    n_accepted: int
+Said: TypeAlias = Mapping[tuple[str, str], Sequence[Reply]]
+"""Replies by the name of a way and by tier, to all prompts round by round."""
 
 
 def leads(args: argparse.Namespace, redis_url: str) -> list[Command]:
@@ -83,13 +78,12 @@ def compare(args: argparse.Namespace) -> str:
         crew = [stack.enter_context(Process(command)) for command in drafters(args, redis.url, known)]
         running[SYNC].wait_ready()
         running[BUS].wait_ready(n_drafters=len(crew))
-        counts: dict[tuple[str, str], Count] = {}
+        said: dict[tuple[str, str], list[Reply]] = {}
         for tier in TIERS:
-            replies = {way.name: _replies(args, running[way.lead], way, tier, prompts) for way in WAYS}
-            for name, own in replies.items():
-                counts[name, tier] = count(own, replies["none"][: len(prompts)])
-                print(f"{tier}, {name}: {counts[name, tier]}", flush=True)
-    return table(counts)
+            for way in WAYS:
+                print(f"{tier}, {way.name}", flush=True)
+                said[way.name, tier] = _replies(args, running[way.lead], way, tier, prompts)
+    return table(said, len(prompts))
 
 
 def _replies(
@@ -100,20 +94,18 @@ def _replies(
     return [ask(lead.port, p, args.max_tokens, more=more) for _ in range(args.rounds) for p in prompts]
 
 
-def count(replies: Sequence[Reply], first: Sequence[Reply]) -> Count:
-    """Pure. replies: to the prompts of `first`, round by round."""
-    equal = [reply.text == first[i % len(first)].text for i, reply in enumerate(replies)]
-    drafted, accepted = sum(r.n_drafted for r in replies), sum(r.n_accepted for r in replies)
-    return Count(sum(equal), len(equal), drafted, accepted)
-
-
-def table(counts: Mapping[tuple[str, str], Count]) -> str:
-    """Markdown: ways to draft by tiers."""
+def table(said: Said, n_prompts: int) -> str:
+    """Markdown: ways to draft by tiers. Counted are the replies with the text without drafts."""
     rows: list[list[str]] = []
-    for way in WAYS:
-        own = [counts[way.name, tier] for tier in TIERS]
-        drafted, accepted = sum(c.n_drafted for c in own), sum(c.n_accepted for c in own)
-        rows.append([way.name, *(f"{c.n_equal} of {c.n_replies}" for c in own), f"{accepted} of {drafted}"])
+    for name in (way.name for way in WAYS):
+        cells = [name]
+        for tier in TIERS:
+            first = [reply.text for reply in said[NONE, tier][:n_prompts]]
+            equal = [reply.text == first[i % n_prompts] for i, reply in enumerate(said[name, tier])]
+            cells.append(f"{sum(equal)} of {len(equal)}")
+        own = [reply for tier in TIERS for reply in said[name, tier]]
+        n_accepted, n_drafted = sum(r.n_accepted for r in own), sum(r.n_drafted for r in own)
+        rows.append([*cells, f"{n_accepted} of {n_drafted}"])
     return report.table(["drafts", *TIERS, "drafts accepted"], rows)
 
 

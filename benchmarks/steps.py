@@ -13,7 +13,6 @@ import time
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -22,7 +21,6 @@ from server.llama.backend import Backend, Batch
 from server.llama.llamacpp import LlamaBackend, LlamaOptions
 
 WIDTHS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 16)
-EVALUATIONS = 5  # of which evaluation_ms is the median
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +33,9 @@ class Cost:
     ratio: float
 
 
-def measure(
-    backend: Backend, widths: Sequence[int], n_context: int, n_rounds: int, *, n_wanted: int = 0
-) -> list[Cost]:
+def measure(backend: Backend, widths: Sequence[int], n_context: int, n_rounds: int) -> list[Cost]:
     """Cost curve on top of n_context cached tokens. Widths take turns, so that a slow minute of the machine
-    slows all of them. n_wanted: rows with logits; 0: all. Leaves sequence 0 empty."""
+    slows all of them. Leaves sequence 0 empty."""
     rng = np.random.default_rng(0)
     ids = rng.integers(0, backend.vocab.size, n_context + max(widths)).tolist()
     for begin in range(0, n_context, backend.n_batch):
@@ -48,7 +44,7 @@ def measure(
     for _ in range(n_rounds + 1):
         for width, durations in times.items():
             began = time.perf_counter()
-            _decode(backend, n_context, ids[n_context : n_context + width], n_wanted or width)
+            _decode(backend, n_context, ids[n_context : n_context + width], width)
             durations.append(1000 * (time.perf_counter() - began))
             backend.trim(0, n_context)
     backend.trim(0, 0)
@@ -64,14 +60,6 @@ def _decode(backend: Backend, position: int, tokens: list[int], n_wanted: int) -
 def _cost(width: int, times: list[float], ones: list[float]) -> Cost:
     ratios = [ms / one for ms, one in zip(times, ones, strict=True)]
     return Cost(width, statistics.median(times), statistics.median(ratios))
-
-
-def evaluation_ms(model: Path, threads: int, n_held: int, n_new: int) -> float:
-    """Milliseconds of a decode of n_new rows on top of n_held cached tokens, with one logit row. Raises
-    StartupError."""
-    options = LlamaOptions(model, n_held + n_new + 1, 1, n_threads=threads)
-    with closing(LlamaBackend(options)) as backend:
-        return measure(backend, [n_new], n_held, EVALUATIONS, n_wanted=1)[0].ms
 
 
 def table(costs: Sequence[Cost]) -> str:

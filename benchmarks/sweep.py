@@ -72,11 +72,6 @@ class Target:
         return staircase(self.costs)
 
 
-def settings(args: argparse.Namespace) -> list[Setting]:
-    grid = itertools.product(args.drafters, args.latency, args.accept, args.r)
-    return [Setting(a, r, latency, n) for n, latency, a, r in grid]
-
-
 def measure(args: argparse.Namespace) -> program.Result:
     """Raises DuoError, OSError."""
     args.model = args.model or bundled_400m()
@@ -88,12 +83,13 @@ def measure(args: argparse.Namespace) -> program.Result:
         plain, drafted = start(stack, leads(args, redis.url))
         warm_up([plain, drafted])
         rows: list[Row] = []
-        for setting in settings(args)[:: args.every]:
+        for n, latency, a, r in itertools.product(args.drafters, args.latency, args.accept, args.r):
+            setting = Setting(a, r, latency, n)
             crew = drafters(args.model, setting, target.tt_ms, redis.url, known)
             with Crew(crew, args.crashes, lambda: len(drafted.health().get("drafters", []))) as present:
                 heats = run([plain, drafted], target.prompts, args.max_tokens)
                 rows.append(row(setting, heats, target, args.draft_max, present.share_present()))
-            print(line(rows[-1]), flush=True)
+            print(*_cells(rows[-1]), flush=True)
     return "replay drafters, real processes", [describe(args, target), table(rows)]
 
 
@@ -156,24 +152,18 @@ def expected(setting: Setting, v: Curve, draft_max: int) -> float:
     return max(1.0, *(speedup(replace(one, k_max=k)) for k in range(1, draft_max + 1)))
 
 
-def line(row: Row) -> str:
-    s = row.setting
-    what = f"a {s.a:.2f}  r {s.r:4.1f}  L {s.latency:.1f}  drafters {s.n_drafters}"
-    speeds = f"{report.number(row.measured, 2)}, formula {row.expected:.2f}"
-    return f"{what}: {speeds}; {row.n_equal} of {row.n_heats} texts the same"
-
-
 def table(rows: Sequence[Row]) -> str:
     """Markdown."""
-    heads = ("drafters", "L / tt", "a", "r", "present", "speed-up", "formula", "η_async", "limit", "η")
-    cells: list[list[str]] = []
-    for row in rows:
-        s, speed = row.setting, row.measured or math.nan
-        given = [f"{value:g}" for value in (s.n_drafters, s.latency, s.a, s.r)]
-        results = (speed, row.expected, speed / row.expected, row.limit, speed / row.limit)
-        found = [report.percent(row.present), *(report.number(value, 2) for value in results)]
-        cells.append([*given, *found, f"{row.n_equal} of {row.n_heats}"])
-    return report.table((*heads, "same text"), cells, n_words=0)
+    heads = "drafters | L / tt | a | r | present | speed-up | formula | η_async | limit | η | same text"
+    return report.table(heads, [_cells(row) for row in rows], n_words=0)
+
+
+def _cells(row: Row) -> list[str]:
+    s, speed = row.setting, row.measured or math.nan
+    given = [f"{value:g}" for value in (s.n_drafters, s.latency, s.a, s.r)]
+    results = (speed, row.expected, speed / row.expected, row.limit, speed / row.limit)
+    found = [report.percent(row.present), *(report.number(value, 2) for value in results)]
+    return [*given, *found, f"{row.n_equal} of {row.n_heats}"]
 
 
 def describe(args: argparse.Namespace, target: Target) -> str:
@@ -198,7 +188,6 @@ def _parser() -> argparse.ArgumentParser:
     crashes = "kill -9 every drafter this many seconds into each point, for this long: 2:1,5:1"
     add("--crashes", type=parse_schedule, default=(), help=crashes)
     add("--draft-max", type=int, default=8, help="most drafted tokens verified per step")
-    add("--every", type=int, default=1, help="measure every n-th point of the grid only")
     return parser
 
 

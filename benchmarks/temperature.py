@@ -146,8 +146,8 @@ def pair_table(scores: Mapping[str, Score]) -> str:
     return report.table(["", *scores], rows)
 
 
-def measure_pair(args: argparse.Namespace) -> str:
-    """Markdown. Raises DuoError."""
+def measure(args: argparse.Namespace) -> program.Result:
+    """Raises DuoError, OSError."""
     options = [
         LlamaOptions(path, N_CELLS, N_SEQS, n_threads=args.threads) for path in (args.model, args.draft_model)
     ]
@@ -159,12 +159,7 @@ def measure_pair(args: argparse.Namespace) -> str:
             print(f"{name}: {scores[name].share(CHOSEN):.3f} of {scores[name].n} positions", flush=True)
     what = f"{report.model_line(args.model)}, guessed by {report.model_line(args.draft_model)}; "
     what += f"{len(prompts)} prompts, at most {args.max_tokens} tokens. In parentheses: to temperature 0."
-    return f"{what}\n\n{pair_table(scores)}"
-
-
-def measure(args: argparse.Namespace) -> program.Result:
-    """Raises DuoError, OSError."""
-    return "acceptance at temperature 1", [LEGEND, measure_pair(args)]
+    return "acceptance at temperature 1", [LEGEND, what, pair_table(scores)]
 
 
 def _parser() -> argparse.ArgumentParser:

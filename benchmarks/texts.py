@@ -9,6 +9,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from benchmarks.prompts import Prompt
+from server.api.tokens import spelled
 from server.engine.engine import Engine
 from server.engine.events import Committed, Event, Failed
 from server.engine.proposer import NoProposer
@@ -38,10 +39,7 @@ def record_by(model: Path, threads: int, prompts: Sequence[Prompt], max_tokens: 
 def prompt_ids(backend: Backend, prompts: Sequence[Prompt]) -> list[tuple[int, ...]]:
     """The prompts in the model's chat template."""
     vocabulary = backend.vocab
-    bos, eos = (
-        "" if token is None else vocabulary.piece(token, special=True).decode(errors="replace")
-        for token in (vocabulary.bos, vocabulary.eos)
-    )
+    bos, eos = (spelled(vocabulary, [token]) for token in (vocabulary.bos, vocabulary.eos))
     template = ChatTemplate(backend.chat_template, bos=bos, eos=eos)
     return [_tokenize(vocabulary, template.render(prompt.messages)) for prompt in prompts]
 

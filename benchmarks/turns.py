@@ -10,24 +10,23 @@ turn; duo does that by itself. Each server is sent its own replies.
 from __future__ import annotations
 
 import argparse
-import statistics
+import random
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from statistics import median
+from typing import Any, TypeAlias
 
 from benchmarks import program, report
 from benchmarks.client import Reply, ask, call, call_json
-from benchmarks.conversations import Author, Conversation, Message, pieces_of
 from benchmarks.inflate import bundled_400m
 from benchmarks.processes import Command, Options, Process, duo, idle_cpu, llama_server, options_of, start
-from benchmarks.prompts import Prompt
-from benchmarks.steps import evaluation_ms
+from benchmarks.prompts import Prompt, load
 from server.errors import StartupError
 
 COLD = "cold"
@@ -46,6 +45,71 @@ SHORT_TOKENS = 16
 SETTLE_S = 3.0
 POLL_S = 0.05
 SLOT_FILE = "turns.bin"
+MESSAGE_TOKENS = 200  # a history is cut into messages of this length
+
+Message: TypeAlias = dict[str, str]
+
+
+# -- what is said ----------------------------------------
+
+
+class Conversation:
+    """What each server was told and has said; they differ in the replies only."""
+
+    def __init__(self, opening: Sequence[Message], n_servers: int) -> None:
+        self.opening = opening
+        self._messages = [list(opening) for _ in range(n_servers)]
+
+    def messages(self, server: int) -> list[Message]:
+        return list(self._messages[server])
+
+    def hear(self, server: int, reply: str) -> None:
+        self._messages[server].append({"role": "assistant", "content": reply})
+
+    def say(self, text: str) -> None:
+        for messages in self._messages:
+            messages.append({"role": "user", "content": text})
+
+
+class Author:
+    """Openings of conversations from the evaluation prompts' text, which all differ in their first word."""
+
+    def __init__(self, tokenize: Callable[[str], list[str]]) -> None:
+        """tokenize: a text's pieces, one for each token."""
+        self._tokenize = tokenize
+        self._n_written = 0
+
+    def opening(self, n_tokens: int) -> list[Message]:
+        """Messages of n_tokens in all, without what the template adds; the user is first and last."""
+        pieces = self._pieces(n_tokens)
+        texts = ["".join(pieces[i : i + MESSAGE_TOKENS]) for i in range(0, len(pieces), MESSAGE_TOKENS)]
+        if len(texts) % 2 == 0:
+            texts[-2:] = ["".join(texts[-2:])]
+        return [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(texts)]
+
+    def system(self, n_tokens: int) -> Message:
+        return {"role": "system", "content": "".join(self._pieces(n_tokens))}
+
+    def _pieces(self, n_tokens: int) -> list[str]:
+        """Raises ReplyError."""
+        self._n_written += 1
+        said = [message["content"] for prompt in load() for message in prompt.messages]
+        draw = random.Random(self._n_written)
+        parts = [str(self._n_written)]
+        while True:
+            parts += draw.sample(said, len(said))
+            pieces = self._tokenize(" ".join(parts).encode("ascii", "ignore").decode())
+            if len(pieces) >= n_tokens:
+                return pieces[:n_tokens]
+
+
+def pieces_of(port: int, text: str) -> list[str]:
+    """By llama-server's POST /tokenize, of text in ASCII. Raises ReplyError."""
+    answer = call_json(port, "/tokenize", {"content": text, "with_pieces": True})
+    return [str(token["piece"]) for token in answer["tokens"]]
+
+
+# -- what comes out ----------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,80 +129,32 @@ class Sample:
         return ours, theirs + self.restore_ms
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """Medians over the samples of a scenario with this history. ratio: of duo's time to llama-server's.
-    n_prompt: duo's."""
-
-    scenario: str
-    history: int
-    n_prompt: int
-    ms: tuple[float, ...]
-    ratio: float
-    n_cached: tuple[int, ...]
-    restore_ms: float
-
-    @property
-    def name(self) -> str:
-        return f"{self.scenario}, {self.history}"
-
-
 def line(sample: Sample) -> str:
     pairs = zip(sample.ms, sample.turns, strict=True)
     parts = [f"{ms:8.1f} ms ({turn.n_cached} of {turn.n_prompt} cached)" for ms, turn in pairs]
     return f"{sample.history:5} {sample.scenario:33}: {' | '.join(parts)}"
 
 
-def summarize(samples: Sequence[Sample]) -> list[Row]:
-    """Pure. Scenarios in the order in which they first occur, each by history."""
+def table(samples: Sequence[Sample]) -> str:
+    """Markdown: scenarios in the order in which they first occur, each by history. Pure."""
+    heads = "turn | history | prompt tokens | duo, ms | llama-server, ms | ratio"
+    heads += " | duo, cached tokens | llama-server, cached tokens | restoring, ms"
+    order = list(dict.fromkeys(sample.scenario for sample in samples))
     found: dict[tuple[str, int], list[Sample]] = {}
-    for sample in samples:
+    for sample in sorted(samples, key=lambda sample: (order.index(sample.scenario), sample.history)):
         found.setdefault((sample.scenario, sample.history), []).append(sample)
-    order = list(dict.fromkeys(scenario for scenario, _ in found))
-    keys = sorted(found, key=lambda key: (order.index(key[0]), key[1]))
-    return [_row(scenario, history, found[scenario, history]) for scenario, history in keys]
+    rows = [[scenario, str(history), *_cells(some)] for (scenario, history), some in found.items()]
+    return report.table(heads, rows)
 
 
-def _row(scenario: str, history: int, samples: Sequence[Sample]) -> Row:
+def _cells(samples: Sequence[Sample]) -> list[str]:
+    """Medians; the prompt's tokens are duo's, and the ratio is of duo's time to llama-server's."""
     by_server = list(zip(*(sample.turns for sample in samples), strict=True))
-    return Row(
-        scenario,
-        history,
-        round(statistics.median(turn.n_prompt for turn in by_server[0])),
-        tuple(statistics.median(of_server) for of_server in zip(*(s.ms for s in samples), strict=True)),
-        statistics.median(ours / theirs for ours, theirs in (s.ms for s in samples)),
-        tuple(round(statistics.median(turn.n_cached for turn in turns)) for turns in by_server),
-        statistics.median(s.restore_ms for s in samples),
-    )
-
-
-def table(rows: Sequence[Row]) -> str:
-    """Markdown."""
-    heads = ("turn", "history", "prompt tokens", "duo, ms", "llama-server, ms", "ratio")
-    rows_of_text: list[list[str]] = []
-    for row in rows:
-        cells = [row.scenario, str(row.history), str(row.n_prompt), *(f"{ms:.1f}" for ms in row.ms)]
-        rows_of_text.append([*cells, f"{row.ratio:.2f}", *(str(n) for n in row.n_cached)])
-    return report.table((*heads, "duo, cached tokens", "llama-server, cached tokens"), rows_of_text)
-
-
-def verdict(rows: Sequence[Row]) -> str:
-    """Pure. Each server's warm and restored turns by its other turns, and where duo is slower."""
-    found = {(row.scenario, row.history): row for row in rows}
-    lines: list[str] = []
-    for history in sorted({row.history for row in rows}):
-        parts: list[str] = []
-        for scenario, base, what in ((WARM, ALONE, "its new tokens alone"), (DISK, COLD, "a cold one")):
-            row, other = found.get((scenario, history)), found.get((base, history))
-            if row and other:
-                ours, theirs = (ms / by for ms, by in zip(row.ms, other.ms, strict=True))
-                parts.append(f"{scenario} {ours:.2f} times {what} (llama-server {theirs:.2f})")
-        lines.append(f"- {history} tokens: {'; '.join(parts)}.")
-    restored = [f"{row.restore_ms:.1f} ms with {row.history}" for row in rows if row.scenario == DISK]
-    lines.append(f"- Of llama-server's turn after a restart, POST /slots restore took {', '.join(restored)}.")
-    slower = [f"{row.name} ({row.ratio:.2f})" for row in rows if row.ratio > 1]
-    lines.append(f"- duo is slower than llama-server in: {'; '.join(slower) or 'none'}.")
-    return "\n".join(lines)
+    ms = [f"{median(times):.1f}" for times in zip(*(sample.ms for sample in samples), strict=True)]
+    ratio = median(ours / theirs for ours, theirs in (sample.ms for sample in samples))
+    cached = [f"{median(turn.n_cached for turn in turns):.0f}" for turns in by_server]
+    n_prompt = f"{median(turn.n_prompt for turn in by_server[0]):.0f}"
+    return [n_prompt, *ms, f"{ratio:.2f}", *cached, f"{median(s.restore_ms for s in samples):.1f}"]
 
 
 # -- the contest ----------------------------------------
@@ -265,32 +281,20 @@ def compare(args: argparse.Namespace) -> list[Sample]:
         return contest.samples
 
 
-def _beyond_evaluating(args: argparse.Namespace, rows: Sequence[Row]) -> str:
-    """duo's warm turns by the time that evaluating their new tokens takes."""
-    lines = ""
-    for row in rows:
-        if row.scenario == WARM:
-            n_held = row.n_cached[0]
-            ms = evaluation_ms(args.model, args.threads, n_held, row.n_prompt - n_held)
-            lines += f"\n- {row.history} tokens: evaluating a warm turn's new tokens after the others takes "
-            lines += f"{ms:.1f} ms, duo's warm turn {row.ms[0] / ms:.2f} times that."
-    return lines
-
-
 def measure(args: argparse.Namespace) -> program.Result:
     """Raises DuoError."""
     if not args.llama_server:
         raise StartupError("give --llama-server")
     args.llama_server = program.binary(args.llama_server)
     args.model = args.model or bundled_400m()
-    rows = summarize(compare(args))
     what = (
         f"{report.model_line(args.model)}; {args.threads} threads; {args.ctx_size} KV cells and "
         f"{args.parallel} slots each. Time to first text, streaming, temperature 0; medians over "
         f"{args.rounds} rounds; {args.conversations} conversations share a system prompt of at most "
-        f"{args.system} tokens. The ratio is duo's time to llama-server's."
+        f"{args.system} tokens. The ratio is duo's time to llama-server's. Restoring is llama-server's "
+        "POST /slots, and part of its turn."
     )
-    return "turns", [what, table(rows), verdict(rows) + _beyond_evaluating(args, rows)]
+    return "turns", [what, table(compare(args))]
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from benchmarks import clocked
-from benchmarks.clocked import MOST_AT_ONCE, N_BRANCHES, slowest
+from benchmarks.clocked import MOST_AT_ONCE, N_BRANCHES, ClockedDrafter, slowest
 from benchmarks.temperature import Text, write
 from server.sampling.params import SamplingParams
-from tests.fake_backend import FakeBackend, FakeModel, FakeVocabulary
+from tests.fake_backend import FakeBackend, FakeModel
 
 GREEDY = SamplingParams(temperature=0.0)
 PROMPTS = [tuple(b"A text that nobody has begun before, number %d: " % i) for i in range(8)]
@@ -20,7 +20,7 @@ class Watchable(FakeBackend):
     """Not of slots only, so that run() can see its decodes."""
 
 
-def drafter(error: float = 0.2) -> FakeBackend:
+def backend(error: float = 0.2) -> FakeBackend:
     model = FakeModel(error=error, eog_rate=0.0, sharpness=6.0)
     return Watchable(model, n_seqs=MOST_AT_ONCE + N_BRANCHES)
 
@@ -31,25 +31,25 @@ def known() -> list[Text]:
 
 
 def test_a_drafter_that_is_always_right_is_as_fast_as_it_drafts(known: list[Text]):
-    found = clocked.run(FakeVocabulary(), drafter(0.0), known, r=4.0, at_once=1)
+    found = clocked.run(ClockedDrafter(backend(0.0), 4.0), known, at_once=1)
     assert found.empty < 0.1
     assert 3.0 < found.speedup < found.per_step < 5.0
 
 
 def test_a_faster_drafter_brings_more(known: list[Text]):
-    slow, quick = (clocked.run(FakeVocabulary(), drafter(), known, r, 1) for r in (4.0, 16.0))
+    slow, quick = (clocked.run(ClockedDrafter(backend(), r), known, 1) for r in (4.0, 16.0))
     assert 1.0 < slow.speedup < quick.speedup
     assert quick.per_step > slow.per_step
 
 
 def test_nothing_is_left_to_chance(known: list[Text]):
-    first, again = (clocked.run(FakeVocabulary(), drafter(), known, 8.0, 4) for _ in range(2))
+    first, again = (clocked.run(ClockedDrafter(backend(), 8.0), known, 4) for _ in range(2))
     assert first == again
 
 
 @pytest.mark.parametrize("r", [4.0, 16.0])
 def test_of_four_sessions_none_falls_far_behind(known: list[Text], r: float):
-    found = clocked.run(FakeVocabulary(), drafter(), known, r, 4)
+    found = clocked.run(ClockedDrafter(backend(), r), known, 4)
     assert len(found.rates) == len(known)
     assert slowest(found.rates, 4) > 0.8
 

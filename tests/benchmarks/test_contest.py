@@ -13,10 +13,10 @@ import pytest
 
 from benchmarks.client import Reply, ask
 from benchmarks.compare import against_none
-from benchmarks.contest import SHORTEST, Heat, run, standings
+from benchmarks.contest import SHORTEST, Heat, heat_line, run, standings, standings_table
 from benchmarks.processes import Command, Process, idle_cpu
 from benchmarks.prompts import Prompt, load
-from benchmarks.report import arguments, heat_line, machine, standings_table
+from benchmarks.report import arguments, machine
 from server.errors import StartupError
 from tests.benchmarks.conftest import STUB
 from tests.support import until
@@ -126,7 +126,7 @@ def test_ratios_are_medians_over_prompts_not_ratios_of_medians():
     assert first.server_ratio == 1.0
     assert second.server_ratio == 2.0
     assert second.server_rate == 20.0
-    assert (second.n_drafted, second.acceptance) == (30, 0.6)
+    assert (second.n_drafted, second.n_accepted) == (30, 18)
 
 
 def test_short_replies_count_for_the_text_only():
@@ -161,6 +161,6 @@ def test_hard_replies_and_the_slowest_ones_are_told_beside_no_drafts():
         return Heat(Prompt(id, [], more=more), replies)
 
     heats = [heat("a", 100, 300), heat("b", 100, 90, is_hard=True), heat("b", 100, 110, is_hard=True)]
-    told = against_none(["duo", "duo, drafts"], heats)
+    told = against_none("duo, drafts", ["duo", "duo, drafts"], heats)
     assert "hard replies together 0.99" in told
     assert told.endswith("b 1.00, a 3.00.")

@@ -6,8 +6,6 @@ import asyncio
 import marshal
 from pathlib import Path
 
-import pytest
-
 from benchmarks import hot
 from benchmarks.hot import Entry, Function
 from server.engine.engine import Engine
@@ -24,13 +22,12 @@ def test_the_hottest_functions_of_a_step():
         ("~", 0, "<method 'get' of '_queue.SimpleQueue' objects>"): (9, 9, 5.0, 5.0, {}),
         ("c/other.py", 1, "rest"): (1, 1, 0.002, 0.1, {}),
     }
-    n_steps, lines = hot.hottest(stats, 2)
+    n_steps, table = hot.hottest(stats, 2)
     assert n_steps == 4
-    assert [(x.function, x.own_us, x.calls, x.share) for x in lines] == [
-        ("b/draw.py:9 draw", pytest.approx(1000.0), 2.0, pytest.approx(0.5)),
-        ("a/building.py:7 build", pytest.approx(500.0), 1.0, pytest.approx(0.25)),
+    assert table.splitlines()[2:] == [
+        "| `b/draw.py:9 draw` | 1000.0 | 2.0 | 50.0 % |",
+        "| `a/building.py:7 build` | 500.0 | 1.0 | 25.0 % |",
     ]
-    assert "| `b/draw.py:9 draw` | 1000.0 | 2.0 | 50.0 % |" in hot.table(lines)
 
 
 async def test_the_engines_thread_writes_its_profile_when_it_ends(tmp_path: Path):
@@ -44,6 +41,6 @@ async def test_the_engines_thread_writes_its_profile_when_it_ends(tmp_path: Path
     async for _ in generation:
         pass
     await asyncio.wait_for(thread.stop(), 10)
-    n_steps, lines = hot.hottest(marshal.loads(path.read_bytes()), 50)
+    n_steps, table = hot.hottest(marshal.loads(path.read_bytes()), 50)
     assert n_steps == 5
-    assert any("decode" in line.function for line in lines)
+    assert "decode" in table

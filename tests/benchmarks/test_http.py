@@ -11,11 +11,10 @@ import pytest
 
 from benchmarks import http
 from benchmarks.client import ReplyError
-from benchmarks.http import MODES, Round, events, measure_round, result, table
-from benchmarks.http_lead import WARM, LoopThread, Recorder, Told, Window, lead
+from benchmarks.http import MODES, Round, events, measure_round, result, table, text_of
+from benchmarks.http_lead import WARM, LoopThread, Recorder, Told, lead
 from server.engine.events import Committed, Event, Finished, Started, Stats
 
-CHAT = MODES[0]
 HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
@@ -29,7 +28,7 @@ END = b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n"
 
 
 def texts(received: Sequence[tuple[float, bytes]]) -> list[tuple[float, str]]:
-    return [(at, CHAT.text(event)) for at, event in events(received)]
+    return [(at, text_of(event)) for at, event in events(received)]
 
 
 def test_events_are_read_wherever_the_stream_was_cut():
@@ -51,8 +50,8 @@ def test_what_is_no_whole_stream_is_refused(whole: bytes):
 
 def test_latency_is_of_each_token_within_the_window_from_the_end():
     """The first of four tokens is of no text, the second too early to count."""
-    told = Told(Window(10.5, 20.0, 100, 0.006, 0.002), {"a": [9.0, 10.0, 11.0, 12.0]})
-    one = result(CHAT, told, {"a": [(10.25, HEAD + chunk("x")), (12.5, chunk("yz") + END)]})
+    told = Told([(10.5, 50, 1.0, 0.5), (20.0, 150, 1.006, 0.502)], {"a": [9.0, 10.0, 11.0, 12.0]})
+    one = result(told, {"a": [(10.25, HEAD + chunk("x")), (12.5, chunk("yz") + END)]})
     assert one.latencies == [1.5, 0.5]
     assert one.per_chunk == 2
     assert one.rate == pytest.approx(100 / 9.5)
@@ -61,7 +60,7 @@ def test_latency_is_of_each_token_within_the_window_from_the_end():
 
 def test_streams_that_never_ran_together_are_no_result():
     with pytest.raises(ReplyError, match="more tokens"):
-        result(CHAT, Told(None, {}), {})
+        result(Told([], {}), {})
 
 
 class Clock(LoopThread):
@@ -93,10 +92,10 @@ def test_the_window_is_from_the_last_stream_that_begins_to_the_first_that_ends()
     recorder(1, token)
     recorder(1, end)
     told = recorder.take()
-    assert told.window is not None
-    assert (told.window.n_tokens, told.window.cpu_s, told.window.kernel_s) == (3, 10.0, 2.0)
+    (_, *before), (_, *after) = told.marks
+    assert [new - old for new, old in zip(after, before, strict=True)] == [3, 10.0, 2.0]
     assert {name: len(times) for name, times in told.emitted.items()} == {"a": WARM + 5, "b": WARM + 2}
-    assert recorder.take() == Told(None, {})
+    assert recorder.take() == Told([], {})
 
 
 def test_the_loop_threads_time_is_its_own():

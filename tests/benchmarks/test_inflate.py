@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks.gguf_file import GGUFSource, Kind, PlannedTensor, write
-from benchmarks.inflate import convert, inflate, main, read_shape
-from benchmarks.shape import Shape, choose, parse_count
+from benchmarks.inflate import Shape, choose, convert, inflate, main, parse_count, read_shape
 from drafters.drafter_settings import BUNDLED_MODEL as DRAFT
 from server.errors import StartupError
 from server.llama.backend import Batch, Logits

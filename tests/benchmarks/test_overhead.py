@@ -1,105 +1,142 @@
-"""Python's share of a step: what the prepared session does is what it says, and the program's table."""
+"""Python's share: what the sessions without a model do is what they say, and the program's tables."""
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from benchmarks import overhead, prepared, timing
-from benchmarks.overhead import ALL, DRAFTED_US, PLAIN_US, Bench, Guesses
-from benchmarks.timing import WAYS, Case, Cost
-from server.engine.proposer import Ask
+from benchmarks import overhead, prepared
+from benchmarks.overhead import (
+    DRAFTED_US,
+    GUESSES,
+    N_PROMPT,
+    PLAIN_US,
+    RIGHT_RUN,
+    SHAPES,
+    WAYS,
+    WHAT,
+    Case,
+    SteppedLead,
+    Work,
+    say,
+    steps,
+    turns,
+)
+from server.sampling.draw import softmax
 
-SMALL = prepared.make_rows(300, peaked=True)
-DRAFTED = [guesses for guesses in ALL if guesses.by]
+SMALL = prepared.make_rows(300, "peaked")
+FALLING = prepared.make_rows(300, "falling")
+DRAFTED = [what for what, guesses in GUESSES.items() if guesses.by]
 
 
-@pytest.mark.parametrize("guesses", ALL, ids=str)
+@pytest.mark.parametrize("what", GUESSES)
 @pytest.mark.parametrize("way", WAYS)
-def test_the_text_is_what_the_script_says_whatever_is_guessed(guesses: Guesses, way: str):
-    bench = Bench(SMALL, guesses, WAYS[way], n_steps=20)
+def test_the_text_is_what_the_script_says_whatever_is_guessed(what: str, way: str):
+    lead = SteppedLead(SMALL, what, WAYS[way], 20)
     for _ in range(20):
-        assert bench.work() > 0.0
+        spent_s, _ = lead.step()
+        assert spent_s > 0.0
     script = prepared.Script(SMALL, WAYS[way])
-    truths = [script.truth(prepared.N_PROMPT + i) for i in range(bench.n_committed)]
-    assert bench.tokens == truths
+    assert lead.tokens == [script.truth(N_PROMPT + i) for i in range(len(lead.tokens))]
 
 
-@pytest.mark.parametrize("guesses", DRAFTED, ids=str)
-def test_steps_verify_as_many_guesses_as_they_may_and_most_are_right(guesses: Guesses):
-    cost = timing.measure(Bench(SMALL, guesses, WAYS["temperature 1"], 150), 150)
-    assert cost.n_guesses == pytest.approx(prepared.DEPTH, abs=0.5)
-    assert cost.n_committed == pytest.approx((1 - 0.8**9) / (1 - 0.8), rel=0.25)  # of a chain
-    assert 0.0 < cost.us_fastest <= cost.us
+@pytest.mark.parametrize("what", DRAFTED)
+def test_steps_verify_as_many_guesses_as_they_may_and_most_are_right(what: str):
+    work = steps(SMALL, what, WAYS["temperature 1"], 150)
+    assert work.n_guesses == pytest.approx(prepared.DEPTH, abs=0.5)
+    assert work.n_committed == pytest.approx((1 - 0.8**9) / (1 - 0.8), rel=0.25)  # of a chain
+    assert len(work.seconds) == 150
 
 
 def test_without_guesses_a_step_is_a_token():
-    cost = timing.measure(Bench(SMALL, Guesses("none"), WAYS["temperature 0"], 10), 10)
-    assert (cost.n_guesses, cost.n_committed) == (0.0, 1.0)
+    work = steps(SMALL, "none", WAYS["temperature 0"], 10)
+    assert (work.n_guesses, work.n_committed) == (0.0, 1.0)
 
 
-def test_trees_have_alternatives_and_their_guesses_are_siblings():
+def test_second_guesses_are_right_where_the_first_is_wrong():
     script = prepared.Script(SMALL, WAYS["temperature 0"])
-    proposer = prepared.ScriptedProposer(script, leaves=3)
-    proposer.prepare()
-    (tree,) = proposer.propose([Ask(1, prepared.DEPTH)], 1, 0).proposals
-    assert tree.parents == (-1, 0, 1, 2, 3, 4, -1, 0)
-    assert len(set(tree.parents) ^ set(range(8))) == 4  # three leaves, and the root
-    for i in range(200):
-        assert script.instead(i + 1) != script.guess(i + 1)
-        assert script.truth(i + 1) in (script.instead(i + 1), script.guess(i + 1))
+    for i in range(1, 200):
+        assert script.instead(i) != script.guess(i)
+        assert script.truth(i) in (script.instead(i), script.guess(i))
 
 
 def test_decodes_do_not_count_and_last_as_long_as_a_models():
-    bench = Bench(SMALL, Guesses("none"), WAYS["temperature 0"], n_steps=5)
-    before = bench.watch()
-    spent_s = sum(bench.work() for _ in range(5))
-    elapsed_s = bench.watch() - before
-    assert elapsed_s >= 5 * prepared.DECODE_S + spent_s
+    lead = SteppedLead(SMALL, "none", WAYS["temperature 0"], 5)
+    before = lead.watch()
+    spent_s = sum(lead.step()[0] for _ in range(5))
+    assert lead.watch() - before >= 5 * prepared.DECODE_S + spent_s
 
 
-def test_a_profile_names_the_servers_functions_and_not_decode():
-    bench = Bench(SMALL, Guesses("tree", "drafter"), WAYS["temperature 1"], 20)
-    lines = timing.profiled(overhead.SUBJECT, bench, 20).splitlines()
-    assert len(lines) == 2 + timing.TOP
-    shares = [float(line.split(" | ")[1]) for line in lines[2:]]
-    assert shares == sorted(shares, reverse=True)
-    assert any("sampling/" in line for line in lines)
-    assert not any("prepared.py" in line or "overhead.py" in line for line in lines)
+@pytest.mark.parametrize("what", SHAPES)
+@pytest.mark.parametrize("way", WAYS)
+def test_a_turn_makes_a_guess_at_least_and_most_are_right(what: str, way: str):
+    work = turns(FALLING, what, WAYS[way], 200)
+    assert len(work.seconds) == 200
+    assert min(work.seconds) > 0.0
+    assert work.n_committed > 1 / 5
+    assert work.n_guesses == 1.0 if what == "path" else work.n_guesses > 1.1
 
 
-def test_the_table_marks_what_is_over_its_bound():
-    over = {
-        ("none", "defaults"): Cost(PLAIN_US + 1, 1.0, 1.0, 0.0, 1.0),
-        ("tree by script", "defaults"): Cost(PLAIN_US + 1, 1.0, 1.0, 8.0, 4.0),
-        ("tree by script", "temperature 1"): Cost(DRAFTED_US + 1, 1.0, 1.0, 8.0, 4.0),
-        ("none, lookup", "defaults"): Cost(PLAIN_US + 1, 1.0, 1.0, 2.0, 2.0),
-    }
-    costs = {Case(what, way, "4k peaked"): cost for (what, way), cost in over.items()}
-    lines = timing.table(overhead.SUBJECT, costs).splitlines()
-    assert lines[0].endswith("| 4k peaked |")
+@pytest.mark.parametrize("way", WAYS)
+def test_a_text_is_what_the_drafter_draws_but_for_some_tokens(way: str):
+    text = say(FALLING, WAYS[way], 300)
+    script = prepared.Script(FALLING, WAYS[way])
+    drawn = [script.truth(position) for position in range(N_PROMPT, N_PROMPT + 300)]
+    wrong = [i for i, (a, b) in enumerate(zip(text.tokens[N_PROMPT:], drawn, strict=True)) if a != b]
+    assert {b - a for a, b in pairwise(wrong)} == {RIGHT_RUN}
+    first = N_PROMPT + wrong[0]
+    assert text.tokens[first] in np.argsort(FALLING[prepared.row_after(first - 1)])[-2:]
+
+
+def test_falling_rows_are_those_of_a_model_that_is_mostly_sure():
+    rows = prepared.make_rows(4_096, "falling")
+    sure = sorted(float(softmax(row)[row.argmax()]) for row in rows)
+    assert sure[0] == pytest.approx(0.6, abs=0.02)
+    assert sure[-1] > 0.99
+    near = [int(np.count_nonzero(row >= row.max() - 12.0)) for row in rows]
+    assert (min(near), max(near)) == (4, 403)
+
+
+def test_tables_have_medians_and_mark_what_is_over_its_bound():
+    def work(us: float, n_guesses: float, n_committed: float) -> Work:
+        return Work([0.0, us / 1e6, 1.0], n_guesses, n_committed)
+
+    step, turn = overhead.tables(
+        {
+            Case("step", "none", "defaults", "4k peaked"): work(PLAIN_US + 1, 0.0, 1.0),
+            Case("step", "tree by drafter", "defaults", "4k peaked"): work(PLAIN_US + 1, 8.0, 4.0),
+            Case("step", "tree by drafter", "temperature 1", "4k peaked"): work(DRAFTED_US + 1, 8.0, 4.0),
+            Case("step", "none, lookup", "defaults", "4k peaked"): work(PLAIN_US + 1, 2.0, 2.0),
+            Case("turn", "tree", "defaults", "4k falling"): work(DRAFTED_US + 1, 3.0, 0.5),
+        }
+    )
+    lines = step.splitlines()
+    assert lines[0] == "| guesses | sampling | guesses a step | tokens a step | 4k peaked |"
     assert lines[2] == "| none | defaults | 0.0 | 1.0 | **151** |"
-    assert lines[3] == "| tree by script | defaults | 8.0 | 4.0 | 151 |"
+    assert lines[3] == "| tree by drafter | defaults | 8.0 | 4.0 | 151 |"
     assert lines[4].endswith("| **401** |")
     assert lines[5].endswith("| **151** |")
+    assert turn.splitlines()[2] == "| tree | defaults | 3.0 | 0.5 | 401 |"
 
 
 def test_every_case_has_a_name_by_which_it_is_chosen():
-    names = [str(case) for case in overhead.cases([4_000, 150_000])]
-    assert len(set(names)) == len(ALL) * len(WAYS) * 4
-    assert "tree by script; defaults; 4k flat" in names
+    names = [str(case) for case in overhead.cases([4, 150])]
+    assert len(set(names)) == len(names) == len(WAYS) * (len(WHAT["step"]) * 4 + len(WHAT["turn"]) * 2)
+    assert "step, tree by drafter; defaults; 4k flat" in names
 
 
-def test_the_program_prints_table_and_profile_and_appends(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_the_program_prints_its_tables_and_appends(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     results = tmp_path / "RESULTS.md"
-    flags = ["--vocabularies", "1000", "--steps", "5", "--only", "none; temperature 0", "--profile"]
-    assert overhead.main([*flags, "--append", str(results)]) == 0
+    flags = ["--vocabularies", "1", "--n", "5", "--append", str(results)]
+    assert overhead.main([*flags, "--only", "none; temperature 0"]) == 0
+    assert overhead.main([*flags, "--only", "path; temperature 0"]) == 0
     text = results.read_text()
-    assert text.strip() in capsys.readouterr().out
+    assert text.split("## ")[-1].strip() in capsys.readouterr().out
     assert "| none | temperature 0 | 0.0 | 1.0 |" in text
-    assert text.count("own µs a step") == 2
-    assert "engine/engine.py" in text
+    assert "| path | temperature 0 | 1.0 |" in text
 
 
 def test_nothing_to_measure_is_an_error(capsys: pytest.CaptureFixture[str]):

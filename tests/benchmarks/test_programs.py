@@ -90,7 +90,7 @@ def test_compare_measures_bad_drafters_without_llama_server(
 
 def test_compare_says_that_it_has_nothing_to_compare(capsys: pytest.CaptureFixture[str]):
     assert compare.main([]) == 1
-    assert "give --llama-server, or --faults" in capsys.readouterr().err
+    assert "give --llama-server, or --clients, or --faults" in capsys.readouterr().err
 
 
 def test_compare_refuses_what_cannot_be_executed(capsys: pytest.CaptureFixture[str]):

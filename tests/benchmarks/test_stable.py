@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks import stable
 from benchmarks.client import Reply
-from benchmarks.stable import BUS, TIERS, WAYS, Count
+from benchmarks.stable import BUS, NONE, TIERS, WAYS
 
 
 def reply(text: str, drafted: int = 0, accepted: int = 0) -> Reply:
@@ -18,15 +18,16 @@ def reply(text: str, drafted: int = 0, accepted: int = 0) -> Reply:
 def test_replies_are_compared_with_the_first_of_their_prompt():
     first = [reply("a"), reply("b")]
     own = [reply("a", 4, 2), reply("b"), reply("x", 1), reply("b")]
-    assert stable.count(own, first) == Count(3, 4, 5, 2)
-    assert stable.count(first, first) == Count(2, 2, 0, 0)
-
-
-def test_the_table_has_a_row_for_every_way_and_a_column_for_every_tier():
-    counts = {(way.name, tier): Count(i, 9, 10, 5) for way in WAYS for i, tier in enumerate(TIERS)}
-    lines = stable.table(counts).splitlines()
+    said = {(way.name, tier): first if way.name == NONE else own for way in WAYS for tier in TIERS}
+    lines = stable.table(said, 2).splitlines()
     assert lines[0] == "| drafts | width-stable | default | drafts accepted |"
-    assert lines[2:] == [f"| {way.name} | 0 of 9 | 1 of 9 | 10 of 20 |" for way in WAYS]
+    assert lines[2] == "| none | 2 of 2 | 2 of 2 | 0 of 0 |"
+    assert lines[3:] == [f"| {way.name} | 3 of 4 | 3 of 4 | 4 of 10 |" for way in WAYS[1:]]
+
+
+def test_each_tier_has_its_own_text():
+    said = {(way.name, tier): [reply(tier)] for way in WAYS for tier in TIERS}
+    assert stable.table(said, 1).count("1 of 1") == 2 * len(WAYS)
 
 
 def test_the_drafters_that_are_asked_for_are_those_that_run(tmp_path: Path):

@@ -105,7 +105,7 @@ def test_a_crew_that_does_not_return_is_an_error(tmp_path: Path):
 
     with pytest.raises(StartupError, match="once ended with status 1"):
         with Crew([command], [Crash(0.0, 0.0)], n_present) as crew:
-            until(lambda: crew.has_failed, "the failure was not noticed")
+            until(lambda: crew.failure, "the failure was not noticed")
     assert n_present() == 0
 
 

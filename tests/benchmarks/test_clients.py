@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import concurrent
+from benchmarks import compare, contest
 from benchmarks.client import Reply, ReplyError
-from benchmarks.concurrent import ask_at_once, bout, figures
+from benchmarks.contest import ask_at_once, figures
 from benchmarks.processes import Command, Process, free_port
 from benchmarks.prompts import Prompt, endless, load
-from server.settings import BUNDLED_MODEL
 from tests.benchmarks.conftest import STUB
 
 PROMPT = Prompt("p-01", [{"role": "user", "content": "?"}])
@@ -47,22 +46,21 @@ def test_gaps_are_between_pieces_of_one_text_only():
 def test_texts_are_compared_prompt_by_prompt():
     plain = [[told(5, 0.0, 1.0, text="a"), told(5, 1.0, 2.0, text="b")], [told(5, 0.0, 1.0, text="c")]]
     drafted = [[told(5, 0.0, 0.5, text="a"), told(5, 0.5, 1.0, text="x")], [told(5, 0.0, 0.5, text="c")]]
-    found = bout([plain, drafted])
-    assert (found.n_clients, found.n_equal, found.n_texts) == (2, 2, 3)
-    assert found.figures[1].total_rate == pytest.approx(2 * found.figures[0].total_rate)
+    row = contest.bouts_table(["plain", "drafted"], [[plain, drafted]]).splitlines()[-1].split(" | ")
+    assert (row[0], row[1], row[3], row[-1]) == ("| 2", "drafted", "2.00", "2 of 3 |")
 
 
 def test_ratios_are_medians_over_rounds_and_the_worst_client_is_of_all():
     bouts = [
-        bout([[[told(10, 0.0, plain)]] * 2, [[told(10, 0.0, drafted)], [told(slow, 0.0, drafted)]]])
+        [[[told(10, 0.0, plain)]] * 2, [[told(10, 0.0, drafted)], [told(slow, 0.0, drafted)]]]
         for plain, drafted, slow in ((1.0, 0.5, 10), (1.0, 1.0, 6), (2.0, 1.0, 10))
     ]
-    lines = concurrent.table(["no drafts", "drafts"], [*bouts, bout([[[told(1, 0.0, 1.0)]]] * 2)])
+    lines = contest.bouts_table(["no drafts", "drafts"], [*bouts, [[[told(1, 0.0, 1.0)]]] * 2])
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines.splitlines()]
     assert [row[:2] for row in rows[2:]] == [[n, lead] for n in "12" for lead in ("no drafts", "drafts")]
     assert rows[4][2:6] == ["20.0", "1.00", "1.00", "1.00"]
     assert rows[5][2:6] == ["20.0", "2.00", "1.00", "0.75"]
-    assert rows[5][-2:] == ["36 of 60", "6 of 6"]
+    assert rows[5][-2:] == ["36 of 60 (60 %)", "6 of 6"]
     assert all(len(row) == len(rows[0]) for row in rows)
 
 
@@ -87,14 +85,14 @@ def test_the_program_prints_and_appends_its_table(
     llama_server: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     results = tmp_path / "RESULTS.md"
-    flags = ["--model", str(BUNDLED_MODEL), "--clients", "1,3", "--rounds", "2", "--max-tokens", "20"]
+    flags = ["--clients", "1,3", "--prompts", "2", "--rounds", "2", "--max-tokens", "20"]
     flags += ["--llama-server", str(llama_server), "--duo-flags=--leaves 1", "--duo-flags=--leaves 3"]
-    assert concurrent.main([*flags, "--append", str(results)]) == 0
+    assert compare.main([*flags, "--append", str(results)]) == 0
     text = results.read_text()
     assert text.strip() in capsys.readouterr().out
     leads = [line.split(" | ")[1] for line in text.splitlines() if line.startswith("| 3 |")]
-    assert leads == ["llama-server", "no drafts", "drafts --leaves 1", "drafts --leaves 3"]
-    assert text.count("| 84 of 120 | 12 of 12 |") == 4  # 2 rounds of 3 clients with 2 prompts each
+    assert leads == ["llama-server", "duo", "duo, drafts --leaves 1", "duo, drafts --leaves 3"]
+    assert text.count("| 84 of 120 (70 %) | 12 of 12 |") == 4  # 2 rounds of 3 clients with 2 prompts each
     assert str(tmp_path) not in text
 
 
@@ -106,37 +104,38 @@ def test_a_prompt_that_comes_again_has_another_salt():
 
 
 def commands(*flags: str) -> dict[str, str]:
-    args = concurrent._parser().parse_args(["--model", "m.gguf", "--clients", "2,4,1", *flags])  # pyright: ignore[reportPrivateUsage]
-    return {command.name: " ".join(command.arguments) for command in concurrent.leads(args)}
+    args = compare._parser().parse_args(["--model", "m.gguf", "--clients", "2,4,1", *flags])  # pyright: ignore[reportPrivateUsage]
+    return {command.name: " ".join(command.arguments) for command in compare.commands(args)}
 
 
 def test_all_leads_have_the_same_slots_and_the_first_does_not_draft():
     found = commands("--duo-flags", "--draft-mode async")
-    assert list(found) == ["no drafts", "drafts"]
+    assert list(found) == ["duo", "duo, drafts"]
     assert all("--model m.gguf" in line and "--parallel 4" in line for line in found.values())
-    assert "--draft-max 0" in found["no drafts"]
-    assert " server up " in found["drafts"]
-    assert "--draft-mode async" in found["drafts"]
+    assert "--draft-max 0" in found["duo"]
+    assert " server up " in found["duo, drafts"]
+    assert "--draft-mode async" in found["duo, drafts"]
 
 
 def test_llama_server_and_several_ways_to_draft_take_turns():
     found = commands("--llama-server", "l", "--duo-flags=--draft-max 4", "--duo-flags=--texts /a/b.txt")
-    assert list(found) == ["llama-server", "no drafts", "drafts --draft-max 4", "drafts --texts b.txt"]
+    drafting = ["duo, drafts --draft-max 4", "duo, drafts --texts b.txt"]
+    assert list(found) == ["llama-server", "duo", *drafting]
     assert found["llama-server"].startswith("l --model m.gguf")
     assert "--parallel 4" in found["llama-server"]
-    assert "--texts /a/b.txt" in found["drafts --texts b.txt"]
+    assert "--texts /a/b.txt" in found[drafting[1]]
 
 
 @pytest.mark.model
 @pytest.mark.redis
 def test_the_real_leads_serve_clients_at_once(capsys: pytest.CaptureFixture[str]):
-    flags = ["--model", str(BUNDLED_MODEL), "--threads", "1", "--clients", "2", "--rounds", "1"]
-    flags += ["--requests", "1", "--max-tokens", "24", "--duo-flags", "--draft-mode async --no-gate"]
-    assert concurrent.main(flags) == 0
+    flags = ["--threads", "1", "--clients", "2", "--prompts", "1"]
+    flags += ["--max-tokens", "24", "--duo-flags", "--draft-mode async --no-gate"]
+    assert compare.main(flags) == 0
     out = capsys.readouterr().out
     rows = {line.split(" | ")[1]: line.split(" | ") for line in out.splitlines() if line.startswith("| 2 |")}
     assert "Draft mode: async" in out
-    assert float(rows["no drafts"][2]) > 0
-    assert float(rows["drafts"][3]) > 0
-    assert rows["no drafts"][10] == "-"
-    assert " of " in rows["drafts"][10]
+    assert float(rows["duo"][2]) > 0
+    assert float(rows["duo, drafts"][3]) > 0
+    assert rows["duo"][10] == "-"
+    assert " of " in rows["duo, drafts"][10]
