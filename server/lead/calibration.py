@@ -77,11 +77,13 @@ def _forget(backend: Backend) -> None:
 
 def steady_widths(backend: Backend, one: int, most: int) -> dict[int, float]:
     """Seconds of a decode that follows one of its own width, by its number of rows. {} if it does not matter
-    which width came before (see llama/shapes.py).
+    which width came before (see llama/shapes.py), as on CPUs.
 
     one: rows of a step of one session with all its drafts. most: rows of the largest step. Measured at every
     start, since it is quick.
     """
+    if not backend.overlaps:
+        return {}
     try:
         shapes = measure_shapes(backend, sorted({w for w in (1, *PADDED, one, most) if w <= most}))
         return shapes.steady if shapes.change_costs else {}

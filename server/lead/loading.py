@@ -90,7 +90,7 @@ def load_draft(
             return None
         raise StartupError(f"{path} cannot draft for {settings.model}: {reason}")
     logger.info("  draft    %s (%s), in this process", draft.name, draft.description)
-    one_shape = draft.overlaps and bool(on_own_thread(steady_widths, draft, 2, 2))
+    one_shape = bool(on_own_thread(steady_widths, draft, 2, 2))
     return DraftModel(draft, distributions=settings.verify == "rejection", one_shape=one_shape)
 
 

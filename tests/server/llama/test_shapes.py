@@ -19,8 +19,8 @@ ROW_S, CHANGE_S = 0.0005, 0.004
 class Recorded(FakeBackend):
     """Slower whenever the width is not that of the decode before."""
 
-    def __init__(self, change_s: float) -> None:
-        super().__init__(n_batch=CONTEXT)
+    def __init__(self, change_s: float, *, overlaps: bool = True) -> None:
+        super().__init__(n_batch=CONTEXT, overlaps=overlaps)
         self._change_s = change_s
         self._before = 0
 
@@ -41,6 +41,11 @@ def test_a_change_that_costs_is_found():
 def test_a_change_that_costs_nothing_is_found_too():
     assert not measure(Recorded(0.0), (1, 4)).padding_pays
     assert steady_widths(Recorded(0.0), 9, 17) == {} or not measure(Recorded(0.0), (4, 8)).padding_pays
+
+
+def test_nothing_is_measured_where_a_cpu_decodes():
+    assert steady_widths(Recorded(CHANGE_S, overlaps=True), 9, 17)
+    assert steady_widths(Recorded(CHANGE_S, overlaps=False), 9, 17) == {}
 
 
 def test_padding_does_not_pay_where_rows_cost_more_than_changes():
