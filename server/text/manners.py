@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from server.formats.description import Calls
 from server.formats.families import JSON_IN_TAGS
@@ -23,7 +23,8 @@ THOUGHT_FIELDS = ("reasoning_content", "thinking")
 
 @dataclass(frozen=True, slots=True)
 class Manners:
-    """no_tools: what stands for having none. tools, calls, results: it shows them. objects: arguments as
+    """no_tools: what stands for having none. tools, calls, results: it shows them. described: tools and their
+    parameters must have a description. objects: arguments as
     objects, not as JSON text. null: what stands for no content beside calls is null. bare: calls have no
     content beside them; alone: they have none if there are thoughts. several: calls in one message.
     short_ids: of nine letters or digits. parts: roles whose content may be a list. thought_parts: thoughts
@@ -34,6 +35,7 @@ class Manners:
     tools: bool = True
     calls: bool = True
     results: bool = True
+    described: bool = False
     objects: bool = False
     null: bool = False
     bare: bool = False
@@ -57,6 +59,10 @@ _THOUGHT_PARTS = [{"type": "thinking", "thinking": ONE}, {"type": "text", "text"
 _TOOL: Tool = {
     "type": "function",
     "function": {"name": "probed", "description": "?", "parameters": {"type": "object", "properties": {}}},
+}
+_BARE_TOOL: Tool = {
+    "type": "function",
+    "function": {"name": "probed", "parameters": {"type": "object", "properties": {ONE: {"type": "string"}}}},
 }
 _TEXT, _OBJECT = '{"probe-key": "probe-value"}', {"probe-key": "probe-value"}
 _DATA = ('"type": "text"', '"type":"text"', "'type': 'text'")
@@ -95,6 +101,8 @@ class _Probe:
             developer=self.knows("developer") and self.shows([_said("developer", ONE), _USER], ONE),
             repeated=self.shows([_said("user", ONE), _said("user", OTHER), _ASSISTANT, _USER], ONE, OTHER),
             tools=_in_order(self.render([_USER], [_TOOL]), "probed"),
+            described=self.render([_USER], [_BARE_TOOL]) is None
+            and self.render([_USER], described([_BARE_TOOL])) is not None,
         )
 
     def of_calls(self, found: Manners) -> Manners:
@@ -148,6 +156,22 @@ class _Probe:
             return found
         history = [_USER, _said("assistant", _THOUGHT_PARTS), _USER]
         return replace(found, thought_parts=self.shows(history, ONE, OTHER))
+
+
+def described(tools: Sequence[Tool]) -> list[Tool]:
+    """The tools, with an empty description where they or their parameters have none."""
+    return [{**tool, "function": {"description": "", **_described(tool["function"])}} for tool in tools]
+
+
+def _described(function: Mapping[str, Any]) -> dict[str, Any]:
+    parameters = function["parameters"]
+    if not isinstance(properties := parameters.get("properties"), Mapping):
+        return dict(function)
+    known = cast(Mapping[str, Any], properties)
+    told = {
+        key: {"description": "", **one} if isinstance(one, Mapping) else one for key, one in known.items()
+    }
+    return {**function, "parameters": {**parameters, "properties": told}}
 
 
 def _shown(prompt: str | None, *marks: str) -> bool:
