@@ -24,12 +24,12 @@ THOUGHT_FIELDS = ("reasoning_content", "thinking")
 @dataclass(frozen=True, slots=True)
 class Manners:
     """no_tools: what stands for having none. tools, calls, results: it shows them. described: tools and their
-    parameters must have a description. objects: arguments as
-    objects, not as JSON text. null: what stands for no content beside calls is null. bare: calls have no
+    parameters must have a description. objects: arguments as objects, not as JSON text. null: what stands for no content beside calls is null. bare: calls have no
     content beside them; alone: they have none if there are thoughts. several: calls in one message.
     short_ids: of nine letters or digits. parts: roles whose content may be a list. thought_parts: thoughts
     are a part of such a list. system, developer: it knows these roles; later: system messages after the
-    first, too. repeated: messages of one role may follow each other. syntax: how the model writes calls."""
+    first, too. repeated: messages of one role may follow each other; followed: the user may follow a
+    result. syntax: how the model writes calls."""
 
     no_tools: Sequence[Tool] | None = None
     tools: bool = True
@@ -48,6 +48,7 @@ class Manners:
     later: bool = True
     developer: bool = False
     repeated: bool = True
+    followed: bool = True
     syntax: Calls = JSON_IN_TAGS
 
 
@@ -127,8 +128,10 @@ class _Probe:
         calling, beside = _called(found, arguments), {"content": "."}
         thoughtful = [{**_thinking(one), **beside} if "tool_calls" in one else one for one in calling]
         saying = [{**one, **beside} if "tool_calls" in one else one for one in calling]
+        asking = [*_called(found, arguments), _said("user", OTHER)]
         return replace(
             found,
+            followed=found.repeated or self.render(asking, [_TOOL]) is not None,
             results=_in_order(self.render(_called(found, arguments, content=OTHER), [_TOOL]), OTHER),
             several=_in_order(self.render(_called(found, arguments, arguments), [_TOOL]), ONE, OTHER),
             bare=not _in_order(self.render(saying, [_TOOL]), ONE),

@@ -25,7 +25,7 @@ def backend() -> Iterator[LlamaBackend]:
 
 
 KINDS = {(family.calls and family.calls.arguments, bool(family.channels)): family for family in FAMILIES}
-"""A family of each kind of arguments, with channels or without: for a client that reads what the SDK reads."""
+"""A family of each kind of arguments, with channels or without: LangChain reads what the SDK reads."""
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)

@@ -50,13 +50,14 @@ def by_the_sdk(url: str) -> None:
     }
     history: list[Any] = [{"role": "user", "content": QUESTION}]
     with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=100) as client:
-        create: Callable[..., ChatCompletion] = client.chat.completions.create
+        create = cast(Callable[..., ChatCompletion], client.chat.completions.create)
         choice = create(messages=history, **_ONE_CALL, **_THOUGHTS, **asked).choices[0]
         assert choice.finish_reason == "tool_calls", choice
         assert choice.message.tool_calls
         assert not choice.message.content, choice
         history.append(choice.message.model_dump(exclude_none=True))
-        for call in choice.message.tool_calls:
+        calls: list[Any] = choice.message.tool_calls
+        for call in calls:
             assert call.type == "function"
             result = get_weather.invoke(json.loads(call.function.arguments))
             history.append({"role": "tool", "tool_call_id": call.id, "content": result})
