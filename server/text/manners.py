@@ -23,13 +23,13 @@ THOUGHT_FIELDS = ("reasoning_content", "thinking")
 
 @dataclass(frozen=True, slots=True)
 class Manners:
-    """no_tools: what stands for having none. tools, calls, results: it shows them. described: tools and their
-    parameters must have a description. objects: arguments as objects, not as JSON text. null: what stands for no content beside calls is null. bare: calls have no
-    content beside them; alone: they have none if there are thoughts. several: calls in one message.
-    short_ids: of nine letters or digits. parts: roles whose content may be a list. thought_parts: thoughts
-    are a part of such a list. system, developer: it knows these roles; later: system messages after the
-    first, too. repeated: messages of one role may follow each other; followed: the user may follow a
-    result. syntax: how the model writes calls."""
+    """no_tools: what stands for having none. tools, calls, results: it shows them. described: tools and
+    their parameters must have a description. objects: arguments as objects, not as JSON text. null: what
+    stands for no content beside calls is null. bare: calls have no content beside them; alone: they have
+    none if there are thoughts. several: calls in one message. short_ids: of nine letters or digits. parts:
+    roles whose content may be a list. thought_parts: thoughts are a part of such a list. system, developer:
+    it knows these roles; later: system messages after the first, too. repeated: messages of one role may
+    follow each other; followed: the user may follow a result. syntax: how the model writes calls."""
 
     no_tools: Sequence[Tool] | None = None
     tools: bool = True
@@ -170,11 +170,12 @@ def _described(function: Mapping[str, Any]) -> dict[str, Any]:
     parameters = function["parameters"]
     if not isinstance(properties := parameters.get("properties"), Mapping):
         return dict(function)
-    known = cast(Mapping[str, Any], properties)
-    told = {
-        key: {"description": "", **one} if isinstance(one, Mapping) else one for key, one in known.items()
-    }
+    told = {key: _with_one(one) for key, one in cast(Mapping[str, Any], properties).items()}
     return {**function, "parameters": {**parameters, "properties": told}}
+
+
+def _with_one(schema: Any) -> Any:
+    return {"description": "", **cast(Mapping[str, Any], schema)} if isinstance(schema, Mapping) else schema
 
 
 def _shown(prompt: str | None, *marks: str) -> bool:
