@@ -173,6 +173,9 @@ class LeadSettings(ModelSettings, DoorSettings):
     min_p: float = Field(0.05, ge=0, le=1, description="default min_p; 0: off")
     seed: int = Field(-1, ge=-1, lt=1 << 64, description="default seed; -1: another one for each request")
     predict: int = Field(-1, ge=-1, description="default max_tokens; -1: until the context ends")
+    reasoning_budget: int = Field(
+        -1, ge=-1, description="default reasoning_budget, tokens of thoughts; 0: none, -1: any number"
+    )
     max_queued: int = Field(
         64, ge=1, description="requests held, running ones included, before new ones are answered 429"
     )

@@ -27,6 +27,7 @@ the schema's order holds."""
 _LONGEST_LIMIT = 2_000
 """Largest maxLength that is held in text between tags: a lexer has a state for each character."""
 _LINE = r"\n?"
+_ONE_LINE = '"\\n"?'
 _KINDS = {"integer": "number", "number": "number", "boolean": "boolean", "array": "array", "null": "null"}
 
 
@@ -196,9 +197,9 @@ class ArgumentGrammar:
                 close = fixed.replace("\n", "") if self.loose else fixed
                 if self.calls.parameter.endswith("⟨key⟩>"):  # the tag that ends it has the key, too
                     close = fixed + told["key"] + ">"
-                if (
-                    self._most(schema) is not None and text
-                ):  # then a line break is the text's, as far as lexers go
+                if text and (
+                    self._most(schema) is not None or _values(schema)
+                ):  # a line break is the value's
                     head = head.rstrip("\n")
                 return " ".join([*made, self.written(head), self._value(schema, types, close)])
             if slot and key is None:
@@ -209,10 +210,12 @@ class ArgumentGrammar:
         raise AssertionError(self.calls.parameter)
 
     def _value(self, schema: Schema, types: frozenset[str], close: str) -> str:
-        if "enum" in schema or "const" in schema:
-            values = cast(list[Any], schema.get("enum") if "enum" in schema else [schema["const"]])
+        if values := _values(schema):
             texts = (one if isinstance(one, str) else json.dumps(one) for one in values)
-            return f"({' | '.join(map(_literal, texts))}) {self.written(close)}"
+            before = _ONE_LINE if "\n⟨" in self.calls.parameter else ""
+            after = _ONE_LINE if "⟩\n" in self.calls.parameter else ""
+            rest = f"{self.written(close.lstrip())} {'BLANK?' if self.loose else ''}"
+            return f"{before} ({' | '.join(map(_literal, texts))}) {after} {rest}"
         if "string" in types or ("⟨nested⟩" in self.calls.parameter and types & {"object", "array"}):
             ends = close.strip("\n") if self.loose else close.rstrip("\n")
             tail = close[len(close.rstrip("\n")) :] if not self.loose else "\n"
@@ -276,6 +279,11 @@ class ArgumentGrammar:
             "g_value: g_string | g_object | g_array | G_WORD",
             r"G_WORD: /true|false|null|-?[0-9]{1,18}(\.[0-9]{1,18})?([eE][+-]?[0-9]{1,3})?/",
         )
+
+
+def _values(schema: Schema) -> Sequence[Any]:
+    """The only values that a schema allows; none if it names none."""
+    return schema["enum"] if "enum" in schema else [schema["const"]] if "const" in schema else ()
 
 
 def _referred(schema: Schema, root: Schema) -> Schema:

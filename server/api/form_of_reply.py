@@ -74,13 +74,14 @@ def reply_constraint(served: Served, body: ChatRequest, form: Form) -> Start | N
 
 
 def thinking_within(served: Served, body: ChatRequest, form: Form, held: Start | None) -> Start | None:
-    """The constraint with a limit on thoughts, if the body has one and the model thinks. held: the one in
+    """The constraint with a limit on thoughts, if there is one and the model thinks. held: the one in
     place of that of the body's own fields."""
     thoughts, channels = form.thoughts, form.channels
-    if thoughts is None or body.thinking_budget is None:
+    most = served.reasoning_budget if body.thinking_budget is None else body.thinking_budget
+    if thoughts is None or most < 0:
         return held
     ending = thoughts.close + (channels.start if channels else "")
-    limit = ThoughtLimit(body.thinking_budget, thoughts.open.strip(), thoughts.close, ending, form.thinking)
+    limit = ThoughtLimit(most, thoughts.open.strip(), thoughts.close, ending, form.thinking)
     return limit.start(served.vocabulary, held or constraint(served, body))
 
 

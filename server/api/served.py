@@ -132,7 +132,8 @@ class Served:
     """health: of the engine. fingerprint: OpenAI's system_fingerprint. grammars: None if replies cannot be
     constrained. traffic: must observe the generator's events. ask: None if there are no slots. slot_files:
     None if slots are not saved. cached: counts of the tiers below the KV cache. embedding: None without
-    embeddings. seed, max_tokens: defaults of requests; None for a random seed and no limit."""
+    embeddings. seed, max_tokens, reasoning_budget: defaults of requests; None for a random seed and no limit,
+    -1 for thoughts without one."""
 
     generator: Generator
     vocabulary: Vocabulary
@@ -149,6 +150,7 @@ class Served:
     embedding: Embedding | None = None
     seed: int | None = None
     max_tokens: int | None = None
+    reasoning_budget: int = -1
     responses: ResponseStore = field(default_factory=ResponseStore)
     handles: Handles = field(default_factory=Handles)
     prompt_work: PromptWork = field(default_factory=PromptWork)

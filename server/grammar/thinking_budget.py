@@ -1,7 +1,9 @@
-"""A limit on a reply's thoughts, as a constraint: at the limit they are closed, and the answer begins."""
+"""A limit on a reply's thoughts, as a constraint: at the limit they are closed, and the answer begins. A
+character that the limit would cut is finished first: a grammar could not go on behind its half."""
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -45,6 +47,7 @@ class ThinkingBudget:
         self._ending = ending
         self._forced: tuple[int, ...] = ()
         self._tail = b""  # the end of the text, as long as no mark is whole in it
+        self._character = codecs.getincrementaldecoder("utf-8")("replace")
         self._any = np.ones(vocabulary.size, dtype=np.bool_)
         self._close_at_limit()
 
@@ -68,7 +71,9 @@ class ThinkingBudget:
             self._inside, self._tail = bool(self._forced), b""
             return
         self._left -= self._inside
-        self._look_for_mark(self._vocabulary.piece(token, special=True))
+        piece = self._vocabulary.piece(token, special=True)
+        self._character.decode(piece)
+        self._look_for_mark(piece)
         self._close_at_limit()
 
     def forced(self) -> tuple[int, ...]:
@@ -84,7 +89,7 @@ class ThinkingBudget:
                 (n for n, (one, forced) in pairs if one != forced), min(len(tokens), len(self._forced))
             )
         n = len(tokens) if self._inner is None else self._inner.n_allowed(tokens)
-        return min(n, self._left) if self._inside else n
+        return min(n, max(self._left, 0)) if self._inside else n
 
     def _look_for_mark(self, piece: bytes) -> None:
         mark = self._marks[self._inside]
@@ -94,5 +99,5 @@ class ThinkingBudget:
         self._tail = self._tail[-len(mark) :]
 
     def _close_at_limit(self) -> None:
-        if self._inside and self._left <= 0:
+        if self._inside and self._left <= 0 and not self._character.getstate()[0]:
             self._forced = self._ending

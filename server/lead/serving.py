@@ -61,6 +61,7 @@ def served_by(
         prompt_work=PromptWork(settings.max_queued),
         seed=None if settings.seed < 0 else settings.seed,
         max_tokens=settings.predict if settings.predict > 0 else None,
+        reasoning_budget=settings.reasoning_budget,
     )
 
 

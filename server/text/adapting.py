@@ -51,8 +51,9 @@ def adapted(
         told = list(_apart(told, manners, tell))
     if not manners.calls or not manners.results:
         told = _written_out(told, manners)
-    elif not manners.several:
-        told = list(_one_by_one(told, tell))
+    else:
+        told = told if manners.several else list(_one_by_one(told, tell))
+        told = told if manners.followed else list(_answered(told, tell))
     if tools and not manners.tools:
         tell("no tools: they are described to the model in words")
         told = _instructed(told, tools, manners)
@@ -181,6 +182,17 @@ def _one_by_one(messages: Sequence[Message], tell: Tell) -> Iterator[Message]:
         else:
             yield message
     yield from waiting
+
+
+def _answered(messages: Sequence[Message], tell: Tell) -> Iterator[Message]:
+    """A short reply to results that a user follows."""
+    last = ""
+    for message in messages:
+        if (last, message["role"]) == ("tool", "user"):
+            tell("no user's message behind a tool's result: a reply of one word is put between them")
+            yield {"role": "assistant", "content": "OK."}
+        last = message["role"]
+        yield message
 
 
 def _instructed(messages: list[Message], tools: Sequence[Tool], manners: Manners) -> list[Message]:

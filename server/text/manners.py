@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from server.formats.description import Calls
 from server.formats.families import JSON_IN_TAGS
@@ -23,17 +23,19 @@ THOUGHT_FIELDS = ("reasoning_content", "thinking")
 
 @dataclass(frozen=True, slots=True)
 class Manners:
-    """no_tools: what stands for having none. tools, calls, results: it shows them. objects: arguments as
-    objects, not as JSON text. null: what stands for no content beside calls is null. bare: calls have no
-    content beside them; alone: they have none if there are thoughts. several: calls in one message.
-    short_ids: of nine letters or digits. parts: roles whose content may be a list. thought_parts: thoughts
-    are a part of such a list. system, developer: it knows these roles; later: system messages after the
-    first, too. repeated: messages of one role may follow each other. syntax: how the model writes calls."""
+    """no_tools: what stands for having none. tools, calls, results: it shows them. described: tools and
+    their parameters must have a description. objects: arguments as objects, not as JSON text. null: what
+    stands for no content beside calls is null. bare: calls have no content beside them; alone: they have
+    none if there are thoughts. several: calls in one message. short_ids: of nine letters or digits. parts:
+    roles whose content may be a list. thought_parts: thoughts are a part of such a list. system, developer:
+    it knows these roles; later: system messages after the first, too. repeated: messages of one role may
+    follow each other; followed: the user may follow a result. syntax: how the model writes calls."""
 
     no_tools: Sequence[Tool] | None = None
     tools: bool = True
     calls: bool = True
     results: bool = True
+    described: bool = False
     objects: bool = False
     null: bool = False
     bare: bool = False
@@ -46,6 +48,7 @@ class Manners:
     later: bool = True
     developer: bool = False
     repeated: bool = True
+    followed: bool = True
     syntax: Calls = JSON_IN_TAGS
 
 
@@ -57,6 +60,10 @@ _THOUGHT_PARTS = [{"type": "thinking", "thinking": ONE}, {"type": "text", "text"
 _TOOL: Tool = {
     "type": "function",
     "function": {"name": "probed", "description": "?", "parameters": {"type": "object", "properties": {}}},
+}
+_BARE_TOOL: Tool = {
+    "type": "function",
+    "function": {"name": "probed", "parameters": {"type": "object", "properties": {ONE: {"type": "string"}}}},
 }
 _TEXT, _OBJECT = '{"probe-key": "probe-value"}', {"probe-key": "probe-value"}
 _DATA = ('"type": "text"', '"type":"text"', "'type': 'text'")
@@ -95,6 +102,8 @@ class _Probe:
             developer=self.knows("developer") and self.shows([_said("developer", ONE), _USER], ONE),
             repeated=self.shows([_said("user", ONE), _said("user", OTHER), _ASSISTANT, _USER], ONE, OTHER),
             tools=_in_order(self.render([_USER], [_TOOL]), "probed"),
+            described=self.render([_USER], [_BARE_TOOL]) is None
+            and self.render([_USER], described([_BARE_TOOL])) is not None,
         )
 
     def of_calls(self, found: Manners) -> Manners:
@@ -119,8 +128,10 @@ class _Probe:
         calling, beside = _called(found, arguments), {"content": "."}
         thoughtful = [{**_thinking(one), **beside} if "tool_calls" in one else one for one in calling]
         saying = [{**one, **beside} if "tool_calls" in one else one for one in calling]
+        asking = [*_called(found, arguments), _said("user", OTHER)]
         return replace(
             found,
+            followed=found.repeated or self.render(asking, [_TOOL]) is not None,
             results=_in_order(self.render(_called(found, arguments, content=OTHER), [_TOOL]), OTHER),
             several=_in_order(self.render(_called(found, arguments, arguments), [_TOOL]), ONE, OTHER),
             bare=not _in_order(self.render(saying, [_TOOL]), ONE),
@@ -148,6 +159,23 @@ class _Probe:
             return found
         history = [_USER, _said("assistant", _THOUGHT_PARTS), _USER]
         return replace(found, thought_parts=self.shows(history, ONE, OTHER))
+
+
+def described(tools: Sequence[Tool]) -> list[Tool]:
+    """The tools, with an empty description where they or their parameters have none."""
+    return [{**tool, "function": {"description": "", **_described(tool["function"])}} for tool in tools]
+
+
+def _described(function: Mapping[str, Any]) -> dict[str, Any]:
+    parameters = function["parameters"]
+    if not isinstance(properties := parameters.get("properties"), Mapping):
+        return dict(function)
+    told = {key: _with_one(one) for key, one in cast(Mapping[str, Any], properties).items()}
+    return {**function, "parameters": {**parameters, "properties": told}}
+
+
+def _with_one(schema: Any) -> Any:
+    return {"description": "", **cast(Mapping[str, Any], schema)} if isinstance(schema, Mapping) else schema
 
 
 def _shown(prompt: str | None, *marks: str) -> bool:

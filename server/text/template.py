@@ -16,7 +16,7 @@ from server.formats.families import JSON_IN_TAGS, UNKNOWN
 from server.formats.learning import PROBE_TOOLS, learned
 from server.text.adapting import adapted, text_of
 from server.text.form import Style, style_of
-from server.text.manners import Manners, Message, Tool, manners_of
+from server.text.manners import Manners, Message, Tool, described, manners_of
 from server.text.room import ANY, Room
 from server.text.sandbox import Sandboxed
 from server.text.timelimit import TimeLimit
@@ -198,10 +198,11 @@ class ChatTemplate:
         manners = self.manners
         try:
             told = adapted(messages, setting.tools, manners, self._tell)
+            tools = described(setting.tools) if manners.described else list(setting.tools)
             text = self._limit.run(
                 lambda: self._raw(
                     told,
-                    list(setting.tools) or manners.no_tools,
+                    tools or manners.no_tools,
                     setting.variables,
                     self._room,
                     add_generation_prompt=add_generation_prompt,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from server.api.body import Body, Content, Neutral
 from server.api.generation_fields import UNSUPPORTED, GenerationFields, TopLogprobs
@@ -13,9 +14,17 @@ from server.api.tools import ToolFields, calling
 from server.api.tools import incoherent as incoherent_tools
 
 
+def _as_text(arguments: Any) -> Any:
+    """JSON text of arguments that are given as an object, as llama-server takes them, too."""
+    try:
+        return json.dumps(arguments, ensure_ascii=False) if isinstance(arguments, dict) else arguments
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
 class FunctionCall(Body):
     name: str
-    arguments: str = "{}"
+    arguments: Annotated[str, BeforeValidator(_as_text)] = "{}"
 
 
 class CallInMessage(Body):
@@ -81,14 +90,14 @@ class ChatRequest(GenerationFields, ToolFields):
 
     @property
     def thinking_budget(self) -> int | None:
-        """Most tokens of thoughts; None: any number."""
+        """Most tokens of thoughts, -1 for any number; None: as the server says."""
         given = (
             self.reasoning_budget,
             self.reasoning_budget_tokens,
             self.thinking_budget_tokens,
             self.max_thinking_tokens,
         )
-        return next((one for one in given if one is not None and one >= 0), None)
+        return next((one for one in given if one is not None), None)
 
     @property
     def n_logprobs(self) -> int | None:

@@ -192,3 +192,19 @@ def test_text_between_tags_is_as_long_as_the_schema_allows():
                 assert lark
                 assert scene.lets(lark, scene.two)
                 assert not scene.lets(lark, scene.two.replace(TEXT, TEXT + "x"))
+
+
+def test_one_line_break_and_no_more_stands_around_a_value_of_few():
+    """More of them would be a part of the value that is read."""
+    grammar = CallGrammar(FakeVocabulary(), BY_FAMILY["function tags"].form)
+    schema = {**FUNCTIONS["g"], "properties": {"s": {"enum": ["x", "y"]}}}
+    reply = "<tool_call>\n<function=g>\n<parameter=s>{}x{}</parameter>\n</function>\n</tool_call>"
+    for lark in (grammar.required({"g": schema}), grammar.calls_in_text({"g": schema})):
+        assert lark
+        for before, after in itertools.product(("", "\n", "\n\n", " "), repeat=2):
+            state = Compiler(FakeVocabulary()).lark(lark, "tools")()
+            let = True
+            for token in FakeVocabulary().tokenize(reply.format(before, after), special=True):
+                let = let and state.allows(token)
+                state.accept(token)
+            assert let == (before in ("", "\n") and after in ("", "\n")), (before, after)

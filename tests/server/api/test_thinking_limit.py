@@ -45,6 +45,15 @@ def test_no_thoughts_at_all(lead: Lead):
     assert message["content"]
 
 
+@pytest.mark.parametrize(("named", "longest"), [({}, 6), ({"reasoning_budget": 2}, 2)])
+def test_a_limit_of_the_server_s(named: dict[str, int], longest: int):
+    with serving(toy(), template=REASONING, reasoning_budget=6) as limited:
+        message = ask(limited, **named)
+        assert message["content"]
+        assert 0 < len(message["reasoning_content"]) <= longest
+        assert not ask(limited, reasoning_budget=-1)["content"]
+
+
 def test_a_form_holds_after_the_limit(lead: Lead):
     message = ask(lead, reasoning_budget=3, json_schema={"const": 42})
     assert message["content"] == "42"

@@ -300,6 +300,13 @@ def test_a_history_with_calls_is_shown_in_each_familys_way():
     assert f'"call_id": "{id}"' in mistral
 
 
+def test_arguments_may_be_an_object():
+    call = {"id": "call_abc", "function": {"name": "weather", "arguments": json.loads(PARIS)}}
+    history = [HELLO[0], {"role": "assistant", "tool_calls": [call]}, CALLED[-1]]
+    for template in (LLAMA3_TOOLS, THINKING, MISTRAL):
+        assert PARIS in prompt_of(template, messages=history)
+
+
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"tool_choice": "required"}, "tool_choice"),
     ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice"),

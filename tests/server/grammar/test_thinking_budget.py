@@ -46,6 +46,15 @@ def test_thoughts_are_closed_at_the_limit_and_the_answer_is_free():
     assert written(budget(100), b"hm</think>yes") == b"hm</think>yes"
 
 
+def test_a_character_is_finished_before_thoughts_are_closed():
+    """Behind half a character a grammar would let everything through."""
+    state = budget(2, lark='start: t "yes"\nt[lazy]: /(?s:.*)/ "</think>"')
+    assert written(state, "aé".encode()) == "aé".encode()
+    for _ in CLOSE:
+        state.accept(state.forced()[0])
+    assert bytes(state.forced()) == b"yes"
+
+
 def test_thoughts_that_the_model_opens_itself():
     assert written(budget(2, opened=False), b"so <think>hm, yes") == b"so <think>hm</think>, yes"
     assert written(budget(2, opened=False), b"no thoughts at all") == b"no thoughts at all"

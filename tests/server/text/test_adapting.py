@@ -171,3 +171,33 @@ def test_variables_reach_the_template_and_do_not_replace_what_is_its_own():
     template = ChatTemplate("{{ effort }}{{ messages[0].content }}{{ add_generation_prompt }}")
     setting = Setting((), {"effort": "high ", "messages": [], "add_generation_prompt": "?"})
     assert template.render([{"role": "user", "content": "q"}], setting) == "high qTrue"
+
+
+def test_a_user_behind_a_result_where_the_template_wants_a_reply_first():
+    follower = {"role": "user", "content": "And now?"}
+    told: list[str] = []
+    assert roles(adapted([*SAID, follower], [], Manners(repeated=False, followed=False), told.append)) == [
+        ("user", "q"),
+        ("assistant", "So."),
+        ("tool", "one"),
+        ("tool", "two"),
+        ("assistant", "OK."),
+        ("user", "And now?"),
+    ]
+    assert len(told) == 1
+    template = ChatTemplate(ALTERNATING)
+    assert not template.manners.followed
+    assert "And now?" in template.render([*SAID, follower])
+
+
+ALTERNATING = """\
+{%- set ns = namespace(n=0) -%}
+{%- for m in messages -%}
+    {%- if m.role == 'user' or (m.role == 'assistant' and not m.tool_calls) -%}
+        {%- if (m.role == 'user') != (ns.n % 2 == 0) -%}{{- raise_exception('alternate') -}}{%- endif -%}
+        {%- set ns.n = ns.n + 1 -%}
+    {%- endif -%}
+    {{- m.role + ': ' + m.content -}}
+    {%- for c in m.tool_calls or [] -%}{{- c.function.name + c.function.arguments -}}{%- endfor -%}
+{%- endfor -%}
+"""

@@ -72,6 +72,20 @@ PARTS = (
 )
 
 
+def test_tools_have_descriptions_where_a_template_cannot_do_without():
+    source = (
+        "{% for t in tools or [] %}{% set f = t.function %}{{ f.name + ': ' + f.description }}"
+        "{% for k, p in f.parameters.properties.items() %}{{ k + '=' + p.description }}{% endfor %}"
+        "{% endfor %}" + LOOP + "{{ m.role }}: {{ m.content }}" + END
+    )
+    schema = {"type": "object", "properties": {"x": {"type": "string"}, "y": {"description": "why"}}}
+    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    assert manners(source).described
+    assert not manners(CHATML).described
+    prompt = ChatTemplate(source).render([{"role": "user", "content": "Hi"}], Setting([tool]))
+    assert prompt.startswith("f: x=y=why")
+
+
 def test_lists_are_taken_by_role():
     user_only = "{% if m.role == 'user' %}" + PARTS + "{% else %}{{ m.content }}{% endif %}"
     user_only = LOOP + user_only + END

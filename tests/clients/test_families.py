@@ -1,0 +1,39 @@
+"""Calls that are required of the bundled model, in the syntax of every family: clients read them, and send
+what the tool returns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from server.formats.families import FAMILIES, Family
+from server.llama.llamacpp import LlamaBackend, LlamaOptions
+from server.settings import BUNDLED_MODEL
+from tests.clients.family_templates import template_of
+from tests.clients.two_turns import by_langchain, by_the_sdk, speaking
+
+pytestmark = pytest.mark.model
+
+
+@pytest.fixture(scope="module")
+def backend() -> Iterator[LlamaBackend]:
+    with closing(LlamaBackend(LlamaOptions(BUNDLED_MODEL, n_cells=4096, n_seqs=16, n_threads=1))) as one:
+        yield one
+
+
+KINDS = {(family.calls and family.calls.arguments, bool(family.channels)): family for family in FAMILIES}
+"""A family of each kind of arguments, with channels or without: LangChain reads what the SDK reads."""
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+def test_two_turns(family: Family, backend: LlamaBackend, clients: dict[str, Any]):
+    with speaking(backend, template_of(family)) as lead:
+        template = lead.served.template
+        assert template.style.family.name == family.name
+        assert (template.manners.calls, template.manners.results) == (True, True)
+        by_the_sdk(lead.url)
+        if family in KINDS.values():
+            by_langchain(lead.url, clients)
