@@ -31,7 +31,8 @@ def backend() -> Iterator[LlamaBackend]:
 
 
 def generate(backend: LlamaBackend, constraint: Constraint, seed: int, n_most: int) -> tuple[str, bool]:
-    """What the model says at temperature 1 under the constraint, and whether it came to an end."""
+    """What the model says at temperature 1 under the constraint, and whether it came to an end: which is made
+    likely, so that texts end whatever the last bits of the logits are."""
     prompt = backend.vocab.tokenize("Here is an example:\n", special=False)
     params = SamplingParams(1.0, 0, 1.0, 0.0, seed)
     tokens, text = list(prompt), b""
@@ -41,6 +42,7 @@ def generate(backend: LlamaBackend, constraint: Constraint, seed: int, n_most: i
         batch = Batch()
         batch.extend(0, len(tokens) - len(new), new, 1)
         row = np.where(constraint.mask(), backend.decode(batch)[0], np.float32(-np.inf))
+        row[list(backend.vocab.eog)] += 8
         token = draw(row, params, len(tokens))
         assert constraint.allows(token)
         if token in backend.vocab.eog:
