@@ -83,7 +83,7 @@ def generation_requests(served: Served, body: ChatRequest) -> Prompted:
     form = form_of(body, served.template.style)
     begun = begun_by(messages)
     form = form.after(text, begun.text, thought=begun.thought) if begun else form.after(text)
-    prompt = served.history.tokens_of(text, body.salt)
+    prompt = served.history.rendered(text, body.salt)
     instead = thinking_within(served, body, form, reply_constraint(served, body, form))
     requests = requests_for(served, body, prompt, instead)
     return Prompted(text, requests, messages, setting, read_as(body, form))

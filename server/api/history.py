@@ -1,23 +1,26 @@
 """The exact tokens of earlier replies, so that the next turn finds them in the prompt cache.
 
 A client sends a conversation back as text, and tokenising it again may give other tokens than were generated.
-Some templates also show an earlier reply differently, without its thoughts for example: then the beginning of
-the next prompt is evaluated while the server is idle."""
+Some templates also write an earlier reply differently. Where both spellings say one message, the prompt keeps
+the generated one. Where they do not, since thoughts are dropped for example, the beginning of the next prompt
+is evaluated while the server is idle."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from contextvars import Context
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from server.cache.prefix import common_prefix
 from server.engine.request import GenerationRequest
 from server.errors import DuoError
+from server.formats.extent import extent
 from server.llama.backend import Vocabulary
 from server.text.message import Message
+from server.text.rewritten import Rewritten
 from server.text.template import continued
 from server.text.transcript import Transcript
 
@@ -44,10 +47,17 @@ class History:
     def __init__(self, served: Served) -> None:
         self._served = served
         self._transcript = Transcript(served.vocabulary)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._rewritten = Rewritten()
+        self._tasks = set[asyncio.Task[Any]]()
+        self._remembering = set[asyncio.Task[Any]]()
 
-    def tokens_of(self, text: str, salt: str, param: str = "messages") -> list[int]:
-        """The tokens of a prompt, with those of earlier replies as they were generated. Raises
+    def rendered(self, text: str, salt: str) -> list[int]:
+        """The tokens of a prompt that the template has written, with earlier replies as they were generated.
+        Raises as tokens_of does."""
+        return self.tokens_of(self._rewritten.as_generated(text, salt), salt, "messages")
+
+    def tokens_of(self, text: str, salt: str, param: str) -> list[int]:
+        """The tokens of a text, with those of earlier replies as they were generated. Raises
         ContextOverflowError about this param, if possible before tokenising."""
         self._served.room.check_bytes(len(text.encode()), param)
         tokens = after_bos(self._served.vocabulary, self._transcript.tokens_for(text, salt))
@@ -70,10 +80,17 @@ class History:
         """Remember what was said to a request of this prompt: a message, and its tokens with the stop token.
         settle: also evaluate the beginning of the next turn."""
         remember = partial(self._remember, asked, request, said, settle)
-        # in a context of its own: it is none of the costs of the request that has ended
-        task = asyncio.create_task(self._keep(remember, request.salt), context=Context())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        own = Context()  # it is none of the costs of the request that has ended
+        remembering = asyncio.create_task(self._served.prompt_work.run(remember), context=own)
+        task = asyncio.create_task(self._keep(remembering, request.salt), context=own)
+        for doing, those in ((remembering, self._remembering), (task, self._tasks)):
+            those.add(doing)
+            doing.add_done_callback(those.discard)
+
+    async def remembered(self) -> None:
+        """Wait until the replies that have ended are remembered: a turn that follows at once needs that."""
+        if self._remembering:
+            await asyncio.wait(self._remembering)
 
     @property
     def idle(self) -> bool:
@@ -86,9 +103,9 @@ class History:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _keep(self, remember: Callable[[], list[int]], salt: str) -> None:
+    async def _keep(self, remembering: Awaitable[list[int]], salt: str) -> None:
         try:
-            tokens = await self._served.prompt_work.run(remember)
+            tokens = await remembering
             if tokens:
                 request = GenerationRequest(tokens, salt=salt, precompute=True, patient=True)
                 async for _ in self._served.generator.submit(request):
@@ -103,13 +120,39 @@ class History:
     ) -> list[int]:
         """Returns the tokens that are worth evaluating in advance."""
         message, generated = said
-        self._transcript.remember(asked.text, request.prompt, generated, request.salt)
+        text = self._rewritten.as_generated(asked.text, request.salt)
+        self._transcript.remember(text, request.prompt, generated, request.salt)
         if not settle:
             return []
         messages, reply = continued(asked.messages, message.as_json)
-        text = self._served.template.settled(messages, reply, asked.setting)
-        if text is None:
+        settled = self._served.template.settled(messages, reply, asked.setting)
+        if settled is None:
             return []
-        tokens = self.tokens_of(text, request.salt)
-        n_known = common_prefix([*request.prompt, *generated], tokens)
-        return tokens if len(tokens) - n_known >= WORTH_SETTLING else []
+        known, salt = [*request.prompt, *generated], request.salt
+        tokens = self.rendered(settled, salt)
+        if _n_new(tokens, known) and self._rewrite(asked, settled, text, said, salt):
+            tokens = self.rendered(settled, salt)
+        return tokens if _n_new(tokens, known) else []
+
+    def _rewrite(
+        self, asked: Prompted, settled: str, prompt: str, said: tuple[Message, Sequence[int]], salt: str
+    ) -> bool:
+        """Learn how the reply was generated, if the template's spelling of it, in the settled text, says the
+        message. prompt: the text that was evaluated for asked.text."""
+        message, tokens = said
+        generated = self._transcript.spelled(tokens)
+        if not settled.startswith(asked.text):
+            return False
+        n_written = extent(settled[len(asked.text) :], asked.form, message)
+        n_generated = extent(generated, asked.form, message)
+        if n_written is None or n_generated is None:
+            return False
+        written = settled[: len(asked.text) + n_written]
+        self._rewritten.learn(written, prompt + generated[:n_generated], salt)
+        return True
+
+
+def _n_new(tokens: list[int], known: list[int]) -> int:
+    """Tokens to evaluate behind the known ones; 0 if they are too few to be worth it."""
+    n_new = len(tokens) - common_prefix(known, tokens)
+    return n_new if n_new >= WORTH_SETTLING else 0

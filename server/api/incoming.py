@@ -31,10 +31,15 @@ WINDOW = 1 << 20  # bytes in which marks are counted at a time
 
 
 async def aside(request: Request, work: Callable[[*Ts], T], *arguments: *Ts) -> T:
-    """The result of work, done on a prompt thread. Raises BusyError; ClientDisconnect if the client
-    leaves."""
+    """The result of work, done on a prompt thread once the replies that have ended are remembered. Raises
+    BusyError; ClientDisconnect if the client leaves."""
     served: Served = request.state.served
-    return await unless_gone(request, served.prompt_work.run(work, *arguments))
+
+    async def done() -> T:
+        await served.history.remembered()
+        return await served.prompt_work.run(work, *arguments)
+
+    return await unless_gone(request, done())
 
 
 async def from_body(request: Request, make: Callable[[bytes], T]) -> T:

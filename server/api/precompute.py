@@ -34,7 +34,7 @@ def _prompt(served: Served, body: ChatRequest) -> list[int]:
     text = served.template.begun(
         [message.for_template() for message in body.messages], setting_of(served, body)
     )
-    tokens = served.history.tokens_of(text, body.salt)
+    tokens = served.history.rendered(text, body.salt)
     return tokens[:-1] if len(tokens) > 1 else tokens
 
 

@@ -85,8 +85,11 @@ class Transcript:
 
     def recall(self, tokens: Sequence[int], salt: str) -> None:
         """Keep a conversation of which only the tokens are known, as far as they spell text."""
-        text = self._offsets.spelled(tokens).decode(errors="ignore")
-        self.remember(text, tokens, (), salt)
+        self.remember(self.spelled(tokens), tokens, (), salt)
+
+    def spelled(self, tokens: Sequence[int]) -> str:
+        """What the tokens of a reply stand for, control tokens included."""
+        return self._offsets.spelled(tokens).decode(errors="ignore")
 
     def _nearest(self, data: bytes, salt: str) -> tuple[_Conversation, int] | None:
         """The conversation with the longest common prefix, and its length. It is a neighbour in order."""

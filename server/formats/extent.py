@@ -1,0 +1,41 @@
+"""How much of a text says a message, whatever follows it. Pure."""
+
+from __future__ import annotations
+
+import json
+
+from server.formats.reading import MessageReader
+from server.text.form import Form
+from server.text.message import Arguments, CallBegun, Content, Message, Piece, folded
+
+
+def extent(text: str, form: Form, message: Message) -> int | None:
+    """The characters of a text from the beginning of a reply on until all of the message is read: its calls,
+    thoughts and content, without white space around these. None if the text says another message."""
+    reader, pieces = MessageReader(form), list[Piece]()
+    n_content = n_calls = 0
+    for n_read, character in enumerate(text, 1):
+        new = reader.feed(character)
+        n_content += sum(len(piece.text) for piece in new if isinstance(piece, Content))
+        n_calls += sum(isinstance(piece, CallBegun) for piece in new)
+        if n_content > len(message.content) or n_calls > len(message.calls):
+            return None
+        pieces += new
+        if new and n_calls == len(message.calls) and n_content >= len(message.content.strip()):
+            called = isinstance(new[-1], Arguments) and new[-1].text.endswith("}")
+            if (called or not n_calls) and _means(folded(pieces)) == _means(message):
+                return n_read
+    return None
+
+
+def _means(message: Message) -> object:
+    """What two spellings of one message have in common."""
+    calls = [(call.name, _value(call.arguments)) for call in message.calls]
+    return message.content.strip(), message.reasoning.strip(), calls
+
+
+def _value(arguments: str) -> object:
+    try:
+        return json.loads(arguments)
+    except ValueError:  # broken off, or not yet whole
+        return arguments
