@@ -13,15 +13,17 @@ def extent(text: str, form: Form, message: Message) -> int | None:
     """The characters of a text from the beginning of a reply on until all of the message is read: its calls,
     thoughts and content, without white space around these. None if the text says another message."""
     reader, pieces = MessageReader(form), list[Piece]()
+    content = message.content.lstrip()
     n_content = n_calls = 0
     for n_read, character in enumerate(text, 1):
         new = reader.feed(character)
-        n_content += sum(len(piece.text) for piece in new if isinstance(piece, Content))
+        more = "".join(piece.text for piece in new if isinstance(piece, Content))
+        n_content += len(more if n_content else more.lstrip())
         n_calls += sum(isinstance(piece, CallBegun) for piece in new)
-        if n_content > len(message.content) or n_calls > len(message.calls):
+        if n_content > len(content) or n_calls > len(message.calls):
             return None
         pieces += new
-        if new and n_calls == len(message.calls) and n_content >= len(message.content.strip()):
+        if new and n_calls == len(message.calls) and n_content >= len(content.rstrip()):
             called = isinstance(new[-1], Arguments) and new[-1].text.endswith("}")
             if (called or not n_calls) and _means(folded(pieces)) == _means(message):
                 return n_read

@@ -1,5 +1,5 @@
 """Calls that are required of the bundled model, in the syntax of every family: clients read them, and send
-what the tool returns."""
+what the tool returns, and nothing is evaluated twice."""
 
 from __future__ import annotations
 
@@ -34,6 +34,6 @@ def test_two_turns(family: Family, backend: LlamaBackend, clients: dict[str, Any
         template = lead.served.template
         assert template.style.family.name == family.name
         assert (template.manners.calls, template.manners.results) == (True, True)
-        by_the_sdk(lead.url)
+        by_the_sdk(lead)
         if family in KINDS.values():
             by_langchain(lead.url, clients)

@@ -23,6 +23,7 @@ RESULT = "sunny, 21 degrees"
 _ONE_CALL: Any = {"tool_choice": "required", "parallel_tool_calls": False, "max_tokens": 400}
 _THOUGHTS: Any = {"extra_body": {"reasoning_budget": 1}}
 _FEW = 1  # tokens of the answer, whose words do not matter
+_ANEW = 16  # tokens of the history that the second turn may evaluate
 
 
 @tool
@@ -42,7 +43,8 @@ def speaking(backend: LlamaBackend, template: str) -> Generator[Lead]:
         backend.trim(seq, 0)
 
 
-def by_the_sdk(url: str) -> None:
+def by_the_sdk(lead: Lead) -> None:
+    url = lead.url
     asked: Any = {
         "model": "toy",
         "temperature": 0,
@@ -56,16 +58,26 @@ def by_the_sdk(url: str) -> None:
         assert choice.message.tool_calls
         assert not choice.message.content, choice
         history.append(choice.message.model_dump(exclude_none=True))
+        lead.until_idle()  # where thoughts are dropped, the rest is evaluated anew meanwhile
         calls: list[Any] = choice.message.tool_calls
         for call in calls:
             assert call.type == "function"
             result = get_weather.invoke(json.loads(call.function.arguments))
             history.append({"role": "tool", "tool_call_id": call.id, "content": result})
-        shown = client.with_options(base_url=url).post(
-            "/apply-template", cast_to=object, body={"messages": history}
-        )
+        there = client.with_options(base_url=url)
+        shown = there.post("/apply-template", cast_to=object, body={"messages": history})
         assert RESULT in str(shown), shown
-        assert create(messages=history, max_tokens=_FEW, **asked).usage
+        answer = create(messages=history, max_tokens=_FEW, **asked)
+        assert answer.usage
+        assert answer.usage.prompt_tokens_details
+        n_new = answer.usage.prompt_tokens - (answer.usage.prompt_tokens_details.cached_tokens or 0)
+        message = f"<|im_start|>tool\n{RESULT}<|im_end|>\n<|im_start|>assistant\n"
+        assert n_new <= _n_tokens(there, message) + _ANEW
+
+
+def _n_tokens(client: openai.OpenAI, text: str) -> int:
+    told = client.post("/tokenize", cast_to=object, body={"content": text})
+    return len(cast(dict[str, list[int]], told)["tokens"])
 
 
 def by_langchain(url: str, clients: dict[str, Any]) -> None:

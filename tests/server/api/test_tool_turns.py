@@ -4,13 +4,14 @@ grammars make call them: nothing is evaluated twice."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from typing import Any
 
 import openai
 import pytest
 from openai.types.chat import ChatCompletion
 
+from server.api.history import History
 from server.text.template import CHATML
 from tests.http_lead import Lead, serving
 from tests.server.api.test_conversations import SLACK, n_new, toy
@@ -40,6 +41,7 @@ TEMPLATES = {
     "lfm": LFM,
     "gemma": GEMMA,
 }
+MARKS = 85  # bytes of the marks between a reply and the next message, at most: Llama 3 has three
 SCHEMA = {
     "type": "object",
     "properties": {"b": {"enum": ["Oslo, by night", "Rome"]}, "a": {"enum": [1, 2, 345]}},
@@ -53,6 +55,10 @@ TOOLS: list[Any] = [{"type": "function", "function": {"name": "look_up", "parame
 def lead(request: pytest.FixtureRequest) -> Iterator[Lead]:
     with serving(toy(), template=request.param) as one:
         yield one
+
+
+async def _only_remember(_: History, remembering: Awaitable[list[int]], __: str) -> None:
+    await remembering
 
 
 def say(client: openai.OpenAI, history: list[Any], choice: Any, **more: Any) -> ChatCompletion:
@@ -79,9 +85,16 @@ def around(lead: Lead, message: dict[str, Any]) -> int:
 
 
 @pytest.mark.parametrize("lead", TEMPLATES.values(), ids=TEMPLATES, indirect=True)
-@pytest.mark.parametrize(("budget", "at_once"), [(0, False), (24, False), (0, True)])
-def test_turns_with_calls_and_thoughts_evaluate_only_what_is_new(lead: Lead, budget: int, at_once: bool):
-    """at_once: the server has no time to evaluate what the template writes otherwise."""
+@pytest.mark.parametrize(("budget", "busy"), [(0, False), (24, False), (0, True)])
+def test_turns_with_calls_and_thoughts_evaluate_only_what_is_new(
+    lead: Lead, budget: int, busy: bool, monkeypatch: pytest.MonkeyPatch
+):
+    """busy: the server has no time to evaluate what the template writes otherwise, nor the marks that it
+    writes between messages, which are many tokens of the toy."""
+    if busy and lead.served.template.style.family.name == "harmony":
+        pytest.skip("the toy begins an answer without a header, as no model does")
+    if busy:
+        monkeypatch.setattr(History, "_keep", _only_remember)
     history: list[dict[str, Any]] = [{"role": "system", "content": "Answer as you like. " * 10}]
     marked = lead.served.template.style.family.name not in ("llama 3", "harmony")
     more: dict[str, Any] = {
@@ -95,10 +108,11 @@ def test_turns_with_calls_and_thoughts_evaluate_only_what_is_new(lead: Lead, bud
             history.append({"role": "user", "content": f"question number {turn}, and a little more"})
             for choice in ("required", "none" if marked else "auto"):
                 reply = say(client, history, choice, **more)
-                if not at_once:
+                if not busy:
                     lead.until_idle()
                 if len(history) > 2:
-                    assert n_new(reply) <= len(history[-1]["content"]) + around(lead, history[-1])
+                    most = len(history[-1]["content"]) + around(lead, history[-1]) + busy * MARKS
+                    assert n_new(reply) <= most
                 message = reply.choices[0].message
                 history.append(message.model_dump(exclude_none=True))
                 if choice == "required":

@@ -40,11 +40,12 @@ def test_a_call_ends_where_its_arguments_are_whole(reply: Reply):
     [
         ("Hello<end>", "Hello"),
         ("  Hello there\n<end>", "  Hello there"),
+        (" Hello there<end>", " Hello there"),
         ("<think>\nWell.\n</think>\n\nHello<end>", "<think>\nWell.\n</think>\n\nHello"),
     ],
 )
 def test_an_answer_ends_with_its_last_letter(text: str, means: str):
-    said = read(f"{means} \n", THINKS)
+    said = read(f"{means.strip()} \n", THINKS)
     assert extent(text, THINKS, said) == len(means)
 
 

@@ -19,7 +19,11 @@ def test_salts_never_meet():
     rewritten = Rewritten()
     rewritten.learn("Q A", "Q a", "mine")
     rewritten.learn("Q A", "Q b", "theirs")
-    assert [rewritten.as_generated("Q A!", salt) for salt in ("mine", "theirs", "")] == ["Q a!", "Q b!", "Q A!"]
+    assert [rewritten.as_generated("Q A!", salt) for salt in ("mine", "theirs", "")] == [
+        "Q a!",
+        "Q b!",
+        "Q A!",
+    ]
 
 
 def test_what_is_learned_anew_replaces_what_was_known():
