@@ -45,6 +45,7 @@ MODES: dict[str, tuple[str, dict[str, Any]]] = {
     "chat": (CHAT, {"messages": MESSAGES}),
     "logprobs": (CHAT, {"messages": MESSAGES, "logprobs": True, "top_logprobs": 5}),
     "tools": (CHAT, {"messages": MESSAGES, "tools": [TOOL], "tool_choice": "required"}),
+    "auto": (CHAT, {"messages": MESSAGES, "tools": [TOOL]}),
     "responses": ("/v1/responses", {"input": "Say something.", "store": False}),
     "completions": ("/v1/completions", {"prompt": "Say something."}),
 }
