@@ -40,9 +40,11 @@ class _Group:
 class Groups:
     """The drafters of each machine, the draft model in the lead, and lookups. One trial at a time."""
 
-    def __init__(self, remote: RemoteDrafters | None, *inside: str) -> None:
-        """inside: groups in the lead, the one that costs most first."""
+    def __init__(self, remote: RemoteDrafters | None, *inside: str, priced: Sequence[str] = ()) -> None:
+        """inside: groups in the lead that are tried, the one that costs most first. priced: those whose time
+        is measured guess by guess: they are never tried, and rest only where no guess can pay."""
         self._remote = remote
+        self._priced = priced
         self._own_host = remote.host if remote else ""
         self._inside = {name: _Group() for name in inside}
         self._hosts: dict[str, _Group] = {}  # by name
@@ -66,18 +68,21 @@ class Groups:
 
     def guesses(self, name: str) -> bool:
         """Whether a group in the lead guesses. False if there is none of this name."""
+        if name in self._priced:
+            return self._may_pay
         return name in self._inside and self._inside[name].payoff.on
 
     def heard(self, name: str) -> None:
         """A group in the lead guessed."""
-        self._inside[name].n_heard += 1
+        if name in self._inside:
+            self._inside[name].n_heard += 1
 
     @property
     def all_rest(self) -> bool:
         """Whether there are groups and none guesses."""
-        if (self._remote and self._remote.drafting) or not (self._inside or self._hosts):
+        if (self._remote and self._remote.drafting) or not (self._inside or self._hosts or self._priced):
             return False
-        return not any(group.payoff.on for group in self._inside.values())
+        return not any(map(self.guesses, (*self._inside, *self._priced)))
 
     def serve(self, n_active: int, curve: Callable[[], Sequence[float]]) -> None:
         """The next step serves this number of sessions. curve: tells the seconds of a decode by rows, none
@@ -135,7 +140,7 @@ class Groups:
             group = before.get(host)
             if group is None or not {r.join for r in records} <= {r.join for r in group.records}:
                 # beside a draft model in the lead, those on its cores have to show that they bring more
-                apart = host != self._own_host or MODEL not in self._inside
+                apart = host != self._own_host or MODEL not in (*self._inside, *self._priced)
                 group = _Group(payoff=Payoff(begins=apart or (group is not None and group.payoff.on)))
                 group.payoff.recall(self._known.get(_name(host, records)))
             group.records = records

@@ -194,8 +194,12 @@ class Speculator(Proposer):
     # -- decisions ----------------------------------------
 
     def _make_groups(self) -> Groups:
-        inside = [MODEL] if self._inline else []
-        return Groups(self._remote, *inside, *([LOOKUP] if self._policy.lookup else []))
+        """Where a change of width costs later steps, the draft model's guesses have no price of their own."""
+        model = [MODEL] if self._inline else []
+        lookup = [LOOKUP] if self._policy.lookup else []
+        if self.pricing.widths.pays:
+            return Groups(self._remote, *model, *lookup)
+        return Groups(self._remote, *lookup, priced=model)
 
     def _may_guess(self, group: str) -> bool:
         return self.groups is None or self.groups.guesses(group)

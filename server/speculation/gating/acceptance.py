@@ -92,6 +92,10 @@ class Acceptance:
         """That this source's best guess is right, given that everything before it is."""
         return self._known(source).best.value
 
+    def expected(self, source: str) -> float:
+        """That its next guess is right, as outlook() has it."""
+        return sum(share * acceptance for share, acceptance in self.outlook(source))
+
     def outlook(self, source: str) -> tuple[Outlook, Outlook]:
         """Its next best guess: sure, or not."""
         known = self._known(source)

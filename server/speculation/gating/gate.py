@@ -87,6 +87,25 @@ def potential(seconds: Sequence[float], n_sessions: int, acceptance: float) -> f
     return best / plain
 
 
+def reachable(
+    seconds: Sequence[float], n_rows: int, acceptances: Sequence[float], limit: int, td_s: float
+) -> float:
+    """Tokens per second of the best step with chains of up to `limit` guesses, each of which is right with
+    probability acceptances[i] in session i, after n_rows rows. A round of guesses takes td_s. Infinite where
+    no time is known."""
+    last = len(seconds) - 1
+    if not 0 < n_rows <= last or not seconds[n_rows]:
+        return math.inf
+    tokens, paths, spent_s = float(n_rows), list(acceptances), 0.0
+    best = tokens / seconds[n_rows]
+    for rows in range(n_rows + len(paths), min(last, n_rows + limit * len(paths)) + 1, len(paths)):
+        tokens += sum(paths)
+        spent_s += td_s
+        best = max(best, tokens / (seconds[rows] + spent_s))
+        paths = [path * acceptance for path, acceptance in zip(paths, acceptances, strict=True)]
+    return best
+
+
 class _Lost:
     """Rows that the next step is expected to evaluate again."""
 

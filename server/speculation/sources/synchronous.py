@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -9,7 +10,7 @@ from server.engine.proposer import NOTHING, Ask, Proposal
 from server.sampling.draft_token import DraftGuess
 from server.sampling.draw import Distribution
 from server.speculation.gating.acceptance import Acceptance
-from server.speculation.gating.gate import worth_drafting
+from server.speculation.gating.gate import reachable, worth_drafting
 from server.speculation.gating.widths import Offered
 from server.speculation.policy import Policy
 from server.speculation.sources.draft_model import DraftModel
@@ -48,7 +49,8 @@ class Synchronous:
         curve: Sequence[float],
         rate: float,
     ) -> float:
-        """Guess for all these sessions at once. Returns the seconds that took."""
+        """Guess for all these sessions at once, as far as it brings more than `rate`, in tokens per second,
+        or the most that these texts can reach. Returns the seconds that took."""
         self._paths = {}
         for ask in asks:
             speculated = sessions[ask.session]
@@ -56,6 +58,7 @@ class Synchronous:
                 self.inline.follow(speculated.session)
                 self._paths[ask.session] = _StepPath(ask.limit, speculated.acceptance)
         rows, spent_s = n_rows, 0.0
+        rate = min(rate, self._reachable(curve, n_rows))
         going = self._going(curve, rows, rate)
         if self._paths and not going and self._saved_s >= self.inline.td.value:
             going, self._saved_s = list(self._paths), 0.0
@@ -95,6 +98,14 @@ class Synchronous:
             return NOTHING
         n = len(path.tokens)
         return Proposal(tuple(path.tokens), tuple(range(-1, n - 1)), (SOURCE,) * n, tuple(path.drafted))
+
+    def _reachable(self, curve: Sequence[float], n_rows: int) -> float:
+        paths = self._paths.values()
+        if not paths:
+            return math.inf
+        acceptances = [path.acceptance.expected(SOURCE) for path in paths]
+        limit = max(path.limit for path in paths)
+        return reachable(curve, n_rows, acceptances, limit, self.inline.td.value)
 
     def _going(self, curve: Sequence[float], rows: int, rate: float) -> list[int]:
         """The sessions for which another guess pays."""

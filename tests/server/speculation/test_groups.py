@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 import pytest
 
+from server.engine.proposer import TimedStep
 from server.engine.scheduler import Limits
 from server.llama.backend import Batch, Logits
 from server.speculation.gating.costs import StepCosts
 from server.speculation.gating.payoff import CLEAR, FIRST, HOLD, LENGTH, SETTLED, UNHEARD
-from server.speculation.groups import LOOKUP, MODEL, Groups
+from server.speculation.groups import LOOKUP, MODEL, RENEWED, Groups
 from server.speculation.policy import Policy
 from server.speculation.sources.remote import RemoteDrafters
 from server.speculation.speculator import Speculator
@@ -166,6 +167,20 @@ def test_where_no_guess_can_pay_sessions_are_not_announced():
     scene = Scene(lies=True)
     scene.speculator.pricing.costs = StepCosts(64, {n: 1.5 * n - 0.5 for n in range(1, 65)})
     assert scene.beside(100) <= 2, "the prompt's decode and one more"
+
+
+def test_what_is_priced_guess_by_guess_rests_only_where_nothing_can_pay():
+    groups = Groups(None, priced=[MODEL])
+    dear, cheap = [0.0, 1.0, 2.0, 3.0], [0.0, 1.0, 1.1, 1.2]
+    step = TimedStep(n_rows=1, n_cells=9, decode_s=1.0, step_s=9.0, n_tokens=1, n_sessions=1)
+    for curve in (cheap, dear, cheap):
+        for _ in range(2 * RENEWED):
+            groups.serve(1, lambda curve=curve: curve)
+            groups.heard(MODEL)
+            groups.stepped(step)
+        assert groups.guesses(MODEL) == (curve is cheap)
+        assert groups.all_rest == (curve is dear)
+    assert groups.memory() == {}
 
 
 def test_a_moment_without_sessions_is_no_reason_to_rest():

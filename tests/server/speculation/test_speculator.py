@@ -102,6 +102,14 @@ def test_a_draft_model_beside_changes_the_speed_and_not_the_text(temperature: fl
     assert texts(scene.harness.run(*again)) == texts(Harness(FakeBackend(MODEL)).run(*again))
 
 
+def test_after_a_text_that_is_guessed_badly_the_next_ones_are_guessed():
+    scene = Scene(error=0.0, row_s=0.5)
+    scene.drafts.confused = 0.5
+    scene.rate(request((*PROMPT, 9), max_tokens=300))
+    scene.drafts.confused = 0.0
+    assert sum(scene.rate(request((*PROMPT, i, 99), max_tokens=40)) for i in range(5)) > 1.15 * 5
+
+
 def test_the_draft_model_shares_nothing_between_salts():
     scene = Scene(error=0.0)
     n_rows: list[int] = []

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.speculation.gating.gate import choose, potential, with_losses, worth_drafting
+from server.speculation.gating.gate import choose, potential, reachable, with_losses, worth_drafting
 
 
 def _curve(deltas: list[float]) -> list[float]:
@@ -129,6 +129,27 @@ def test_drafting_as_long_as_it_pays_reaches_the_best_fixed_depth(a: float, td: 
         depth += 1
     if a**best > 0.01:
         assert throughput(curve, a, td, depth) >= throughput(curve, a, td, best) * 0.97 or depth >= best
+
+
+@given(st.floats(0.05, 0.97), st.floats(0.001, 0.5), CURVE, st.integers(0, 8))
+def test_what_is_reachable_is_the_rate_of_the_best_fixed_depth(
+    a: float, td: float, curve: list[float], limit: int
+):
+    depths = range(min(limit, len(curve) - 2) + 1)
+    best = max(throughput(curve, a, td, depth) for depth in depths)
+    assert reachable(curve, 1, [a], limit, td) == pytest.approx(best)
+
+
+def test_what_several_sessions_can_reach():
+    curve = [0.0, 1.0, 1.5, 2.0, 2.25, 2.5]
+    rates = [2 / 1.5, (2 + 0.9 + 0.5) / (2.25 + 0.1)]
+    assert reachable(curve, 2, [0.9, 0.5], 8, 0.1) == pytest.approx(max(rates))
+    assert reachable(curve, 2, [0.9, 0.5], 0, 0.1) == pytest.approx(rates[0])
+
+
+@pytest.mark.parametrize("curve", [[], [0.0], [0.0, 0.0, 0.0]])
+def test_without_times_anything_is_reachable(curve: list[float]):
+    assert reachable(curve, 1, [0.5], 8, 0.1) == math.inf
 
 
 @pytest.mark.parametrize(("acceptance", "most"), [(0.8, 22), (0.9, 38), (0.95, 54)])
