@@ -21,7 +21,7 @@ from server.engine.proposer import (
     Proposer,
     TimedStep,
 )
-from server.speculation.gating.acceptance import Acceptance
+from server.speculation.gating.acceptance import Acceptance, SessionAcceptance
 from server.speculation.gating.balance import Overhead
 from server.speculation.gating.costs import StepCosts
 from server.speculation.gating.gate import with_losses
@@ -86,7 +86,7 @@ class Speculator(Proposer):
 
     def open(self, session: OpenedSession) -> None:
         lookup = Lookup(pool=self._pool(session.bounds.salt)) if self._policy.lookup else None
-        speculated = Speculated(next(self._wire_ids), session, Acceptance(self.acceptance), lookup)
+        speculated = Speculated(next(self._wire_ids), session, SessionAcceptance(self.acceptance), lookup)
         self._sessions[session.id] = speculated
         if self._remote:
             self._remote.open(speculated)

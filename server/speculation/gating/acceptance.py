@@ -4,27 +4,32 @@ Every guess at a position that gets committed is counted, verified or not: the c
 was right. So a source that lies stops costing rows within a few tokens, and one that the gate shuts out gets
 in again once it guesses well, without a row spent on finding out.
 
-Texts differ more than sources do. So each session has rates of its own, which begin as those of all sessions
-together and then follow this one.
+Texts differ more than sources do. So each session has a level of its own: guesses that were right, by those
+that the rates of all sessions expected to be. One number learns a hard text within some guesses, where a rate
+for each confidence would take as many for each.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from server.estimators import Mean
+from server.estimators import Mean, Ratio
 
 _BOUNDS = (26, 51, 77, 102, 128, 153, 179, 204, 230, 243, 250, 256)
 _BUCKET = [next(i for i, bound in enumerate(_BOUNDS) if c < bound) for c in range(256)]
 SURE = 230
 """Confidence (of 255) from which a guess counts as a sure one: nine in ten."""
 
-# Observations: a text shows its rates within a line. Off by two: twice, a lying source costs rows for four
-# guesses more; half, one unlucky guess shuts a good source out.
-WORD, EXPERIENCE = 4, 4  # that a source's own confidence counts for, and the rates of all sessions
-# Observations: a session changes its subject within some lines, a source hardly ever. Off by two: half, rates
+# Observations that a source's own confidence counts for. Off by two: twice, a lying source costs rows for
+# four guesses more; half, one unlucky guess shuts a good source out.
+WORD = 4
+# Guesses expected right that a session's level counts for at first. With 2 to 8 hard replies are at 0.96 to
+# 0.99 of plain ones, all together within 1 percent (simulated: 400M on two cores, guessed by the bundled model).
+BEGUN = 6
+# Guesses: a session changes its subject within some lines, a source hardly ever. Off by two: half, rates
 # scatter by 6 points instead of 4; twice, a change of subject is noticed after 128 guesses.
 WINDOW, LONG_WINDOW = 64, 512  # that count in a session, and in all of them together
+SUREST = 0.995  # most that a session's level makes of a rate: no guess is certain
 TRUST = 0.9  # of a source's confidence, before anything is known: models are a little too sure of themselves
 MEAN = 0.7  # how often a source is right, before anything is known; forgotten after WORD guesses
 MAX_SOURCES = 1024  # remembered at once, agreeing ones as sources of their own: about 2 MB
@@ -44,57 +49,38 @@ _ASSUMED = [*(TRUST * middle for middle in _MIDDLES), MEAN, 0.5, TRUST, 0.5]
 class _Source:
     __slots__ = ("best", "buckets", "rates", "share_sure", "sure", "unsure")
 
-    def __init__(self, like: _Source | None, window: int) -> None:
-        """like: what rates begin as, None: at what is assumed."""
-        if like is None:
-            self.rates = [Mean(value, WORD, window) for value in _ASSUMED]
-        else:
-            self.rates = [Mean(rate.value, min(rate.count, EXPERIENCE), window) for rate in like.rates]
+    def __init__(self) -> None:
+        self.rates = [Mean(value, WORD, LONG_WINDOW) for value in _ASSUMED]
         *self.buckets, self.best, self.share_sure, self.sure, self.unsure = self.rates
-
-    def observe_best(self, sure: bool, hit: bool) -> None:
-        self.best.observe(hit)
-        self.share_sure.observe(sure)
-        (self.sure if sure else self.unsure).observe(hit)
 
 
 class Acceptance:
-    """Rates by source name. Confidences are bytes: probability times 255."""
+    """Rates by source name, of all sessions. Confidences are bytes: probability times 255."""
 
-    def __init__(self, parent: Acceptance | None = None) -> None:
-        """parent: the rates of all sessions: these begin as they are, and both learn. None: this is them."""
-        self._parent = parent
-        self._window = WINDOW if parent else LONG_WINDOW
+    def __init__(self) -> None:
         self._sources: dict[str, _Source] = {}
 
     def observe(self, source: str, confidence: int, hit: bool, *, best: bool = False) -> None:
         """A guess of this source at a committed position, and whether it was right. best: it is the one that
         this source was surest of."""
-        known = self._sources.get(source) or self._known(source)
-        known.buckets[_BUCKET[confidence]].observe(hit)
+        self._known(source).buckets[_BUCKET[confidence]].observe(hit)
         if best:
-            known.observe_best(confidence >= SURE, hit)
-        if self._parent is not None:
-            self._parent.observe(source, confidence, hit, best=best)
+            self.observe_best(source, confidence, hit)
 
     def observe_best(self, source: str, confidence: int, hit: bool) -> None:
         """Whether the guess that this source was surest of was right."""
-        self._known(source).observe_best(confidence >= SURE, hit)
-        if self._parent is not None:
-            self._parent.observe_best(source, confidence, hit)
+        known, sure = self._known(source), confidence >= SURE
+        known.best.observe(hit)
+        known.share_sure.observe(sure)
+        (known.sure if sure else known.unsure).observe(hit)
 
     def probability(self, source: str, confidence: int) -> float:
         """That a guess is right, given that everything before it is."""
-        known = self._sources.get(source) or self._known(source)
-        return known.buckets[_BUCKET[confidence]].value
+        return self._known(source).buckets[_BUCKET[confidence]].value
 
     def mean(self, source: str) -> float:
         """That this source's best guess is right, given that everything before it is."""
         return self._known(source).best.value
-
-    def expected(self, source: str) -> float:
-        """That its next guess is right, as outlook() has it."""
-        return sum(share * acceptance for share, acceptance in self.outlook(source))
 
     def outlook(self, source: str) -> tuple[Outlook, Outlook]:
         """Its next best guess: sure, or not."""
@@ -102,11 +88,74 @@ class Acceptance:
         share = known.share_sure.value
         return Outlook(share, known.sure.value), Outlook(1.0 - share, known.unsure.value)
 
+    def expected(self, source: str) -> float:
+        """That its next guess is right, as outlook() has it."""
+        return sum(share * acceptance for share, acceptance in self.outlook(source))
+
     def _known(self, source: str) -> _Source:
         known = self._sources.get(source)
         if known is None:
             if len(self._sources) >= MAX_SOURCES:
                 self._sources.clear()
-            like = self._parent._known(source) if self._parent else None
-            known = self._sources[source] = _Source(like, self._window)
+            known = self._sources[source] = _Source()
         return known
+
+
+class _Level:
+    """Of a source in one session. share_sure: of its best guesses."""
+
+    __slots__ = ("_hits", "share_sure")
+
+    def __init__(self, share_sure: float) -> None:
+        self._hits = Ratio(1 - 1 / WINDOW)  # by those expected
+        self._hits.observe(BEGUN, BEGUN)
+        self.share_sure = Mean(share_sure, BEGUN, WINDOW)
+
+    def observe(self, hit: bool, expected: float) -> None:
+        self._hits.observe(hit, expected)
+
+    def applied(self, rate: float) -> float:
+        return min(SUREST, rate * self._hits.value)
+
+
+class SessionAcceptance(Acceptance):
+    """Rates of one session: those of all, at its own level. Both learn."""
+
+    def __init__(self, everybody: Acceptance) -> None:
+        self._everybody = everybody
+        self._levels: dict[str, _Level] = {}
+
+    def observe(self, source: str, confidence: int, hit: bool, *, best: bool = False) -> None:
+        level = self._level(source)
+        level.observe(hit, self._everybody.probability(source, confidence))
+        if best:
+            level.share_sure.observe(confidence >= SURE)
+        self._everybody.observe(source, confidence, hit, best=best)
+
+    def observe_best(self, source: str, confidence: int, hit: bool) -> None:
+        self._level(source).share_sure.observe(confidence >= SURE)
+        self._everybody.observe_best(source, confidence, hit)
+
+    def probability(self, source: str, confidence: int) -> float:
+        return self._level(source).applied(self._everybody.probability(source, confidence))
+
+    def mean(self, source: str) -> float:
+        return self._level(source).applied(self._everybody.mean(source))
+
+    def outlook(self, source: str) -> tuple[Outlook, Outlook]:
+        level = self._level(source)
+        share = level.share_sure.value
+        sure, unsure = self._everybody.outlook(source)
+        return (
+            Outlook(share, level.applied(sure.acceptance)),
+            Outlook(1.0 - share, level.applied(unsure.acceptance)),
+        )
+
+    def _level(self, source: str) -> _Level:
+        level = self._levels.get(source)
+        if level is None:
+            if len(self._levels) >= MAX_SOURCES:
+                self._levels.clear()
+            sure, _ = self._everybody.outlook(source)
+            level = self._levels[source] = _Level(sure.share)
+        return level
