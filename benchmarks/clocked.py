@@ -54,7 +54,7 @@ class Reciter(PreparedBackend):
         super().__init__(np.zeros((1, vocab.size), np.float32), n_ctx, Watch(), n_seqs=LEAVES * MOST_AT_ONCE)
         self.vocab, self.n_batch = vocab, N_BATCH
         self._out = np.zeros((N_BATCH, vocab.size), np.float32)
-        self._known, self._told = known, decoded
+        self._known, self.told = known, decoded
         self._held: dict[int, list[int]] = {}
 
     def decode(self, batch: Batch) -> Logits:
@@ -69,7 +69,7 @@ class Reciter(PreparedBackend):
         out = self._out[: len(said)]
         out.fill(0.0)
         out[range(len(said)), said] = CERTAIN
-        self._told(len(batch))
+        self.told(len(batch))
         return out
 
     def _next(self, held: tuple[int, ...]) -> int:
@@ -172,7 +172,7 @@ def run(drafter: ClockedDrafter, known: Sequence[Text], at_once: int) -> Found:
         limits=limits,
         clock=world.clock,
     )
-    with _told(draft, drafter.decoded):
+    with told(draft, drafter.decoded):
         for first in range(0, len(known), at_once):
             for id, text in enumerate(known[first : first + at_once], start=first):
                 prompt, n = text.tokens[: text.n_prompt], len(text.tokens) - text.n_prompt
@@ -191,7 +191,7 @@ def run(drafter: ClockedDrafter, known: Sequence[Text], at_once: int) -> Found:
 
 
 @contextmanager
-def _told(backend: Backend, decoded: Callable[[int], None]) -> Generator[None]:
+def told(backend: Backend, decoded: Callable[[int], None]) -> Generator[None]:
     """`decoded` is told the rows of each decode."""
     plain = backend.decode
 

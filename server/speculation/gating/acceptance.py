@@ -24,7 +24,7 @@ SURE = 230
 # four guesses more; half, one unlucky guess shuts a good source out.
 WORD = 4
 # Guesses expected right that a session's level counts for at first. With 2 to 8 hard replies are at 0.96 to
-# 0.99 of plain ones, all together within 1 percent (simulated: 400M on two cores, guessed by the bundled model).
+# 0.99 of plain ones, and all together within 1 percent (benchmarks.inside).
 BEGUN = 6
 # Guesses: a session changes its subject within some lines, a source hardly ever. Off by two: half, rates
 # scatter by 6 points instead of 4; twice, a change of subject is noticed after 128 guesses.

@@ -33,7 +33,7 @@ def test_a_session_learns_its_level_from_guesses_of_any_confidence():
         everybody.observe("drafter", 255, True)
         everybody.observe("drafter", 100, True)
     hard = SessionAcceptance(everybody)
-    for _ in range(8):
+    for _ in range(12):
         hard.observe("drafter", 100, False)
     assert hard.probability("drafter", 255) < 0.4
     assert SessionAcceptance(everybody).probability("drafter", 255) > 0.9
