@@ -1,0 +1,140 @@
+"""How much of llama-server's dialect duo speaks: llama.cpp's own server tests, run against duo.
+
+    python -m benchmarks.dialect --llama-cpp DIR --python PYTHON --reference FILE [--llama-server BIN] [CASES …]
+
+DIR is an unpacked source; its tests are copied, and run by PYTHON, which has what their requirements.txt
+names. In the place of the server's binary is a script that translates its flags (dialect_flags.py), with the
+bundled model for all that the tests would download. What counts are the cases that llama-server passes under these
+conditions. They are told in FILE, which a run with --llama-server makes if it is not there. Texts that only
+the tests' own models would say are compared with nothing: those that llama-server does not say here.
+CASES: files or cases of the tests, all but the slow ones unless given.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.processes import free_port
+from drafters.drafter_settings import BUNDLED_MODEL as BUNDLED_DRAFT
+from server.settings import BUNDLED_MODEL
+
+ROOT = Path(__file__).parent.parent
+TESTS = Path("tools") / "server" / "tests"
+SHIM = '#!/bin/sh\nexec "{python}" -m benchmarks.dialect_flags "$@"\n'
+
+
+@dataclass(frozen=True, slots=True)
+class Outcomes:
+    """Of a run: what became of each case, why, and the texts that were compared with nothing."""
+
+    outcome: dict[str, str] = field(default_factory=dict[str, str])
+    why: dict[str, str] = field(default_factory=dict[str, str])
+    texts: list[list[str]] = field(default_factory=list[list[str]])
+
+    @staticmethod
+    def read(path: Path) -> Outcomes:
+        found = Outcomes()
+        for line in path.read_text().splitlines():
+            told: dict[str, str] = json.loads(line)
+            if "regex" in told:
+                found.texts.append([told["case"], told["regex"]])
+            else:
+                found.outcome[told["case"]], found.why[told["case"]] = told["outcome"], told["why"]
+        return found
+
+    @property
+    def passed(self) -> set[str]:
+        return {case for case, outcome in self.outcome.items() if outcome == "passed"}
+
+
+def prepared(llama_cpp: Path, place: Path) -> Path:
+    """Copies the tests to where they find the source's templates. Returns their directory."""
+    tests = place / TESTS
+    shutil.copytree(llama_cpp / TESTS, tests)
+    (place / "models").symlink_to(llama_cpp.resolve() / "models")
+    shim = place / "llama-server"
+    shim.write_text(SHIM.format(python=sys.executable))
+    shim.chmod(0o755)
+    (tests / "tmp").mkdir(exist_ok=True)
+    return tests
+
+
+def run(
+    args: argparse.Namespace, results: Path, binary: Path | None, texts: Sequence[Sequence[str]] = ()
+) -> Outcomes:
+    """The tests against this binary, or against duo. results: a line for each case as soon as it ends."""
+    with tempfile.TemporaryDirectory() as place:
+        tests = prepared(args.llama_cpp, Path(place))
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "LLAMA_SERVER_BIN_PATH": str(Path(place) / "llama-server"),
+            "PORT": str(free_port()),
+            "DIALECT_MODEL": str(BUNDLED_MODEL),
+            "DIALECT_DRAFT": str(BUNDLED_DRAFT),
+            "DIALECT_BINARY": str(binary.resolve()) if binary else "",
+            "DIALECT_LENIENT": "1" if binary else "",
+            "DIALECT_TEXTS": json.dumps(list(texts)),
+            "DIALECT_RESULTS": str(results.resolve()),
+        }
+        what = ["-q", "-m", "not slow", "-p", "benchmarks.dialect_plugin", "--tb=short", *args.cases]
+        log = subprocess.run(
+            [args.python, "-m", "pytest", *what], cwd=tests, env=environment, capture_output=True, text=True
+        )
+    if not results.exists():
+        raise SystemExit(f"pytest ended with {log.returncode}: {log.stdout[-2000:]}{log.stderr[-2000:]}")
+    return Outcomes.read(results)
+
+
+def report(reference: Outcomes, found: Outcomes) -> Iterator[str]:
+    """A line for each file, and one for each case that only llama-server passes."""
+    counted = {case for case in reference.passed if case in found.outcome}
+    files = sorted({_file(case) for case in found.outcome})
+    of_reference, of_duo = Counter(map(_file, counted)), Counter(map(_file, counted & found.passed))
+    for name in files:
+        yield f"{of_duo[name]:4} of {of_reference[name]:3}  {name}"
+    yield f"{of_duo.total():4} of {of_reference.total():3}  in all"
+    for case in sorted(counted - found.passed):
+        yield f"{case}: {found.why[case]}"
+
+
+def _file(case: str) -> str:
+    return case.partition("::")[0]
+
+
+def arguments() -> Any:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--llama-cpp", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--python", default=sys.executable, help="the interpreter of the tests")
+    parser.add_argument("--reference", type=Path, required=True, metavar="FILE")
+    parser.add_argument("--llama-server", type=Path, metavar="BIN")
+    parser.add_argument("cases", nargs="*")
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = arguments()
+    if args.reference.exists():
+        reference = Outcomes.read(args.reference)
+    elif args.llama_server is None:
+        raise SystemExit("--reference is not there yet: --llama-server makes it")
+    else:
+        reference = run(args, args.reference, args.llama_server)
+    with tempfile.TemporaryDirectory() as place:
+        found = run(args, Path(place) / "results", None, reference.texts)
+    print(*report(reference, found), sep="\n")
+
+
+if __name__ == "__main__":
+    main()

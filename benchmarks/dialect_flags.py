@@ -1,0 +1,68 @@
+"""Stands in for llama-server's binary in its own tests, see benchmarks/dialect.py: takes its flags, puts the
+model at hand in the place of those that would be downloaded, and becomes the server under test."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+
+from server.cli import main as duo
+
+MODEL_FLAGS = ("--model", "--hf-repo", "--hf-file", "--model-url", "--mmproj-url")
+"""What names a model: all of them are the one at hand."""
+SILENT = ("--offline", "--cont-batching", "--jinja", "--no-jinja", "--verbose")
+"""Switches that say what duo always does, or nothing about replies."""
+VALUED = {"--swa-full": 0, "--kv-unified": 0}
+
+
+def translated(argv: Sequence[str], model: str, draft: str) -> list[str]:
+    """llama-server's flags as they are, with this model and one thread."""
+    flags = list(_flags(argv))
+    named = any(flag in MODEL_FLAGS for flag, *_ in flags)
+    kept = [list(flag) for flag in flags if flag[0] not in MODEL_FLAGS]
+    for flag in kept:
+        if flag[0] == "--model-draft":
+            flag[1] = draft
+    chosen = [["--model", model]] if named else []
+    return [part for flag in (*chosen, *kept, ["--threads", "1"]) for part in flag]
+
+
+def for_duo(argv: Sequence[str]) -> list[str]:
+    """duo's flags of llama-server's."""
+    found: list[str] = []
+    for flag, *value in _flags(argv):
+        match flag:
+            case _ if flag in SILENT:
+                continue
+            case "--slot-save-path":
+                found += ["--cache-dir", *value]
+            case "--model-draft":
+                found += ["--draft-model", *value, "--draft-mode", "sync"]
+            case "--spec-type" | "--spec-draft-n-min":
+                continue
+            case "--spec-draft-n-max":
+                found += ["--draft-max", *value]
+            case _:
+                found += [flag, *value]
+    return found
+
+
+def _flags(argv: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """Each flag with its value, if it has one."""
+    at = 0
+    while at < len(argv):
+        valued = at + 1 < len(argv) and not argv[at + 1].startswith("--")
+        yield tuple(argv[at : at + 1 + valued])
+        at += 1 + valued
+
+
+def main() -> int:
+    argv = translated(sys.argv[1:], os.environ["DIALECT_MODEL"], os.environ["DIALECT_DRAFT"])
+    if binary := os.environ.get("DIALECT_BINARY"):
+        os.execv(binary, [binary, *argv])
+    return duo(["serve", *for_duo(argv)])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
