@@ -13,7 +13,6 @@ MODEL_FLAGS = ("--model", "--hf-repo", "--hf-file", "--model-url", "--mmproj-url
 """What names a model: all of them are the one at hand."""
 SILENT = ("--offline", "--cont-batching", "--jinja", "--no-jinja", "--verbose")
 """Switches that say what duo always does, or nothing about replies."""
-VALUED = {"--swa-full": 0, "--kv-unified": 0}
 
 
 def translated(argv: Sequence[str], model: str, draft: str) -> list[str]:
@@ -25,6 +24,8 @@ def translated(argv: Sequence[str], model: str, draft: str) -> list[str]:
         if flag[0] == "--model-draft":
             flag[1] = draft
     chosen = [["--model", model]] if named else []
+    if "--embedding" in argv and "--pooling" not in argv:
+        chosen.append(["--pooling", "mean"])  # the file of the tests' own model names one
     return [part for flag in (*chosen, *kept, ["--threads", "1"]) for part in flag]
 
 

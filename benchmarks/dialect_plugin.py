@@ -1,6 +1,7 @@
 """A plugin of pytest for llama.cpp's own server tests, see benchmarks/dialect.py: writes a line of JSON for
-each case, ends one that takes too long, and makes texts that only its models would say count for nothing.
-Imports nothing of duo: it runs under the interpreter of those tests."""
+each case, ends one that takes too long, and expects what llama-server says with the model at hand: other
+numbers of tokens, and no texts that only the tests' own models would say. Imports nothing of duo: it runs
+under the interpreter of those tests."""
 
 from __future__ import annotations
 
@@ -20,10 +21,31 @@ LIMIT_S = 90
 hang takes longer. Half: slow starts count as failures."""
 
 _results = Path(os.environ["DIALECT_RESULTS"])
-_of_model: set[tuple[str, str]] = {(case, regex) for case, regex in json.loads(os.environ["DIALECT_TEXTS"])}
-"""Cases and regular expressions that llama-server's texts do not fit either, with this model."""
+COUNTS = ("n_prompt", "n_token_output")
+"""Parameters of cases that are numbers of tokens by the tests' own models."""
+_of_model: set[tuple[str, str | int]] = {tuple(one) for one in json.loads(os.environ["DIALECT_OF_MODEL"])}
+"""Cases with regular expressions that llama-server's texts do not fit, and with its numbers of tokens."""
 _lenient = bool(os.environ.get("DIALECT_LENIENT"))
-"""Whether every text fits, and those that do not are written down."""
+"""Whether every text and number fits, and those that do not are written down."""
+
+
+def _fits(expected: str | int, *, otherwise: bool) -> bool:
+    """otherwise: whether it is as the test says."""
+    case = os.environ["PYTEST_CURRENT_TEST"].rpartition(" ")[0]
+    if otherwise or (case, expected) in _of_model:
+        return True
+    if _lenient:
+        _write(case=case, expected=expected)
+    return _lenient
+
+
+class Tokens(int):
+    """A number of tokens."""
+
+    def __eq__(self, found: object) -> bool:
+        return isinstance(found, int) and _fits(found, otherwise=int(self) == found)
+
+    __hash__ = int.__hash__
 
 
 def _write(**line: Any) -> None:
@@ -36,17 +58,16 @@ def pytest_sessionstart() -> None:
     utils = importlib.import_module("utils")
     match = utils.match_regex
 
-    def match_regex(regex: str, text: str) -> bool:
-        case = os.environ["PYTEST_CURRENT_TEST"].rpartition(" ")[0]
-        if (case, regex) in _of_model or match(regex, text):
-            return True
-        if _lenient:
-            _write(case=case, regex=regex)
-        return _lenient
-
-    utils.match_regex = match_regex
+    utils.match_regex = lambda regex, text: _fits(regex, otherwise=match(regex, text))
     utils.ServerPreset.load_all = staticmethod(lambda: None)
     utils.download_file = lambda url, output_file_path=None: os.environ["DIALECT_DRAFT"]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        parameters: dict[str, Any] = getattr(getattr(item, "callspec", None), "params", {})
+        for name in parameters.keys() & COUNTS:
+            parameters[name] = Tokens(parameters[name])
 
 
 @pytest.hookimpl(wrapper=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from server.engine import endings
-from server.engine.events import Committed
+from server.engine.events import Committed, Progress
 from server.engine.proposer import Proposal
 from server.engine.rejection import judge
 from server.engine.scheduler import Work
@@ -14,7 +14,7 @@ from server.engine.verify import Verdict, verify
 from server.errors import DuoError
 from server.llama.backend import Logits
 from server.sampling.draw import Distribution
-from server.sampling.logprobs import TokenLogprobs, token_logprobs
+from server.sampling.logprobs import TokenLogprobs, drawn_logprobs, token_logprobs
 
 
 def commit(
@@ -25,6 +25,8 @@ def commit(
     session = work.session
     if not work.completes:
         session.evaluated(work.n_pending)
+        if session.request.progress and not session.n_steps:
+            state.emit(session.id, Progress(session.n_kv, state.clock()))
         if session.n_kv == session.mark_at:
             state.sequences.checkpoints.mark(session.seq, session.n_kv)
         return at
@@ -42,7 +44,9 @@ def commit(
 def _verify(state: EngineState, work: Work, proposal: Proposal, layout: RowLayout, rows: Logits) -> None:
     """rows: logits after the last committed token, after each node of the proposal, and of padding."""
     session = work.session
-    verdict = _decide(session, proposal, rows, by_rejection=state.limits.by_rejection)
+    asked = session.request
+    drawn: list[Distribution] | None = [] if asked.drawn_from and asked.n_logprobs is not None else None
+    verdict = _decide(session, proposal, rows, drawn, by_rejection=state.limits.by_rejection)
     if len(verdict.nodes) < len(proposal) or layout.n_pad or layout.n_shadows:
         state.sequences.settle(session, layout, verdict.nodes)
     else:
@@ -51,7 +55,8 @@ def _verify(state: EngineState, work: Work, proposal: Proposal, layout: RowLayou
     session.commit(verdict, tally, state.clock())
     if session.drafts:
         state.proposer.committed(session.id, len(verdict.tokens), tally)
-    state.emit(session.id, _committed(verdict, proposal, rows, session.request.n_logprobs))
+    logprobs = _logprobs(verdict, rows, drawn, asked.n_logprobs)
+    state.emit(session.id, _committed(verdict, proposal, logprobs, session.last_at))
     if reason := session.end_reason():
         endings.finish(state, session, reason)
 
@@ -65,19 +70,32 @@ def _advance(state: EngineState, session: Session, rows: Logits) -> None:
         endings.finish(state, session, reason)
 
 
-def _decide(session: Session, proposal: Proposal, rows: Logits, *, by_rejection: bool) -> Verdict:
+def _decide(
+    session: Session,
+    proposal: Proposal,
+    rows: Logits,
+    drawn: list[Distribution] | None,
+    *,
+    by_rejection: bool,
+) -> Verdict:
     """rows: logits after the last committed token, then after each node of the proposal. The session's
-    sampler advances by what is committed. by_rejection: by the rule of rejection.py."""
+    sampler advances by what is committed. drawn: gets the distribution of each token drawn. by_rejection: by
+    the rule of rejection.py."""
     sampler, position, stop = session.sampler, session.position, session.request.stop_tokens
     sampling = session.request.sampling
 
     def draw(node: int, i: int) -> int:
+        if drawn is not None:
+            drawn.append(sampler.distribution(rows[1 + node], position + i))
         return sampler.choose(rows[1 + node], position + i)
 
     def target(i: int) -> Distribution:
         if i:
             sampler.accept(proposal.tokens[i - 1])
-        return sampler.distribution(rows[i], position + i)
+        found = sampler.distribution(rows[i], position + i)
+        if drawn is not None:
+            drawn.append(found)
+        return found
 
     if not by_rejection or sampling.mirostat:
         return verify(proposal, draw, stop, session.n_left)
@@ -87,15 +105,23 @@ def _decide(session: Session, proposal: Proposal, rows: Logits, *, by_rejection:
     return verdict
 
 
-def _committed(verdict: Verdict, proposal: Proposal, rows: Logits, n_top: int | None) -> Committed:
-    """What the caller is told. rows: as above; n_top: logprobs beside that of each token, None for none."""
-    logprobs: tuple[TokenLogprobs, ...] = ()
-    if n_top is not None:
-        read = (0, *(1 + node for node in verdict.nodes))  # the row that each token was drawn from
-        logprobs = tuple(
-            token_logprobs(rows[i], token, n_top) for i, token in zip(read, verdict.tokens, strict=False)
-        )
+def _logprobs(
+    verdict: Verdict, rows: Logits, drawn: list[Distribution] | None, n_top: int | None
+) -> tuple[TokenLogprobs, ...]:
+    """One for each token, with n_top others; None: none. rows, drawn: as above."""
+    if n_top is None:
+        return ()
+    if drawn is not None:
+        return tuple(drawn_logprobs(one, token, n_top) for one, token in zip(drawn, verdict.tokens))
+    read = (0, *(1 + node for node in verdict.nodes))  # the row that each token was drawn from
+    return tuple(token_logprobs(rows[i], token, n_top) for i, token in zip(read, verdict.tokens, strict=False))
+
+
+def _committed(
+    verdict: Verdict, proposal: Proposal, logprobs: tuple[TokenLogprobs, ...], now: float
+) -> Committed:
+    """What the caller is told."""
     sources = [proposal.sources[node] for node in verdict.nodes]
     rejected = tuple(t for i, t in enumerate(proposal.tokens) if i not in verdict.nodes)
     padding = (None,) * (len(verdict.tokens) - len(verdict.nodes))
-    return Committed(verdict.tokens, (*sources, *padding), len(proposal), rejected, logprobs)
+    return Committed(verdict.tokens, (*sources, *padding), len(proposal), rejected, logprobs, now)
