@@ -1,13 +1,13 @@
 """How much of llama-server's dialect duo speaks: llama.cpp's own server tests, run against duo.
 
-    python -m benchmarks.dialect --llama-cpp DIR --python PYTHON --reference FILE [--llama-server BIN] [CASES …]
+    python -m benchmarks.dialect --llama-cpp DIR --reference FILE [--llama-server BIN] [CASE …]
 
-DIR is an unpacked source; its tests are copied, and run by PYTHON, which has what their requirements.txt
-names. In the place of the server's binary is a script that translates its flags (dialect_flags.py). All that the
-tests would download is a tiny model with random weights. What counts are the cases that llama-server passes under
-these conditions. They are told in FILE, which a run with --llama-server makes if it is not there. Numbers of tokens
-must be those of llama-server; texts that only the tests' own models would say are compared with nothing.
-CASES: files or cases of the tests. Unless given, all but the slow ones, and those of OTHER things than replies.
+DIR is an unpacked source; its tests are copied, and run by --python, which has what their requirements.txt
+names. In the place of the server's binary is a script that translates its flags (dialect_flags.py). All that
+the tests would download is a tiny model with random weights. What counts are the cases that llama-server
+passes under these conditions. They are told in FILE, which a run with --llama-server makes.
+Numbers of tokens must be those of llama-server; texts that only the tests' own models would say are compared
+with nothing. Cases are files or single ones; without any, all but the slow ones and those of OTHER things.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from benchmarks.processes import free_port
 from tests.model.kinds import KINDS
@@ -37,6 +37,9 @@ NOISE = 0.3
 """Of the draft model's weights: it is right now and then. Half: more often, and rejections go untested."""
 SHIM = '#!/bin/sh\nexec "{python}" -m benchmarks.dialect_flags "$@"\n'
 
+Expected: TypeAlias = tuple[str, str | int]
+"""A case, and a text or number of it that llama-server's own does not fit, or does."""
+
 
 @dataclass(frozen=True, slots=True)
 class Outcomes:
@@ -44,7 +47,7 @@ class Outcomes:
 
     outcome: dict[str, str] = field(default_factory=dict[str, str])
     why: dict[str, str] = field(default_factory=dict[str, str])
-    of_model: list[tuple[str, str | int]] = field(default_factory=list[tuple[str, str | int]])
+    of_model: list[Expected] = field(default_factory=list[Expected])
 
     @staticmethod
     def read(path: Path) -> Outcomes:
@@ -83,7 +86,10 @@ def models(place: Path) -> dict[str, str]:
 
 
 def run(
-    args: argparse.Namespace, results: Path, binary: Path | None, of_model: Sequence[tuple[str, str | int]] = ()
+    args: argparse.Namespace,
+    results: Path,
+    binary: Path | None,
+    of_model: Sequence[tuple[str, str | int]] = (),
 ) -> Outcomes:
     """The tests against this binary, or against duo. results: a line for each case as soon as it ends."""
     with tempfile.TemporaryDirectory() as place:

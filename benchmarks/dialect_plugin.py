@@ -17,8 +17,8 @@ from typing import Any, NoReturn
 import pytest
 
 LIMIT_S = 90
-"""Seconds of a case: the slowest of llama-server takes 20 on two cores. Twice as many: a run with servers that
-hang takes longer. Half: slow starts count as failures."""
+"""Seconds of a case: the slowest of llama-server takes 20 on two cores. Twice as many: a run with servers
+that hang takes longer. Half: slow starts count as failures."""
 
 _results = Path(os.environ["DIALECT_RESULTS"])
 COUNTS = ("n_prompt", "n_token_output")
@@ -55,12 +55,17 @@ def _write(**line: Any) -> None:
 
 def pytest_sessionstart() -> None:
     """Nothing is downloaded: the model that stands in is the shim's business."""
-    utils = importlib.import_module("utils")
+    utils: Any = importlib.import_module("utils")
     match = utils.match_regex
 
-    utils.match_regex = lambda regex, text: _fits(regex, otherwise=match(regex, text))
+    def match_regex(regex: str, text: str) -> bool:
+        return _fits(regex, otherwise=match(regex, text))
+
+    def download_file(*_: str) -> str:
+        return os.environ["DIALECT_DRAFT"]
+
+    utils.match_regex, utils.download_file = match_regex, download_file
     utils.ServerPreset.load_all = staticmethod(lambda: None)
-    utils.download_file = lambda url, output_file_path=None: os.environ["DIALECT_DRAFT"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

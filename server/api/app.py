@@ -32,6 +32,7 @@ from server.api.access import AccessGate
 from server.api.chat import chat_route as chat
 from server.api.completions import completions_route as completions
 from server.api.middleware import DefectNet, Edge, RequestFrame
+from server.api.native import native_route as native
 from server.api.responses import responses_route as responses
 from server.api.rpc import rpc_route as rpc
 from server.api.served import Health, Served
@@ -101,10 +102,9 @@ def _frame(edge: Edge) -> list[Middleware]:
 
 
 def routes() -> list[BaseRoute]:
-    """OpenAI's routes exist with and without /v1."""
+    """OpenAI's routes exist with and without /v1; /completions without it is llama-server's."""
     api = [
         _route("/chat/completions", chat.create),
-        _route("/completions", completions.create),
         _route("/responses", responses.create),
         _route("/responses/{id}", responses.retrieve, "GET"),
         _route("/responses/{id}", responses.delete, "DELETE"),
@@ -118,8 +118,10 @@ def routes() -> list[BaseRoute]:
         _route("/models/{id:path}", models.get_model, "GET"),
     ]
     return [
-        Mount("/v1", routes=api),
+        Mount("/v1", routes=[*api, _route("/completions", completions.create)]),
         *api,
+        _route("/completion", native.create),
+        _route("/completions", native.create),
         *(_told(path, tell) for path, tell in health.ROUTES.items()),
         _route("/metrics", metrics.metrics, "GET"),
         _route("/rpc", rpc.answer),

@@ -102,9 +102,13 @@ def requests_for(
         speculation=_speculation(body, served.vocabulary, served.room),
         constraint=instead or constraint(served, body),
         n_logprobs=body.n_logprobs,
-        n_keep=_n_keep(body, len(prompt), served.vocabulary) if body.context_shift else None,
+        n_keep=_n_keep(body, len(prompt), served.vocabulary) if _shifts(served, body) else None,
         n_beams=max(1, body.n_beams),
         salt=body.salt,
+        slot=body.id_slot if body.id_slot >= 0 else None,
+        reuse=body.cache_prompt,
+        drawn_from=body.post_sampling_probs,
+        progress=body.stream and body.return_progress,
     )
     if body.n_generated > body.n and first.n_logprobs is None:
         first = replace(first, n_logprobs=0)  # which are best is told by their logprobs
@@ -136,6 +140,10 @@ def _speculation(body: GenerationFields, vocabulary: Vocabulary, room: Room) -> 
         return Speculation(n_max=0 if asked is False else None, prediction=prediction)
     drafters = None if asked.drafters is None else frozenset(asked.drafters)
     return Speculation(**asked.model_dump(exclude={"drafters"}), drafters=drafters, prediction=prediction)
+
+
+def _shifts(served: Served, body: GenerationFields) -> bool:
+    return (served.context_shift and body.n_beams < 2) if body.context_shift is None else body.context_shift
 
 
 def _n_keep(body: GenerationFields, n_prompt: int, vocabulary: Vocabulary) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -10,26 +11,29 @@ from server.llama.backend import Vocabulary
 from server.sampling.logprobs import TokenLogprobs
 
 
-def logprobs_json(vocabulary: Vocabulary, tokens: Iterable[TokenLogprobs]) -> dict[str, Any]:
-    """The `logprobs` of a choice or a chunk."""
+def logprobs_json(
+    vocabulary: Vocabulary, tokens: Iterable[TokenLogprobs], *, shares: bool = False
+) -> dict[str, Any]:
+    """The `logprobs` of a choice or a chunk. shares: probabilities instead of their logarithms, under
+    llama-server's names."""
+    name = "prob" if shares else "logprob"
     content: list[dict[str, Any]] = []
     for one in tokens:
-        entry = _entry(vocabulary, one.token, one.logprob)
-        entry["top_logprobs"] = [_entry(vocabulary, token, logprob) for token, logprob in one.top]
-        content.append(entry)
+        pairs = ((one.token, one.logprob), *one.top)
+        entry, *top = (
+            {**_entry(vocabulary, token), name: math.exp(logprob) if shares else logprob}
+            for token, logprob in pairs
+        )
+        content.append({**entry, f"top_{name}s": top})
     return {"content": content, "refusal": None}
 
 
-def _entry(vocabulary: Vocabulary, token: int, logprob: float) -> dict[str, Any]:
+def _entry(vocabulary: Vocabulary, token: int) -> dict[str, Any]:
     """`token` is for display, control tokens written out; `bytes`: what it adds to the text, null for
     nothing. A token with part of a character has no text of its own."""
     added = vocabulary.piece(token)
     written = added or vocabulary.piece(token, special=True)
-    return {
-        "token": written.decode("utf-8", "replace"),
-        "logprob": logprob,
-        "bytes": [*added] if added else None,
-    }
+    return {"id": token, "token": written.decode("utf-8", "replace"), "bytes": [*added] if added else None}
 
 
 class LegacyLogprobs:

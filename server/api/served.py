@@ -151,6 +151,7 @@ class Served:
     seed: int | None = None
     max_tokens: int | None = None
     reasoning_budget: int = -1
+    context_shift: bool = False
     responses: ResponseStore = field(default_factory=ResponseStore)
     handles: Handles = field(default_factory=Handles)
     prompt_work: PromptWork = field(default_factory=PromptWork)

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 
-from server.engine.events import Committed, DrafterCount, Event, Failed, Finished, Started, Stats, Tally
+from server.engine.events import (
+    Committed,
+    DrafterCount,
+    Event,
+    Failed,
+    Finished,
+    Progress,
+    Started,
+    Stats,
+    Tally,
+)
 
 MAX_SOURCES = 256
 """Drafters that tokens are counted for. Their names change with every restart, so there is no end of them."""
@@ -40,6 +50,8 @@ class Traffic(Tally):
             case Failed():
                 self._unprompted.pop(id, None)
                 self.endings["failed"] += 1
+            case Progress():
+                pass
 
     def _finish(self, stats: Stats) -> None:
         self.prompt_s += stats.prompt_ms / 1e3

@@ -81,8 +81,9 @@ class PrefixCache:
         salt: str = "",
         only: int | None = None,
     ) -> Reuse | None:
-        """Claim the best sequence for a prompt, or `only` this idle one; None if all are busy. At least one token is left to evaluate,
-        since its logits are needed. busy: tokens of busy sequences; those of another salt are ignored.
+        """Claim the best sequence for a prompt, or `only` this idle one; None if all are busy. At least one
+        token is left to evaluate, since its logits are needed. busy: tokens of busy sequences; those of
+        another salt are ignored.
 
         The longest common prefix is reused. Its own sequence is claimed if it is idle, keeps at least half of
         its tokens, and the prompt goes on where its last one ended; else the place with the least loss.

@@ -108,13 +108,15 @@ def _decide(
 def _logprobs(
     verdict: Verdict, rows: Logits, drawn: list[Distribution] | None, n_top: int | None
 ) -> tuple[TokenLogprobs, ...]:
-    """One for each token, with n_top others; None: none. rows, drawn: as above."""
+    """One for each token, with n_top others; None: none. rows, drawn: as above; the i-th token was drawn from
+    the row after the node before it."""
     if n_top is None:
         return ()
     if drawn is not None:
-        return tuple(drawn_logprobs(one, token, n_top) for one, token in zip(drawn, verdict.tokens))
-    read = (0, *(1 + node for node in verdict.nodes))  # the row that each token was drawn from
-    return tuple(token_logprobs(rows[i], token, n_top) for i, token in zip(read, verdict.tokens, strict=False))
+        told = zip(drawn, verdict.tokens, strict=False)
+        return tuple(drawn_logprobs(one, token, n_top) for one, token in told)
+    read = zip((0, *(1 + node for node in verdict.nodes)), verdict.tokens, strict=False)
+    return tuple(token_logprobs(rows[i], token, n_top) for i, token in read)
 
 
 def _committed(

@@ -1,4 +1,5 @@
-"""What the engine reports about one generation, in order: Started, Progress…, Committed…, then Finished or Failed."""
+"""What the engine reports about one generation, in order: Started, Progress…, Committed…, then Finished or
+Failed."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 from pydantic import BeforeValidator, Field
 
 from server.api.body import Body, Content, Neutral
-from server.api.generation_fields import UNSUPPORTED, GenerationFields, TopLogprobs
+from server.api.generation_fields import UNSUPPORTED, GenerationFields, Most, TopLogprobs
 from server.api.structured import forms
 from server.api.tools import ToolFields, calling
 from server.api.tools import incoherent as incoherent_tools
@@ -59,7 +59,7 @@ class ChatRequest(GenerationFields, ToolFields):
     names, two of which are llama-server's."""
 
     messages: Annotated[list[ChatMessage], Field(min_length=1, fail_fast=True)]
-    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_completion_tokens: Most | None = None
     logprobs: bool = False
     top_logprobs: TopLogprobs | None = None
     reasoning_format: Literal["none", "auto", "deepseek"] = "auto"
@@ -72,7 +72,6 @@ class ChatRequest(GenerationFields, ToolFields):
 
     unsupported: ClassVar[Neutral] = {
         **UNSUPPORTED,
-        "n_predict": (-1,),
         "functions": ([],),
         "function_call": ("none", "auto"),
         "audio": (),
@@ -107,7 +106,8 @@ class ChatRequest(GenerationFields, ToolFields):
 
     @property
     def max_new_tokens(self) -> int | None:
-        return self.max_completion_tokens or self.max_tokens
+        given = self.max_completion_tokens
+        return super().max_new_tokens if given is None else given if given > 0 else None
 
     def contradiction(self) -> tuple[str, str] | None:
         if self.top_logprobs and not self.logprobs:

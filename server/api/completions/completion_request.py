@@ -3,32 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, TypeAlias, cast
+from typing import Annotated, Any, ClassVar, TypeAlias, cast
 
 from pydantic import Field, field_validator
 
-from server.api.generation_fields import GenerationFields
+from server.api.body import Neutral
+from server.api.generation_fields import UNSUPPORTED, UNTHINKING, GenerationFields
 
 MAX_PROMPTS = 32
 MAX_REPLIES = 64
 """Most replies to all prompts of one request."""
 MAX_LOGPROBS = 5
-MAX_TOKENS = 16
-"""OpenAI's default of max_tokens here."""
 
 Pieces: TypeAlias = Sequence[str | int]
 """One prompt: texts and token ids, in turn."""
 
 
 class CompletionRequest(GenerationFields):
-    """POST /v1/completions. prompt: a text, token ids, both mixed, or a list of such prompts. n_predict:
-    llama-server's name for max_tokens, -1 for the rest of the context."""
+    """POST /v1/completions. prompt: a text, token ids, both mixed, or a list of such prompts; a text may be
+    in an object as its prompt_string."""
 
     prompt: str | list[Any] = ""
     suffix: str | None = None
     echo: bool = False
     logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
-    n_predict: Annotated[int, Field(ge=-1)] | None = None
+
+    unsupported: ClassVar[Neutral] = {**UNSUPPORTED, **UNTHINKING}
+
+    @field_validator("prompt", mode="before")
+    @classmethod
+    def _objects_with_texts_are_texts(cls, given: Any) -> Any:
+        return _unwrapped(given)
 
     @field_validator("prompt")
     @classmethod
@@ -40,13 +45,6 @@ class CompletionRequest(GenerationFields):
             raise ValueError(f"at most {MAX_PROMPTS} prompts at once")
         return given
 
-    @field_validator("n_predict")
-    @classmethod
-    def _something_is_predicted(cls, n: int | None) -> int | None:
-        if n == 0:
-            raise ValueError("must be -1, for as many as fit, or at least 1")
-        return n
-
     @property
     def prompts(self) -> list[Pieces]:
         return _prompts(self.prompt)
@@ -57,20 +55,24 @@ class CompletionRequest(GenerationFields):
             return self.n_probs or None
         return max(self.logprobs, self.n_probs or 0)
 
-    @property
-    def max_new_tokens(self) -> int | None:
-        if self.n_predict is not None:
-            return None if self.n_predict < 0 else self.n_predict
-        return self.max_tokens or MAX_TOKENS
-
     def contradiction(self) -> tuple[str, str] | None:
         if self.echo and self.n_logprobs is not None:
             return "echo", "there are no logprobs of the prompt: not together with logprobs"
-        if self.max_tokens is not None and self.n_predict not in (None, self.max_tokens):
-            return "n_predict", f"means the same as max_tokens, which is {self.max_tokens}"
         if len(self.prompts) * self.n_generated > MAX_REPLIES:
             return "prompt", f"at most {MAX_REPLIES} replies at once, to all prompts together"
         return super().contradiction()
+
+
+def _unwrapped(given: Any) -> Any:
+    """Texts in place of objects with a prompt_string, alone or in a list. Raises ValueError for pictures."""
+    if isinstance(given, list):
+        return [_unwrapped(one) if isinstance(one, dict) else one for one in cast(list[Any], given)]
+    if not isinstance(given, dict):
+        return given
+    wrapped = cast(dict[str, Any], given)
+    if wrapped.get("multimodal_data"):
+        raise ValueError("multimodal_data: this server reads texts only")
+    return wrapped.get("prompt_string")
 
 
 def _prompts(given: str | list[Any]) -> list[Pieces]:
