@@ -35,6 +35,8 @@ _SYNONYMS = {  # llama.cpp's spellings of the same flags, most of which argparse
     "-ub": "--ubatch-size",
     "--n-predict": "--predict",
     "--embedding": "--embeddings",
+    "--webui": "--ui",
+    "--no-webui": "--no-ui",
 }
 
 SPELLING: dict[str, Any] = {

@@ -17,6 +17,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from server.api import (
+    adapters,
     delivery,
     embeddings,
     health,
@@ -93,8 +94,9 @@ def _frame(edge: Edge) -> list[Middleware]:
         Middleware(
             CORSMiddleware,
             allow_origins=list(edge.cors_origins),
-            allow_methods=["*"],
+            allow_methods=["GET", "POST", "DELETE", "OPTIONS"],
             allow_headers=["*"],
+            allow_credentials=True,
             expose_headers=["x-request-id", "openai-processing-ms", "retry-after"],
         ),
         Middleware(DefectNet),
@@ -105,7 +107,9 @@ def routes() -> list[BaseRoute]:
     """OpenAI's routes exist with and without /v1; /completions without it is llama-server's."""
     api = [
         _route("/chat/completions", chat.create),
+        _route("/chat/completions/input_tokens", chat.count),
         _route("/responses", responses.create),
+        _route("/responses/input_tokens", responses.count),
         _route("/responses/{id}", responses.retrieve, "GET"),
         _route("/responses/{id}", responses.delete, "DELETE"),
         _route("/precompute", precompute.create),
@@ -125,6 +129,8 @@ def routes() -> list[BaseRoute]:
         *(_told(path, tell) for path, tell in health.ROUTES.items()),
         _route("/metrics", metrics.metrics, "GET"),
         _route("/rpc", rpc.answer),
+        _route("/lora-adapters", adapters.list_adapters, "GET"),
+        _route("/lora-adapters", adapters.scale),
         _route("/slots", slots_route.list_slots, "GET"),
         _route("/slots/{id}", slots_route.act),
         *page(),
@@ -156,7 +162,11 @@ def page() -> list[BaseRoute]:
     ]
 
 
-async def _page(_: Request) -> FileResponse:
+async def _page(request: Request) -> FileResponse:
+    """Raises HTTPException if there shall be none. While the model loads, nobody knows."""
+    served: Served | None = getattr(request.state, "served", None)
+    if served is not None and "ui" in served.hidden:
+        raise HTTPException(404)
     return FileResponse(WEB / "index.html")
 
 

@@ -19,4 +19,4 @@ def ready(state: Health) -> Response:
     return Json(body) if state.status == "ok" else Json(body, 503, {"Retry-After": "1"})
 
 
-ROUTES = {"/health": health, "/ready": ready}
+ROUTES = {"/health": health, "/v1/health": health, "/ready": ready}

@@ -59,6 +59,8 @@ def load_target(settings: LeadSettings, n_threads: int) -> LlamaBackend:
             width = settings.stable_width
             raise StartupError(f"--stable-width {width} needs at least --{flag}-size {width}")
     path, most = settings.model, settings.parallel
+    if settings.batch_size < most:
+        raise StartupError(f"--parallel {most} needs at least --batch-size {most}: a row for each reply")
     return LlamaBackend(
         settings.options(
             path,
@@ -95,8 +97,8 @@ def load_draft(
 
 
 def load_embedder(stack: ExitStack, settings: LeadSettings, target: LlamaBackend) -> LlamaEmbedder | None:
-    """The target's weights in a context of their own, or another model; None without --embeddings. Takes half
-    the threads, so that replies go on. Raises StartupError."""
+    """The target's weights in a context of their own, or another model; None if the target cannot embed, or
+    shall not. Takes half the threads, so that replies go on. Raises StartupError about another model."""
     other, n_threads = settings.embedding_model, max(1, target.options.n_threads // 2)
     if other is not None:
         options = LlamaOptions(other, MOST_TOKENS, 1, n_threads=n_threads, weights=settings.draft_weights)
@@ -106,7 +108,13 @@ def load_embedder(stack: ExitStack, settings: LeadSettings, target: LlamaBackend
     else:
         return None
     model = target.model if other is None else None
-    embedder = LlamaEmbedder(options, pooling=settings.pooling, model=model)
+    try:
+        embedder = LlamaEmbedder(options, pooling=settings.pooling, model=model)
+    except StartupError as error:
+        if model is None:
+            raise
+        logger.info("  embeds   nothing: %s", error.message)
+        return None
     stack.enter_context(closing(embedder))
     logger.info(
         "  embeds   %s, %d dimensions, up to %d tokens", embedder.name, embedder.n_embd, embedder.n_ctx

@@ -8,6 +8,7 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from server.api.prompt_work import PromptWork
 from server.api.served import (
@@ -18,6 +19,7 @@ from server.api.served import (
     GateHealth,
     Health,
     ModelCard,
+    Part,
     Served,
 )
 from server.api.tokens import spelled
@@ -61,8 +63,23 @@ def served_by(
         prompt_work=PromptWork(settings.max_queued),
         seed=None if settings.seed < 0 else settings.seed,
         max_tokens=settings.predict if settings.predict > 0 else None,
-        reasoning_budget=settings.reasoning_budget,
+        reasoning_budget=0 if settings.reasoning == "off" else settings.reasoning_budget,
+        reasoning_format=settings.reasoning_format,
+        template_variables=_variables(settings),
+        context_shift=settings.context_shift,
+        hidden=_hidden(settings),
+        adapters=[(one.path.name, one.scale) for one in settings.weights.adapters],
     )
+
+
+def _hidden(settings: LeadSettings) -> frozenset[Part]:
+    parts: tuple[Part, ...] = ("slots", "metrics", "ui")
+    return frozenset(part for part in parts if not getattr(settings, part))
+
+
+def _variables(settings: LeadSettings) -> dict[str, Any]:
+    """What templates are told unless a request says otherwise."""
+    return {} if settings.reasoning == "auto" else {"enable_thinking": settings.reasoning == "on"}
 
 
 def template_of(settings: LeadSettings, backend: LlamaBackend) -> ChatTemplate:
@@ -104,6 +121,8 @@ def _health(
         ],
         exactness=exactness,
         draft_mode=draft_mode,
+        n_decodes=engine.engine.meter.n_decodes,
+        n_decoding=engine.engine.meter.n_decoding,
         gate=GateHealth(
             round(proposer.pricing.throughput.value, 1),
             _milliseconds(proposer.pricing.costs.table()),

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar, TypeAlias, cast
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, field_validator
 
 from server.api.body import Neutral
 from server.api.generation_fields import UNSUPPORTED, UNTHINKING, GenerationFields
+from server.api.pieces import Pieces, apart, are_pieces, unwrapped
 
 MAX_PROMPTS = 32
 MAX_REPLIES = 64
 """Most replies to all prompts of one request."""
 MAX_LOGPROBS = 5
-
-Pieces: TypeAlias = Sequence[str | int]
-"""One prompt: texts and token ids, in turn."""
 
 
 class CompletionRequest(GenerationFields):
@@ -33,13 +30,13 @@ class CompletionRequest(GenerationFields):
     @field_validator("prompt", mode="before")
     @classmethod
     def _objects_with_texts_are_texts(cls, given: Any) -> Any:
-        return _unwrapped(given)
+        return unwrapped(given)
 
     @field_validator("prompt")
     @classmethod
     def _prompts_are_texts_or_ids(cls, given: str | list[Any]) -> str | list[Any]:
-        prompts = _prompts(given)
-        if not prompts or not all(_is_prompt(prompt) for prompt in prompts):
+        prompts = apart(given)
+        if not prompts or not all(are_pieces(prompt) for prompt in prompts):
             raise ValueError("must be a text, a list of token ids, or a list of such prompts")
         if len(prompts) > MAX_PROMPTS:
             raise ValueError(f"at most {MAX_PROMPTS} prompts at once")
@@ -47,7 +44,7 @@ class CompletionRequest(GenerationFields):
 
     @property
     def prompts(self) -> list[Pieces]:
-        return _prompts(self.prompt)
+        return apart(self.prompt)
 
     @property
     def n_logprobs(self) -> int | None:
@@ -61,30 +58,3 @@ class CompletionRequest(GenerationFields):
         if len(self.prompts) * self.n_generated > MAX_REPLIES:
             return "prompt", f"at most {MAX_REPLIES} replies at once, to all prompts together"
         return super().contradiction()
-
-
-def _unwrapped(given: Any) -> Any:
-    """Texts in place of objects with a prompt_string, alone or in a list. Raises ValueError for pictures."""
-    if isinstance(given, list):
-        return [_unwrapped(one) if isinstance(one, dict) else one for one in cast(list[Any], given)]
-    if not isinstance(given, dict):
-        return given
-    wrapped = cast(dict[str, Any], given)
-    if wrapped.get("multimodal_data"):
-        raise ValueError("multimodal_data: this server reads texts only")
-    return wrapped.get("prompt_string")
-
-
-def _prompts(given: str | list[Any]) -> list[Pieces]:
-    """As in llama-server: a list with an id in it is one prompt, any other list several prompts."""
-    if isinstance(given, str):
-        return [[given]]
-    if any(isinstance(item, int) for item in given):
-        return [given]
-    return [[item] if isinstance(item, str) else item for item in given]
-
-
-def _is_prompt(pieces: object) -> bool:
-    if not isinstance(pieces, list) or not pieces:
-        return False
-    return all(isinstance(p, str | int) and not isinstance(p, bool) for p in cast(list[object], pieces))

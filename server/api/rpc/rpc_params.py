@@ -9,9 +9,10 @@ from pydantic import field_validator
 from starlette.requests import Request
 
 from server.api.body import Body, Neutral
-from server.api.completions.completion_request import CompletionRequest, Pieces
+from server.api.completions.completion_request import CompletionRequest
 from server.api.generation_fields import UNSUPPORTED, UNTHINKING
 from server.api.incoming import salted, validated
+from server.api.pieces import Pieces
 from server.api.rpc.protocol import Given, by_name
 
 B = TypeVar("B", bound=Body)
