@@ -11,8 +11,17 @@ from server.cli import main as duo
 
 MODEL_FLAGS = ("--model", "--hf-repo", "--hf-file", "--model-url", "--mmproj-url")
 """What names a model: all of them are the one at hand."""
-SILENT = ("--offline", "--cont-batching", "--jinja", "--no-jinja", "--verbose")
-"""Switches that say what duo always does, or nothing about replies."""
+SILENT = (
+    "--offline",
+    "--cont-batching",
+    "--jinja",
+    "--no-jinja",
+    "--swa-full",
+    "--kv-unified",
+    "--spec-type",
+)
+"""Flags that say what duo always does, or that only cost differs with."""
+RENAMED = {"--slot-save-path": "--cache-dir", "--spec-draft-n-max": "--draft-max"}
 
 
 def translated(argv: Sequence[str], model: str, draft: str) -> list[str]:
@@ -31,21 +40,17 @@ def translated(argv: Sequence[str], model: str, draft: str) -> list[str]:
 
 def for_duo(argv: Sequence[str]) -> list[str]:
     """duo's flags of llama-server's."""
-    found: list[str] = []
+    found = [] if "--metrics" in argv else ["--no-metrics"]
     for flag, *value in _flags(argv):
         match flag:
             case _ if flag in SILENT:
                 continue
-            case "--slot-save-path":
-                found += ["--cache-dir", *value]
+            case "--alias":
+                found += [flag, f"{value[0]},*"]  # it heeds no names
             case "--model-draft":
                 found += ["--draft-model", *value, "--draft-mode", "sync"]
-            case "--spec-type" | "--spec-draft-n-min":
-                continue
-            case "--spec-draft-n-max":
-                found += ["--draft-max", *value]
             case _:
-                found += [flag, *value]
+                found += [RENAMED.get(flag, flag), *value]
     return found
 
 

@@ -84,6 +84,7 @@ class ReplyChoice:
         self._with_progress = body.stream and body.return_progress
         self._with_timings = body.timings_per_token
         self._progress: list[dict[str, Any]] = []  # not told yet
+        self._of_prompt: list[TokenLogprobs] = []  # of all its tokens but the first
         self._most_ms = body.t_max_predict_ms
         self._out_of_time = False
 
@@ -105,6 +106,8 @@ class ReplyChoice:
                     self._note(event.n_cached, event.at)
                 case Progress():
                     self._note(event.n_evaluated, event.at)
+                    begin = event.n_evaluated - len(event.logprobs)  # once more, after a preemption
+                    self._of_prompt[begin:] = event.logprobs
                 case Committed():
                     self._commit(event)
                 case Failed():
@@ -208,6 +211,13 @@ class ReplyChoice:
     def said(self) -> tuple[Message, list[int]]:
         """The reply so far, and its tokens with the stop token."""
         return self.message, self._tokens[: self._text.n_predicted]
+
+    def prompt_logprobs(self, first: int) -> list[dict[str, Any]]:
+        """Entries for the tokens of the prompt, in OpenAI's shape. first: its first token, which has no
+        logprob."""
+        entry, *_ = logprobs_json(self._vocabulary, [TokenLogprobs(first, 0.0)])["content"]
+        unknown = {**entry, "logprob": None, "top_logprobs": None}
+        return [unknown, *logprobs_json(self._vocabulary, self._of_prompt)["content"]]
 
     @property
     def slot(self) -> int:

@@ -16,7 +16,6 @@ from server.api.answer import Answer, sse
 from server.api.choices import Portion, ReplyChoice, likeliest
 from server.api.engine_requests import Prompted
 from server.api.generation_fields import GenerationFields
-from server.api.native_form import native_result
 from server.api.served import Served
 from server.api.statistics import combined, measured, summed, timings, usage
 from server.engine.events import Stats
@@ -71,15 +70,11 @@ class CompletionAnswer(Answer):
             said = self._whole_reply(choice, portion.pieces)
             told.append({**self._choice(choice.index, said, portion, choice.reason), "index": i})
         whole = {"object": self._objects[0], **self._about, "choices": told}
-        return orjson.dumps({**whole, "usage": self._usage(), **self._figures(), **self._verbose(best[0])})
+        return orjson.dumps({**whole, "usage": self._usage(), **self._figures(), **self._beside(best[0])})
 
-    def _verbose(self, choice: ReplyChoice) -> dict[str, Any]:
-        """The first reply in llama-server's own form, where the body asks for it."""
-        if not getattr(self._body, "verbose", False):
-            return {}
-        request = [request for prompt in self._prompts for request in prompt.requests][choice.index]
-        told = native_result(self._served, self._body, request, choice)
-        return {"__verbose": {"content": choice.message.content, **told}}
+    def _beside(self, choice: ReplyChoice) -> dict[str, Any]:
+        """More of the whole answer. choice: its first one."""
+        return {}
 
     def _news(self, choice: ReplyChoice) -> Iterator[bytes]:
         """The last choice that ends brings the figures."""

@@ -113,7 +113,8 @@ def requests_for(
         n_beams=max(1, body.n_beams),
         salt=body.salt,
         slot=body.id_slot if body.id_slot >= 0 else None,
-        reuse=body.cache_prompt,
+        reuse=body.cache_prompt and not body.tells_prompt,
+        prompt_logprobs=body.tells_prompt,
         drawn_from=body.post_sampling_probs,
         progress=body.stream and body.return_progress,
     )

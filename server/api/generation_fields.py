@@ -134,6 +134,11 @@ class GenerationFields(SharedFields, StructuredFields):
         return self.return_tokens
 
     @property
+    def tells_prompt(self) -> bool:
+        """Whether logprobs of the prompt are told."""
+        return False
+
+    @property
     def n_generated(self) -> int:
         """Replies generated per prompt; n of them are returned."""
         return self.best_of or self.n

@@ -43,27 +43,25 @@ class LegacyLogprobs:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._offset = 0
 
-    def told(self, logprobs: dict[str, Any]) -> dict[str, Any]:
-        """logprobs: from logprobs_json, of the next tokens. text_offset: the character of the reply that the
-        token begins in. top_logprobs includes the token itself; of tokens with the same text, only the
-        likeliest."""
-        tokens: list[str] = []
-        tops: list[dict[str, float]] = []
-        offsets: list[int] = []
-        for entry in logprobs["content"]:
-            offsets.append(self._offset)
-            tokens.append(_written(entry))
-            top: dict[str, float] = {}
-            for one in (*entry["top_logprobs"], entry):
-                top.setdefault(_written(one), one["logprob"])
-            tops.append(top)
+    def told(self, entries: Iterable[dict[str, Any]]) -> dict[str, Any]:
+        """entries: from logprobs_json, of the next tokens; the first of a prompt has no logprob. text_offset:
+        the character of the text that the token begins in. top_logprobs includes the token itself; of tokens
+        with the same text, only the likeliest."""
+        told = {name: list[Any]() for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset")}
+        for entry in entries:
+            told["text_offset"].append(self._offset)
+            told["tokens"].append(_written(entry))
+            told["token_logprobs"].append(entry["logprob"])
+            told["top_logprobs"].append(None if entry["logprob"] is None else _top(entry))
             self._offset += len(self._decoder.decode(bytes(entry["bytes"] or ())))
-        return {
-            "tokens": tokens,
-            "token_logprobs": [entry["logprob"] for entry in logprobs["content"]],
-            "top_logprobs": tops,
-            "text_offset": offsets,
-        }
+        return told
+
+
+def _top(entry: dict[str, Any]) -> dict[str, float]:
+    top: dict[str, float] = {}
+    for one in (*entry["top_logprobs"], entry):
+        top.setdefault(_written(one), one["logprob"])
+    return top
 
 
 def _written(entry: dict[str, Any]) -> str:

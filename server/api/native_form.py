@@ -11,8 +11,8 @@ from server.api.generation_settings import settings_json
 from server.api.served import Served
 from server.api.statistics import timings
 from server.api.stopped import why_stopped
-from server.api.tokens import spelled
 from server.engine.request import GenerationRequest
+from server.text.detokenize import spelled
 
 
 def native_result(

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from server.api.delivery import Json
 from server.api.generation_settings import defaults_json
 from server.api.served import Served
-from server.api.tokens import spelled
+from server.text.detokenize import spelled
 
 
 async def props(_: Request, served: Served) -> Response:

@@ -139,9 +139,9 @@ class Served:
     """health: of the engine. fingerprint: OpenAI's system_fingerprint. grammars: None if replies cannot be
     constrained. traffic: must observe the generator's events. ask: None if there are no slots. slot_files:
     None if slots are not saved. cached: counts of the tiers below the KV cache. embedding: None without
-    embeddings. seed, max_tokens, reasoning_budget, reasoning_format, template_variables, context_shift:
-    defaults of requests; None for a random seed and no limit, -1 for thoughts without one. hidden: what is
-    not served. adapters: files and scales of LoRA adapters."""
+    embeddings. seed, max_tokens, reasoning_budget, reasoning_format, template_variables, context_shift,
+    verbose: defaults of requests; None for a random seed and no limit, -1 for thoughts without one. hidden:
+    what is not served. adapters: files and scales of LoRA adapters."""
 
     generator: Generator
     vocabulary: Vocabulary
@@ -162,6 +162,7 @@ class Served:
     reasoning_format: str = "auto"
     template_variables: Mapping[str, Any] = field(default_factory=dict[str, Any])
     context_shift: bool = False
+    verbose: bool = False
     hidden: frozenset[Part] = frozenset()
     adapters: Sequence[tuple[str, float]] = ()
     responses: ResponseStore = field(default_factory=ResponseStore)

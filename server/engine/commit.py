@@ -23,6 +23,10 @@ def commit(
     """Commit what one session's rows say, the first of which is logits[at]; returns where the next session's
     begin. A session that fails, at a grammar's limit say, ends."""
     session = work.session
+    if session.tells_prompt:
+        n_told = work.n_pending - work.completes
+        _tell_prompt(state, work, logits[at : at + n_told])
+        at += n_told
     if not work.completes:
         session.evaluated(work.n_pending)
         if session.request.progress and not session.n_steps:
@@ -39,6 +43,14 @@ def commit(
     except DuoError as error:
         endings.fail(state, session, error)
     return end
+
+
+def _tell_prompt(state: EngineState, work: Work, rows: Logits) -> None:
+    """rows: logits after each of the prompt's next tokens."""
+    session, n_top = work.session, work.session.request.n_logprobs or 0
+    after = session.tokens[session.n_kv + 1 : session.n_kv + 1 + len(rows)]
+    told = tuple(token_logprobs(row, token, n_top) for row, token in zip(rows, after, strict=True))
+    state.emit(session.id, Progress(session.n_kv + len(told), state.clock(), told))
 
 
 def _verify(state: EngineState, work: Work, proposal: Proposal, layout: RowLayout, rows: Logits) -> None:

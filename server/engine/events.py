@@ -26,10 +26,12 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The prompt's first n_evaluated tokens are in the KV cache, and more are to come. at: as in Started."""
+    """The prompt's first n_evaluated tokens are in the KV cache. at: as in Started. logprobs: of its tokens
+    after the last of these events, if the request asks for them; the first token has none."""
 
     n_evaluated: int
     at: float = field(default=0.0, compare=False)
+    logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

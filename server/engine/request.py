@@ -43,9 +43,9 @@ class GenerationRequest:
     (beams.py); not together with n_keep. salt: only requests of one salt share what is cached. slot: the only
     place for it; None: any. reuse: nothing that is cached is used for it if false. drawn_from: logprobs are
     those of the distribution that the token was drawn from, not the model's. progress: it is told how far the
-    prompt is evaluated. precompute:
-    only evaluate the prompt, while no reply is asked for; it is cancelled as soon as one is. patient: it
-    waits in the queue while replies are generated, and is cancelled only once it has begun.
+    prompt is evaluated. prompt_logprobs: logprobs of the prompt are told, too; not together with reuse or
+    n_beams. precompute: only evaluate the prompt, while no reply is asked for; it is cancelled as soon as one
+    is. patient: it waits in the queue while replies are generated, and is cancelled only once it has begun.
     """
 
     prompt: Sequence[int]
@@ -62,5 +62,6 @@ class GenerationRequest:
     reuse: bool = True
     drawn_from: bool = False
     progress: bool = False
+    prompt_logprobs: bool = False
     precompute: bool = False
     patient: bool = False

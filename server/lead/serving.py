@@ -22,7 +22,6 @@ from server.api.served import (
     Part,
     Served,
 )
-from server.api.tokens import spelled
 from server.cache.named import NamedFiles
 from server.engine.thread import EngineThread
 from server.grammar.compiler import Compiler
@@ -34,6 +33,7 @@ from server.llama.library import LoadedModel
 from server.llama.llamacpp import LlamaBackend
 from server.settings import LeadSettings
 from server.speculation.speculator import Speculator
+from server.text.detokenize import spelled
 from server.text.room import Room
 from server.text.template import ChatTemplate
 
@@ -56,7 +56,7 @@ def served_by(
         replace(card, note=settings.note, aliases=settings.names[1:]),
         settings.sampling,
         lambda: _health(settings, engine, proposer, exactness, draft_mode),
-        f"duo-{version('duo')}",
+        f"build-duo-{version('duo')}",
         grammars=Compiler(vocabulary),
         ask=engine.ask,
         slot_files=_slot_files(settings, backend),
@@ -67,6 +67,7 @@ def served_by(
         reasoning_format=settings.reasoning_format,
         template_variables=_variables(settings),
         context_shift=settings.context_shift,
+        verbose=settings.verbose,
         hidden=_hidden(settings),
         adapters=[(one.path.name, one.scale) for one in settings.weights.adapters],
     )

@@ -70,7 +70,7 @@ class ChatRequest(GenerationFields, ToolFields):
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
-    verbose: bool = False
+    verbose: bool | None = None
     reasoning_budget: Budget | None = None
     reasoning_budget_tokens: Budget | None = None
     thinking_budget_tokens: Budget | None = None

@@ -25,7 +25,7 @@ class CompletionRequest(GenerationFields):
     echo: bool = False
     logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
 
-    unsupported: ClassVar[Neutral] = {**UNSUPPORTED, **UNTHINKING}
+    unsupported: ClassVar[Neutral] = {**UNSUPPORTED, **UNTHINKING, "post_sampling_probs": (False,)}
 
     @field_validator("prompt", mode="before")
     @classmethod
@@ -52,9 +52,13 @@ class CompletionRequest(GenerationFields):
             return self.n_probs or None
         return max(self.logprobs, self.n_probs or 0)
 
+    @property
+    def tells_prompt(self) -> bool:
+        return self.echo and self.n_logprobs is not None
+
     def contradiction(self) -> tuple[str, str] | None:
-        if self.echo and self.n_logprobs is not None:
-            return "echo", "there are no logprobs of the prompt: not together with logprobs"
+        if self.tells_prompt and (self.stream or self.n_beams > 1):
+            return "echo", "logprobs of the prompt are not streamed, nor told by a beam search"
         if len(self.prompts) * self.n_generated > MAX_REPLIES:
             return "prompt", f"at most {MAX_REPLIES} replies at once, to all prompts together"
         return super().contradiction()
