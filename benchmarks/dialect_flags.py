@@ -19,6 +19,8 @@ SILENT = (
     "--swa-full",
     "--kv-unified",
     "--spec-type",
+    "--spec-draft-n-min",
+    "--backend_sampling",
 )
 """Flags that say what duo always does, or that only cost differs with."""
 RENAMED = {"--slot-save-path": "--cache-dir", "--spec-draft-n-max": "--draft-max"}

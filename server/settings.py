@@ -49,7 +49,9 @@ class DoorSettings(BaseSettings):
         None, description="a file with such keys, one to a line; lines with # in front are remarks"
     )
     cors_origins: Texts = Field(
-        ("*",), description="web origins whose pages may use the API, with commas between; *: all"
+        ("*",),
+        description="web origins whose pages may use the API, with commas between; *: all, localhost: those "
+        "of this machine",
     )
     ssl_key_file: Path | None = Field(None, description="serve TLS: a PEM file with the private key")
     ssl_cert_file: Path | None = Field(None, description="serve TLS: a PEM file with its certificate")

@@ -10,7 +10,6 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
@@ -32,7 +31,7 @@ from server.api import (
 from server.api.access import AccessGate
 from server.api.chat import chat_route as chat
 from server.api.completions import completions_route as completions
-from server.api.middleware import DefectNet, Edge, RequestFrame
+from server.api.middleware import LOCAL, LOCAL_ORIGINS, Cors, DefectNet, Edge, RequestFrame
 from server.api.native import native_route as native
 from server.api.responses import responses_route as responses
 from server.api.rpc import rpc_route as rpc
@@ -92,8 +91,9 @@ def _frame(edge: Edge) -> list[Middleware]:
     return [
         Middleware(RequestFrame, edge=edge),
         Middleware(
-            CORSMiddleware,
-            allow_origins=list(edge.cors_origins),
+            Cors,
+            allow_origins=[origin for origin in edge.cors_origins if origin != LOCAL],
+            allow_origin_regex=LOCAL_ORIGINS if LOCAL in edge.cors_origins else None,
             allow_methods=["GET", "POST", "DELETE", "OPTIONS"],
             allow_headers=["*"],
             allow_credentials=True,

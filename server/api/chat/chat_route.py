@@ -28,7 +28,7 @@ async def count(request: Request, served: Served) -> Response:
 
 def n_tokens(served: Served, body: ChatRequest) -> int:
     """Of the body's prompt. Slow: not for the event loop."""
-    return len(served.history.tokens_of(rendered(served, body)[2], body.salt))
+    return len(served.history.rendered(rendered(served, body)[2], body.salt))
 
 
 def counted(n: int) -> Response:
