@@ -21,8 +21,6 @@ LIMIT_S = 90
 that hang takes longer. Half: slow starts count as failures."""
 
 _results = Path(os.environ["DIALECT_RESULTS"])
-COUNTS = ("n_prompt", "n_token_output")
-"""Parameters of cases that are numbers of tokens by the tests' own models."""
 _of_model: set[tuple[str, str | int]] = {tuple(one) for one in json.loads(os.environ["DIALECT_OF_MODEL"])}
 """Cases with regular expressions that llama-server's texts do not fit, and with its numbers of tokens."""
 _lenient = bool(os.environ.get("DIALECT_LENIENT"))
@@ -40,7 +38,8 @@ def _fits(expected: str | int, *, otherwise: bool) -> bool:
 
 
 class Tokens(int):
-    """A number of tokens."""
+    """A number of tokens, or a token, which the tests know of their own models. The copied tests compare with
+    one of these."""
 
     def __eq__(self, found: object) -> bool:
         return isinstance(found, int) and _fits(found, otherwise=int(self) == found)
@@ -51,11 +50,6 @@ class Tokens(int):
 def _write(**line: Any) -> None:
     with _results.open("a") as file:
         file.write(json.dumps(line) + "\n")
-
-
-def _dict(*given: Any, **more: Any) -> Any:
-    """dict(), which would give the names of headers a case, that HTTP does not."""
-    return given[0] if given and type(given[0]).__name__ == "CaseInsensitiveDict" else dict(*given, **more)
 
 
 def pytest_sessionstart() -> None:
@@ -69,16 +63,17 @@ def pytest_sessionstart() -> None:
     def download_file(*_: str) -> str:
         return os.environ["DIALECT_DRAFT"]
 
+    def make_request(*given: Any, **more: Any) -> Any:
+        """Names of headers have no case."""
+        answer = ask(*given, **more)
+        answer.headers = structures.CaseInsensitiveDict(answer.headers)
+        return answer
+
+    ask, structures = utils.ServerProcess.make_request, importlib.import_module("requests.structures")
+    utils.ServerProcess.make_request = make_request
     utils.match_regex, utils.download_file = match_regex, download_file
-    utils.dict = _dict
+    utils.Tokens = Tokens
     utils.ServerPreset.load_all = staticmethod(lambda: None)
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        parameters: dict[str, Any] = getattr(getattr(item, "callspec", None), "params", {})
-        for name in parameters.keys() & COUNTS:
-            parameters[name] = Tokens(parameters[name])
 
 
 @pytest.hookimpl(wrapper=True)

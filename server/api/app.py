@@ -122,11 +122,11 @@ def routes() -> list[BaseRoute]:
         _route("/models/{id:path}", models.get_model, "GET"),
     ]
     return [
+        *(_told(path, tell) for path, tell in health.ROUTES.items()),
         Mount("/v1", routes=[*api, _route("/completions", completions.create)]),
         *api,
         _route("/completion", native.create),
         _route("/completions", native.create),
-        *(_told(path, tell) for path, tell in health.ROUTES.items()),
         _route("/metrics", metrics.metrics, "GET"),
         _route("/rpc", rpc.answer),
         _route("/lora-adapters", adapters.list_adapters, "GET"),

@@ -46,7 +46,7 @@ def invalid(error: ValidationError, data: object) -> InvalidRequestError:
     complaints = error.errors(include_url=False)
     field = complaints[0]["loc"][:1]
     found = [(_path(one["loc"], data), one) for one in complaints if one["loc"][:1] == field]
-    path, worst = max(found, key=lambda pair: (len(pair[0]), pair[1]["type"] not in _KINDS))
+    path, worst = max(found, key=lambda pair: (len(pair[1]["loc"]), pair[1]["type"] not in _KINDS))
     kinds = [_KINDS[one["type"]] for place, one in found if place == path and one["type"] in _KINDS]
     message = f"must be {' or '.join(dict.fromkeys(kinds))}" if worst["type"] in _KINDS else _text(worst)
     param = ".".join(path) or None

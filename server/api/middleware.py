@@ -42,11 +42,10 @@ class Edge:
 
 
 class Cors(CORSMiddleware):
-    """Answers a browser that asks before it asks: as in llama-server always with 200, any header allowed."""
+    """Answers a browser that asks before it asks with 200, as llama-server does, whoever asks."""
 
     def preflight_response(self, request_headers: Headers) -> Response:
         response = super().preflight_response(request_headers)
-        response.headers["Access-Control-Allow-Headers"] = "*"
         response.status_code = 200
         return response
 
