@@ -8,10 +8,16 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
+from server.api.body import Body, Count, Finite
 from server.api.delivery import Json
-from server.api.incoming import from_body
+from server.api.incoming import from_body, validated
 from server.api.served import Served
 from server.errors import InvalidRequestError, UnsupportedFieldError
+
+
+class AdapterScale(Body):
+    id: Count
+    scale: Finite
 
 
 async def list_adapters(_: Request, served: Served) -> Response:
@@ -27,9 +33,13 @@ async def scale(request: Request, served: Served) -> Response:
     return Json({"success": True})
 
 
-def _scales(body: bytes) -> dict[Any, Any]:
+def _scales(body: bytes) -> dict[int, float]:
+    """Those that are not 0."""
     try:
-        entries = cast(list[Any], orjson.loads(body))
-        return {entry["id"]: entry["scale"] for entry in entries if entry["scale"]}
-    except (orjson.JSONDecodeError, TypeError, KeyError) as error:
-        raise InvalidRequestError("the body must be a list of objects with id and scale") from error
+        entries = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise InvalidRequestError(f"the body is not valid JSON: {error}") from error
+    if not isinstance(entries, list):
+        raise InvalidRequestError("the body must be a list of objects with id and scale")
+    found = [validated(AdapterScale, one) for one in cast(list[Any], entries)]
+    return {one.id: one.scale for one in found if one.scale}

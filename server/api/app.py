@@ -122,8 +122,11 @@ def routes() -> list[BaseRoute]:
         _route("/models/{id:path}", models.get_model, "GET"),
     ]
     return [
-        *(_told(path, tell) for path, tell in health.ROUTES.items()),
-        Mount("/v1", routes=[*api, _route("/completions", completions.create)]),
+        *(_told(path, tell) for path, tell in health.ROUTES.items() if path != health.V1),
+        Mount(
+            "/v1",
+            routes=[*api, _route("/completions", completions.create), _told("/health", health.health)],
+        ),
         *api,
         _route("/completion", native.create),
         _route("/completions", native.create),

@@ -24,7 +24,9 @@ def unwrapped(given: Any) -> Any:
         raise ValueError("multimodal_data: this server reads texts only")
     if "content" in wrapped:
         return _text_of(wrapped["content"])
-    return wrapped.get("prompt_string")
+    if not isinstance(text := wrapped.get("prompt_string"), str):
+        raise ValueError("an object must have a text as its prompt_string")
+    return text
 
 
 def _text_of(parts: Any) -> str:

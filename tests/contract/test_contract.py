@@ -15,8 +15,8 @@ from tests.contract.contract import CONTRACT, validate
 from tests.contract.operations import Operation, operations
 from tests.http_lead import Lead
 
-OWN = {("POST", "/completions")}
-"""Routes without /v1 that are others, as in llama-server."""
+OWN = {("POST", "/completions"), ("GET", "/health")}
+"""Routes without /v1 that are listed, too: others, or what may be asked without a key."""
 
 
 def served_routes() -> set[tuple[str, str]]:
