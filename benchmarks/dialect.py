@@ -68,7 +68,7 @@ class Outcomes:
 
 COUNT = re.compile(
     r"((?:prompt_n|prompt_tokens|cached_tokens|cache_n|n_saved|n_restored|predicted_n|tokens)"
-    r"""["'\]\[0]* == )(\w+(?: \* \d+)?)"""
+    r"""["'\]\[0]* == )(n_\w+|bosId|\d+(?: \* \d+)?)\b"""
 )
 """Where a test compares with a number of tokens, or a token, of its own model."""
 

@@ -21,7 +21,7 @@ BUNDLED_DRAFT = Path(__file__).parent.parent / "drafters" / "models" / "duo-tiny
 
 
 def _is_template(text: str | None) -> str | None:
-    if text is not None and "{{" not in text and "{%" not in text:
+    if text is not None and text != "chatml" and "{{" not in text and "{%" not in text:
         raise ValueError(
             "this is no Jinja template: give its text here, or its file with --chat-template-file"
         )
@@ -108,7 +108,7 @@ class LeadSettings(ModelSettings, DoorSettings):
         "the file's)",
     )
     chat_template: Annotated[str | None, AfterValidator(_is_template)] = Field(
-        None, description="the text of a Jinja template instead of the model's"
+        None, description="the text of a Jinja template instead of the model's, or chatml"
     )
     chat_template_file: Path | None = Field(None, description="the same from a file")
     note: str | None = Field(None, description="a remark about the model that the chat page shows")
@@ -119,6 +119,9 @@ class LeadSettings(ModelSettings, DoorSettings):
         0,
         ge=0,
         description="KV cells shared by all conversations; 0: the model's context, at most 8192, per slot",
+    )
+    kv_unified: bool = Field(
+        True, description="a conversation may fill all cells; off: those of its slot, --ctx-size / --parallel"
     )
     parallel: int = Field(4, ge=1, le=64, description="replies generated at once")
     cache_ram: int | None = Field(

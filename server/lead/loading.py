@@ -61,7 +61,7 @@ def load_target(settings: LeadSettings, n_threads: int) -> LlamaBackend:
     path, most = settings.model, settings.parallel
     if settings.batch_size < most:
         raise StartupError(f"--parallel {most} needs at least --batch-size {most}: a row for each reply")
-    return LlamaBackend(
+    backend = LlamaBackend(
         settings.options(
             path,
             n_cells=settings.ctx_size or default_cells(path, most, settings.weights, settings.rope),
@@ -69,6 +69,9 @@ def load_target(settings: LeadSettings, n_threads: int) -> LlamaBackend:
             n_threads=n_threads,
         )
     )
+    if not settings.kv_unified:
+        backend.n_ctx = min(backend.n_ctx, backend.n_cells // most)
+    return backend
 
 
 def load_draft(

@@ -35,7 +35,7 @@ from server.settings import LeadSettings
 from server.speculation.speculator import Speculator
 from server.text.detokenize import spelled
 from server.text.room import Room
-from server.text.template import ChatTemplate
+from server.text.template import CHATML, ChatTemplate
 
 
 def served_by(
@@ -87,7 +87,7 @@ def template_of(settings: LeadSettings, backend: LlamaBackend) -> ChatTemplate:
     """Raises StartupError for one that is not Jinja, or does not end."""
     vocabulary, own = backend.vocab, settings.chat_template
     template = ChatTemplate(
-        own or backend.chat_template,
+        CHATML if own == "chatml" else own or backend.chat_template,
         with_tools=None if own else backend.tool_template,
         room=Room(backend.n_ctx, vocabulary.longest),
         bos=spelled(vocabulary, [vocabulary.bos]),
