@@ -141,7 +141,12 @@ def test_a_slot_is_told_and_can_be_asked_for(endless: Lead):
 
 
 def test_progress_of_the_prompt_is_told_before_the_text(endless: Lead):
-    body = {"prompt": "a" * 100, "stream": True, "return_progress": True, "timings_per_token": True}
+    body: dict[str, Any] = {
+        "prompt": "a" * 100,
+        "stream": True,
+        "return_progress": True,
+        "timings_per_token": True,
+    }
     found = [part for part in parts(post(endless, **body, cache_prompt=False)) if "prompt_progress" in part]
     progress = [part["prompt_progress"] for part in found]
     assert (progress[0]["processed"], progress[-1]["processed"]) == (0, 100)
