@@ -131,8 +131,10 @@ def leaves_of(settings: LeadSettings) -> int:
 
 
 def n_places(settings: LeadSettings) -> int:
-    """Conversations in the KV cache: half as many again as slots, so that a side request evicts none."""
-    return settings.parallel + max(1, settings.parallel // 2)
+    """Conversations in the KV cache: half as many again as slots, so that a side request evicts none, unless
+    each slot has cells of its own."""
+    spare = max(1, settings.parallel // 2) if settings.kv_unified else 0
+    return settings.parallel + spare
 
 
 def warm_up(backend: LlamaBackend) -> None:
