@@ -32,8 +32,8 @@ from tests.model.random_models import write
 
 ROOT = Path(__file__).parent.parent
 TESTS = Path("tools") / "server" / "tests"
-OTHER = ("mcp_servers", "router", "stream", "tools_builtin")
-"""Files of cases about running tools, and about several models behind one address."""
+OTHER = ("mcp_servers", "proxy", "router", "stream", "tools_builtin")
+"""Files of cases about running tools, fetching pages, and several models behind one address."""
 NOISE = 0.3
 """Of the draft model's weights: it is right now and then. Half: more often, and rejections go untested."""
 SHIM = '#!/bin/sh\nexec "{python}" -m benchmarks.dialect_flags "$@"\n'

@@ -13,11 +13,8 @@ MODEL_FLAGS = ("--model", "--hf-repo", "--hf-file", "--model-url", "--mmproj-url
 """What names a model: all of them are the one at hand."""
 SILENT = (
     "--offline",
-    "--cont-batching",
-    "--jinja",
     "--no-jinja",
     "--swa-full",
-    "--kv-unified",
     "--spec-type",
     "--spec-draft-n-min",
     "--backend_sampling",

@@ -208,8 +208,10 @@ def test_pages_of_this_machine_are_let_in_by_one_word(origin: str, allowed: bool
 
 
 def test_flags_are_those_of_llama_server():
-    argv = ["--context-shift", "--reasoning", "off", "--no-slots", "--no-metrics", "--no-webui", "-n", "64"]
-    settings = read(LeadSettings, [*argv, "--no-kv-unified", "--alias", "small,*"])
+    argv = ["--context-shift", "--reasoning", "off", "--no-slots", "--no-metrics", "--no-webui"]
+    settings = read(
+        LeadSettings, [*argv, "--jinja", "-cb", "-n", "64", "--no-kv-unified", "--alias", "small,*"]
+    )
     assert (settings.context_shift, settings.reasoning, settings.predict) == (True, "off", 64)
     assert not any((settings.slots, settings.metrics, settings.ui, settings.kv_unified))
     assert settings.names == ("small", "*")
