@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 import openai
 import pytest
+from openai.types import Completion, CompletionChoice
 from pydantic import BaseModel, Field
 
 from server.api.served import Embedding, ModelCard
@@ -126,6 +127,11 @@ def test_models(client: openai.OpenAI, embedding: Embedding):
         assert [one.id for one in other.models.list()] == ["toy", "toy-embedder"]
 
 
+def _only(completion: Completion) -> CompletionChoice:
+    [choice] = completion.choices
+    return choice
+
+
 def test_legacy_completions(client: openai.OpenAI):
     asked: Any = {"model": "toy", "prompt": ["a prompt", "another one"], "n": 2, "seed": 5, "temperature": 1}
     asked |= {"extra_body": {"ignore_eos": True}, "max_tokens": 16}
@@ -139,10 +145,9 @@ def test_legacy_completions(client: openai.OpenAI):
     assert whole.usage
     assert whole.usage.completion_tokens == 4 * 16
     alone: Any = {"model": "toy", "prompt": "a prompt", "max_tokens": 16, "logprobs": 2}
-    (told,) = client.completions.create(**alone, echo=False).choices
+    told, echoed = (_only(client.completions.create(**alone, echo=echo)) for echo in (False, True))
     assert told.logprobs
     assert "".join(told.logprobs.tokens or ()) == told.text
     assert [len(one) for one in told.logprobs.top_logprobs or ()] == [2] * 16
-    (echoed,) = client.completions.create(**alone, echo=True).choices
     assert echoed.logprobs
     assert echoed.text == "".join(echoed.logprobs.tokens or ()) == "a prompt" + told.text
