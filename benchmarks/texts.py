@@ -9,7 +9,6 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from benchmarks.prompts import Prompt
-from server.api.tokens import spelled
 from server.engine.engine import Engine
 from server.engine.events import Committed, Event, Failed
 from server.engine.proposer import NoProposer
@@ -18,6 +17,7 @@ from server.engine.scheduler import Limits
 from server.llama.backend import Backend, Vocabulary
 from server.llama.llamacpp import LlamaBackend, LlamaOptions
 from server.sampling.params import SamplingParams
+from server.text.detokenize import spelled
 from server.text.template import ChatTemplate
 
 CTX_SIZE = 4096  # of the programs that record texts

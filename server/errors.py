@@ -18,6 +18,7 @@ class DuoError(Exception):
         super().__init__(message)
         self.message = message
         self.param = param
+        self.more: dict[str, int] = {}  # figures that llama-server tells beside OpenAI's four fields
         self.code = code or self.code
         self.status = status or self.status
 
@@ -54,9 +55,10 @@ class UnsupportedFieldError(FieldError):
 
 
 class ContextOverflowError(InvalidRequestError):
-    """The prompt does not fit the model's context (400, `context_length_exceeded`). n_prompt: its tokens, or,
-    if `estimated`, a number that they are not below."""
+    """The prompt does not fit the model's context (400). n_prompt: its tokens, or, if `estimated`, a number
+    that they are not below. The type is llama-server's, the code OpenAI's."""
 
+    type = "exceed_context_size_error"
     code = "context_length_exceeded"
 
     def __init__(
@@ -64,9 +66,11 @@ class ContextOverflowError(InvalidRequestError):
     ) -> None:
         super().__init__(
             f"This model's maximum context length is {n_ctx} tokens. However, your {param} resulted in "
-            f"{'at least ' if estimated else ''}{n_prompt} tokens. Please reduce the length of the {param}.",
+            f"{'at least ' if estimated else ''}{n_prompt} tokens, which exceeds the available context size. "
+            f"Please reduce the length of the {param}.",
             param=param,
         )
+        self.more = {"n_prompt_tokens": n_prompt, "n_ctx": n_ctx}
 
 
 class NotFoundError(InvalidRequestError):
@@ -79,6 +83,7 @@ class AccessError(InvalidRequestError):
     """No API key, or one that this server does not know (401, `invalid_api_key`)."""
 
     status = 401
+    type = "authentication_error"
     code = "invalid_api_key"
 
 

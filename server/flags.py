@@ -35,7 +35,12 @@ _SYNONYMS = {  # llama.cpp's spellings of the same flags, most of which argparse
     "-ub": "--ubatch-size",
     "--n-predict": "--predict",
     "--embedding": "--embeddings",
+    "--webui": "--ui",
+    "--no-webui": "--no-ui",
 }
+
+_NEEDLESS = ("--jinja", "--cont-batching", "-cb")
+"""llama-server's switches for what duo always does."""
 
 SPELLING: dict[str, Any] = {
     "_cli_kebab_case": True,
@@ -51,7 +56,7 @@ S = TypeVar("S", bound=BaseSettings)
 def read(cls: type[S], argv: Sequence[str]) -> S:
     """Settings from flags and environment. Raises StartupError in one line; prints help by itself."""
     try:
-        return cls(_cli_parse_args=[_spelled(arg) for arg in argv], **SPELLING)
+        return cls(_cli_parse_args=[_spelled(arg) for arg in argv if arg not in _NEEDLESS], **SPELLING)
     except ValidationError as error:
         first = error.errors()[0]
         flag = "--" + str(first["loc"][0]).replace("_", "-") if first["loc"] else "settings"

@@ -21,7 +21,7 @@ BUNDLED_DRAFT = Path(__file__).parent.parent / "drafters" / "models" / "duo-tiny
 
 
 def _is_template(text: str | None) -> str | None:
-    if text is not None and "{{" not in text and "{%" not in text:
+    if text is not None and text != "chatml" and "{{" not in text and "{%" not in text:
         raise ValueError(
             "this is no Jinja template: give its text here, or its file with --chat-template-file"
         )
@@ -49,7 +49,9 @@ class DoorSettings(BaseSettings):
         None, description="a file with such keys, one to a line; lines with # in front are remarks"
     )
     cors_origins: Texts = Field(
-        ("*",), description="web origins whose pages may use the API, with commas between; *: all"
+        ("*",),
+        description="web origins whose pages may use the API, with commas between; *: all, localhost: those "
+        "of this machine",
     )
     ssl_key_file: Path | None = Field(None, description="serve TLS: a PEM file with the private key")
     ssl_cert_file: Path | None = Field(None, description="serve TLS: a PEM file with its certificate")
@@ -102,11 +104,11 @@ class LeadSettings(ModelSettings, DoorSettings):
     model: Path = Field(BUNDLED_MODEL, description="the GGUF file of the target model; of several parts, any")
     alias: Texts = Field(
         (),
-        description="the model's names in the API, with commas between; it tells the first (default: the "
-        "file's)",
+        description="the model's names in the API, with commas between, *: any; it tells the first (default: "
+        "the file's)",
     )
     chat_template: Annotated[str | None, AfterValidator(_is_template)] = Field(
-        None, description="the text of a Jinja template instead of the model's"
+        None, description="the text of a Jinja template instead of the model's, or chatml"
     )
     chat_template_file: Path | None = Field(None, description="the same from a file")
     note: str | None = Field(None, description="a remark about the model that the chat page shows")
@@ -117,6 +119,9 @@ class LeadSettings(ModelSettings, DoorSettings):
         0,
         ge=0,
         description="KV cells shared by all conversations; 0: the model's context, at most 8192, per slot",
+    )
+    kv_unified: bool = Field(
+        True, description="a conversation may fill all cells; off: those of its slot, --ctx-size / --parallel"
     )
     parallel: int = Field(4, ge=1, le=64, description="replies generated at once")
     cache_ram: int | None = Field(
@@ -148,7 +153,9 @@ class LeadSettings(ModelSettings, DoorSettings):
         None, ge=-1, description="layers of the draft model on the GPU (-ngld; default: --gpu-layers)"
     )
     embeddings: bool = Field(
-        False, description="answer /v1/embeddings, with this model unless another is given"
+        True,
+        description="answer /v1/embeddings, with this model unless another is given; takes memory from the "
+        "first request on",
     )
     embedding_model: Path | None = Field(None, description="the GGUF file of a model for embeddings")
     pooling: Literal["mean", "cls", "last"] | None = Field(
@@ -172,10 +179,23 @@ class LeadSettings(ModelSettings, DoorSettings):
     top_p: float = Field(0.95, gt=0, le=1, description="default top_p; 1: off")
     min_p: float = Field(0.05, ge=0, le=1, description="default min_p; 0: off")
     seed: int = Field(-1, ge=-1, lt=1 << 64, description="default seed; -1: another one for each request")
+    context_shift: bool = Field(
+        False, description="default context_shift: replies go on when the context is full"
+    )
+    reasoning: Literal["on", "off", "auto"] = Field(
+        "auto", description="default of enable_thinking, for templates that know it; off: no thoughts at all"
+    )
+    reasoning_format: Literal["none", "auto", "deepseek"] = Field(
+        "auto", description="default reasoning_format; none: thoughts are part of the content"
+    )
     predict: int = Field(-1, ge=-1, description="default max_tokens; -1: until the context ends")
     reasoning_budget: int = Field(
         -1, ge=-1, description="default reasoning_budget, tokens of thoughts; 0: none, -1: any number"
     )
+    verbose: bool = Field(False, description="default verbose of chat completions, for looking into them")
+    slots: bool = Field(True, description="answer GET /slots")
+    metrics: bool = Field(True, description="answer /metrics")
+    ui: bool = Field(True, description="serve the chat page")
     max_queued: int = Field(
         64, ge=1, description="requests held, running ones included, before new ones are answered 429"
     )
@@ -201,7 +221,8 @@ class LeadSettings(ModelSettings, DoorSettings):
     @property
     def names(self) -> tuple[str, ...]:
         """The model's names in the API; replies carry the first."""
-        return self.alias or (model_name(self.model),)
+        named = self.alias and self.alias[0] != "*"
+        return self.alias if named else (model_name(self.model), *self.alias)
 
     @property
     def name(self) -> str:

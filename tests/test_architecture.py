@@ -102,7 +102,13 @@ MAY_IMPORT = {
         "server.flags",
     ),
 }
-FORMS = {"chat": (), "completions": (), "responses": ("chat",), "rpc": ("completions",)}
+FORMS = {
+    "chat": (),
+    "completions": (),
+    "responses": ("chat",),
+    "rpc": ("completions",),
+    "native": ("completions",),
+}
 """Packages of server/api, and which others each is made of."""
 OF_FORMS = (
     "server.api.chat.chat_route",

@@ -33,7 +33,7 @@ class FakeEmbedder:
     def __post_init__(self) -> None:
         self.held.set()
 
-    def tokenize(self, text: str) -> list[int]:
+    def tokenize(self, text: str, *, framed: bool = True) -> list[int]:
         return FakeVocabulary().tokenize(text, special=True)
 
     def embed(self, inputs: Sequence[Sequence[int]]) -> Vectors:

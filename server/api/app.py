@@ -10,13 +10,13 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from server.api import (
+    adapters,
     delivery,
     embeddings,
     health,
@@ -31,7 +31,8 @@ from server.api import (
 from server.api.access import AccessGate
 from server.api.chat import chat_route as chat
 from server.api.completions import completions_route as completions
-from server.api.middleware import DefectNet, Edge, RequestFrame
+from server.api.middleware import LOCAL, LOCAL_ORIGINS, Cors, DefectNet, Edge, RequestFrame
+from server.api.native import native_route as native
 from server.api.responses import responses_route as responses
 from server.api.rpc import rpc_route as rpc
 from server.api.served import Health, Served
@@ -90,10 +91,12 @@ def _frame(edge: Edge) -> list[Middleware]:
     return [
         Middleware(RequestFrame, edge=edge),
         Middleware(
-            CORSMiddleware,
-            allow_origins=list(edge.cors_origins),
-            allow_methods=["*"],
+            Cors,
+            allow_origins=[origin for origin in edge.cors_origins if origin != LOCAL],
+            allow_origin_regex=LOCAL_ORIGINS if LOCAL in edge.cors_origins else None,
+            allow_methods=["GET", "POST", "DELETE", "OPTIONS"],
             allow_headers=["*"],
+            allow_credentials=True,
             expose_headers=["x-request-id", "openai-processing-ms", "retry-after"],
         ),
         Middleware(DefectNet),
@@ -101,11 +104,12 @@ def _frame(edge: Edge) -> list[Middleware]:
 
 
 def routes() -> list[BaseRoute]:
-    """OpenAI's routes exist with and without /v1."""
+    """OpenAI's routes exist with and without /v1; /completions without it is llama-server's."""
     api = [
         _route("/chat/completions", chat.create),
-        _route("/completions", completions.create),
+        _route("/chat/completions/input_tokens", chat.count),
         _route("/responses", responses.create),
+        _route("/responses/input_tokens", responses.count),
         _route("/responses/{id}", responses.retrieve, "GET"),
         _route("/responses/{id}", responses.delete, "DELETE"),
         _route("/precompute", precompute.create),
@@ -118,11 +122,18 @@ def routes() -> list[BaseRoute]:
         _route("/models/{id:path}", models.get_model, "GET"),
     ]
     return [
-        Mount("/v1", routes=api),
+        *(_told(path, tell) for path, tell in health.ROUTES.items() if path != health.V1),
+        Mount(
+            "/v1",
+            routes=[*api, _route("/completions", completions.create), _told("/health", health.health)],
+        ),
         *api,
-        *(_told(path, tell) for path, tell in health.ROUTES.items()),
+        _route("/completion", native.create),
+        _route("/completions", native.create),
         _route("/metrics", metrics.metrics, "GET"),
         _route("/rpc", rpc.answer),
+        _route("/lora-adapters", adapters.list_adapters, "GET"),
+        _route("/lora-adapters", adapters.scale),
         _route("/slots", slots_route.list_slots, "GET"),
         _route("/slots/{id}", slots_route.act),
         *page(),
@@ -154,7 +165,11 @@ def page() -> list[BaseRoute]:
     ]
 
 
-async def _page(_: Request) -> FileResponse:
+async def _page(request: Request) -> FileResponse:
+    """Raises HTTPException if there shall be none. While the model loads, nobody knows."""
+    served: Served | None = getattr(request.state, "served", None)
+    if served is not None and "ui" in served.hidden:
+        raise HTTPException(404)
     return FileResponse(WEB / "index.html")
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from server.api.generation_fields import GenerationFields
 from server.api.logprobs_json import logprobs_json
-from server.engine.events import Committed, Event, Failed, Finished, Started, Stats
+from server.api.statistics import evaluating, timings
+from server.engine.events import Committed, Event, Failed, Finished, Progress, Started, Stats
 from server.engine.generate import Generation
 from server.errors import BusyError, DuoError
 from server.formats.reading import MessageReader
@@ -65,7 +65,8 @@ class ReplyChoice:
         self._error: DuoError | None = None
         self._vocabulary = vocabulary
         self._with_logprobs = body.n_logprobs is not None
-        self._with_tokens = body.return_tokens
+        self._with_tokens = body.with_tokens
+        self._drawn_from = body.post_sampling_probs
         self._sourced = SourcedText() if body.return_sources else None
         beside = self._with_logprobs or self._with_tokens or body.return_sources
         self._aligned = beside or form.thoughts is not None
@@ -79,7 +80,13 @@ class ReplyChoice:
         self._logprobs: list[TokenLogprobs] = []
         self._started = Started(0, 0)
         self._stats: Stats | None = None
-        self._started_at = self._first_at = self._last_at = 0.0
+        self._first_at = self._last_at = 0.0  # seconds of the engine's clock
+        self._with_progress = body.stream and body.return_progress
+        self._with_timings = body.timings_per_token
+        self._progress: list[dict[str, Any]] = []  # not told yet
+        self._of_prompt: list[TokenLogprobs] = []  # of all its tokens but the first
+        self._most_ms = body.t_max_predict_ms
+        self._out_of_time = False
 
     @property
     def ended(self) -> bool:
@@ -95,37 +102,66 @@ class ReplyChoice:
         for event in events:
             match event:
                 case Started():
-                    self._started, self._started_at = event, time.perf_counter()
+                    self._started = event
+                    self._note(event.n_cached, event.at)
+                case Progress():
+                    self._note(event.n_evaluated, event.at)
+                    begin = event.n_evaluated - len(event.logprobs)  # once more, after a preemption
+                    self._of_prompt[begin:] = event.logprobs
                 case Committed():
                     self._commit(event)
                 case Failed():
                     self._error = event.error
-                case Finished("cancelled") if not self._text.stopped:
+                case Finished("cancelled") if not (self._text.stopped or self._out_of_time):
                     self._error = BusyError("the server is shutting down", draining=True)
                 case Finished():
                     self._end(event)
 
     def _end(self, event: Finished) -> None:
         self._untold += self._read(self._text.end()) + self._reader.end()
-        self.reason = self._text.finish_reason(event.reason)
+        self.reason = self._text.finish_reason("length" if self._out_of_time else event.reason)
         if self.reason == "stop" and self.message.calls and not self._reader.broken_off:
             self.reason = "tool_calls"
         self._stats = self._text.stats(event.stats)
 
     def _commit(self, event: Committed) -> None:
-        """Cancels the generation at a stop string in the step's text."""
-        self._last_at = time.perf_counter()
+        """Cancels the generation at a stop string in the step's text, and at the end of its time."""
+        self._last_at = event.at
         if not self._text.n_steps:
             self._first_at = self._last_at
-        if self._text.stopped:
+            self._note(self._started.n_prompt, event.at)
+        if self._text.stopped or self._out_of_time:
             return
         self._tokens += event.tokens
         self._logprobs += event.logprobs
         if self._sourced is not None:
             self._sourced.commit(event.sources)
         self._untold += self._read(self._text.feed(event))
-        if self._text.stopped:
+        self._out_of_time = not self._text.stopped and self._is_late()
+        if self._text.stopped or self._out_of_time:
             self.generation.cancel(keep=self._text.n_predicted)
+
+    def _is_late(self) -> bool:
+        late = 0 < self._most_ms < (self._last_at - self._first_at) * 1e3
+        return late and "\n" in self.message.content
+
+    def _note(self, n_processed: int, at: float) -> None:
+        if self._with_progress:
+            self._progress.append(
+                {
+                    "total": self._started.n_prompt,
+                    "cache": self._started.n_cached,
+                    "processed": n_processed,
+                    "time_ms": round((at - self._started.at) * 1e3, 3),
+                }
+            )
+
+    def progress_told(self) -> Iterator[dict[str, Any]]:
+        """Fields of the chunks that tell how far the prompt is evaluated, each once."""
+        told, self._progress = self._progress, []
+        for one in told:
+            so_far = {"timings": timings(evaluating(one))} if self._with_timings else {}
+            yield {"prompt_progress": one, **so_far}
 
     def _read(self, text: str) -> list[Piece]:
         if self._sourced is not None:
@@ -144,7 +180,7 @@ class ReplyChoice:
         logprobs = tokens = sources = None
         if self._with_logprobs:
             content = [self._logprobs[o.position] for o in told if self._reader.content.has(o.start, o.end)]
-            logprobs = logprobs_json(self._vocabulary, content)
+            logprobs = logprobs_json(self._vocabulary, content, shares=self._drawn_from)
         if self._with_tokens:
             tokens = [self._tokens[one.position] for one in told]
         if self._sourced is not None:
@@ -152,7 +188,7 @@ class ReplyChoice:
         return Portion(pieces, logprobs, tokens, sources)
 
     def stats(self) -> Stats:
-        """The cost of the reply; before its end the cost so far, timed on the event loop."""
+        """The cost of the reply; before its end the cost so far."""
         if self._stats is not None:
             return self._stats
         text, told = self._text, bool(self._text.n_steps)
@@ -161,7 +197,7 @@ class ReplyChoice:
             n_cached=self._started.n_cached,
             n_predicted=text.n_predicted,
             n_steps=text.n_steps,
-            prompt_ms=(self._first_at - self._started_at) * 1e3 if told else 0.0,
+            prompt_ms=(self._first_at - self._started.at) * 1e3 if told else 0.0,
             predicted_ms=(self._last_at - self._first_at) * 1e3 if told else 0.0,
             n_drafted=text.n_drafted,
             n_accepted=text.n_accepted,
@@ -175,6 +211,18 @@ class ReplyChoice:
     def said(self) -> tuple[Message, list[int]]:
         """The reply so far, and its tokens with the stop token."""
         return self.message, self._tokens[: self._text.n_predicted]
+
+    def prompt_logprobs(self, first: int) -> list[dict[str, Any]]:
+        """Entries for the tokens of the prompt, in OpenAI's shape. first: its first token, which has no
+        logprob."""
+        entry, *_ = logprobs_json(self._vocabulary, [TokenLogprobs(first, 0.0)])["content"]
+        unknown = {**entry, "logprob": None, "top_logprobs": None}
+        return [unknown, *logprobs_json(self._vocabulary, self._of_prompt)["content"]]
+
+    @property
+    def slot(self) -> int:
+        """Where its prompt is."""
+        return self._started.slot
 
     @property
     def mean_logprob(self) -> float:

@@ -70,11 +70,18 @@ class CompletionAnswer(Answer):
             said = self._whole_reply(choice, portion.pieces)
             told.append({**self._choice(choice.index, said, portion, choice.reason), "index": i})
         whole = {"object": self._objects[0], **self._about, "choices": told}
-        return orjson.dumps({**whole, "usage": self._usage(), **self._figures()})
+        return orjson.dumps({**whole, "usage": self._usage(), **self._figures(), **self._beside(best[0])})
+
+    def _beside(self, choice: ReplyChoice) -> dict[str, Any]:
+        """More of the whole answer. choice: its first one."""
+        return {}
 
     def _news(self, choice: ReplyChoice) -> Iterator[bytes]:
         """The last choice that ends brings the figures."""
         portion = choice.portion()
+        for told in choice.progress_told():
+            nothing = self._choice(choice.index, self._delta(()), Portion())
+            yield self._chunk([nothing], **self._no_usage, **told)
         if portion.pieces:
             running = {"timings": timings(choice.stats())} if self._body.timings_per_token else {}
             yield from self._told(choice.index, portion, running)
@@ -86,7 +93,7 @@ class CompletionAnswer(Answer):
 
     def _closing(self) -> Iterator[bytes]:
         if self._body.with_usage:
-            yield self._chunk([], usage=self._usage())
+            yield self._chunk([], usage=self._usage(), timings=self._figures()["timings"])
         yield DONE
 
     def _told(self, index: int, portion: Portion, extra: dict[str, Any]) -> Iterator[bytes]:

@@ -4,62 +4,65 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal
 
 import orjson
-from pydantic import Field
+from pydantic import Field, field_validator
 from starlette.requests import Request
 from starlette.responses import Response
 
-from server.api.body import Body, Count
+from server.api.body import Body
 from server.api.delivery import Json, unless_gone
 from server.api.incoming import aside, check_model, read
+from server.api.pieces import Pieces, apart, are_pieces, unwrapped
 from server.api.served import Embedding, Served
 from server.errors import ContextOverflowError, FieldError, NotSupportedError
 from server.llama.embedding import Embedder, Vectors, normalised
 
 MAX_INPUTS = 2048
 
-Ids: TypeAlias = Annotated[list[Count], Field(min_length=1, fail_fast=True)]
-Text: TypeAlias = Annotated[str, Field(min_length=1)]
-
 
 class EmbeddingRequest(Body):
-    """Names and meanings are OpenAI's."""
+    """Names and meanings are OpenAI's. input: in any of the forms of a prompt."""
 
-    input: (
-        Text
-        | Ids
-        | Annotated[list[Text], Field(min_length=1, max_length=MAX_INPUTS, fail_fast=True)]
-        | Annotated[list[Ids], Field(min_length=1, max_length=MAX_INPUTS, fail_fast=True)]
-    )
+    input: str | list[Any]
     model: str | None = None
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: Annotated[int, Field(ge=1, le=1 << 31)] | None = None
 
+    @field_validator("input", mode="before")
+    @classmethod
+    def _objects_with_texts_are_texts(cls, given: Any) -> Any:
+        return unwrapped(given)
+
+    @field_validator("input")
+    @classmethod
+    def _inputs_are_texts_or_ids(cls, given: str | list[Any]) -> str | list[Any]:
+        inputs = apart(given)
+        if not inputs or not all(are_pieces(one) for one in inputs):
+            raise ValueError("must be a text, a list of token ids, or a list of such inputs")
+        if len(inputs) > MAX_INPUTS:
+            raise ValueError(f"at most {MAX_INPUTS} inputs at once")
+        return given
+
     @property
-    def inputs(self) -> list[str] | list[list[int]]:
+    def inputs(self) -> list[Pieces]:
         """One per vector."""
-        match self.input:
-            case str() as text:
-                return [text]
-            case [int(), *_]:
-                return [self.input]  # pyright: ignore[reportReturnType] - ids of one input
-            case _:
-                return self.input  # pyright: ignore[reportReturnType] - texts, or ids of several
+        return apart(self.input)
 
 
 async def create(request: Request, served: Served) -> Response:
     """One vector of length 1 per input."""
     if served.embedding is None:
         raise NotSupportedError(
-            "this server does not embed: start it with --embeddings, or with --embedding-model FILE"
+            "this server does not embed: start it with --embedding-model FILE, or without --no-embeddings"
         )
     body = await read(request, EmbeddingRequest)
     _check(served, served.embedding, body)
     embedder = served.embedding.worker.embedder
     ids = await aside(request, _ids, embedder, body)
     vectors = await unless_gone(request, served.embedding.worker.embed(ids))
+    served.traffic.embedded(sum(map(len, ids)))
     return Json(await asyncio.to_thread(_json, served.embedding.card.id, body, ids, vectors))
 
 
@@ -74,14 +77,26 @@ def _check(served: Served, embedding: Embedding, body: EmbeddingRequest) -> None
 def _ids(embedder: Embedder, body: EmbeddingRequest) -> list[list[int]]:
     """Raises InvalidRequestError for an input that is too long, or an unknown token id."""
     all_ids: list[list[int]] = []
-    for one in body.inputs:
-        ids = embedder.tokenize(one) if isinstance(one, str) else one
+    for pieces in body.inputs:
+        ids = _tokens(embedder, pieces)
         if len(ids) > embedder.n_ctx:
             raise ContextOverflowError(len(ids), embedder.n_ctx, param="input")
-        if not ids or max(ids) >= embedder.n_vocab:
+        if not ids or not 0 <= min(ids) <= max(ids) < embedder.n_vocab:
             raise FieldError("input", f"no tokens, or one that there is not (of {embedder.n_vocab})")
         all_ids.append(ids)
     return all_ids
+
+
+def _tokens(embedder: Embedder, pieces: Pieces) -> list[int]:
+    """What begins with a text gets what the model wants before and after it; ids are taken as they are."""
+    whole = len(pieces) == 1 or isinstance(pieces[0], str)
+    ids: list[int] = []
+    for i, piece in enumerate(pieces):
+        if isinstance(piece, int):
+            ids.append(piece)
+        else:
+            ids += embedder.tokenize(piece, framed=whole and i == 0)
+    return ids
 
 
 def _json(id: str, body: EmbeddingRequest, ids: list[list[int]], vectors: Vectors) -> bytes:

@@ -9,7 +9,14 @@ from typing import Any
 from server.api.body import joined
 from server.api.chat.chat_request import ChatRequest
 from server.api.choices import ReplyChoice
-from server.api.form_of_reply import form_of, read_as, reply_constraint, setting_of, thinking_within
+from server.api.form_of_reply import (
+    form_of,
+    read_as,
+    reply_constraint,
+    setting_of,
+    thinking_within,
+    unthinking,
+)
 from server.api.generation_fields import GenerationFields, Speculative
 from server.api.history import History
 from server.api.sampling_fields import sampling_params
@@ -41,7 +48,7 @@ class Prompted:
     @property
     def begins(self) -> bool:
         """Whether a reply is a message from its beginning on."""
-        begun = begun_by(self.messages)
+        begun = begun_by(self.messages, self.setting)
         return bool(self.messages) and not (begun and begun.text)
 
     def remember(self, history: History, choices: Sequence[ReplyChoice]) -> None:
@@ -73,7 +80,7 @@ def rendered(served: Served, body: ChatRequest) -> tuple[list[dict[str, Any]], S
     """Messages and setting of the template, and the prompt text."""
     messages = [message.for_template() for message in body.messages]
     setting = setting_of(served, body)
-    return messages, setting, served.template.render(messages, setting)
+    return messages, setting, unthinking(served, body, served.template.render(messages, setting))
 
 
 def generation_requests(served: Served, body: ChatRequest) -> Prompted:
@@ -81,12 +88,12 @@ def generation_requests(served: Served, body: ChatRequest) -> Prompted:
     it compiles a grammar. Slow: not for the event loop."""
     messages, setting, text = rendered(served, body)
     form = form_of(body, served.template.style)
-    begun = begun_by(messages)
+    begun = begun_by(messages, setting)
     form = form.after(text, begun.text, thought=begun.thought) if begun else form.after(text)
     prompt = served.history.rendered(text, body.salt)
     instead = thinking_within(served, body, form, reply_constraint(served, body, form))
     requests = requests_for(served, body, prompt, instead)
-    return Prompted(text, requests, messages, setting, read_as(body, form))
+    return Prompted(text, requests, messages, setting, read_as(served, body, form))
 
 
 def requests_for(
@@ -102,9 +109,14 @@ def requests_for(
         speculation=_speculation(body, served.vocabulary, served.room),
         constraint=instead or constraint(served, body),
         n_logprobs=body.n_logprobs,
-        n_keep=_n_keep(body, len(prompt), served.vocabulary) if body.context_shift else None,
+        n_keep=_n_keep(body, len(prompt), served.vocabulary) if _shifts(served, body) else None,
         n_beams=max(1, body.n_beams),
         salt=body.salt,
+        slot=body.id_slot if body.id_slot >= 0 else None,
+        reuse=body.cache_prompt and not body.tells_prompt,
+        prompt_logprobs=body.tells_prompt,
+        drawn_from=body.post_sampling_probs,
+        progress=body.stream and body.return_progress,
     )
     if body.n_generated > body.n and first.n_logprobs is None:
         first = replace(first, n_logprobs=0)  # which are best is told by their logprobs
@@ -136,6 +148,10 @@ def _speculation(body: GenerationFields, vocabulary: Vocabulary, room: Room) -> 
         return Speculation(n_max=0 if asked is False else None, prediction=prediction)
     drafters = None if asked.drafters is None else frozenset(asked.drafters)
     return Speculation(**asked.model_dump(exclude={"drafters"}), drafters=drafters, prediction=prediction)
+
+
+def _shifts(served: Served, body: GenerationFields) -> bool:
+    return (served.context_shift and body.n_beams < 2) if body.context_shift is None else body.context_shift
 
 
 def _n_keep(body: GenerationFields, n_prompt: int, vocabulary: Vocabulary) -> int:

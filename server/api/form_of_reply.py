@@ -25,7 +25,10 @@ def setting_of(served: Served, body: ChatRequest) -> Setting:
         calls and not calls.callable and (served.grammars is None or not hides_calls(served.template.style))
     )
     tools = [tool.for_template() for tool in calls.tools] if calls and not hidden else []
-    return Setting(tools, body.template_variables)
+    variables = {**served.template_variables, **body.template_variables}
+    return Setting(
+        tools, variables, body.continue_final_message is not False, body.add_generation_prompt is not False
+    )
 
 
 def form_of(body: ChatRequest, style: Style) -> Form:
@@ -45,9 +48,23 @@ def hides_calls(style: Style) -> bool:
     return family.calls is not None and not (family.calls.bare or family.channels)
 
 
-def read_as(body: ChatRequest, form: Form) -> Form:
+def read_as(served: Served, body: ChatRequest, form: Form) -> Form:
     """The part of the form that is parsed."""
-    return form.without_thoughts if body.reasoning_format == "none" else form
+    return form if _reads_thoughts(served, body) else form.without_thoughts
+
+
+def _reads_thoughts(served: Served, body: ChatRequest) -> bool:
+    return (body.reasoning_format or served.reasoning_format) != "none"
+
+
+def unthinking(served: Served, body: ChatRequest, prompt: str) -> str:
+    """The prompt, with the thoughts closed that it opens, where the server wants none and the body says
+    nothing of them."""
+    thoughts, own = served.template.style.family.thoughts, body.template_variables
+    wanted = served.template_variables.get("enable_thinking", True) or "enable_thinking" in own
+    if thoughts is None or wanted or body.thinking_budget is not None:
+        return prompt
+    return prompt + thoughts.close if prompt.rstrip().endswith(thoughts.open.strip()) else prompt
 
 
 def reply_constraint(served: Served, body: ChatRequest, form: Form) -> Start | None:
@@ -61,7 +78,7 @@ def reply_constraint(served: Served, body: ChatRequest, form: Form) -> Start | N
         return None
     if calls is None or (not calls.callable and forms(body)):
         answer = _answer(body)
-        thinks = form.thinking or (form.thoughts is not None and body.reasoning_format != "none")
+        thinks = form.thinking or (form.thoughts is not None and _reads_thoughts(served, body))
         if answer is None or not thinks:
             return None
         constraint(served, body)  # a fault of the schema is told by its place there

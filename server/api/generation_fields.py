@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias, cast
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from server.api.body import Body, Content, Count, LastTokens, Neutral, Share
 from server.api.sampling_fields import SamplingFields, not_for_beams
@@ -20,8 +20,19 @@ MAX_CHOICES = 8
 MAX_TOP_LOGPROBS = 20
 
 
-UNSUPPORTED: Neutral = {"min_keep": (0,), "cache_prompt": (True,)}
+UNSUPPORTED: Neutral = {
+    "min_keep": (0,),
+    "lora": ([],),
+    "n_indent": (0,),
+    "n_discard": (0,),
+    "n_cache_reuse": (0,),
+    "adaptive_target": (-1,),
+    "grammar_lazy": (False,),
+    "grammar_triggers": ([],),
+}
 """See Body.unsupported."""
+UNTHINKING: Neutral = {"reasoning_budget": (-1,), "reasoning_budget_tokens": (-1,)}
+"""Of forms whose replies have no thoughts."""
 
 
 class StreamOptions(Body):
@@ -62,9 +73,20 @@ Choices: TypeAlias = Annotated[int, Field(ge=1, le=MAX_CHOICES)]
 TopLogprobs: TypeAlias = Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)]
 
 
+def _something(n: int) -> int:
+    if n == 0:
+        raise ValueError("must be -1, for as many as fit, or at least 1")
+    return n
+
+
+Most: TypeAlias = Annotated[int, Field(ge=-1), AfterValidator(_something)]
+"""Most tokens of a reply."""
+
+
 class SharedFields(SamplingFields):
     """Those that have one name and meaning in every form: OpenAI's, else llama-server's; speculative is
-    duo's."""
+    duo's. id_slot: -1 for any. t_max_predict_ms: milliseconds after the first token at which a reply that has
+    begun a second line ends; 0 or less: never."""
 
     model: str | None = None
     stream: bool = False
@@ -72,6 +94,11 @@ class SharedFields(SamplingFields):
     speculative: bool | Speculative | None = None
     n_keep: LastTokens = 0
     cache_salt: Annotated[str, Field(max_length=MAX_SALT)] | None = None
+    cache_prompt: bool = True
+    id_slot: LastTokens = -1
+    t_max_predict_ms: int = 0
+    timings_per_token: bool = False
+    return_progress: bool = False
 
     @property
     def salt(self) -> str:
@@ -82,15 +109,16 @@ class GenerationFields(SharedFields, StructuredFields):
     """Those of completions, with OpenAI's names, else llama-server's."""
 
     stream_options: StreamOptions | None = None
-    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_tokens: Most | None = None
+    n_predict: Most | None = None
     stop: Stop | None = None
     n: Choices = 1
     best_of: Choices | None = None
     n_probs: TopLogprobs | None = None
     return_tokens: bool = False
     return_sources: bool = False
-    timings_per_token: bool = False
-    context_shift: bool = False
+    post_sampling_probs: bool = False
+    context_shift: bool | None = None
     n_beams: Annotated[int, Field(ge=0, le=MAX_BEAMS)] = 1
 
     unsupported: ClassVar[Neutral] = UNSUPPORTED
@@ -100,6 +128,15 @@ class GenerationFields(SharedFields, StructuredFields):
         if self.stop is None:
             return ()
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+
+    @property
+    def with_tokens(self) -> bool:
+        return self.return_tokens
+
+    @property
+    def tells_prompt(self) -> bool:
+        """Whether logprobs of the prompt are told."""
+        return False
 
     @property
     def n_generated(self) -> int:
@@ -113,8 +150,9 @@ class GenerationFields(SharedFields, StructuredFields):
 
     @property
     def max_new_tokens(self) -> int | None:
-        """None: until the context ends."""
-        return self.max_tokens
+        """None: as the server says, else until the context ends."""
+        given = self.max_tokens if self.max_tokens is not None else self.n_predict
+        return given if given is not None and given > 0 else None
 
     @property
     def with_usage(self) -> bool:
@@ -122,6 +160,10 @@ class GenerationFields(SharedFields, StructuredFields):
         return bool(self.stream_options and self.stream_options.include_usage)
 
     def contradiction(self) -> tuple[str, str] | None:
+        if self.max_tokens is not None and self.n_predict not in (None, self.max_tokens):
+            return "n_predict", f"means the same as max_tokens, which is {self.max_tokens}"
+        if self.post_sampling_probs and self.mirostat:
+            return "post_sampling_probs", "mirostat has no probabilities that could be told"
         if self.best_of is not None and self.best_of < self.n:
             return "best_of", f"must be at least n, which is {self.n}"
         if self.stream and self.n_generated > self.n:

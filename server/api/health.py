@@ -19,4 +19,5 @@ def ready(state: Health) -> Response:
     return Json(body) if state.status == "ok" else Json(body, 503, {"Retry-After": "1"})
 
 
-ROUTES = {"/health": health, "/ready": ready}
+V1 = "/v1/health"
+ROUTES = {"/health": health, V1: health, "/ready": ready}

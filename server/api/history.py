@@ -124,7 +124,7 @@ class History:
         self._transcript.remember(text, request.prompt, generated, request.salt)
         if not settle:
             return []
-        messages, reply = continued(asked.messages, message.as_json)
+        messages, reply = continued(asked.messages, message.as_json, asked.setting)
         settled = self._served.template.settled(messages, reply, asked.setting)
         if settled is None:
             return []

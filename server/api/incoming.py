@@ -9,9 +9,9 @@ import orjson
 from pydantic import ValidationError
 from starlette.requests import Request
 
-from server.api import problem
 from server.api.access import salt_of
 from server.api.body import Body
+from server.api.complaints import invalid
 from server.api.delivery import unless_gone
 from server.api.generation_fields import MAX_SALT
 from server.api.served import ModelCard, Served
@@ -90,7 +90,7 @@ def validated(form: type[B], data: dict[str, Any]) -> B:
     try:
         body = form.model_validate(data)
     except ValidationError as error:
-        raise problem.invalid(error, data) from error
+        raise invalid(error, data) from error
     for name, neutral in form.unsupported.items():
         if data.get(name) is not None and data[name] not in neutral:
             raise UnsupportedFieldError(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -10,26 +11,29 @@ from server.llama.backend import Vocabulary
 from server.sampling.logprobs import TokenLogprobs
 
 
-def logprobs_json(vocabulary: Vocabulary, tokens: Iterable[TokenLogprobs]) -> dict[str, Any]:
-    """The `logprobs` of a choice or a chunk."""
+def logprobs_json(
+    vocabulary: Vocabulary, tokens: Iterable[TokenLogprobs], *, shares: bool = False
+) -> dict[str, Any]:
+    """The `logprobs` of a choice or a chunk. shares: probabilities instead of their logarithms, under
+    llama-server's names."""
+    name = "prob" if shares else "logprob"
     content: list[dict[str, Any]] = []
     for one in tokens:
-        entry = _entry(vocabulary, one.token, one.logprob)
-        entry["top_logprobs"] = [_entry(vocabulary, token, logprob) for token, logprob in one.top]
-        content.append(entry)
+        pairs = ((one.token, one.logprob), *one.top)
+        entry, *top = (
+            {**_entry(vocabulary, token), name: math.exp(logprob) if shares else logprob}
+            for token, logprob in pairs
+        )
+        content.append({**entry, f"top_{name}s": top})
     return {"content": content, "refusal": None}
 
 
-def _entry(vocabulary: Vocabulary, token: int, logprob: float) -> dict[str, Any]:
+def _entry(vocabulary: Vocabulary, token: int) -> dict[str, Any]:
     """`token` is for display, control tokens written out; `bytes`: what it adds to the text, null for
     nothing. A token with part of a character has no text of its own."""
     added = vocabulary.piece(token)
     written = added or vocabulary.piece(token, special=True)
-    return {
-        "token": written.decode("utf-8", "replace"),
-        "logprob": logprob,
-        "bytes": [*added] if added else None,
-    }
+    return {"id": token, "token": written.decode("utf-8", "replace"), "bytes": [*added] if added else None}
 
 
 class LegacyLogprobs:
@@ -39,27 +43,25 @@ class LegacyLogprobs:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._offset = 0
 
-    def told(self, logprobs: dict[str, Any]) -> dict[str, Any]:
-        """logprobs: from logprobs_json, of the next tokens. text_offset: the character of the reply that the
-        token begins in. top_logprobs includes the token itself; of tokens with the same text, only the
-        likeliest."""
-        tokens: list[str] = []
-        tops: list[dict[str, float]] = []
-        offsets: list[int] = []
-        for entry in logprobs["content"]:
-            offsets.append(self._offset)
-            tokens.append(_written(entry))
-            top: dict[str, float] = {}
-            for one in (*entry["top_logprobs"], entry):
-                top.setdefault(_written(one), one["logprob"])
-            tops.append(top)
+    def told(self, entries: Iterable[dict[str, Any]]) -> dict[str, Any]:
+        """entries: from logprobs_json, of the next tokens; the first of a prompt has no logprob. text_offset:
+        the character of the text that the token begins in. top_logprobs includes the token itself; of tokens
+        with the same text, only the likeliest."""
+        told = {name: list[Any]() for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset")}
+        for entry in entries:
+            told["text_offset"].append(self._offset)
+            told["tokens"].append(_written(entry))
+            told["token_logprobs"].append(entry["logprob"])
+            told["top_logprobs"].append(None if entry["logprob"] is None else _top(entry))
             self._offset += len(self._decoder.decode(bytes(entry["bytes"] or ())))
-        return {
-            "tokens": tokens,
-            "token_logprobs": [entry["logprob"] for entry in logprobs["content"]],
-            "top_logprobs": tops,
-            "text_offset": offsets,
-        }
+        return told
+
+
+def _top(entry: dict[str, Any]) -> dict[str, float]:
+    top: dict[str, float] = {}
+    for one in (*entry["top_logprobs"], entry):
+        top.setdefault(_written(one), one["logprob"])
+    return top
 
 
 def _written(entry: dict[str, Any]) -> str:

@@ -13,11 +13,15 @@ from starlette.responses import Response
 from server.api.served import TOKEN_COUNTS, DrafterHealth, Health, Served
 from server.api.traffic import Traffic
 from server.cache.catalogue import TierCounts
+from server.errors import NotSupportedError
 
 
 async def metrics(request: Request, served: Served) -> Response:
+    if "metrics" in served.hidden:
+        raise NotSupportedError("this server has no metrics: start it without --no-metrics")
     encode, content_type = choose_encoder(request.headers.get("accept", ""))
-    return Response(encode(_AllMetrics(served)), media_type=content_type)
+    began = {"Process-Start-Time-Unix": str(served.model.created)}
+    return Response(encode(_AllMetrics(served)), headers=began, media_type=content_type)
 
 
 class _AllMetrics(Collector):
@@ -31,6 +35,7 @@ class _AllMetrics(Collector):
         yield from _messages(health.drafters)
         yield from _load(health)
         yield from _cache(self._served.cached())
+        yield from _as_llama_server(traffic, health)
 
 
 def _tokens(traffic: Traffic) -> Iterator[Metric]:
@@ -113,6 +118,40 @@ def _cache(cached: TierCounts) -> Iterator[Metric]:
     yield _counter("cache_lost", "Conversations that no tier had room for.", cached.lost)
     skipped = cached.skipped_files + cached.failed_loads
     yield _counter("cache_files_skipped", "Files that could not be used.", skipped)
+
+
+def _as_llama_server(traffic: Traffic, health: Health) -> Iterator[Metric]:
+    """Under llama-server's names what its dashboards show. Rates are those of all ended requests."""
+    counters = {
+        "prompt_tokens": ("Prompt tokens evaluated.", traffic.n_prompt + traffic.n_embedded),
+        "prompt_tokens_cached": ("Prompt tokens reused from the KV cache.", traffic.n_cached),
+        "prompt_seconds": ("Time spent on prompts.", traffic.prompt_s),
+        "tokens_predicted": ("Tokens generated.", traffic.n_predicted),
+        "tokens_predicted_seconds": ("Time spent generating.", traffic.predicted_s),
+        "n_decode": ("Decodes of the model.", health.n_decodes + traffic.n_embeddings),
+        "spec_decode_num_draft_tokens": ("Drafted tokens verified.", traffic.n_drafted),
+        "spec_decode_num_accepted_tokens": ("Drafted tokens that were right.", traffic.n_accepted),
+        "spec_decode_num_drafts": ("Steps with drafts.", traffic.n_drafting),
+    }
+    gauges = {
+        "n_tokens_max": ("Most tokens of a prompt with its reply.", traffic.n_longest),
+        "prompt_tokens_seconds": ("Prompt tokens a second.", _rate(traffic.n_prompt, traffic.prompt_s)),
+        "predicted_tokens_seconds": (
+            "Tokens generated a second.",
+            _rate(traffic.n_predicted, traffic.predicted_s),
+        ),
+        "requests_processing": ("Requests that have a slot.", health.slots_busy),
+        "requests_deferred": ("Requests waiting for a slot.", health.queued),
+        "n_busy_slots_per_decode": ("Requests in a decode.", _rate(health.n_decoding, health.n_decodes)),
+    }
+    for name, (what, value) in counters.items():
+        yield CounterMetricFamily(f"llamacpp:{name}", what, value=value)
+    for name, (what, value) in gauges.items():
+        yield GaugeMetricFamily(f"llamacpp:{name}", what, value=value)
+
+
+def _rate(n: float, of: float) -> float:
+    return n / of if of else 0.0
 
 
 def _counter(name: str, what: str, value: float) -> Metric:

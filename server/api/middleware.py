@@ -10,6 +10,8 @@ import time
 from dataclasses import dataclass, field
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.api import problem
@@ -22,9 +24,14 @@ MAX_BODY = 32 << 20  # bytes
 BODY_S = 600.0
 
 
+LOCAL = "localhost"
+LOCAL_ORIGINS = r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?"
+
+
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """Settings for requests. cors_origins: whose pages may use the server, "*" for all; max_body: bytes;
+    """Settings for requests. cors_origins: whose pages may use the server, "*" for all, LOCAL for those of
+    this machine, whatever their port; max_body: bytes;
     body_s: seconds for a body to arrive."""
 
     access: Access = field(default_factory=Access)
@@ -32,6 +39,15 @@ class Edge:
     max_body: int = MAX_BODY
     body_s: float = BODY_S
     log: RequestLog = field(default_factory=RequestLog)
+
+
+class Cors(CORSMiddleware):
+    """Answers a browser that asks before it asks with 200, as llama-server does, whoever asks."""
+
+    def preflight_response(self, request_headers: Headers) -> Response:
+        response = super().preflight_response(request_headers)
+        response.status_code = 200
+        return response
 
 
 class RequestFrame:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from importlib.metadata import version
 from typing import Any
 
@@ -10,11 +9,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from server.api.delivery import Json
+from server.api.generation_settings import defaults_json
 from server.api.served import Served
-from server.api.tokens import spelled
-
-OWN = ("dry_sequence_breakers", "logit_bias", "min_tokens", "banned_first")
-"""Parameters that are a request's own: there are no defaults of them."""
+from server.text.detokenize import spelled
 
 
 async def props(_: Request, served: Served) -> Response:
@@ -39,9 +36,6 @@ async def props(_: Request, served: Served) -> Response:
 
 def _params(served: Served) -> dict[str, Any]:
     """Default parameters, named as in requests."""
-    defaults = asdict(served.defaults)
-    return {
-        **{name: value for name, value in defaults.items() if name not in OWN},
-        "seed": -1 if served.seed is None else served.seed,
-        "max_tokens": -1 if served.max_tokens is None else served.max_tokens,
-    }
+    n = -1 if served.max_tokens is None else served.max_tokens
+    seed = -1 if served.seed is None else served.seed
+    return {**defaults_json(served.defaults), "seed": seed, "max_tokens": n, "n_predict": n}

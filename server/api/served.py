@@ -24,16 +24,20 @@ from server.text.template import ChatTemplate
 
 T = TypeVar("T")
 
+Part: TypeAlias = Literal["slots", "metrics", "ui"]
 DraftMode: TypeAlias = Literal["async", "sync"]
 
 TOKEN_COUNTS = ("drafted", "accepted")
 """What DrafterHealth.counts has in tokens; all others are messages, by what became of them."""
 
 
+ANY = "*"
+
+
 @dataclass(frozen=True, slots=True)
 class ModelCard:
     """A model in /v1/models, /props and the page. created: Unix seconds. note: shown in the page. aliases:
-    other names. file: name of its file. n_bytes: of its weights."""
+    other names, ANY for all. file: name of its file. n_bytes: of its weights."""
 
     id: str
     created: int
@@ -48,7 +52,7 @@ class ModelCard:
     quantization: str | None = None
 
     def is_called(self, name: str) -> bool:
-        return name in (self.id, "default", *self.aliases)
+        return name in (self.id, "default", *self.aliases) or ANY in self.aliases
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +99,8 @@ class GateHealth:
 @dataclass(frozen=True, slots=True)
 class Health:
     """status 'stuck': there is work and no progress; 'draining': replies end, no request is taken.
-    step_python_us: median microseconds of Python in a one-session step."""
+    step_python_us: median microseconds of Python in a one-session step. n_decodes: of the model since the
+    start; n_decoding: requests in them, counted in each."""
 
     status: Literal["ok", "loading", "draining", "stuck"]
     slots_total: int
@@ -106,6 +111,8 @@ class Health:
     exactness: ExactnessHealth = field(default_factory=lambda: ExactnessHealth("default", 8))
     gate: GateHealth = field(default_factory=GateHealth)
     draft_mode: DraftMode = "async"
+    n_decodes: int = 0
+    n_decoding: int = 0
 
     def as_json(self) -> dict[str, Any]:
         """The body of GET /health."""
@@ -132,8 +139,9 @@ class Served:
     """health: of the engine. fingerprint: OpenAI's system_fingerprint. grammars: None if replies cannot be
     constrained. traffic: must observe the generator's events. ask: None if there are no slots. slot_files:
     None if slots are not saved. cached: counts of the tiers below the KV cache. embedding: None without
-    embeddings. seed, max_tokens, reasoning_budget: defaults of requests; None for a random seed and no limit,
-    -1 for thoughts without one."""
+    embeddings. seed, max_tokens, reasoning_budget, reasoning_format, template_variables, context_shift,
+    verbose: defaults of requests; None for a random seed and no limit, -1 for thoughts without one. hidden:
+    what is not served. adapters: files and scales of LoRA adapters."""
 
     generator: Generator
     vocabulary: Vocabulary
@@ -151,6 +159,12 @@ class Served:
     seed: int | None = None
     max_tokens: int | None = None
     reasoning_budget: int = -1
+    reasoning_format: str = "auto"
+    template_variables: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    context_shift: bool = False
+    verbose: bool = False
+    hidden: frozenset[Part] = frozenset()
+    adapters: Sequence[tuple[str, float]] = ()
     responses: ResponseStore = field(default_factory=ResponseStore)
     handles: Handles = field(default_factory=Handles)
     prompt_work: PromptWork = field(default_factory=PromptWork)

@@ -38,6 +38,8 @@ class FileBody(Body):
 
 async def list_slots(_: Request, served: Served) -> Response:
     """Every place for a conversation in the KV cache. Tells counts, never what was said."""
+    if "slots" in served.hidden:
+        raise NotSupportedError("this server does not list its slots: start it without --no-slots")
     slots = await _asking(served)(lambda engine: engine.slots.list())
     return Json([_listed(slot, served.model.n_ctx) for slot in slots])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 from typing import Any
@@ -53,6 +53,11 @@ def usage(stats: Stats, n_reasoning: int = 0) -> dict[str, Any]:
             "rejected_prediction_tokens": stats.n_drafted - stats.n_accepted,
         },
     }
+
+
+def evaluating(progress: Mapping[str, Any]) -> Stats:
+    """Of a reply whose prompt is evaluated so far. progress: as a chunk tells it."""
+    return Stats(progress["processed"], progress["cache"], 0, 0, progress["time_ms"], 0.0)
 
 
 def measured(stats: Stats, n_choices: int = 1) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Annotated, Any
 
 import orjson
@@ -19,6 +18,7 @@ from server.api.incoming import aside, read
 from server.api.served import Served
 from server.errors import FieldError
 from server.llama.backend import Vocabulary
+from server.text.detokenize import spelled
 
 
 class TokenizeRequest(Body):
@@ -77,12 +77,6 @@ def _detokenized(vocabulary: Vocabulary, body: DetokenizeRequest) -> bytes:
     for token in body.tokens:
         _check(vocabulary, token, "tokens")
     return orjson.dumps({"content": spelled(vocabulary, body.tokens)})
-
-
-def spelled(vocabulary: Vocabulary, tokens: Iterable[int | None]) -> str:
-    """The text of tokens, control tokens written out, U+FFFD for bytes that are no text, "" for None."""
-    pieces = (vocabulary.piece(token, special=True) for token in tokens if token is not None)
-    return b"".join(pieces).decode(errors="replace")
 
 
 def _check(vocabulary: Vocabulary, token: int, param: str) -> None:

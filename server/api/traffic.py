@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 
-from server.engine.events import Committed, DrafterCount, Event, Failed, Finished, Started, Stats, Tally
+from server.engine.events import (
+    Committed,
+    DrafterCount,
+    Event,
+    Failed,
+    Finished,
+    Progress,
+    Started,
+    Stats,
+    Tally,
+)
 
 MAX_SOURCES = 256
 """Drafters that tokens are counted for. Their names change with every restart, so there is no end of them."""
@@ -18,6 +28,10 @@ class Traffic(Tally):
         super().__init__()
         self.n_prompt = 0  # prompt tokens evaluated
         self.n_cached = 0  # prompt tokens reused
+        self.n_embedded = 0  # tokens
+        self.n_embeddings = 0  # requests for embeddings
+        self.n_drafting = 0  # steps with drafts, counted for each request in them
+        self.n_longest = 0  # most tokens of a prompt with its reply
         self.prompt_s = 0.0
         self.predicted_s = 0.0
         self.endings: Counter[str] = Counter()
@@ -33,6 +47,7 @@ class Traffic(Tally):
                     self.n_prompt += started.n_prompt - started.n_cached
                     self.n_cached += started.n_cached
                 self.count(event)
+                self.n_drafting += event.n_drafted > 0
             case Finished():
                 self._unprompted.pop(id, None)
                 self.endings[event.reason] += 1
@@ -40,8 +55,15 @@ class Traffic(Tally):
             case Failed():
                 self._unprompted.pop(id, None)
                 self.endings["failed"] += 1
+            case Progress():
+                pass
+
+    def embedded(self, n_tokens: int) -> None:
+        self.n_embedded += n_tokens
+        self.n_embeddings += 1
 
     def _finish(self, stats: Stats) -> None:
+        self.n_longest = max(self.n_longest, stats.n_prompt + stats.n_predicted)
         self.prompt_s += stats.prompt_ms / 1e3
         self.predicted_s += stats.predicted_ms / 1e3
         for name, count in stats.drafters.items():

@@ -74,10 +74,16 @@ class PrefixCache:
         self._last: int | None = None  # the sequence with the conversation used last
 
     def take(
-        self, tokens: list[int], busy: Mapping[int, list[int]] | None = None, *, salt: str = ""
+        self,
+        tokens: list[int],
+        busy: Mapping[int, list[int]] | None = None,
+        *,
+        salt: str = "",
+        only: int | None = None,
     ) -> Reuse | None:
-        """Claim the best sequence for a prompt, None if all are busy. At least one token is left to evaluate,
-        since its logits are needed. busy: tokens of busy sequences; those of another salt are ignored.
+        """Claim the best sequence for a prompt, or `only` this idle one; None if all are busy. At least one
+        token is left to evaluate, since its logits are needed. busy: tokens of busy sequences; those of
+        another salt are ignored.
 
         The longest common prefix is reused. Its own sequence is claimed if it is idle, keeps at least half of
         its tokens, and the prompt goes on where its last one ended; else the place with the least loss.
@@ -85,7 +91,9 @@ class PrefixCache:
         if self.n_busy == len(self._residents):
             return None
         source, length = self.longest(tokens[:-1], busy or {}, salt)
-        if source is not None and self._goes_on(source, length):
+        if only is not None:
+            reuse = self._in_place(only, source, length)
+        elif source is not None and self._goes_on(source, length):
             reuse = Reuse(source, length, source)
         else:
             reuse = self._place(source, length)
@@ -163,10 +171,17 @@ class PrefixCache:
     def n_busy(self) -> int:
         return sum(r.busy for r in self._residents)
 
+    def is_busy(self, seq: int) -> bool:
+        return self._residents[seq].busy
+
     def _place(self, source: int | None, length: int) -> Reuse:
         """Claim the idle sequence with the least loss for this prefix."""
         idle = [seq for seq, resident in enumerate(self._residents) if not resident.busy]
         seq = min(idle, key=lambda s: self._loss(s, length if s == source else 0))
+        return self._in_place(seq, source, length)
+
+    def _in_place(self, seq: int, source: int | None, length: int) -> Reuse:
+        """Claim this sequence for this prefix."""
         evicted = self._evicted(seq) if self._residents[seq].tokens else None
         if seq == source:
             lost = evicted if length * 2 < len(self._residents[seq].tokens) else None

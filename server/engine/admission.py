@@ -53,7 +53,8 @@ def admit(state: EngineState) -> None:
             state.searches.begin(session, [reuse.seq for reuse in further if reuse is not None])
         if session.admitted_at is None:
             session.admitted_at, session.n_cached = state.clock(), session.n_kv
-            state.emit(session.id, Started(session.n_prompt, session.n_cached))
+            began = Started(session.n_prompt, session.n_cached, session.seq, session.admitted_at)
+            state.emit(session.id, began)
 
 
 def make_room(state: EngineState, works: list[Work]) -> list[Work]:
@@ -79,19 +80,23 @@ def _place(state: EngineState, session: Session) -> Placed:
         return LATER
     if not _fits(state, session):
         return None
-    salt = session.request.salt
+    salt, slot = session.request.salt, session.request.slot
+    if slot is not None and state.cache.is_busy(slot):
+        return LATER
     if state.sequences.n_main - state.cache.n_busy < state.searches.n_conversations(session.request):
         return None
     if state.limits.is_stable(session):  # its bits shall not depend on what else is in the cache
         return state.residence.place_alone(salt)
+    if not session.request.reuse:
+        return state.residence.place_empty(salt, slot)
     busy = {other.seq: other.tokens[: other.n_reusable] for other in state.active}
-    return state.residence.place(session.tokens, salt, busy)
+    return state.residence.place(session.tokens, salt, busy, slot)
 
 
 def _may_share_soon(state: EngineState, session: Session) -> bool:
     """True while an active session evaluates a prompt that begins with the same tokens: to copy them then is
     cheaper than to evaluate them twice (the choices of one request, say)."""
-    if not state.backend.can_trim or state.limits.is_stable(session):
+    if not state.backend.can_trim or not session.request.reuse or state.limits.is_stable(session):
         return False
     for other in state.active:
         if other.request.salt == session.request.salt and other.n_pending > 1 and other.n_intact is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from server.engine import endings
-from server.engine.events import Committed
+from server.engine.events import Committed, Progress
 from server.engine.proposer import Proposal
 from server.engine.rejection import judge
 from server.engine.scheduler import Work
@@ -14,7 +14,7 @@ from server.engine.verify import Verdict, verify
 from server.errors import DuoError
 from server.llama.backend import Logits
 from server.sampling.draw import Distribution
-from server.sampling.logprobs import TokenLogprobs, token_logprobs
+from server.sampling.logprobs import TokenLogprobs, drawn_logprobs, token_logprobs
 
 
 def commit(
@@ -23,8 +23,14 @@ def commit(
     """Commit what one session's rows say, the first of which is logits[at]; returns where the next session's
     begin. A session that fails, at a grammar's limit say, ends."""
     session = work.session
+    if session.tells_prompt:
+        n_told = work.n_pending - work.completes
+        _tell_prompt(state, work, logits[at : at + n_told])
+        at += n_told
     if not work.completes:
         session.evaluated(work.n_pending)
+        if session.request.progress and not session.n_steps:
+            state.emit(session.id, Progress(session.n_kv, state.clock()))
         if session.n_kv == session.mark_at:
             state.sequences.checkpoints.mark(session.seq, session.n_kv)
         return at
@@ -39,10 +45,20 @@ def commit(
     return end
 
 
+def _tell_prompt(state: EngineState, work: Work, rows: Logits) -> None:
+    """rows: logits after each of the prompt's next tokens."""
+    session, n_top = work.session, work.session.request.n_logprobs or 0
+    after = session.tokens[session.n_kv + 1 : session.n_kv + 1 + len(rows)]
+    told = tuple(token_logprobs(row, token, n_top) for row, token in zip(rows, after, strict=True))
+    state.emit(session.id, Progress(session.n_kv + len(told), state.clock(), told))
+
+
 def _verify(state: EngineState, work: Work, proposal: Proposal, layout: RowLayout, rows: Logits) -> None:
     """rows: logits after the last committed token, after each node of the proposal, and of padding."""
     session = work.session
-    verdict = _decide(session, proposal, rows, by_rejection=state.limits.by_rejection)
+    asked = session.request
+    drawn: list[Distribution] | None = [] if asked.drawn_from and asked.n_logprobs is not None else None
+    verdict = _decide(session, proposal, rows, drawn, by_rejection=state.limits.by_rejection)
     if len(verdict.nodes) < len(proposal) or layout.n_pad or layout.n_shadows:
         state.sequences.settle(session, layout, verdict.nodes)
     else:
@@ -51,7 +67,8 @@ def _verify(state: EngineState, work: Work, proposal: Proposal, layout: RowLayou
     session.commit(verdict, tally, state.clock())
     if session.drafts:
         state.proposer.committed(session.id, len(verdict.tokens), tally)
-    state.emit(session.id, _committed(verdict, proposal, rows, session.request.n_logprobs))
+    logprobs = _logprobs(verdict, rows, drawn, asked.n_logprobs)
+    state.emit(session.id, _committed(verdict, proposal, logprobs, session.last_at))
     if reason := session.end_reason():
         endings.finish(state, session, reason)
 
@@ -65,19 +82,32 @@ def _advance(state: EngineState, session: Session, rows: Logits) -> None:
         endings.finish(state, session, reason)
 
 
-def _decide(session: Session, proposal: Proposal, rows: Logits, *, by_rejection: bool) -> Verdict:
+def _decide(
+    session: Session,
+    proposal: Proposal,
+    rows: Logits,
+    drawn: list[Distribution] | None,
+    *,
+    by_rejection: bool,
+) -> Verdict:
     """rows: logits after the last committed token, then after each node of the proposal. The session's
-    sampler advances by what is committed. by_rejection: by the rule of rejection.py."""
+    sampler advances by what is committed. drawn: gets the distribution of each token drawn. by_rejection: by
+    the rule of rejection.py."""
     sampler, position, stop = session.sampler, session.position, session.request.stop_tokens
     sampling = session.request.sampling
 
     def draw(node: int, i: int) -> int:
+        if drawn is not None:
+            drawn.append(sampler.distribution(rows[1 + node], position + i))
         return sampler.choose(rows[1 + node], position + i)
 
     def target(i: int) -> Distribution:
         if i:
             sampler.accept(proposal.tokens[i - 1])
-        return sampler.distribution(rows[i], position + i)
+        found = sampler.distribution(rows[i], position + i)
+        if drawn is not None:
+            drawn.append(found)
+        return found
 
     if not by_rejection or sampling.mirostat:
         return verify(proposal, draw, stop, session.n_left)
@@ -87,15 +117,25 @@ def _decide(session: Session, proposal: Proposal, rows: Logits, *, by_rejection:
     return verdict
 
 
-def _committed(verdict: Verdict, proposal: Proposal, rows: Logits, n_top: int | None) -> Committed:
-    """What the caller is told. rows: as above; n_top: logprobs beside that of each token, None for none."""
-    logprobs: tuple[TokenLogprobs, ...] = ()
-    if n_top is not None:
-        read = (0, *(1 + node for node in verdict.nodes))  # the row that each token was drawn from
-        logprobs = tuple(
-            token_logprobs(rows[i], token, n_top) for i, token in zip(read, verdict.tokens, strict=False)
-        )
+def _logprobs(
+    verdict: Verdict, rows: Logits, drawn: list[Distribution] | None, n_top: int | None
+) -> tuple[TokenLogprobs, ...]:
+    """One for each token, with n_top others; None: none. rows, drawn: as above; the i-th token was drawn from
+    the row after the node before it."""
+    if n_top is None:
+        return ()
+    if drawn is not None:
+        told = zip(drawn, verdict.tokens, strict=False)
+        return tuple(drawn_logprobs(one, token, n_top) for one, token in told)
+    read = zip((0, *(1 + node for node in verdict.nodes)), verdict.tokens, strict=False)
+    return tuple(token_logprobs(rows[i], token, n_top) for i, token in read)
+
+
+def _committed(
+    verdict: Verdict, proposal: Proposal, logprobs: tuple[TokenLogprobs, ...], now: float
+) -> Committed:
+    """What the caller is told."""
     sources = [proposal.sources[node] for node in verdict.nodes]
     rejected = tuple(t for i, t in enumerate(proposal.tokens) if i not in verdict.nodes)
     padding = (None,) * (len(verdict.tokens) - len(verdict.nodes))
-    return Committed(verdict.tokens, (*sources, *padding), len(proposal), rejected, logprobs)
+    return Committed(verdict.tokens, (*sources, *padding), len(proposal), rejected, logprobs, now)

@@ -60,7 +60,7 @@ def _may_draft(state: EngineState, session: Session) -> bool:
     request, limits = session.request, state.limits
     if limits.by_rejection and request.sampling.mirostat:
         return False  # it learns from its own draws only
-    if request.n_beams > 1 or request.precompute:
+    if request.n_beams > 1 or request.precompute or request.prompt_logprobs:
         return False
     return limits.draft_max > 0 and request.speculation.n_max != 0
 

@@ -19,7 +19,7 @@ from server.engine.scheduler import Limits, plan
 from server.engine.session import Session
 from server.engine.slots import Slots
 from server.engine.state import EngineState
-from server.errors import BackendError, DuoError
+from server.errors import BackendError, DuoError, FieldError
 from server.llama.backend import Backend
 
 
@@ -49,6 +49,9 @@ class Engine:
     def vet(self, request: GenerationRequest) -> None:
         """Raises InvalidRequestError for what this engine could never do. Safe from any thread."""
         self._state.searches.vet(request)
+        n_slots = self._state.sequences.n_main
+        if request.slot is not None and not 0 <= request.slot < n_slots:
+            raise FieldError("id_slot", f"there is no slot {request.slot}: they are 0 to {n_slots - 1}")
 
     def submit(self, session_id: int, request: GenerationRequest) -> None:
         """Queue a request. Drafters hear of it at once, so that they prefill while it waits."""

@@ -1,4 +1,5 @@
-"""What the engine reports about one generation, in order: Started, Committed…, then Finished or Failed."""
+"""What the engine reports about one generation, in order: Started, Progress…, Committed…, then Finished or
+Failed."""
 
 from __future__ import annotations
 
@@ -14,10 +15,23 @@ FinishReason: TypeAlias = Literal["stop", "length", "cancelled"]
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A slot was found. Of n_prompt tokens, the first n_cached are in the KV cache already."""
+    """A slot was found, at this second of the engine's clock. Of n_prompt tokens, the first n_cached are in
+    the KV cache already."""
 
     n_prompt: int
     n_cached: int
+    slot: int = 0
+    at: float = field(default=0.0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The prompt's first n_evaluated tokens are in the KV cache. at: as in Started. logprobs: of its tokens
+    after the last of these events, if the request asks for them; the first token has none."""
+
+    n_evaluated: int
+    at: float = field(default=0.0, compare=False)
+    logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +40,7 @@ class Committed:
 
     sources[i]: the drafter that guessed tokens[i], None if nobody did. n_drafted: tokens verified in this
     step; rejected: those that did not match, in order. logprobs: one per token if the request asks for them.
-    A stop token is the last of `tokens`.
+    A stop token is the last of `tokens`. at: as in Started.
     """
 
     tokens: tuple[int, ...]
@@ -34,6 +48,7 @@ class Committed:
     n_drafted: int = 0
     rejected: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprobs, ...] = ()
+    at: float = field(default=0.0, compare=False)
 
     @property
     def n_accepted(self) -> int:
@@ -102,4 +117,4 @@ class Failed:
     error: DuoError
 
 
-Event: TypeAlias = Started | Committed | Finished | Failed
+Event: TypeAlias = Started | Progress | Committed | Finished | Failed

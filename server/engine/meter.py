@@ -25,6 +25,7 @@ class Meter:
         self._n_tokens = 0  # of its sessions, before its commits
         self._n_rows = self._n_cells = 0
         self._decode_s = 0.0
+        self.n_decodes = self.n_decoding = 0  # decodes, and sessions in them
         self._overheads: deque[float] = deque(maxlen=N_OVERHEADS)
 
     def begin(self) -> None:
@@ -37,6 +38,7 @@ class Meter:
         began = state.clock()
         logits = state.backend.decode(batch)
         self._decode_s = state.clock() - began
+        self.n_decodes, self.n_decoding = self.n_decodes + 1, self.n_decoding + len(works)
         self._n_tokens = _n_tokens(works)
         self._n_rows, self._n_cells = len(batch), n_cells
         n_prompt = len(batch) - sum(batch.wanted)

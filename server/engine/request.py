@@ -40,9 +40,12 @@ class GenerationRequest:
     new grammar state. n_logprobs: likeliest tokens to report beside the chosen one (0 to 20), None for no
     logprobs. n_keep: a reply that reaches the end of the context goes on, half of the tokens after the first
     n_keep dropped; None: it ends there. n_beams > 1: search for the likeliest reply instead of drawing one
-    (beams.py); not together with n_keep. salt: only requests of one salt share what is cached. precompute:
-    only evaluate the prompt, while no reply is asked for; it is cancelled as soon as one is. patient: it
-    waits in the queue while replies are generated, and is cancelled only once it has begun.
+    (beams.py); not together with n_keep. salt: only requests of one salt share what is cached. slot: the only
+    place for it; None: any. reuse: nothing that is cached is used for it if false. drawn_from: logprobs are
+    those of the distribution that the token was drawn from, not the model's. progress: it is told how far the
+    prompt is evaluated. prompt_logprobs: logprobs of the prompt are told, too; not together with reuse or
+    n_beams. precompute: only evaluate the prompt, while no reply is asked for; it is cancelled as soon as one
+    is. patient: it waits in the queue while replies are generated, and is cancelled only once it has begun.
     """
 
     prompt: Sequence[int]
@@ -55,5 +58,10 @@ class GenerationRequest:
     n_keep: int | None = None
     n_beams: int = 1
     salt: str = ""
+    slot: int | None = None
+    reuse: bool = True
+    drawn_from: bool = False
+    progress: bool = False
+    prompt_logprobs: bool = False
     precompute: bool = False
     patient: bool = False

@@ -51,15 +51,17 @@ class Residence:
         self.snapshots, self._keep = snapshots, keep or self._keep
         self.move_costs.recall(memory)
 
-    def place(self, tokens: list[int], salt: str, busy: Mapping[int, list[int]]) -> Placed:
-        """Claim a sequence that holds as much of the prompt as any tier has. LATER: that is being read from
-        disk. To be called while a sequence is not busy."""
+    def place(
+        self, tokens: list[int], salt: str, busy: Mapping[int, list[int]], slot: int | None = None
+    ) -> Placed:
+        """Claim a sequence that holds as much of the prompt as any tier has, or this one. LATER: that is
+        being read from disk. To be called while a sequence, or this one, is not busy."""
         found = self._worth_loading(tokens, salt, busy)
         self._fit_copies()
         if found is not None and found.tier != "memory":
             self.snapshots.fetch(found.key)
             return LATER
-        reuse = self.cache.take(tokens, busy, salt=salt)
+        reuse = self.cache.take(tokens, busy, salt=salt, only=slot)
         assert reuse is not None, "all sequences are busy"
         # before anything is saved, which may push it out of memory
         data = self.snapshots.get(found.key, found.length) if found else None
@@ -108,9 +110,9 @@ class Residence:
             pass
         return self.place_empty(salt)
 
-    def place_empty(self, salt: str) -> Reuse | None:
-        """An empty sequence, None if all are busy."""
-        reuse = self.cache.take([], salt=salt)
+    def place_empty(self, salt: str, slot: int | None = None) -> Reuse | None:
+        """An empty sequence, or this one emptied; None if all are busy."""
+        reuse = self.cache.take([], salt=salt, only=slot)
         if reuse is not None:
             self._save(reuse.evicted)
             self.copies.pop(reuse.seq, None)

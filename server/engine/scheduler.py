@@ -66,7 +66,7 @@ def plan(sessions: Sequence[Session], limits: Limits) -> list[Work]:
         works.append(Work(session, n))
         left -= works[-1].n_rows
     alone = not works and not any(session.request.precompute for session in sessions)
-    prompts = _prompts(sessions, left if alone else min(left, limits.n_chunk))
+    prompts = _prompts(sessions, left if alone else min(left, limits.n_chunk), limits.n_chunk)
     left -= sum(work.n_pending for work in prompts)
     works += prompts
     deciding = [work for work in works if work.completes]
@@ -76,9 +76,10 @@ def plan(sessions: Sequence[Session], limits: Limits) -> list[Work]:
     return works
 
 
-def _prompts(sessions: Sequence[Session], n_rows: int) -> list[Work]:
+def _prompts(sessions: Sequence[Session], n_rows: int, n_told: int) -> list[Work]:
     """Work for at most n_rows rows of prompts. The prompt admitted first gets half of the rows at least, and
-    what the others do not need; those share the rest, the one with the fewest tokens left first."""
+    what the others do not need; those share the rest, the one with the fewest tokens left first. n_told: most
+    rows of a session whose prompt is told, since each has logits."""
     works = list[Work]()
     prompts = [session for session in sessions if session.n_pending > 1 and not session.decodes]
     if not prompts:
@@ -87,6 +88,8 @@ def _prompts(sessions: Sequence[Session], n_rows: int) -> list[Work]:
     reserved = min(n_rows // 2, sum(other.n_due for other in others))
     for session in (prompts[0], *others):
         n = min(session.n_due - session.request.precompute, n_rows - reserved)
+        if session.tells_prompt:
+            n = min(n, n_told)
         if session.n_kv < session.mark_at:
             n = min(n, session.mark_at - session.n_kv)
         if n > 0:

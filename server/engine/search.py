@@ -89,7 +89,7 @@ class Searches:
         session.commit(Verdict(new, ()), {}, now)
         self._count(session, search)
         tokens = decided.tokens[told]
-        committed = Committed(tokens, (None,) * len(tokens), logprobs=decided.logprobs[told])
+        committed = Committed(tokens, (None,) * len(tokens), logprobs=decided.logprobs[told], at=now)
         ending = "stop" if new and new[-1] in session.request.stop_tokens else "length"
         return committed if tokens else None, ending if search.beams.done else None
 

@@ -71,8 +71,9 @@ class Sequences:
         return length
 
     def add_prompt(self, batch: Batch, session: Session, n: int) -> None:
-        """Rows for the next n tokens of a prompt, without logits."""
-        batch.extend(session.seq, session.n_kv, session.tokens[session.n_kv : session.n_kv + n], 0)
+        """Rows for the next n tokens of a prompt, without logits unless they are told."""
+        rows = session.tokens[session.n_kv : session.n_kv + n]
+        batch.extend(session.seq, session.n_kv, rows, n if session.tells_prompt else 0)
 
     def add(
         self, batch: Batch, session: Session, proposal: Proposal, n_pad: int, *, wide: bool = False
@@ -84,7 +85,9 @@ class Sequences:
         if n and not self._backend.can_trim:
             self.checkpoints.before_guesses(session.seq)
         if proposal.parents == tuple(range(-1, n - 1)) and not (wide and self._n_shadows):
-            batch.extend(session.seq, session.n_kv, [*rows, *proposal.tokens, *[PAD] * n_pad], 1 + n + n_pad)
+            n_told = len(rows) if session.tells_prompt else 1
+            tokens = [*rows, *proposal.tokens, *[PAD] * n_pad]
+            batch.extend(session.seq, session.n_kv, tokens, n_told + n + n_pad)
             return RowLayout(None, n_pad, 0)
         tree = branches(proposal.parents)
         assert tree.n_leaves <= self.most_leaves, f"{tree.n_leaves} leaves"

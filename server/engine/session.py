@@ -74,6 +74,11 @@ class Session:
         self.n_again = max(0, self.n_again - n)
 
     @property
+    def tells_prompt(self) -> bool:
+        """Whether rows of the prompt have logits."""
+        return self.request.prompt_logprobs and not self.n_steps
+
+    @property
     def n_due(self) -> int:
         """Pending tokens that may be evaluated: the last one of a full context waits for room."""
         return self.n_pending - self.is_full

@@ -18,7 +18,7 @@ from typing import TypeAlias, TypeVar
 
 from server.engine.account import CURRENT
 from server.engine.engine import Engine
-from server.engine.events import Committed, Event, Failed, Finished, Started
+from server.engine.events import Committed, Event, Failed, Finished, Progress, Started
 from server.engine.request import GenerationRequest
 from server.errors import (
     BackendError,
@@ -242,7 +242,8 @@ class EngineThread:
         self._outbox.append((id, event))
         if not isinstance(event, Committed) or id in self._silent:
             self._urgent = True
-            (self._silent.add if isinstance(event, Started) else self._silent.discard)(id)
+            if not isinstance(event, Progress):
+                (self._silent.add if isinstance(event, Started) else self._silent.discard)(id)
 
     def _profiled(self, path: Path) -> None:
         profile = cProfile.Profile()

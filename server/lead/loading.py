@@ -59,7 +59,9 @@ def load_target(settings: LeadSettings, n_threads: int) -> LlamaBackend:
             width = settings.stable_width
             raise StartupError(f"--stable-width {width} needs at least --{flag}-size {width}")
     path, most = settings.model, settings.parallel
-    return LlamaBackend(
+    if settings.batch_size < most:
+        raise StartupError(f"--parallel {most} needs at least --batch-size {most}: a row for each reply")
+    backend = LlamaBackend(
         settings.options(
             path,
             n_cells=settings.ctx_size or default_cells(path, most, settings.weights, settings.rope),
@@ -67,6 +69,9 @@ def load_target(settings: LeadSettings, n_threads: int) -> LlamaBackend:
             n_threads=n_threads,
         )
     )
+    if not settings.kv_unified:
+        backend.n_ctx = min(backend.n_ctx, backend.n_cells // most)
+    return backend
 
 
 def load_draft(
@@ -95,8 +100,8 @@ def load_draft(
 
 
 def load_embedder(stack: ExitStack, settings: LeadSettings, target: LlamaBackend) -> LlamaEmbedder | None:
-    """The target's weights in a context of their own, or another model; None without --embeddings. Takes half
-    the threads, so that replies go on. Raises StartupError."""
+    """The target's weights in a context of their own, or another model; None if the target cannot embed, or
+    shall not. Takes half the threads, so that replies go on. Raises StartupError about another model."""
     other, n_threads = settings.embedding_model, max(1, target.options.n_threads // 2)
     if other is not None:
         options = LlamaOptions(other, MOST_TOKENS, 1, n_threads=n_threads, weights=settings.draft_weights)
@@ -106,7 +111,13 @@ def load_embedder(stack: ExitStack, settings: LeadSettings, target: LlamaBackend
     else:
         return None
     model = target.model if other is None else None
-    embedder = LlamaEmbedder(options, pooling=settings.pooling, model=model)
+    try:
+        embedder = LlamaEmbedder(options, pooling=settings.pooling, model=model)
+    except StartupError as error:
+        if model is None:
+            raise
+        logger.info("  embeds   nothing: %s", error.message)
+        return None
     stack.enter_context(closing(embedder))
     logger.info(
         "  embeds   %s, %d dimensions, up to %d tokens", embedder.name, embedder.n_embd, embedder.n_ctx
@@ -120,8 +131,10 @@ def leaves_of(settings: LeadSettings) -> int:
 
 
 def n_places(settings: LeadSettings) -> int:
-    """Conversations in the KV cache: half as many again as slots, so that a side request evicts none."""
-    return settings.parallel + max(1, settings.parallel // 2)
+    """Conversations in the KV cache: half as many again as slots, so that a side request evicts none, unless
+    each slot has cells of its own."""
+    spare = max(1, settings.parallel // 2) if settings.kv_unified else 0
+    return settings.parallel + spare
 
 
 def warm_up(backend: LlamaBackend) -> None:

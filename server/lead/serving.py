@@ -8,6 +8,7 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from server.api.prompt_work import PromptWork
 from server.api.served import (
@@ -18,9 +19,9 @@ from server.api.served import (
     GateHealth,
     Health,
     ModelCard,
+    Part,
     Served,
 )
-from server.api.tokens import spelled
 from server.cache.named import NamedFiles
 from server.engine.thread import EngineThread
 from server.grammar.compiler import Compiler
@@ -32,8 +33,9 @@ from server.llama.library import LoadedModel
 from server.llama.llamacpp import LlamaBackend
 from server.settings import LeadSettings
 from server.speculation.speculator import Speculator
+from server.text.detokenize import spelled
 from server.text.room import Room
-from server.text.template import ChatTemplate
+from server.text.template import CHATML, ChatTemplate
 
 
 def served_by(
@@ -54,22 +56,38 @@ def served_by(
         replace(card, note=settings.note, aliases=settings.names[1:]),
         settings.sampling,
         lambda: _health(settings, engine, proposer, exactness, draft_mode),
-        f"duo-{version('duo')}",
+        f"build-duo-{version('duo')}",
         grammars=Compiler(vocabulary),
         ask=engine.ask,
         slot_files=_slot_files(settings, backend),
         prompt_work=PromptWork(settings.max_queued),
         seed=None if settings.seed < 0 else settings.seed,
         max_tokens=settings.predict if settings.predict > 0 else None,
-        reasoning_budget=settings.reasoning_budget,
+        reasoning_budget=0 if settings.reasoning == "off" else settings.reasoning_budget,
+        reasoning_format=settings.reasoning_format,
+        template_variables=_variables(settings),
+        context_shift=settings.context_shift,
+        verbose=settings.verbose,
+        hidden=_hidden(settings),
+        adapters=[(one.path.name, one.scale) for one in settings.weights.adapters],
     )
+
+
+def _hidden(settings: LeadSettings) -> frozenset[Part]:
+    parts: tuple[Part, ...] = ("slots", "metrics", "ui")
+    return frozenset(part for part in parts if not getattr(settings, part))
+
+
+def _variables(settings: LeadSettings) -> dict[str, Any]:
+    """What templates are told unless a request says otherwise."""
+    return {} if settings.reasoning == "auto" else {"enable_thinking": settings.reasoning == "on"}
 
 
 def template_of(settings: LeadSettings, backend: LlamaBackend) -> ChatTemplate:
     """Raises StartupError for one that is not Jinja, or does not end."""
     vocabulary, own = backend.vocab, settings.chat_template
     template = ChatTemplate(
-        own or backend.chat_template,
+        CHATML if own == "chatml" else own or backend.chat_template,
         with_tools=None if own else backend.tool_template,
         room=Room(backend.n_ctx, vocabulary.longest),
         bos=spelled(vocabulary, [vocabulary.bos]),
@@ -104,6 +122,8 @@ def _health(
         ],
         exactness=exactness,
         draft_mode=draft_mode,
+        n_decodes=engine.engine.meter.n_decodes,
+        n_decoding=engine.engine.meter.n_decoding,
         gate=GateHealth(
             round(proposer.pricing.throughput.value, 1),
             _milliseconds(proposer.pricing.costs.table()),

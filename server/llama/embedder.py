@@ -29,36 +29,38 @@ class LlamaEmbedder:
         self, options: LlamaOptions, *, pooling: Pooling | None = None, model: LoadedModel | None = None
     ) -> None:
         """model: a loaded one of these options, which is not closed here. pooling: the file's by default,
-        else the mean. options.n_cells bounds an input."""
+        else the mean. options.n_cells bounds an input. The context is made by the first embed()."""
         self._owned = model is None
         self.model = model or LoadedModel(options.model_path, options.weights)
         self.path = options.model_path
         self._context: Any = None
         self.name = model_name(options.model_path)
         try:
-            self._open(options, pooling)
+            self._prepare(options, pooling)
         except BaseException:
             self.close()
             raise
 
-    def _open(self, options: LlamaOptions, pooling: Pooling | None) -> None:
+    def _prepare(self, options: LlamaOptions, pooling: Pooling | None) -> None:
         handle = self.model.handle
         if C.llama_model_has_encoder(handle) and C.llama_model_has_decoder(handle):
             raise StartupError(f"{options.model_path} is an encoder with a decoder: duo cannot embed with it")
         self.n_ctx = min(options.n_cells, self.model.longest(options.rope), MOST_TOKENS)
         self.n_seqs = N_SEQS
-        params = context_params(
+        self._params = context_params(
             replace(options, n_cells=self.n_ctx, n_seqs=N_SEQS, n_batch=self.n_ctx, n_ubatch=0)
         )
-        params.embeddings = True
-        params.pooling_type = self._pooling(pooling)
-        self._context = self.model.context(params)
-        if not self._context:
-            raise StartupError(f"llama.cpp makes no context for embeddings of {self.name}{complaint()}")
-        self._memory = C.llama_get_memory(self._context)  # none, if the model only encodes
+        self._params.embeddings = True
+        self._params.pooling_type = self._pooling(pooling)
         self._vocab = C.llama_model_get_vocab(handle)
         self.n_vocab = self.model.n_vocab
         self.n_embd = int(C.llama_model_n_embd_out(handle))
+
+    def _open(self) -> None:
+        self._context = self.model.context(self._params)
+        if not self._context:
+            raise BackendError(f"llama.cpp makes no context for embeddings of {self.name}{complaint()}")
+        self._memory = C.llama_get_memory(self._context)  # none, if the model only encodes
         self._rows = LlamaBatch(self.n_ctx)
 
     def _pooling(self, wanted: Pooling | None) -> int:
@@ -68,10 +70,12 @@ class LlamaEmbedder:
             raise StartupError(f"{self.name} ranks texts instead of embedding them: give another model")
         return _POOLINGS[wanted] if wanted else own or _POOLINGS["mean"]
 
-    def tokenize(self, text: str) -> list[int]:
-        return tokenize(self._vocab, text, begin=True, special=True)
+    def tokenize(self, text: str, *, framed: bool = True) -> list[int]:
+        return tokenize(self._vocab, text, begin=framed, special=True)
 
     def embed(self, inputs: Sequence[Sequence[int]]) -> Vectors:
+        if not self._context:
+            self._open()
         if self._memory:
             C.llama_memory_clear(self._memory, True)
         batch = Batch()

@@ -25,8 +25,8 @@ class Embedder(Protocol):
     n_seqs: int
     n_embd: int
 
-    def tokenize(self, text: str) -> list[int]:
-        """Ids of a text, with what the model wants before and after it. Safe from any thread."""
+    def tokenize(self, text: str, *, framed: bool = True) -> list[int]:
+        """Ids of a text, framed: with what the model wants before and after it. Safe from any thread."""
         ...
 
     def embed(self, inputs: Sequence[Sequence[int]]) -> Vectors:

@@ -86,7 +86,7 @@ class ModelSettings(BaseSettings):
     threads_batch: int = Field(
         0, ge=0, description="CPU threads of steps with more than one row (-tb); 0: --threads"
     )
-    batch_size: int = Field(512, ge=32, le=1 << 16, description="most rows of a step (-b)")
+    batch_size: int = Field(512, ge=1, le=1 << 16, description="most rows of a step (-b)")
     ubatch_size: int = Field(
         0, ge=0, description="most rows evaluated at once (-ub); 0: --batch-size, or 128 on a CPU"
     )

@@ -1,4 +1,4 @@
-"""A token's probability by the model, before any sampler."""
+"""A token's probability, by the model before any sampler, or by what it was drawn from."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+
+from server.sampling.draw import Distribution
 
 FLOOR = -9999.0  # instead of minus infinity, which JSON lacks: OpenAI's value
 
@@ -31,6 +33,15 @@ def token_logprobs(row: npt.NDArray[np.float32], token: int, n_top: int) -> Toke
         order = np.lexsort((ids, -row[ids]))[:n_top]
         best = [(int(i), _finite(float(row[i]) - total)) for i in ids[order]]
     return TokenLogprobs(token, _finite(float(row[token]) - total), tuple(best))
+
+
+def drawn_logprobs(distribution: Distribution, token: int, n_top: int) -> TokenLogprobs:
+    """By what it was drawn from. Tokens that could not be drawn are none of the likeliest."""
+    ids, shares = distribution
+    order = np.lexsort((ids, -shares))[:n_top]
+    best = tuple((int(ids[i]), float(np.log(shares[i]))) for i in order if shares[i] > 0.0)
+    chosen = distribution.of(token)
+    return TokenLogprobs(token, float(np.log(chosen)) if chosen > 0.0 else FLOOR, best)
 
 
 def _finite(logprob: float) -> float:

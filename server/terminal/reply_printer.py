@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
-from server.engine.events import Committed, Event, Failed, Finished, Started, Stats
+from server.engine.events import Committed, Event, Failed, Finished, Progress, Started, Stats
 from server.llama.backend import Vocabulary
 from server.text.detokenize import Detokenizer
 
@@ -47,6 +47,8 @@ class ReplyPrinter:
                     self._console.print(Text("  " + line, "dim"), highlight=False)
             case Failed():
                 self._console.print(Text(f"\n  failed: {event.error.message}", "red"))
+            case Progress():
+                pass
 
     def _show_tokens(self, event: Committed) -> None:
         accepted = [t for t, source in zip(event.tokens, event.sources, strict=True) if source]

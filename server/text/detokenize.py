@@ -46,6 +46,12 @@ def adds_space(vocabulary: Vocabulary) -> bool:
     return b"".join([vocabulary.piece(token, special=True) for token in tokens]) == b" a"
 
 
+def spelled(vocabulary: Vocabulary, tokens: Iterable[int | None]) -> str:
+    """The text of tokens, control tokens written out, U+FFFD for bytes that are no text, "" for None."""
+    pieces = (vocabulary.piece(token, special=True) for token in tokens if token is not None)
+    return b"".join(pieces).decode(errors="replace")
+
+
 class Span(NamedTuple):
     """A token's characters: those it contributes to, an unfinished one at either end included."""
 

@@ -48,10 +48,13 @@ much around a word does not end."""
 @dataclass(frozen=True, slots=True)
 class Setting:
     """What a prompt is rendered with besides its messages: the tools, as requests bring them, and what only
-    the template knows the meaning of (enable_thinking, say)."""
+    the template knows the meaning of (enable_thinking, say). continues: a last message of the assistant is
+    begun, not whole; opens: the prompt ends with the beginning of a reply."""
 
     tools: Sequence[Tool] = ()
     variables: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    continues: bool = True
+    opens: bool = True
 
 
 BARE = Setting()
@@ -140,9 +143,9 @@ class ChatTemplate:
         """The prompt for the next reply. If the last message is the assistant's and calls no tools, the reply
         continues it, or its thoughts if it has no content yet. Raises InvalidRequestError when the template
         refuses the messages."""
-        begun = begun_by(messages)
+        begun = begun_by(messages, setting)
         if begun is None:
-            return self._render(messages, setting)
+            return self._render(messages, setting, add_generation_prompt=setting.opens)
         *before, last = messages
         marked = {**last, begun.field: begun.text + _PREFILL_MARK}
         rendered = self._render([*before, marked], setting, add_generation_prompt=False)
@@ -258,17 +261,24 @@ class ChatTemplate:
             logger.info("the model's chat template takes %s", what)
 
 
-def begun_by(messages: Sequence[Message]) -> Begun | None:
+def begun_by(messages: Sequence[Message], setting: Setting = BARE) -> Begun | None:
     """How much of the reply the client has written itself; None if it has not begun it."""
-    if not messages or messages[-1]["role"] != "assistant" or messages[-1].get("tool_calls"):
+    if (
+        not setting.continues
+        or not messages
+        or messages[-1]["role"] != "assistant"
+        or messages[-1].get("tool_calls")
+    ):
         return None
     content, thought = text_of(messages[-1].get("content")), messages[-1].get("reasoning_content")
     return Begun(str(thought), thought=True) if thought and not content else Begun(content)
 
 
-def continued(messages: Sequence[Message], reply: Message) -> tuple[Sequence[Message], Message]:
+def continued(
+    messages: Sequence[Message], reply: Message, setting: Setting = BARE
+) -> tuple[Sequence[Message], Message]:
     """The messages before a reply, and the whole of it: with what the client had begun."""
-    if (begun := begun_by(messages)) is None:
+    if (begun := begun_by(messages, setting)) is None:
         return messages, reply
     whole = {**messages[-1], **reply, begun.field: begun.text + (reply.get(begun.field) or "")}
     return messages[:-1], whole

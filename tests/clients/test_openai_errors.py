@@ -191,7 +191,7 @@ async def test_a_server_that_ends_is_not_available():
 async def test_what_was_not_built_or_takes_too_long_is_not_tried_again(lead: Lead):
     attempts = Attempts()
     async with asking(lead.url, attempts, max_retries=2) as client:
-        with pytest.raises(openai.InternalServerError, match="--embeddings"):
+        with pytest.raises(openai.InternalServerError, match="--no-embeddings"):
             await client.embeddings.create(model="toy", input="a")
     backend = FakeBackend(FakeModel(eog_rate=0.0), n_ctx=ENDLESS, n_cells=ENDLESS, step_s=0.005)
     with serving(backend, bounds=Bounds(time_s=0.1)) as limited:

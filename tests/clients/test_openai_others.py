@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 import openai
 import pytest
+from openai.types import CompletionChoice
 from pydantic import BaseModel, Field
 
 from server.api.served import Embedding, ModelCard
@@ -126,9 +127,14 @@ def test_models(client: openai.OpenAI, embedding: Embedding):
         assert [one.id for one in other.models.list()] == ["toy", "toy-embedder"]
 
 
+def _only(completion: Any) -> CompletionChoice:
+    [choice] = completion.choices
+    return choice
+
+
 def test_legacy_completions(client: openai.OpenAI):
     asked: Any = {"model": "toy", "prompt": ["a prompt", "another one"], "n": 2, "seed": 5, "temperature": 1}
-    asked["extra_body"] = {"ignore_eos": True}
+    asked |= {"extra_body": {"ignore_eos": True}, "max_tokens": 16}
     whole = client.completions.create(**asked, stream=False)
     assert [choice.index for choice in whole.choices] == [0, 1, 2, 3]
     streamed = [""] * 4
@@ -138,9 +144,10 @@ def test_legacy_completions(client: openai.OpenAI):
     assert streamed == [choice.text for choice in whole.choices]
     assert whole.usage
     assert whole.usage.completion_tokens == 4 * 16
-    (told,) = client.completions.create(model="toy", prompt="a prompt", logprobs=2, echo=False).choices
+    alone: Any = {"model": "toy", "prompt": "a prompt", "max_tokens": 16, "logprobs": 2}
+    told, echoed = (_only(client.completions.create(**alone, echo=echo)) for echo in (False, True))
     assert told.logprobs
     assert "".join(told.logprobs.tokens or ()) == told.text
     assert [len(one) for one in told.logprobs.top_logprobs or ()] == [2] * 16
-    (echoed,) = client.completions.create(model="toy", prompt="a prompt", echo=True).choices
-    assert echoed.text.startswith("a prompt")
+    assert echoed.logprobs
+    assert echoed.text == "".join(echoed.logprobs.tokens or ()) == "a prompt" + told.text

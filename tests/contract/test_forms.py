@@ -13,6 +13,7 @@ from server.api import slots_route as slots
 from server.api.body import Body
 from server.api.chat.chat_request import ChatRequest
 from server.api.completions import completion_request as completion_schema
+from server.api.native.native_request import NativeRequest
 from server.api.responses import response_request as response_schema
 from server.api.rpc import rpc_params as rpc_schema
 from tests.contract.contract import CONTRACT
@@ -23,6 +24,7 @@ SCHEMAS: Schema = CONTRACT["components"]["schemas"]
 FORMS: dict[str, type[Body]] = {
     "ChatRequest": ChatRequest,
     "CompletionRequest": completion_schema.CompletionRequest,
+    "NativeRequest": NativeRequest,
     "ResponseRequest": response_schema.ResponseRequest,
     "EmbeddingRequest": embeddings.EmbeddingRequest,
     "TokenizeRequest": tokens.TokenizeRequest,
@@ -35,7 +37,7 @@ FORMS: dict[str, type[Body]] = {
 }
 """Where the contract has them."""
 
-BY_HAND = ("seed", "logit_bias", "prompt", "filename", "tfs_z")
+BY_HAND = ("seed", "logit_bias", "prompt", "input", "filename", "tfs_z")
 """Fields that a validator checks, not the form: their tests are those of their routes."""
 
 BOUNDS = (

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 from pydantic import BeforeValidator, Field
 
 from server.api.body import Body, Content, Neutral
-from server.api.generation_fields import UNSUPPORTED, GenerationFields, TopLogprobs
+from server.api.generation_fields import UNSUPPORTED, GenerationFields, Most, TopLogprobs
 from server.api.structured import forms
 from server.api.tools import ToolFields, calling
 from server.api.tools import incoherent as incoherent_tools
@@ -55,16 +55,22 @@ Budget: TypeAlias = Annotated[int, Field(ge=-1)]
 class ChatRequest(GenerationFields, ToolFields):
     """POST /v1/chat/completions. reasoning_format, as in llama-server: thoughts are separate from the content
     (auto, deepseek) or part of it (none). reasoning_effort and chat_template_kwargs go to the chat template,
-    which may ignore them. reasoning_budget: most tokens of thoughts, -1 for any number; it has three more
-    names, two of which are llama-server's."""
+    which may ignore them. add_generation_prompt: whether the prompt ends with the beginning of a reply;
+    continue_final_message: whether a last message of the assistant is begun, not whole; both are true where
+    they are not given, but not together. verbose: also the reply in llama-server's own form.
+    reasoning_budget: most tokens of thoughts, -1 for any number; it has three more names, two of which are
+    llama-server's."""
 
     messages: Annotated[list[ChatMessage], Field(min_length=1, fail_fast=True)]
-    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_completion_tokens: Most | None = None
     logprobs: bool = False
     top_logprobs: TopLogprobs | None = None
-    reasoning_format: Literal["none", "auto", "deepseek"] = "auto"
+    reasoning_format: Literal["none", "auto", "deepseek"] | None = None
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    verbose: bool | None = None
     reasoning_budget: Budget | None = None
     reasoning_budget_tokens: Budget | None = None
     thinking_budget_tokens: Budget | None = None
@@ -72,7 +78,6 @@ class ChatRequest(GenerationFields, ToolFields):
 
     unsupported: ClassVar[Neutral] = {
         **UNSUPPORTED,
-        "n_predict": (-1,),
         "functions": ([],),
         "function_call": ("none", "auto"),
         "audio": (),
@@ -107,11 +112,19 @@ class ChatRequest(GenerationFields, ToolFields):
 
     @property
     def max_new_tokens(self) -> int | None:
-        return self.max_completion_tokens or self.max_tokens
+        given = self.max_completion_tokens
+        return super().max_new_tokens if given is None else given if given > 0 else None
 
     def contradiction(self) -> tuple[str, str] | None:
         if self.top_logprobs and not self.logprobs:
             return "top_logprobs", "logprobs must be true"
+        if self.continue_final_message and self.add_generation_prompt:
+            return (
+                "continue_final_message",
+                "a reply cannot be continued and begun: not with add_generation_prompt",
+            )
+        if self.continue_final_message and self.messages[-1].role != "assistant":
+            return "continue_final_message", "the last message is not the assistant's"
         if (found := incoherent_tools(self)) is not None:
             return found
         asked, calls = forms(self), calling(self)

@@ -9,8 +9,8 @@ from starlette.responses import Response
 
 from server.api.chat.chat_answer import ChatAnswer
 from server.api.chat.chat_request import ChatRequest
-from server.api.delivery import deliver
-from server.api.engine_requests import generation_requests
+from server.api.delivery import Json, deliver
+from server.api.engine_requests import generation_requests, rendered
 from server.api.incoming import aside, check_model, from_body, parsed, salted, validated
 from server.api.served import Served
 
@@ -19,6 +19,20 @@ async def create(request: Request, served: Served) -> Response:
     body = await parse(request, served)
     asked = await aside(request, generation_requests, served, body)
     return await deliver(request, ChatAnswer(served, body, [asked]), stream=body.stream)
+
+
+async def count(request: Request, served: Served) -> Response:
+    """How many tokens the prompt of a chat completion with this body has."""
+    return counted(await aside(request, n_tokens, served, await parse(request, served)))
+
+
+def n_tokens(served: Served, body: ChatRequest) -> int:
+    """Of the body's prompt. Slow: not for the event loop."""
+    return len(served.history.rendered(rendered(served, body)[2], body.salt))
+
+
+def counted(n: int) -> Response:
+    return Json({"object": "response.input_tokens", "input_tokens": n})
 
 
 async def parse(request: Request, served: Served) -> ChatRequest:

@@ -34,6 +34,8 @@ class TextAnswer(CompletionAnswer):
     def __init__(self, served: Served, body: CompletionRequest, prompts: Sequence[Prompted]) -> None:
         super().__init__(served, body, prompts)
         self._logprobs = [LegacyLogprobs() for _ in self._choices]
+        self._tells_prompt = body.tells_prompt
+        self._requests = [request for prompt in prompts for request in prompt.requests]
         echoed = prompts if body.echo else ()
         self._echoes = [prompt.text for prompt in echoed for _ in prompt.requests]
 
@@ -45,7 +47,11 @@ class TextAnswer(CompletionAnswer):
         return {"text": folded(pieces).content}
 
     def _logprobs_json(self, index: int, logprobs: dict[str, Any]) -> dict[str, Any]:
-        return self._logprobs[index].told(logprobs)
+        entries = logprobs["content"]
+        if self._tells_prompt:
+            first = self._requests[index].prompt[0]
+            entries = [*self._choices[index].prompt_logprobs(first), *entries]
+        return self._logprobs[index].told(entries)
 
     def _opening(self) -> Iterator[bytes]:
         for index, echo in enumerate(self._echoes):

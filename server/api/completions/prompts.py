@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from server.api.completions.completion_request import CompletionRequest, Pieces
+from server.api.completions.completion_request import CompletionRequest
 from server.api.engine_requests import Prompted, requests_for
 from server.api.history import after_bos
+from server.api.pieces import Pieces, joined_ids
 from server.api.served import Served
 from server.errors import FieldError, UnsupportedFieldError
 from server.llama.backend import Vocabulary
@@ -36,7 +37,7 @@ def _tokens(served: Served, body: CompletionRequest, pieces: Pieces) -> list[int
         return [] if vocabulary.bos is None else [vocabulary.bos]
     if len(pieces) == 1 and isinstance(pieces[0], str):
         return served.history.tokens_of(pieces[0], body.salt, "prompt")
-    tokens = _joined(vocabulary, pieces, special=True)
+    tokens = joined_ids(vocabulary, pieces, "prompt", special=True)
     return after_bos(vocabulary, tokens) if isinstance(pieces[0], str) else tokens
 
 
@@ -44,22 +45,10 @@ def _around(vocabulary: Vocabulary, pieces: Pieces, suffix: str) -> list[int]:
     """Fill in the middle: prefix, suffix, middle, in llama-server's order."""
     if vocabulary.fim is None:
         raise UnsupportedFieldError("suffix", "this model was not trained to fill in the middle of a text")
-    before = _joined(vocabulary, pieces, special=False)
+    before = joined_ids(vocabulary, pieces, "prompt", special=False)
     after = vocabulary.tokenize(suffix, special=False)
     fim = vocabulary.fim
     return after_bos(vocabulary, [fim.prefix, *before, fim.suffix, *after, fim.middle])
-
-
-def _joined(vocabulary: Vocabulary, pieces: Pieces, *, special: bool) -> list[int]:
-    tokens: list[int] = []
-    for piece in pieces:
-        if isinstance(piece, str):
-            tokens += vocabulary.tokenize(piece, special=special)
-        elif 0 <= piece < vocabulary.size:
-            tokens.append(piece)
-        else:
-            raise FieldError("prompt", f"there is no token {piece}: the vocabulary has {vocabulary.size}")
-    return tokens
 
 
 def _text(pieces: Pieces, vocabulary: Vocabulary) -> str:

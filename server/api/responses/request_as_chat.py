@@ -47,7 +47,7 @@ def messages_of(given: str | Sequence[Item]) -> list[Json]:
     for item in given:
         match item:
             case MessageItem():
-                said = {"role": item.role, "content": _joined(item.content)}
+                said = {"role": item.role, "content": _joined(item.content, by="\n")}
                 if item.role == "assistant":
                     _go_on(messages, said, fresh=("content", "tool_calls"))
                 else:
@@ -104,8 +104,8 @@ def _go_on(messages: list[Json], said: Json, fresh: Sequence[str] = ()) -> None:
     messages[-1] = {**last, **said, **({"tool_calls": calls} if calls else {})}
 
 
-def _joined(texts: Texts | ThoughtParts) -> str:
-    return texts if isinstance(texts, str) else "".join(part.text for part in texts)
+def _joined(texts: Texts | ThoughtParts, by: str = "") -> str:
+    return texts if isinstance(texts, str) else by.join(part.text for part in texts)
 
 
 def _tool(tool: FunctionTool) -> dict[str, Any]:

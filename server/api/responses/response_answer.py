@@ -17,7 +17,7 @@ from server.api.responses.response_events import Event, Output, new_id
 from server.api.responses.response_request import ResponseRequest
 from server.api.responses.store import StoredResponse
 from server.api.served import Served
-from server.api.statistics import measured
+from server.api.statistics import measured, timings
 from server.errors import DuoError
 
 Status = Literal["in_progress", "completed", "incomplete", "failed"]
@@ -54,11 +54,18 @@ class ResponseAnswer(Answer):
             yield self._told({"type": type, "response": self._response("in_progress")})
 
     def _news(self, choice: ReplyChoice) -> Iterator[bytes]:
-        return map(self._told, self._rest(choice))
+        for told in choice.progress_told():
+            progress = {"type": "response.in_progress", "response": self._response("in_progress"), **told}
+            yield self._told(progress)
+        events = list(self._rest(choice))
+        if events and self._body.timings_per_token:
+            events[-1] = {**events[-1], "timings": timings(choice.stats())}
+        yield from map(self._told, events)
 
     def _closing(self) -> Iterator[bytes]:
         response = self._stored()
-        yield self._told({"type": f"response.{response['status']}", "response": response})
+        told = {"type": f"response.{response['status']}", "response": response}
+        yield self._told({**told, "timings": response["timings"]})
 
     def _failure(self, error: DuoError) -> bytes:
         list(self._output.end("incomplete"))

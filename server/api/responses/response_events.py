@@ -110,8 +110,9 @@ class Output:
 
 
 def _logprob(entry: Json) -> Json:
-    """bytes is a list here, empty for a token that adds nothing to the text."""
-    told: Json = {**entry, "bytes": entry["bytes"] or []}
+    """bytes is a list here, empty for a token that adds nothing to the text; there is no id."""
+    told: Json = {name: value for name, value in entry.items() if name != "id"}
+    told["bytes"] = entry["bytes"] or []
     if "top_logprobs" in entry:
         told["top_logprobs"] = [_logprob(one) for one in entry["top_logprobs"]]
     return told

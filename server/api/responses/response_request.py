@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias, cast
 from pydantic import Discriminator, Field, Tag
 
 from server.api.body import Body, EchoedSchema, Neutral, at_most
-from server.api.generation_fields import SharedFields, TopLogprobs
+from server.api.generation_fields import UNSUPPORTED, SharedFields, TopLogprobs
 from server.api.tools import MAX_TOOLS
 
 MAX_METADATA = 16
@@ -136,6 +136,7 @@ class ResponseRequest(SharedFields):
     )
 
     unsupported: ClassVar[Neutral] = {
+        **UNSUPPORTED,
         "background": (False,),
         "context_management": ([],),
         "conversation": (),

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from server.api.access import salt_of
-from server.api.chat.chat_route import checked
+from server.api.chat.chat_route import checked, counted, n_tokens
 from server.api.delivery import Json, deliver
 from server.api.engine_requests import generation_requests
 from server.api.incoming import aside, read
@@ -32,6 +32,16 @@ async def create(request: Request, served: Served) -> Response:
     except InvalidRequestError as error:
         raise renamed(error) from error
     return await deliver(request, answer, stream=body.stream)
+
+
+async def count(request: Request, served: Served) -> Response:
+    """How many tokens the prompt of a request with this body has."""
+    body = await read(request, ResponseRequest)
+    try:
+        chat = checked(served, chat_of(body, [*_before(served, body), *messages_of(body.input)]))
+        return counted(await aside(request, n_tokens, served, chat))
+    except InvalidRequestError as error:
+        raise renamed(error) from error
 
 
 async def retrieve(request: Request, served: Served) -> Response:

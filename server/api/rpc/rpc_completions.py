@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from typing import Any
 
-from server.api.choices import ReplyChoice, grown
+from server.api.choices import grown
 from server.api.completing import beside
 from server.api.engine_requests import Prompted, submit
 from server.api.problem import defect
 from server.api.rpc.rpc_params import CompletionParams
 from server.api.served import Served
 from server.api.statistics import timings
+from server.api.stopped import why_stopped
 from server.errors import DuoError
-from server.llama.backend import Vocabulary
 
 
 class RpcCompletion:
@@ -69,11 +68,15 @@ class RpcCompletion:
     def _figures(self) -> dict[str, Any]:
         """What is known at the end."""
         stats = self._choice.stats()
+        why, word = why_stopped(self._choice, self._served.vocabulary, self._stops)
         return {
             "tokens_predicted": stats.n_predicted,
             "tokens_evaluated": stats.n_prompt,
             "truncated": stats.truncated,
-            **_ending(self._choice, self._served.vocabulary, self._stops),
+            "stopped_eos": why == "eos",
+            "stopped_word": why == "word",
+            "stopped_limit": why == "limit",
+            "stopping_word": word,
             "timings": timings(stats),
             "prompt_stats": {
                 "length": stats.n_prompt,
@@ -81,21 +84,3 @@ class RpcCompletion:
                 "evaluated": stats.n_prompt - stats.n_cached,
             },
         }
-
-
-def _ending(choice: ReplyChoice, vocabulary: Vocabulary, stops: Sequence[str]) -> dict[str, Any]:
-    """Why it ended: exactly one of the three is true."""
-    message, tokens = choice.said
-    stopped = choice.reason == "stop"
-    word = ""
-    if stopped and not (tokens and tokens[-1] in vocabulary.eog):
-        spelled = b"".join(vocabulary.piece(token) for token in tokens).decode(errors="replace")
-        rest = spelled[len(message.content) :]
-        possible = (stop for stop in stops if stop and rest.startswith(stop))
-        word = min(possible, key=len, default="")  # the shortest was complete first
-    return {
-        "stopped_eos": stopped and not word,
-        "stopped_word": bool(word),
-        "stopped_limit": not stopped,
-        "stopping_word": word,
-    }

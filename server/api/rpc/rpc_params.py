@@ -9,9 +9,10 @@ from pydantic import field_validator
 from starlette.requests import Request
 
 from server.api.body import Body, Neutral
-from server.api.completions.completion_request import CompletionRequest, Pieces
-from server.api.generation_fields import UNSUPPORTED
+from server.api.completions.completion_request import CompletionRequest
+from server.api.generation_fields import UNSUPPORTED, UNTHINKING
 from server.api.incoming import salted, validated
+from server.api.pieces import Pieces
 from server.api.rpc.protocol import Given, by_name
 
 B = TypeVar("B", bound=Body)
@@ -39,18 +40,20 @@ class CompletionParams(CompletionRequest):
 
     unsupported: ClassVar[Neutral] = {
         **UNSUPPORTED,
+        **UNTHINKING,
         "stream": (False,),
         "stream_options": (),
         "n": (1,),
         "best_of": (1,),
         "echo": (False,),
         "timings_per_token": (False,),
+        "return_progress": (False,),
     }
 
     @field_validator("prompt")
     @classmethod
     def _prompts_are_texts_or_ids(cls, given: str | list[Any]) -> str | list[Any]:
-        parts = [given] if isinstance(given, str) else given
+        parts: list[Any] = given if isinstance(given, list) else [given]
         if not parts or not all(isinstance(p, str | int) and not isinstance(p, bool) for p in parts):
             raise ValueError("must be a text, a list of token ids, or a list of texts and token ids")
         return given
@@ -64,12 +67,7 @@ class CompletionParams(CompletionRequest):
 
     @property
     def prompts(self) -> list[Pieces]:
-        return [[self.prompt] if isinstance(self.prompt, str) else self.prompt]
-
-    @property
-    def max_new_tokens(self) -> int | None:
-        n = self.max_tokens if self.n_predict is None else self.n_predict
-        return None if n is None or n < 0 else n
+        return [self.prompt if isinstance(self.prompt, list) else [self.prompt]]
 
     def contradiction(self) -> tuple[str, str] | None:
         """Penalties count new lines like all tokens, as in llama.cpp today."""

@@ -93,10 +93,10 @@ def test_everybody_else_gets_a_401(locked: Lead, path: str, headers: dict[str, s
     assert response.status_code == 401
     validate("Error", response.json())
     assert response.json()["error"]["code"] == "invalid_api_key"
-    assert response.json()["error"]["type"] == "invalid_request_error"
+    assert response.json()["error"]["type"] == "authentication_error"
     assert response.headers["www-authenticate"] == "Bearer"
     assert response.headers["x-request-id"]
-    assert response.headers["access-control-allow-origin"] == "*"
+    assert response.headers["access-control-allow-origin"] == "http://elsewhere"
     assert ANNA not in response.text
 
 

@@ -83,7 +83,17 @@ async def test_a_text_becomes_a_vector_of_length_one(client: httpx.AsyncClient, 
     assert np.allclose(vectors(reply)[0], embedder.embed([list(b"hello")])[0])
 
 
-@pytest.mark.parametrize("input", ["ab", [97, 98], ["ab"], [[97, 98]]])
+AS_PART = {"content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}
+
+
+@pytest.mark.parametrize(
+    "input",
+    [
+        *("ab", [97, 98], ["ab"], [[97, 98]], ["a", 98], [["a", 98]]),
+        *({"prompt_string": "ab"}, [{"prompt_string": "ab"}], AS_PART, [AS_PART]),
+    ],
+    ids=str,
+)
 async def test_every_form_of_the_same_input_gives_the_same_vector(client: httpx.AsyncClient, input: object):
     reply = await embedded(client, input=input)
     assert np.array_equal(vectors(reply), vectors(await embedded(client, input="ab")))
@@ -141,7 +151,7 @@ async def test_what_cannot_be_is_refused_by_name(client: httpx.AsyncClient, embe
     assert (await refused(client, 400, input="a", dimensions=17))["param"] == "dimensions"
     assert (await refused(client, 400, input="a", dimensions=0))["param"] == "dimensions"
     assert (await refused(client, 400, input="a", encoding_format="hex"))["param"] == "encoding_format"
-    wrong: tuple[Any, ...] = ("", [], [""], [[]], [300], [[97], [259]], [["a"]], 3, ["a"] * 2049)
+    wrong: tuple[Any, ...] = ("", [], [""], [[]], [300], [[97], [259]], [[None]], 3, ["a"] * 2049)
     for input in wrong:
         assert ((await refused(client, 400, input=input))["param"] or "").startswith("input"), input
     assert (await refused(client, 400))["param"] == "input"
@@ -153,7 +163,7 @@ def test_a_server_that_does_not_embed_says_how_one_would(lead: Lead, prefix: str
     response = httpx.post(f"{lead.url}{prefix}/embeddings", json={"input": "a"})
     assert response.status_code == 501
     validate("Error", response.json())
-    assert "--embeddings" in response.json()["error"]["message"]
+    assert "--no-embeddings" in response.json()["error"]["message"]
 
 
 async def until_working(embedder: FakeEmbedder) -> None:

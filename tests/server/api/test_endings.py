@@ -173,7 +173,7 @@ async def test_a_defect_is_answered_with_the_headers_of_every_reply(caplog: pyte
     validate("Error", one.json)
     assert one.header["x-request-id"] == "mine"
     assert one.header["openai-processing-ms"].isdigit()
-    assert one.header["access-control-allow-origin"] == "*"
+    assert one.header["access-control-allow-origin"] == "http://elsewhere"
     assert "a bug" in caplog.text
 
 

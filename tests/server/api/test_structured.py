@@ -144,7 +144,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"json_schema": {}, FORMAT: {"type": "json_object"}}, FORMAT, "json_schema asks for one"),
     ({"grammar": 'root ::= "a"', FORMAT: {"type": "json_object"}}, FORMAT, "grammar asks for one"),
     ({FORMAT: {"type": "xml"}}, f"{FORMAT}.type", "json_schema"),
-    ({FORMAT: "json"}, FORMAT, "dictionary"),
+    ({FORMAT: "json"}, FORMAT, "object"),
     ({FORMAT: {}}, f"{FORMAT}.type", "required"),
     ({FORMAT: {"type": "json_schema"}}, f"{FORMAT}.json_schema", "required"),
     ({FORMAT: {"type": "json_schema", "json_schema": {"name": "x"}}}, f"{FORMAT}.json_schema.schema", ""),

@@ -98,7 +98,7 @@ def test_drafters_have_the_same_flags():
         (["--lora-scaled", "a.gguf"], "--lora-scaled: a.gguf is not FNAME:SCALE"),
         (["--tensor-split=-1,2"], "--tensor-split: "),
         (["--cache-type-k", "q3"], "--cache-type-k: "),
-        (["--chat-template", "chatml"], "--chat-template: this is no Jinja template"),
+        (["--chat-template", "llama3"], "--chat-template: this is no Jinja template"),
         (["--seed", "-2"], "--seed: "),
     ],
 )

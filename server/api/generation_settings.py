@@ -1,0 +1,46 @@
+"""What replies are generated with, by the names of requests, as llama-server tells it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from typing import Any
+
+from server.api.generation_fields import GenerationFields
+from server.api.sampling_fields import BREAKERS
+from server.engine.request import GenerationRequest
+from server.sampling.params import SamplingParams
+
+OWN = ("dry_sequence_breakers", "logit_bias", "min_tokens", "banned_first")
+"""Parameters that are a request's own: there are no defaults of them."""
+OFF: dict[str, Any] = {"adaptive_target": -1.0, "adaptive_decay": 0.9, "min_keep": 0, "lora": []}
+"""llama-server's, at values at which they change nothing."""
+
+
+def defaults_json(params: SamplingParams) -> dict[str, Any]:
+    return {name: value for name, value in asdict(params).items() if name not in OWN} | OFF
+
+
+def settings_json(body: GenerationFields, request: GenerationRequest) -> dict[str, Any]:
+    """Of one reply to the body."""
+    n_predict = -1 if request.max_tokens is None else request.max_tokens
+    breakers = BREAKERS if body.dry_sequence_breakers is None else body.dry_sequence_breakers
+    return {
+        **defaults_json(request.sampling),
+        "dry_sequence_breakers": list(breakers),
+        "logit_bias": [
+            {"token": token, "bias": bias if math.isfinite(bias) else None}
+            for token, bias in request.sampling.logit_bias
+        ],
+        "min_tokens": request.sampling.min_tokens,
+        "ignore_eos": bool(body.ignore_eos),
+        "stop": list(body.stops),
+        "max_tokens": n_predict,
+        "n_predict": n_predict,
+        "n_keep": body.n_keep,
+        "n_probs": request.n_logprobs or 0,
+        "grammar": body.grammar or "",
+        "stream": body.stream,
+        "timings_per_token": body.timings_per_token,
+        "post_sampling_probs": body.post_sampling_probs,
+    }

@@ -1,0 +1,1 @@
+"""POST /completion, llama-server's own form."""

@@ -1,0 +1,79 @@
+"""The answer to a completion in llama-server's own form: an object for each reply, or its parts and it."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import orjson
+
+from server.api.answer import Answer, sse
+from server.api.choices import Portion, ReplyChoice, likeliest
+from server.api.engine_requests import Prompted
+from server.api.native.native_request import NativeRequest
+from server.api.native_form import native_result, picked, said
+from server.api.served import Served
+from server.api.statistics import timings
+from server.text.message import Content
+
+
+class NativeAnswer(Answer):
+    def __init__(self, served: Served, body: NativeRequest, prompts: Sequence[Prompted]) -> None:
+        super().__init__("", served, body, prompts)
+        self._body = body
+        self._requests = [request for prompt in prompts for request in prompt.requests]
+
+    def _all(self) -> bytes:
+        """One object, or a list of several in the order of the prompts."""
+        portions = [choice.portion() for choice in self._choices]
+        best = [choice for choices in self._by_prompt for choice in likeliest(choices, self._body.n)]
+        results = [
+            self._picked({**said(portions[choice.index]), **self._result(choice), "index": i})
+            for i, choice in enumerate(best)
+        ]
+        return orjson.dumps(results[0] if len(results) == 1 else results)
+
+    def _opening(self) -> Iterator[bytes]:
+        return iter(())
+
+    def _news(self, choice: ReplyChoice) -> Iterator[bytes]:
+        for told in choice.progress_told():
+            yield sse({**self._begun(choice), **said(Portion()), **told})
+        for portion in _by_token(choice.portion()):
+            if portion.tokens:
+                running = {"timings": timings(choice.stats())} if self._body.timings_per_token else {}
+                yield sse({**self._begun(choice), **said(portion), **running})
+        if choice.reason is not None:
+            yield sse(self._picked({**said(Portion()), **self._result(choice)}))
+
+    def _closing(self) -> Iterator[bytes]:
+        return iter(())
+
+    def _begun(self, choice: ReplyChoice) -> dict[str, Any]:
+        stats = choice.stats()
+        counts = {"tokens_predicted": stats.n_predicted, "tokens_evaluated": stats.n_prompt}
+        return {"index": choice.index, "id_slot": choice.slot, "stop": False, **counts}
+
+    def _result(self, choice: ReplyChoice) -> dict[str, Any]:
+        return native_result(self._served, self._body, self._requests[choice.index], choice)
+
+    def _picked(self, result: dict[str, Any]) -> dict[str, Any]:
+        return picked(result, self._body.response_fields) if self._body.response_fields else result
+
+
+def _by_token(portion: Portion) -> Iterator[Portion]:
+    """With probabilities one part for each token, as llama-server tells them, else all at once."""
+    entries: list[Any] = portion.logprobs["content"] if portion.logprobs else []
+    rest, decoder = portion.text, codecs.getincrementaldecoder("utf-8")("replace")
+    for entry in entries[:-1]:
+        text = decoder.decode(bytes(entry["bytes"] or ()))
+        text = text if rest.startswith(text) else ""
+        rest = rest[len(text) :]
+        pieces = [Content(text)] if text else []
+        yield Portion(pieces, {"content": [entry]}, [entry["id"]])
+    last = replace(portion, pieces=[Content(rest)] if rest else [])
+    if len(entries) > 1:
+        last = replace(last, logprobs={"content": entries[-1:]}, tokens=[entries[-1]["id"]])
+    yield last

@@ -1,0 +1,72 @@
+"""A reply in llama-server's own form."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from server.api.choices import Portion, ReplyChoice
+from server.api.generation_fields import GenerationFields
+from server.api.generation_settings import settings_json
+from server.api.served import Served
+from server.api.statistics import timings
+from server.api.stopped import why_stopped
+from server.engine.request import GenerationRequest
+from server.text.detokenize import spelled
+
+
+def native_result(
+    served: Served, body: GenerationFields, request: GenerationRequest, choice: ReplyChoice
+) -> dict[str, Any]:
+    """All that is known of a reply at its end, but for its content, tokens and probabilities. tokens_cached:
+    tokens in the KV cache, to which the last one never goes. truncated: the context ended or was shifted."""
+    stats = choice.stats()
+    stop_type, word = why_stopped(choice, served.vocabulary, body.stops)
+    full = stats.n_prompt + stats.n_predicted >= served.model.n_ctx
+    return {
+        "index": choice.index,
+        "id_slot": choice.slot,
+        "stop": True,
+        "model": served.model.id,
+        "tokens_predicted": stats.n_predicted,
+        "tokens_evaluated": stats.n_prompt,
+        "generation_settings": settings_json(body, request),
+        "prompt": spelled(served.vocabulary, request.prompt),
+        "has_new_line": "\n" in choice.message.content,
+        "truncated": stats.truncated or (stop_type == "limit" and full),
+        "stop_type": stop_type,
+        "stopping_word": word,
+        "tokens_cached": stats.n_prompt + stats.n_predicted - 1,
+        "timings": timings(stats),
+    }
+
+
+def said(portion: Portion) -> dict[str, Any]:
+    """Content, tokens and probabilities."""
+    told: dict[str, Any] = {"content": portion.text, "tokens": portion.tokens or []}
+    if portion.logprobs is not None:
+        told["completion_probabilities"] = probabilities(portion.logprobs["content"])
+    return told
+
+
+def probabilities(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of OpenAI's logprobs. Tokens that add nothing to the text have no bytes."""
+    tops = ("top_logprobs", "top_probs")
+    return [
+        {name: probabilities(value) if name in tops else value for name, value in entry.items()}
+        | {"bytes": entry["bytes"] or []}
+        for entry in entries
+    ]
+
+
+def picked(result: dict[str, Any], fields: Sequence[str]) -> dict[str, Any]:
+    """Those of its fields; a/b is b of its a. What is not there is left out."""
+    found: dict[str, Any] = {}
+    for field in fields:
+        *outer, name = field.split("/")
+        place: dict[str, Any] = result
+        for key in outer:
+            place = place[key] if isinstance(place.get(key), dict) else {}
+        if name in place:
+            found[field] = place[name]
+    return found

@@ -1,0 +1,67 @@
+"""What is tokenised: texts, token ids, both mixed, in llama-server's forms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias, cast
+
+from server.errors import FieldError
+from server.llama.backend import Vocabulary
+
+Pieces: TypeAlias = Sequence[str | int]
+"""One prompt or input: texts and token ids, in turn."""
+
+
+def unwrapped(given: Any) -> Any:
+    """Texts in place of objects with a prompt_string, or with text parts as content, alone or in a list.
+    Raises ValueError for what is no text."""
+    if isinstance(given, list):
+        return [unwrapped(one) if isinstance(one, dict) else one for one in cast(list[Any], given)]
+    if not isinstance(given, dict):
+        return given
+    wrapped = cast(dict[str, Any], given)
+    if wrapped.get("multimodal_data"):
+        raise ValueError("multimodal_data: this server reads texts only")
+    if "content" in wrapped:
+        return _text_of(wrapped["content"])
+    if not isinstance(text := wrapped.get("prompt_string"), str):
+        raise ValueError("an object must have a text as its prompt_string")
+    return text
+
+
+def _text_of(parts: Any) -> str:
+    found: list[str] = []
+    for part in cast(list[Any], parts) if isinstance(parts, list) else [parts]:
+        text = cast(dict[str, Any], part).get("text") if isinstance(part, dict) else None
+        if not isinstance(text, str):
+            raise ValueError("content must be a list of text parts: this server reads texts only")
+        found.append(text)
+    return "".join(found)
+
+
+def apart(given: str | list[Any]) -> list[Pieces]:
+    """As in llama-server: a list with an id in it is one prompt, any other list several prompts."""
+    if isinstance(given, str):
+        return [[given]]
+    if any(isinstance(item, int) for item in given):
+        return [given]
+    return [[item] if isinstance(item, str) else item for item in given]
+
+
+def are_pieces(pieces: object) -> bool:
+    if not isinstance(pieces, list) or not pieces:
+        return False
+    return all(isinstance(p, str | int) and not isinstance(p, bool) for p in cast(list[object], pieces))
+
+
+def joined_ids(vocabulary: Vocabulary, pieces: Pieces, param: str, *, special: bool) -> list[int]:
+    """Raises FieldError for an id that there is not."""
+    tokens: list[int] = []
+    for piece in pieces:
+        if isinstance(piece, str):
+            tokens += vocabulary.tokenize(piece, special=special)
+        elif 0 <= piece < vocabulary.size:
+            tokens.append(piece)
+        else:
+            raise FieldError(param, f"there is no token {piece}: the vocabulary has {vocabulary.size}")
+    return tokens

@@ -1,0 +1,63 @@
+"""Requests that say where they go, and what of the cache they use."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from server.engine.events import Committed, Progress
+from server.errors import FieldError
+from server.llama.backend import Batch
+from server.sampling.logprobs import token_logprobs
+from tests.fake_backend import FakeBackend, FakeModel
+from tests.support import PROMPT, Harness, Outcome, request
+
+OTHER = tuple(b"Something else entirely, of which nothing is cached. ")
+
+
+def ended_at(outcome: Outcome) -> float:
+    return max(event.at for event in outcome.events if isinstance(event, Committed))
+
+
+def test_a_session_waits_for_its_slot_and_others_pass_it():
+    first, second = (replace(request(prompt), slot=0) for prompt in (PROMPT, OTHER))
+    one, two, other = Harness(n_slots=2).run(first, second, request(OTHER[::-1]))
+    assert [outcome.started.slot for outcome in (one, two, other)] == [0, 0, 1]
+    assert other.started.at < ended_at(one) <= two.started.at
+
+
+def test_a_slot_gets_what_another_has_cached():
+    harness = Harness(n_slots=2)
+    [before] = harness.run(request())
+    there = 1 - before.started.slot
+    [after] = harness.run(replace(request(), slot=there))
+    assert (after.started.slot, after.started.n_cached) == (there, len(PROMPT) - 1)
+    assert after.tokens == before.tokens
+
+
+def test_there_is_no_such_slot():
+    with pytest.raises(FieldError, match="no slot 99"):
+        Harness().run(replace(request(), slot=99))
+
+
+@pytest.mark.parametrize("slot", [None, 0])
+def test_nothing_cached_is_used_and_the_text_is_the_same(slot: int | None):
+    harness = Harness()
+    [before] = harness.run(request())
+    [after] = harness.run(replace(request(), reuse=False, slot=slot))
+    assert (after.started.n_cached, after.tokens) == (0, before.tokens)
+
+
+def test_logprobs_of_a_prompt_are_those_of_the_model():
+    model = FakeModel(seed=3)
+    asked = replace(request(), reuse=False, prompt_logprobs=True, n_logprobs=1)
+    told, beside = Harness(FakeBackend(model)).run(asked, request(OTHER))
+    progress = [event for event in told.events if isinstance(event, Progress)]
+    found = [one for event in progress for one in event.logprobs]
+    batch = Batch()
+    batch.extend(0, 0, PROMPT, len(PROMPT))
+    rows = FakeBackend(model).decode(batch)[:-1]
+    expected = [token_logprobs(row, token, 1) for row, token in zip(rows, PROMPT[1:], strict=True)]
+    assert found == expected
+    assert beside.tokens == Harness(FakeBackend(model)).run(request(OTHER))[0].tokens
