@@ -32,7 +32,7 @@ def faults(directory: Path) -> Iterator[tuple[str, str]]:
 def _fault(backend: LlamaBackend, template: str) -> str:
     with speaking(backend, template) as lead, openai.DefaultHttpxClient() as http:
         try:
-            by_the_sdk(lead.url)
+            by_the_sdk(lead)
             by_langchain(lead.url, {"http_client": http})
         except Exception as error:  # whatever a client raises
             return f"{type(error).__name__}: {error}"

@@ -24,6 +24,7 @@ def backend() -> Iterator[LlamaBackend]:
         yield one
 
 
+MOST_ANEW = 16  # tokens of the history that the second turn evaluates
 KINDS = {(family.calls and family.calls.arguments, bool(family.channels)): family for family in FAMILIES}
 """A family of each kind of arguments, with channels or without: LangChain reads what the SDK reads."""
 
@@ -34,6 +35,6 @@ def test_two_turns(family: Family, backend: LlamaBackend, clients: dict[str, Any
         template = lead.served.template
         assert template.style.family.name == family.name
         assert (template.manners.calls, template.manners.results) == (True, True)
-        by_the_sdk(lead)
+        assert by_the_sdk(lead) <= MOST_ANEW
         if family in KINDS.values():
             by_langchain(lead.url, clients)
