@@ -33,6 +33,7 @@ from server.api.chat import chat_route as chat
 from server.api.completions import completions_route as completions
 from server.api.messages import messages_route as messages
 from server.api.middleware import LOCAL, LOCAL_ORIGINS, Cors, DefectNet, Edge, RequestFrame
+from server.api.native import infill
 from server.api.native import native_route as native
 from server.api.responses import responses_route as responses
 from server.api.rpc import rpc_route as rpc
@@ -135,6 +136,7 @@ def routes() -> list[BaseRoute]:
         *api,
         _route("/completion", native.create),
         _route("/completions", native.create),
+        _route("/infill", infill.create),
         _route("/metrics", metrics.metrics, "GET"),
         _route("/rpc", rpc.answer),
         _route("/lora-adapters", adapters.list_adapters, "GET"),
