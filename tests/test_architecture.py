@@ -106,6 +106,7 @@ FORMS = {
     "chat": (),
     "completions": (),
     "responses": ("chat",),
+    "messages": ("chat",),
     "rpc": ("completions",),
     "native": ("completions",),
 }

@@ -88,7 +88,7 @@ class AccessGate:
             try:
                 caller = self._access.admit(_offered(Headers(scope=scope)))
             except AccessError as error:
-                await problem.respond(error)(scope, receive, send)
+                await problem.respond(error, scope["path"])(scope, receive, send)
                 return
         scope.setdefault("state", {})["caller"] = caller
         await self._app(scope, receive, send)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import ClassVar
 
 import orjson
 
@@ -22,6 +23,9 @@ def sse(payload: object) -> bytes:
 
 class Answer(ABC):
     """Call begin(), then whole() or chunks(); cancel() when the client is gone."""
+
+    keep_alive: ClassVar[tuple[str, str] | None] = None
+    """Name and data of the event that keeps a silent stream open; None: a comment."""
 
     def __init__(self, id: str, served: Served, body: GenerationFields, prompts: Sequence[Prompted]) -> None:
         """Submits the prompts, each with as many replies. Raises what the generator raises."""

@@ -31,7 +31,9 @@ from server.api import (
 from server.api.access import AccessGate
 from server.api.chat import chat_route as chat
 from server.api.completions import completions_route as completions
+from server.api.messages import messages_route as messages
 from server.api.middleware import LOCAL, LOCAL_ORIGINS, Cors, DefectNet, Edge, RequestFrame
+from server.api.native import infill
 from server.api.native import native_route as native
 from server.api.responses import responses_route as responses
 from server.api.rpc import rpc_route as rpc
@@ -80,7 +82,8 @@ def create_waiting_app(state: Health, edge: Edge) -> Starlette:
     async def waiting(request: Request) -> Response:
         if tell := health.ROUTES.get(request.url.path):
             return tell(state)
-        return problem.respond(BusyError("the server is loading its model", draining=True))
+        loading = BusyError("the server is loading its model", draining=True)
+        return problem.respond(loading, request.url.path)
 
     return Starlette(
         routes=[*page(), Route("/{path:path}", waiting, methods=METHODS)], middleware=_frame(edge)
@@ -97,14 +100,15 @@ def _frame(edge: Edge) -> list[Middleware]:
             allow_methods=["GET", "POST", "DELETE", "OPTIONS"],
             allow_headers=["*"],
             allow_credentials=True,
-            expose_headers=["x-request-id", "openai-processing-ms", "retry-after"],
+            expose_headers=["x-request-id", "request-id", "openai-processing-ms", "retry-after"],
         ),
         Middleware(DefectNet),
     ]
 
 
 def routes() -> list[BaseRoute]:
-    """OpenAI's routes exist with and without /v1; /completions without it is llama-server's."""
+    """OpenAI's and Anthropic's routes exist with and without /v1; /completions without it is
+    llama-server's."""
     api = [
         _route("/chat/completions", chat.create),
         _route("/chat/completions/input_tokens", chat.count),
@@ -112,6 +116,8 @@ def routes() -> list[BaseRoute]:
         _route("/responses/input_tokens", responses.count),
         _route("/responses/{id}", responses.retrieve, "GET"),
         _route("/responses/{id}", responses.delete, "DELETE"),
+        _route("/messages", messages.create),
+        _route("/messages/count_tokens", messages.count_tokens),
         _route("/precompute", precompute.create),
         _route("/embeddings", embeddings.create),
         _route("/tokenize", tokens.tokenize),
@@ -130,6 +136,7 @@ def routes() -> list[BaseRoute]:
         *api,
         _route("/completion", native.create),
         _route("/completions", native.create),
+        _route("/infill", infill.create),
         _route("/metrics", metrics.metrics, "GET"),
         _route("/rpc", rpc.answer),
         _route("/lora-adapters", adapters.list_adapters, "GET"),

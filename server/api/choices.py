@@ -225,6 +225,11 @@ class ReplyChoice:
         return self._started.slot
 
     @property
+    def stop_string(self) -> str | None:
+        """The one that has ended the reply."""
+        return self._text.stop_string
+
+    @property
     def mean_logprob(self) -> float:
         """Over the tokens of the reply, those of a stop token or string included."""
         counted = self._logprobs[: self._text.n_predicted]

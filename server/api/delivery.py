@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Coroutine
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
-from sse_starlette import EventSourceResponse
+from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -53,6 +54,7 @@ class _Stream(EventSourceResponse):
             answer.chunks(),
             headers={"Cache-Control": "no-cache"},
             ping=KEEP_ALIVE_S,
+            ping_message_factory=answer.keep_alive and partial(_event, *answer.keep_alive),
             sep="\n",
             shutdown_grace_period=DRAIN_S,
         )
@@ -63,6 +65,10 @@ class _Stream(EventSourceResponse):
             await super().__call__(scope, receive, send)
         finally:
             self._answer.cancel()
+
+
+def _event(name: str, data: str) -> ServerSentEvent:
+    return ServerSentEvent(data, event=name, sep="\n")
 
 
 def warm_up() -> None:

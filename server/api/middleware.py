@@ -51,8 +51,9 @@ class Cors(CORSMiddleware):
 
 
 class RequestFrame:
-    """Adds x-request-id (the client's, if it sent one) and openai-processing-ms, refuses large and slow
-    bodies, opens the account of the request, writes the log line."""
+    """Adds x-request-id (the client's, if it sent one; request-id is Anthropic's name) and
+    openai-processing-ms, refuses large and slow bodies, opens the account of the request, writes the log
+    line."""
 
     def __init__(self, app: ASGIApp, *, edge: Edge) -> None:
         self._app = app
@@ -72,7 +73,7 @@ class RequestFrame:
                 line.status = message["status"]
                 line.first_ms = (time.perf_counter() - began) * 1e3
                 headers = MutableHeaders(scope=message)
-                headers["x-request-id"] = account.id
+                headers["x-request-id"] = headers["request-id"] = account.id
                 headers["openai-processing-ms"] = str(round(line.first_ms))
             await send(message)
 
@@ -139,7 +140,7 @@ class _Body:
 
 
 class DefectNet:
-    """Answers unexpected exceptions in OpenAI's shape. Starlette's own handler is outside of all middleware:
+    """Answers unexpected exceptions as other errors. Starlette's own handler is outside of all middleware:
     its answers would have no request id."""
 
     def __init__(self, app: ASGIApp) -> None:
@@ -158,5 +159,6 @@ class DefectNet:
         except Exception as error:
             if began or scope["type"] != "http":
                 raise
-            response = problem.respond(problem.defect(f"{scope['method']} {scope['path']}", error))
+            failed = problem.defect(f"{scope['method']} {scope['path']}", error)
+            response = problem.respond(failed, scope["path"])
             await response(scope, receive, send)

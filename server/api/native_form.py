@@ -21,7 +21,7 @@ def native_result(
     """All that is known of a reply at its end, but for its content, tokens and probabilities. tokens_cached:
     tokens in the KV cache, to which the last one never goes. truncated: the context ended or was shifted."""
     stats = choice.stats()
-    stop_type, word = why_stopped(choice, served.vocabulary, body.stops)
+    stop_type, word = why_stopped(choice)
     full = stats.n_prompt + stats.n_predicted >= served.model.n_ctx
     return {
         "index": choice.index,

@@ -1,8 +1,9 @@
-"""Errors in OpenAI's shape: the one place where DuoErrors become HTTP."""
+"""Errors in OpenAI's shape, or Anthropic's: the one place where DuoErrors become HTTP."""
 
 from __future__ import annotations
 
 import logging
+import re
 from typing import Any
 
 from starlette.exceptions import HTTPException
@@ -10,9 +11,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from server.api.delivery import Json
+from server.engine.account import CURRENT
 from server.errors import (
     AccessError,
     BusyError,
+    ContextOverflowError,
     DuoError,
     InvalidRequestError,
     NotSupportedError,
@@ -21,6 +24,18 @@ from server.errors import (
 
 logger = logging.getLogger("duo.api")
 
+ANTHROPIC_ROUTES = re.compile(r"(/v1)?/messages(/|$)")
+ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+"""By status; of others invalid_request_error, or api_error from 500 on."""
+
 
 def body(error: DuoError) -> dict[str, Any]:
     """OpenAI's error object, always with all four keys."""
@@ -28,8 +43,23 @@ def body(error: DuoError) -> dict[str, Any]:
     return {"error": told | error.more}
 
 
-def respond(error: DuoError) -> Response:
-    return Json(body(error), error.status, _headers(error))
+def anthropic_body(error: DuoError) -> dict[str, Any]:
+    """Anthropic's error object. Its clients look for these words in the message about a long prompt."""
+    account = CURRENT.get()
+    message = error.message
+    if isinstance(error, ContextOverflowError):
+        message = (
+            f"prompt is too long: {error.more['n_prompt_tokens']} tokens > {error.more['n_ctx']} maximum"
+        )
+    kind = ANTHROPIC_TYPES.get(error.status, "api_error" if error.status >= 500 else "invalid_request_error")
+    told = {"type": "error", "error": {"type": kind, "message": message}}
+    return {**told, "request_id": account.id if account else None}
+
+
+def respond(error: DuoError, path: str) -> Response:
+    """In the form of the API that the path belongs to."""
+    told = anthropic_body(error) if ANTHROPIC_ROUTES.match(path) else body(error)
+    return Json(told, error.status, _headers(error))
 
 
 def _headers(error: DuoError) -> dict[str, str]:
@@ -44,8 +74,8 @@ def _headers(error: DuoError) -> dict[str, str]:
             return {}
 
 
-async def on_duo_error(_: Request, error: DuoError) -> Response:
-    return respond(error)
+async def on_duo_error(request: Request, error: DuoError) -> Response:
+    return respond(error, request.url.path)
 
 
 async def on_disconnect(*_: object) -> Response:
@@ -56,7 +86,7 @@ async def on_disconnect(*_: object) -> Response:
 async def on_http_exception(request: Request, error: HTTPException) -> Response:
     """Answers unknown routes and wrong methods."""
     what = f"{error.detail}: {request.method} {request.url.path}"
-    response = respond(InvalidRequestError(what, status=error.status_code))
+    response = respond(InvalidRequestError(what, status=error.status_code), request.url.path)
     response.headers.update(error.headers or {})
     return response
 

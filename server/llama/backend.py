@@ -49,11 +49,14 @@ class Batch:
 
 
 class FillInMiddle(NamedTuple):
-    """Control tokens before the text's beginning, before its end, and before the part to generate."""
+    """Control tokens before the text's beginning, before its end, and before the part to generate; before the
+    name of a repository, and of each of its files, where the model knows these."""
 
     prefix: int
     suffix: int
     middle: int
+    repository: int | None = None
+    file: int | None = None
 
 
 class Vocabulary(Protocol):

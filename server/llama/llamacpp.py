@@ -39,8 +39,11 @@ class LlamaVocabulary:
         self.eog = frozenset(t for t in range(self.size) if C.llama_vocab_is_eog(self._vocab, t))
         self.add_bos = bool(C.llama_vocab_get_add_bos(self._vocab))
         of = (C.llama_vocab_fim_pre, C.llama_vocab_fim_suf, C.llama_vocab_fim_mid)
-        fim = FillInMiddle(*(token(self._vocab) for token in of))
-        self.fim = fim if min(fim) >= 0 else None
+        prefix, suffix, middle = (token(self._vocab) for token in of)
+        whole = (token(self._vocab) for token in (C.llama_vocab_fim_rep, C.llama_vocab_fim_sep))
+        repository, file = (id if id >= 0 else None for id in whole)
+        fim = FillInMiddle(prefix, suffix, middle, repository, file)
+        self.fim = fim if min(prefix, suffix, middle) >= 0 else None
         self.piece = functools.cache(self._piece)
         texts = [C.llama_vocab_get_text(self._vocab, token) for token in range(self.size)]
         self.longest = self._longest(texts)

@@ -85,6 +85,11 @@ class ReplyText(Tally):
         cut = self.stopped and n_characters == self._n_sent
         return self._alignment.released(n_characters, cut=cut) if self._alignment else []
 
+    @property
+    def stop_string(self) -> str | None:
+        """The one that has ended the reply."""
+        return self._stops.found
+
     def finish_reason(self, reason: FinishReason) -> str:
         """OpenAI's word for the end: stop or length."""
         return "stop" if self.stopped or reason != "length" else "length"

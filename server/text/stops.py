@@ -6,11 +6,13 @@ from collections.abc import Sequence
 
 
 class StopStrings:
-    """Holds back the end of the text as long as it may still become a stop string."""
+    """Holds back the end of the text as long as it may still become a stop string. found: the one that has
+    become complete."""
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = tuple(stop for stop in stops if stop)
         self._held = ""
+        self.found: str | None = None
 
     def feed(self, text: str) -> tuple[str, bool]:
         """Add text; returns what may be sent now, and whether a stop string is complete. The stop string
@@ -18,7 +20,9 @@ class StopStrings:
         if not self._stops:
             return text, False
         self._held += text
-        ends = [(at + len(s), at) for s in self._stops if (at := self._held.find(s)) >= 0]
+        ends = [(at + len(s), at, s) for s in self._stops if (at := self._held.find(s)) >= 0]
+        if ends:
+            self.found = min(ends)[2]
         at = min(ends)[1] if ends else len(self._held) - n_unfinished(self._held, self._stops)
         sent, self._held = self._held[:at], "" if ends else self._held[at:]
         return sent, bool(ends)

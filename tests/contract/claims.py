@@ -1,24 +1,33 @@
-"""For each parameter of OpenAI's API a value that shows what becomes of it, see test_parameters.py."""
+"""For each parameter of OpenAI's API and Anthropic's a value that shows what becomes of it.
+
+See test_parameters.py."""
 
 from __future__ import annotations
 
 from typing import Any
 
 HELLO: list[Any] = [{"role": "user", "content": "hello"}]
-PATHS = {"chat": "/v1/chat/completions", "completion": "/v1/completions", "response": "/v1/responses"}
+PATHS = {
+    "chat": "/v1/chat/completions",
+    "completion": "/v1/completions",
+    "response": "/v1/responses",
+    "message": "/v1/messages",
+}
 BASES: dict[str, dict[str, Any]] = {
     "chat": {"messages": HELLO, "max_tokens": 40, "temperature": 0},
     "completion": {"prompt": "hello", "max_tokens": 40, "temperature": 0},
     "response": {"input": "hello", "max_output_tokens": 40, "temperature": 0},
+    "message": {"messages": HELLO, "max_tokens": 40, "temperature": 0},
 }
 TEMPLATE = (
     "{% for message in messages %}"
     "<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
     "{% endfor %}"
     "{% if reasoning_effort is defined %}effort: {{ reasoning_effort }}\n{% endif %}"
+    "{% if not enable_thinking %}no thoughts\n{% endif %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-"""ChatML that knows reasoning_effort."""
+"""ChatML that knows reasoning_effort and enable_thinking."""
 STORED = object()
 """The id of a response that was stored."""
 
@@ -26,6 +35,7 @@ HOT: dict[str, Any] = {"temperature": 1, "seed": 5}
 PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 TOOL: dict[str, Any] = {"type": "function", "function": {"name": "f", "parameters": PARAMETERS}}
 FLAT: dict[str, Any] = {"type": "function", "name": "f", "parameters": PARAMETERS}
+HERS: dict[str, Any] = {"name": "f", "input_schema": PARAMETERS}
 MANY: dict[str, Any] = {"tool_choice": "required", "temperature": 1, "seed": 2}
 
 SAMPLING: dict[str, tuple[dict[str, Any], Any]] = {
@@ -80,6 +90,18 @@ HONOURED: dict[str, dict[str, tuple[dict[str, Any], Any]]] = {
         "tool_choice": ({"tools": [FLAT]}, "required"),
         "parallel_tool_calls": ({**MANY, "tools": [FLAT], "max_output_tokens": 120}, False),
     },
+    "message": {
+        **{name: SAMPLING[name] for name in ("temperature", "top_p", "model", "stream", "max_tokens")},
+        "messages": ({}, [{"role": "user", "content": "something else"}]),
+        "system": ({}, "be brief"),
+        "stop_sequences": ({}, ["e", "a", "o"]),
+        "top_k": (HOT, 1),
+        "tools": ({}, [HERS]),
+        "tool_choice": ({"tools": [HERS]}, {"type": "any"}),
+        "thinking": ({}, {"type": "disabled"}),
+        "output_config": ({}, {"effort": "high"}),
+        "output_format": ({}, {"type": "json_schema", "schema": PARAMETERS}),
+    },
 }
 """By kind and name: what else the body says, and the value that makes a difference."""
 
@@ -94,6 +116,8 @@ REFUSED: dict[str, Any] = {
     "context_management": [{"type": "compaction"}],
     "conversation": "conv_1",
     "prompt": {"id": "pmpt_1"},
+    "container": "container_1",
+    "mcp_servers": [{"type": "url", "name": "a"}],
 }
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "functions": ([],),
@@ -101,6 +125,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "modalities": (["text"],),
     "background": (False,),
     "context_management": ([],),
+    "mcp_servers": ([],),
 }
 """Values of refused parameters at which they change nothing."""
 
@@ -118,4 +143,11 @@ IGNORED: dict[str, tuple[Any, ...]] = {
     "max_tool_calls": (1,),
     "image": ({},),
     "stream_options": ({"include_obfuscation": False},),
+    "cache_control": ({"type": "ephemeral"},),
+    "context_management": ({"edits": []},),
+    "diagnostics": ({"previous_message_id": "msg_1"},),
+    "speed": ("fast",),
+    "inference_geo": ("eu",),
+    "user_profile_id": ("anna",),
+    "workspace_id": ("wrkspc_1",),
 }

@@ -13,6 +13,8 @@ from server.api import slots_route as slots
 from server.api.body import Body
 from server.api.chat.chat_request import ChatRequest
 from server.api.completions import completion_request as completion_schema
+from server.api.messages import messages_request as messages_schema
+from server.api.native.infill import InfillRequest
 from server.api.native.native_request import NativeRequest
 from server.api.responses import response_request as response_schema
 from server.api.rpc import rpc_params as rpc_schema
@@ -25,7 +27,9 @@ FORMS: dict[str, type[Body]] = {
     "ChatRequest": ChatRequest,
     "CompletionRequest": completion_schema.CompletionRequest,
     "NativeRequest": NativeRequest,
+    "InfillRequest": InfillRequest,
     "ResponseRequest": response_schema.ResponseRequest,
+    "MessagesRequest": messages_schema.MessagesRequest,
     "EmbeddingRequest": embeddings.EmbeddingRequest,
     "TokenizeRequest": tokens.TokenizeRequest,
     "DetokenizeRequest": tokens.DetokenizeRequest,

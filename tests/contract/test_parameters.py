@@ -1,4 +1,4 @@
-"""The tables of docs/api.md list every parameter that OpenAI's SDK knows, and each row is true."""
+"""The tables of docs/api.md list every parameter that OpenAI's and Anthropic's SDK know; each row is true."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
+from anthropic.types import message_create_params as messages
 from openai.types import completion_create_params as legacy
 from openai.types.chat import completion_create_params as chat
 from openai.types.responses import response_create_params as responses
@@ -27,13 +28,20 @@ KNOWN: dict[str, set[str]] = {
     "chat": {*chat.CompletionCreateParamsBase.__annotations__, "stream"},
     "completion": {*legacy.CompletionCreateParamsBase.__annotations__, "stream"},
     "response": {*responses.ResponseCreateParamsBase.__annotations__, "stream"},
+    "message": {*messages.MessageCreateParamsBase.__annotations__, "stream"},
 }
-OF_OTHERS = {"chat": {"best_of", "max_tokens"}, "completion": set[str](), "response": set[str]()}
-"""Listed too: what the legacy API has, or OpenAI will not call by this name any more."""
+OF_OTHERS = {
+    "chat": {"best_of", "max_tokens"},
+    "completion": set[str](),
+    "response": set[str](),
+    "message": {"temperature", "top_p", "top_k", "output_format", "context_management", "mcp_servers"},
+}
+"""Listed too: what the legacy API has, or the SDK does not call by this name any more, or not yet."""
 HEADS = {
     "chat": "### OpenAI's\n\n| parameter |",
     "completion": "| parameter of a completion |",
     "response": "| parameter of a response |",
+    "message": "| parameter of a message |",
 }
 
 
@@ -66,6 +74,7 @@ def lead() -> Iterator[Lead]:
 VARYING = {
     *("id", "call_id", "created", "created_at", "timings", "metrics"),
     *("prompt_tokens_details", "input_tokens_details"),  # what is cached
+    *("input_tokens", "cache_read_input_tokens"),  # Anthropic's
 }
 TOLD_AGAIN = {"store", "metadata"}
 """Parameters of a response that are told again, and nothing else here; of others that does not count."""
@@ -132,7 +141,9 @@ def test_what_is_refused_is_refused_by_name(lead: Lead, kind: str, name: str):
     response = asked(lead, kind, {**BASES[kind], name: REFUSED[name]})
     assert response.status_code == 400, response.text
     error = response.json()["error"]
-    assert (error["param"], error["code"]) == (name, "unsupported_parameter")
+    assert error["message"].startswith(f"{name}: ")
+    if kind != "message":
+        assert (error["param"], error["code"]) == (name, "unsupported_parameter")
     for neutral in (None, *NEUTRAL.get(name, ())):
         assert asked(lead, kind, {**BASES[kind], name: neutral}).status_code == 200
 

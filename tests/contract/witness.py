@@ -6,6 +6,7 @@ see the fixture in tests/conftest.py. Validated before it is sent, so that a tes
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
@@ -27,6 +28,7 @@ App = Callable[[Message, Receive, Send], Awaitable[None]]
 CLIENT_GONE = 499
 """Nobody reads it."""
 ERROR = {"$ref": "#/components/schemas/Error"}
+MESSAGES_ERROR = {"$ref": "#/components/schemas/MessagesError"}
 faults: list[str] = []
 """What did not fit, since somebody last took it away."""
 
@@ -57,6 +59,7 @@ class Exchange:
         self._exempt = (method == "OPTIONS" and b"access-control-request-method" in asked) or (
             path.startswith("/web/")  # files of the page
         )
+        self._error = MESSAGES_ERROR if re.match("(/v1)?/messages(/|$)", path) else ERROR
         self._redirected = path.endswith("/")
         self._bodiless = method == "HEAD"
         self._operation = operation_of(method, path)
@@ -100,7 +103,7 @@ class Exchange:
         if operation is None:
             if status not in ANSWERED_WITH_ERRORS:
                 raise ContractError("the contract has no such operation")
-            return {"application/json": {"schema": ERROR}}
+            return {"application/json": {"schema": self._error}}
         answer = operation.answer(status)
         check_headers(answer, headers, self._what)
         return answer.get("content", {})

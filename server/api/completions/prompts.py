@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from server.api.completions.completion_request import CompletionRequest
 from server.api.engine_requests import Prompted, requests_for
 from server.api.history import after_bos
 from server.api.pieces import Pieces, joined_ids
 from server.api.served import Served
 from server.errors import FieldError, UnsupportedFieldError
-from server.llama.backend import Vocabulary
+from server.llama.backend import FillInMiddle, Vocabulary
+
+NO_MIDDLE = "this model was not trained to fill in the middle of a text"
 
 
 def prompted(served: Served, body: CompletionRequest) -> list[Prompted]:
@@ -32,7 +36,10 @@ def _tokens(served: Served, body: CompletionRequest, pieces: Pieces) -> list[int
     a BOS."""
     vocabulary = served.vocabulary
     if body.suffix:
-        return _around(vocabulary, pieces, body.suffix)
+        if vocabulary.fim is None:
+            raise UnsupportedFieldError("suffix", NO_MIDDLE)
+        before = joined_ids(vocabulary, pieces, "prompt", special=False)
+        return around(vocabulary, vocabulary.fim, before, body.suffix)
     if pieces == [""]:
         return [] if vocabulary.bos is None else [vocabulary.bos]
     if len(pieces) == 1 and isinstance(pieces[0], str):
@@ -41,14 +48,12 @@ def _tokens(served: Served, body: CompletionRequest, pieces: Pieces) -> list[int
     return after_bos(vocabulary, tokens) if isinstance(pieces[0], str) else tokens
 
 
-def _around(vocabulary: Vocabulary, pieces: Pieces, suffix: str) -> list[int]:
-    """Fill in the middle: prefix, suffix, middle, in llama-server's order."""
-    if vocabulary.fim is None:
-        raise UnsupportedFieldError("suffix", "this model was not trained to fill in the middle of a text")
-    before = joined_ids(vocabulary, pieces, "prompt", special=False)
+def around(
+    vocabulary: Vocabulary, fim: FillInMiddle, before: Sequence[int], suffix: str, extra: Sequence[int] = ()
+) -> list[int]:
+    """Fill in the middle: prefix, suffix, middle, in llama-server's order. extra: what stands before."""
     after = vocabulary.tokenize(suffix, special=False)
-    fim = vocabulary.fim
-    return after_bos(vocabulary, [fim.prefix, *before, fim.suffix, *after, fim.middle])
+    return after_bos(vocabulary, [*extra, fim.prefix, *before, fim.suffix, *after, fim.middle])
 
 
 def _text(pieces: Pieces, vocabulary: Vocabulary) -> str:

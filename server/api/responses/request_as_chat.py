@@ -21,12 +21,12 @@ from server.api.responses.response_request import (
     Texts,
     ThoughtParts,
 )
-from server.errors import FieldError, InvalidRequestError
+from server.errors import FieldError
 from server.text.message import ToolCall
 
 _AS_THEY_ARE = {*SharedFields.model_fields, "parallel_tool_calls"}
 
-_NAMES = (
+NAMES = (
     (re.compile(r"^messages\b.*"), "input"),
     (re.compile(r"^max_(completion_)?tokens$"), "max_output_tokens"),
     (re.compile(r"^response_format\b(\.json_schema\b)?"), "text.format"),
@@ -80,18 +80,6 @@ def chat_of(body: ResponseRequest, messages: Sequence[Json]) -> dict[str, Any]:
         "tool_choice": _tool_choice(body.tool_choice),
     }
     return {name: value for name, value in data.items() if value is not None}
-
-
-def renamed(error: InvalidRequestError) -> InvalidRequestError:
-    """The error with the field names of the Responses API."""
-    if error.param is None:
-        return error
-    name = error.param
-    for pattern, here in _NAMES:
-        name = pattern.sub(here, name)
-    error.message = error.message.replace(error.param, name)
-    error.param = name
-    return error
 
 
 def _go_on(messages: list[Json], said: Json, fresh: Sequence[str] = ()) -> None:

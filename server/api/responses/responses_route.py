@@ -14,34 +14,31 @@ from server.api.chat.chat_route import checked, counted, n_tokens
 from server.api.delivery import Json, deliver
 from server.api.engine_requests import generation_requests
 from server.api.incoming import aside, read
-from server.api.responses.request_as_chat import chat_of, messages_of, renamed
+from server.api.renaming import renamed
+from server.api.responses.request_as_chat import NAMES, chat_of, messages_of
 from server.api.responses.response_answer import ResponseAnswer
 from server.api.responses.response_request import ResponseRequest
 from server.api.responses.store import StoredResponse
 from server.api.served import Served
-from server.errors import FieldError, InvalidRequestError, NotFoundError
+from server.errors import FieldError, NotFoundError
 
 
 async def create(request: Request, served: Served) -> Response:
     body = await read(request, ResponseRequest)
     messages = [*_before(served, body), *messages_of(body.input)]
-    try:
+    with renamed(NAMES):
         chat = checked(served, chat_of(body, messages))
         asked = await aside(request, generation_requests, served, chat)
         answer = ResponseAnswer(served, chat, asked, body, messages)
-    except InvalidRequestError as error:
-        raise renamed(error) from error
     return await deliver(request, answer, stream=body.stream)
 
 
 async def count(request: Request, served: Served) -> Response:
     """How many tokens the prompt of a request with this body has."""
     body = await read(request, ResponseRequest)
-    try:
+    with renamed(NAMES):
         chat = checked(served, chat_of(body, [*_before(served, body), *messages_of(body.input)]))
         return counted(await aside(request, n_tokens, served, chat))
-    except InvalidRequestError as error:
-        raise renamed(error) from error
 
 
 async def retrieve(request: Request, served: Served) -> Response:

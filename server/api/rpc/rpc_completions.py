@@ -23,7 +23,6 @@ class RpcCompletion:
         """Submits it. Raises what the generator raises."""
         self._served = served
         self._prompt = prompt
-        self._stops = body.stops
         [self._choice] = submit(served, body, [prompt])
         self._error: DuoError | None = None
         self._task = asyncio.create_task(self._follow())
@@ -68,7 +67,7 @@ class RpcCompletion:
     def _figures(self) -> dict[str, Any]:
         """What is known at the end."""
         stats = self._choice.stats()
-        why, word = why_stopped(self._choice, self._served.vocabulary, self._stops)
+        why, word = why_stopped(self._choice)
         return {
             "tokens_predicted": stats.n_predicted,
             "tokens_evaluated": stats.n_prompt,

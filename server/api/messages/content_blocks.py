@@ -1,0 +1,83 @@
+"""What a reply turns into in the Messages API: content blocks, and the events that tell of them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeAlias
+
+import orjson
+
+from server.text.message import Arguments, CallBegun, Content, Piece, Reasoning
+
+Json: TypeAlias = dict[str, Any]
+
+SIGNATURE = "unsigned"
+"""Of thoughts. Nobody checks it here; clients drop thoughts that have none."""
+
+
+class BlockEvents:
+    """The blocks of one message as they grow, one after the other. Each step returns events."""
+
+    def __init__(self) -> None:
+        self._n = 0  # blocks that have ended
+        self._open = ""  # type of the one that grows
+
+    def feed(self, pieces: Sequence[Piece]) -> Iterator[Json]:
+        for piece in pieces:
+            match piece:
+                case Reasoning(text):
+                    begun = {"type": "thinking", "thinking": "", "signature": ""}
+                    yield from self._more(begun, {"type": "thinking_delta", "thinking": text})
+                case Content(text):
+                    yield from self._more({"type": "text", "text": ""}, {"type": "text_delta", "text": text})
+                case CallBegun(_, id, name):
+                    yield from self._begin({"type": "tool_use", "id": id, "name": name, "input": {}})
+                case Arguments(_, text):
+                    yield self._delta({"type": "input_json_delta", "partial_json": text})
+
+    def end(self) -> Iterator[Json]:
+        """Of the block that grows, if one does."""
+        if self._open == "thinking":
+            yield self._delta({"type": "signature_delta", "signature": SIGNATURE})
+        if self._open:
+            yield {"type": "content_block_stop", "index": self._n}
+            self._n, self._open = self._n + 1, ""
+
+    def _more(self, begun: Json, delta: Json) -> Iterator[Json]:
+        """Of the open block if it is of this type, else of a new one."""
+        if self._open != begun["type"]:
+            yield from self._begin(begun)
+        yield self._delta(delta)
+
+    def _begin(self, block: Json) -> Iterator[Json]:
+        yield from self.end()
+        self._open = block["type"]
+        yield {"type": "content_block_start", "index": self._n, "content_block": block}
+
+    def _delta(self, delta: Json) -> Json:
+        return {"type": "content_block_delta", "index": self._n, "delta": delta}
+
+
+def blocks_of(pieces: Sequence[Piece]) -> list[Json]:
+    """A whole reply. pieces: neighbours of one kind joined. The input of a call that was cut off is {}."""
+    blocks: list[Json] = []
+    for piece in pieces:
+        match piece:
+            case Reasoning(text):
+                blocks.append({"type": "thinking", "thinking": text, "signature": SIGNATURE})
+            case Content(text):
+                blocks.append({"type": "text", "text": text})
+            case CallBegun(_, id, name):
+                blocks.append({"type": "tool_use", "id": id, "name": name, "input": {}})
+            case Arguments(_, text):
+                blocks[-1]["input"] = _object(text)
+    return blocks
+
+
+def _object(text: str) -> orjson.Fragment | Json:
+    """As it was written, if it is whole."""
+    try:
+        orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return {}
+    return orjson.Fragment(text)

@@ -1,0 +1,91 @@
+"""The answer to a request to the Messages API, whole or as events."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from typing import Any
+
+import orjson
+
+from server.api import problem
+from server.api.answer import Answer, sse
+from server.api.chat.chat_request import ChatRequest
+from server.api.choices import ReplyChoice
+from server.api.engine_requests import Prompted
+from server.api.messages.content_blocks import BlockEvents, Json, blocks_of
+from server.api.served import Served
+from server.api.statistics import measured
+from server.errors import DuoError
+
+PING = {"type": "ping"}
+
+
+class MessagesAnswer(Answer):
+    """One reply as one message."""
+
+    keep_alive = ("ping", orjson.dumps(PING).decode())
+
+    def __init__(self, served: Served, chat: ChatRequest, asked: Prompted, model: str | None) -> None:
+        """asked: the prompt of the chat completion that the body is turned into; model: what the client calls
+        the model, and is told again."""
+        super().__init__(f"msg_{secrets.token_hex(12)}", served, chat, [asked])
+        self._model = model or served.model.id
+        self._choice = self._choices[0]
+        self._most = chat.max_new_tokens
+        self._blocks = BlockEvents()
+
+    def _all(self) -> bytes:
+        content = blocks_of(self._choice.portion().pieces)
+        told = {**self._message(content, **self._ending), **measured(self._choice.stats())}
+        return orjson.dumps(told)
+
+    def _opening(self) -> Iterator[bytes]:
+        message = self._message([], stop_reason=None, stop_sequence=None)
+        yield _told({"type": "message_start", "message": message})
+        yield _told(PING)
+
+    def _news(self, choice: ReplyChoice) -> Iterator[bytes]:
+        yield from map(_told, self._blocks.feed(choice.portion().pieces))
+        if choice.reason is not None:
+            yield from map(_told, self._blocks.end())
+
+    def _closing(self) -> Iterator[bytes]:
+        ended = {"delta": self._ending, "usage": self._usage(), **measured(self._choice.stats())}
+        yield _told({"type": "message_delta", **ended})
+        yield _told({"type": "message_stop"})
+
+    def _failure(self, error: DuoError) -> bytes:
+        return _told(problem.anthropic_body(error))
+
+    def _message(self, content: list[Json], **ending: Any) -> Json:
+        about = {"id": self._id, "type": "message", "role": "assistant", "model": self._model}
+        return {**about, "content": content, **ending, "usage": self._usage()}
+
+    @property
+    def _ending(self) -> Json:
+        """Why the reply has ended."""
+        choice = self._choice
+        if choice.reason == "tool_calls":
+            reason = "tool_use"
+        elif choice.reason == "length":
+            full = self._most is None or choice.stats().n_predicted < self._most
+            reason = "model_context_window_exceeded" if full else "max_tokens"
+        else:
+            reason = "stop_sequence" if choice.stop_string else "end_turn"
+        return {"stop_reason": reason, "stop_sequence": choice.stop_string}
+
+    def _usage(self) -> Json:
+        """So far. Tokens from the cache are none of the input's, as Anthropic counts."""
+        stats = self._choice.stats()
+        return {
+            "input_tokens": stats.n_prompt - stats.n_cached,
+            "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": stats.n_cached,
+            "output_tokens": stats.n_predicted,
+            "output_tokens_details": {"thinking_tokens": self._choice.n_reasoning},
+        }
+
+
+def _told(event: Json) -> bytes:
+    return b"event: " + event["type"].encode() + b"\n" + sse(event)
