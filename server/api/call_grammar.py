@@ -54,6 +54,8 @@ class CallGrammar(ArgumentGrammar):
 
     def calls_in_text(self, functions: Mapping[str, Schema]) -> str | None:
         """Free text with calls in it. None if no mark begins a call: then nothing can be constrained."""
+        if self.calls.bare:
+            return self._bare_in_text(functions)
         if not self._mark:
             return None
         self.begin(loose=True)
@@ -67,6 +69,26 @@ class CallGrammar(ArgumentGrammar):
             more = f" ({between} call)*" if self._several else ""
             marked = f"marked: upto {begin} call{more} {close}"
         return self._grammar(body, [*rules, self.until("upto", self._mark), marked, self._free()])
+
+    def _bare_in_text(self, functions: Mapping[str, Schema]) -> str:
+        """Calls from the reply's beginning on, or any other text: what begins as a call is one."""
+        self.begin(loose=True)
+        naming, giving = self.calls.members
+        rules, heads = list[str](), list[str]()
+        for i, (name, schema) in enumerate(functions.items()):
+            spelled = re.escape(name).replace("/", chr(92) + "/")
+            heads.append(rf'[ \n]{{0,8}}\{{[ \n]{{0,8}}"{naming}"[ \n]{{0,8}}:[ \n]{{0,8}}"{spelled}"')
+            value = (
+                f"{self.written(json.dumps(giving))} BLANK? {self.written(':')} BLANK? {self.json(schema)}"
+            )
+            rules.append(f'call_{i}: HEAD_{i} BLANK? "," BLANK? {value} BLANK? "}}"')
+            rules.append(f"HEAD_{i}: /{heads[i]}/")
+        rules.append(f"OTHER: TEXT & ~/(?s:({'|'.join(heads)}).*)/")
+        rules.append(f"call: {' | '.join(f'call_{i}' for i in range(len(functions)))}")
+        mark = self.control(self.calls.open)
+        tag = "" if mark is None else f"<[{mark}]>? "
+        more = f" (BLANK? {self.written(self.calls.between.strip())} call)*" if self._several else ""
+        return self._grammar(f"{tag}(call{more} BLANK? | OTHER?)", rules)
 
     def no_calls(self) -> str | None:
         """Free text without the mark of a call. None if no mark begins one. A mark that is a control token is

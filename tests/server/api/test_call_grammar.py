@@ -79,8 +79,8 @@ def test_a_call_is_required(reply: Reply, thoughts: str, vocabulary: str):
 def test_calls_in_text_are_made_to_fit(reply: Reply, thoughts: str, vocabulary: str):
     scene = Scene(reply, thoughts, vocabulary)
     lark = scene.grammar.calls_in_text(FUNCTIONS)
-    if lark is None:
-        assert reply.form.channels or reply.family == "llama 3"
+    if lark is None or scene.grammar.calls.bare:  # bare ones begin a reply: tested below
+        assert reply.form.channels or lark is not None
         return
     for text in ("", "Hello <b> [T {", scene.one, scene.two, "Hello " + scene.two, scene.one + "\nHello"):
         assert scene.lets(lark, text), text
@@ -208,3 +208,31 @@ def test_one_line_break_and_no_more_stands_around_a_value_of_few():
                 let = let and state.allows(token)
                 state.accept(token)
             assert let == (before in ("", "\n") and after in ("", "\n")), (before, after)
+
+
+BARE = [
+    '{"name": "f", "parameters": {"a": 1}}',
+    '\n{"name":"f","parameters":{"a":1}}',
+    BY_FAMILY["llama 3"].two,
+]
+NO_CALL = [
+    "",
+    "Hello {",
+    '{"a": 1}',
+    '{"name": "x"}',
+    '{"name": "ff", "x": 1}',
+    'See {"name": "f", "parameters": 3}',
+    '{"type": "function", "name": "f"}',
+]
+MISFIT = ['{"name": "f", "parameters": {"a": "1"}}', '{"name": "f"}', '{"name": "g", "parameters": {}}']
+
+
+@pytest.mark.parametrize("thoughts", ["no", "begun"])
+def test_calls_without_a_mark_are_made_to_fit_where_a_reply_begins_with_one(thoughts: str):
+    scene = Scene(BY_FAMILY["llama 3"], thoughts, "bytes")
+    lark = scene.grammar.calls_in_text(FUNCTIONS)
+    assert lark
+    assert [text for text in (*BARE, *NO_CALL, *MISFIT) if not scene.lets(lark, text)] == MISFIT
+    single = scene.single.calls_in_text(FUNCTIONS)
+    assert single
+    assert [scene.lets(single, text) for text in BARE] == [True, True, False]
