@@ -77,11 +77,9 @@ class CallGrammar(ArgumentGrammar):
         rules, heads = list[str](), list[str]()
         for i, (name, schema) in enumerate(functions.items()):
             spelled = re.escape(name).replace("/", chr(92) + "/")
-            heads.append(rf'[ \n]{{0,8}}\{{[ \n]{{0,8}}"{naming}"[ \n]{{0,8}}:[ \n]{{0,8}}"{spelled}"')
-            value = (
-                f"{self.written(json.dumps(giving))} BLANK? {self.written(':')} BLANK? {self.json(schema)}"
-            )
-            rules.append(f'call_{i}: HEAD_{i} BLANK? "," BLANK? {value} BLANK? "}}"')
+            words = ["", r"\{", f'"{naming}"', ":", f'"{spelled}"', ",", f'"{giving}"', ":"]
+            heads.append(r"[ \n]{0,8}".join(words))
+            rules.append(f'call_{i}: HEAD_{i} BLANK? {self.json(schema)} BLANK? "}}"')
             rules.append(f"HEAD_{i}: /{heads[i]}/")
         rules.append(f"OTHER: TEXT & ~/(?s:({'|'.join(heads)}).*)/")
         rules.append(f"call: {' | '.join(f'call_{i}' for i in range(len(functions)))}")

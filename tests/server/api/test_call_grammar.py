@@ -220,11 +220,13 @@ NO_CALL = [
     "Hello {",
     '{"a": 1}',
     '{"name": "x"}',
+    '{"name": "f"}',
+    '{"name": "f", "b": 1}',
     '{"name": "ff", "x": 1}',
     'See {"name": "f", "parameters": 3}',
     '{"type": "function", "name": "f"}',
 ]
-MISFIT = ['{"name": "f", "parameters": {"a": "1"}}', '{"name": "f"}', '{"name": "g", "parameters": {}}']
+MISFIT = ['{"name": "f", "parameters": {"a": "1"}}', '{"name": "g", "parameters": {}}']
 
 
 @pytest.mark.parametrize("thoughts", ["no", "begun"])
