@@ -112,6 +112,9 @@ class PreparedBackend:
         self._watch.decoded(time.perf_counter() - began, self._decode_s(len(batch)))
         return out
 
+    def start(self, batch: Batch) -> Callable[[], Logits]:
+        return functools.partial(self.decode, batch)
+
     def length(self, seq: int) -> int:
         return self.n_ctx  # at least: nothing is ever missing
 

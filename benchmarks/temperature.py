@@ -17,7 +17,7 @@ import numpy as np
 
 from benchmarks import program, report, texts
 from benchmarks.prompts import load
-from drafters.guessing import Rule, guess
+from drafters.guessing import NextToken, Rule
 from server.llama.backend import Backend, Batch
 from server.llama.llamacpp import LlamaBackend, LlamaOptions
 from server.sampling.draw import Distribution, Row, distribution
@@ -56,7 +56,7 @@ class Score:
     def add(self, token: int, rows: tuple[Row, Row], params: SamplingParams, position: int) -> None:
         """The target chose `token`. rows: the logits of target and draft."""
         target, draft = rows
-        guessed = guess(draft, params, position, likeliest=self._rule.likeliest, second=True)
+        guessed = NextToken(draft, params, position, likeliest=self._rule.likeliest).guess(second=True)
         self._rule.judge(guessed, token)
         equal, common = _overlap(distribution(target, params), distribution(draft, params))
         hits = (guessed.likeliest == token, guessed.drawn == token, guessed.token == token, equal, common)

@@ -56,7 +56,7 @@ class DraftSession:
 
     @property
     def pending(self) -> list[int]:
-        """Tokens to evaluate before the next guess; never empty."""
+        """Tokens to evaluate before the next guess; empty while a decode of the last one goes on."""
         return self.tokens[self.n_kv :]
 
     @property

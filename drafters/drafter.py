@@ -26,9 +26,8 @@ class Drafter(Protocol):
         """Whether another guess for this session is worth making."""
         ...
 
-    def overlap(self, work: Callable[[], None]) -> bool:
-        """Call `work` in every step from now on while a GPU works. Returns False if it never will."""
-        return False
+    def watch(self, news: Callable[[], bool]) -> None:
+        """news: tells whether a message waits, so that it is no time to begin another decode."""
 
     def advance(self, sessions: Sequence[DraftSession]) -> Sequence[DraftSession] | None:
         """One step for the sessions that fit into a batch: evaluate a chunk, or add guesses to the path

@@ -42,6 +42,11 @@ class Expansion:
     limit: int
     eog: frozenset[int]
 
+    def goes_on(self, session: DraftSession, token: int) -> bool:
+        """Whether the path may grow beyond this next token, whose probability is not known yet."""
+        most = min(session.n_committed + session.max_ahead, self.limit)
+        return len(session.tokens) + 1 < most and session.score >= self.path_min and token not in self.eog
+
     def leaves(self, session: DraftSession, floor: float) -> Iterator[Leaf]:
         """Where a guess is worth making: the path's end, and branches from this probability on."""
         most = session.n_committed + session.max_ahead

@@ -29,25 +29,47 @@ _WIDEST, _NARROWER = 12.0, (9.0, 6.0, 3.0, 1.0)
 _SHORT = 8192  # logits whose sum of exponentials costs no more than an estimate: 7 us. Twice: 14 against 8
 
 
-def guess(row: Row, sampling: SamplingParams, position: int, *, likeliest: bool, second: bool) -> DraftGuess:
+class NextToken:
     """What the lead will choose for `position`, by a row (vocab size,) of the drafter's own logits: the draw
-    with the shared noise, or the `likeliest` token. second: with a second guess where the first is unsure."""
-    peaks = Peaks(row)
-    if not math.isfinite(peaks.top):  # a model that computes nonsense
-        return DraftGuess(int(row.argmax()), 0.0)
-    top = peaks.lowest_best()
-    if sampling.temperature <= 0.0 or sampling.top_k == 1:
-        return _greedy(peaks, top, second)
-    drawn = draw_from(peaks, sampling, position)
-    noisy = None if likeliest else _NoisyScores(peaks, sampling, position, drawn)
-    token, confidence = (drawn, noisy.share(drawn)) if noisy else (top, 1.0 / _mass(peaks))
-    if not second or not confidence < SURE:
-        return DraftGuess(token, confidence, None, 0.0, drawn, top)
-    noisy = noisy or _NoisyScores(peaks, sampling, position, drawn)
-    others = noisy.best_but({token, drawn})
-    if drawn != token:
-        others.insert(0, (drawn, noisy.share(drawn)))
-    return _with_others(DraftGuess(token, confidence, None, 0.0, drawn, top), others)
+    with the shared noise, or the `likeliest` token. The token is there at once, so that the model can go on;
+    guess() tells the rest while the row is there."""
+
+    __slots__ = ("_drawn", "_likeliest", "_peaks", "_position", "_sampling", "_top", "token")
+
+    def __init__(self, row: Row, sampling: SamplingParams, position: int, *, likeliest: bool) -> None:
+        self._peaks = peaks = Peaks(row)
+        self._sampling, self._position, self._likeliest = sampling, position, likeliest
+        self._drawn: int | None = None
+        if not self.is_sound:
+            self.token = self._top = int(row.argmax())
+            return
+        self.token = self._top = peaks.lowest_best()
+        if sampling.temperature > 0.0 and sampling.top_k != 1:
+            self._drawn = draw_from(peaks, sampling, position)
+            self.token = self._top if likeliest else self._drawn
+
+    @property
+    def is_sound(self) -> bool:
+        """False for a row of a model that computes nonsense."""
+        return math.isfinite(self._peaks.top)
+
+    def guess(self, *, second: bool) -> DraftGuess:
+        """The token with its confidence. second: with a second guess where the first is unsure."""
+        peaks, drawn, top = self._peaks, self._drawn, self._top
+        if not self.is_sound:
+            return DraftGuess(top, 0.0)
+        if drawn is None:
+            return _greedy(peaks, top, second)
+        noisy = None if self._likeliest else _NoisyScores(peaks, self._sampling, self._position, drawn)
+        confidence = noisy.share(drawn) if noisy else 1.0 / _mass(peaks)
+        guess = DraftGuess(self.token, confidence, None, 0.0, drawn, top)
+        if not second or not confidence < SURE:
+            return guess
+        noisy = noisy or _NoisyScores(peaks, self._sampling, self._position, drawn)
+        others = noisy.best_but({self.token, drawn})
+        if drawn != self.token:
+            others.insert(0, (drawn, noisy.share(drawn)))
+        return _with_others(guess, others)
 
 
 def _greedy(peaks: Peaks, top: int, second: bool) -> DraftGuess:

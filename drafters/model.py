@@ -12,7 +12,8 @@ from drafters.branch import NO_SEQ, Branch
 from drafters.draft_session import DraftSession
 from drafters.drafter import PATH_MIN, TD_WEIGHT
 from drafters.expansion import DecodeTimes, Expansion, Leaf, Slack
-from drafters.guessing import Rule, guess
+from drafters.flight import Flight
+from drafters.guessing import NextToken, Rule
 from server.errors import BackendError
 from server.estimators import Smoothed
 from server.llama.backend import Backend, Batch, Logits
@@ -48,6 +49,9 @@ class ModelDrafter:
     Where sequences are left, the guesses for a session are a small tree: rows go to paths, and to branches at
     their doubtful positions, where they bring the most tokens per second (expansion.py). Where a change of
     shape costs more than rows do, decodes are padded, in sequences of their own.
+
+    Where a GPU decodes, it begins with the next token of paths as soon as that is known, so that all other
+    work is done while it computes.
     """
 
     def __init__(
@@ -70,8 +74,11 @@ class ModelDrafter:
         self._branches: dict[int, Branch] = {}  # by slot
         self._expansion = Expansion(path_min, min(backend.n_ctx, backend.n_cells), backend.vocab.eog)
         self.td = Smoothed(TD_WEIGHT)
-        self._meanwhile: Callable[[], None] | None = None
         self.rule = Rule()
+        self._news: Callable[[], bool] = lambda: False
+        self._may_fly = backend.overlaps and backend.can_trim
+        self._goes_on = True  # paths, and nothing else, are worth the next decode
+        self._flight: Flight | None = None
 
     def obstacle(self, session: DraftSession) -> str | None:
         limit = self._expansion.limit
@@ -94,38 +101,79 @@ class ModelDrafter:
         floor = self._slack.floor(self.td.value, len(self._held))
         return self._expansion.leaves(session, min(self._expansion.path_min, floor))
 
-    def overlap(self, work: Callable[[], None]) -> bool:
-        if self._backend.overlaps:
-            self._meanwhile = work
-        return self._backend.overlaps
+    def watch(self, news: Callable[[], bool]) -> None:
+        self._news = news
 
     def advance(self, sessions: Sequence[DraftSession]) -> list[DraftSession] | None:
         began = self._clock()
         step = _DraftStep(Batch([], [], [], [], {}), [], set(), set())
+        flight, self._flight = self._flight, None
         try:
-            self._plan(step, sessions)
-            if not step.batch:
-                return None
-            logits = self._decode(step)
+            if flight is not None:
+                began = flight.begun
+                paths, logits = flight.land()
+                step.grown += [(session, None) for session in paths]
+                step.n_paths, step.slots = len(paths), {session.seq for session in paths}
+            else:
+                self._plan(step, sessions)
+                if not step.batch:
+                    return None
+                logits = self._decode(step)
             decoded = self._clock()
+            choices = self._choose(step, sessions, logits, decoded)
         except BackendError:
             self._drop(step.slots)
             raise
-        likeliest, second = self.rule.likeliest, self._sequences.has_branches
-        for (session, branch), row in zip(step.grown, logits[: len(step.grown)], strict=True):
-            position = len(session.tokens) if branch is None else branch.end
-            position += session.n_dropped
-            guessed = guess(row, session.sampling, position, likeliest=likeliest, second=second)
-            (branch or session).add(guessed)
+        for (session, branch), choice in zip(step.grown, choices, strict=True):
+            (branch or session).add(choice.guess(second=self._sequences.has_branches))
         if step.grown:
             self._times.guess_s.observe((self._clock() - decoded) / len(step.grown))
-        if not step.behind and step.n_paths:  # no catching up in this step
-            self.td.observe(self._clock() - began)
+        if not step.behind and step.n_paths and (flight is None or flight.timed):  # no catching up
+            self.td.observe((decoded if self._flight else self._clock()) - began)
+        if self._may_fly:
+            self._look_ahead(sessions)
         return [session for session, _ in step.grown]
+
+    def _choose(
+        self, step: _DraftStep, sessions: Sequence[DraftSession], logits: Logits, now: float
+    ) -> list[NextToken]:
+        """The tokens of step.grown, with the next decode under way if it is for these paths alone."""
+        flies = self._may_fly and self._goes_on and step.n_paths == len(step.grown) == len(sessions)
+        rows = logits[: len(step.grown)]
+        choices: list[NextToken] = []
+        for (session, branch), row in zip(step.grown, rows.copy() if flies else rows, strict=True):
+            position = (len(session.tokens) if branch is None else branch.end) + session.n_dropped
+            choices.append(NextToken(row, session.sampling, position, likeliest=self.rule.likeliest))
+        if flies:
+            self._fly([session for session, _ in step.grown], choices, now)
+        return choices
+
+    # -- decodes that go on meanwhile
+
+    def _fly(self, paths: list[DraftSession], choices: Sequence[NextToken], now: float) -> None:
+        """Begin with the next token of all these paths, if none of them ends and no message waits. Raises
+        BackendError."""
+        if self._news() or not self._make_room(len(paths)):
+            return
+        batch = Batch()
+        for session, choice in zip(paths, choices, strict=True):
+            if not self._expansion.goes_on(session, choice.token):
+                return
+            batch.extend(self._sequences.seq(session.seq), len(session.tokens), [choice.token], 1)
+        self._flight = Flight(paths, self._backend.start(batch), now)
+        for session in paths:
+            session.n_kv += 1
+
+    def _look_ahead(self, sessions: Sequence[DraftSession]) -> None:
+        """Whether the flight is what a plan would say now, and the next one may follow it."""
+        chosen = self._times.best(leaf for session in sessions for leaf in self._leaves(session))
+        paths = [leaf for leaf in chosen if not leaf.branch and not leaf.second]
+        self._goes_on = len(paths) == len(chosen) == len(sessions) and self._times.width == 1
+        if self._flight:
+            self._flight.timed = self._goes_on
 
     def _decode(self, step: _DraftStep) -> Logits:
         """Rows of logits, first those of step.grown."""
-        step.batch.meanwhile = self._meanwhile
         scratch = self._sequences.scratch
         n_pad = -len(step.batch) % self._times.width if len(step.batch) == len(step.grown) else 0
         if not n_pad:
@@ -139,6 +187,9 @@ class ModelDrafter:
                 self._backend.trim(seq, 0)
 
     def close(self, session: DraftSession, *, keep: bool) -> None:
+        if self._flight:
+            self._flight.abandon()
+            self._flight = None
         self._settle(session)
         session.settled = 0, 0.0
         session.branches = []

@@ -47,7 +47,7 @@ class Worker:
         self._busy: list[DraftSession] = []  # sessions whose next guess is worth making
         self._idle = True  # until a message arrives
         self._published_at = 0.0
-        self._overlaps = drafter.overlap(self._publish)
+        drafter.watch(lambda: not self._arrived.empty())
         self.n_drafted = 0
 
     # -- the bus's reader thread
@@ -89,7 +89,7 @@ class Worker:
         self._renew_leases()
         self._busy = self._servable()
         self._idle = not progress or not self._busy
-        self._publish(all_of_it=self._idle, begun_only=self._overlaps and not self._idle)
+        self._publish(all_of_it=self._idle)
         self._tell_td()
         return True
 
@@ -130,11 +130,10 @@ class Worker:
             if session.n_failures == MAX_FAILURES:
                 logger.warning("no more drafts for a session of %s", session.lead)
 
-    def _publish(self, *, all_of_it: bool = False, begun_only: bool = False) -> None:
-        """Send guesses: at once where a path begins, else those of PUBLISH_S, branches after their path.
-        begun_only: leave the rest to the next step."""
+    def _publish(self, *, all_of_it: bool) -> None:
+        """Send guesses: at once where a path begins, else those of PUBLISH_S, branches after their path."""
         now, td_us = self._clock(), self._td_us
-        due = not begun_only and (all_of_it or now + td_us / 1e6 - self._published_at > PUBLISH_S)
+        due = all_of_it or now + td_us / 1e6 - self._published_at > PUBLISH_S
         for session in self._sessions.values():
             if session.lost or (session.path.n_published and not due):
                 continue

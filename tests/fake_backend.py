@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -140,6 +141,10 @@ class FakeBackend:
         if self.step_s or self.row_s:
             time.sleep(self.step_s + self.row_s * len(batch))
         return np.stack(rows) if rows else np.empty((0, self.vocab.size), dtype=np.float32)
+
+    def start(self, batch: Batch) -> Callable[[], Logits]:
+        logits = self.decode(batch)
+        return lambda: logits
 
     def trim(self, seq: int, length: int) -> None:
         if 0 < length < self._states.get(seq, NO_STATE).length:

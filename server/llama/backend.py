@@ -121,6 +121,11 @@ class Backend(Protocol):
         sequences is then unknown: trim them to 0."""
         ...
 
+    def start(self, batch: Batch) -> Callable[[], Logits]:
+        """Begin what decode() does, where `overlaps`. The result waits for the logits, and must be called
+        before the next decode. Raises BackendError, as decode() does."""
+        ...
+
     def trim(self, seq: int, length: int) -> None:
         """Forget positions >= length of the sequence; 0 frees it. Raises BackendError, with nothing changed,
         if it has a state of more tokens."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -212,14 +213,21 @@ class LlamaBackend:
         return forgotten
 
     def decode(self, batch: Batch) -> Logits:
+        logits = self.start(batch)
+        if batch.meanwhile is not None and self.overlaps:
+            batch.meanwhile()
+        return logits()
+
+    def start(self, batch: Batch) -> Callable[[], Logits]:
         self._rows.fill(batch)
         status = int(C.llama_decode(self._context, self._rows.batch))
         if status:  # 1: there are too few cells
             reason = "the KV cache is full" if status == 1 else f"llama_decode returned {status}"
             raise BackendError(f"{reason} ({len(batch)} rows)")
-        if batch.meanwhile is not None and self.overlaps:
-            batch.meanwhile()  # the logits are waited for when they are asked for
-        n_rows = sum(batch.wanted)
+        return functools.partial(self._logits, sum(batch.wanted))
+
+    def _logits(self, n_rows: int) -> Logits:
+        """Waits for a GPU."""
         if not n_rows:
             return np.empty((0, self.vocab.size), dtype=np.float32)
         address = ctypes.cast(C.llama_get_logits(self._context), ctypes.c_void_p).value

@@ -87,8 +87,9 @@ class Scene:
         return sum(session.n_failures for session in sessions)
 
     @property
-    def _worked(self) -> tuple[int, int]:
-        return len(self.backend.widths), self.worker.n_drafted
+    def _worked(self) -> tuple[int, int, bool]:
+        flies = self.model_drafter._flight is not None  # pyright: ignore[reportPrivateUsage]
+        return len(self.backend.widths), self.worker.n_drafted, flies
 
     def drafted(self, session: int = 1) -> list[int]:
         return [t for m in self.lead.drafts() if m.session == session for t in m.tokens]

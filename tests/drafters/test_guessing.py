@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from drafters.guessing import SURE, Rule, guess
+from drafters.guessing import SURE, NextToken, Rule
 from server.sampling.draft_token import DraftGuess
 from server.sampling.draw import Row, draw
 from server.sampling.noise import gumbel
@@ -35,7 +35,7 @@ def noisy_order(row: Row, sampling: SamplingParams, position: int) -> list[int]:
 def test_at_temperature_zero_the_two_largest_logits_are_guessed(seed: int):
     row = row_of(seed)
     first, second = np.argsort(-row)[:2]
-    guessed = guess(row, GREEDY, 5, likeliest=False, second=True)
+    guessed = NextToken(row, GREEDY, 5, likeliest=False).guess(second=True)
     assert (guessed.token, guessed.second) == (first, second)
     assert guessed.confidence == pytest.approx(probability(row, int(first)))
     assert guessed.second_confidence == pytest.approx(probability(row, int(second)), rel=1e-5)
@@ -48,7 +48,7 @@ def test_confidence_in_a_large_vocabulary_is_nearly_the_probability(n_vocab: int
         logits = -steepness * np.log(np.arange(1, n_vocab + 1))
         row = chance.permutation(logits).astype(np.float32)
         first, second = np.argsort(-row)[:2]
-        guessed = guess(row, GREEDY, 5, likeliest=False, second=True)
+        guessed = NextToken(row, GREEDY, 5, likeliest=False).guess(second=True)
         assert guessed.token == first
         assert guessed.confidence == pytest.approx(probability(row, int(first)), rel=0.05)
         if guessed.confidence < SURE:
@@ -60,14 +60,14 @@ def test_confidence_in_a_large_vocabulary_is_nearly_the_probability(n_vocab: int
 def test_where_only_the_likeliest_can_be_drawn_the_noise_says_nothing(likeliest: bool):
     row = row_of(4)
     only = SamplingParams(1.0, 1, 1.0, 0.0, 7)
-    guessed = guess(row, only, 5, likeliest=likeliest, second=True)
-    assert guessed == guess(row, GREEDY, 5, likeliest=False, second=True)
+    guessed = NextToken(row, only, 5, likeliest=likeliest).guess(second=True)
+    assert guessed == NextToken(row, GREEDY, 5, likeliest=False).guess(second=True)
 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_with_noise_the_two_best_noisy_scores_are_guessed(seed: int):
     row = row_of(seed)
-    guessed = guess(row, PLAIN, seed, likeliest=False, second=True)
+    guessed = NextToken(row, PLAIN, seed, likeliest=False).guess(second=True)
     first, second = noisy_order(row, PLAIN, seed)[:2]
     assert (guessed.token, guessed.second) == (first, second if guessed.confidence < SURE else None)
     assert guessed.drawn == draw(row, PLAIN, seed)
@@ -79,7 +79,7 @@ def test_with_noise_the_two_best_noisy_scores_are_guessed(seed: int):
 @pytest.mark.parametrize("seed", range(10))
 def test_the_third_guess_is_the_next_best(seed: int, sampling: SamplingParams):
     row = row_of(seed)
-    guessed = guess(row, sampling, seed, likeliest=False, second=True)
+    guessed = NextToken(row, sampling, seed, likeliest=False).guess(second=True)
     if guessed.second is None:
         assert (guessed.third, guessed.confidence >= SURE) == (None, True)
         return
@@ -93,7 +93,7 @@ def test_the_third_guess_is_the_next_best(seed: int, sampling: SamplingParams):
 @pytest.mark.parametrize("seed", range(10))
 def test_it_mirrors_the_draw(seed: int, sampling: SamplingParams):
     row = row_of(seed, 40_000, 1.0)
-    guessed = guess(row, sampling, seed, likeliest=False, second=True)
+    guessed = NextToken(row, sampling, seed, likeliest=False).guess(second=True)
     assert guessed.token == draw(row, sampling, seed) != guessed.second
     if guessed.second is not None:
         assert row[guessed.second] >= row.max() + math.log(max(sampling.min_p, 1e-9))
@@ -103,7 +103,7 @@ def test_the_likeliest_has_the_draw_for_its_second_guess():
     seeds = [s for s in range(30) if draw(row_of(s), PLAIN, s) != row_of(s).argmax()]
     assert seeds
     for seed in seeds:
-        guessed = guess(row_of(seed), PLAIN, seed, likeliest=True, second=True)
+        guessed = NextToken(row_of(seed), PLAIN, seed, likeliest=True).guess(second=True)
         assert (guessed.token, guessed.second) == (guessed.likeliest, guessed.drawn)
 
 
@@ -111,14 +111,14 @@ def test_the_likeliest_has_the_draw_for_its_second_guess():
 def test_a_sure_guess_has_no_second(sampling: SamplingParams):
     row = row_of(1)
     row[3] = 60.0
-    guessed = guess(row, sampling, 0, likeliest=False, second=True)
+    guessed = NextToken(row, sampling, 0, likeliest=False).guess(second=True)
     assert guessed.token == 3
     assert guessed.confidence > SURE
     assert guessed.second is None
 
 
 def test_no_second_guess_where_none_is_wanted():
-    assert guess(row_of(1), PLAIN, 0, likeliest=False, second=False).second is None
+    assert NextToken(row_of(1), PLAIN, 0, likeliest=False).guess(second=False).second is None
 
 
 def test_confidence_says_more_than_the_probability_where_the_noise_is_shared():
@@ -128,7 +128,7 @@ def test_confidence_says_more_than_the_probability_where_the_noise_is_shared():
     for position in range(2000):
         row = row_of(position, 200, 1.5)
         other = (row + chance.normal(0.0, 0.7, len(row))).astype(np.float32)
-        guessed = guess(row, PLAIN, position, likeliest=False, second=False)
+        guessed = NextToken(row, PLAIN, position, likeliest=False).guess(second=False)
         said.append(guessed.confidence)
         plain.append(probability(row, guessed.token))
         right.append(guessed.token == draw(other, PLAIN, position))
@@ -143,7 +143,7 @@ def test_confidence_says_more_than_the_probability_where_the_noise_is_shared():
 @pytest.mark.parametrize("sampling", [GREEDY, PLAIN], ids=["greedy", "plain"])
 def test_nonsense_is_not_trusted(sampling: SamplingParams):
     row = np.full(50, math.nan, np.float32)
-    guessed = guess(row, sampling, 0, likeliest=False, second=True)
+    guessed = NextToken(row, sampling, 0, likeliest=False).guess(second=True)
     assert (guessed.confidence, guessed.second) == (0.0, None)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -305,13 +305,26 @@ def test_the_better_rule_of_guessing_is_found_by_measurement(drafter_seed: int, 
     assert scene.model_drafter.rule.n_judged > 300
 
 
+class Flying(FakeBackend):
+    """Counts the decodes that were begun ahead."""
+
+    n_started = 0
+
+    def start(self, batch: Batch) -> Callable[[], Logits]:
+        Flying.n_started += 1
+        return FakeBackend.start(self, batch)
+
+
+@pytest.mark.parametrize("n_branches", [8, 0])
 @pytest.mark.parametrize("seed", range(12))
-def test_whatever_is_committed_every_guess_is_the_toys(seed: int):
-    """A lead that takes the path, branches of it or neither, between any two decodes. The toy's cache is
-    strict, so a branch in the wrong sequence, or trimmed wrongly, gives other guesses or an error."""
-    chance = random.Random(seed)
-    backend = FakeBackend(DOUBTFUL, n_cells=chance.choice([140, 400, 4096]), n_seqs=chance.choice([4, 16]))
-    scene = Scene(backend, n_branches=8)
+def test_whatever_is_committed_every_guess_is_the_toys(seed: int, n_branches: int):
+    """A lead that takes the path, branches of it or neither, or begins anew, between two decodes. The toy's
+    cache is strict, so a branch in the wrong sequence, or trimmed wrongly, gives other guesses or an error.
+    Without branches decodes are begun ahead, as on a GPU."""
+    chance, before_all = random.Random(seed), Flying.n_started
+    n_cells, n_seqs = chance.choice([140, 400, 4096]), chance.choice([4, 16])
+    backend = Flying(DOUBTFUL, n_cells=n_cells, n_seqs=n_seqs, overlaps=not n_branches)
+    scene = Scene(backend, n_branches=n_branches)
     prompts = {1: PROMPT[:40], 2: PROMPT[10:50]}
     readers = {i: Reader(prompt, i) for i, prompt in prompts.items()}
     said: dict[int, list[int]] = {i: [] for i in prompts}
@@ -336,8 +349,15 @@ def test_whatever_is_committed_every_guess_is_the_toys(seed: int):
             told_ = commit(*said[i], session=i, prompt=prompts[i])
             readers[i].contexts[told_.chain] = (*prompts[i], *said[i])
             scene.bus.send("drafter", told_)
+        if chance.random() < 0.03:
+            i = chance.choice([*prompts])
+            scene.bus.send("drafter", Close("lead", i, False))
+            opened = open_((*prompts[i], *said[i]), session=i, max_ahead=chance.randrange(2, 12))
+            readers[i].contexts[opened.chain] = opened.tokens
+            scene.bus.send("drafter", opened)
     scene.settle()
-    assert sum(reader.n_guesses for reader in readers.values()) > 50
+    assert (Flying.n_started > before_all + 20) is (n_branches == 0)
+    assert sum(reader.n_guesses for reader in readers.values()) > 30
     scene.send(*(Close("lead", i, False) for i in prompts))
-    assert scene.backend.n_used == 0
+    assert scene.backend.n_used == 0 or scene.backend.n_cells == 140, "some gave up their cells"
     assert scene.worker.n_sessions == 0

@@ -43,23 +43,25 @@ def test_guesses_go_out_every_few_milliseconds():
 
 
 class Overlapping(FakeBackend):
-    """Leaves the thread free in each decode, as a GPU does. during: how many drafts went out before, and
-    after that."""
+    """Leaves the thread free while it decodes, as a GPU does. sent: how many drafts had gone out when each
+    decode began, and ended."""
 
     def __init__(self) -> None:
         super().__init__(ENDLESS, overlaps=True)
         self.n_sent: Callable[[], int] = lambda: 0
-        self.during: list[tuple[int, int]] = []
+        self.sent: list[tuple[int, int]] = []
 
-    def decode(self, batch: Batch) -> Logits:
-        before = self.n_sent()
-        assert batch.meanwhile is not None
-        logits = super().decode(batch)
-        self.during.append((before, self.n_sent()))
-        return logits
+    def start(self, batch: Batch) -> Callable[[], Logits]:
+        began, logits = self.n_sent(), super().start(batch)
+
+        def wait() -> Logits:
+            self.sent.append((began, self.n_sent()))
+            return logits()
+
+        return wait
 
 
-def test_while_a_gpu_works_guesses_go_out_but_for_the_first_and_last():
+def test_a_gpu_begins_with_the_next_token_before_the_last_guess_goes_out():
     backend = Overlapping()
     scene, plain = Scene(backend), Scene()
     backend.n_sent = lambda: scene.drafter_bus.counters.sent
@@ -67,13 +69,29 @@ def test_while_a_gpu_works_guesses_go_out_but_for_the_first_and_last():
         one.bus.send("drafter", open_())
         one.pool.pump()
         for _ in range(6):
-            one.now += PUBLISH_S
+            one.now += 2 * PUBLISH_S
             one.worker.turn(wait=False)
         one.settle()
         one.send(commit(*[draft.tokens[0] for draft in one.lead.drafts()[:1]]))
     assert [len(draft.tokens) for draft in scene.lead.drafts()[:5]] == [1] * 5
-    assert backend.during[:4] == [(0, 0), (1, 1), (1, 2), (2, 3)]
+    assert backend.sent[:4] == [(0, 1), (1, 2), (2, 3), (3, 4)]
     assert scene.drafted() == plain.drafted()
+
+
+def test_a_gpu_begins_with_nothing_ahead_while_a_message_waits():
+    backend = Overlapping()
+    scene = Scene(backend)
+
+    def tell() -> int:
+        if len(backend.sent) == 2:  # the third decode that was begun ahead has ended
+            scene.bus.send("drafter", commit(3))  # not what was guessed
+            scene.pool.pump()
+        return 0
+
+    backend.n_sent = tell
+    scene.send(open_(max_ahead=12))
+    assert scene.drafted()[1:] == told(12, (*PROMPT, 3))
+    assert len(backend.widths) == 4 + 12, "the one that was under way was the only one in vain"
 
 
 def test_a_gap_makes_it_ask_for_everything():

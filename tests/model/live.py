@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -131,6 +132,9 @@ class Padded:
         logits = self._backend.decode(batch)
         self._backend.trim(self._spare, 0)
         return logits
+
+    def start(self, batch: Batch) -> Callable[[], Logits]:
+        return partial(self.decode, batch)
 
     def trim(self, seq: int, length: int) -> None:
         self._backend.trim(seq, length)
