@@ -212,6 +212,15 @@ def ask_at_once(port: int, shares: Sequence[Sequence[Prompt]], max_tokens: int) 
         return list(pool.map(client, shares))
 
 
+def _asked_at_once(server: Process, shares: Sequence[Sequence[Prompt]], max_tokens: int) -> list[list[Reply]]:
+    """Raises ReplyError with the server's name, StartupError if that server has ended."""
+    try:
+        return ask_at_once(server.port, shares, max_tokens)
+    except ReplyError as error:
+        server.check_alive()
+        raise ReplyError(f"{server.name}, {len(shares)} clients: {error}") from error
+
+
 def run_bouts(servers: Sequence[Process], args: argparse.Namespace) -> list[Bout]:
     """Rounds with every number of clients in turn, each asking another server first. Raises ReplyError."""
     bouts: list[Bout] = []
@@ -220,7 +229,7 @@ def run_bouts(servers: Sequence[Process], args: argparse.Namespace) -> list[Bout
         for n in args.clients:
             shares = [[next(prompts) for _ in range(args.prompts)] for _ in range(n)]
             order = [(turn + i) % len(servers) for i in range(len(servers))]
-            replies = {i: ask_at_once(servers[i].port, shares, args.max_tokens) for i in order}
+            replies = {i: _asked_at_once(servers[i], shares, args.max_tokens) for i in order}
             bouts.append([replies[i] for i in range(len(servers))])
             rates = " | ".join(f"{figures(clients).total_rate:.1f} t/s" for clients in bouts[-1])
             print(f"round {turn + 1}, {n} clients: {rates}", flush=True)

@@ -1,16 +1,18 @@
 """A draft model inside the lead under a virtual clock: `python -m benchmarks.inside`.
 
-The draft model is real, and so are engine and proposer; the target says the texts that it has said before. A
-step of n rows takes what CURVE says, a guess --td-ms. So nothing is noise, and what the gate decides can be
-compared with a fixed rule.
+The draft model is real, and so are engine and proposer; the target says the texts that it has said before.
+A step of n rows takes what MACHINES says, as do a guess and a row of the draft model's prompts. So nothing
+is noise, and what the gate decides can be compared with a fixed rule.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median
 
 import numpy as np
@@ -20,7 +22,7 @@ from benchmarks.clocked import DRAFT_MAX, LEAVES, MOST_AT_ONCE, N_BATCH, Reciter
 from benchmarks.prompts import load
 from benchmarks.temperature import N_CELLS, N_SEQS, WAYS, Text, write
 from server.engine.engine import Engine
-from server.engine.events import Event, Finished
+from server.engine.events import Committed, Event, Finished
 from server.engine.request import GenerationRequest
 from server.engine.scheduler import Limits
 from server.llama.llamacpp import LlamaBackend, LlamaOptions
@@ -33,7 +35,29 @@ from server.speculation.speculated import Speculated
 from server.speculation.speculator import Speculator
 from tests.benchmarks.virtual import World
 
-CURVE = {1: 24.6, 2: 43.1, 4: 56.8, 5: 63.0, 8: 78.7, 9: 83.6, 16: 125.2}  # 400M BF16, 2 threads
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What it takes, in milliseconds. curve: a step by its rows; td: one guess; row: a row more of the draft
+    model."""
+
+    curve: Mapping[int, float]
+    td: float
+    row: float
+
+    def step_s(self, n: int) -> float:
+        """Beyond the widest known step, a row takes what those before it take."""
+        known = sorted(self.curve)
+        slope = (self.curve[known[-1]] - self.curve[known[-2]]) / (known[-1] - known[-2])
+        beyond = max(0, n - known[-1]) * slope
+        return (float(np.interp(n, known, [self.curve[rows] for rows in known])) + beyond) / 1e3
+
+
+# Two threads, a short context: as benchmarks.steps measures them, a tenth of a millisecond of Python added
+MACHINES = {
+    "400M BF16": Machine({1: 24.6, 2: 43.1, 4: 56.8, 5: 63.0, 8: 78.7, 9: 83.6, 16: 125.2}, 1.7, 0.17),
+    "bundled": Machine({1: 1.15, 2: 1.5, 4: 2.0, 8: 3.2, 16: 5.7}, 0.35, 0.07),
+}
 MOST_ROWS = 1 + 2 * DRAFT_MAX
 SHORTEST = 20  # tokens of a reply
 HARD = 1.1  # times plain steps: replies below are hard to guess
@@ -70,26 +94,46 @@ def fixed(draft: LlamaBackend, world: World, costs: StepCosts) -> Speculator:
 KINDS = {"plain": plain, "as duo decides": decided, f"{FIXED_MAX} of {FIXED_P}": fixed}
 
 
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """replies: tokens and seconds of each after its first token; seconds: of all of them together; gaps:
+    seconds between two steps of a reply."""
+
+    replies: list[tuple[int, float]]
+    seconds: float
+    gaps: list[float]
+
+
 def run(
     draft: LlamaBackend,
     known: Sequence[Text],
-    step_s: Callable[[int], float],
-    td_s: float,
+    machine: Machine,
     kind: Callable[[LlamaBackend, World, StepCosts], Speculator],
-) -> list[tuple[int, float]]:
-    """Tokens and seconds of each reply after its first token, one after the other."""
-    world, events = World(), list[tuple[int, Event]]()
-    target = Reciter(known, draft.vocab, lambda n: world.advance(round(1e6 * step_s(n))))
-    speculator = kind(draft, world, StepCosts(MOST_ROWS, {n: step_s(n) for n in range(1, MOST_ROWS + 1)}))
+    at_once: int = 1,
+) -> Timed:
+    """Have the texts said, at_once at a time."""
+    world, events, times = World(), list[tuple[int, Event]](), dict[int, list[float]]()
+    target = Reciter(known, draft.vocab, lambda n: world.advance(round(1e6 * machine.step_s(n))))
+    target.n_seqs, target.n_ctx = LEAVES * at_once, N_CELLS * at_once
+    target.n_cells = target.n_ctx
+    most = MOST_ROWS * at_once
+    calibrated = {n: machine.step_s(n) for n in range(1, most + 1)}
+    speculator = kind(draft, world, StepCosts(most, calibrated))
+
+    def happened(id: int, event: Event) -> None:
+        events.append((id, event))
+        if isinstance(event, Committed):
+            times.setdefault(id, []).append(world.clock())
+
     engine = Engine(
         target,
         speculator,
-        lambda id, event: events.append((id, event)),
-        n_slots=1,
+        happened,
+        n_slots=at_once,
         limits=Limits(n_batch=N_BATCH, draft_max=DRAFT_MAX, leaves=LEAVES),
         clock=world.clock,
     )
-    with told(draft, lambda n: world.advance(round(1e6 * td_s))):
+    with told(draft, lambda n: world.advance(round(1e3 * (machine.td + (n - 1) * machine.row)))):
         for id, text in enumerate(known):
             prompt = text.tokens[: text.n_prompt]
             engine.submit(id, GenerationRequest(prompt, text.sampling, len(text.tokens) - text.n_prompt))
@@ -98,30 +142,45 @@ def run(
     for seq in range(draft.n_seqs):
         draft.trim(seq, 0)
     ends = {id: event.stats for id, event in events if isinstance(event, Finished)}
-    return [(ends[id].n_predicted - 1, ends[id].predicted_ms / 1e3) for id in sorted(ends)]
+    replies = [(ends[id].n_predicted - 1, ends[id].predicted_ms / 1e3) for id in sorted(ends)]
+    gaps = [b - a for known_times in times.values() for a, b in pairwise(known_times)]
+    return Timed(replies, world.clock(), gaps)
 
 
 def measure(args: argparse.Namespace) -> program.Result:
     """Raises DuoError."""
-    rows_known = sorted(CURVE)
-    slope = (CURVE[rows_known[-1]] - CURVE[rows_known[-2]]) / (rows_known[-1] - rows_known[-2])
-
-    def step_s(n: int) -> float:
-        beyond = max(0, n - rows_known[-1]) * slope
-        return (float(np.interp(n, rows_known, [CURVE[row] for row in rows_known])) + beyond) / 1e3
-
     lead = LlamaOptions(args.model, N_CELLS, N_SEQS, n_threads=args.threads)
-    drafting = LlamaOptions(args.draft_model, N_CELLS, MOST_AT_ONCE, n_threads=args.threads)
+    most = max(MOST_AT_ONCE, *args.sessions)
+    drafting = LlamaOptions(args.draft_model, N_CELLS * 2, most, n_threads=args.threads)
+    parts: list[str] = []
     with closing(LlamaBackend(lead)) as target, closing(LlamaBackend(drafting)) as draft:
         prompts = texts.prompt_ids(target, load(args.prompts))
         written = write(target, prompts, WAYS["temperature 0"], args.max_tokens)
         known = [text for text in written if len(text.tokens) - text.n_prompt > SHORTEST]
-        timed = {name: run(draft, known, step_s, args.td_ms / 1e3, kind) for name, kind in KINDS.items()}
-    alone = _rates(timed["plain"])
-    rows = [[name, *_cells(replies, alone)] for name, replies in timed.items()]
-    heads = ["guesses", "t/s in all", "median", "slowest by plain", "hard ones by plain"]
-    what = f"{len(known)} replies of at most {args.max_tokens} tokens; {args.td_ms} ms a guess."
-    return "a draft model inside the lead", [what, report.table(heads, rows, n_words=1)]
+        for name, machine in MACHINES.items():
+            timed = {kind: run(draft, known, machine, KINDS[kind]) for kind in KINDS}
+            alone = _rates(timed["plain"].replies)
+            rows = [[kind, *_cells(found.replies, alone)] for kind, found in timed.items()]
+            heads = ["guesses", "t/s in all", "median", "slowest by plain", "hard ones by plain"]
+            parts += [f"{name}, {len(known)} replies of at most {args.max_tokens} tokens."]
+            parts += [report.table(heads, rows, n_words=1)]
+            rows = [
+                [str(n), *_beside(*(run(draft, known, machine, kind, n) for kind in (plain, decided)))]
+                for n in args.sessions
+            ]
+            parts += [
+                report.table(
+                    ["at once", "plain, t/s", "as duo decides", "ratio", "p95 gap by plain"], rows, n_words=0
+                )
+            ]
+    return "a draft model inside the lead", parts
+
+
+def _beside(plain: Timed, decided: Timed) -> list[str]:
+    """Of all replies together, prompts included."""
+    rates = [sum(n + 1 for n, _ in timed.replies) / timed.seconds for timed in (plain, decided)]
+    gaps = [float(np.percentile(timed.gaps, 95)) for timed in (plain, decided)]
+    return [f"{rates[0]:.1f}", f"{rates[1]:.1f}", f"{rates[1] / rates[0]:.2f}", f"{gaps[1] / gaps[0]:.2f}"]
 
 
 def _rates(replies: Sequence[tuple[int, float]]) -> list[float]:
@@ -141,7 +200,7 @@ def _parser() -> argparse.ArgumentParser:
     shared = ("model", "draft-model", "threads", "prompts", "max-tokens")
     what = "A draft model inside the lead, under a virtual clock."
     parser = program.make_parser("inside", what, *shared, prompts=None, max_tokens=150)
-    parser.add_argument("--td-ms", type=float, default=1.7, help="milliseconds of a guess")
+    parser.add_argument("--sessions", type=program.numbers, default=[4, 16], help="at once")
     return parser
 
 

@@ -161,6 +161,9 @@ class Speculator(Proposer):
 
     def stepped(self, planned: Planned, step: TimedStep) -> None:
         self.pricing.observe(planned, step)
+        if self._inline:
+            plain_s = self.pricing.costs.curve(step.n_cells)[min(step.n_sessions, self._policy.max_rows)]
+            self._inline.stepped(step, planned.spent_s, plain_s)
         if self._remote:
             outside_s = max(0.0, step.step_s - step.decode_s - planned.spent_s) / step.n_sessions
             self._overhead.observe(outside_s, told=self._remote.drafting, guessing=any(planned.proposals))
@@ -177,6 +180,7 @@ class Speculator(Proposer):
             self._pool(speculated.session.bounds.salt).add(speculated.reply)
         if self._inline:
             self._inline.inline.close(session, keep=keep)
+            self._inline.ended(len(speculated.reply))
         if self._remote:
             self._remote.close(speculated, keep=keep)
 
@@ -249,7 +253,7 @@ class Speculator(Proposer):
         if self._policy.again and wanting:
             rates = [self._sessions[ask.session].acceptance.mean(SOURCE) for ask in wanting]
             seconds = with_losses(seconds, price.n_rows, len(asks), sum(rates) / len(rates))
-        spent_s = inline.draft(wanting, self._sessions, price.n_rows, seconds, price.rate)
+        spent_s = inline.draft(wanting, self._sessions, price.n_rows, len(asks), seconds, price.rate)
         self._drafting_s += spent_s
         if self.groups and spent_s:
             self.groups.heard(MODEL)

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from benchmarks.inside import decided, fixed, plain, run
+from benchmarks.inside import Machine, decided, fixed, plain, run
 from benchmarks.temperature import Text, write
 from tests.benchmarks.test_clocked import GREEDY, MODEL, N_TOKENS, PROMPTS, backend
 from tests.fake_backend import FakeBackend
 
-TD_S = 0.1
+MACHINE = Machine({1: 1000.0, 2: 1100.0}, 100.0, 0.0)
 
 
 @pytest.fixture(scope="module")
@@ -19,13 +19,9 @@ def known() -> list[Text]:
     return write(FakeBackend(MODEL, n_seqs=2), PROMPTS, GREEDY, N_TOKENS)
 
 
-def step_s(n_rows: int) -> float:
-    return 1.0 + 0.1 * (n_rows - 1)
-
-
 def rates(known: list[Text], error: float, kind: Any) -> list[float]:
     draft: Any = backend(error)
-    return [n / seconds for n, seconds in run(draft, known, step_s, TD_S, kind)]
+    return [n / seconds for n, seconds in run(draft, known, MACHINE, kind).replies]
 
 
 def test_plain_steps_take_what_the_curve_says(known: list[Text]):
@@ -40,3 +36,11 @@ def test_a_bad_draft_costs_less_where_duo_decides_than_by_a_fixed_rule(known: li
     worst = min(rates(known, 0.9, decided))
     assert worst > 0.8
     assert min(rates(known, 0.9, fixed)) < worst
+
+
+def test_where_rows_are_dear_several_replies_do_not_pay_for_a_draft_model(known: list[Text]):
+    dear = Machine({1: 1000.0, 2: 1900.0, 4: 3600.0}, 300.0, 200.0)
+    draft: Any = backend(0.0)
+    alone, drafted = (run(draft, known, dear, kind, 4) for kind in (plain, decided))
+    assert drafted.seconds < 1.05 * alone.seconds, "what it takes to find out included"
+    assert sorted(drafted.gaps)[-len(drafted.gaps) // 20] < 1.2 * sorted(alone.gaps)[-len(alone.gaps) // 20]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from server.cache.prefix import common_prefix
 from server.engine.proposer import OpenedSession
 from server.errors import BackendError
-from server.estimators import Median
+from server.estimators import Median, Ratio
 from server.llama.backend import Backend, Batch
 from server.sampling.draft_token import DraftGuess, guess
 from server.sampling.draw import distribution
@@ -22,6 +22,7 @@ logger = logging.getLogger("duo.drafters")
 # Guesses whose median time counts. Off by two: 7, four in a row that were disturbed pass for usual; 30, a
 # longer context shows after 15 guesses.
 RECENT = 15
+KEEP = 0.8  # of the past, for each conversation that is caught up with. Off by two: the last 3 or 10 count
 
 
 @dataclass(slots=True)
@@ -60,6 +61,7 @@ class DraftModel:
             advice = "recurrent models draft in a process of their own only: --draft-mode async"
             logger.warning("%s is not used: %s", backend.name, advice)
         self.td = Median(RECENT)  # seconds to guess for one session or several at once
+        self._row_s = Ratio(KEEP)  # seconds beyond one guess by rows of catching up
         self._meanwhile: Callable[[], None] | None = None
 
     def follow(self, session: OpenedSession) -> None:
@@ -77,6 +79,25 @@ class DraftModel:
         path.n_committed = len(tokens)
         path.n_kv = self._slots.shrink(path.seq, min(path.n_kv, agreed, len(tokens) - 1))
 
+    def behind(self, session: int) -> int:
+        """Tokens to evaluate before the decode that makes the next guess."""
+        path = self._paths.get(session)
+        n = len(path.tokens) - 1 - path.n_kv if path else 0
+        return n if n >= self._most_rows else 0
+
+    def behind_s(self, session: int) -> float:
+        """Seconds that these take, as far as that is known."""
+        return self.td.value + self.behind(session) * self._row_s.value
+
+    def read(self, session: int) -> None:
+        """Evaluate what is behind."""
+        path = self._ready(session)
+        try:
+            if path and not self._failed:
+                self._evaluate(path, self.behind(session))
+        except BackendError as error:
+            self._fail(error)
+
     def guess(self, sessions: Sequence[int], *, second: bool) -> list[DraftGuess | None]:
         """Append one guess to each path. None where the model cannot go on. second: with a runner-up."""
         if self._failed:
@@ -86,11 +107,10 @@ class DraftModel:
         began = self._clock()
         paths = [path for session in sessions if (path := self._ready(session))]
         try:
-            caught_up = self._catch_up(paths)
+            caught_up = [self._evaluate(path, n) for path in paths if (n := self.behind(path.session.id))]
             guesses = self._extend(paths, second) if paths else {}
         except BackendError as error:
-            logger.warning("the draft model failed and is not used any more: %s", error.message)
-            self._failed = True
+            self._fail(error)
             return [None] * len(sessions)
         if paths and not caught_up:
             self.td.observe(self._clock() - began)
@@ -115,18 +135,21 @@ class DraftModel:
         held = sum([len(other.tokens) + 1 for other in self._paths.values()])
         return path if self._slots.limit_idle(self._backend.n_cells - held) else None
 
-    def _catch_up(self, paths: Sequence[_CachedPath]) -> bool:
-        """Evaluate all pending tokens but those of the next decode. Returns whether there were any."""
-        worked = False
-        for path in paths:
-            while (n := len(path.tokens) - 1 - path.n_kv) >= self._most_rows:
-                worked = True
-                batch = Batch()
-                rows = path.tokens[path.n_kv : path.n_kv + min(n, self._backend.n_batch)]
-                batch.extend(path.seq, path.n_kv, rows, int(n == 1))  # as the next decode, if it is of one
-                self._backend.decode(batch)
-                path.n_kv += len(rows)
-        return worked
+    def _evaluate(self, path: _CachedPath, n: int) -> int:
+        """Evaluate the next n tokens of the path. Returns n."""
+        began, end = self._clock(), path.n_kv + n
+        while path.n_kv < end:
+            batch = Batch()
+            rows = path.tokens[path.n_kv : min(end, path.n_kv + self._backend.n_batch)]
+            batch.extend(path.seq, path.n_kv, rows, int(n == 1))  # as the next decode, if it is of one
+            self._backend.decode(batch)
+            path.n_kv += len(rows)
+        self._row_s.observe(max(0.0, self._clock() - began - self.td.value), n)
+        return n
+
+    def _fail(self, error: BackendError) -> None:
+        logger.warning("the draft model failed and is not used any more: %s", error.message)
+        self._failed = True
 
     def _extend(self, paths: Sequence[_CachedPath], second: bool) -> dict[int, DraftGuess]:
         """One guess for each, by session."""

@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from server.engine.proposer import NOTHING, Ask, Proposal
+from server.engine.proposer import NOTHING, Ask, Proposal, TimedStep
+from server.estimators import Ratio, Smoothed
 from server.sampling.draft_token import DraftGuess
 from server.sampling.draw import Distribution
 from server.speculation.gating.acceptance import Acceptance
@@ -17,7 +18,36 @@ from server.speculation.sources.draft_model import DraftModel
 from server.speculation.speculated import Speculated
 
 SOURCE = "draft"
+LENGTH = 100.0  # tokens of a reply that is expected at first: assumed. Off by two: for some replies only
+LENGTH_WEIGHT = 1 / 16  # of one reply. Half or twice: the mean is that of the last 32 or 8
+GAIN_KEEP = (
+    0.98  # of the past, per step: the last 50 count. Half: one text decides; twice: it lasts 100 steps
+)
+FEW = (
+    8.0  # steps after which a gain counts. Half: luck decides; twice: more prompts are read in vain at first
+)
 PROBE_SHARE = 0.005  # of the time, for guesses that do not seem to pay: their rates would stay unknown else
+
+
+class Gain:
+    """What guesses brought a session in a step of late."""
+
+    def __init__(self) -> None:
+        self._surplus = Ratio(GAIN_KEEP)  # tokens beyond those that their time was worth, by session steps
+        self._extra = Ratio(GAIN_KEEP)  # tokens beyond one
+
+    def observe(self, n_extra: float, n_lost: float, n_sessions: int) -> None:
+        """n_sessions sessions had n_extra tokens more, in a time that was worth n_lost."""
+        self._surplus.observe(n_extra - n_lost, n_sessions)
+        self._extra.observe(n_extra, n_sessions)
+
+    @property
+    def is_known(self) -> bool:
+        return self._surplus.weight >= FEW
+
+    def tokens(self, length: float) -> float:
+        """Gained by a reply of this length."""
+        return self._surplus.value * length / (1.0 + self._extra.value)
 
 
 @dataclass(slots=True)
@@ -40,12 +70,16 @@ class Synchronous:
         self._clock = clock
         self._paths: dict[int, _StepPath] = {}
         self._saved_s = 0.0  # by PROBE_SHARE
+        self._gains: dict[int, Gain] = {}  # by the number of bits of the number of sessions
+        self._read_s, self._n_guessed = 0.0, 0  # in this step: seconds for prompts, sessions with guesses
+        self._length = Smoothed(LENGTH_WEIGHT, LENGTH)  # tokens of a reply
 
     def draft(
         self,
         asks: Sequence[Ask],
         sessions: Mapping[int, Speculated],
         n_rows: int,
+        n_sessions: int,
         curve: Sequence[float],
         rate: float,
     ) -> float:
@@ -57,12 +91,14 @@ class Synchronous:
             if speculated.allows(SOURCE):
                 self.inline.follow(speculated.session)
                 self._paths[ask.session] = _StepPath(ask.limit, speculated.acceptance)
-        rows, spent_s = n_rows, 0.0
         rate = min(rate, self._reachable(curve, n_rows))
+        self._read_s = self._catch_up(curve, n_rows, n_sessions, rate) if self._policy.gate else 0.0
+        rows, spent_s = n_rows, self._read_s
         going = self._going(curve, rows, rate)
         if self._paths and not going and self._saved_s >= self.inline.td.value:
             going, self._saved_s = list(self._paths), 0.0
         self._saved_s += PROBE_SHARE * curve[min(n_rows, len(curve) - 1)]
+        self._n_guessed = len(going)
         while going:
             began = self._clock()
             guesses = self.inline.guess(going, second=self._policy.leaves > 1)
@@ -72,6 +108,40 @@ class Synchronous:
                 rows += guess is not None
             going = self._going(curve, rows, rate)
         return spent_s
+
+    def _catch_up(self, curve: Sequence[float], n_rows: int, n_sessions: int, rate: float) -> float:
+        """Have the draft model read the tokens of sessions that it is behind with, where that pays by what
+        guesses brought among that many sessions; one alone is judged by its own text. Those with which it is
+        behind then have no guesses in this step. Returns the seconds that took."""
+        late = sorted(filter(self.inline.behind, self._paths), key=self.inline.behind)
+        if not late:
+            return 0.0
+        began, going = self._clock(), set(self._going(curve, n_rows, rate))
+        gain, alone = self._gains.setdefault(n_sessions.bit_length(), Gain()), n_sessions == 1
+        most_s = math.inf if alone or len(late) == len(self._paths) else 0.0  # one shows what it brings
+        if gain.is_known and not alone:
+            most_s = gain.tokens(self._length.value) / rate
+        for session in late:
+            cost_s = self.inline.behind_s(session)
+            if (session in going and cost_s <= most_s) or self._saved_s > cost_s + self.inline.td.value:
+                self.inline.read(session)
+                most_s = most_s if gain.is_known or alone else 0.0
+            if self.inline.behind(session):
+                del self._paths[session]
+        return self._clock() - began
+
+    def stepped(self, step: TimedStep, spent_s: float, plain_s: float) -> None:
+        """A step took spent_s for drafting; it would have taken plain_s without guesses."""
+        drafting_s = spent_s - self._read_s
+        if not (drafting_s > 0.0 and plain_s > 0.0 and self._n_guessed):
+            return
+        lost = step.n_sessions / plain_s * (drafting_s + step.decode_s - plain_s)
+        gain = self._gains.setdefault(step.n_sessions.bit_length(), Gain())
+        gain.observe(step.n_tokens - step.n_sessions, lost, self._n_guessed)
+
+    def ended(self, n_tokens: int) -> None:
+        """A reply of n_tokens tokens has ended."""
+        self._length.observe(n_tokens)
 
     def expected(self, ask: Ask, speculated: Speculated) -> float:
         """How many of its guesses would be right, if it drafted up to the session's limit."""
