@@ -161,6 +161,10 @@ class LeadSettings(ModelSettings, DoorSettings):
     pooling: Literal["mean", "cls", "last"] | None = Field(
         None, description="how an embedding is made of those of its tokens (default: the model's, else mean)"
     )
+    reranking: bool = Field(
+        False, description="answer /v1/rerank with this model (on if its file says that it ranks)"
+    )
+    rerank_model: Path | None = Field(None, description="the GGUF file of a model for /v1/rerank")
     draft_max: int = Field(16, ge=0, le=64, description="most drafted tokens verified per step; 0: none")
     leaves: int = Field(3, ge=1, le=16, description="most leaves of a tree of drafted tokens; 1: chains only")
     lookup: bool = Field(True, description="also draft from what was said before")

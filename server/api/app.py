@@ -25,6 +25,7 @@ from server.api import (
     precompute,
     problem,
     props,
+    rerank,
     slots_route,
     tokens,
 )
@@ -120,6 +121,8 @@ def routes() -> list[BaseRoute]:
         _route("/messages/count_tokens", messages.count_tokens),
         _route("/precompute", precompute.create),
         _route("/embeddings", embeddings.create),
+        _route("/rerank", rerank.create),
+        _route("/reranking", rerank.create),
         _route("/tokenize", tokens.tokenize),
         _route("/detokenize", tokens.detokenize),
         _route("/apply-template", tokens.apply_template),
