@@ -121,7 +121,9 @@ class LeadSettings(ModelSettings, DoorSettings):
         description="KV cells shared by all conversations; 0: the model's context, at most 8192, per slot",
     )
     kv_unified: bool = Field(
-        True, description="a conversation may fill all cells; off: those of its slot, --ctx-size / --parallel"
+        True,
+        description="one KV cache for all conversations; off: one for each, of --ctx-size / --parallel "
+        "cells, so that no other conversation changes its logits",
     )
     parallel: int = Field(4, ge=1, le=64, description="replies generated at once")
     cache_ram: int | None = Field(

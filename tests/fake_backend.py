@@ -115,6 +115,7 @@ class FakeBackend:
     row_s: float = 0.0
     can_trim: bool = True
     can_copy: bool = True
+    can_share: bool = True
     can_shift: bool = True
     overlaps: bool = False
     name: str = "fake"

@@ -41,7 +41,7 @@ class Sequences:
         """Trees of several leaves need at least `leaves` sequences per slot. On a backend that cannot trim
         but copy, guesses need two per slot, and marks three."""
         self._backend = backend
-        branching = backend.can_trim and backend.n_seqs >= n_slots * leaves
+        branching = backend.can_trim and backend.can_share and backend.n_seqs >= n_slots * leaves
         self._n_shadows = leaves - 1 if branching else 0
         checks = backend.can_copy and not backend.can_trim
         n_spare = max(0, min(2, backend.n_seqs // n_slots - 1)) if checks else 0

@@ -62,14 +62,13 @@ def load_target(settings: LeadSettings, n_threads: int) -> LlamaBackend:
     path, most = settings.model, settings.parallel
     if settings.batch_size < most:
         raise StartupError(f"--parallel {most} needs at least --batch-size {most}: a row for each reply")
-    backend = LlamaBackend(
-        settings.options(
-            path,
-            n_cells=settings.ctx_size or default_cells(path, most, settings.weights, settings.rope),
-            n_seqs=n_places(settings) * leaves_of(settings),  # see docs/adr/0003
-            n_threads=n_threads,
-        )
+    options = settings.options(
+        path,
+        n_cells=settings.ctx_size or default_cells(path, most, settings.weights, settings.rope),
+        n_seqs=n_places(settings) * _seqs_each(settings),  # see docs/adr/0003
+        n_threads=n_threads,
     )
+    backend = LlamaBackend(replace(options, n_streams=0 if settings.kv_unified else most))
     if not settings.kv_unified:
         backend.n_ctx = min(backend.n_ctx, backend.n_cells // most)
     return backend
@@ -146,8 +145,13 @@ def _beside(
     return stack.enter_context(closing(LlamaEmbedder(options, pooling=pooling, model=model)))
 
 
-def leaves_of(settings: LeadSettings) -> int:
-    """Most leaves of one session's tree. Each needs a sequence, of which llama.cpp has MAX_SEQS."""
+def leaves_of(settings: LeadSettings, backend: LlamaBackend) -> int:
+    """Most leaves of one session's tree, which share cells."""
+    return _seqs_each(settings) if backend.can_trim and backend.can_share else 1
+
+
+def _seqs_each(settings: LeadSettings) -> int:
+    """Sequences of a conversation, one for each leaf. llama.cpp has MAX_SEQS."""
     return max(1, min(settings.leaves, MAX_SEQS // n_places(settings)))
 
 

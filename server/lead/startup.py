@@ -170,7 +170,7 @@ def _speculator(stack: ExitStack, settings: LeadSettings, site: Site, backend: L
         logger.info("  drafters none: no --redis was given, and no --draft-model")
     policy = Policy(
         max_rows=settings.parallel + 2 * settings.draft_max,
-        leaves=leaves_of(settings) if backend.can_trim else 1,
+        leaves=leaves_of(settings, backend),
         lookup=settings.lookup and settings.verify == "exact",
         gate=settings.gate,
         by_rejection=settings.verify == "rejection",
@@ -207,7 +207,7 @@ def _engine_maker(
     limits = Limits(
         n_batch=backend.n_batch,
         draft_max=settings.draft_max,
-        leaves=leaves_of(settings),
+        leaves=leaves_of(settings, backend),
         stable_width=settings.stable_width,
         exactness=settings.exactness,
         by_rejection=settings.verify == "rejection",

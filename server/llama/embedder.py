@@ -48,7 +48,7 @@ class LlamaEmbedder:
         self.n_ctx = min(options.n_cells, self.model.longest(options.rope), MOST_TOKENS)
         self.n_seqs = N_SEQS
         self._params = context_params(
-            replace(options, n_cells=self.n_ctx, n_seqs=N_SEQS, n_batch=self.n_ctx, n_ubatch=0)
+            replace(options, n_cells=self.n_ctx, n_seqs=N_SEQS, n_batch=self.n_ctx, n_ubatch=0, n_streams=0)
         )
         self._params.embeddings = True
         self._params.pooling_type = self._pooling(pooling)
