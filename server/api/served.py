@@ -100,7 +100,7 @@ class GateHealth:
 class Health:
     """status 'stuck': there is work and no progress; 'draining': replies end, no request is taken.
     step_python_us: median microseconds of Python in a one-session step. n_decodes: of the model since the
-    start; n_decoding: requests in them, counted in each."""
+    start; n_decoding: requests in them, counted in each. cells: of the KV cache in use, and in all."""
 
     status: Literal["ok", "loading", "draining", "stuck"]
     slots_total: int
@@ -113,6 +113,7 @@ class Health:
     draft_mode: DraftMode = "async"
     n_decodes: int = 0
     n_decoding: int = 0
+    cells: tuple[int, int] = (0, 0)
 
     def as_json(self) -> dict[str, Any]:
         """The body of GET /health."""

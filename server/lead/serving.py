@@ -124,6 +124,7 @@ def _health(
         draft_mode=draft_mode,
         n_decodes=engine.engine.meter.n_decodes,
         n_decoding=engine.engine.meter.n_decoding,
+        cells=engine.engine.meter.cells,
         gate=GateHealth(
             round(proposer.pricing.throughput.value, 1),
             _milliseconds(proposer.pricing.costs.table()),
