@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from server.cache.prefix import Reuse
+from server.cache.prefix import ONE_STEP, Reuse
 from server.engine.branches import MAIN, Branches, branches
 from server.engine.checkpoints import Checkpoints
 from server.engine.proposer import Proposal
@@ -63,6 +63,8 @@ class Sequences:
         if reuse.source == reuse.seq:
             self.trim(reuse.seq, length)
             return length
+        if not self._backend.can_share and length < ONE_STEP:  # all of the source would be moved for it
+            length = 0
         self.trim(reuse.seq, 0)
         if length:
             self.checkpoints.copy(reuse.source, reuse.seq, length)
