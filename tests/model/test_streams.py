@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from server.flags import read
 from server.lead.loading import leaves_of, load_target
 from server.settings import BUNDLED_MODEL, LeadSettings
 from tests.model.kinds import KINDS
@@ -16,7 +17,8 @@ pytestmark = pytest.mark.model
 
 
 def settings(model: Path, *, kv_unified: bool) -> LeadSettings:
-    return LeadSettings(model=model, parallel=2, ctx_size=1024, threads=1, kv_unified=kv_unified)
+    apart = [] if kv_unified else ["--no-kv-unified"]
+    return read(LeadSettings, ["--model", str(model), "--parallel", "2", "--ctx-size", "1024", *apart])
 
 
 @pytest.mark.parametrize(
