@@ -140,6 +140,7 @@ def routes() -> list[BaseRoute]:
         _route("/completion", native.create),
         _route("/completions", native.create),
         _route("/infill", infill.create),
+        _route("/embedding", embeddings.create_native),
         _route("/metrics", metrics.metrics, "GET"),
         _route("/rpc", rpc.answer),
         _route("/lora-adapters", adapters.list_adapters, "GET"),

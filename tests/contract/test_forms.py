@@ -42,7 +42,7 @@ FORMS: dict[str, type[Body]] = {
 }
 """Where the contract has them."""
 
-BY_HAND = ("seed", "logit_bias", "prompt", "input", "filename", "tfs_z")
+BY_HAND = ("seed", "logit_bias", "prompt", "input", "content", "filename", "tfs_z")
 """Fields that a validator checks, not the form: their tests are those of their routes."""
 
 BOUNDS = (
