@@ -123,7 +123,7 @@ class LeadSettings(ModelSettings, DoorSettings):
     kv_unified: bool = Field(
         True,
         description="one KV cache for all conversations; off: one for each, of --ctx-size / --parallel "
-        "cells, so that no other conversation changes its logits",
+        "cells, so that its logits do not depend on its place among others",
     )
     parallel: int = Field(4, ge=1, le=64, description="replies generated at once")
     cache_ram: int | None = Field(

@@ -56,6 +56,8 @@ class EmbeddingRequest(Body):
         return apart(self.input if self.input is not None else self.content or [])
 
     def contradiction(self) -> tuple[str, str] | None:
+        if self.input is not None and self.content is not None:
+            return "content", "is another name of input: give one of them"
         return None if self.inputs else ("input", "required")
 
 
