@@ -76,6 +76,7 @@ class PreparedBackend:
     chat_template: str | None = None
     can_trim = True
     can_copy = True
+    can_share = True
     can_shift = True
     overlaps = False
     n_batch = N_BATCH

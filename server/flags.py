@@ -35,6 +35,7 @@ _SYNONYMS = {  # llama.cpp's spellings of the same flags, most of which argparse
     "-ub": "--ubatch-size",
     "--n-predict": "--predict",
     "--embedding": "--embeddings",
+    "--rerank": "--reranking",
     "--webui": "--ui",
     "--no-webui": "--no-ui",
 }

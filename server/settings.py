@@ -121,7 +121,9 @@ class LeadSettings(ModelSettings, DoorSettings):
         description="KV cells shared by all conversations; 0: the model's context, at most 8192, per slot",
     )
     kv_unified: bool = Field(
-        True, description="a conversation may fill all cells; off: those of its slot, --ctx-size / --parallel"
+        True,
+        description="one KV cache for all conversations; off: one for each, of --ctx-size / --parallel "
+        "cells, so that its logits do not depend on its place among others",
     )
     parallel: int = Field(4, ge=1, le=64, description="replies generated at once")
     cache_ram: int | None = Field(
@@ -161,6 +163,10 @@ class LeadSettings(ModelSettings, DoorSettings):
     pooling: Literal["mean", "cls", "last"] | None = Field(
         None, description="how an embedding is made of those of its tokens (default: the model's, else mean)"
     )
+    reranking: bool = Field(
+        False, description="answer /v1/rerank with this model (on if its file says that it ranks)"
+    )
+    rerank_model: Path | None = Field(None, description="the GGUF file of a model for /v1/rerank")
     draft_max: int = Field(16, ge=0, le=64, description="most drafted tokens verified per step; 0: none")
     leaves: int = Field(3, ge=1, le=16, description="most leaves of a tree of drafted tokens; 1: chains only")
     lookup: bool = Field(True, description="also draft from what was said before")

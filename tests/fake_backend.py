@@ -115,6 +115,7 @@ class FakeBackend:
     row_s: float = 0.0
     can_trim: bool = True
     can_copy: bool = True
+    can_share: bool = True
     can_shift: bool = True
     overlaps: bool = False
     name: str = "fake"
@@ -128,6 +129,7 @@ class FakeBackend:
     def decode(self, batch: Batch) -> Logits:
         if not 0 < len(batch) <= self.n_batch:
             raise BackendError(f"a batch of {len(batch)} rows, at most {self.n_batch}")
+        assert self.can_share or not batch.shared, "llama.cpp refuses them"
         self.widths.append(len(batch))
         rows: list[Logits] = []
         for row, (token, position, wanted) in enumerate(
@@ -182,7 +184,7 @@ class FakeBackend:
         cells, own = self._chains.get(source, []), self._chains.setdefault(target, [])
         if len(own) != start or len(cells) < end or own != cells[:start]:
             raise BackendError(f"cannot copy {start} to {end} of sequence {source} to {target}")
-        own += cells[start:end]
+        own += cells[start:end] if self.can_share else [_Cell(cell.chain) for cell in cells[start:end]]
 
     def shift(self, seq: int, start: int, end: int) -> None:
         """A moved cell gets a new chain, a function of its own and of the two cells that meet: so the text

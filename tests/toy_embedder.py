@@ -17,7 +17,8 @@ from tests.fake_backend import FakeVocabulary
 
 @dataclass(slots=True)
 class FakeEmbedder:
-    """Implements Embedder: the mean of what each token stands for. held: while it is cleared, embed() waits.
+    """Implements Embedder: the mean of what each token stands for, or, if it ranks, the share of the letter e
+    as the score of an input. held: while it is cleared, embed() waits.
     sizes: how many inputs each call had; threads: which ones called."""
 
     name: str = "toy-embedder"
@@ -25,6 +26,7 @@ class FakeEmbedder:
     n_ctx: int = 64
     n_seqs: int = 4
     n_embd: int = 16
+    ranks: bool = False
     sizes: list[int] = field(default_factory=list[int])
     threads: set[str] = field(default_factory=set[str])
     held: threading.Event = field(default_factory=threading.Event)
@@ -36,6 +38,9 @@ class FakeEmbedder:
     def tokenize(self, text: str, *, framed: bool = True) -> list[int]:
         return FakeVocabulary().tokenize(text, special=True)
 
+    def pair(self, query: str, document: str) -> list[int]:
+        return [*self.tokenize(query), 0, *self.tokenize(document)] if query or document else []
+
     def embed(self, inputs: Sequence[Sequence[int]]) -> Vectors:
         if not 0 < len(inputs) <= self.n_seqs or not 0 < sum(map(len, inputs)) <= self.n_ctx:
             raise BackendError(f"{len(inputs)} inputs of {sum(map(len, inputs))} tokens at once")
@@ -44,6 +49,8 @@ class FakeEmbedder:
         deadline = time.monotonic() + 10
         while not self.held.wait(0.01) and not self.closed and time.monotonic() < deadline:
             pass
+        if self.ranks:
+            return np.array([[one.count(ord("e")) / len(one)] for one in inputs], dtype=np.float32)
         return normalised(np.stack([np.mean([self._of(t) for t in one], axis=0) for one in inputs]))
 
     def close(self) -> None:

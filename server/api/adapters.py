@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
-from server.api.body import Body, Count, Finite
 from server.api.delivery import Json
+from server.api.generation_fields import AdapterScale
 from server.api.incoming import from_body, validated
 from server.api.served import Served
 from server.errors import InvalidRequestError, UnsupportedFieldError
-
-
-class AdapterScale(Body):
-    id: Count
-    scale: Finite
 
 
 async def list_adapters(_: Request, served: Served) -> Response:
@@ -27,19 +23,22 @@ async def list_adapters(_: Request, served: Served) -> Response:
 
 async def scale(request: Request, served: Served) -> Response:
     """Scales as they are change nothing; one that is not named is 0."""
-    given = await from_body(request, _scales)
-    if given != {id: scale for id, (_, scale) in enumerate(served.adapters) if scale}:
-        raise UnsupportedFieldError("scale", "scales are those of --lora-scaled: this server changes none")
+    check_scales(served, await from_body(request, _scales), "scale")
     return Json({"success": True})
 
 
-def _scales(body: bytes) -> dict[int, float]:
-    """Those that are not 0."""
+def check_scales(served: Served, given: Sequence[AdapterScale], param: str) -> None:
+    """Raises UnsupportedFieldError for others than those of the start."""
+    scales = {one.id: one.scale for one in given if one.scale}
+    if scales != {id: scale for id, (_, scale) in enumerate(served.adapters) if scale}:
+        raise UnsupportedFieldError(param, "scales are those of --lora-scaled: this server changes none")
+
+
+def _scales(body: bytes) -> list[AdapterScale]:
     try:
         entries = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise InvalidRequestError(f"the body is not valid JSON: {error}") from error
     if not isinstance(entries, list):
         raise InvalidRequestError("the body must be a list of objects with id and scale")
-    found = [validated(AdapterScale, one) for one in cast(list[Any], entries)]
-    return {one.id: one.scale for one in found if one.scale}
+    return [validated(AdapterScale, one) for one in cast(list[Any], entries)]

@@ -71,7 +71,9 @@ class ReplyChoice:
         beside = self._with_logprobs or self._with_tokens or body.return_sources
         self._aligned = beside or form.thoughts is not None
         shown = control_tokens(vocabulary, form.marks)
-        self._text = ReplyText(vocabulary, body.stops, aligned=self._aligned, shown=shown, begins=begins)
+        self._text = ReplyText(
+            vocabulary, body.stops, aligned=self._aligned, shown=shown, begins=begins, n_indent=body.n_indent
+        )
         self._reader = MessageReader(form)
         self._untold: list[Piece] = []
         self._told: list[Piece] = []

@@ -1,17 +1,18 @@
-"""POST /v1/embeddings."""
+"""POST /v1/embeddings, OpenAI's, and /embedding, llama-server's own form."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
-from typing import Annotated, Any, Literal
+from collections.abc import Callable
+from typing import Annotated, Any, ClassVar, Literal
 
 import orjson
 from pydantic import Field, field_validator
 from starlette.requests import Request
 from starlette.responses import Response
 
-from server.api.body import Body
+from server.api.body import Body, Neutral
 from server.api.delivery import Json, unless_gone
 from server.api.incoming import aside, check_model, read
 from server.api.pieces import Pieces, apart, are_pieces, unwrapped
@@ -23,22 +24,26 @@ MAX_INPUTS = 2048
 
 
 class EmbeddingRequest(Body):
-    """Names and meanings are OpenAI's. input: in any of the forms of a prompt."""
+    """Names and meanings are OpenAI's. input: in any of the forms of a prompt. content: llama-server's name
+    of it, for an answer in its form."""
 
-    input: str | list[Any]
+    input: str | list[Any] | None = None
+    content: str | list[Any] | None = None
     model: str | None = None
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: Annotated[int, Field(ge=1, le=1 << 31)] | None = None
 
-    @field_validator("input", mode="before")
+    unsupported: ClassVar[Neutral] = {"embd_normalize": (2,)}
+
+    @field_validator("input", "content", mode="before")
     @classmethod
     def _objects_with_texts_are_texts(cls, given: Any) -> Any:
         return unwrapped(given)
 
-    @field_validator("input")
+    @field_validator("input", "content")
     @classmethod
-    def _inputs_are_texts_or_ids(cls, given: str | list[Any]) -> str | list[Any]:
-        inputs = apart(given)
+    def _inputs_are_texts_or_ids(cls, given: str | list[Any] | None) -> str | list[Any] | None:
+        inputs = apart(given or [])
         if not inputs or not all(are_pieces(one) for one in inputs):
             raise ValueError("must be a text, a list of token ids, or a list of such inputs")
         if len(inputs) > MAX_INPUTS:
@@ -48,11 +53,25 @@ class EmbeddingRequest(Body):
     @property
     def inputs(self) -> list[Pieces]:
         """One per vector."""
-        return apart(self.input)
+        return apart(self.input if self.input is not None else self.content or [])
+
+    def contradiction(self) -> tuple[str, str] | None:
+        if self.input is not None and self.content is not None:
+            return "content", "is another name of input: give one of them"
+        return None if self.inputs else ("input", "required")
 
 
 async def create(request: Request, served: Served) -> Response:
     """One vector of length 1 per input."""
+    return await _embedded(request, served, _json)
+
+
+async def create_native(request: Request, served: Served) -> Response:
+    """The same, as llama-server tells it."""
+    return await _embedded(request, served, _native_json)
+
+
+async def _embedded(request: Request, served: Served, tell: Callable[..., bytes]) -> Response:
     if served.embedding is None:
         raise NotSupportedError(
             "this server does not embed: start it with --embedding-model FILE, or without --no-embeddings"
@@ -63,7 +82,8 @@ async def create(request: Request, served: Served) -> Response:
     ids = await aside(request, _ids, embedder, body)
     vectors = await unless_gone(request, served.embedding.worker.embed(ids))
     served.traffic.embedded(sum(map(len, ids)))
-    return Json(await asyncio.to_thread(_json, served.embedding.card.id, body, ids, vectors))
+    tell = tell if body.input is not None else _native_json
+    return Json(await asyncio.to_thread(tell, served.embedding.card.id, body, ids, vectors))
 
 
 def _check(served: Served, embedding: Embedding, body: EmbeddingRequest) -> None:
@@ -99,15 +119,23 @@ def _tokens(embedder: Embedder, pieces: Pieces) -> list[int]:
     return ids
 
 
+def _native_json(id: str, body: EmbeddingRequest, ids: list[list[int]], vectors: Vectors) -> bytes:
+    """A list of vectors for each input, of which there is one."""
+    reply = [{"index": i, "embedding": [row]} for i, row in enumerate(_cut(vectors, body))]
+    return orjson.dumps(reply, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def _cut(vectors: Vectors, body: EmbeddingRequest) -> Vectors:
+    return vectors if body.dimensions is None else normalised(vectors[:, : body.dimensions])
+
+
 def _json(id: str, body: EmbeddingRequest, ids: list[list[int]], vectors: Vectors) -> bytes:
-    if body.dimensions is not None:
-        vectors = normalised(vectors[:, : body.dimensions])
     n_tokens = sum(map(len, ids))
     reply = {
         "object": "list",
         "data": [
             {"object": "embedding", "index": i, "embedding": _encoded(row, body.encoding_format)}
-            for i, row in enumerate(vectors)
+            for i, row in enumerate(_cut(vectors, body))
         ],
         "model": id,
         "usage": {"prompt_tokens": n_tokens, "total_tokens": n_tokens},

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from server.api.adapters import check_scales
 from server.api.body import joined
 from server.api.chat.chat_request import ChatRequest
 from server.api.choices import ReplyChoice
@@ -101,6 +102,8 @@ def requests_for(
 ) -> list[GenerationRequest]:
     """One per reply to this prompt. instead: replaces the constraint of the body's fields. Raises
     InvalidRequestError."""
+    if body.lora:
+        check_scales(served, body.lora, "lora")
     first = GenerationRequest(
         prompt=prompt,
         sampling=_sampling(served, body),

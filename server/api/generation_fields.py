@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias, cast
 
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
-from server.api.body import Body, Content, Count, LastTokens, Neutral, Share
+from server.api.body import Body, Content, Count, Finite, LastTokens, Neutral, Share
 from server.api.sampling_fields import SamplingFields, not_for_beams
 from server.api.structured import StructuredFields, incoherent
 from server.engine.beams import MAX_BEAMS
@@ -15,6 +15,8 @@ from server.engine.request import Exactness
 
 MAX_STOPS = 32
 MAX_SALT = 256
+MAX_ADAPTERS = 64
+"""Scales that a request may name."""
 MAX_CHOICES = 8
 """Most replies to one prompt, those included that best_of throws away."""
 MAX_TOP_LOGPROBS = 20
@@ -22,8 +24,6 @@ MAX_TOP_LOGPROBS = 20
 
 UNSUPPORTED: Neutral = {
     "min_keep": (0,),
-    "lora": ([],),
-    "n_indent": (0,),
     "n_discard": (0,),
     "n_cache_reuse": (0,),
     "adaptive_target": (-1,),
@@ -61,6 +61,13 @@ class Speculative(Body):
         return {name: given[name] for name in (*cls.model_fields, *unknown) if name in given}
 
 
+class AdapterScale(Body):
+    """Of a LoRA adapter, by its place among the server's."""
+
+    id: Count
+    scale: Finite
+
+
 class PredictedContent(Body):
     """OpenAI's prediction: text that the reply is expected to repeat."""
 
@@ -86,7 +93,9 @@ Most: TypeAlias = Annotated[int, Field(ge=-1), AfterValidator(_something)]
 class SharedFields(SamplingFields):
     """Those that have one name and meaning in every form: OpenAI's, else llama-server's; speculative is
     duo's. id_slot: -1 for any. t_max_predict_ms: milliseconds after the first token at which a reply that has
-    begun a second line ends; 0 or less: never."""
+    begun a second line ends; 0 or less: never. n_indent: a line after the first that begins with fewer spaces
+    or tabs ends the reply. lora: scales of adapters, which have to be those of the start; empty: nobody
+    asks."""
 
     model: str | None = None
     stream: bool = False
@@ -97,6 +106,10 @@ class SharedFields(SamplingFields):
     cache_prompt: bool = True
     id_slot: LastTokens = -1
     t_max_predict_ms: int = 0
+    n_indent: Count = 0
+    lora: Annotated[list[AdapterScale], Field(max_length=MAX_ADAPTERS, fail_fast=True)] = Field(
+        default_factory=list[AdapterScale]
+    )
     timings_per_token: bool = False
     return_progress: bool = False
 
@@ -110,7 +123,7 @@ class GenerationFields(SharedFields, StructuredFields):
 
     stream_options: StreamOptions | None = None
     max_tokens: Most | None = None
-    n_predict: Most | None = None
+    n_predict: Annotated[int, Field(ge=-1)] | None = None
     stop: Stop | None = None
     n: Choices = 1
     best_of: Choices | None = None
@@ -150,9 +163,10 @@ class GenerationFields(SharedFields, StructuredFields):
 
     @property
     def max_new_tokens(self) -> int | None:
-        """None: as the server says, else until the context ends."""
+        """None: as the server says, else until the context ends. For no tokens at all there is one, as in
+        llama-server: the prompt is evaluated."""
         given = self.max_tokens if self.max_tokens is not None else self.n_predict
-        return given if given is not None and given > 0 else None
+        return None if given is None or given < 0 else max(1, given)
 
     @property
     def with_usage(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
+from dataclasses import fields
 from typing import Any
 
 from server.api.generation_fields import GenerationFields
@@ -11,14 +11,15 @@ from server.api.sampling_fields import BREAKERS
 from server.engine.request import GenerationRequest
 from server.sampling.params import SamplingParams
 
-OWN = ("dry_sequence_breakers", "logit_bias", "min_tokens", "banned_first")
+OWN = ("dry_sequence_breakers", "logit_bias", "min_tokens", "banned_first", "pieces")
 """Parameters that are a request's own: there are no defaults of them."""
 OFF: dict[str, Any] = {"adaptive_target": -1.0, "adaptive_decay": 0.9, "min_keep": 0, "lora": []}
 """llama-server's, at values at which they change nothing."""
 
 
 def defaults_json(params: SamplingParams) -> dict[str, Any]:
-    return {name: value for name, value in asdict(params).items() if name not in OWN} | OFF
+    names = [field.name for field in fields(params) if field.name not in OWN]
+    return {name: getattr(params, name) for name in names} | OFF
 
 
 def settings_json(body: GenerationFields, request: GenerationRequest) -> dict[str, Any]:
@@ -38,6 +39,7 @@ def settings_json(body: GenerationFields, request: GenerationRequest) -> dict[st
         "max_tokens": n_predict,
         "n_predict": n_predict,
         "n_keep": body.n_keep,
+        "n_indent": body.n_indent,
         "n_probs": request.n_logprobs or 0,
         "grammar": body.grammar or "",
         "stream": body.stream,

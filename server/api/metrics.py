@@ -121,7 +121,8 @@ def _cache(cached: TierCounts) -> Iterator[Metric]:
 
 
 def _as_llama_server(traffic: Traffic, health: Health) -> Iterator[Metric]:
-    """Under llama-server's names what its dashboards show. Rates are those of all ended requests."""
+    """Under llama-server's names what its dashboards show, older ones included (kv_cache). Rates are those of
+    all ended requests."""
     counters = {
         "prompt_tokens": ("Prompt tokens evaluated.", traffic.n_prompt + traffic.n_embedded),
         "prompt_tokens_cached": ("Prompt tokens reused from the KV cache.", traffic.n_cached),
@@ -143,11 +144,21 @@ def _as_llama_server(traffic: Traffic, health: Health) -> Iterator[Metric]:
         "requests_processing": ("Requests that have a slot.", health.slots_busy),
         "requests_deferred": ("Requests waiting for a slot.", health.queued),
         "n_busy_slots_per_decode": ("Requests in a decode.", _rate(health.n_decoding, health.n_decodes)),
+        "kv_cache_tokens": ("Cells of the KV cache in use.", health.cells[0]),
+        "kv_cache_usage_ratio": ("Their share of all.", _rate(*health.cells)),
     }
     for name, (what, value) in counters.items():
         yield CounterMetricFamily(f"llamacpp:{name}", what, value=value)
     for name, (what, value) in gauges.items():
         yield GaugeMetricFamily(f"llamacpp:{name}", what, value=value)
+    places = CounterMetricFamily(
+        "llamacpp:spec_decode_num_accepted_tokens_per_pos",
+        "Drafted tokens that were right, by their place in a step.",
+        labels=["position"],
+    )
+    for place, n in sorted(traffic.accepted_at.items()):
+        places.add_metric([str(place)], n)
+    yield places
 
 
 def _rate(n: float, of: float) -> float:

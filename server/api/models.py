@@ -1,7 +1,8 @@
-"""GET /v1/models and /v1/models/{id}."""
+"""GET /v1/models and /v1/models/{id}, in OpenAI's form, or in Anthropic's for its clients."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 from starlette.requests import Request
@@ -11,8 +12,16 @@ from server.api.delivery import Json
 from server.api.served import ModelCard, Served
 from server.errors import NotFoundError
 
+ANTHROPICS = "anthropic-version"
+"""A header that all of its clients send."""
 
-async def list_models(_: Request, served: Served) -> Response:
+
+async def list_models(request: Request, served: Served) -> Response:
+    """All on one page."""
+    if ANTHROPICS in request.headers:
+        cards = [_anthropic_card(model) for model in served.models]
+        ends = {"first_id": cards[0]["id"], "last_id": cards[-1]["id"]}
+        return Json({"data": cards, "has_more": False, **ends})
     return Json({"object": "list", "data": [_card(model, served) for model in served.models]})
 
 
@@ -21,7 +30,8 @@ async def get_model(request: Request, served: Served) -> Response:
     id = request.path_params["id"]
     for model in served.models:
         if model.is_called(id):
-            return Json(_card(model, served))
+            anthropic = ANTHROPICS in request.headers
+            return Json(_anthropic_card(model) if anthropic else _card(model, served))
     raise NotFoundError(f"The model `{id}` does not exist", param="model", code="model_not_found")
 
 
@@ -42,6 +52,18 @@ def _card(model: ModelCard, served: Served) -> dict[str, Any]:
             "aliases": list(model.aliases),
             "draft": _drafts(served) if model is served.model else None,
         },
+    }
+
+
+def _anthropic_card(model: ModelCard) -> dict[str, Any]:
+    return {
+        "type": "model",
+        "id": model.id,
+        "display_name": model.id,
+        "created_at": datetime.fromtimestamp(model.created, UTC).isoformat(),
+        "lifecycle": "active",
+        "max_input_tokens": model.n_ctx,
+        "max_tokens": model.n_ctx,
     }
 
 

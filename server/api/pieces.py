@@ -32,8 +32,8 @@ def unwrapped(given: Any) -> Any:
 def _text_of(parts: Any) -> str:
     found: list[str] = []
     for part in cast(list[Any], parts) if isinstance(parts, list) else [parts]:
-        text = cast(dict[str, Any], part).get("text") if isinstance(part, dict) else None
-        if not isinstance(text, str):
+        told = cast(dict[str, Any], part) if isinstance(part, dict) else {}
+        if told.get("type") != "text" or not isinstance(text := told.get("text"), str):
             raise ValueError("content must be a list of text parts: this server reads texts only")
         found.append(text)
     return "".join(found)

@@ -15,7 +15,7 @@ from pydantic import Field, field_validator
 from server.api.body import Body, Count, Finite, LastTokens, NotNegative, Share, at_most
 from server.errors import FieldError
 from server.llama.backend import Vocabulary
-from server.sampling.params import ORDER, SamplingParams
+from server.sampling.params import KNOWN, SamplingParams
 from server.text.breakers import breaker_tokens
 
 BREAKERS = ("\n", ":", '"', "*")
@@ -48,6 +48,20 @@ _OTHER_NAMES = {
     "top-n-sigma": "top_n_sigma",
     "temp": "temperature",
 }
+
+_LETTERS = {
+    "e": "penalties",
+    "d": "dry",
+    "s": "top_n_sigma",
+    "k": "top_k",
+    "y": "typ_p",
+    "p": "top_p",
+    "m": "min_p",
+    "x": "xtc",
+    "t": "temperature",
+    "i": "infill",
+}
+"""llama-server's short form: a text of these."""
 
 _wrong = partial(FieldError, "logit_bias")
 
@@ -98,9 +112,11 @@ class SamplingFields(Body):
             return None
         names = [part for part in given.split(";") if part] if isinstance(given, str) else given
         names = [_OTHER_NAMES.get(name, name) for name in names]
+        if isinstance(given, str) and given not in KNOWN and set(given) <= set(_LETTERS):
+            names = [_LETTERS[letter] for letter in given]
         for i, name in enumerate(names):
-            if name not in ORDER:
-                raise ValueError(f"no sampler is called {name!r}: there are {', '.join(ORDER)}")
+            if name not in KNOWN:
+                raise ValueError(f"no sampler is called {name!r}: there are {', '.join(KNOWN)}")
             if name in names[:i]:
                 raise ValueError(f"{name} is listed twice")
         return names
@@ -139,6 +155,7 @@ def sampling_params(
         given["top_k"] = min(max(fields.top_k, 0), MOST)  # llama.cpp and vLLM: below 0 is off
     if fields.samplers is not None:
         given["samplers"] = tuple(fields.samplers)
+        given["pieces"] = vocabulary if "infill" in fields.samplers else None
     if fields.dry_multiplier:
         breakers = BREAKERS if fields.dry_sequence_breakers is None else fields.dry_sequence_breakers
         given["dry_sequence_breakers"] = breaker_tokens(vocabulary, tuple(breakers))

@@ -57,7 +57,7 @@ class ModelCard:
 
 @dataclass(frozen=True, slots=True)
 class Embedding:
-    """The embedding model, which may be the one that generates."""
+    """A model that embeds or ranks, which may be the one that generates."""
 
     worker: EmbeddingWorker
     card: ModelCard
@@ -100,7 +100,7 @@ class GateHealth:
 class Health:
     """status 'stuck': there is work and no progress; 'draining': replies end, no request is taken.
     step_python_us: median microseconds of Python in a one-session step. n_decodes: of the model since the
-    start; n_decoding: requests in them, counted in each."""
+    start; n_decoding: requests in them, counted in each. cells: of the KV cache in use, and in all."""
 
     status: Literal["ok", "loading", "draining", "stuck"]
     slots_total: int
@@ -113,6 +113,7 @@ class Health:
     draft_mode: DraftMode = "async"
     n_decodes: int = 0
     n_decoding: int = 0
+    cells: tuple[int, int] = (0, 0)
 
     def as_json(self) -> dict[str, Any]:
         """The body of GET /health."""
@@ -138,10 +139,10 @@ class AskEngine(Protocol):
 class Served:
     """health: of the engine. fingerprint: OpenAI's system_fingerprint. grammars: None if replies cannot be
     constrained. traffic: must observe the generator's events. ask: None if there are no slots. slot_files:
-    None if slots are not saved. cached: counts of the tiers below the KV cache. embedding: None without
-    embeddings. seed, max_tokens, reasoning_budget, reasoning_format, template_variables, context_shift,
-    verbose: defaults of requests; None for a random seed and no limit, -1 for thoughts without one. hidden:
-    what is not served. adapters: files and scales of LoRA adapters."""
+    None if slots are not saved. cached: counts of the tiers below the KV cache. embedding, reranking:
+    None if nothing embeds or ranks. seed, max_tokens, reasoning_budget, reasoning_format, template_variables,
+    context_shift, verbose: defaults of requests; None for a random seed and no limit, -1 for thoughts without
+    one. hidden: what is not served. adapters: files and scales of LoRA adapters."""
 
     generator: Generator
     vocabulary: Vocabulary
@@ -156,6 +157,7 @@ class Served:
     slot_files: NamedFiles | None = None
     cached: Callable[[], TierCounts] = TierCounts
     embedding: Embedding | None = None
+    reranking: Embedding | None = None
     seed: int | None = None
     max_tokens: int | None = None
     reasoning_budget: int = -1
@@ -185,6 +187,6 @@ class Served:
 
     @property
     def models(self) -> list[ModelCard]:
-        """The generating model, and the embedding one if it is another."""
-        other = self.embedding is not None and self.embedding.card.id != self.model.id
-        return [self.model, self.embedding.card] if self.embedding and other else [self.model]
+        """The generating model, and those that embed and rank if they are others."""
+        cards = [self.model, *(one.card for one in (self.embedding, self.reranking) if one)]
+        return list({card.id: card for card in reversed(cards)}.values())[::-1]

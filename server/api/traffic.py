@@ -31,6 +31,7 @@ class Traffic(Tally):
         self.n_embedded = 0  # tokens
         self.n_embeddings = 0  # requests for embeddings
         self.n_drafting = 0  # steps with drafts, counted for each request in them
+        self.accepted_at: Counter[int] = Counter()  # drafts that were right, by their place in a step
         self.n_longest = 0  # most tokens of a prompt with its reply
         self.prompt_s = 0.0
         self.predicted_s = 0.0
@@ -48,6 +49,7 @@ class Traffic(Tally):
                     self.n_cached += started.n_cached
                 self.count(event)
                 self.n_drafting += event.n_drafted > 0
+                self.accepted_at.update(range(event.n_accepted))
             case Finished():
                 self._unprompted.pop(id, None)
                 self.endings[event.reason] += 1

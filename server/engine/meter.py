@@ -58,6 +58,11 @@ class Meter:
         if len(works) == 1:
             self._overheads.append(step_s - decode_s - planned.spent_s)
 
+    @property
+    def cells(self) -> tuple[int, int]:
+        """Cells in use after the last decode at most, cached conversations included, and all there are."""
+        return self._n_cells + self._n_rows, self._state.backend.n_cells
+
     def overhead_us(self) -> float:
         """Median microseconds outside decode and drafting in recent one-session steps; 0 before the first."""
         return median(self._overheads) * 1e6 if self._overheads else 0.0

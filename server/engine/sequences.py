@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from server.cache.prefix import Reuse
+from server.cache.prefix import ONE_STEP, Reuse
 from server.engine.branches import MAIN, Branches, branches
 from server.engine.checkpoints import Checkpoints
 from server.engine.proposer import Proposal
@@ -41,7 +41,7 @@ class Sequences:
         """Trees of several leaves need at least `leaves` sequences per slot. On a backend that cannot trim
         but copy, guesses need two per slot, and marks three."""
         self._backend = backend
-        branching = backend.can_trim and backend.n_seqs >= n_slots * leaves
+        branching = backend.can_trim and backend.can_share and backend.n_seqs >= n_slots * leaves
         self._n_shadows = leaves - 1 if branching else 0
         checks = backend.can_copy and not backend.can_trim
         n_spare = max(0, min(2, backend.n_seqs // n_slots - 1)) if checks else 0
@@ -63,6 +63,8 @@ class Sequences:
         if reuse.source == reuse.seq:
             self.trim(reuse.seq, length)
             return length
+        if not self._backend.can_share and length < ONE_STEP:  # all of the source would be moved for it
+            length = 0
         self.trim(reuse.seq, 0)
         if length:
             self.checkpoints.copy(reuse.source, reuse.seq, length)

@@ -12,7 +12,8 @@ from server.errors import StartupError
 from server.flags import n_cores
 from server.lead.calibration import on_own_thread, steady_widths
 from server.llama.backend import Batch
-from server.llama.embedder import MOST_TOKENS, LlamaEmbedder
+from server.llama.embedder import MOST_TOKENS, LlamaEmbedder, ranks
+from server.llama.embedding import Pooling
 from server.llama.hub import fetch, source
 from server.llama.library import default_cells
 from server.llama.llamacpp import LlamaBackend
@@ -61,14 +62,13 @@ def load_target(settings: LeadSettings, n_threads: int) -> LlamaBackend:
     path, most = settings.model, settings.parallel
     if settings.batch_size < most:
         raise StartupError(f"--parallel {most} needs at least --batch-size {most}: a row for each reply")
-    backend = LlamaBackend(
-        settings.options(
-            path,
-            n_cells=settings.ctx_size or default_cells(path, most, settings.weights, settings.rope),
-            n_seqs=n_places(settings) * leaves_of(settings),  # see docs/adr/0003
-            n_threads=n_threads,
-        )
+    options = settings.options(
+        path,
+        n_cells=settings.ctx_size or default_cells(path, most, settings.weights, settings.rope),
+        n_seqs=n_places(settings) * _seqs_each(settings),  # see docs/adr/0003
+        n_threads=n_threads,
     )
+    backend = LlamaBackend(replace(options, n_streams=0 if settings.kv_unified else most))
     if not settings.kv_unified:
         backend.n_ctx = min(backend.n_ctx, backend.n_cells // most)
     return backend
@@ -101,32 +101,57 @@ def load_draft(
 
 def load_embedder(stack: ExitStack, settings: LeadSettings, target: LlamaBackend) -> LlamaEmbedder | None:
     """The target's weights in a context of their own, or another model; None if the target cannot embed, or
-    shall not. Takes half the threads, so that replies go on. Raises StartupError about another model."""
-    other, n_threads = settings.embedding_model, max(1, target.options.n_threads // 2)
-    if other is not None:
-        options = LlamaOptions(other, MOST_TOKENS, 1, n_threads=n_threads, weights=settings.draft_weights)
-    elif settings.embeddings:
-        attention = settings.flash_attn  # all rows of a text are evaluated at once
-        options = replace(target.options, n_cells=MOST_TOKENS, n_threads=n_threads, flash_attention=attention)
-    else:
+    shall not. Raises StartupError about another model."""
+    other = settings.embedding_model
+    if other is None and not settings.embeddings:
         return None
-    model = target.model if other is None else None
     try:
-        embedder = LlamaEmbedder(options, pooling=settings.pooling, model=model)
+        embedder = _beside(stack, settings, target, other, settings.pooling)
     except StartupError as error:
-        if model is None:
+        if other is not None:
             raise
         logger.info("  embeds   nothing: %s", error.message)
         return None
-    stack.enter_context(closing(embedder))
-    logger.info(
-        "  embeds   %s, %d dimensions, up to %d tokens", embedder.name, embedder.n_embd, embedder.n_ctx
-    )
+    what = f"{embedder.name}, {embedder.n_embd} dimensions, up to {embedder.n_ctx} tokens"
+    logger.info("  embeds   %s", what)
     return embedder
 
 
-def leaves_of(settings: LeadSettings) -> int:
-    """Most leaves of one session's tree. Each needs a sequence, of which llama.cpp has MAX_SEQS."""
+def load_ranker(stack: ExitStack, settings: LeadSettings, target: LlamaBackend) -> LlamaEmbedder | None:
+    """The target, if it shall rank or its file says that it does, or another model. Raises StartupError."""
+    other = settings.rerank_model
+    if other is None and not settings.reranking and not ranks(target.model):
+        return None
+    ranker = _beside(stack, settings, target, other, "rank")
+    logger.info("  ranks    %s, up to %d tokens", ranker.name, ranker.n_ctx)
+    return ranker
+
+
+def _beside(
+    stack: ExitStack,
+    settings: LeadSettings,
+    target: LlamaBackend,
+    other: Path | None,
+    pooling: Pooling | None,
+) -> LlamaEmbedder:
+    """The target's weights, or another model, with half the threads, so that replies go on."""
+    n_threads = max(1, target.options.n_threads // 2)
+    if other is not None:
+        options = LlamaOptions(other, MOST_TOKENS, 1, n_threads=n_threads, weights=settings.draft_weights)
+    else:
+        attention = settings.flash_attn  # all rows of a text are evaluated at once
+        options = replace(target.options, n_cells=MOST_TOKENS, n_threads=n_threads, flash_attention=attention)
+    model = target.model if other is None else None
+    return stack.enter_context(closing(LlamaEmbedder(options, pooling=pooling, model=model)))
+
+
+def leaves_of(settings: LeadSettings, backend: LlamaBackend) -> int:
+    """Most leaves of one session's tree, which share cells."""
+    return _seqs_each(settings) if backend.can_trim and backend.can_share else 1
+
+
+def _seqs_each(settings: LeadSettings) -> int:
+    """Sequences of a conversation, one for each leaf. llama.cpp has MAX_SEQS."""
     return max(1, min(settings.leaves, MAX_SEQS // n_places(settings)))
 
 

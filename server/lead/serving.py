@@ -124,6 +124,7 @@ def _health(
         draft_mode=draft_mode,
         n_decodes=engine.engine.meter.n_decodes,
         n_decoding=engine.engine.meter.n_decoding,
+        cells=engine.engine.meter.cells,
         gate=GateHealth(
             round(proposer.pricing.throughput.value, 1),
             _milliseconds(proposer.pricing.costs.table()),
@@ -137,8 +138,10 @@ def _milliseconds(seconds: Mapping[int, float]) -> dict[str, float]:
     return {str(rows): round(value * 1e3, 3) for rows, value in seconds.items()}
 
 
-def embedding_by(stack: ExitStack, embedder: LlamaEmbedder, lead: ModelCard) -> Embedding:
+def embedding_by(stack: ExitStack, embedder: LlamaEmbedder | None, lead: ModelCard) -> Embedding | None:
     """The stack ends its thread. lead: the card of the generating model."""
+    if embedder is None:
+        return None
     worker = stack.enter_context(closing(EmbeddingWorker(embedder)))
     if embedder.path.name == lead.file:
         return Embedding(worker, lead)

@@ -33,6 +33,7 @@ from server.lead.loading import (
     leaves_of,
     load_draft,
     load_embedder,
+    load_ranker,
     load_target,
     prepared,
     warm_up,
@@ -103,7 +104,7 @@ def run_lead(settings: LeadSettings, site: Site) -> int:
         with answering(site.listener, waiting, door.tls):
             backend = _load(stack, settings, site)
             proposer = _speculator(stack, settings, site, backend)
-            embedder = load_embedder(stack, settings, backend)
+            embedder, ranker = load_embedder(stack, settings, backend), load_ranker(stack, settings, backend)
         snapshots = open_snapshots(settings, backend, lambda: engine.command(lambda _: None))
         if snapshots is not None:
             stack.callback(snapshots.close)
@@ -124,8 +125,8 @@ def run_lead(settings: LeadSettings, site: Site) -> int:
         _announce(site, door)
         mode = "sync" if site.draft_model else "async"
         served = replace(served_by(settings, backend, engine, proposer, mode), traffic=traffic)
-        if embedder is not None:
-            served = replace(served, embedding=embedding_by(stack, embedder, served.model))
+        embedding, reranking = (embedding_by(stack, one, served.model) for one in (embedder, ranker))
+        served = replace(served, embedding=embedding, reranking=reranking)
         if snapshots is not None:
             served = _with_snapshots(served, snapshots, door)
         uvloop.run(_serve_http(engine, served, site.listener, door))
@@ -169,7 +170,7 @@ def _speculator(stack: ExitStack, settings: LeadSettings, site: Site, backend: L
         logger.info("  drafters none: no --redis was given, and no --draft-model")
     policy = Policy(
         max_rows=settings.parallel + 2 * settings.draft_max,
-        leaves=leaves_of(settings) if backend.can_trim else 1,
+        leaves=leaves_of(settings, backend),
         lookup=settings.lookup and settings.verify == "exact",
         gate=settings.gate,
         by_rejection=settings.verify == "rejection",
@@ -206,7 +207,7 @@ def _engine_maker(
     limits = Limits(
         n_batch=backend.n_batch,
         draft_max=settings.draft_max,
-        leaves=leaves_of(settings),
+        leaves=leaves_of(settings, backend),
         stable_width=settings.stable_width,
         exactness=settings.exactness,
         by_rejection=settings.verify == "rejection",

@@ -90,7 +90,7 @@ def fingerprint(options: LlamaOptions) -> str:
     """All that a saved state depends on: files of model and adapters (by size and both ends), options, and
     llama.cpp's version. Raises StartupError."""
     files = "/".join(_digest(path) for path in options.files)
-    return f"{files}/{options.numerics}/{version('llama-cpp-python')}"
+    return f"{files}/{options.numerics}/{options.n_streams}/{version('llama-cpp-python')}"
 
 
 def _digest(path: Path) -> str:

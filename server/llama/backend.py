@@ -96,7 +96,7 @@ class Backend(Protocol):
     add up to at most that. n_ctx: most positions of a sequence. n_batch: most rows of a decode. can_trim: the
     end of a sequence can be forgotten; False for recurrent and hybrid models, whose sequences have a state
     beside or instead of cells, which is of all their tokens. can_copy: copy() works; can_trim implies it.
-    can_shift: shift() works; implies can_trim.
+    can_share: a row may belong to several sequences. can_shift: shift() works; implies can_trim.
     overlaps: a GPU decodes, so that the thread is free for Batch.meanwhile.
     """
 
@@ -112,6 +112,7 @@ class Backend(Protocol):
     n_batch: int
     can_trim: bool
     can_copy: bool
+    can_share: bool
     can_shift: bool
     overlaps: bool
 
@@ -150,8 +151,8 @@ class Backend(Protocol):
         ...
 
     def copy(self, source: int, target: int, start: int, end: int) -> None:
-        """Append positions start to end of `source` to `target`, which has `start` positions. Cheap: the
-        cells are shared. A state is copied too, even if start == end."""
+        """Append positions start to end of `source` to `target`, which has `start` positions. Cheap
+        where cells are shared. A state is copied too, even if start == end."""
         ...
 
     def shift(self, seq: int, start: int, end: int) -> None:

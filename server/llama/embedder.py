@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -18,8 +19,7 @@ from server.llama.parts import model_name
 
 MOST_TOKENS = 2048  # of an input: attention is computed over all of it at once, in memory that grows with it
 N_SEQS = 16  # inputs at once: more short ones fill a batch hardly better
-_RANK = 4
-_POOLINGS: dict[Pooling, int] = {"mean": 1, "cls": 2, "last": 3}
+_POOLINGS: dict[Pooling, int] = {"mean": 1, "cls": 2, "last": 3, "rank": 4}
 
 
 class LlamaEmbedder:
@@ -48,13 +48,14 @@ class LlamaEmbedder:
         self.n_ctx = min(options.n_cells, self.model.longest(options.rope), MOST_TOKENS)
         self.n_seqs = N_SEQS
         self._params = context_params(
-            replace(options, n_cells=self.n_ctx, n_seqs=N_SEQS, n_batch=self.n_ctx, n_ubatch=0)
+            replace(options, n_cells=self.n_ctx, n_seqs=N_SEQS, n_batch=self.n_ctx, n_ubatch=0, n_streams=0)
         )
         self._params.embeddings = True
         self._params.pooling_type = self._pooling(pooling)
         self._vocab = C.llama_model_get_vocab(handle)
         self.n_vocab = self.model.n_vocab
-        self.n_embd = int(C.llama_model_n_embd_out(handle))
+        self._ranks = pooling == "rank"
+        self.n_embd = int((C.llama_model_n_cls_out if self._ranks else C.llama_model_n_embd_out)(handle))
 
     def _open(self) -> None:
         self._context = self.model.context(self._params)
@@ -64,14 +65,27 @@ class LlamaEmbedder:
         self._rows = LlamaBatch(self.n_ctx)
 
     def _pooling(self, wanted: Pooling | None) -> int:
-        architecture = self.model.metadata("general.architecture")
-        own = int(self.model.metadata(f"{architecture}.pooling_type") or 0)
-        if wanted is None and own == _RANK:
-            raise StartupError(f"{self.name} ranks texts instead of embedding them: give another model")
+        own = _own_pooling(self.model)
+        if wanted is None and own == _POOLINGS["rank"]:
+            raise StartupError(f"{self.name} ranks texts instead of embedding them: it is a --rerank-model")
         return _POOLINGS[wanted] if wanted else own or _POOLINGS["mean"]
 
     def tokenize(self, text: str, *, framed: bool = True) -> list[int]:
         return tokenize(self._vocab, text, begin=framed, special=True)
+
+    def pair(self, query: str, document: str) -> list[int]:
+        """In the template for ranking, if the file has one, else one after the other with the marks that the
+        vocabulary wants: as llama-server does it."""
+        vocab, template = self._vocab, C.llama_model_chat_template(self.model.handle, b"rerank")
+        if template:
+            texts = {"{query}": query, "{document}": document}
+            whole = re.sub("|".join(texts), lambda found: texts[found[0]], template.decode())
+            return tokenize(vocab, whole, begin=False, special=True)
+        first, second = (tokenize(vocab, text, begin=False, special=False) for text in (query, document))
+        end, separator = C.llama_vocab_eos(vocab), C.llama_vocab_sep(vocab)
+        ends = [end if end >= 0 else separator] * C.llama_vocab_get_add_eos(vocab)
+        begins = [C.llama_vocab_bos(vocab)] * C.llama_vocab_get_add_bos(vocab)
+        return [*begins, *first, *ends, *[separator] * C.llama_vocab_get_add_sep(vocab), *second, *ends]
 
     def embed(self, inputs: Sequence[Sequence[int]]) -> Vectors:
         if not self._context:
@@ -84,7 +98,8 @@ class LlamaEmbedder:
         self._rows.fill(batch)
         if status := C.llama_decode(self._context, self._rows.batch):
             raise BackendError(f"llama_decode returned {status} ({len(batch)} rows to embed)")
-        return normalised(np.stack([self._vector(seq) for seq in range(len(inputs))]))
+        vectors = np.stack([self._vector(seq) for seq in range(len(inputs))])
+        return vectors if self._ranks else normalised(vectors)
 
     def close(self) -> None:
         if self._context:
@@ -98,3 +113,13 @@ class LlamaEmbedder:
         if not pointer:
             raise BackendError("llama.cpp has no embedding for this input")
         return np.ctypeslib.as_array(pointer, shape=(self.n_embd,)).copy()
+
+
+def ranks(model: LoadedModel) -> bool:
+    """Whether the model's file says that its scores are for ranking."""
+    return _own_pooling(model) == _POOLINGS["rank"]
+
+
+def _own_pooling(model: LoadedModel) -> int:
+    architecture = model.metadata("general.architecture")
+    return int(model.metadata(f"{architecture}.pooling_type") or 0)

@@ -9,14 +9,14 @@ import numpy as np
 import numpy.typing as npt
 
 Vectors: TypeAlias = npt.NDArray[np.float32]
-Pooling: TypeAlias = Literal["mean", "cls", "last"]
+Pooling: TypeAlias = Literal["mean", "cls", "last", "rank"]
 
 
 class Embedder(Protocol):
     """A loaded model that embeds. embed() and close() are used by one thread only.
 
     n_ctx: most tokens of all inputs of embed() together. n_seqs: most inputs of embed(). n_embd: length of a
-    vector.
+    vector; of a model that ranks, number of its scores.
     """
 
     name: str
@@ -29,8 +29,13 @@ class Embedder(Protocol):
         """Ids of a text, framed: with what the model wants before and after it. Safe from any thread."""
         ...
 
+    def pair(self, query: str, document: str) -> list[int]:
+        """Ids of both, as a model that ranks reads them. Safe from any thread."""
+        ...
+
     def embed(self, inputs: Sequence[Sequence[int]]) -> Vectors:
-        """(number of inputs, n_embd), of length 1 each. No input is empty. Raises BackendError."""
+        """(number of inputs, n_embd), of length 1 each unless they are scores. No input is empty. Raises
+        BackendError."""
         ...
 
     def close(self) -> None: ...

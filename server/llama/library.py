@@ -250,10 +250,10 @@ def context_params(options: LlamaOptions) -> Any:
     was given is smaller than the number of sequences."""
     params = C.llama_context_default_params()
     params.n_ctx = -(-options.n_cells // CELLS_STEP) * CELLS_STEP
-    params.n_seq_max = options.n_seqs
+    params.n_seq_max = options.n_streams or options.n_seqs
     params.n_batch = max(options.n_batch, params.n_seq_max)
     params.n_ubatch = min(options.n_ubatch or options.n_batch, options.n_batch)
-    params.kv_unified = True
+    params.kv_unified = not options.n_streams
     params.n_threads = options.n_threads
     params.n_threads_batch = options.n_threads_batch or options.n_threads
     params.type_k = _cache_type(options.cache_type_k)

@@ -9,6 +9,7 @@ import ctypes
 import functools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -94,6 +95,12 @@ def _template(model: Any, name: bytes | None) -> str | None:
     return text.decode() if text else None
 
 
+def _divides(model: Any) -> bool:
+    """Whether any part of a sequence can be copied to a cache of its own: its saved state is all of it."""
+    stateful = C.llama_model_is_recurrent(model) or C.llama_model_is_hybrid(model)
+    return not stateful and not C.llama_model_n_swa(model)
+
+
 def _token_or_none(token: int) -> int | None:
     return int(token) if token >= 0 else None
 
@@ -167,6 +174,8 @@ class LlamaBackend:
             raise StartupError(
                 f"{options.model_path} is not a decoder-only model: duo cannot generate with it"
             )
+        if not _divides(model):
+            self.options = options = replace(options, n_streams=0)
         params = context_params(options)
         params.swa_full = True  # a trimmed sequence needs cells that its sliding window had passed
         if C.llama_model_n_swa(model):  # between parts of a decode llama.cpp gives away what guesses passed
@@ -180,8 +189,8 @@ class LlamaBackend:
         self._memory = C.llama_get_memory(self._context)
         self.vocab = LlamaVocabulary(model)
         self.n_cells = int(C.llama_n_ctx(self._context))
-        self.n_ctx = min(self.model.longest(options.rope), self.n_cells)
-        self.n_seqs = options.n_seqs
+        self.n_ctx = min(self.model.longest(options.rope), self.n_cells // max(1, options.n_streams))
+        self.n_seqs = options.n_streams or options.n_seqs
         self.n_batch = int(C.llama_n_batch(self._context))
         self.n_params, self.n_bytes = self.model.n_params, self.model.n_bytes
         self.chat_template = _template(model, None)
@@ -194,6 +203,7 @@ class LlamaBackend:
         with ThreadPoolExecutor(1) as aside:  # which ends, and with it the threads of OpenMP that are its own
             self.can_trim = aside.submit(self._forgets).result()
         self.can_copy = self.model.metadata("general.architecture") not in COMPRESSED
+        self.can_share = not options.n_streams
         self.can_shift = self.can_trim and bool(C.llama_memory_can_shift(self._memory))
 
     def _forgets(self) -> bool:
@@ -264,7 +274,12 @@ class LlamaBackend:
             raise BackendError("it does not fit this model, or the KV cache is full")
 
     def copy(self, source: int, target: int, start: int, end: int) -> None:
-        C.llama_memory_seq_cp(self._memory, source, target, start, end)
+        if not self.options.n_streams:
+            C.llama_memory_seq_cp(self._memory, source, target, start, end)
+            return
+        self.trim(target, 0)  # between streams llama.cpp copies whole ones only, and not at once
+        self.load(target, self.save(source))
+        self.trim(target, end)
 
     def shift(self, seq: int, start: int, end: int) -> None:
         if not C.llama_memory_seq_rm(self._memory, seq, start, end):

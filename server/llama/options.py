@@ -99,9 +99,11 @@ class Rope:
 @dataclass(frozen=True, slots=True)
 class LlamaOptions:
     """model_path: the first part, if there are several. n_cells: KV cells shared by all sequences, rounded up
-    to a multiple of 256. n_batch: most rows of a decode, raised to one for each sequence. n_threads_batch,
-    n_ubatch: 0 means n_threads, n_batch. F32 caches without flash attention are slower and closest to exact
-    arithmetic; 'auto': without where attention is computed on the CPU (library.settled)."""
+    to a multiple of 256. n_streams: not 0, that many sequences instead of n_seqs, with an equal share of the
+    cells for each; models with a state or a sliding window have none. n_batch: most rows of a decode, raised
+    to one for each sequence. n_threads_batch, n_ubatch: 0 means n_threads, n_batch. F32 caches without flash
+    attention are slower and closest to exact arithmetic; 'auto': without where attention is computed on the
+    CPU (library.settled)."""
 
     model_path: Path
     n_cells: int
@@ -115,6 +117,7 @@ class LlamaOptions:
     flash_attention: FlashAttention = "auto"
     weights: Weights = Weights()
     rope: Rope = Rope()
+    n_streams: int = 0
 
     @property
     def files(self) -> list[Path]:
@@ -128,10 +131,11 @@ class LlamaOptions:
         devices = w.n_gpu_layers, w.split_mode, w.tensor_split, w.main_gpu, w.rpc
         scales = tuple(adapter.scale for adapter in w.adapters)
         attention = self.cache_type_k, self.cache_type_v, self.flash_attention
-        return repr((devices, w.overrides, scales, attention, self.rope))
+        return repr((devices, w.overrides, scales, attention, self.rope, bool(self.n_streams)))
 
     @property
     def costs(self) -> str:
         """What beside the files the seconds and bits of a step depend on."""
         weights = replace(self.weights, adapters=())
-        return repr((replace(self, model_path=Path(), n_cells=0, n_seqs=0, weights=weights), self.numerics))
+        alike = replace(self, model_path=Path(), n_cells=0, n_seqs=0, n_streams=0, weights=weights)
+        return repr((alike, self.numerics))

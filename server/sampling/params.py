@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 # llama.cpp's names and default order
 ORDER = ("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature")
+KNOWN = (*ORDER, "infill")
 MIRRORED = ("top_k", "top_p", "min_p", "temperature")  # the samplers of draw(), in its order
+
+
+class Pieces(Protocol):
+    """What a vocabulary knows of its tokens."""
+
+    eos: int | None
+    eog: frozenset[int]
+
+    def piece(self, token: int, *, special: bool = False) -> bytes: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +28,7 @@ class SamplingParams:
     seed: 64 bits. repeat_last_n, dry_penalty_last_n: number of last tokens that count, -1 for all.
     dry_sequence_breakers: token sequences that no repetition crosses. logit_bias: (token id, value added to
     its logit), -inf bans it. banned_first: tokens that may not be chosen before min_tokens are generated.
-    samplers: those that run, in this order.
+    samplers: those that run, in this order. pieces: of the vocabulary, for infill.
     """
 
     temperature: float = 0.8
@@ -47,6 +58,7 @@ class SamplingParams:
     min_tokens: int = 0
     banned_first: frozenset[int] = frozenset()
     samplers: tuple[str, ...] = ORDER
+    pieces: Pieces | None = None
 
     @property
     def is_plain(self) -> bool:
@@ -81,6 +93,8 @@ class SamplingParams:
                 return self.xtc_probability > 0.0 and self.xtc_threshold <= 0.5
             case "temperature":
                 return self.temperature != 1.0 or self.dynatemp_range > 0.0
+            case "infill":
+                return self.pieces is not None
             case _:
                 raise ValueError(f"no sampler is called {name}")
 

@@ -17,6 +17,7 @@ from server.sampling.candidates import Candidates
 from server.sampling.constraint import Constraint
 from server.sampling.draw import Distribution, Row, distribution, draw
 from server.sampling.dry import Dry
+from server.sampling.filling import infill
 from server.sampling.mirostat import Mirostat
 from server.sampling.noise import uniform
 from server.sampling.params import MIRRORED, SamplingParams
@@ -130,7 +131,11 @@ class Sampler:
         if self._mirostat is not None:
             filters.temperature(c, self._params.temperature, 0.0, 1.0)
         for name in self._steps:
-            self._apply(c, name, position)
+            if name == "infill" and (pieces := self._params.pieces) is not None:
+                may_end = pieces.eos is not None and row[pieces.eos] > -np.inf
+                infill(c, pieces, pieces.eos if may_end else None)
+            else:
+                self._apply(c, name, position)
         return c
 
     def _apply(self, c: Candidates, name: str, position: int) -> None:

@@ -1,8 +1,9 @@
-"""duo probe: whether the width of a batch changes the logits of a model on this machine.
+"""duo probe: what beside the tokens changes the logits of a model on this machine.
 
 The same tokens are scored in batches of different widths. Where the logits' bits agree, a text does not
 depend on how many drafted tokens were verified beside each of its tokens. Where they do not, drafts may turn
-a near-tie of two tokens.
+a near-tie of two tokens. So may other conversations: by where they leave room in the KV cache, and by their
+rows in the same batch.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ class ProbeSettings(ModelSettings):
 
     model: Path = Field(BUNDLED_MODEL, description="the GGUF file of the model")
     threads: int = Field(0, ge=0, description="CPU threads of the model; 0 chooses")
+    kv_unified: bool = Field(True, description="one KV cache for all conversations; off: one for each")
     max_width: int = Field(16, ge=2, le=64, description="widths from 1 to this are compared")
     json_output: bool = Field(False, alias="json", description="print JSON")
 
@@ -64,6 +66,7 @@ class ProbeResult:
     largest difference of a logit, and the rows in which another token is the likeliest. smallest_margin: the
     smallest lead of the likeliest token over the second. moved: widths at which the bits changed when the
     sequence lay elsewhere in the KV cache; None: not probed. moved_difference: the largest such change.
+    beside, beside_difference: the same of there having half of a batch's rows from another sequence.
     """
 
     widths: tuple[int, ...]
@@ -74,11 +77,13 @@ class ProbeResult:
     smallest_margin: float
     moved: tuple[int, ...] | None = None
     moved_difference: float = 0.0
+    beside: tuple[int, ...] | None = None
+    beside_difference: float = 0.0
 
     @property
     def exact(self) -> bool:
-        """True if neither widths nor the place in the KV cache changed a bit."""
-        return len(self.classes) == 1 and not self.moved
+        """True if neither widths nor other sequences changed a bit."""
+        return len(self.classes) == 1 and not self.moved and not self.beside
 
     def as_json(self) -> dict[str, Any]:
         return {**dataclasses.asdict(self), "exact": self.exact, "max_difference": max(self.differences)}
@@ -119,21 +124,34 @@ def probe_backend(backend: Backend, widths: Sequence[int]) -> ProbeResult:
         if backend.n_seqs < 2 or n_resident < 1:
             return result
         _evaluate(backend, 1, tokens[:n_resident])
-        again = _score_at(backend, tokens, n_prefix, widths)
-        moved = tuple(width for width in widths if _bits(again[width]) != _bits(rows[width]))
-        change = max(_difference(again[width], rows[width]) for width in widths)
-        return dataclasses.replace(result, moved=moved, moved_difference=change)
+        there = _score_at(backend, tokens, n_prefix, widths)
+        moved, change = _changes(there, rows)
+        result = dataclasses.replace(result, moved=moved, moved_difference=change)
+        if not backend.can_trim or max(widths) == 1:
+            return result
+        beside, change = _changes(_score_at(backend, tokens, n_prefix, widths, n_resident), there)
+        return dataclasses.replace(result, beside=beside, beside_difference=change)
     finally:
         backend.trim(0, 0)
         if backend.n_seqs > 1:
             backend.trim(1, 0)
 
 
+def _changes(rows: Mapping[int, Logits], former: Mapping[int, Logits]) -> tuple[tuple[int, ...], float]:
+    """Widths whose bits have changed, and the largest difference."""
+    changed = tuple(width for width in rows if _bits(rows[width]) != _bits(former[width]))
+    return changed, max(_difference(rows[width], former[width]) for width in rows)
+
+
 def _score_at(
-    backend: Backend, tokens: Sequence[int], n_prefix: int, widths: Sequence[int]
+    backend: Backend,
+    tokens: Sequence[int],
+    n_prefix: int,
+    widths: Sequence[int],
+    n_resident: int | None = None,
 ) -> dict[int, Logits]:
     """The logits after each of the first half of the tokens beyond the prefix, by width. The second half is
-    there to fill every batch."""
+    there to fill every batch. n_resident: half of each batch is of sequence 1, which has so many tokens."""
     n_rows = (len(tokens) - n_prefix) // 2
     rows: dict[int, Logits] = {}
     for width in widths:
@@ -141,22 +159,25 @@ def _score_at(
         backend.trim(0, n_prefix if again else 0)
         if not again:
             _evaluate(backend, 0, tokens[:n_prefix])
-        begins = range(n_prefix, n_prefix + n_rows, width)
-        parts = [_decode(backend, 0, begin, tokens[begin : begin + width], width) for begin in begins]
+        n_beside = 0 if n_resident is None else width // 2
+        parts: list[Logits] = []
+        for begin in range(n_prefix, n_prefix + n_rows, width - n_beside):
+            batch = Batch()
+            batch.extend(0, begin, tokens[begin : begin + width - n_beside], width - n_beside)
+            if n_resident is not None:
+                batch.extend(1, n_resident, tokens[:n_beside], n_beside)
+            parts.append(backend.decode(batch)[: width - n_beside].copy())
+            if n_beside and n_resident is not None:
+                backend.trim(1, n_resident)
         rows[width] = np.concatenate(parts)[:n_rows]
     return rows
 
 
 def _evaluate(backend: Backend, seq: int, tokens: Sequence[int]) -> None:
     for begin in range(0, len(tokens), backend.n_batch):
-        _decode(backend, seq, begin, tokens[begin : begin + backend.n_batch], 0)
-
-
-def _decode(backend: Backend, seq: int, position: int, tokens: Sequence[int], n_wanted: int) -> Logits:
-    """A copy: the backend's own rows last until its next decode."""
-    batch = Batch()
-    batch.extend(seq, position, tokens, n_wanted)
-    return backend.decode(batch).copy()
+        batch = Batch()
+        batch.extend(seq, begin, tokens[begin : begin + backend.n_batch], 0)
+        backend.decode(batch)
 
 
 def _tokens(vocabulary: Vocabulary, n: int) -> list[int]:
@@ -190,6 +211,7 @@ def probe(settings: ProbeSettings) -> int:
     n_threads = settings.threads or n_cores()
     settings = downloaded(settings)
     options = settings.options(settings.model, n_cells=N_CELLS, n_seqs=2, n_threads=n_threads)
+    options = dataclasses.replace(options, n_streams=0 if settings.kv_unified else 2)
     widths = range(1, settings.max_width + 1)
     with closing(LlamaBackend(options)) as backend:
         result = probe_backend(backend, widths)
@@ -208,13 +230,17 @@ def probe(settings: ProbeSettings) -> int:
 def table(result: ProbeResult, title: str) -> Table:
     table = Table(title=title, title_justify="left")
     difference_to = f"difference to {result.widths[0]}"
-    for heading in ("rows", "bits", difference_to, "other argmax", "place in the cache"):
+    for heading in ("rows", "bits", difference_to, "other argmax", "place in the cache", "neighbours"):
         table.add_column(heading, justify="right")
     names = {width: _letter(i) for i, widths in enumerate(result.classes) for width in widths}
     for width, difference, flips in zip(result.widths, result.differences, result.flips, strict=True):
-        moved = "" if result.moved is None else "matters" if width in result.moved else "no matter"
-        table.add_row(str(width), names[width], f"{difference:.1e}", f"{flips} of {result.n_rows}", moved)
+        others = _matters(width, result.moved), "" if width == 1 else _matters(width, result.beside)
+        table.add_row(str(width), names[width], f"{difference:.1e}", f"{flips} of {result.n_rows}", *others)
     return table
+
+
+def _matters(width: int, changed: Sequence[int] | None) -> str:
+    return "" if changed is None else "matters" if width in changed else "no matter"
 
 
 def _letter(index: int) -> str:
@@ -233,5 +259,10 @@ def verdict(result: ProbeResult) -> list[str]:
         f"{max(result.differences):.2g}.",
     ]
     if result.moved:
-        lines.append(f"The place in the KV cache changes logits by up to {result.moved_difference:.2g}.")
+        lines.append(
+            f"The place in the KV cache changes logits by up to {result.moved_difference:.2g}: with "
+            "--no-kv-unified each conversation has one of its own."
+        )
+    if result.beside:
+        lines.append(f"Rows of other conversations change logits by up to {result.beside_difference:.2g}.")
     return lines

@@ -9,6 +9,7 @@ from dataclasses import replace
 from server.engine.events import Committed, DrafterCount, FinishReason, Stats, Tally
 from server.llama.backend import Vocabulary
 from server.text.detokenize import Alignment, Detokenizer, Span
+from server.text.indentation import Indentation
 from server.text.stops import StopStrings
 
 
@@ -24,22 +25,25 @@ class ReplyText(Tally):
         aligned: bool = False,
         shown: Set[int] = frozenset(),
         begins: bool = False,
+        n_indent: int = 0,
     ) -> None:
         """aligned: completed() will be asked for. shown: control tokens that are part of the text. begins: a
-        message begins here (Detokenizer)."""
+        message begins here (Detokenizer). n_indent: spaces that each line but the first begins with."""
         super().__init__()
         self.stopped = False
         self._silent = vocabulary.eog  # not text, even if their pieces are printable
         self._detokenizer = Detokenizer(vocabulary, shown, begins=begins)
         self._stops = StopStrings(stops)
+        self._indentation = Indentation(n_indent)
+        self._outdented = False  # a line has too little of it: the text is cut there
         self._accepted: Counter[str | None] = Counter()
         self._per_step: Counter[int] = Counter()
         self._alignment = Alignment() if aligned else None
         self._n_sent = 0
 
     def feed(self, step: Committed) -> str:
-        """The text this step adds. After it `stopped` says whether a stop string was completed: what
-        follows is not part of the reply."""
+        """The text this step adds. After it `stopped` says whether a stop string was completed, or a line
+        begun too far left: what follows is not part of the reply."""
         text, n = self._up_to_stop(step.tokens)
         if n < len(step.tokens):
             step = replace(step, tokens=step.tokens[:n], sources=step.sources[:n])
@@ -67,6 +71,11 @@ class ReplyText(Tally):
 
     def _send(self, text: str) -> str:
         sent, self.stopped = self._stops.feed(text)
+        return self._indented(sent)
+
+    def _indented(self, text: str) -> str:
+        sent, self._outdented = self._indentation.feed(text)
+        self.stopped = self.stopped or self._outdented
         self._n_sent += len(sent)
         return sent
 
@@ -75,9 +84,7 @@ class ReplyText(Tally):
         if self.stopped:
             return ""
         text = self._send(self._detokenizer.flush())
-        held = "" if self.stopped else self._stops.flush()
-        self._n_sent += len(held)
-        return text + held
+        return text if self.stopped else text + self._indented(self._stops.flush())
 
     def completed(self, n_characters: int) -> list[Span]:
         """The tokens that so much of the text returned is made of, each once. Tokens that a stop string is
@@ -92,7 +99,8 @@ class ReplyText(Tally):
 
     def finish_reason(self, reason: FinishReason) -> str:
         """OpenAI's word for the end: stop or length."""
-        return "stop" if self.stopped or reason != "length" else "length"
+        cut = self._outdented or (reason == "length" and not self.stopped)
+        return "length" if cut else "stop"
 
     def stats(self, stats: Stats) -> Stats:
         """The engine's stats, cut down to this text: what was generated past a stop string is not counted.

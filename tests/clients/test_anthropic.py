@@ -155,3 +155,12 @@ def test_keys_are_the_sdks():
             with pytest.raises(anthropic.AuthenticationError):
                 ask(client)
         lead.until_idle()
+
+
+def test_models_are_listed_in_its_form(claude: anthropic.Anthropic):
+    [model] = claude.models.list()
+    assert (model.id, model.type, model.lifecycle) == ("toy", "model", "active")
+    assert model.created_at.tzinfo is not None
+    assert claude.models.retrieve("default") == model
+    with pytest.raises(anthropic.NotFoundError):
+        claude.models.retrieve("other")

@@ -46,16 +46,18 @@ CHECKS: list[Any] = [
 @pytest.fixture(scope="module")
 def lead(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lead]:
     """With everything that a server may have; its replies are short."""
-    embedder = FakeEmbedder()
-    with closing(EmbeddingWorker(embedder)) as worker:
+    embedder, ranker = FakeEmbedder(), FakeEmbedder(ranks=True, n_embd=1)
+    with closing(EmbeddingWorker(embedder)) as worker, closing(EmbeddingWorker(ranker)) as ranking:
         with serving(
             FakeBackend(FakeModel(seed=3, eog_rate=0.2), n_ctx=256),
             embedding=Embedding(worker, ModelCard("toy-embedder", 1, 64, 1000, "a toy")),
+            reranking=Embedding(ranking, ModelCard("toy-ranker", 1, 64, 1000, "a toy")),
             slot_files=NamedFiles(tmp_path_factory.mktemp("slots"), budget_bytes=1 << 20, fingerprint="toy"),
         ) as one:
             yield one
             one.until_idle()
         embedder.close()
+        ranker.close()
 
 
 @pytest.fixture

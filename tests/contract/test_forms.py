@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 from pydantic import ValidationError
 
-from server.api import embeddings, tokens
+from server.api import embeddings, rerank, tokens
 from server.api import slots_route as slots
 from server.api.body import Body
 from server.api.chat.chat_request import ChatRequest
@@ -31,6 +31,7 @@ FORMS: dict[str, type[Body]] = {
     "ResponseRequest": response_schema.ResponseRequest,
     "MessagesRequest": messages_schema.MessagesRequest,
     "EmbeddingRequest": embeddings.EmbeddingRequest,
+    "RerankRequest": rerank.RerankRequest,
     "TokenizeRequest": tokens.TokenizeRequest,
     "DetokenizeRequest": tokens.DetokenizeRequest,
     "SlotFile": slots.FileBody,
@@ -41,7 +42,7 @@ FORMS: dict[str, type[Body]] = {
 }
 """Where the contract has them."""
 
-BY_HAND = ("seed", "logit_bias", "prompt", "input", "filename", "tfs_z")
+BY_HAND = ("seed", "logit_bias", "prompt", "input", "content", "filename", "tfs_z")
 """Fields that a validator checks, not the form: their tests are those of their routes."""
 
 BOUNDS = (

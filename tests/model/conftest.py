@@ -43,7 +43,7 @@ def q8_target() -> Iterator[LlamaBackend]:
         yield backend
 
 
-def open_exact(path: Path) -> LlamaBackend:
+def open_exact(path: Path, n_streams: int = 0) -> LlamaBackend:
     options = LlamaOptions(
         path,
         n_cells=4096,
@@ -52,6 +52,7 @@ def open_exact(path: Path) -> LlamaBackend:
         cache_type_k="f32",
         cache_type_v="f32",
         flash_attention="off",
+        n_streams=n_streams,
     )
     return LlamaBackend(options)
 

@@ -39,7 +39,7 @@ class Duet:
         n_slots: int = 4,
     ) -> None:
         """snapshots: tiers below the KV cache, which are used however long a state takes to load."""
-        leaves = 3 if backend.can_trim else 1
+        leaves = 3 if backend.can_trim and backend.can_share else 1
         policy = Policy(leaves=leaves, lookup=lookup, gate=False, again=not backend.can_trim)
         card = vocabulary_card(backend.vocab)
         lead, own = (Presence(role, role, "test", "0", card, 4) for role in ("lead", "drafter"))

@@ -18,7 +18,8 @@ WINDOW = 24  # tokens that layers with a sliding window see
 
 Shapes: TypeAlias = dict[str, tuple[int, ...]]
 """Of tensors by their names in a layer, in numpy's order, rows first."""
-Fields: TypeAlias = Mapping[str, float | list[int] | list[bool] | list[float]]
+Field: TypeAlias = float | str | list[int] | list[bool] | list[float] | list[str]
+Fields: TypeAlias = Mapping[str, Field]
 
 
 def weights(**shapes: tuple[int, ...]) -> Shapes:
@@ -30,8 +31,9 @@ OUTPUT_NORM = weights(output_norm=(N_EMBD,))
 
 
 class Kind(NamedTuple):
-    """A model: its architecture as llama.cpp calls it, its layers, its metadata without the architecture in
-    front, and tensors outside the layers beside the embedding. 0 rows: one for each token."""
+    """A model: its architecture as llama.cpp calls it, its layers, its metadata (keys of the tokenizer whole,
+    others without the architecture in front), and tensors outside the layers beside the embedding. 0 rows:
+    one for each token."""
 
     architecture: str
     layers: list[Shapes]
@@ -323,6 +325,48 @@ LFM2 = Kind(
     weights(token_embd_norm=(N_EMBD,)),
 )
 LFM2_WINDOW = LFM2._replace(fields={**LFM2.fields, **SLIDING})
+BIDIRECTIONAL = weights(
+    attn_q=(N_EMBD, N_EMBD),
+    attn_k=(N_EMBD, N_EMBD),
+    attn_v=(N_EMBD, N_EMBD),
+    attn_output=(N_EMBD, N_EMBD),
+    attn_output_norm=(N_EMBD,),
+    ffn_up=(N_FFN, N_EMBD),
+    ffn_down=(N_EMBD, N_FFN),
+    layer_output_norm=(N_EMBD,),
+) | {"attn_output_norm.bias": (N_EMBD,), "layer_output_norm.bias": (N_EMBD,)}
+RANKING = {"pooling_type": 4}
+BERT_RANKER = Kind(  # a head of two layers over the first token
+    "bert",
+    [BIDIRECTIONAL] * 2,
+    RANKING
+    | {
+        "attention.head_count": N_HEADS,
+        "feed_forward_length": N_FFN,
+        "attention.layer_norm_epsilon": 1e-5,
+        "attention.causal": False,
+        "tokenizer.ggml.token_type_count": 2,
+        "tokenizer.ggml.add_bos_token": True,
+        "tokenizer.ggml.add_eos_token": True,
+    },
+    weights(
+        token_types=(2, N_EMBD),
+        position_embd=(N_CTX, N_EMBD),
+        token_embd_norm=(N_EMBD,),
+        cls=(N_EMBD, N_EMBD),
+        **{"cls.output": (1, N_EMBD)},
+    )
+    | {"token_embd_norm.bias": (N_EMBD,), "cls.bias": (N_EMBD,), "cls.output.bias": (1,)},
+)
+QWEN3_RANKER = QWEN3._replace(  # says yes or no after a prompt
+    fields=HEADS
+    | RANKING
+    | {
+        "classifier.output_labels": ["yes", "no"],
+        "tokenizer.chat_template.rerank": "Query: {query}\nDocument: {document}\nAnswer:",
+    },
+    others=OUTPUT_NORM | weights(**{"cls.output": (2, N_EMBD)}),
+)
 KINDS = {
     "qwen3": QWEN3,
     "qwen3moe": QWEN3_MOE,

@@ -121,6 +121,7 @@ class Padded:
         self.n_cells, self.n_ctx = backend.n_cells - 1, backend.n_ctx
         self.n_batch, self.n_seqs = backend.n_batch - 1, backend.n_seqs - 1
         self.can_trim, self.can_copy, self.can_shift = backend.can_trim, backend.can_copy, backend.can_shift
+        self.can_share = backend.can_share
         self.overlaps = backend.overlaps
         self.n_trees = 0  # decodes of trees with several leaves
 

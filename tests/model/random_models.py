@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from server.settings import BUNDLED_MODEL
-from tests.model.kinds import DT_RANK, N_CTX, N_EMBD, Kind, weights
+from tests.model.kinds import DT_RANK, N_CTX, N_EMBD, Field, Fields, Kind, weights
 
 
 def write(path: Path, kind: Kind, *, noise: float = 0.0) -> None:
@@ -21,10 +21,10 @@ def write(path: Path, kind: Kind, *, noise: float = 0.0) -> None:
     Deterministic."""
     writer = gguf.GGUFWriter(path, kind.architecture)
     with closing(writer):
-        n_vocab = _copy_tokenizer(writer)
+        n_vocab = _copy_tokenizer(writer, but=kind.fields)
         common = {"block_count": len(kind.layers), "context_length": N_CTX, "embedding_length": N_EMBD}
         for key, value in {**common, "attention.layer_norm_rms_epsilon": 1e-5, **kind.fields}.items():
-            _add(writer, f"{kind.architecture}.{key}", value)
+            _add(writer, key if key.startswith("tokenizer.") else f"{kind.architecture}.{key}", value)
         shapes = weights(token_embd=(n_vocab, N_EMBD)) | kind.others
         shapes |= {
             f"blk.{i}.{name}": shape for i, layer in enumerate(kind.layers) for name, shape in layer.items()
@@ -40,9 +40,11 @@ def write(path: Path, kind: Kind, *, noise: float = 0.0) -> None:
         writer.write_tensors_to_file()
 
 
-def _add(writer: gguf.GGUFWriter, key: str, value: float | list[int] | list[bool] | list[float]) -> None:
+def _add(writer: gguf.GGUFWriter, key: str, value: Field) -> None:
     if isinstance(value, list):
         writer.add_array(key, value)
+    elif isinstance(value, str):
+        writer.add_string(key, value)
     elif isinstance(value, bool):
         writer.add_bool(key, value)
     elif isinstance(value, float):
@@ -66,10 +68,10 @@ def _tokenizer() -> list[tuple[str, Any, Any, Any]]:
     ]
 
 
-def _copy_tokenizer(writer: gguf.GGUFWriter) -> int:
+def _copy_tokenizer(writer: gguf.GGUFWriter, *, but: Fields) -> int:
     """Returns the size of the vocabulary."""
     n_vocab = 0
-    for key, value, kind, inner in _tokenizer():
+    for key, value, kind, inner in (entry for entry in _tokenizer() if entry[0] not in but):
         writer.add_key_value(key, value, kind, sub_type=inner)
         if key == gguf.Keys.Tokenizer.LIST:
             n_vocab = len(value)

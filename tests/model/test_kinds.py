@@ -36,6 +36,8 @@ N_TOKENS, N_MORE = 68, 12  # more than a conversation has to have of its own to 
 SYSTEM = tuple(100 + 7 * i for i in range(100))  # beyond all windows, and long enough for a mark
 N_OWN = 40  # tokens of a first prompt beyond that: more than a template may write otherwise
 STATEFUL = ("deepseek4", "mamba", "jamba", "granitehybrid", "qwen35", "lfm2", "lfm2-window")
+STREAMS = "qwen3-streams"  # each conversation with a KV cache of its own
+N_STREAMS = 4
 at_temperatures = pytest.mark.parametrize("temperature", [0.0, 1.0])
 
 
@@ -75,14 +77,18 @@ def _ask(prompt: tuple[int, ...], temperature: float, seed: int, n: int = N_TOKE
     return GenerationRequest((*prompt, *own), sampling, n)
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=[*KINDS, STREAMS])
 def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Subject]:
     name: str = request.param
     folder = tmp_path_factory.mktemp("kinds")
     target, draft = folder / f"{name}.gguf", folder / "draft.gguf"
-    write(target, KINDS[name])
-    write(draft, KINDS[name], noise=0.02)
-    with closing(open_exact(target)) as one, closing(_open_draft(draft)) as other:
+    kind = KINDS[name.removesuffix("-streams")]
+    write(target, kind)
+    write(draft, kind, noise=0.02)
+    with (
+        closing(open_exact(target, N_STREAMS if name == STREAMS else 0)) as one,
+        closing(_open_draft(draft)) as other,
+    ):
         yield Subject(name, one, other)
 
 
@@ -173,7 +179,8 @@ def test_lookups_change_nothing(subject: Subject, temperature: float):
 def with_tiers(subject: Subject, snapshots: Snapshots) -> Duet:
     """With room in the KV cache for the conversation that runs and one more."""
     padded = Padded(subject.target)
-    padded.n_seqs = 2 * (3 if padded.can_copy else 1)  # each with shadows or checkpoints
+    spare = padded.can_copy and subject.name != STREAMS
+    padded.n_seqs = 2 * (3 if spare else 1)  # each with shadows or checkpoints
     return Duet(padded, drafter=subject.draft, snapshots=snapshots, n_slots=1)
 
 

@@ -116,3 +116,23 @@ def test_the_last_token_of_a_reused_prompt_is_a_row_of_its_own(opened: Open):
     backend = opened(1, "on")
     whole = score(backend, Scored(0, 0, 60))[-1]
     assert not np.array_equal(score(backend, Scored(59, 59, 1))[-1], whole)
+
+
+def test_with_streams_it_does_not_matter_who_else_is_there(f32_pair: tuple[Path, Path]):
+    """The worst case above; and a prompt that is copied from another conversation."""
+    options = LlamaOptions(f32_pair[1], 6144, 3, n_threads=2, flash_attention="off", n_streams=3)
+    with closing(LlamaBackend(options)) as backend:
+        assert (backend.n_seqs, backend.n_ctx) == (3, 2048)
+        for width in (1, 2, 8, 64):
+            for place in (Place(before=1), Place(before=100), Place(between=450)):
+                assert not moves(backend, Scored(60, FEW, width), place)
+        here = score(backend, Scored(60, FEW, 8))
+        backend.copy(0, 1, 0, 60)
+        copied = Batch()
+        copied.extend(1, 60, TOKENS[60:68], 8)
+        np.testing.assert_array_equal(backend.decode(copied), here)
+        together = Batch()
+        for seq in (0, 2):
+            backend.trim(seq, 0 if seq else 60)
+            together.extend(seq, 60 * (not seq), TOKENS[60:64], 4)
+        np.testing.assert_allclose(backend.decode(together)[:4], here[:4], atol=1e-5)

@@ -64,6 +64,10 @@ def test_the_command(capsys: pytest.CaptureFixture[str]):
     assert said["widths"] == [1, 2, 3]
     assert sorted(width for one in said["classes"] for width in one) == [1, 2, 3]
     assert said["model"] == str(DRAFT)
+    assert probe(read(ProbeSettings, [*flags, "--no-kv-unified", "--json"])) == 0
+    apart = json.loads(capsys.readouterr().out)
+    assert said["moved_difference"] > 0
+    assert apart["moved"] == []
     assert probe(read(ProbeSettings, flags)) == 0
     assert "The closest two tokens are" in capsys.readouterr().out
 

@@ -7,18 +7,19 @@ from typing import Any, TypeAlias
 
 import orjson
 
+from server.api.messages.signatures import UNSIGNED, holding
 from server.text.message import Arguments, CallBegun, Content, Piece, Reasoning
 
 Json: TypeAlias = dict[str, Any]
-
-SIGNATURE = "unsigned"
-"""Of thoughts. Nobody checks it here; clients drop thoughts that have none."""
 
 
 class BlockEvents:
     """The blocks of one message as they grow, one after the other. Each step returns events."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, omits: bool) -> None:
+        """omits: thoughts are in their signature only."""
+        self._omits = omits
+        self._thoughts = ""  # of the block that grows, if they are omitted
         self._n = 0  # blocks that have ended
         self._open = ""  # type of the one that grows
 
@@ -27,7 +28,9 @@ class BlockEvents:
             match piece:
                 case Reasoning(text):
                     begun = {"type": "thinking", "thinking": "", "signature": ""}
-                    yield from self._more(begun, {"type": "thinking_delta", "thinking": text})
+                    delta = None if self._omits else {"type": "thinking_delta", "thinking": text}
+                    self._thoughts += text if self._omits else ""
+                    yield from self._more(begun, delta)
                 case Content(text):
                     yield from self._more({"type": "text", "text": ""}, {"type": "text_delta", "text": text})
                 case CallBegun(_, id, name):
@@ -38,16 +41,19 @@ class BlockEvents:
     def end(self) -> Iterator[Json]:
         """Of the block that grows, if one does."""
         if self._open == "thinking":
-            yield self._delta({"type": "signature_delta", "signature": SIGNATURE})
+            signature = holding(self._thoughts) if self._omits else UNSIGNED
+            self._thoughts = ""
+            yield self._delta({"type": "signature_delta", "signature": signature})
         if self._open:
             yield {"type": "content_block_stop", "index": self._n}
             self._n, self._open = self._n + 1, ""
 
-    def _more(self, begun: Json, delta: Json) -> Iterator[Json]:
+    def _more(self, begun: Json, delta: Json | None) -> Iterator[Json]:
         """Of the open block if it is of this type, else of a new one."""
         if self._open != begun["type"]:
             yield from self._begin(begun)
-        yield self._delta(delta)
+        if delta is not None:
+            yield self._delta(delta)
 
     def _begin(self, block: Json) -> Iterator[Json]:
         yield from self.end()
@@ -58,13 +64,15 @@ class BlockEvents:
         return {"type": "content_block_delta", "index": self._n, "delta": delta}
 
 
-def blocks_of(pieces: Sequence[Piece]) -> list[Json]:
-    """A whole reply. pieces: neighbours of one kind joined. The input of a call that was cut off is {}."""
+def blocks_of(pieces: Sequence[Piece], *, omits: bool) -> list[Json]:
+    """A whole reply; omits: as in BlockEvents. pieces: neighbours of one kind joined. The input of a call
+    that was cut off is {}."""
     blocks: list[Json] = []
     for piece in pieces:
         match piece:
             case Reasoning(text):
-                blocks.append({"type": "thinking", "thinking": text, "signature": SIGNATURE})
+                shown, signature = ("", holding(text)) if omits else (text, UNSIGNED)
+                blocks.append({"type": "thinking", "thinking": shown, "signature": signature})
             case Content(text):
                 blocks.append({"type": "text", "text": text})
             case CallBegun(_, id, name):

@@ -14,6 +14,7 @@ from server.api.chat.chat_request import ChatRequest
 from server.api.choices import ReplyChoice
 from server.api.engine_requests import Prompted
 from server.api.messages.content_blocks import BlockEvents, Json, blocks_of
+from server.api.messages.messages_request import MessagesRequest
 from server.api.served import Served
 from server.api.statistics import measured
 from server.errors import DuoError
@@ -26,19 +27,19 @@ class MessagesAnswer(Answer):
 
     keep_alive = ("ping", orjson.dumps(PING).decode())
 
-    def __init__(self, served: Served, chat: ChatRequest, asked: Prompted, model: str | None) -> None:
-        """asked: the prompt of the chat completion that the body is turned into; model: what the client calls
-        the model, and is told again."""
+    def __init__(self, served: Served, chat: ChatRequest, asked: Prompted, body: MessagesRequest) -> None:
+        """asked: the prompt of the chat completion that the body is turned into."""
         super().__init__(f"msg_{secrets.token_hex(12)}", served, chat, [asked])
-        self._model = model or served.model.id
+        self._model = body.model or served.model.id
+        self._tells_costs = chat.timings_per_token
+        self._omits = body.thinking is not None and body.thinking.display == "omitted"
         self._choice = self._choices[0]
         self._most = chat.max_new_tokens
-        self._blocks = BlockEvents()
+        self._blocks = BlockEvents(omits=self._omits)
 
     def _all(self) -> bytes:
-        content = blocks_of(self._choice.portion().pieces)
-        told = {**self._message(content, **self._ending), **measured(self._choice.stats())}
-        return orjson.dumps(told)
+        content = blocks_of(self._choice.portion().pieces, omits=self._omits)
+        return orjson.dumps({**self._message(content, **self._ending), **self._costs()})
 
     def _opening(self) -> Iterator[bytes]:
         message = self._message([], stop_reason=None, stop_sequence=None)
@@ -51,7 +52,7 @@ class MessagesAnswer(Answer):
             yield from map(_told, self._blocks.end())
 
     def _closing(self) -> Iterator[bytes]:
-        ended = {"delta": self._ending, "usage": self._usage(), **measured(self._choice.stats())}
+        ended = {"delta": self._ending, "usage": self._usage(), **self._costs()}
         yield _told({"type": "message_delta", **ended})
         yield _told({"type": "message_stop"})
 
@@ -74,6 +75,9 @@ class MessagesAnswer(Answer):
         else:
             reason = "stop_sequence" if choice.stop_string else "end_turn"
         return {"stop_reason": reason, "stop_sequence": choice.stop_string}
+
+    def _costs(self) -> Json:
+        return measured(self._choice.stats()) if self._tells_costs else {}
 
     def _usage(self) -> Json:
         """So far. Tokens from the cache are none of the input's, as Anthropic counts."""

@@ -19,6 +19,7 @@ from server.api.messages.messages_request import (
     ToolUseBlock,
     Turn,
 )
+from server.api.messages.signatures import held
 
 Json: TypeAlias = dict[str, Any]
 
@@ -84,7 +85,9 @@ def _messages(turn: Turn) -> Iterator[Json]:
 
 def _reply(blocks: Sequence[Block]) -> Json:
     """As one message, in which thoughts come before the text, and calls after it."""
-    thoughts = "".join(block.thinking for block in blocks if isinstance(block, ThinkingBlock))
+    thoughts = "".join(
+        block.thinking or held(block.signature) for block in blocks if isinstance(block, ThinkingBlock)
+    )
     calls = [
         {"id": block.id, "type": "function", "function": {"name": block.name, "arguments": block.input}}
         for block in blocks
@@ -97,7 +100,10 @@ def _reply(blocks: Sequence[Block]) -> Json:
 
 def _result(block: ToolResultBlock) -> Json:
     """That a tool has failed is told in words."""
-    content = block.content if isinstance(block.content, str) else _parts(block.content)
+    if isinstance(block.content, str):
+        content = block.content
+    else:
+        content = _parts([part if isinstance(part, TextPart) else part.as_text() for part in block.content])
     if block.is_error:
         text = content if isinstance(content, str) else "\n".join(part["text"] for part in content)
         content = f"Error: {text}"

@@ -26,6 +26,7 @@ def _only(*known: str) -> BeforeValidator:
 class ThinkingBlock(Body):
     type: Literal["thinking"]
     thinking: str
+    signature: str = ""
 
 
 class RedactedBlock(Body):
@@ -43,10 +44,25 @@ class ToolUseBlock(Body):
     input: dict[str, Any]
 
 
+class ToolReference(Body):
+    """What a search for tools has found: one of the request's, all of which the model is shown anyway."""
+
+    type: Literal["tool_reference"]
+    tool_name: str
+
+    def as_text(self) -> TextPart:
+        return TextPart(type="text", text=self.tool_name)
+
+
+Returned: TypeAlias = Annotated[
+    Annotated[TextPart | ToolReference, Field(discriminator="type")], _only("text", "tool_reference")
+]
+
+
 class ToolResultBlock(Body):
     type: Literal["tool_result"]
     tool_use_id: str
-    content: str | Annotated[list[Annotated[TextPart, _only("text")]], Field(fail_fast=True)] = ""
+    content: str | Annotated[list[Returned], Field(fail_fast=True)] = ""
     is_error: bool = False
 
 
@@ -81,10 +97,12 @@ class ChoiceOfTool(Body):
 
 
 class Thinking(Body):
-    """budget_tokens: of enabled; absent, the server's --reasoning-budget holds."""
+    """budget_tokens: of enabled; absent, the server's --reasoning-budget holds. display: omitted thoughts are
+    generated, but told in their signature only."""
 
     type: Literal["enabled", "adaptive", "between_tools", "disabled"]
     budget_tokens: Annotated[int, Field(ge=0)] | None = None
+    display: Literal["summarized", "omitted"] | None = None
 
 
 class OutputFormat(Body):
@@ -117,7 +135,6 @@ class MessagesRequest(SharedFields):
 
     unsupported: ClassVar[Neutral] = {
         **UNSUPPORTED,
-        "timings_per_token": (False,),
         "return_progress": (False,),
         "container": (),
         "mcp_servers": ([],),

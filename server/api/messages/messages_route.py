@@ -21,7 +21,7 @@ async def create(request: Request, served: Served) -> Response:
     with renamed(NAMES):
         chat = checked(served, chat_of(body))
         asked = await aside(request, generation_requests, served, chat)
-        answer = MessagesAnswer(served, chat, asked, body.model)
+        answer = MessagesAnswer(served, chat, asked, body)
     return await deliver(request, answer, stream=body.stream)
 
 

@@ -263,7 +263,7 @@ UNHONOURABLE: list[tuple[Any, str | None]] = [
     ({**BODY, "mirostat": 3}, "mirostat"),
     ({**BODY, "mirostat": True}, "mirostat"),
     ({**BODY, "min_tokens": 21}, "min_tokens"),
-    ({**BODY, "samplers": ["top_k", "infill"]}, "samplers"),
+    ({**BODY, "samplers": ["top_k", "adaptive_p"]}, "samplers"),
     ({**BODY, "samplers": "top_k;nucleus;top_p"}, "samplers"),
     ({**BODY, "logit_bias": {"259": 1}}, "logit_bias"),
     ({**BODY, "logit_bias": {"9" * 5000: 1}}, "logit_bias"),

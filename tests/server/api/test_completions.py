@@ -221,7 +221,7 @@ UNHONOURABLE: list[tuple[dict[str, Any], str]] = [
     ({"echo": True, "logprobs": 0, "stream": True}, "echo"),
     ({"echo": "yes"}, "echo"),
     ({"max_tokens": 0}, "max_tokens"),
-    ({"n_predict": 0}, "n_predict"),
+    ({"n_predict": -2}, "n_predict"),
     ({"n_predict": -2}, "n_predict"),
     ({"n_predict": 3, "max_tokens": 4}, "n_predict"),
     ({"min_tokens": 17, "max_tokens": 16}, "min_tokens"),

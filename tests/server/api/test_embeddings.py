@@ -100,6 +100,20 @@ async def test_every_form_of_the_same_input_gives_the_same_vector(client: httpx.
     assert reply["usage"]["prompt_tokens"] == 2
 
 
+@pytest.mark.parametrize(
+    ("path", "name"), [("/embedding", "input"), ("/embedding", "content"), ("/v1/embeddings", "content")]
+)
+async def test_llama_servers_form(client: httpx.AsyncClient, path: str, name: str):
+    response = await client.post(path, json={name: ["ab", "cd"], "embd_normalize": 2})
+    validate("NativeEmbeddings", response.json())
+    plain = vectors(await embedded(client, input=["ab", "cd"]))
+    assert [entry["index"] for entry in response.json()] == [0, 1]
+    told = np.array([entry["embedding"] for entry in response.json()], dtype=np.float32)
+    assert np.array_equal(told, plain[:, None])
+    refused = await client.post(path, json={name: "ab", "embd_normalize": -1})
+    assert refused.json()["error"]["param"] == "embd_normalize"
+
+
 async def test_many_inputs_keep_their_order_and_go_a_few_at_a_time(
     client: httpx.AsyncClient, embedder: FakeEmbedder
 ):
@@ -151,7 +165,8 @@ async def test_what_cannot_be_is_refused_by_name(client: httpx.AsyncClient, embe
     assert (await refused(client, 400, input="a", dimensions=17))["param"] == "dimensions"
     assert (await refused(client, 400, input="a", dimensions=0))["param"] == "dimensions"
     assert (await refused(client, 400, input="a", encoding_format="hex"))["param"] == "encoding_format"
-    wrong: tuple[Any, ...] = ("", [], [""], [[]], [300], [[97], [259]], [[None]], 3, ["a"] * 2049)
+    picture = {"content": [{"type": "image_url", "text": "a"}]}
+    wrong: tuple[Any, ...] = (picture, "", [], [""], [[]], [300], [[97], [259]], [[None]], 3, ["a"] * 2049)
     for input in wrong:
         assert ((await refused(client, 400, input=input))["param"] or "").startswith("input"), input
     assert (await refused(client, 400))["param"] == "input"

@@ -147,6 +147,34 @@ async def test_why_a_reply_has_ended(reply: Script, asked: Any, reason: str, str
     assert (whole["stop_reason"], whole["stop_sequence"]) == (reason, string)
 
 
+async def test_omitted_thoughts_are_in_the_signature_and_come_back_with_it():
+    hidden: Any = {"thinking": {"type": "adaptive", "display": "omitted"}}
+    reply = "<think>\nHm.", " Rome?\n</think>\n\nLet me look."
+    thoughts, text = (await ask(replying(script(*reply)), **hidden)).json["content"]
+    assert (thoughts["thinking"], text["text"]) == ("", "Let me look.")
+    assert "Hm." not in thoughts["signature"]
+    [_, told] = chat(messages=[*HELLO, {"role": "assistant", "content": [thoughts, text]}])["messages"]
+    assert told["reasoning_content"] == "Hm. Rome?"
+    events = events_of((await ask(replying(script(*reply)), stream=True, **hidden)).content)
+    deltas = [event["delta"] for event in events if event.get("index") == 0 and "delta" in event]
+    assert deltas == [{"type": "signature_delta", "signature": thoughts["signature"]}]
+
+
+@pytest.mark.parametrize("signature", ["unsigned", "", "thoughts:!", "thoughts:/w==", "Eo8C"])
+def test_a_signature_of_others_holds_nothing(signature: str):
+    block = {"type": "thinking", "thinking": "", "signature": signature}
+    [_, told] = chat(messages=[*HELLO, {"role": "assistant", "content": [block]}])["messages"]
+    assert told == {"role": "assistant", "content": ""}
+
+
+@pytest.mark.parametrize("asked", [False, True])
+async def test_costs_are_told_where_they_are_asked_for(asked: bool):
+    more: Any = {"timings_per_token": True} if asked else {}
+    whole = (await ask(replying(script("yes.")), **more)).json
+    *_, delta, _ = events_of((await ask(replying(script("yes.")), stream=True, **more)).content)
+    assert {"timings" in whole, "metrics" in whole, "timings" in delta, "metrics" in delta} == {asked}
+
+
 async def test_the_input_of_a_call_that_was_cut_off_is_empty():
     body = (await ask(replying(script(CALL[:58], reason="length")), tools=[WEATHER], max_tokens=58)).json
     [call] = body["content"]
@@ -168,6 +196,8 @@ def test_turns_become_messages_with_calls_and_what_they_returned():
     returned = {"type": "tool_result", "tool_use_id": "c1", "content": [{"type": "text", "text": "sunny"}]}
     failed = {"type": "tool_result", "tool_use_id": "c2", "content": "no such city", "is_error": True}
     nothing = {"type": "tool_result", "tool_use_id": "c3"}
+    names = [{"type": "tool_reference", "tool_name": name} for name in ("weather", "time")]
+    found = {"type": "tool_result", "tool_use_id": "c4", "content": names}
     turns = [
         *HELLO,
         {
@@ -179,7 +209,7 @@ def test_turns_become_messages_with_calls_and_what_they_returned():
                 call,
             ],
         },
-        {"role": "user", "content": [returned, failed, nothing, {"type": "text", "text": "well?"}]},
+        {"role": "user", "content": [returned, failed, nothing, found, {"type": "text", "text": "well?"}]},
         {"role": "system", "content": "be brief"},
     ]
     _, reply, *results, user, system = chat(messages=turns)["messages"]
@@ -194,6 +224,7 @@ def test_turns_become_messages_with_calls_and_what_they_returned():
         ("tool", "c1", "sunny"),
         ("tool", "c2", "Error: no such city"),
         ("tool", "c3", ""),
+        ("tool", "c4", [{"type": "text", "text": "weather"}, {"type": "text", "text": "time"}]),
     ]
     assert user == {"role": "user", "content": "well?"}
     assert system == {"role": "system", "content": "be brief"}

@@ -84,11 +84,14 @@ async def test_a_reply_is_counted():
 
 
 async def test_dashboards_of_llama_server_find_its_names():
-    health = replace(Health("ok", 4, 1, 2, 125.0), n_decodes=8, n_decoding=12)
+    health = replace(Health("ok", 4, 1, 2, 125.0), n_decodes=8, n_decoding=12, cells=(25, 100))
     traffic = told(Traffic(), *ONE_REPLY)
     traffic.embedded(3)
     samples = await scraped(traffic, health)
-    found = {key[0].removeprefix("llamacpp:"): n for key, n in samples.items() if "llamacpp:" in key[0]}
+    of_ours = {key: n for key, n in samples.items() if key[0].startswith("llamacpp:")}
+    places = {key[1]: n for key, n in of_ours.items() if key[0].endswith("per_pos_total")}
+    assert places == {"0": 1.0, "1": 1.0, "2": 1.0}
+    found = {key[0].removeprefix("llamacpp:"): n for key, n in of_ours.items() if len(key) == 1}
     assert found == {
         "prompt_tokens_total": 8.0,
         "prompt_tokens_cached_total": 4.0,
@@ -105,6 +108,8 @@ async def test_dashboards_of_llama_server_find_its_names():
         "requests_processing": 1.0,
         "requests_deferred": 2.0,
         "n_busy_slots_per_decode": 1.5,
+        "kv_cache_tokens": 25.0,
+        "kv_cache_usage_ratio": 0.25,
     }
 
 

@@ -180,7 +180,6 @@ async def test_its_time_does_not_end_a_first_line():
 REFUSED: dict[str, Any] = {
     "lora": [{"id": 0, "scale": 1.0}],
     "min_keep": 1,
-    "n_indent": 2,
     "n_discard": 1,
     "n_cache_reuse": 64,
     "adaptive_target": 0.5,
@@ -219,6 +218,43 @@ async def test_adapters_are_listed_and_their_scales_stay():
         call = Call(state, path="/lora-adapters", body=scales)  # pyright: ignore[reportArgumentType]
         await call.run()
         assert call.status == status, scales
+
+
+async def test_a_request_may_name_the_scales_that_adapters_have():
+    for adapters, scale, status in (
+        ([("one.gguf", 0.5)], 0.5, 200),
+        ([("one.gguf", 0.5)], 1.0, 400),
+        ([], 0.5, 400),
+    ):
+        script = Script(
+            Started(5, 2), Committed(tuple(b"ab"), (None, None)), Finished("stop", CANCELLED_STATS)
+        )
+        body = {"prompt": "hello", "lora": [{"id": 0, "scale": scale}]}
+        call = Call(replace(served(script), adapters=adapters), path="/completion", body=body)
+        await call.run()
+        assert call.status == status
+        assert status == 200 or call.json["error"]["param"] == "lora"
+
+
+@pytest.mark.parametrize(
+    ("text", "content", "stop_type"),
+    [
+        ("ab\n    cd\n\t\t\t\te", "ab\n    cd\n\t\t\t\te", "eos"),
+        ("ab\n    cd\n  e", "ab\n    cd\n  ", "limit"),
+        ("ab\n\n    cd", "ab\n", "limit"),
+        ("ab\nc", "ab\n", "limit"),
+        ("ab\n  ", "ab\n  ", "eos"),
+    ],
+)
+async def test_a_line_that_is_indented_too_little_ends_the_reply(text: str, content: str, stop_type: str):
+    for pieces in (text, [text]):
+        script = Script(Started(5, 2))
+        for piece in pieces:
+            script.tell(Committed(tuple(piece.encode()), (None,) * len(piece)))
+        script.tell(Finished("stop", CANCELLED_STATS))
+        call = Call(served(script), path="/completion", body={"prompt": "hello", "n_indent": 4})
+        await call.run()
+        assert (call.json["content"], call.json["stop_type"]) == (content, stop_type)
 
 
 @pytest.mark.parametrize("path", ["/chat/completions/input_tokens", "/v1/chat/completions/input_tokens"])

@@ -173,7 +173,7 @@ def test_every_param_is_honoured(lead: Lead):
         ({"prompt": [[1, 2], [3]]}, "prompt"),
         ({"prompt": [1, None]}, "prompt"),
         ({"prompt": [1, 259]}, "prompt"),
-        ({"prompt": "x", "n_predict": 0}, "n_predict"),
+        ({"prompt": "x", "n_predict": -2}, "n_predict"),
         ({"prompt": "x", "tfs_z": 0.9}, "tfs_z"),
         ({"prompt": "x", "penalize_nl": False, "repeat_penalty": 1.1}, "penalize_nl"),
         ({"prompt": "x", "penalize_nl": 0}, "penalize_nl"),

@@ -72,7 +72,7 @@ async def test_a_field_reaches_the_sampler_and_changes_nothing_else(name: str):
 
 
 async def test_every_field_of_the_sampler_can_be_set():
-    others = {"dry_sequence_breakers", "logit_bias", "banned_first", "samplers"}
+    others = {"dry_sequence_breakers", "logit_bias", "banned_first", "samplers", "pieces"}
     assert set(PLAIN) | others == set(SamplingParams.__dataclass_fields__)
 
 
@@ -110,6 +110,12 @@ async def test_ignore_eos_bans_what_ends_a_reply():
     [
         (None, ORDER),
         ([], ()),
+        ("", ()),
+        (
+            "edkypmxti",
+            ("penalties", "dry", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature", "infill"),
+        ),
+        ("min_p", ("min_p",)),
         (["min_p", "temperature"], ("min_p", "temperature")),
         (
             "penalties;dry;top-k;nucleus;typical;temp",

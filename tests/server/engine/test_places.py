@@ -36,6 +36,16 @@ def test_a_slot_gets_what_another_has_cached():
     assert after.tokens == before.tokens
 
 
+@pytest.mark.parametrize(("n_common", "n_cached"), [(20, 0), (100, 100)])
+def test_where_copies_share_no_cells_few_tokens_are_not_copied(n_common: int, n_cached: int):
+    common, ends = (PROMPT * 5)[:n_common], (b"first of all", b"second to none")
+    asks = [request((*common, *end)) for end in ends]
+    apart = Harness(FakeBackend(can_share=False), n_slots=2)
+    [_], [found] = apart.run(asks[0]), apart.run(asks[1])
+    assert found.started.n_cached == n_cached
+    assert found.tokens == Harness().run(asks[1])[0].tokens
+
+
 def test_there_is_no_such_slot():
     with pytest.raises(FieldError, match="no slot 99"):
         Harness().run(replace(request(), slot=99))

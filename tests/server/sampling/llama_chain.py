@@ -16,13 +16,18 @@ from server.sampling.params import SamplingParams
 C: Any = _untyped  # ctypes bindings: their types are in the C header, not in Python
 
 
-def survivors(row: Row, params: SamplingParams, history: Sequence[int]) -> Distribution:
-    """What llama.cpp draws from: the candidates its chain leaves and the softmax over them."""
+def survivors(
+    row: Row, params: SamplingParams, history: Sequence[int], vocabulary: Any = None
+) -> Distribution:
+    """What llama.cpp draws from: the candidates its chain leaves and the softmax over them. vocabulary: its
+    own, for infill."""
     n = len(row)
     data = (C.llama_token_data * n)(*((i, float(row[i]), 0.0) for i in range(n)))
     candidates = C.llama_token_data_array(ctypes.cast(data, C.llama_token_data_p), n, -1, False)
     bias = (C.llama_logit_bias * len(params.logit_bias))(*params.logit_bias)
-    with _owned([C.llama_sampler_init_logit_bias(n, len(bias), bias), *_chain(params, n)]) as samplers:
+    with _owned(
+        [C.llama_sampler_init_logit_bias(n, len(bias), bias), *_chain(params, n, vocabulary)]
+    ) as samplers:
         for sampler in samplers:
             for token in history:
                 C.llama_sampler_accept(sampler, token)
@@ -33,7 +38,7 @@ def survivors(row: Row, params: SamplingParams, history: Sequence[int]) -> Distr
     return Distribution(np.array([token for token, _ in left], np.int64), weights / weights.sum())
 
 
-def _chain(p: SamplingParams, n: int) -> Iterator[Any]:
+def _chain(p: SamplingParams, n: int, vocabulary: Any) -> Iterator[Any]:
     if p.mirostat:
         yield C.llama_sampler_init_temp(p.temperature)
         tau, eta = p.mirostat_tau, p.mirostat_eta
@@ -54,6 +59,7 @@ def _chain(p: SamplingParams, n: int) -> Iterator[Any]:
         "top_p": lambda: C.llama_sampler_init_top_p(p.top_p, 0),
         "min_p": lambda: C.llama_sampler_init_min_p(p.min_p, 0),
         "xtc": lambda: C.llama_sampler_init_xtc(p.xtc_probability, p.xtc_threshold, 0, 1),
+        "infill": lambda: C.llama_sampler_init_infill(vocabulary),
         "temperature": lambda: C.llama_sampler_init_temp_ext(*temperature),
     }
     for name in p.samplers:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
 
+from server.llama.library import LoadedModel
+from server.llama.llamacpp import LlamaVocabulary
+from server.llama.options import Weights
 from server.sampling.draw import Row
 from server.sampling.params import ORDER, SamplingParams
 from server.sampling.sampler import Sampler
-from tests.server.sampling.llama_chain import survivors
+from server.settings import BUNDLED_MODEL
+from tests.server.sampling.llama_chain import C, survivors
 
 OFF = SamplingParams(1.0, 0, 1.0, 0.0, seed=3)
 
@@ -109,3 +115,35 @@ def test_mirostat_lets_through_what_llamacpp_does(version: int, tau: float, scal
         drawn = {Sampler(params.reseeded(seed), [], None).choose(row, 0) for seed in range(60)}
         assert drawn <= allowed
         assert len(drawn) > 1 or len(allowed) < 5
+
+
+def test_infill_ends_texts_and_merges_beginnings():
+    """Over a real vocabulary, since its pieces count. Rows with one likely token, two of which one begins the
+    other, a likely end, and none of these."""
+    with closing(LoadedModel(BUNDLED_MODEL, Weights(), vocab_only=True)) as model:
+        vocabulary, theirs = LlamaVocabulary(model.handle), C.llama_model_get_vocab(model.handle)
+        [begun], [longer] = (vocabulary.tokenize(text, special=False) for text in ("re", "ret"))
+        [other] = vocabulary.tokenize("x", special=False)
+        likely = [{other: 14}, {begun: 13, longer: 13.2, other: 13}, {begun: 9, 2: 9}, {}, {begun: 9, 2: 3}]
+        kinds: set[int] = set()
+        for peaks, samplers in product(likely, [("top_k", "top_p", "infill"), ("infill",)]):
+            row = row_of(len(peaks), vocabulary.size, 1.0)
+            for token, logit in peaks.items():
+                row[token] = logit
+            params = replace(OFF, top_k=40, top_p=0.99, samplers=samplers, pieces=vocabulary)
+            ours = Sampler(params, [], None).distribution(row, 0)
+            found = survivors(row, params, [], theirs)
+            assert ours.ids.tolist() == found.ids.tolist(), (peaks, samplers)
+            np.testing.assert_allclose(ours.probabilities, found.probabilities, rtol=2e-4)
+            kinds.add(int(ours.ids[0]) if len(ours.ids) == 1 else -len(ours.ids))
+        assert {other, 2} < kinds
+
+
+def test_infill_does_not_end_what_may_not_end():
+    with closing(LoadedModel(BUNDLED_MODEL, Weights(), vocab_only=True)) as model:
+        vocabulary = LlamaVocabulary(model.handle)
+        row = row_of(1, vocabulary.size, 1.0)
+        params = replace(OFF, samplers=("infill",), pieces=vocabulary, min_tokens=1)
+        banned = replace(params, banned_first=vocabulary.eog)
+        assert Sampler(params, [], None).choose(row, 0) == vocabulary.eos
+        assert Sampler(banned, [], None).choose(row, 0) == int(row.argmax()) != vocabulary.eos

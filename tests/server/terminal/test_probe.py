@@ -67,20 +67,21 @@ def test_tokens_that_can_never_come_do_not_differ():
 
 
 class WidthBackend(FakeBackend):
-    """Its logits depend on whether a batch is one row, and on what else is in the cache."""
+    """Its logits depend on whether a batch is one row, and on what else is in the cache and in the batch."""
 
     def decode(self, batch: Batch) -> Logits:
         logits = super().decode(batch)
         single = np.float32(0.25 if len(batch) == 1 else 0.0)
         beside = np.float32(0.5 if self.length(1) and batch.seqs[0] == 0 else 0.0)
-        return logits + single + beside
+        mixed = np.float32(0.1 if len(set(batch.seqs)) > 1 else 0.0)
+        return logits + single + beside + mixed
 
 
 def test_a_backend_that_does_not_care_about_widths():
     backend = FakeBackend()
     result = probe_backend(backend, (1, 2, 3, 8))
     assert result.classes == ((1, 2, 3, 8),)
-    assert result.moved == ()
+    assert (result.moved, result.beside) == ((), ())
     assert result.exact
     assert result.n_rows == 8
 
@@ -93,13 +94,16 @@ def test_a_backend_that_does():
     assert result.flips == (0, 0, 0, 0)
     assert result.moved == (1, 2, 3, 8)
     assert result.moved_difference == pytest.approx(0.5, abs=1e-4)
+    assert result.beside == (2, 3, 8)
+    assert result.beside_difference == pytest.approx(0.1, abs=1e-4)
 
 
 def test_every_batch_has_the_width_it_stands_for():
     backend = FakeBackend(n_batch=512)
     probe_backend(backend, (3, 5, 8))
     prefix, resident = max(backend.widths), 300
-    assert backend.widths == [*[prefix, 3, 3, 3, 5, 5, 8], resident, *[prefix, 3, 3, 3, 5, 5, 8]]
+    alone = [prefix, 3, 3, 3, 5, 5, 8]
+    assert backend.widths == [*alone, resident, *alone, prefix, *[3] * 4, *[5] * 3, *[8] * 2]
 
 
 @pytest.mark.parametrize("backend", [FakeBackend(), FakeBackend(can_trim=False), FakeBackend(n_batch=8)])
@@ -144,12 +148,13 @@ def test_what_is_shown():
     assert "a model" in text
     lines = [[cell.strip() for cell in line.split("│")[1:-1]] for line in text.splitlines() if "│" in line]
     assert lines == [
-        ["1", "A", "0.0e+00", "0 of 8", "matters"],
-        ["2", "B", "2.5e-01", "0 of 8", "matters"],
-        ["8", "B", "2.5e-01", "0 of 8", "matters"],
+        ["1", "A", "0.0e+00", "0 of 8", "matters", ""],
+        ["2", "B", "2.5e-01", "0 of 8", "matters", "matters"],
+        ["8", "B", "2.5e-01", "0 of 8", "matters", "matters"],
     ]
     assert "2 classes of widths" in text
     assert "changes logits by up to 0.5" in text
+    assert "change logits by up to 0.1" in text
     assert verdict(probe_backend(FakeBackend(), (1, 2)))[0].startswith("Every width gives the same bits")
 
 

@@ -1,0 +1,82 @@
+"""POST /v1/rerank: how well documents answer a query, in Jina's form or in TEI's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, TypeAlias
+
+from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from server.api.body import Body, Count
+from server.api.delivery import Json, unless_gone
+from server.api.embeddings import MAX_INPUTS
+from server.api.incoming import aside, check_model, read
+from server.api.served import Served
+from server.errors import ContextOverflowError, FieldError, NotSupportedError
+from server.llama.embedding import Embedder
+
+Documents: TypeAlias = Annotated[list[str], Field(min_length=1, max_length=MAX_INPUTS, fail_fast=True)]
+
+
+class RerankRequest(Body):
+    """documents and return_documents are Jina's names, texts and return_text TEI's, whose answer is a bare
+    list."""
+
+    query: str
+    documents: Documents | None = None
+    texts: Documents | None = None
+    model: str | None = None
+    top_n: Count | None = None
+    return_documents: bool = False
+    return_text: bool = False
+
+    @property
+    def ranked(self) -> Sequence[str]:
+        return self.documents or self.texts or ()
+
+    def contradiction(self) -> tuple[str, str] | None:
+        return None if self.ranked else ("documents", "must be a list of texts, or texts must be one")
+
+
+async def create(request: Request, served: Served) -> Response:
+    """A score for each document, the best first."""
+    if served.reranking is None:
+        raise NotSupportedError(
+            "this server does not rank: start it with --rerank-model FILE, or with --reranking"
+        )
+    body = await read(request, RerankRequest)
+    worker, card = served.reranking.worker, served.reranking.card
+    check_model(body.model, card, served.model, does="ranks with")
+    ids = await aside(request, _ids, worker.embedder, body)
+    scores = await unless_gone(request, worker.embed(ids))
+    n_tokens = sum(map(len, ids))
+    served.traffic.embedded(n_tokens)
+    results = list(_results(body, scores[:, 0].tolist()))
+    if body.texts is not None:
+        return Json(results)
+    usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
+    return Json({"model": card.id, "object": "list", "usage": usage, "results": results})
+
+
+def _ids(embedder: Embedder, body: RerankRequest) -> list[list[int]]:
+    """Raises ContextOverflowError, and FieldError where query and document are both empty."""
+    all_ids = [embedder.pair(body.query, document) for document in body.ranked]
+    if (longest := max(map(len, all_ids))) > embedder.n_ctx:
+        raise ContextOverflowError(longest, embedder.n_ctx, param="query")
+    if not all(all_ids):
+        raise FieldError("query", "must not be empty beside an empty document")
+    return all_ids
+
+
+def _results(body: RerankRequest, scores: Sequence[float]) -> Iterator[Mapping[str, Any]]:
+    """As many as were asked for, the best first."""
+    best = sorted(range(len(scores)), key=lambda i: scores[i], reverse=True)[: body.top_n]
+    for i in best:
+        text = body.ranked[i]
+        if body.texts is not None:
+            yield {"index": i, "score": scores[i], **({"text": text} if body.return_text else {})}
+        else:
+            told = {"document": {"text": text}} if body.return_documents else {}
+            yield {"index": i, "relevance_score": scores[i], **told}

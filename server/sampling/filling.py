@@ -1,0 +1,58 @@
+"""llama.cpp's sampler for text between two others: an end, or no choice where one token is likely enough."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from server.sampling.candidates import Candidates
+from server.sampling.draw import Floats, Ids, softmax
+from server.sampling.params import Pieces
+
+LIKELY = 0.2
+"""Probability, llama.cpp's: a text without any token that likely ends."""
+MOST = 256
+"""Candidates that are compared with each other, the likeliest: llama.cpp compares all. At most five can be as
+likely as LIKELY, so half or twice as many change hardly anything but the time."""
+
+
+def infill(c: Candidates, pieces: Pieces, end: int | None) -> None:
+    """Keep the tokens that end a text if they are likely; of the others those that are, where tokens that
+    begin another one count as that. end: what is left if there are none; None: the likeliest is."""
+    order = np.argsort(-c.logits, kind="stable")
+    probabilities = softmax(c.logits.astype(np.float64))[order]
+    ids = order if c.ids is None else c.ids[order]
+    ends = np.isin(ids, list(pieces.eog))
+    ending = float(probabilities[ends].sum())
+    if 3 * ending * len(ids) > 1 - ending:
+        c.keep(np.sort(order[ends]))
+        return
+    _merge(probabilities, [pieces.piece(int(token)) for token in ids[:MOST]])
+    likely = (probabilities >= LIKELY) & ~ends
+    if not likely.any():
+        _leave(c, end)
+        return
+    kept = likely | ends
+    shares = probabilities / probabilities[kept].sum()
+    c.keep(np.sort(order[kept & (ends | (shares >= 1 / (likely.sum() + 1)))]))
+
+
+def _merge(probabilities: Floats, texts: list[bytes]) -> None:
+    """Of two tokens of which one begins the other the likelier gets the other's probability."""
+    gone: set[int] = set()
+    for i, text in enumerate(texts):
+        for j, other in enumerate(texts):
+            if i in gone:
+                break
+            if text and i != j and j not in gone and other.startswith(text):
+                to, of = (j, i) if probabilities[j] > probabilities[i] else (i, j)
+                probabilities[to] += probabilities[of]
+                probabilities[of] = 0.0
+                gone.add(of)
+
+
+def _leave(c: Candidates, token: int | None) -> None:
+    if token is None:
+        c.keep(np.array([c.logits.argmax()], np.int64))
+    else:
+        ids: Ids = np.array([token], np.int64)
+        c.ids, c.logits = ids, np.zeros(1)
