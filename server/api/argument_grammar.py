@@ -27,6 +27,8 @@ the schema's order holds."""
 _LONGEST_LIMIT = 2_000
 """Largest maxLength that is held in text between tags: a lexer has a state for each character."""
 _LINE = r"\n?"
+_TELLING = re.compile("⟨(string|type)⟩")
+_ALL = frozenset({"string", "number", "boolean", "array", "object", "null"})
 _ONE_LINE = '"\\n"?'
 _KINDS = {"integer": "number", "number": "number", "boolean": "boolean", "array": "array", "null": "null"}
 
@@ -186,7 +188,26 @@ class ArgumentGrammar:
 
     def _parameter(self, key: str | None, schema: Schema) -> str:
         """A parameter between tags; with any name, if it has none."""
-        types = types_of(schema) or STRING
+        types = types_of(schema)
+        if _TELLING.search(self.calls.parameter) and not _values(schema) and types != STRING and key:
+            return self._telling(key, schema, types or _ALL)
+        return self._tagged(key, schema, types or STRING)
+
+    def _telling(self, key: str, schema: Schema, types: frozenset[str]) -> str:
+        """A parameter that tells its value's type: a way for each type, or one for text, one for others."""
+        others = sorted(types - STRING)
+        kinds = (
+            {_KINDS.get(one, one): [one] for one in others}
+            if "⟨type⟩" in self.calls.parameter
+            else {"": others}
+        )
+        ways = [self._tagged(key, schema, STRING)] * ("string" in types)
+        for some in filter(None, kinds.values()):
+            limits = [*schema.get("allOf", ()), {"type": some}]
+            ways.append(self._tagged(key, {**schema, "allOf": limits}, frozenset(some)))
+        return f"({' | '.join(ways)})"
+
+    def _tagged(self, key: str | None, schema: Schema, types: frozenset[str]) -> str:
         text = "string" in types
         kind = next((_KINDS[one] for one in sorted(types) if one in _KINDS), "object")
         told = {"key": key or "", "string": str(text).lower(), "type": "string" if text else kind}
@@ -232,13 +253,13 @@ class ArgumentGrammar:
     def _or_python(self, rule: str, types: frozenset[str]) -> str:
         """A value in JSON, or one of these types in Python."""
         self._python_rules()
-        own = {"string": "P_STRING", "array": "p_array", "object": "p_object"}
+        own = {"string": "P_STRING", "array": "p_array", "object": "p_object", "null": '"None"'}
         return f"({' | '.join([rule, *(own[one] for one in sorted(types) if one in own)])})"
 
     def _python_rules(self) -> None:
         self.also(
             r"P_STRING: /'([^'\\]|\\.)*'|\"([^\"\\]|\\.)*\"/",
-            "P_WORD: /True|False|None|-?[0-9]{1,18}(\\.[0-9]{1,18})?([eE][+-]?[0-9]{1,3})?/",
+            "P_WORD: /True|False|None|true|false|null|-?[0-9]{1,18}(\\.[0-9]{1,18})?([eE][+-]?[0-9]{1,3})?/",
             "p_value: P_STRING | P_WORD | p_array | p_object",
             'p_array: "[" (p_value (", " p_value)*)? "]"',
             'p_object: "{" (P_STRING ": " p_value (", " P_STRING ": " p_value)*)? "}"',
@@ -246,8 +267,11 @@ class ArgumentGrammar:
 
     def _python(self, schema: Schema) -> str:
         types = types_of(schema) or frozenset[str]()
-        if "enum" in schema or "const" in schema:
-            return self.json(schema)
+        if values := _values(schema):
+            return f"({' | '.join([self.json(schema), *(_literal(repr(one)) for one in values)])})"
+        if not types:
+            self._python_rules()
+            return f"({self.json(schema)} | p_value)"
         words = {"boolean": '"True" | "False"', "null": '"None"'}
         if types and types <= set(words):
             return f"({' | '.join(words[one] for one in sorted(types))})"
@@ -277,7 +301,7 @@ class ArgumentGrammar:
             'G_KEY: /[^,:{}\\[\\]<>" ]{1,128}:/',
             'g_array: "[" (g_value ("," g_value)*)? "]"',
             "g_value: g_string | g_object | g_array | G_WORD",
-            r"G_WORD: /true|false|null|-?[0-9]{1,18}(\.[0-9]{1,18})?([eE][+-]?[0-9]{1,3})?/",
+            r"G_WORD: /true|false|null|None|-?[0-9]{1,18}(\.[0-9]{1,18})?([eE][+-]?[0-9]{1,3})?/",
         )
 
 

@@ -84,20 +84,33 @@ def dumped(value: Any) -> str:
 def nested(text: str, mark: str, schema: Schema | None) -> Any:
     """A value of elements <key>…</key>, each tag behind a mark: <item> for those of an array."""
     if mark not in text:
+        types = types_of(schema) or STRING
+        if not text.strip() and types <= {"array", "object"}:
+            return [] if "array" in types else {}
         return json.loads(typed(text, types_of(schema)))
     found: dict[str, Any] = {}
     items: list[Any] = []
     rest = text.strip()
     while rest:
         key, _, rest = rest.removeprefix(mark + "<").partition(">")
-        value, close, rest = rest.partition(f"{mark}</{key}>")
-        if not close:
+        if (end := _closed(rest, f"{mark}<{key}>", f"{mark}</{key}>")) is None:
             return text
+        value, rest = rest[: end[0]], rest[end[1] :]
         inner = nested(value, mark, _within(schema, key))
         items.append(inner)
         found[key] = inner
         rest = rest.strip()
     return items if list(found) == ["item"] else found
+
+
+def _closed(text: str, open: str, close: str) -> tuple[int, int] | None:
+    """Where the element ends that the text begins within: its end tag's beginning and end."""
+    depth = 1
+    for tag in re.finditer(f"{re.escape(open)}|{re.escape(close)}", text):
+        depth += 1 if tag[0] == open else -1
+        if not depth:
+            return tag.span()
+    return None
 
 
 def _within(schema: Schema | None, key: str) -> Schema | None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from server.api.call_grammar import CallGrammar
+from server.formats.families import FAMILIES
 from server.formats.reading import MessageReader
+from server.formats.spelling import written
 from server.grammar.compiler import Compiler
 from server.text.form import Form
 from server.text.message import folded
@@ -20,6 +24,13 @@ NUMBER = FUNCTIONS["f"]
 VOCABULARIES = {"bytes": FakeVocabulary(), "marks": MarkedVocabulary()}
 THOUGHTS = ("no", "some", "begun")
 BY_FAMILY = {reply.family: reply for reply in REPLIES}
+NO_JSON = ("parameters", "python", "gemma")
+WRITABLE = [
+    reply
+    for reply, family in zip(REPLIES, FAMILIES, strict=True)
+    if family.calls and not family.channels and family.calls.arguments in NO_JSON
+]
+"""Families whose arguments are no JSON."""
 SINGLE = ("harmony",)
 """Families whose replies end with a call."""
 
@@ -175,6 +186,37 @@ def test_a_call_may_end_thoughts_that_nothing_else_ends(reply: Reply):
         assert lark
         assert scene.lets(lark, scene.one)
         assert not scene.lets(lark, scene.one.replace("1", "true"))
+
+
+VALUES: dict[str, tuple[dict[str, Any], list[Any]]] = {
+    "null or text": ({"type": ["string", "null"]}, [None, "it"]),
+    "a number or text": ({"anyOf": [{"type": "integer"}, {"type": "string"}]}, [5, "5a"]),
+    "anything": ({}, ["free", {"x": 1}, 7, False]),
+    "few": ({"enum": ["blue", "red one"]}, ["red one"]),
+    "an object": ({"type": "object"}, [{}, {"k": {"l": [{"m": [True, None, "s"]}]}}]),
+    "lists": (
+        {"type": "array", "items": {"type": "array", "items": {"type": "number"}}},
+        [[], [[1, 2.5], [-3]]],
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", VALUES)
+@pytest.mark.parametrize("reply", WRITABLE, ids=lambda reply: reply.family)
+def test_values_of_all_types_are_let_through_and_read(reply: Reply, kind: str):
+    schema, values = VALUES[kind]
+    functions = {"f": {"type": "object", "properties": {"v": schema}, "required": ["v"]}}
+    scene = Scene(reply, "no", "bytes")
+    scene.form = replace(scene.form, functions=functions)
+    for value in values:
+        call = {"id": "abcdefgh1", "function": {"name": "f", "arguments": json.dumps({"v": value})}}
+        text = written([call], scene.grammar.calls)
+        reader = MessageReader(scene.form)
+        message = folded([*reader.feed(text), *reader.end()])
+        assert [json.loads(one.arguments) for one in message.calls] == [{"v": value}]
+        assert scene.lets(scene.grammar.required(functions), text), text
+        free = scene.grammar.calls_in_text(functions)
+        assert free is None or scene.lets(free, text), text
 
 
 def test_text_between_tags_is_as_long_as_the_schema_allows():

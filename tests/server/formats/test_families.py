@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
 from server.formats.families import FAMILIES
 from server.formats.reading import MessageReader
+from server.formats.values import nested
 from server.text.message import Message, folded
 from tests.server.formats.replies import FUNCTIONS, REPLIES, F, G, Reply
 
@@ -92,3 +94,17 @@ def test_text_about_calls_stays_text(reply: Reply):
     text = f"Write {calls.marks[0]} !, say."
     assert read(reply, text).content == text.replace(" " + calls.marks[0], calls.marks[0])
     assert read(reply, *text) == read(reply, text)
+
+
+@pytest.mark.parametrize("value", [[], {}, [[1], [2, 3]], {"k": [{"k": "s"}]}], ids=str)
+def test_elements_within_elements_of_one_name_are_matched(value: object):
+    kind = "array" if isinstance(value, list) else "object"
+    assert nested(elements(value), "!", {"type": kind, "items": {"type": "array"}}) == value
+
+
+def elements(value: Any) -> str:
+    """As MiniMax M3 writes it, with ! for its mark."""
+    if isinstance(value, list | dict):
+        items: Any = value.items() if isinstance(value, dict) else (("item", one) for one in value)
+        return "".join(f"!<{key}>{elements(one)}!</{key}>" for key, one in items)
+    return str(value)
