@@ -6,9 +6,8 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from benchmarks.written_replies import TOOLS, WrittenReply, written_replies
+from benchmarks.written_replies import WrittenReply, written_replies
 from server.api.call_grammar import CallGrammar
 from server.formats.families import family_of
 from server.formats.reading import MessageReader
@@ -17,9 +16,6 @@ from server.text.form import Form
 from server.text.message import Message, folded
 from tests.fake_backend import FakeVocabulary
 
-FUNCTIONS: dict[str, dict[str, Any]] = {
-    tool["function"]["name"]: tool["function"]["parameters"] for tool in TOOLS
-}
 VOCABULARY = FakeVocabulary()  # bytes: any text has one way to be written
 
 
@@ -40,7 +36,7 @@ def judged_replies(template: str, source: str) -> Iterator[JudgedReply]:
         form = Form(
             family.thoughts,
             calls=family.calls,
-            functions=FUNCTIONS,
+            functions=reply.functions,
             channels=family.channels,
             drops=family.drops,
         ).after(reply.head)
@@ -48,8 +44,8 @@ def judged_replies(template: str, source: str) -> Iterator[JudgedReply]:
         grammar = CallGrammar(VOCABULARY, form)
         if not reply.content:
             text = reply.text if form.thinking or form.channels else reply.text.strip()
-            yield JudgedReply(template, "forced", reply, _barred(grammar.required(FUNCTIONS), text))
-        free = grammar.calls_in_text(FUNCTIONS)
+            yield JudgedReply(template, "forced", reply, _barred(grammar.required(reply.functions), text))
+        free = grammar.calls_in_text(reply.functions)
         yield JudgedReply(template, "in free text", reply, _barred(free, reply.text) if free else "")
         if free:
             yield JudgedReply(template, "held in free text", reply, "")
@@ -61,7 +57,10 @@ def _misread(reply: WrittenReply, form: Form) -> str:
         parts = [reply.text[at : at + size] for at in range(0, len(reply.text), size)]
         if _message(form, parts) != whole:
             return f"in pieces of {size} it is read otherwise"
-    calls = [(call.name, json.loads(call.arguments)) for call in whole.calls]
+    try:
+        calls = [(call.name, json.loads(call.arguments)) for call in whole.calls]
+    except ValueError:
+        return repr(whole)
     right = calls == list(reply.calls) and whole.content.strip() == reply.content
     return "" if right and whole.reasoning.strip() == reply.reasoning else repr(whole)
 

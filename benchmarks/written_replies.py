@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 from jinja2 import TemplateError
 from jinja2.sandbox import SandboxedEnvironment
 
+from benchmarks.written_values import VALUES
 from server.cache.radix import common_prefix
 
 _GENERATION = re.compile(r"{%-? *(?:end)?generation *-?%}")
@@ -46,9 +47,12 @@ ARGUMENTS: dict[str, Any] = {
 }
 
 
-def _tool(name: str, keys: list[str]) -> dict[str, Any]:
-    properties = {key: PROPERTIES[key] for key in keys}
-    parameters = {"type": "object", "properties": properties, "required": keys}
+Given: TypeAlias = tuple[tuple[str, dict[str, Any]], ...]
+"""Names of functions, with arguments."""
+
+
+def _tool(name: str, properties: dict[str, Any]) -> dict[str, Any]:
+    parameters = {"type": "object", "properties": properties, "required": list(properties)}
     parameters |= {"additionalProperties": False}
     return {
         "type": "function",
@@ -56,8 +60,12 @@ def _tool(name: str, keys: list[str]) -> dict[str, Any]:
     }
 
 
-TOOLS = [_tool("first_tool", list(PROPERTIES)), _tool("other_tool", ["text"]), _tool("bare_tool", [])]
-CALLS: tuple[tuple[str, dict[str, Any]], ...] = (
+TOOLS = [
+    _tool("first_tool", PROPERTIES),
+    _tool("other_tool", {"text": PROPERTIES["text"]}),
+    _tool("bare_tool", {}),
+]
+CALLS: Given = (
     ("first_tool", ARGUMENTS),
     ("other_tool", {"text": "x"}),
     ("bare_tool", {}),
@@ -66,11 +74,12 @@ CALLS: tuple[tuple[str, dict[str, Any]], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class WrittenReply:
-    """calls: names and arguments; head: the prompt's end as it stands before the reply."""
+    """calls: names and arguments; functions: schemas by name; head: the prompt's end before the reply."""
 
     head: str
     text: str
-    calls: tuple[tuple[str, dict[str, Any]], ...]
+    calls: Given
+    functions: Mapping[str, dict[str, Any]]
     content: str = ""
     reasoning: str = ""
 
@@ -87,9 +96,11 @@ class Renderer:
         functions |= {"raise_exception": _refuse, "strftime_now": lambda _: "1 January 2026"}  # pyright: ignore[reportUnknownLambdaType]
         self._template = environment.from_string(_GENERATION.sub("", source))
 
-    def render(self, turns: Sequence[dict[str, Any]], *, thinks: bool, prompt: bool) -> str:
+    def render(
+        self, turns: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]], *, thinks: bool, prompt: bool
+    ) -> str:
         variables = {"enable_thinking": thinks, "thinking": thinks, "bos_token": "<s>", "eos_token": "</s>"}
-        return self._template.render(messages=turns, tools=TOOLS, add_generation_prompt=prompt, **variables)
+        return self._template.render(messages=turns, tools=tools, add_generation_prompt=prompt, **variables)
 
 
 def _tojson(value: Any, indent: int | None = None, **_: Any) -> str:
@@ -102,20 +113,28 @@ def _refuse(message: str) -> NoReturn:
 
 def written_replies(source: str) -> Iterator[WrittenReply]:
     """Those that the template shows; one that loses calls or refuses them shows none. Arguments are given as
-    objects if that is what it takes."""
+    objects if that is what it takes. First several calls, content and thoughts, then a value of each type."""
     renderer = Renderer(source)
     for n_calls in (1, 2, 3):
-        for content, reasoning in (("", ""), ("SAID", ""), ("", "THOUGHT"), ("SAID", "THOUGHT")):
-            for as_text in (False, True):
-                found = _written(renderer, _turn(CALLS[:n_calls], content, reasoning, as_text=as_text))
-                if found:
-                    yield found
-                    break
+        for said in (("", ""), ("SAID", ""), ("", "THOUGHT"), ("SAID", "THOUGHT")):
+            yield from _written_somehow(renderer, CALLS[:n_calls], TOOLS, *said)
+    for schema, values in VALUES.values():
+        tool = _tool("value_tool", {"value": schema})
+        for value in values:
+            yield from _written_somehow(renderer, (("value_tool", {"value": value}),), [tool])
 
 
-def _turn(
-    calls: Sequence[tuple[str, dict[str, Any]]], content: str, reasoning: str, *, as_text: bool
-) -> dict[str, Any]:
+def _written_somehow(
+    renderer: Renderer, calls: Given, tools: Sequence[dict[str, Any]], content: str = "", reasoning: str = ""
+) -> list[WrittenReply]:
+    for as_text in (False, True):
+        found = _written(renderer, _turn(calls, content, reasoning, as_text=as_text), calls, tools)
+        if found:
+            return [found]
+    return []
+
+
+def _turn(calls: Given, content: str, reasoning: str, *, as_text: bool) -> dict[str, Any]:
     turn: dict[str, Any] = {"role": "assistant", "content": content}
     if reasoning:
         turn["reasoning_content"] = reasoning
@@ -130,29 +149,32 @@ def _turn(
     return turn
 
 
-def _ended(text: str, tail: str) -> str:
+def _ended(text: str, tail: str, calls: Given) -> str:
     """The text up to what ends a turn; tail: what follows the content of a plain one."""
     text = text.removesuffix(tail)
     marks = (*_MARK.findall(tail)[-1:], *_ENDS)
     for mark in marks:
         before, found, _ = text.partition(mark)
-        text = before if found and any(name in before for name, _ in CALLS) else text
+        text = before if found and any(name in before for name, _ in calls) else text
     return text
 
 
-def _written(renderer: Renderer, turn: dict[str, Any]) -> WrittenReply | None:
+def _written(
+    renderer: Renderer, turn: dict[str, Any], given: Given, tools: Sequence[dict[str, Any]]
+) -> WrittenReply | None:
     question, plain = {"role": "user", "content": "?"}, {"role": "assistant", "content": "PLAIN"}
     thinks = "reasoning_content" in turn
     try:
-        prompt = renderer.render([question], thinks=thinks, prompt=True)
+        prompt = renderer.render([question], tools, thinks=thinks, prompt=True)
         whole, other = (
-            renderer.render([question, one], thinks=thinks, prompt=False) for one in (turn, plain)
+            renderer.render([question, one], tools, thinks=thinks, prompt=False) for one in (turn, plain)
         )
     except Exception:  # a template is foreign code: it may raise anything
         return None
     n = common_prefix(prompt, whole)
     n -= len(_BROKEN.findall(whole[:n])[0])
-    text = _ended(whole[n:], other.rpartition("PLAIN")[2])
-    calls = tuple(call for call in CALLS[: len(turn["tool_calls"])] if call[0] in text)
+    text = _ended(whole[n:], other.rpartition("PLAIN")[2], given)
+    calls = tuple(call for call in given if call[0] in text)
     told = [word if word in text else "" for word in _WORDS]
-    return WrittenReply(whole[:n], text, calls, *told) if calls else None
+    functions = {tool["function"]["name"]: tool["function"]["parameters"] for tool in tools}
+    return WrittenReply(whole[:n], text, calls, functions, *told) if calls else None

@@ -163,7 +163,7 @@ class _Probe:
 
 def described(tools: Sequence[Tool]) -> list[Tool]:
     """The tools, with an empty description where they or their parameters have none."""
-    return [{**tool, "function": {"description": "", **_described(tool["function"])}} for tool in tools]
+    return [{**tool, "function": _with_one(_described(tool["function"]))} for tool in tools]
 
 
 def _described(function: Mapping[str, Any]) -> dict[str, Any]:
@@ -175,7 +175,11 @@ def _described(function: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_one(schema: Any) -> Any:
-    return {"description": "", **cast(Mapping[str, Any], schema)} if isinstance(schema, Mapping) else schema
+    """Where it has one already, its place stays: templates write objects in their order."""
+    if not isinstance(schema, Mapping):
+        return schema
+    known = cast(Mapping[str, Any], schema)
+    return {**known, "description": known.get("description", "")}
 
 
 def _shown(prompt: str | None, *marks: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -105,6 +105,7 @@ def test_elements_within_elements_of_one_name_are_matched(value: object):
 def elements(value: Any) -> str:
     """As MiniMax M3 writes it, with ! for its mark."""
     if isinstance(value, list | dict):
-        items: Any = value.items() if isinstance(value, dict) else (("item", one) for one in value)
+        named = cast(dict[str, Any], value) if isinstance(value, dict) else None
+        items = named.items() if named is not None else [("item", one) for one in cast(list[Any], value)]
         return "".join(f"!<{key}>{elements(one)}!</{key}>" for key, one in items)
     return str(value)

@@ -3,10 +3,12 @@ still rendered whole."""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
+from server.text.manners import described
 from server.text.template import CHATML, ChatTemplate, Message, Setting
 from tests import templates
 
@@ -84,6 +86,17 @@ def test_tools_have_descriptions_where_a_template_cannot_do_without():
     assert not manners(CHATML).described
     prompt = ChatTemplate(source).render([{"role": "user", "content": "Hi"}], Setting([tool]))
     assert prompt.startswith("f: x=y=why")
+
+
+def test_a_description_that_is_there_keeps_its_place():
+    function = {
+        "name": "f",
+        "description": "why",
+        "parameters": {"properties": {"x": {"type": "t", "description": "x"}}},
+    }
+    assert json.dumps(described([{"type": "function", "function": function}])[0]["function"]) == json.dumps(
+        function
+    )
 
 
 def test_lists_are_taken_by_role():
