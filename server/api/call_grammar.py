@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from server.api.argument_grammar import ArgumentGrammar
-from server.formats.description import ARGUMENTS, SLOT
+from server.formats.description import ARGUMENTS, SLOT, Channels, tokens_in
 from server.formats.families import UNKNOWN
 from server.formats.json_call import ARGUMENTS_KEYS, ID_KEYS
 from server.grammar.json_schema import Schema
@@ -22,6 +22,8 @@ _ID = "/[A-Za-z0-9]{9}/"
 """Mistral's templates take ids of nine letters or digits only; other families' take any."""
 
 
+_CONSTRAIN = "<|constrain|>"
+"""Stands before the kind of a body in headers of gpt-oss."""
 _WITH_ID = re.compile(r"⟦[^⟧]*⟨id⟩⟧")
 
 
@@ -56,6 +58,8 @@ class CallGrammar(ArgumentGrammar):
         """Free text with calls in it. None if no mark begins a call: then nothing can be constrained."""
         if self.calls.bare:
             return self._bare_in_text(functions)
+        if self._form.channels:
+            return self._addressed_in_text(self._form.channels, functions)
         if not self._mark:
             return None
         self.begin(loose=True)
@@ -87,6 +91,29 @@ class CallGrammar(ArgumentGrammar):
         tag = "" if mark is None else f"<[{mark}]>? "
         more = f" (BLANK? {self.written(self.calls.between.strip())} call)*" if self._several else ""
         return self._grammar(f"{tag}(call{more} BLANK? | OTHER?)", rules)
+
+    def _addressed_in_text(self, channels: Channels, functions: Mapping[str, Schema]) -> str | None:
+        """Messages of any kind, in which those to a function are calls of it. None where the marks of
+        messages are no control tokens, which text cannot have."""
+        start, message = map(self.control, (channels.start.removesuffix("assistant"), channels.message))
+        address = channels.header.partition("⟨name⟩")[0].strip()
+        if start is None or message is None or not address:
+            return None
+        self.begin(loose=True)
+        to = [re.escape(address + name).replace("/", chr(92) + "/") for name in functions]
+        marks = {*map(self.control, [_CONSTRAIN, *tokens_in(channels.header)])} - {None, message}
+        part = f"(({' | '.join(f'<[{one}]>' for one in marks)}) OTHER?)*" if marks else ""
+        rules = [f"OTHER: TEXT & ~/(?s:.*({'|'.join(to)})( .*)?)/"]
+        for i, (name, schema) in enumerate(functions.items()):
+            body = self._call(name, schema, addressed=True)
+            rules.append(f"TO_{i}: /(?s:.*{to[i]}( .*)?)/")
+            rules.append(f"call_{i}: OTHER? {part} TO_{i} {part} <[{message}]> BLANK? {body}")
+        rest = f"{self.tokens_but(start)}*"
+        ended = f"(({' | '.join(map(self.written, channels.ends))}) {rest})?" if channels.ends else ""
+        rules.append(f"call: ({' | '.join(f'call_{i}' for i in range(len(functions)))}) BLANK? {ended}")
+        rules.append(f"other: OTHER? {part} (<[{message}]> {rest})?")
+        begun = rest if self._form.headed else "(other | call)"
+        return "\n".join([f"start: {begun} (<[{start}]> (other | call))*", *rules, *self.made])
 
     def no_calls(self) -> str | None:
         """Free text without the mark of a call. None if no mark begins one. A mark that is a control token is
@@ -159,8 +186,10 @@ class CallGrammar(ArgumentGrammar):
             rules.append(f"call_{i}: {self._call(name, schema)}")
         return rules
 
-    def _call(self, name: str, schema: Schema) -> str:
-        header = self._form.channels.header if self._form.channels and not self._form.headed else ""
+    def _call(self, name: str, schema: Schema, *, addressed: bool = False) -> str:
+        """addressed: without the header that it has in a channel."""
+        channels = self._form.channels
+        header = channels.header if channels and not self._form.headed and not addressed else ""
         text = header + self.calls.call
         if self.loose and self._head_mark:
             text = text.removeprefix(self._head_mark)

@@ -90,7 +90,7 @@ def test_a_call_is_required(reply: Reply, thoughts: str, vocabulary: str):
 def test_calls_in_text_are_made_to_fit(reply: Reply, thoughts: str, vocabulary: str):
     scene = Scene(reply, thoughts, vocabulary)
     lark = scene.grammar.calls_in_text(FUNCTIONS)
-    if lark is None or scene.grammar.calls.bare:  # bare ones begin a reply: tested below
+    if lark is None or scene.grammar.calls.bare or reply.form.channels:  # tested below
         assert reply.form.channels or lark is not None
         return
     for text in ("", "Hello <b> [T {", scene.one, scene.two, "Hello " + scene.two, scene.one + "\nHello"):
@@ -186,6 +186,22 @@ def test_a_call_may_end_thoughts_that_nothing_else_ends(reply: Reply):
         assert lark
         assert scene.lets(lark, scene.one)
         assert not scene.lets(lark, scene.one.replace("1", "true"))
+
+
+@pytest.mark.parametrize("family", ["harmony", "muse"])
+def test_a_message_to_a_function_is_a_call_of_it(family: str):
+    scene = Scene(BY_FAMILY[family], "no", "marks")
+    lark = scene.grammar.calls_in_text(FUNCTIONS)
+    assert lark
+    channels = scene.form.channels
+    assert channels
+    said = f"{channels.content}Hello, to=f{channels.ends[0]}{channels.start}"
+    for text in ("", channels.content + "Hello <b> to=functions.f {", scene.one, said + scene.one, scene.two):
+        assert scene.lets(lark, text), text
+    for text in (scene.one.replace("1", "true"), said + scene.one.replace("1", '"b"')):
+        assert not scene.lets(lark, text), text
+    other = scene.one.replace("f", "h") if family == "muse" else scene.one.replace("functions.f", "browser.f")
+    assert scene.lets(lark, other.replace("1", "true")), "nobody's call"
 
 
 VALUES: dict[str, tuple[dict[str, Any], list[Any]]] = {
