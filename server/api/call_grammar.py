@@ -80,7 +80,7 @@ class CallGrammar(ArgumentGrammar):
         naming, giving = self.calls.members
         rules, heads = list[str](), list[str]()
         for i, (name, schema) in enumerate(functions.items()):
-            spelled = re.escape(name).replace("/", chr(92) + "/")
+            spelled = _regex(name)
             words = ["", r"\{", f'"{naming}"', ":", f'"{spelled}"', ",", f'"{giving}"', ":"]
             heads.append(r"[ \n]{0,8}".join(words))
             rules.append(f'call_{i}: HEAD_{i} BLANK? {self.json(schema)} BLANK? "}}"')
@@ -95,12 +95,14 @@ class CallGrammar(ArgumentGrammar):
     def _addressed_in_text(self, channels: Channels, functions: Mapping[str, Schema]) -> str | None:
         """Messages of any kind, in which those to a function are calls of it. None where the marks of
         messages are no control tokens, which text cannot have."""
+        if "assistant" not in channels.start:
+            return self._headed_in_text(channels, functions)
         start, message = map(self.control, (channels.start.removesuffix("assistant"), channels.message))
         address = channels.header.partition("⟨name⟩")[0].strip()
         if start is None or message is None or not address:
             return None
         self.begin(loose=True)
-        to = [re.escape(address + name).replace("/", chr(92) + "/") for name in functions]
+        to = [_regex(address + name) for name in functions]
         marks = {*map(self.control, [_CONSTRAIN, *tokens_in(channels.header)])} - {None, message}
         part = f"(({' | '.join(f'<[{one}]>' for one in marks)}) OTHER?)*" if marks else ""
         rules = [f"OTHER: TEXT & ~/(?s:.*({'|'.join(to)})( .*)?)/"]
@@ -115,6 +117,21 @@ class CallGrammar(ArgumentGrammar):
         begun = rest if self._form.headed else "(other | call)"
         return "\n".join([f"start: {begun} (<[{start}]> (other | call))*", *rules, *self.made])
 
+    def _headed_in_text(self, channels: Channels, functions: Mapping[str, Schema]) -> str:
+        """Messages whose header is a function's name in plain text are calls of it."""
+        self.begin(loose=True)
+        rules, marked, begun = list[str](), list[str](), list[str]()
+        for i, (name, schema) in enumerate(functions.items()):
+            head = channels.header.replace("⟨name⟩", name)
+            body = f"BLANK? {self._call(name, schema, addressed=True)} BLANK?"
+            rules.append(f"upto_{i}[lazy]: /(?s:.*){_regex(channels.start + head)}/")
+            rules.append(f"begin_{i}[lazy]: /{_regex(head)}/")
+            marked.append(f"upto_{i} {body}")
+            begun.append(f"begin_{i} {body}")
+        rules.append(f"marked: {' | '.join(marked)}")
+        first = "" if self._form.headed else f"({' | '.join(begun)})? "
+        return "\n".join([f"start: {first}marked* free_text", *rules, self._free(), *self.made])
+
     def no_calls(self) -> str | None:
         """Free text without the mark of a call. None if no mark begins one. A mark that is a control token is
         in no text."""
@@ -123,7 +140,7 @@ class CallGrammar(ArgumentGrammar):
         self.begin(loose=True)
         if self.control(self._mark) is not None:
             return self._grammar("free_text", [self._free()])
-        spelled = re.escape(self._mark).replace("/", chr(92) + "/")
+        spelled = _regex(self._mark)
         return self._grammar("SILENT?", [f"SILENT: TEXT & ~/(?s:.*{spelled}.*)/"])
 
     @property
@@ -236,3 +253,8 @@ class CallGrammar(ArgumentGrammar):
         again = f" {self.written(channels.start)}" if channels else ""
         stray = "" if self._form.thinking or channels else f" | {self.written(thoughts.close)}"
         return [self.until("thought", thoughts.close), f"thoughts: {begin} thought{again}{stray}"]
+
+
+def _regex(text: str) -> str:
+    """Matches this text, between slashes in a grammar."""
+    return re.escape(text).replace("/", chr(92) + "/").replace(chr(92) + "\n", chr(92) + "n")

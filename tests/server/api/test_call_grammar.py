@@ -204,6 +204,25 @@ def test_a_message_to_a_function_is_a_call_of_it(family: str):
     assert scene.lets(lark, other.replace("1", "true")), "nobody's call"
 
 
+def test_a_message_headed_by_a_function_is_a_call_of_it():
+    scene = Scene(BY_FAMILY["functionary 3.2"], "no", "bytes")
+    lark = scene.grammar.calls_in_text(FUNCTIONS)
+    assert lark
+    for text in (
+        "",
+        scene.one,
+        scene.two,
+        "all\nHello >>> f",
+        "all\nHello>>>" + scene.one,
+        "fine\n{",
+        "f",
+        "h\n{x",
+    ):
+        assert scene.lets(lark, text), text
+    for text in (scene.one, "all\nHello>>>" + scene.one):
+        assert not scene.lets(lark, text.replace("1", "true")), text
+
+
 VALUES: dict[str, tuple[dict[str, Any], list[Any]]] = {
     "null or text": ({"type": ["string", "null"]}, [None, "it"]),
     "a number or text": ({"anyOf": [{"type": "integer"}, {"type": "string"}]}, [5, "5a"]),
