@@ -19,13 +19,18 @@ _STRICT = {"x-guidance": {"whitespace_flexible": False, "item_separator": ", ", 
 _LOOSE = {"x-guidance": {"whitespace_pattern": r"[ \n]{0,8}"}}
 """Eight: two levels of indentation; without a bound, a weak model writes white space for ever."""
 _ANY = {"key": "KEY", "string": '("true" | "false")', "type": "/[a-z]{1,16}/"}
-_BOOLEAN = frozenset({"boolean"})
+_BOOLEAN, _ARRAY, _OBJECT = frozenset({"boolean"}), frozenset({"array"}), frozenset({"object"})
 _TERMINALS = ["TEXT: /(?s:.+)/", r"BLANK: /[ \n]{1,8}/"]
 _MOST_ORDERS = 3
 """Required parameters whose every order is allowed in free text: 3 have 6 orders, 4 would have 24. With more,
 the schema's order holds."""
 _LONGEST_LIMIT = 2_000
 """Largest maxLength that is held in text between tags: a lexer has a state for each character."""
+_DEEPEST = 4
+"""Elements within elements that are held to a schema; deeper ones are text. Twice: larger grammars of schemas
+that refer to themselves."""
+_MOST_ELEMENTS = 256
+"""Elements within elements of a grammar, further ones are text: llguidance takes 65,535 symbols in all."""
 _LINE = r"\n?"
 _TELLING = re.compile("⟨(string|type)⟩")
 _ALL = frozenset({"string", "number", "boolean", "array", "object", "null"})
@@ -45,6 +50,7 @@ class ArgumentGrammar:
         """A grammar. loose: with white space and in an order as the model likes."""
         self.loose = loose
         self.made: list[str] = list(_TERMINALS)
+        self._n_elements = 0
 
     def also(self, *rules: str) -> None:
         """Rules of which the grammar has one each."""
@@ -230,19 +236,43 @@ class ArgumentGrammar:
                 head += told.get(slot, "") + fixed
         raise AssertionError(self.calls.parameter)
 
-    def _value(self, schema: Schema, types: frozenset[str], close: str) -> str:
+    def _value(self, schema: Schema, types: frozenset[str], close: str, depth: int = 0) -> str:
         if values := _values(schema):
             texts = (one if isinstance(one, str) else json.dumps(one) for one in values)
             before = _ONE_LINE if "\n⟨" in self.calls.parameter else ""
             after = _ONE_LINE if "⟩\n" in self.calls.parameter else ""
             rest = f"{self.written(close.lstrip())} {'BLANK?' if self.loose else ''}"
             return f"{before} ({' | '.join(map(_literal, texts))}) {after} {rest}"
+        if "⟨nested⟩" in self.calls.parameter and (inner := self._elements(schema, types, depth)):
+            written = inner if depth else f"({inner} | {self.json(schema)})"
+            return f"BLANK? {written} BLANK? {self.written(close)}"
         if "string" in types or ("⟨nested⟩" in self.calls.parameter and types & {"object", "array"}):
             ends = close.strip("\n") if self.loose else close.rstrip("\n")
             tail = close[len(close.rstrip("\n")) :] if not self.loose else "\n"
             return f"{self.text_until(ends, schema)} {self.written(tail)}"
         blank = "BLANK?" if self.loose else ""
         return f"{blank} {self._scalar(schema, types)} {blank} {self.written(close)} {blank}"
+
+    def _elements(self, schema: Schema, types: frozenset[str], depth: int) -> str:
+        """A list, or an object whose keys are known, as elements; "" for anything else."""
+        shared = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
+        items, of_all = schema.get("items"), cast(Mapping[str, Schema], schema.get("properties") or {})
+        if types == _ARRAY and isinstance(items, Mapping):
+            of_all = {"item": cast(Schema, items)}
+        elif types != _OBJECT:
+            return ""
+        self._n_elements += len(of_all)
+        if not of_all or depth >= _DEEPEST or self._n_elements > _MOST_ELEMENTS:
+            return ""
+        mark = self.calls.parameter.partition("<⟨key⟩")[0]
+        rules: dict[str, str] = {}
+        for key, one in of_all.items():
+            inner = {**shared, **_referred(one, schema)}
+            value = self._value(inner, types_of(inner) or STRING, f"{mark}</{key}>", depth + 1)
+            rules[key] = self.rule(f"BLANK? {self.written(f'{mark}<{key}>')} {value} BLANK?")
+        if types == _ARRAY:
+            return f"{rules['item']}*"
+        return self._in_any_order(rules, cast(Sequence[str], schema.get("required") or ()))
 
     def _scalar(self, schema: Schema, types: frozenset[str]) -> str:
         """JSON; booleans, lists and objects may be Python's, which some templates show."""

@@ -223,6 +223,37 @@ def test_a_message_headed_by_a_function_is_a_call_of_it():
         assert not scene.lets(lark, text.replace("1", "true")), text
 
 
+def test_elements_within_elements_are_held_to_the_schema():
+    pair = {
+        "type": "object",
+        "properties": {"a": {"type": "string"}, "n": {"type": "integer"}},
+        "required": ["n"],
+    }
+    listed = {"type": "array", "items": pair}
+    functions = {"f": {"type": "object", "properties": {"v": listed}, "required": ["v"]}}
+    scene = Scene(BY_FAMILY["minimax m3"], "no", "bytes")
+    scene.form = replace(scene.form, functions=functions)
+    m = "]<]minimax[>["
+
+    def call(inner: str) -> str:
+        return scene.one.replace(f"{m}<a>1{m}</a>", f"{m}<v>{inner}{m}</v>")
+
+    def item(inner: str) -> str:
+        return f"{m}<item>{inner}{m}</item>"
+
+    right = item(f"{m}<a>x <b>{m}</a>{m}<n>1{m}</n>") + item(f"{m}<n>2{m}</n>")
+    message = folded([*(reader := MessageReader(scene.form)).feed(call(right)), *reader.end()])
+    assert json.loads(message.calls[0].arguments) == {"v": [{"a": "x <b>", "n": 1}, {"n": 2}]}
+    free = scene.grammar.calls_in_text(functions)
+    assert free
+    for lark in (free, scene.grammar.required(functions)):
+        assert scene.lets(lark, call(right))
+        assert scene.lets(lark, call(""))
+        assert not scene.lets(lark, call(item(f"{m}<n>x{m}</n>")))
+        assert not scene.lets(lark, call(item(f"{m}<a>x{m}</a>")))
+        assert not scene.lets(lark, call(item(f"{m}<z>1{m}</z>")))
+
+
 VALUES: dict[str, tuple[dict[str, Any], list[Any]]] = {
     "null or text": ({"type": ["string", "null"]}, [None, "it"]),
     "a number or text": ({"anyOf": [{"type": "integer"}, {"type": "string"}]}, [5, "5a"]),
