@@ -6,10 +6,10 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from itertools import permutations
-from typing import Any, cast
+from typing import cast
 
 from server.formats.description import SLOT, Calls, tokens_in
-from server.formats.values import STRING, types_of
+from server.formats.values import STRING, only_values, referred, types_of
 from server.formats.written_call import GEMMA_QUOTE
 from server.grammar.json_schema import Schema
 from server.llama.backend import Vocabulary
@@ -137,7 +137,7 @@ class ArgumentGrammar:
         if not of_all and schema.get("additionalProperties") is not False:
             return self._anything(syntax)
         rules = {
-            key: self.rule(self._member(syntax, key, {**shared, **_referred(one, schema)}))
+            key: self.rule(self._member(syntax, key, {**shared, **referred(one, schema)}))
             for key, one in of_all.items()
         }
         if syntax == "parameters":
@@ -195,7 +195,7 @@ class ArgumentGrammar:
     def _parameter(self, key: str | None, schema: Schema) -> str:
         """A parameter between tags; with any name, if it has none."""
         types = types_of(schema)
-        if _TELLING.search(self.calls.parameter) and not _values(schema) and types != STRING and key:
+        if _TELLING.search(self.calls.parameter) and not only_values(schema) and types != STRING and key:
             return self._telling(key, schema, types or _ALL)
         return self._tagged(key, schema, types or STRING)
 
@@ -225,7 +225,7 @@ class ArgumentGrammar:
                 if self.calls.parameter.endswith("⟨key⟩>"):  # the tag that ends it has the key, too
                     close = fixed + told["key"] + ">"
                 if text and (
-                    self._most(schema) is not None or _values(schema)
+                    self._most(schema) is not None or only_values(schema)
                 ):  # a line break is the value's
                     head = head.rstrip("\n")
                 return " ".join([*made, self.written(head), self._value(schema, types, close)])
@@ -237,7 +237,7 @@ class ArgumentGrammar:
         raise AssertionError(self.calls.parameter)
 
     def _value(self, schema: Schema, types: frozenset[str], close: str, depth: int = 0) -> str:
-        if values := _values(schema):
+        if values := only_values(schema):
             texts = (one if isinstance(one, str) else json.dumps(one) for one in values)
             before = _ONE_LINE if "\n⟨" in self.calls.parameter else ""
             after = _ONE_LINE if "⟩\n" in self.calls.parameter else ""
@@ -267,7 +267,7 @@ class ArgumentGrammar:
         mark = self.calls.parameter.partition("<⟨key⟩")[0]
         rules: dict[str, str] = {}
         for key, one in of_all.items():
-            inner = {**shared, **_referred(one, schema)}
+            inner = {**shared, **referred(one, schema)}
             value = self._value(inner, types_of(inner) or STRING, f"{mark}</{key}>", depth + 1)
             rules[key] = self.rule(f"BLANK? {self.written(f'{mark}<{key}>')} {value} BLANK?")
         if types == _ARRAY:
@@ -297,7 +297,7 @@ class ArgumentGrammar:
 
     def _python(self, schema: Schema) -> str:
         types = types_of(schema) or frozenset[str]()
-        if values := _values(schema):
+        if values := only_values(schema):
             return f"({' | '.join([self.json(schema), *(_literal(repr(one)) for one in values)])})"
         if not types:
             self._python_rules()
@@ -333,19 +333,6 @@ class ArgumentGrammar:
             "g_value: g_string | g_object | g_array | G_WORD",
             r"G_WORD: /true|false|null|None|-?[0-9]{1,18}(\.[0-9]{1,18})?([eE][+-]?[0-9]{1,3})?/",
         )
-
-
-def _values(schema: Schema) -> Sequence[Any]:
-    """The only values that a schema allows; none if it names none."""
-    return schema["enum"] if "enum" in schema else [schema["const"]] if "const" in schema else ()
-
-
-def _referred(schema: Schema, root: Schema) -> Schema:
-    """What a schema refers to among the definitions beside it; itself if to nothing there."""
-    place = str(schema.get("$ref", "")).split("/")
-    if len(place) != 3 or place[:2] not in (["#", "$defs"], ["#", "definitions"]):
-        return schema
-    return cast(Mapping[str, Schema], root.get(place[1], {})).get(place[2], schema)
 
 
 def _literal(text: str) -> str:

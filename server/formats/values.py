@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
 Schema: TypeAlias = Mapping[str, Any]
@@ -48,6 +48,19 @@ def types_of(schema: Schema | None) -> frozenset[str] | None:
                 found |= types
             return found
     return None
+
+
+def only_values(schema: Schema) -> Sequence[Any]:
+    """The only values that a schema allows; none if it names none."""
+    return schema["enum"] if "enum" in schema else [schema["const"]] if "const" in schema else ()
+
+
+def referred(schema: Schema, root: Schema) -> Schema:
+    """What a schema refers to among the definitions beside it; itself if to nothing there."""
+    place = str(schema.get("$ref", "")).split("/")
+    if len(place) != 3 or place[:2] not in (["#", "$defs"], ["#", "definitions"]):
+        return schema
+    return cast(Mapping[str, Schema], root.get(place[1], {})).get(place[2], schema)
 
 
 def _type(value: Any) -> str:
