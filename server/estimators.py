@@ -63,21 +63,18 @@ class Median:
 class Ratio:
     """Of two sums in which the past weighs `keep` for each new observation: tokens per second, say."""
 
-    __slots__ = ("_keep", "over", "under", "weight")
+    __slots__ = ("_keep", "over", "under", "value", "weight")
 
     def __init__(self, keep: float) -> None:
+        """value: 0 before the first observation."""
         self._keep = keep
-        self.over = self.under = self.weight = 0.0
+        self.over = self.under = self.weight = self.value = 0.0
 
     def observe(self, over: float, under: float) -> None:
         self.over = self._keep * self.over + over
         self.under = self._keep * self.under + under
         self.weight = self._keep * self.weight + 1.0
-
-    @property
-    def value(self) -> float:
-        """0 before the first observation."""
-        return self.over / self.under if self.under > 0.0 else 0.0
+        self.value = self.over / self.under if self.under > 0.0 else 0.0
 
 
 class Slope:

@@ -11,7 +11,8 @@ for each confidence would take as many for each.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
 
 from server.estimators import Mean, Ratio
 
@@ -46,6 +47,22 @@ _MIDDLES = [(low + high) / 510 for low, high in zip((0, *_BOUNDS), _BOUNDS, stri
 _ASSUMED = [*(TRUST * middle for middle in _MIDDLES), MEAN, 0.5, TRUST, 0.5]
 
 
+T = TypeVar("T")
+
+
+class _BySource(dict[str, T]):
+    """What is known of each source, made when it is first asked for; all is forgotten beyond MAX_SOURCES."""
+
+    def __init__(self, make: Callable[[str], T]) -> None:
+        self._make = make
+
+    def __missing__(self, source: str) -> T:
+        if len(self) >= MAX_SOURCES:
+            self.clear()
+        made = self[source] = self._make(source)
+        return made
+
+
 class _Source:
     __slots__ = ("best", "buckets", "rates", "share_sure", "sure", "unsure")
 
@@ -58,47 +75,35 @@ class Acceptance:
     """Rates by source name, of all sessions. Confidences are bytes: probability times 255."""
 
     def __init__(self) -> None:
-        self._sources: dict[str, _Source] = {}
+        self._sources = _BySource(lambda _: _Source())
 
     def observe(self, source: str, confidence: int, hit: bool, *, best: bool = False) -> None:
         """A guess of this source at a committed position, and whether it was right. best: it is the one that
         this source was surest of."""
-        self._known(source).buckets[_BUCKET[confidence]].observe(hit)
+        self._sources[source].buckets[_BUCKET[confidence]].observe(hit)
         if best:
             self.observe_best(source, confidence, hit)
 
     def observe_best(self, source: str, confidence: int, hit: bool) -> None:
         """Whether the guess that this source was surest of was right."""
-        known, sure = self._known(source), confidence >= SURE
+        known, sure = self._sources[source], confidence >= SURE
         known.best.observe(hit)
         known.share_sure.observe(sure)
         (known.sure if sure else known.unsure).observe(hit)
 
     def probability(self, source: str, confidence: int) -> float:
         """That a guess is right, given that everything before it is."""
-        return self._known(source).buckets[_BUCKET[confidence]].value
+        return self._sources[source].buckets[_BUCKET[confidence]].value
 
     def mean(self, source: str) -> float:
         """That this source's best guess is right, given that everything before it is."""
-        return self._known(source).best.value
+        return self._sources[source].best.value
 
     def outlook(self, source: str) -> tuple[Outlook, Outlook]:
         """Its next best guess: sure, or not."""
-        known = self._known(source)
+        known = self._sources[source]
         share = known.share_sure.value
         return Outlook(share, known.sure.value), Outlook(1.0 - share, known.unsure.value)
-
-    def expected(self, source: str) -> float:
-        """That its next guess is right, as outlook() has it."""
-        return sum(share * acceptance for share, acceptance in self.outlook(source))
-
-    def _known(self, source: str) -> _Source:
-        known = self._sources.get(source)
-        if known is None:
-            if len(self._sources) >= MAX_SOURCES:
-                self._sources.clear()
-            known = self._sources[source] = _Source()
-        return known
 
 
 class _Level:
@@ -123,39 +128,30 @@ class SessionAcceptance(Acceptance):
 
     def __init__(self, everybody: Acceptance) -> None:
         self._everybody = everybody
-        self._levels: dict[str, _Level] = {}
+        self._levels = _BySource(lambda source: _Level(everybody.outlook(source)[0].share))
 
     def observe(self, source: str, confidence: int, hit: bool, *, best: bool = False) -> None:
-        level = self._level(source)
+        level = self._levels[source]
         level.observe(hit, self._everybody.probability(source, confidence))
         if best:
             level.share_sure.observe(confidence >= SURE)
         self._everybody.observe(source, confidence, hit, best=best)
 
     def observe_best(self, source: str, confidence: int, hit: bool) -> None:
-        self._level(source).share_sure.observe(confidence >= SURE)
+        self._levels[source].share_sure.observe(confidence >= SURE)
         self._everybody.observe_best(source, confidence, hit)
 
     def probability(self, source: str, confidence: int) -> float:
-        return self._level(source).applied(self._everybody.probability(source, confidence))
+        return self._levels[source].applied(self._everybody.probability(source, confidence))
 
     def mean(self, source: str) -> float:
-        return self._level(source).applied(self._everybody.mean(source))
+        return self._levels[source].applied(self._everybody.mean(source))
 
     def outlook(self, source: str) -> tuple[Outlook, Outlook]:
-        level = self._level(source)
+        level = self._levels[source]
         share = level.share_sure.value
         sure, unsure = self._everybody.outlook(source)
         return (
             Outlook(share, level.applied(sure.acceptance)),
             Outlook(1.0 - share, level.applied(unsure.acceptance)),
         )
-
-    def _level(self, source: str) -> _Level:
-        level = self._levels.get(source)
-        if level is None:
-            if len(self._levels) >= MAX_SOURCES:
-                self._levels.clear()
-            sure, _ = self._everybody.outlook(source)
-            level = self._levels[source] = _Level(sure.share)
-        return level

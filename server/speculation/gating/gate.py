@@ -149,31 +149,30 @@ def with_losses(seconds: Sequence[float], n_rows: int, n_sessions: int, acceptan
 
 
 def worth_drafting(
-    seconds: Sequence[float],
-    n_rows: int,
-    path: float,
-    outlook: Sequence[tuple[float, float]],
-    td_s: float,
-    rate: float,
+    seconds: Sequence[float], path: float, outlook: Sequence[tuple[float, float]], td_s: float, rate: float
 ) -> bool:
-    """Whether the draft model in the lead makes one more guess after a path with probability `path`, whose
-    rows are in n_rows already.
+    """Whether the draft model in the lead makes one more guess after a path with probability `path`.
 
-    outlook: kinds of next guesses, as (how likely, how often right). A guess costs td_s, and its row only if
-    it is verified. Looks as far ahead as rows go, as if all later guesses were like the next one: where costs
-    have steps, four rows may pay although one does not.
+    seconds: of a step with the path's rows, with one more, and on. outlook: kinds of next guesses, as (how
+    likely, how often right). A guess costs td_s, and its row only if it is verified. Looks as far ahead as
+    rows go, as if all later guesses were like the next one: where costs have steps, four rows may pay although
+    one does not.
     """
+    if len(seconds) < 2:
+        return False  # no row is free
     worth, wanted = 0.0, rate * td_s
     for share, acceptance in outlook:
-        most, gained, probability = 0.0, 0.0, path
-        for k in range(1, len(seconds) - n_rows):
+        most, gained, probability, drafting_s = 0.0, 0.0, path, -seconds[0]
+        for step_s in seconds[1:]:
             probability *= acceptance
             gained += probability
-            extra_s = (k - 1) * td_s + seconds[n_rows + k] - seconds[n_rows]
-            most = max(most, gained - rate * extra_s)
-            if worth + share * most > wanted:
-                return True
+            net = gained - rate * (drafting_s + step_s)
+            if net > most:
+                most = net
+                if worth + share * most > wanted:
+                    return True
             if probability < 0.05:
                 break
+            drafting_s += td_s
         worth += share * most
     return False

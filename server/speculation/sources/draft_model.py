@@ -82,8 +82,7 @@ class DraftModel:
     def behind(self, session: int) -> int:
         """Tokens to evaluate before the decode that makes the next guess."""
         path = self._paths.get(session)
-        n = len(path.tokens) - 1 - path.n_kv if path else 0
-        return n if n >= self._most_rows else 0
+        return self._n_behind(path) if path else 0
 
     def behind_s(self, session: int) -> float:
         """Seconds that these take, as far as that is known."""
@@ -107,7 +106,7 @@ class DraftModel:
         began = self._clock()
         paths = [path for session in sessions if (path := self._ready(session))]
         try:
-            caught_up = [self._evaluate(path, n) for path in paths if (n := self.behind(path.session.id))]
+            caught_up = [self._evaluate(path, n) for path in paths if (n := self._n_behind(path))]
             guesses = self._extend(paths, second) if paths else {}
         except BackendError as error:
             self._fail(error)
@@ -126,6 +125,10 @@ class DraftModel:
         if path is not None:
             kept = min(path.n_kv, path.n_committed) if keep and not self._failed else 0
             self._slots.release(path.seq, path.tokens, kept)
+
+    def _n_behind(self, path: _CachedPath) -> int:
+        n = len(path.tokens) - 1 - path.n_kv
+        return n if n >= self._most_rows else 0
 
     def _ready(self, session: int) -> _CachedPath | None:
         """The session's path, if one more guess fits the context and the KV cache; evicts for it."""

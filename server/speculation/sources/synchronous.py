@@ -10,7 +10,7 @@ from server.engine.proposer import NOTHING, Ask, Proposal, TimedStep
 from server.estimators import Ratio, Smoothed
 from server.sampling.draft_token import DraftGuess
 from server.sampling.draw import Distribution
-from server.speculation.gating.acceptance import Acceptance
+from server.speculation.gating.acceptance import Acceptance, Outlook
 from server.speculation.gating.gate import reachable, worth_drafting
 from server.speculation.gating.widths import Offered
 from server.speculation.policy import Policy
@@ -20,13 +20,13 @@ from server.speculation.speculated import Speculated
 SOURCE = "draft"
 LENGTH = 100.0  # tokens of a reply that is expected at first: assumed. Off by two: for some replies only
 LENGTH_WEIGHT = 1 / 16  # of one reply. Half or twice: the mean is that of the last 32 or 8
-GAIN_KEEP = (
-    0.98  # of the past, per step: the last 50 count. Half: one text decides; twice: it lasts 100 steps
-)
-FEW = (
-    8.0  # steps after which a gain counts. Half: luck decides; twice: more prompts are read in vain at first
-)
-PROBE_SHARE = 0.005  # of the time, for guesses that do not seem to pay: their rates would stay unknown else
+# Of the past, per step: the last 50 count. Off by two: half, one text decides; twice, a change takes 100 steps.
+GAIN_KEEP = 0.98
+# Steps after which a gain counts. Off by two: half, luck decides; twice, more prompts are read in vain at first.
+FEW = 8.0
+# Of the time, for guesses that do not seem to pay: their rates would stay unknown else. Off by two: at most
+# that share of the speed, or rates that are known half as soon.
+PROBE_SHARE = 0.005
 
 
 class Gain:
@@ -52,10 +52,12 @@ class Gain:
 
 @dataclass(slots=True)
 class _StepPath:
-    """The guesses for one session in this step; sure: the probability that all of them are right."""
+    """The guesses for one session in this step; sure: the probability that all of them are right. outlook: of
+    every next guess, since nothing is learned before the step's end."""
 
     limit: int
     acceptance: Acceptance
+    outlook: Sequence[Outlook]
     tokens: list[int] = field(default_factory=list[int])
     drafted: list[Distribution] = field(default_factory=list[Distribution])
     sure: float = 1.0
@@ -90,7 +92,8 @@ class Synchronous:
             speculated = sessions[ask.session]
             if speculated.allows(SOURCE):
                 self.inline.follow(speculated.session)
-                self._paths[ask.session] = _StepPath(ask.limit, speculated.acceptance)
+                acceptance = speculated.acceptance
+                self._paths[ask.session] = _StepPath(ask.limit, acceptance, acceptance.outlook(SOURCE))
         rate = min(rate, self._reachable(curve, n_rows))
         self._read_s = self._catch_up(curve, n_rows, n_sessions, rate) if self._policy.gate else 0.0
         rows, spent_s = n_rows, self._read_s
@@ -110,22 +113,26 @@ class Synchronous:
         return spent_s
 
     def _catch_up(self, curve: Sequence[float], n_rows: int, n_sessions: int, rate: float) -> float:
-        """Have the draft model read the tokens of sessions that it is behind with, where that pays by what
-        guesses brought among that many sessions; one alone is judged by its own text. Those with which it is
-        behind then have no guesses in this step. Returns the seconds that took."""
+        """Let the draft model evaluate what it has not seen of each session, where that pays. Returns the
+        seconds that took.
+
+        Among several sessions, it pays if guesses brought more tokens than its time is worth, as measured with
+        this number of sessions; one session alone is judged by its own text. A session whose tokens are still
+        to be evaluated has no guesses in this step.
+        """
         late = sorted(filter(self.inline.behind, self._paths), key=self.inline.behind)
         if not late:
             return 0.0
         began, going = self._clock(), set(self._going(curve, n_rows, rate))
         gain, alone = self._gains.setdefault(n_sessions.bit_length(), Gain()), n_sessions == 1
-        most_s = math.inf if alone or len(late) == len(self._paths) else 0.0  # one shows what it brings
+        most = math.inf if alone or len(late) == len(self._paths) else 0.0  # tokens: one shows what it brings
         if gain.is_known and not alone:
-            most_s = gain.tokens(self._length.value) / rate
+            most = gain.tokens(self._length.value)
         for session in late:
             cost_s = self.inline.behind_s(session)
-            if (session in going and cost_s <= most_s) or self._saved_s > cost_s + self.inline.td.value:
+            if (session in going and cost_s * rate <= most) or self._saved_s > cost_s + self.inline.td.value:
                 self.inline.read(session)
-                most_s = most_s if gain.is_known or alone else 0.0
+                most = most if gain.is_known or alone else 0.0
             if self.inline.behind(session):
                 del self._paths[session]
         return self._clock() - began
@@ -173,7 +180,7 @@ class Synchronous:
         paths = self._paths.values()
         if not paths:
             return math.inf
-        acceptances = [path.acceptance.expected(SOURCE) for path in paths]
+        acceptances = [sum(share * right for share, right in path.outlook) for path in paths]
         limit = max(path.limit for path in paths)
         return reachable(curve, n_rows, acceptances, limit, self.inline.td.value)
 
@@ -185,10 +192,9 @@ class Synchronous:
         going: list[int] = []
         for session, path in self._paths.items():
             left = path.limit - len(path.tokens)
-            reach = curve[: rows + left + 1]
             if left > 0 and (
                 not self._policy.gate
-                or worth_drafting(reach, rows, path.sure, path.acceptance.outlook(SOURCE), td_s, rate)
+                or worth_drafting(curve[rows : rows + left + 1], path.sure, path.outlook, td_s, rate)
             ):
                 going.append(session)
         return going

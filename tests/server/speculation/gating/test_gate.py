@@ -125,7 +125,7 @@ def test_drafting_as_long_as_it_pays_reaches_the_best_fixed_depth(a: float, td: 
     best = max(depths, key=lambda depth: throughput(curve, a, td, depth))
     rate = throughput(curve, a, td, best) * 0.999
     depth = 0
-    while depth + 1 < len(curve) - 1 and worth_drafting(curve, 1 + depth, a**depth, [(1.0, a)], td, rate):
+    while depth + 1 < len(curve) - 1 and worth_drafting(curve[1 + depth :], a**depth, [(1.0, a)], td, rate):
         depth += 1
     if a**best > 0.01:
         assert throughput(curve, a, td, depth) >= throughput(curve, a, td, best) * 0.97 or depth >= best
