@@ -1,5 +1,5 @@
 """Python's share of a lead's step and of a drafter's turn:
-`python -m benchmarks.overhead [--only "step, tree by drafter"]`.
+`python -m benchmarks.overhead [--only "step, tree by drafter"] [--bytecodes]`.
 
 One session over a backend without a model: its decode only copies prepared rows of logits, which leaves them
 in the processor's caches as a real decode does. Measured is the time without that of decode. Clocks see
@@ -23,6 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks import prepared, program, report
+from benchmarks.bytecodes import BytecodeWatch
 from benchmarks.clocked import MOST_AT_ONCE, N_BRANCHES, ClockedDrafter, run
 from benchmarks.prepared import DEPTH, LEAVES, N_PROMPT, PreparedBackend, Script, Watch
 from benchmarks.temperature import Text
@@ -58,16 +59,16 @@ SHAPES = {
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """seconds: of each step or turn, outside decode. Guesses and committed tokens are means of one."""
+    """spent: on each step or turn, outside decode: seconds, or bytecodes. Guesses and committed tokens are
+    means of one."""
 
-    seconds: Sequence[float]
+    spent: Sequence[float]
     n_guesses: float
     n_committed: float
 
     @property
-    def us(self) -> float:
-        """The median's microseconds."""
-        return 1e6 * statistics.median(self.seconds)
+    def median(self) -> float:
+        return statistics.median(self.spent)
 
 
 def prompt_of(n_vocab: int) -> list[int]:
@@ -99,9 +100,11 @@ GUESSES = {
 class SteppedLead:
     """One session that decodes, warmed up."""
 
-    def __init__(self, rows: Logits, what: str, sampling: SamplingParams, n_steps: int) -> None:
+    def __init__(
+        self, rows: Logits, what: str, sampling: SamplingParams, n_steps: int, watch: Watch | None = None
+    ) -> None:
         """what: of GUESSES."""
-        self.watch = Watch()
+        self.watch = watch or Watch()
         self._rows, self._sampling = rows, sampling
         self._n_ctx = N_PROMPT + (WARM_UP_STEPS + n_steps) * (DEPTH + 1) + DEPTH + 1
         self._backend = PreparedBackend(rows, self._n_ctx, self.watch)
@@ -146,47 +149,47 @@ class SteppedLead:
             self.tokens += event.tokens
 
     def step(self) -> tuple[float, int]:
-        """Seconds outside decode, and how many guesses were verified."""
+        """What the watch measured outside decode, and how many guesses were verified."""
         self._between()
         return self.watch.outside(self._engine.step), self._backend.n_rows_last - 1
 
 
-def steps(rows: Logits, what: str, sampling: SamplingParams, n_steps: int) -> Work:
+def steps(rows: Logits, what: str, sampling: SamplingParams, n_steps: int, watch: Watch) -> Work:
     """what: of GUESSES."""
-    lead = SteppedLead(rows, what, sampling, n_steps)
+    lead = SteppedLead(rows, what, sampling, n_steps, watch)
     n_before = len(lead.tokens)
-    seconds, n_guesses = zip(*(lead.step() for _ in range(n_steps)), strict=True)
-    return Work(seconds, sum(n_guesses) / n_steps, (len(lead.tokens) - n_before) / n_steps)
+    spent, n_guesses = zip(*(lead.step() for _ in range(n_steps)), strict=True)
+    return Work(spent, sum(n_guesses) / n_steps, (len(lead.tokens) - n_before) / n_steps)
 
 
 # -- a drafter ----------------------------------------
 
 
 class TimedDrafter(ClockedDrafter):
-    """seconds: outside decode, of each turn that made guesses: so long the model waits for its next one."""
+    """spent: outside decode, on each turn that made guesses: so long the model waits for its next one."""
 
     def __init__(self, backend: PreparedBackend, watch: Watch, shapes: Shapes) -> None:
         super().__init__(backend, R, shapes)
-        self.seconds: list[float] = []
+        self.spent: list[float] = []
         self._watch = watch
 
     def work(self) -> None:
         n_drafted = self.worker.n_drafted
-        spent_s = self._watch.outside(super().work)
+        spent = self._watch.outside(super().work)
         if self.worker.n_drafted > n_drafted:
-            self.seconds.append(spent_s)
+            self.spent.append(spent)
 
 
-def turns(rows: Logits, what: str, sampling: SamplingParams, n_turns: int) -> Work:
+def turns(rows: Logits, what: str, sampling: SamplingParams, n_turns: int, watch: Watch) -> Work:
     """what: of SHAPES."""
-    watch, text = Watch(), say(rows, sampling, 2 * (WARM_UP_TURNS + n_turns))
+    text = say(rows, sampling, 2 * (WARM_UP_TURNS + n_turns))
     backend = PreparedBackend(rows, 2 * len(text.tokens), watch, n_seqs=MOST_AT_ONCE + N_BRANCHES)
     drafter = TimedDrafter(backend, watch, SHAPES[what])
     run(drafter, [text], 1)
-    n = len(drafter.seconds)
+    n = len(drafter.spent)
     n_committed = len(text.tokens) - text.n_prompt
-    seconds = drafter.seconds[WARM_UP_TURNS:][:n_turns]
-    return Work(seconds, drafter.worker.n_drafted / n, n_committed / n)
+    spent = drafter.spent[WARM_UP_TURNS:][:n_turns]
+    return Work(spent, drafter.worker.n_drafted / n, n_committed / n)
 
 
 def say(rows: Logits, sampling: SamplingParams, n_tokens: int) -> Text:
@@ -244,28 +247,43 @@ def cases(thousands: Sequence[int]) -> list[Case]:
     ]
 
 
-def measure(case: Case, n: int) -> Work:
+def measure(case: Case, n: int, watch: Watch) -> Work:
     thousands, _, shape = case.rows.partition("k ")
     rows = prepared.make_rows(1000 * int(thousands), shape)
     gc.collect()
-    return (steps if case.unit == STEP else turns)(rows, case.what, WAYS[case.way], n)
+    return (steps if case.unit == STEP else turns)(rows, case.what, WAYS[case.way], n, watch)
 
 
-def tables(costs: Mapping[Case, Work]) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """How much of it a unit of a watch is. bounded: by Case.bound_us."""
+
+    name: str
+    unit: float
+    watch: type[Watch]
+    bounded: bool
+
+
+MICROSECONDS = Measure("microseconds", 1e-6, Watch, bounded=True)
+BYTECODES = Measure("bytecodes", 1.0, BytecodeWatch, bounded=False)
+
+
+def tables(costs: Mapping[Case, Work], measure: Measure) -> list[str]:
     """Markdown, one for each unit of work: what and way by rows."""
     return [
-        _table(unit, {case: cost for case, cost in costs.items() if case.unit == unit})
+        _table(unit, {case: cost for case, cost in costs.items() if case.unit == unit}, measure)
         for unit in dict.fromkeys(case.unit for case in costs)
     ]
 
 
-def _table(unit: str, costs: Mapping[Case, Work]) -> str:
+def _table(unit: str, costs: Mapping[Case, Work], measure: Measure) -> str:
     columns = list(dict.fromkeys(case.rows for case in costs))
     lines: list[list[str]] = []
     for what, way in dict.fromkeys((case.what, case.way) for case in costs):
         found = {case.rows: cost for case, cost in costs.items() if (case.what, case.way) == (what, way)}
-        bound_us = Case(unit, what, way, "").bound_us
-        cells = [f"**{c.us:.0f}**" if c.us > bound_us else f"{c.us:.0f}" for c in found.values()]
+        bound = Case(unit, what, way, "").bound_us if measure.bounded else float("inf")
+        medians = [cost.median / measure.unit for cost in found.values()]
+        cells = [f"**{n:.0f}**" if n > bound else f"{n:.0f}" for n in medians]
         n_guesses = statistics.mean(cost.n_guesses for cost in found.values())
         n_committed = statistics.mean(cost.n_committed for cost in found.values())
         lines.append([what, way, f"{n_guesses:.1f}", f"{n_committed:.1f}", *cells])
@@ -278,16 +296,17 @@ def measure_all(args: argparse.Namespace) -> program.Result:
     chosen = [case for case in cases(args.vocabularies) if args.only in str(case)]
     if not chosen or args.n < 1:
         raise StartupError("nothing to measure")
-    costs: dict[Case, Work] = {}
+    costs, unit = dict[Case, Work](), BYTECODES if args.bytecodes else MICROSECONDS
     for case in chosen:
-        costs[case] = measure(case, args.n)
-        print(f"{case}: {costs[case].us:.0f} µs", flush=True)
+        costs[case] = measure(case, args.n, unit.watch())
+        print(f"{case}: {costs[case].median / unit.unit:.0f} {unit.name}", flush=True)
     what = (
-        f"Microseconds outside decode, medians over {args.n} steps of a lead or turns of a drafter, of one "
-        f"session, {N_PROMPT} tokens and more in its context. Bold: more than {PLAIN_US:.0f} "
-        f"without guesses, {DRAFTED_US:.0f} with."
+        f"{unit.name.capitalize()} outside decode, medians over {args.n} steps of a lead or turns of a "
+        f"drafter, of one session, {N_PROMPT} tokens and more in its context."
     )
-    return "Python's share", [what, *tables(costs)]
+    if unit.bounded:
+        what += f" Bold: more than {PLAIN_US:.0f} without guesses, {DRAFTED_US:.0f} with."
+    return "Python's share", [what, *tables(costs, unit)]
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -295,6 +314,7 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--n", type=int, default=300, help="steps or turns of each case")
     add("--vocabularies", type=program.numbers, default=[4, 150], help="thousands of tokens, such as 4,150")
+    add("--bytecodes", action="store_true", help="count those: no noise, but not all that takes time")
     add("--only", default="", help="cases with this in their name, as they are printed")
     return parser
 
