@@ -44,23 +44,25 @@ class Expansion:
 
     def goes_on(self, session: DraftSession, token: int) -> bool:
         """Whether the path may grow beyond this next token, whose probability is not known yet."""
-        most = min(session.n_committed + session.max_ahead, self.limit)
-        return len(session.tokens) + 1 < most and session.score >= self.path_min and token not in self.eog
+        return len(session.tokens) + 1 < self.limit and self._may_grow(
+            session, len(session.tokens) + 1, token
+        )
+
+    def _may_grow(self, session: DraftSession, length: int, last: int) -> bool:
+        """Whether the session's path may grow once it has this length and last token."""
+        room = length < session.n_committed + session.max_ahead
+        return room and session.score >= self.path_min and last not in self.eog
 
     def leaves(self, session: DraftSession, floor: float) -> Iterator[Leaf]:
         """Where a guess is worth making: the path's end, and branches from this probability on."""
-        most = session.n_committed + session.max_ahead
-        if (
-            len(session.tokens) < most
-            and session.score >= self.path_min
-            and session.tokens[-1] not in self.eog
-        ):
+        if self._may_grow(session, len(session.tokens), session.tokens[-1]):
             yield Leaf(session.score, session)
         if session.seq == NO_SEQ:
             return
+        most = min(session.n_committed + session.max_ahead, self.limit)
         for branch in session.branches:
             gain = session.score_of(branch)
-            grows = branch.seq != NO_SEQ and branch.end < min(most, self.limit)
+            grows = branch.seq != NO_SEQ and branch.end < most
             if gain >= floor and grows and branch.guesses[-1].token not in self.eog:
                 yield Leaf(gain, session, branch)
         for gain, fork, second in session.alternatives():

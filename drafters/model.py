@@ -12,8 +12,8 @@ from drafters.branch import NO_SEQ, Branch
 from drafters.draft_session import DraftSession
 from drafters.drafter import PATH_MIN, TD_WEIGHT
 from drafters.expansion import DecodeTimes, Expansion, Leaf, Slack
-from drafters.flight import Flight
 from drafters.guessing import NextToken, Rule
+from drafters.started_decode import StartedDecode
 from server.errors import BackendError
 from server.estimators import Smoothed
 from server.llama.backend import Backend, Batch, Logits
@@ -76,9 +76,9 @@ class ModelDrafter:
         self.td = Smoothed(TD_WEIGHT)
         self.rule = Rule()
         self._news: Callable[[], bool] = lambda: False
-        self._may_fly = backend.overlaps and backend.can_trim
-        self._goes_on = True  # paths, and nothing else, are worth the next decode
-        self._flight: Flight | None = None
+        self._starts_early = backend.overlaps and backend.can_trim
+        self._paths_alone = True  # one row for each session's path is what pays next
+        self._started: StartedDecode | None = None
 
     def obstacle(self, session: DraftSession) -> str | None:
         limit = self._expansion.limit
@@ -107,11 +107,11 @@ class ModelDrafter:
     def advance(self, sessions: Sequence[DraftSession]) -> list[DraftSession] | None:
         began = self._clock()
         step = _DraftStep(Batch([], [], [], [], {}), [], set(), set())
-        flight, self._flight = self._flight, None
+        started, self._started = self._started, None
         try:
-            if flight is not None:
-                began = flight.begun
-                paths, logits = flight.land()
+            if started is not None:
+                began = started.begun
+                paths, logits = started.finish()
                 step.grown += [(session, None) for session in paths]
                 step.n_paths, step.slots = len(paths), {session.seq for session in paths}
             else:
@@ -128,9 +128,9 @@ class ModelDrafter:
             (branch or session).add(choice.guess(second=self._sequences.has_branches))
         if step.grown:
             self._times.guess_s.observe((self._clock() - decoded) / len(step.grown))
-        if not step.behind and step.n_paths and (flight is None or flight.timed):  # no catching up
-            self.td.observe((decoded if self._flight else self._clock()) - began)
-        if self._may_fly:
+        if not step.behind and step.n_paths and (started is None or started.timed):  # no catching up
+            self.td.observe((decoded if self._started else self._clock()) - began)
+        if self._starts_early:
             self._look_ahead(sessions)
         return [session for session, _ in step.grown]
 
@@ -138,19 +138,19 @@ class ModelDrafter:
         self, step: _DraftStep, sessions: Sequence[DraftSession], logits: Logits, now: float
     ) -> list[NextToken]:
         """The tokens of step.grown, with the next decode under way if it is for these paths alone."""
-        flies = self._may_fly and self._goes_on and step.n_paths == len(step.grown) == len(sessions)
+        early = self._starts_early and self._paths_alone and step.n_paths == len(step.grown) == len(sessions)
         rows = logits[: len(step.grown)]
         choices: list[NextToken] = []
-        for (session, branch), row in zip(step.grown, rows.copy() if flies else rows, strict=True):
+        for (session, branch), row in zip(step.grown, rows.copy() if early else rows, strict=True):
             position = (len(session.tokens) if branch is None else branch.end) + session.n_dropped
             choices.append(NextToken(row, session.sampling, position, likeliest=self.rule.likeliest))
-        if flies:
-            self._fly([session for session, _ in step.grown], choices, now)
+        if early:
+            self._start_next([session for session, _ in step.grown], choices, now)
         return choices
 
-    # -- decodes that go on meanwhile
+    # -- decodes that are started early
 
-    def _fly(self, paths: list[DraftSession], choices: Sequence[NextToken], now: float) -> None:
+    def _start_next(self, paths: list[DraftSession], choices: Sequence[NextToken], now: float) -> None:
         """Begin with the next token of all these paths, if none of them ends and no message waits. Raises
         BackendError."""
         if self._news() or not self._make_room(len(paths)):
@@ -160,17 +160,17 @@ class ModelDrafter:
             if not self._expansion.goes_on(session, choice.token):
                 return
             batch.extend(self._sequences.seq(session.seq), len(session.tokens), [choice.token], 1)
-        self._flight = Flight(paths, self._backend.start(batch), now)
+        self._started = StartedDecode(paths, self._backend.start(batch), now)
         for session in paths:
             session.n_kv += 1
 
     def _look_ahead(self, sessions: Sequence[DraftSession]) -> None:
-        """Whether the flight is what a plan would say now, and the next one may follow it."""
+        """Find out whether a plan made now would be one row for each path, as the started decode is."""
         chosen = self._times.best(leaf for session in sessions for leaf in self._leaves(session))
         paths = [leaf for leaf in chosen if not leaf.branch and not leaf.second]
-        self._goes_on = len(paths) == len(chosen) == len(sessions) and self._times.width == 1
-        if self._flight:
-            self._flight.timed = self._goes_on
+        self._paths_alone = len(paths) == len(chosen) == len(sessions) and self._times.width == 1
+        if self._started:
+            self._started.timed = self._paths_alone
 
     def _decode(self, step: _DraftStep) -> Logits:
         """Rows of logits, first those of step.grown."""
@@ -187,9 +187,9 @@ class ModelDrafter:
                 self._backend.trim(seq, 0)
 
     def close(self, session: DraftSession, *, keep: bool) -> None:
-        if self._flight:
-            self._flight.abandon()
-            self._flight = None
+        if self._started:
+            self._started.discard()
+            self._started = None
         self._settle(session)
         session.settled = 0, 0.0
         session.branches = []

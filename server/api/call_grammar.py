@@ -21,10 +21,11 @@ from server.text.form import Form
 _ID = "/[A-Za-z0-9]{9}/"
 """Mistral's templates take ids of nine letters or digits only; other families' take any."""
 
+_WITH_ID = re.compile(r"⟦[^⟧]*⟨id⟩⟧")
+"""The part of a call that has an id, which models may leave out."""
 
 _CONSTRAIN = "<|constrain|>"
 """Stands before the kind of a body in headers of gpt-oss."""
-_WITH_ID = re.compile(r"⟦[^⟧]*⟨id⟩⟧")
 
 
 class CallGrammar(ArgumentGrammar):
@@ -58,8 +59,10 @@ class CallGrammar(ArgumentGrammar):
         """Free text with calls in it. None if no mark begins a call: then nothing can be constrained."""
         if self.calls.bare:
             return self._bare_in_text(functions)
-        if self._form.channels:
-            return self._addressed_in_text(self._form.channels, functions)
+        if channels := self._form.channels:
+            address = channels.header.partition("⟨name⟩")[0].strip()
+            in_text = self._addressed_in_text if address else self._headed_in_text
+            return in_text(channels, functions)
         if not self._mark:
             return None
         self.begin(loose=True)
@@ -93,14 +96,13 @@ class CallGrammar(ArgumentGrammar):
         return self._grammar(f"{tag}(call{more} BLANK? | OTHER?)", rules)
 
     def _addressed_in_text(self, channels: Channels, functions: Mapping[str, Schema]) -> str | None:
-        """Messages of any kind, in which those to a function are calls of it. None where the marks of
-        messages are no control tokens, which text cannot have."""
-        if "assistant" not in channels.start:
-            return self._headed_in_text(channels, functions)
-        start, message = map(self.control, (channels.start.removesuffix("assistant"), channels.message))
-        address = channels.header.partition("⟨name⟩")[0].strip()
-        if start is None or message is None or not address:
+        """Messages of any kind, of which those whose header addresses a function are calls of it. None where
+        the marks of messages are no control tokens, which text cannot have."""
+        begin = next(iter(tokens_in(channels.start)), "")
+        start, message = self.control(begin), self.control(channels.message)
+        if start is None or message is None:
             return None
+        address = channels.header.partition("⟨name⟩")[0].strip()
         self.begin(loose=True)
         to = [_regex(address + name) for name in functions]
         marks = {*map(self.control, [_CONSTRAIN, *tokens_in(channels.header)])} - {None, message}

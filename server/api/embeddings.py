@@ -67,7 +67,7 @@ async def create(request: Request, served: Served) -> Response:
 
 
 async def create_native(request: Request, served: Served) -> Response:
-    """The same, as llama-server tells it."""
+    """Embeddings in the form in which llama-server tells them."""
     return await _embedded(request, served, _native_json)
 
 

@@ -66,7 +66,8 @@ class ProbeResult:
     largest difference of a logit, and the rows in which another token is the likeliest. smallest_margin: the
     smallest lead of the likeliest token over the second. moved: widths at which the bits changed when the
     sequence lay elsewhere in the KV cache; None: not probed. moved_difference: the largest such change.
-    beside, beside_difference: the same of there having half of a batch's rows from another sequence.
+    beside: widths at which the bits changed when half of a batch's rows were another sequence's; None: not
+    probed. beside_difference: the largest such change.
     """
 
     widths: tuple[int, ...]
@@ -151,7 +152,7 @@ def _score_at(
     n_resident: int | None = None,
 ) -> dict[int, Logits]:
     """The logits after each of the first half of the tokens beyond the prefix, by width. The second half is
-    there to fill every batch. n_resident: half of each batch is of sequence 1, which has so many tokens."""
+    there to fill every batch. n_resident: tokens of sequence 1, which then gets half of each batch's rows."""
     n_rows = (len(tokens) - n_prefix) // 2
     rows: dict[int, Logits] = {}
     for width in widths:

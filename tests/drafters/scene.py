@@ -88,7 +88,7 @@ class Scene:
 
     @property
     def _worked(self) -> tuple[int, int, bool]:
-        flies = self.model_drafter._flight is not None  # pyright: ignore[reportPrivateUsage]
+        flies = self.model_drafter._started is not None  # pyright: ignore[reportPrivateUsage]
         return len(self.backend.widths), self.worker.n_drafted, flies
 
     def drafted(self, session: int = 1) -> list[int]:

@@ -155,8 +155,8 @@ def worth_drafting(
 
     seconds: of a step with the path's rows, with one more, and on. outlook: kinds of next guesses, as (how
     likely, how often right). A guess costs td_s, and its row only if it is verified. Looks as far ahead as
-    rows go, as if all later guesses were like the next one: where costs have steps, four rows may pay although
-    one does not.
+    rows go, as if all later guesses were like the next one: where costs have steps, four rows may pay
+    although one does not.
     """
     if len(seconds) < 2:
         return False  # no row is free

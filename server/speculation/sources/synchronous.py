@@ -20,9 +20,9 @@ from server.speculation.speculated import Speculated
 SOURCE = "draft"
 LENGTH = 100.0  # tokens of a reply that is expected at first: assumed. Off by two: for some replies only
 LENGTH_WEIGHT = 1 / 16  # of one reply. Half or twice: the mean is that of the last 32 or 8
-# Of the past, per step: the last 50 count. Off by two: half, one text decides; twice, a change takes 100 steps.
+# Of the past, per step: the last 50 count. Off by two: half, one text decides; twice, changes take 100 steps.
 GAIN_KEEP = 0.98
-# Steps after which a gain counts. Off by two: half, luck decides; twice, more prompts are read in vain at first.
+# Steps after which a gain counts. Off by two: half, luck decides; twice, more prompts are read in vain.
 FEW = 8.0
 # Of the time, for guesses that do not seem to pay: their rates would stay unknown else. Off by two: at most
 # that share of the speed, or rates that are known half as soon.
@@ -116,9 +116,9 @@ class Synchronous:
         """Let the draft model evaluate what it has not seen of each session, where that pays. Returns the
         seconds that took.
 
-        Among several sessions, it pays if guesses brought more tokens than its time is worth, as measured with
-        this number of sessions; one session alone is judged by its own text. A session whose tokens are still
-        to be evaluated has no guesses in this step.
+        Among several sessions, it pays if guesses brought more tokens than its time is worth, as measured
+        with this number of sessions; one session alone is judged by its own text. A session whose tokens are
+        still to be evaluated has no guesses in this step.
         """
         late = sorted(filter(self.inline.behind, self._paths), key=self.inline.behind)
         if not late:

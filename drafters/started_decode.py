@@ -10,23 +10,26 @@ from server.llama.backend import Logits
 
 
 @dataclass(slots=True)
-class Flight:
-    """A row for the last token of each session's path, begun before that guess was looked at. begun: when the
-    logits before these had come; timed: nothing else is to be done before its own come."""
+class StartedDecode:
+    """One row for the last token of each session's path, begun before that guess was looked at.
+
+    begun: seconds of the clock at which the logits before these had come. timed: the time until its logits
+    come is that of one decode, since the drafter plans no other decode meanwhile.
+    """
 
     sessions: list[DraftSession]
     logits: Callable[[], Logits]
     begun: float
     timed: bool = False
 
-    def land(self) -> tuple[list[DraftSession], Logits]:
-        """Wait for it. Returns the sessions whose path nobody has changed meanwhile, and their rows."""
+    def finish(self) -> tuple[list[DraftSession], Logits]:
+        """Wait for the logits. Returns the sessions whose path has not changed meanwhile, and their rows."""
         logits = self.logits()
         kept = [i for i, session in enumerate(self.sessions) if not session.pending]
         return [self.sessions[i] for i in kept], logits[kept]
 
-    def abandon(self) -> None:
-        """Wait for it, and have its tokens evaluated again."""
+    def discard(self) -> None:
+        """Wait for the logits, drop them, and let the tokens be evaluated again."""
         self.logits()
         for session in self.sessions:
             session.n_kv = min(session.n_kv, len(session.tokens) - 1)
