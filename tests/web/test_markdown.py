@@ -1,0 +1,299 @@
+"""Markdown in the page: as GitHub renders it, with what was guessed marked, and never live HTML."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from typing import Any
+
+import cmarkgfm
+import pytest
+from cmarkgfm.cmark import Options
+from playwright.sync_api import Page
+
+from tests.http_lead import Lead
+
+pytestmark = pytest.mark.browser
+
+DOCUMENT = """\
+# A title with `code` and *stress*
+
+Setext title
+------------
+
+A paragraph with **strong**, *emphasis*, ***both***, ~~deleted~~, `a ``tick`` b`, an escape \\* and &amp; &copy;.
+A soft break, and a hard break\\
+here, and two spaces  
+there. <https://example.org/a?b=c> and www.example.org and https://example.org/x_y_z and me@example.org.
+
+[A link](https://example.org "with a title"), [by reference][ref], [ref] and [broken](.
+
+[ref]: https://example.org/ref
+
+* one
+* two
+  * nested
+    1. deeper
+    2. still
+* three
+
+1. first
+
+   a paragraph in it
+
+   ```python
+   def f(x):
+       return "a\\tb" if x < 1 else None  # <b>
+   ```
+
+2. second
+   > a quote in a list
+   > > and one in it
+
+7. a list that begins
+
+- [ ] to do
+- [x] done **well**
+
+| left | middle | right |
+| :--- | :----: | ----: |
+| `a|b` | **b** | 1 |
+| x | y |
+| [l](https://example.org) | ~~s~~ | \\| |
+
+> A quote
+with a lazy line
+
+    indented code
+      keeps its spaces
+
+~~~~text
+``` not a fence
+~~~~
+
+***
+
+Text with a_b_c and 2 * 3 * 4, snake_case_name, and $5 and $6.
+"""
+
+HTML_OF_PAGE = """([text, runs]) => import("/web/markdown.js").then(({ render }) => {
+  const div = document.createElement("div");
+  document.body.append(div);
+  render(div, text, runs);
+  const copy = div.cloneNode(true);
+  copy.querySelectorAll(".bar, section.footnotes").forEach((node) => node.remove());
+  return copy.innerHTML;
+})"""
+
+
+class Normal(HTMLParser):
+    """Elements and text in order, without what the page adds: wrappers, classes, marks of guesses."""
+
+    KEPT = ("href", "align", "start", "checked", "title")
+    BLOCKS = frozenset("p h1 h2 h3 h4 h5 h6 ul ol li blockquote pre table thead tbody tr th td hr".split())
+
+    def __init__(self, html: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.found: list[str] = []
+        self._text, self._n_pre = "", 0
+        self.feed(html)
+        self._flush()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag in ("div", "span", "section", "button"):
+            return
+        self._flush(before_block=tag in self.BLOCKS)
+        self._n_pre += tag == "pre"
+        kept = {name: value or "" for name, value in attrs if name in self.KEPT}
+        self.found.append(f"<{tag} {sorted(kept.items())}>")
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in ("div", "span", "section", "button"):
+            return
+        self._flush(before_block=tag in self.BLOCKS)
+        self._n_pre -= tag == "pre"
+        if tag not in ("br", "hr", "input"):
+            self.found.append(f"</{tag}>")
+
+    def handle_data(self, data: str) -> None:
+        self._text += data
+
+    def _flush(self, before_block: bool = True) -> None:
+        text, self._text = self._text, ""
+        if self._n_pre:
+            text = text.rstrip("\n")
+        else:
+            text = re.sub(r"\s+", " ", text)
+            after_block = not self.found or self.found[-1].strip("</>").split(" ")[0] in {*self.BLOCKS, "br", "input"}
+            text = text.lstrip() if after_block else text
+            text = text.rstrip() if before_block else text
+        if text:
+            self.found.append(text)
+
+
+def shown(page: Page, text: str, runs: Any = ()) -> str:
+    return page.evaluate(HTML_OF_PAGE, [text, list(runs)])
+
+
+@pytest.fixture
+def blank(page: Page, lead: Lead) -> Iterator[Page]:
+    """A page of the server without anything on it."""
+    page.route("**/favicon.ico", lambda route: route.fulfill(status=204))
+    page.goto(f"{lead.url}/web/markdown.css")
+    page.evaluate("() => { document.head.innerHTML = ''; document.body.replaceChildren(); }")
+    yield page
+
+
+def test_a_document_with_every_construct_is_what_github_makes_of_it(blank: Page):
+    theirs = cmarkgfm.github_flavored_markdown_to_html(DOCUMENT, Options.CMARK_OPT_UNSAFE)
+    assert Normal(shown(blank, DOCUMENT)).found == Normal(theirs).found
+
+
+@pytest.mark.parametrize(
+    ("text", "html"),
+    [
+        ("<script>alert(1)</script>", '<p class="raw">&lt;script&gt;alert(1)&lt;/script&gt;</p>'),
+        ("a <b onclick=x>b</b>", "<p>a &lt;b onclick=x&gt;b&lt;/b&gt;</p>"),
+        ("[a](javascript:alert(1))", "<p><span>a</span></p>"),
+        ("[a](data:text/html,x)", "<p><span>a</span></p>"),
+        ("[a](vbscript:x) <javascript:x>", "<p><span>a</span> <span>javascript:x</span></p>"),
+    ],
+)
+def test_nothing_from_a_model_is_live(blank: Page, text: str, html: str):
+    assert shown(blank, text) == html
+
+
+def test_an_image_is_a_link_that_the_reader_may_follow(blank: Page):
+    html = shown(blank, "![a cat](https://example.org/cat.png)")
+    assert '<a href="https://example.org/cat.png" target="_blank" rel="noopener noreferrer">a cat</a>' in html
+    assert "<img" not in html
+
+
+def test_maths_is_shown_as_text_in_every_way_of_writing_it(blank: Page):
+    text = "Let \\(a_1 * b_2 * c\\) be $$x_1 * y$$, it costs $5 and $6.\n\n\\[\na_1 * b * c\n\\]\n\n`\\(code\\)`"
+    html = shown(blank, text)
+    assert '<code class="math">a_1 * b_2 * c</code>' in html
+    assert '<code class="math">x_1 * y</code>' in html
+    assert "it costs $5 and $6." in html
+    assert re.search(r'<pre class="math"[^>]*><code>a_1 \* b \* c</code></pre>', html)
+    assert "<code>\\(code\\)</code>" in html
+    assert "<em>" not in html
+
+
+def test_footnotes_stand_at_the_end_and_are_linked(blank: Page):
+    shown(blank, "A claim[^1].\n\n[^1]: Its *source*.")
+    assert blank.locator("section.footnotes li em").inner_text() == "source"
+    target = blank.locator("sup a").get_attribute("href") or ""
+    assert blank.locator(target).count() == 1
+
+
+@pytest.mark.parametrize("mark", [">", "[", "*", "- ", "((", "![", "`", "\\(", "_a", "|", "<"])
+def test_a_hostile_text_is_shown_within_the_time_of_a_test(blank: Page, mark: str):
+    assert "end" in shown(blank, mark * 10_000 + " end")
+
+
+# -- what was guessed
+
+MARKED = "() => [...document.querySelectorAll('.guess')].map((node) => [node.textContent, node.className, node.title])"
+
+
+def run(start: int, end: int, colour: int = 0, label: str = "laptop") -> dict[str, Any]:
+    return {"start": start, "end": end, "colour": colour, "label": label}
+
+
+def test_guessed_parts_are_marked_inside_every_construct(blank: Page):
+    words = re.finditer(r"\b(code|stress|strong|emphasis|deleted|link|nested|deeper|return|quote|done|left|right|indented|fence)\b", DOCUMENT)
+    found = [(match.start(), match.end()) for match in words]
+    shown(blank, DOCUMENT, [run(*place) for place in found])
+    assert [text for text, *_ in blank.evaluate(MARKED)] == [DOCUMENT[a:b] for a, b in found]
+
+
+def test_marks_say_who_guessed_in_a_colour_of_their_own(blank: Page):
+    shown(blank, "one two", [run(0, 3, 0, "laptop"), run(4, 7, 1, "the text above")])
+    assert blank.evaluate(MARKED) == [
+        ["one", "guess by0", "guessed by laptop"],
+        ["two", "guess by1", "guessed by the text above"],
+    ]
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 7])
+def test_whatever_is_marked_the_text_and_its_elements_stay(blank: Page, n: int):
+    """Tokens end anywhere: in the middle of marks, words and escapes."""
+    pieces = [run(at, at + n, at % 4) for at in range(0, len(DOCUMENT), 2 * n)]
+    assert Normal(shown(blank, DOCUMENT, pieces)).found == Normal(shown(blank, DOCUMENT)).found
+
+
+def test_highlighted_code_is_marked_where_it_was_guessed(blank: Page):
+    text = '```python\ndef f():\n    return "a"\n```'
+    start = text.index("f():")
+    shown(blank, text, [run(start, text.index('"a"') + 2)])
+    assert "".join(text for text, *_ in blank.evaluate(MARKED)) == 'f():\n    return "a'
+    assert blank.locator(".hljs-keyword").all_inner_texts() == ["def", "return"]
+
+
+# -- while it streams
+
+STREAM = """([text, runs, n]) => import("/web/markdown.js").then(({ render }) => {
+  const [grown, whole] = [document.createElement("div"), document.createElement("div")];
+  for (let at = 0; at <= text.length; at += n) render(grown, text.slice(0, at), runs.filter(({ start }) => start < at));
+  render(grown, text, runs);
+  render(whole, text, runs);
+  const html = (div) => div.innerHTML.replace(/"#?f\\d+-/g, '"f-');
+  return [html(grown), html(whole)];
+})"""
+
+
+@pytest.mark.parametrize("n", [1, 4, 37])
+def test_a_reply_that_streams_ends_as_if_it_had_come_at_once(blank: Page, n: int):
+    text = DOCUMENT + "\nNote[^a] and \\(x_1\\).\n\n[^a]: why\n"
+    runs = [run(at, at + 5, at % 4) for at in range(0, len(text), 11)]
+    grown, whole = blank.evaluate(STREAM, [text, runs, n])
+    assert grown == whole
+
+
+def test_a_selection_stays_while_the_reply_grows(blank: Page):
+    blank.evaluate("""() => import("/web/markdown.js").then(({ render }) => {
+      window.reply = document.createElement("div");
+      document.body.append(reply);
+      window.grow = (text) => render(reply, text);
+      grow("first words\\n\\nsecond wor");
+    })""")
+    for text, selected in (("first", "first words"), ("second", "second wor")):
+        blank.evaluate(
+            "(text) => getSelection().selectAllChildren([...reply.children].find((p) => p.textContent.startsWith(text)))", text
+        )
+        for end in ("ds", "ds and *more*", "ds and *more*\n\n- third"):
+            blank.evaluate("(end) => grow('first words\\n\\nsecond wor' + end)", end)
+        assert blank.evaluate("() => getSelection().toString()").startswith(selected)
+        blank.evaluate("() => grow('first words\\n\\nsecond wor')")
+
+
+def test_code_can_be_copied(blank: Page):
+    blank.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    shown(blank, "- in a list\n\n  ```py\n  print('a')\n    b()\n  ```")
+    button = blank.get_by_role("button", name="Copy this code")
+    button.click()
+    blank.wait_for_function("() => document.querySelector('button.copy').textContent === 'Copied'")
+    assert blank.evaluate("() => navigator.clipboard.readText()") == "print('a')\n  b()"
+
+
+def test_every_language_that_is_coloured_is_known_by_its_usual_names(blank: Page):
+    names = "python py javascript js typescript ts json bash sh c cpp c++ rust rs go java sql html xml css yaml yml diff ini toml ruby rb php csharp cs kotlin dockerfile shell console".split()
+    for name in names:
+        shown(blank, f"```{name}\nx = 1 # a\n```")
+    known = blank.evaluate("(names) => import('/web/vendor/highlight.js').then((m) => names.filter((n) => m.default.getLanguage(n)))", names)
+    assert known == names
+
+
+def test_blocks_before_the_last_one_are_not_made_anew(blank: Page):
+    blank.evaluate("""() => import("/web/markdown.js").then(({ render }) => {
+      window.reply = document.createElement("div");
+      window.grow = (text) => render(reply, text);
+      grow("# a\\n\\nb\\n\\nc");
+      window.first = [...reply.children];
+    })""")
+    for end in itertools.accumulate([" more", "\n\n```py\nx", " = 1\n```", "\n\nd"]):
+        blank.evaluate("(end) => grow('# a\\n\\nb\\n\\nc' + end)", end)
+    assert blank.evaluate("() => first.map((node, i) => node === reply.children[i])") == [True, True, True]
