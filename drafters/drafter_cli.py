@@ -6,7 +6,6 @@ import contextlib
 import logging
 import os
 import platform
-import secrets
 import signal
 import sys
 import threading
@@ -25,7 +24,7 @@ from drafters.worker import Worker
 from server.errors import DuoError, StartupError
 from server.flags import read
 from server.speculation.wire.bus import Bus
-from server.speculation.wire.presence import Presence, printable
+from server.speculation.wire.presence import Presence, unique_id
 from server.speculation.wire.redis_client import check
 from server.speculation.wire.streams import RedisBus
 from server.terminal.console import LogConsole, log_to
@@ -34,7 +33,6 @@ logger = logging.getLogger("duo.drafter")
 
 _STDIN = 0
 STATUS_S = 0.5  # between two status lines
-MAX_HOST = 64  # characters of an id that come from the name: the rest is the process's
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -61,9 +59,14 @@ def run(settings: DrafterSettings) -> int:
         kind = assemble(settings, stack)
         threads = f", {settings.threads} threads" if settings.kind == "model" else ""
         logger.info("duo-drafter %s: %s%s", version("duo"), kind.name, threads)
-        host = "-".join(printable(settings.name or platform.node())[:MAX_HOST].split())
-        name = f"{host}-{os.getpid()}-{secrets.token_hex(2)}"
-        own = Presence(name, "drafter", kind.name, version("duo"), kind.vocabulary, kind.capacity)
+        own = Presence(
+            unique_id(settings.name or platform.node()),
+            "drafter",
+            kind.name,
+            version("duo"),
+            kind.vocabulary,
+            kind.capacity,
+        )
         bus: Bus = RedisBus(url, settings.pool, own)
         if settings.latency_ms:
             bus = DelayedBus(bus, settings.latency_ms / 1000)

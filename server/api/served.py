@@ -65,13 +65,15 @@ class Embedding:
 
 @dataclass(frozen=True, slots=True)
 class DrafterHealth:
-    """One drafter on the bus. reason: of its refusal. counts: its messages and tokens by outcome."""
+    """One drafter on the bus. reason: of its refusal. counts: its messages and tokens by outcome. name: what
+    people call it."""
 
     id: str
     model: str
     state: Literal["accepted", "refused"]
     reason: str | None = None
     counts: dict[str, int] = field(default_factory=dict[str, int])
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)

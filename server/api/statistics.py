@@ -22,6 +22,7 @@ def combined(all_stats: Sequence[Stats]) -> Stats:
         n_predicted=sum(stats.n_predicted for stats in all_stats),
         n_steps=sum(stats.n_steps for stats in all_stats),
         predicted_ms=max(stats.predicted_ms for stats in all_stats),
+        undrafted_ms=max(stats.undrafted_ms for stats in all_stats),
         n_drafted=sum(stats.n_drafted for stats in all_stats),
         n_accepted=sum(stats.n_accepted for stats in all_stats),
         drafters=drafters,
@@ -67,14 +68,18 @@ def measured(stats: Stats, n_choices: int = 1) -> dict[str, Any]:
 
 
 def timings(stats: Stats, n_choices: int = 1) -> dict[str, Any]:
-    """Decoding rates exclude the first token of each reply: its time belongs to the prompt."""
-    n_evaluated = stats.n_prompt - stats.n_cached
+    """Decoding rates exclude the first token of each reply: its time belongs to the prompt.
+    undrafted_per_second: an estimate, in replies with guesses only."""
+    n_evaluated, n_decoded = stats.n_prompt - stats.n_cached, stats.n_predicted - n_choices
+    drafted = stats.n_drafted and stats.undrafted_ms
+    estimate = {"undrafted_per_second": n_decoded / stats.undrafted_ms * 1e3} if drafted else {}
     return {
         "cache_n": stats.n_cached,
         "prompt_n": n_evaluated,
         **_rates("prompt", n_evaluated, stats.prompt_ms),
         "predicted_n": stats.n_predicted,
-        **_rates("predicted", stats.n_predicted - n_choices, stats.predicted_ms),
+        **_rates("predicted", n_decoded, stats.predicted_ms),
+        **estimate,
         "draft_n": stats.n_drafted,
         "draft_n_accepted": stats.n_accepted,
     }

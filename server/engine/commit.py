@@ -64,7 +64,7 @@ def _verify(state: EngineState, work: Work, proposal: Proposal, layout: RowLayou
     else:
         session.evaluated(work.n_pending + len(verdict.nodes))
     tally = proposal.tally(verdict.nodes)
-    session.commit(verdict, tally, state.clock())
+    session.commit(verdict, tally, state.clock(), state.plain_s)
     if session.drafts:
         state.proposer.committed(session.id, len(verdict.tokens), tally)
     logprobs = _logprobs(verdict, rows, drawn, asked.n_logprobs)

@@ -45,10 +45,12 @@ def propose(state: EngineState, works: list[Work], n_held: int) -> Planned:
     """One proposal per work: guesses for the sessions that draw a token in this step, else NOTHING. n_held:
     cells in use."""
     drafting = [work for work in works if work.completes and work.session.drafts]
+    state.plain_s = 0.0
     if not drafting:
         return Planned([NOTHING] * len(works))
     n_rows = sum(work.n_rows for work in works)
     planned = state.proposer.propose([_ask(work) for work in drafting], n_rows, n_held)
+    state.plain_s = planned.plain_s
     if len(drafting) == n_rows:
         return planned
     given = {work.session.id: one for work, one in zip(drafting, planned.proposals, strict=True)}

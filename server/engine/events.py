@@ -86,7 +86,8 @@ class DrafterCount:
 class Stats:
     """prompt_ms: admission to first committed token; predicted_ms: first to last. n_prompt: all prompt
     tokens; n_cached: those reused; n_predicted: committed tokens, a stop token included; n_steps: steps that
-    committed them. accepted_per_step[i]: steps with drafts of which i were accepted. truncated: tokens in the
+    committed them. undrafted_ms: what predicted_ms would have been without guesses, by what decodes of these
+    widths take (Python's share of the steps that were saved is not in it). accepted_per_step[i]: steps with drafts of which i were accepted. truncated: tokens in the
     middle of the context were dropped."""
 
     n_prompt: int
@@ -100,6 +101,7 @@ class Stats:
     drafters: Mapping[str, DrafterCount] = field(default_factory=dict[str, DrafterCount])
     accepted_per_step: tuple[int, ...] = ()
     truncated: bool = False
+    undrafted_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,7 @@ class Session:
     admitted_at: float | None = None
     first_at: float = 0.0
     last_at: float = 0.0
+    undrafted_s: float = 0.0  # from the first token to the last, had nobody guessed
     n_steps: int = 0
     accepted_per_step: list[int] = field(default_factory=list[int])
     drafters: dict[str, DrafterCount] = field(default_factory=dict[str, DrafterCount])
@@ -114,10 +115,12 @@ class Session:
             return room
         return min(room, self.request.max_tokens - self.n_generated)
 
-    def commit(self, verdict: Verdict, tally: CountsBySource, now: float) -> None:
-        """Append the tokens of one step and count its drafts. tally: of its proposal."""
+    def commit(self, verdict: Verdict, tally: CountsBySource, now: float, plain_s: float = 0.0) -> None:
+        """Append the tokens of one step and count its drafts. tally: of its proposal. plain_s: as in Planned."""
         if not self.n_steps:
-            self.first_at = now
+            self.first_at = self.last_at = now
+        n_later = len(verdict.tokens) - (not self.n_steps)
+        self.undrafted_s += plain_s * n_later if plain_s else now - self.last_at
         self.last_at = now
         self.n_steps += 1
         self.tokens += verdict.tokens
@@ -187,6 +190,7 @@ class Session:
             n_steps=self.n_steps,
             prompt_ms=(first - admitted) * 1e3,
             predicted_ms=(self.last_at - self.first_at) * 1e3 if self.n_steps else 0.0,
+            undrafted_ms=self.undrafted_s * 1e3,
             n_drafted=sum(count.drafted for count in self.drafters.values()),
             n_accepted=sum(count.accepted for count in self.drafters.values()),
             accepted_per_step=tuple(self.accepted_per_step),

@@ -34,6 +34,7 @@ class EngineState:
         self.emit = emit
         self.n_slots = n_slots
         self.clock = clock
+        self.plain_s = 0.0  # Planned.plain_s of this step
         self.active: list[Session] = []
         self.waiting: deque[Session] = deque()
         self.sequences = Sequences(backend, n_slots, limits.leaves)

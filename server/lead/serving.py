@@ -33,6 +33,7 @@ from server.llama.library import LoadedModel
 from server.llama.llamacpp import LlamaBackend
 from server.settings import LeadSettings
 from server.speculation.speculator import Speculator
+from server.speculation.wire.presence import names
 from server.text.detokenize import spelled
 from server.text.room import Room
 from server.text.template import CHATML, ChatTemplate
@@ -104,6 +105,7 @@ def _health(
     exactness: ExactnessHealth,
     draft_mode: DraftMode,
 ) -> Health:
+    records = proposer.drafters()
     return Health(
         status="stuck" if engine.stuck() else "draining" if engine.draining else "ok",
         slots_total=settings.parallel,
@@ -117,8 +119,9 @@ def _health(
                 "refused" if record.refusal else "accepted",
                 record.refusal,
                 dict(record.counts),
+                name,
             )
-            for record in proposer.drafters()
+            for record, name in zip(records, names([one.presence for one in records]), strict=True)
         ],
         exactness=exactness,
         draft_mode=draft_mode,

@@ -106,7 +106,8 @@ class Speculator(Proposer):
         if self._inline and wanting and self._may_guess(MODEL):
             spent_s = self._draft(self._inline, asks, price)
             if self._policy.by_rejection:
-                return Planned([self._inline.chain(ask.session) for ask in asks], price.width, spent_s)
+                chains = [self._inline.chain(ask.session) for ask in asks]
+                return Planned(chains, price.width, spent_s, price.plain_s if any(chains) else 0.0)
         guessed = any(self._sessions[ask.session].tree.n_below for ask in wanting)
         proposals = [self._offer(ask) for ask in asks] if guessed else [NOTHING] * len(asks)
         offers = [proposal.probabilities for proposal in proposals]
@@ -121,7 +122,7 @@ class Speculator(Proposer):
         self.pricing.decided(price, offers, counts)
         if guessed:
             proposals = self._taken(asks, proposals, counts, price.of_guess(sum(counts)))
-        return Planned(proposals, price.width, spent_s)
+        return Planned(proposals, price.width, spent_s, price.plain_s if any(counts) else 0.0)
 
     def _begin(self, ask: Ask) -> None:
         """Guess what a grammar, the client and earlier texts say of this session."""

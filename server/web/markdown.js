@@ -2,6 +2,7 @@
 // everything is made by createElement and text nodes.
 
 import { coloured } from "/web/code.js";
+import { copy, element } from "/web/dom.js";
 import { parse } from "/web/vendor/markdown.js";
 
 const DEEPEST = /^[ \t]*(?:[>*+-][ \t]?|\d{1,9}[.)][ \t]?){40}|[[*_]{500}/m; // nobody writes that, and it takes long to read
@@ -130,13 +131,6 @@ function shift(block, by) {
     position.start.offset += by;
     position.end.offset += by;
   });
-}
-
-function element(tag, attributes = {}, ...children) {
-  const node = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
-  node.append(...children);
-  return node;
 }
 
 // Offsets in source[start, end) of the characters of a value that was read from there: escapes, character
@@ -357,20 +351,8 @@ class Context {
 }
 
 // One listener for all copy buttons of code.
-document.addEventListener("click", async (event) => {
+document.addEventListener("click", (event) => {
   const button = event.target.closest?.("button.copy");
   const code = button?.closest(".code")?.querySelector("code");
-  if (code) await copy(button, code.textContent);
+  if (code) copy(button, code.textContent);
 });
-
-// Copy the text, and say on the button that it was.
-export async function copy(button, text) {
-  const before = button.textContent;
-  try {
-    await navigator.clipboard.writeText(text);
-    button.textContent = "Copied";
-  } catch {
-    button.textContent = "Not allowed";
-  }
-  setTimeout(() => (button.textContent = before === "Copied" ? "Copy" : before), 1500);
-}

@@ -30,6 +30,11 @@ class StepPrice(NamedTuple):
     unpadded: list[float]
     rate: float
 
+    @property
+    def plain_s(self) -> float:
+        """Seconds of the step without guesses and without padding."""
+        return self.unpadded[min(self.n_rows, len(self.unpadded) - 1)]
+
     def of_guess(self, n: int) -> float:
         """Tokens that the server could make in the time of each of n guesses."""
         last = len(self.seconds) - 1

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import platform
+import re
+import secrets
 import zlib
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Literal, TypeAlias
 
@@ -56,6 +61,29 @@ class Presence:
     td_us: _U32 = 0
     host: _Name = field(default_factory=platform.node)
     wire: Annotated[int, Field(ge=0, lt=1 << 8)] = VERSION
+
+
+MAX_HOST = 64  # characters of an id that come from the name: the rest is the process's
+_PROCESS = re.compile(r"-\d+-[0-9a-f]{4}$")
+
+
+def unique_id(name: str) -> str:
+    """An id on the bus that nobody else has, for a process of this name."""
+    spelled = "-".join(printable(name)[:MAX_HOST].split())
+    return f"{spelled}-{os.getpid()}-{secrets.token_hex(2)}"
+
+
+def names(drafters: Sequence[Presence]) -> list[str]:
+    """What people call these drafters: the name that each was given, else its machine. The second of a name
+    is called "laptop 2", and so on."""
+    found, seen = list[str](), Counter[str]()
+    for drafter in drafters:
+        name = _PROCESS.sub("", drafter.id)
+        if name == drafter.host == platform.node():
+            name = "this machine"
+        seen[name] += 1
+        found.append(name if seen[name] == 1 else f"{name} {seen[name]}")
+    return found
 
 
 def vocabulary_card(vocabulary: Vocabulary) -> VocabularyCard:

@@ -1,0 +1,88 @@
+// A conversation: a tree of messages, of which one path is shown and sent. Pure.
+//
+// {id, title, named, created, changed, settings, leaf, messages: {id: message}}
+// message: {id, parent, role, text, thoughts, ended, error, runs, counts, timings, seed, model}
+//   ended: of a reply: "stop", "length", "context", "stopped", "failed", "interrupted"; "" while it comes.
+//   runs: what was guessed in its text, [{start, end, source}]; counts: guessed tokens by source.
+
+export const DEFAULTS = { system: "", temperature: "", max_tokens: "", seed: "", thinking: "" };
+
+export function created(settings = DEFAULTS) {
+  const now = Date.now();
+  const id = `${now.toString(36)}-${Math.random().toString(36).slice(2, 10)}`;
+  return { id, title: "", named: false, created: now, changed: now, settings: { ...DEFAULTS, ...settings }, leaf: null, messages: {} };
+}
+
+export function add(conversation, parent, role, text = "") {
+  const id = String(Object.keys(conversation.messages).length + 1);
+  const message = { id, parent, role, text, at: Date.now() };
+  if (role === "assistant") Object.assign(message, { thoughts: "", ended: "", error: "", runs: [], counts: {}, timings: null });
+  conversation.messages[id] = message;
+  conversation.leaf = id;
+  if (!conversation.named && !conversation.title && role === "user") conversation.title = titled(text);
+  return message;
+}
+
+function titled(text) {
+  const line = text.trim().split("\n")[0];
+  return line.length > 60 ? `${line.slice(0, 57).trimEnd()}…` : line;
+}
+
+// From the first message to the leaf.
+export function path(conversation, leaf = conversation.leaf) {
+  const found = [];
+  for (let at = conversation.messages[leaf]; at; at = conversation.messages[at.parent]) found.unshift(at);
+  return found;
+}
+
+// Other versions of a message, itself included, in the order in which they were made.
+export function versions(conversation, message) {
+  const { parent, role } = message;
+  return Object.values(conversation.messages).filter((other) => other.parent === parent && other.role === role);
+}
+
+// Show another version: the branch below it that was changed last.
+export function turnTo(conversation, message) {
+  let at = message;
+  for (;;) {
+    const below = Object.values(conversation.messages).filter(({ parent }) => parent === at.id);
+    if (!below.length) break;
+    at = below.at(-1);
+  }
+  conversation.leaf = at.id;
+}
+
+// What is sent up to this message: what stands on the screen, and nothing else. A reply without text is none.
+export function sent(conversation, leaf = conversation.leaf) {
+  const { system } = conversation.settings;
+  const messages = system ? [{ role: "system", content: system }] : [];
+  for (const { role, text, thoughts } of path(conversation, leaf)) {
+    if (role === "user") messages.push({ role, content: text });
+    else if (text) messages.push(thoughts ? { role, content: text, reasoning_content: thoughts } : { role, content: text });
+  }
+  return messages;
+}
+
+// What a file brings, or an error in words. Only what is known is taken from it.
+export function imported(text) {
+  let data;
+  try { data = JSON.parse(text); } catch { throw new Error("this is no JSON file"); }
+  const list = Array.isArray(data?.conversations) ? data.conversations : [data];
+  return list.map((one) => {
+    if (typeof one?.messages !== "object") throw new Error("this file holds no conversations of duo");
+    const made = created(Object.fromEntries(Object.keys(DEFAULTS).map((key) => [key, String(one.settings?.[key] ?? "")])));
+    for (const [id, message] of Object.entries(one.messages)) {
+      if (!["user", "assistant"].includes(message.role) || typeof message.text !== "string") throw new Error("a message in this file is not whole");
+      const { parent = null, role, text: content, thoughts = "", ended = "stop", runs = [], counts = {}, timings = null } = message;
+      const known = { id, parent, role, text: content, at: Number(message.at) || made.created };
+      const marks = runs.filter((run) => Number.isInteger(run?.start) && Number.isInteger(run?.end)).map(({ start, end, source }) => ({ start, end, source: String(source) }));
+      if (role === "assistant") Object.assign(known, { thoughts: String(thoughts), ended: String(ended), error: "", runs: marks, counts, timings });
+      made.messages[id] = known;
+    }
+    made.title = String(one.title ?? "");
+    made.named = Boolean(one.named);
+    made.leaf = one.messages[one.leaf] ? one.leaf : null;
+    if (!made.leaf) turnTo(made, { id: null });
+    return made;
+  });
+}

@@ -1,0 +1,54 @@
+// Making elements, and small things that they do.
+
+export const $ = (id) => document.getElementById(id);
+
+// children: nodes and strings. on…: listeners.
+export function element(tag, attributes = {}, ...children) {
+  const node = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (typeof value === "function") node.addEventListener(name.slice(2), value);
+    else node.setAttribute(name, value);
+  }
+  node.append(...children);
+  return node;
+}
+
+export function button(text, onclick, attributes = {}) {
+  return element("button", { type: "button", onclick, ...attributes }, text);
+}
+
+// Copy the text, and say on the button that it was.
+export async function copy(node, text) {
+  let said = "Copied";
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    said = "Not allowed";
+  }
+  node.textContent = said;
+  setTimeout(() => (node.textContent = "Copy"), 1500);
+}
+
+// Tell a screen reader, and whoever looks. undo: takes back what was done.
+export function say(text, undo) {
+  const box = $("said");
+  box.replaceChildren(text);
+  if (undo) box.append(" ", button("Undo", () => { undo(); say(""); }));
+  clearTimeout(box.timer);
+  if (text) box.timer = setTimeout(() => box.replaceChildren(), 8000);
+}
+
+// Settings of this browser. Where storage is switched off they last as long as the page.
+const kept = new Map();
+export const local = {
+  get(name) {
+    try { return localStorage.getItem(`duo-${name}`) ?? kept.get(name) ?? ""; } catch { return kept.get(name) ?? ""; }
+  },
+  set(name, value) {
+    kept.set(name, value);
+    try {
+      if (value) localStorage.setItem(`duo-${name}`, value);
+      else localStorage.removeItem(`duo-${name}`);
+    } catch { /* it lasts as long as the page */ }
+  },
+};

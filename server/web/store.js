@@ -1,0 +1,53 @@
+// Conversations in this browser (IndexedDB), one record each. Other tabs are told of every change.
+
+const changes = "BroadcastChannel" in globalThis ? new BroadcastChannel("duo") : null;
+const memory = new Map(); // all there is where the browser stores nothing
+let database = null;
+
+export async function open(onchange) {
+  try {
+    database = await new Promise((resolve, reject) => {
+      const request = indexedDB.open("duo", 1);
+      request.onupgradeneeded = () => request.result.createObjectStore("conversations", { keyPath: "id" });
+      request.onsuccess = () => resolve(request.result);
+      request.onerror = () => reject(request.error);
+      request.onblocked = () => reject(new Error("blocked"));
+    });
+  } catch {
+    database = null;
+  }
+  if (changes) changes.onmessage = ({ data }) => onchange(data);
+  return database !== null;
+}
+
+function asked(mode, act) {
+  return new Promise((resolve, reject) => {
+    const transaction = database.transaction("conversations", mode);
+    const request = act(transaction.objectStore("conversations"));
+    transaction.oncomplete = () => resolve(request.result);
+    transaction.onerror = transaction.onabort = () => reject(transaction.error ?? request.error);
+  });
+}
+
+// All conversations, the latest first.
+export async function all() {
+  const list = database ? await asked("readonly", (store) => store.getAll()) : [...memory.values()];
+  return list.sort((a, b) => b.changed - a.changed);
+}
+
+export async function load(id) {
+  return database ? asked("readonly", (store) => store.get(id)) : memory.get(id);
+}
+
+// Raises QuotaExceededError when the browser's room is full.
+export async function save(conversation) {
+  if (database) await asked("readwrite", (store) => store.put(conversation));
+  else memory.set(conversation.id, conversation);
+  changes?.postMessage({ id: conversation.id });
+}
+
+export async function remove(id) {
+  if (database) await asked("readwrite", (store) => store.delete(id));
+  else memory.delete(id);
+  changes?.postMessage({ id, removed: true });
+}
