@@ -59,14 +59,8 @@ def run(settings: DrafterSettings) -> int:
         kind = assemble(settings, stack)
         threads = f", {settings.threads} threads" if settings.kind == "model" else ""
         logger.info("duo-drafter %s: %s%s", version("duo"), kind.name, threads)
-        own = Presence(
-            unique_id(settings.name or platform.node()),
-            "drafter",
-            kind.name,
-            version("duo"),
-            kind.vocabulary,
-            kind.capacity,
-        )
+        id = unique_id(settings.name or platform.node())
+        own = Presence(id, "drafter", kind.name, version("duo"), kind.vocabulary, kind.capacity)
         bus: Bus = RedisBus(url, settings.pool, own)
         if settings.latency_ms:
             bus = DelayedBus(bus, settings.latency_ms / 1000)

@@ -87,8 +87,8 @@ class Ask(NamedTuple):
 
 class Planned(NamedTuple):
     """The guesses of a step, one proposal per session. width: rows that the step has after padding, 0: no
-    padding. spent_s: seconds that a draft model worked, or the lead waited, for the proposals. plain_s: seconds
-    of its decode without the guesses, by what was measured; 0: there are none, or it is not known."""
+    padding. spent_s: seconds that a draft model worked, or the lead waited, for the proposals. plain_s:
+    seconds of its decode without the guesses, by what was measured; 0: there are none, or it is not known."""
 
     proposals: Sequence[Proposal]
     width: int = 0

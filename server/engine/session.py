@@ -116,7 +116,7 @@ class Session:
         return min(room, self.request.max_tokens - self.n_generated)
 
     def commit(self, verdict: Verdict, tally: CountsBySource, now: float, plain_s: float = 0.0) -> None:
-        """Append the tokens of one step and count its drafts. tally: of its proposal. plain_s: as in Planned."""
+        """Append the tokens of one step and count its drafts. tally: of its proposal. plain_s: of Planned."""
         if not self.n_steps:
             self.first_at = self.last_at = now
         n_later = len(verdict.tokens) - (not self.n_steps)
