@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from server.api import problem
 from server.errors import AccessError
 
-PUBLIC = frozenset({"/", "/health", "/v1/health", "/ready", "/openapi.yaml"})
+PUBLIC = frozenset({"/", "/status", "/health", "/v1/health", "/ready", "/openapi.yaml"})
 PUBLIC_BELOW = "/web/"
 DOMAIN = b"duo prompt cache"  # fixed, so that salts on disk are the same after a restart
 

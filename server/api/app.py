@@ -42,6 +42,12 @@ from server.api.served import Health, Served
 from server.errors import BusyError, DuoError
 
 WEB = Path(__file__).parent.parent / "web"
+PAGE_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Referrer-Policy": "no-referrer",
+}
+"""Of pages: nothing but the server's own files is loaded, and nothing is sent elsewhere."""
 METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]
 HANDLERS: dict[Any, Any] = {
     DuoError: problem.on_duo_error,
@@ -171,17 +177,21 @@ def page() -> list[BaseRoute]:
     """Routes that need no model."""
     return [
         Route("/openapi.yaml", _contract, methods=["GET"]),
-        Route("/", _page, methods=["GET"]),
+        Route("/", _page("index.html"), methods=["GET"]),
+        Route("/status", _page("status.html"), methods=["GET"]),
         Mount("/web", StaticFiles(directory=WEB)),
     ]
 
 
-async def _page(request: Request) -> FileResponse:
-    """Raises HTTPException if there shall be none. While the model loads, nobody knows."""
-    served: Served | None = getattr(request.state, "served", None)
-    if served is not None and "ui" in served.hidden:
-        raise HTTPException(404)
-    return FileResponse(WEB / "index.html")
+def _page(name: str) -> Callable[[Request], Awaitable[FileResponse]]:
+    async def page(request: Request) -> FileResponse:
+        """Raises HTTPException if there shall be none. While the model loads, nobody knows."""
+        served: Served | None = getattr(request.state, "served", None)
+        if served is not None and "ui" in served.hidden:
+            raise HTTPException(404)
+        return FileResponse(WEB / name, headers=PAGE_HEADERS)
+
+    return page
 
 
 async def _contract(_: Request) -> FileResponse:

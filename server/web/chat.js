@@ -1,117 +1,103 @@
-// The chat page: one conversation, streamed from /v1/chat/completions. No dependencies, no build step.
+// The chat page: what is shown is a path of a conversation's tree; what is sent is what is shown.
 
-const $ = (id) => document.getElementById(id);
+import * as api from "/web/api.js";
+import { DEFAULTS, add, created, path, sent, turnTo } from "/web/conversation.js";
+import { $, element, local, say } from "/web/dom.js";
+import { Settings } from "/web/settings.js";
+import { Sidebar } from "/web/sidebar.js";
+import { Watch } from "/web/watch.js";
+import * as store from "/web/store.js";
+import { Turn, cost, guessed } from "/web/turns.js";
+
+const PAUSE_MS = 250; // of typing, after which what is typed is evaluated. Half: more requests; twice: less is ready
+const SAVE_MS = 1000; // between two saves of a reply that comes: so much is lost when the browser dies
+const EXAMPLE = "Illustrate the difference between concurrency and parallelism in Python.";
+
 const log = $("log");
-let messages = [];
-let running = null; // the AbortController of the reply being streamed
-let typing = null; // that of the request that has what is typed evaluated beforehand
-let pause = 0; // the timer that waits for a pause in typing
-let known = false; // whether the server has said which model it serves
-let refused = null; // the key that it did not take
-const guessers = []; // drafters, lookups and so on, as they were first seen
+const text = $("text");
+let conversation = created();
+let turns = new Map(); // by message, those on the screen
+const running = new Map(); // by message, { controller, conversation }
+let typing = null; // the AbortController of what is evaluated beforehand
+let pause = 0;
 
-function element(tag, className, text = "") {
-  const node = document.createElement(tag);
-  if (className) node.className = className;
-  node.textContent = text;
-  return node;
-}
-
-// Settings stay in this browser. Where storage is switched off they last as long as the page.
-function stored(name) {
-  try { return localStorage.getItem(name) ?? ""; } catch { return ""; }
-}
-
-function store(name, value) {
-  try { localStorage.setItem(name, value); } catch { /* it stays in the field */ }
-}
-
-function headers() {
-  const key = $("key").value.trim();
-  return key ? { Authorization: `Bearer ${key}` } : {};
-}
-
-function post(path, body, signal) {
-  const sent = { "Content-Type": "application/json", ...headers() };
-  return fetch(path, { method: "POST", headers: sent, body: JSON.stringify(body), signal });
-}
-
-function askForKey() {
-  refused = $("key").value.trim();
-  $("settings").open = true;
-  $("key").setAttribute("aria-invalid", "true");
-  return "this server wants an API key: give one that it knows under Settings";
-}
-
-// Who guessed, in the order in which they were first seen: that is their colour.
-function guesser(source) {
-  if (!guessers.includes(source)) guessers.push(source);
-  return `guess by${guessers.indexOf(source) % 4}`;
-}
-
-// Where in the text its guessed parts are. What is not content may stand before it in the tokens.
-function guessed(text, tokens) {
-  const whole = tokens.map((token) => token.text).join("");
-  let at = [0, whole.trimStart().length - whole.length].find((start) => {
-    const shown = whole.slice(-start);
-    return shown.startsWith(text) || text.startsWith(shown);
-  });
-  const runs = [];
-  if (at === undefined) return runs;
-  for (const { text: piece, source } of tokens) {
-    const last = runs.at(-1);
-    if (source && last?.source === source && last.end === at) last.end += piece.length;
-    else if (source) runs.push({ start: at, end: at + piece.length, source });
-    at += piece.length;
-  }
-  return runs;
-}
-
-// Append a part of the text, which begins `at` there, with what was guessed of it marked.
-function put(node, at, part, runs) {
-  let from = 0;
-  for (const { start, end, source } of runs) {
-    const [first, last] = [Math.max(start - at, from), Math.min(end - at, part.length)];
-    if (first >= last) continue;
-    const mark = element("span", guesser(source), part.slice(first, last));
-    mark.title = `guessed by ${source}`;
-    node.append(part.slice(from, first), mark);
-    from = last;
-  }
-  node.append(part.slice(from));
-  return node;
-}
-
-// Markdown of the plainest kind: fenced code, `code` and **bold**. Everything else stays text.
-function render(target, text, tokens = []) {
-  const runs = guessed(text, tokens);
-  target.replaceChildren();
-  let at = 0;
-  text.split(/(^```)/m).forEach((part, i) => {
-    if (i % 4 === 2) {
-      const [named] = part.match(/^[^\n]*\n?/);
-      const pre = element("pre");
-      pre.append(put(element("code"), at + named.length, part.slice(named.length), runs));
-      target.append(pre);
-    } else if (i % 4 === 0) paragraphs(target, at, part, runs);
-    at += part.length;
-  });
-}
-
-function paragraphs(target, at, part, runs) {
-  for (const paragraph of part.split(/(\n{2,})/)) {
-    let from = at + paragraph.length - paragraph.trimStart().length;
-    at += paragraph.length;
-    if (!paragraph.trim()) continue;
-    const p = element("p");
-    for (const piece of paragraph.trim().split(/(`[^`\n]+`|\*\*[^*\n]+\*\*)/)) {
-      if (/^`.+`$/.test(piece)) p.append(put(element("code"), from + 1, piece.slice(1, -1), runs));
-      else if (/^\*\*.+\*\*$/.test(piece)) p.append(put(element("strong"), from + 2, piece.slice(2, -2), runs));
-      else put(p, from, piece, runs);
-      from += piece.length;
+const act = {
+  again(message) {
+    stop();
+    conversation.leaf = message.parent;
+    ask(conversation.messages[message.parent]);
+  },
+  edit(message, edited) {
+    stop();
+    ask(add(conversation, message.parent, "user", edited));
+  },
+  turn(message) {
+    turnTo(conversation, message);
+    side.put(conversation);
+    show();
+  },
+  proceed(message) {
+    conversation.leaf = message.id;
+    stream(message);
+  },
+  move(message) {
+    const next = created(conversation.settings);
+    let parent = null;
+    for (const { role, text: said, thoughts = "" } of path(conversation, message.id).filter((one) => one.text).slice(-2)) {
+      const made = add(next, parent, role, said);
+      if (role === "assistant") Object.assign(made, { thoughts, ended: "stop" });
+      parent = made.id;
     }
-    target.append(p);
+    side.put(next).then(() => open(next.id));
+  },
+  replay,
+};
+
+const settings = new Settings({ conversation: () => conversation, changed: () => Object.keys(conversation.messages).length && side.put(conversation) });
+const side = new Sidebar({ open, current: () => conversation });
+const watch = new Watch({ news: (line) => { say(line); for (const id of running.keys()) turns.get(id)?.tell(line); }, askForKey: () => settings.askForKey() });
+
+// -- what is shown
+
+async function open(id) {
+  quiet();
+  const found = id ? await store.load(id) : null;
+  conversation = found ?? created(JSON.parse(local.get("settings") || "{}"));
+  const other = [...running.values()].find((one) => one.conversation.id === id);
+  if (other) conversation = other.conversation;
+  for (const message of Object.values(conversation.messages)) {
+    if (message.role === "assistant" && !message.ended && !running.has(message)) message.ended = "interrupted";
   }
+  const hash = found ? `#${conversation.id}` : location.pathname;
+  if (location.hash.slice(1) !== (found ? conversation.id : "")) history.pushState(null, "", hash);
+  text.value = local.get(`draft-${found ? conversation.id : "new"}`);
+  grow();
+  show();
+  side.show();
+  text.focus();
+}
+
+function show() {
+  turns = new Map();
+  log.replaceChildren();
+  const shown = path(conversation);
+  if (!shown.length) log.append(hello());
+  for (const message of shown) place(message);
+  document.title = conversation.title ? `${conversation.title} · duo` : "duo";
+  busy();
+  log.scrollTop = log.scrollHeight;
+}
+
+function place(message) {
+  const turn = new Turn(conversation, message, act, () => watch.drafters);
+  turns.set(message, turn);
+  log.append(turn.node);
+  return turn;
+}
+
+function hello() {
+  const example = element("button", { type: "button", class: "example", onclick: () => { text.value = EXAMPLE; submit(); } }, EXAMPLE);
+  return element("p", { id: "hello" }, "Ask something, for example: ", example);
 }
 
 function follow(change) {
@@ -120,104 +106,139 @@ function follow(change) {
   if (atEnd) log.scrollTop = log.scrollHeight;
 }
 
-async function* events(body) {
-  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
-  let rest = "";
-  for (;;) {
-    const { value, done } = await reader.read();
-    if (done) return;
-    const lines = (rest + value).split("\n");
-    rest = lines.pop();
-    for (const line of lines) {
-      if (line.startsWith("data: ") && line !== "data: [DONE]") yield JSON.parse(line.slice(6));
-    }
-  }
+function busy() {
+  const here = [...running.values()].some((one) => one.conversation === conversation);
+  $("send").hidden = here;
+  $("stop").hidden = !here;
+  log.setAttribute("aria-busy", here); // a screen reader hears the reply when it is complete
 }
 
-function cost(t) {
-  const parts = [`${t.predicted_n} tokens`];
-  if (t.predicted_per_second) parts.push(`${t.predicted_per_second.toFixed(0)} tokens/s`);
-  parts.push(`${t.cache_n} of ${t.cache_n + t.prompt_n} prompt tokens reused`);
-  if (t.draft_n) parts.push(`${t.draft_n_accepted} of ${t.draft_n} drafted tokens accepted`);
-  return parts.join(" · ");
-}
+// -- what is sent
 
-// How many tokens each guessed, in its colour.
-function credits(tokens) {
-  const counts = new Map();
-  for (const { source } of tokens) if (source) counts.set(source, (counts.get(source) ?? 0) + 1);
-  const shown = [...counts].map(([source, n]) => element("span", guesser(source), `${source} ${n}`));
-  return shown.flatMap((chip, i) => [i ? ", " : " · guessed by ", chip]);
-}
-
-async function ask(text) {
+function submit() {
+  const said = text.value.trim();
+  if (!said || !$("stop").hidden) return;
+  quiet();
+  const first = !Object.keys(conversation.messages).length;
+  text.value = "";
+  local.set(`draft-${first ? "new" : conversation.id}`, "");
+  grow();
   $("hello")?.remove();
-  const conversation = messages; // "New conversation" may replace it before this reply has ended
-  conversation.push({ role: "user", content: text });
-  const reply = element("div", "turn assistant");
-  follow(() => log.append(element("div", "turn user", text), reply));
-  running = new AbortController();
-  busy(true);
-  const thoughts = element("details", "thoughts");
-  const thought = element("p");
-  thoughts.append(element("summary", "", "Thoughts"), thought);
-  thoughts.open = true;
-  let content = "";
-  let timings = null;
-  const tokens = []; // of the content, with who guessed them
-  let frame = null; // in which the reply will be shown as it is by then
-  const finish = () => {
-    if (!frame) return;
-    cancelAnimationFrame(frame);
-    show();
-  };
-  const show = () => {
+  ask(add(conversation, conversation.leaf, "user", said));
+}
+
+async function ask(question) {
+  const reply = add(conversation, question.id, "assistant");
+  if (location.hash.slice(1) !== conversation.id) history.pushState(null, "", `#${conversation.id}`);
+  show();
+  await stream(reply);
+}
+
+function stop() {
+  for (const [, one] of running) if (one.conversation === conversation) one.controller.abort();
+}
+
+// The reply to the message before it, or the rest of a reply that has begun.
+async function stream(message) {
+  const [own, controller] = [conversation, new AbortController()];
+  running.set(message, { controller, conversation: own });
+  busy();
+  const asked = message.text ? message.asked ?? {} : { ...api.fields(own.settings), seed: seed(own.settings) };
+  const body = { messages: sent(own, message.text ? message.id : message.parent), ...asked };
+  const [base, runs, counts] = [message.text, message.runs, { ...message.counts }];
+  Object.assign(message, { asked, ended: "", error: "" });
+  const tokens = [];
+  let [frame, saved] = [null, Date.now()];
+  const shown = () => {
     frame = null;
-    follow(() => {
-      render(reply, content, tokens);
-      if (thought.textContent) reply.prepend(thoughts);
-    });
+    message.runs = [...runs, ...guessed(message.text.slice(base.length), tokens).map((run) => ({ ...run, start: run.start + base.length, end: run.end + base.length }))];
+    if (own === conversation) follow(() => turns.get(message)?.show());
   };
   try {
-    const response = await post("/v1/chat/completions", { messages: conversation, stream: true, return_sources: true }, running.signal);
-    if (response.status === 401) throw new Error(askForKey());
-    if (!response.ok) throw new Error((await response.json()).error.message);
-    for await (const chunk of events(response.body)) {
-      if (chunk.error) throw new Error(chunk.error.message);
-      const delta = chunk.choices[0]?.delta ?? {};
-      if (delta.content && !content) thoughts.open = false; // the answer begins
-      content += delta.content ?? "";
-      thought.textContent += delta.reasoning_content ?? "";
-      timings = chunk.timings ?? timings;
-      tokens.push(...(chunk.choices[0]?.sources ?? []));
-      frame ??= requestAnimationFrame(show);
+    let reason = "";
+    for await (const chunk of api.reply(body, controller.signal)) {
+      const choice = chunk.choices[0] ?? {};
+      message.text += choice.delta?.content ?? "";
+      message.thoughts += choice.delta?.reasoning_content ?? "";
+      message.timings = chunk.timings ?? message.timings;
+      reason = choice.finish_reason ?? reason;
+      for (const token of choice.sources ?? []) {
+        tokens.push(token);
+        if (token.source) counts[token.source] = (counts[token.source] ?? 0) + 1;
+      }
+      frame ??= requestAnimationFrame(shown);
+      if (Date.now() - saved > SAVE_MS) {
+        saved = Date.now();
+        side.put(own);
+      }
     }
-    finish();
+    message.ended = ended(reason, message);
   } catch (error) {
-    finish();
-    if (error.name !== "AbortError") {
-      reply.classList.add("error");
-      follow(() => reply.append(element("p", "", `The reply failed: ${error.message}`)));
-    }
+    Object.assign(message, failed(error));
   }
-  if (content) conversation.push({ role: "assistant", content });
-  else conversation.pop();
-  if (timings && conversation === messages) {
-    const line = element("p", "cost", cost(timings));
-    line.append(...credits(tokens));
-    follow(() => log.append(line));
+  cancelAnimationFrame(frame);
+  message.counts = counts;
+  running.delete(message);
+  shown();
+  own.changed = Date.now();
+  await side.put(own);
+  side.show();
+  if (own === conversation) {
+    busy();
+    if (document.activeElement === document.body) text.focus();
   }
-  running = null;
-  busy(false);
 }
+
+function seed(wanted) {
+  return wanted.seed === "" ? Math.floor(Math.random() * 2 ** 31) : Number(wanted.seed);
+}
+
+function ended(reason, { timings, asked }) {
+  if (reason !== "length") return "stop";
+  const used = timings ? timings.cache_n + timings.prompt_n + timings.predicted_n : 0;
+  return !asked.max_tokens || used >= (watch.n_ctx ?? Infinity) ? "context" : "length";
+}
+
+function failed(error) {
+  if (error.name === "AbortError") return { ended: "stopped" };
+  if (error.status === 401) {
+    settings.askForKey();
+    return { ended: "failed", error: "this server wants an API key. Give one that it knows under Settings, then retry." };
+  }
+  if (/context/.test(error.code ?? "")) return { ended: "context", error: error.message };
+  if (error.status === 429 && error.retryAfter) return { ended: "failed", error: `${error.message} (try again in ${error.retryAfter} s)` };
+  if (error instanceof TypeError) return { ended: "failed", error: "the server is gone, or cannot be reached." };
+  return { ended: "failed", error: error.message };
+}
+
+// The same question without drafts, beside the reply.
+async function replay(turn) {
+  const { message } = turn;
+  const tell = turn.beside();
+  const [began, controller] = [performance.now(), new AbortController()];
+  let [answer, timings] = ["", null];
+  try {
+    const body = { messages: sent(conversation, message.parent), ...message.asked, speculative: false };
+    for await (const chunk of api.reply(body, controller.signal)) {
+      answer += chunk.choices[0]?.delta?.content ?? "";
+      timings = chunk.timings ?? timings;
+      tell(answer, `${((performance.now() - began) / 1000).toFixed(1)} s`);
+      if (!turn.node.isConnected || !turn.node.querySelector(".replay")) controller.abort();
+    }
+    tell(answer, timings ? cost(timings).split(" · ").slice(0, 2).join(" · ") : "");
+  } catch (error) {
+    if (error.name !== "AbortError") tell(answer, failed(error).error);
+  }
+}
+
+// -- what is typed
 
 function precompute() {
   typing?.abort();
-  const text = $("text").value.trim();
-  if (running || !text) return;
+  const said = text.value.trim();
+  if (!said || !$("stop").hidden || local.get("ahead") === "off") return;
   typing = new AbortController();
-  const asked = { messages: [...messages, { role: "user", content: text }] };
-  post("/v1/precompute", asked, typing.signal).catch(() => {}); // it only makes the reply come sooner
+  api.precompute({ messages: [...sent(conversation), { role: "user", content: said }], ...api.fields(conversation.settings) }, typing.signal);
 }
 
 function quiet() {
@@ -225,90 +246,49 @@ function quiet() {
   typing?.abort();
 }
 
-function busy(is) {
-  $("send").hidden = is;
-  $("stop").hidden = !is;
-  log.setAttribute("aria-busy", is); // a screen reader hears the reply when it is complete
-  if (!is) $("text").focus();
+function grow() {
+  text.style.height = "auto";
+  text.style.height = `${Math.min(text.scrollHeight + 2, innerHeight * 0.4)}px`;
 }
 
-function say(line) {
-  if ($("status").textContent !== line) $("status").textContent = line; // else it would be read out again
+function refuse(files) {
+  const names = [...files].map(({ name }) => name || "the picture").join(", ");
+  say(`Left out: ${names}. This model reads text only.`);
 }
 
-async function status() {
-  try {
-    const health = await (await fetch("/health")).json();
-    const drafting = health.drafters.filter((d) => d.state === "accepted");
-    const refused = health.drafters.filter((d) => d.state === "refused");
-    const inside = health.draft_mode === "sync" ? "drafts with a model of its own" : "no drafters";
-    let line = drafting.length ? `drafters: ${drafting.map((d) => d.model).join(", ")}` : inside;
-    if (refused.length) line += ` · refused: ${refused.map((d) => `${d.id} (${d.reason})`).join(", ")}`;
-    if (health.status !== "ok") line = `the server is ${health.status} · ${line}`;
-    if (!known && health.status !== "loading") line = (await model()) ?? line;
-    say(line);
-  } catch {
-    say("the server does not answer");
-  }
-}
-
-// What there is to complain of, if the server does not tell.
-async function model() {
-  if (refused === $("key").value.trim()) return askForKey();
-  const response = await fetch("/v1/models", { headers: headers() });
-  if (response.status === 401) return askForKey();
-  if (!response.ok) return null;
-  const card = (await response.json()).data[0];
-  known = true;
-  refused = null;
-  $("key").removeAttribute("aria-invalid");
-  $("model").textContent = `${card.id} · ${card.meta.description} · context ${card.meta.n_ctx}`;
-  $("note").textContent = card.meta.note ?? "";
-  $("note").hidden = !card.meta.note;
-  return null;
-}
-
-$("form").addEventListener("submit", (event) => {
+$("form").addEventListener("submit", (event) => { event.preventDefault(); submit(); });
+text.addEventListener("keydown", (event) => {
+  if (event.key === "Enter" && !event.shiftKey && !event.isComposing) submit();
+  else if (event.key === "ArrowUp" && !text.value) [...turns.values()].findLast(({ message }) => message.role === "user")?.edit();
+  else return;
   event.preventDefault();
-  const text = $("text").value.trim();
-  if (!text || running) return;
-  quiet();
-  $("text").value = "";
-  ask(text);
 });
-$("text").addEventListener("keydown", (event) => {
-  if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
-    event.preventDefault();
-    $("form").requestSubmit();
-  }
-});
-$("text").addEventListener("input", () => {
+text.addEventListener("input", () => {
+  local.set(`draft-${Object.keys(conversation.messages).length ? conversation.id : "new"}`, text.value);
+  grow();
   clearTimeout(pause);
-  pause = setTimeout(precompute, 250);
+  pause = setTimeout(precompute, PAUSE_MS);
 });
-$("stop").addEventListener("click", () => running?.abort());
-$("new").addEventListener("click", () => {
-  running?.abort();
-  quiet();
-  messages = [];
-  log.replaceChildren();
-  $("text").focus();
+text.addEventListener("paste", (event) => event.clipboardData.files.length && (event.preventDefault(), refuse(event.clipboardData.files)));
+document.addEventListener("dragover", (event) => event.preventDefault());
+document.addEventListener("drop", (event) => event.dataTransfer.files.length && (event.preventDefault(), refuse(event.dataTransfer.files)));
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape" && !$("settings").open) stop();
+  else if (event.key === "O" && event.ctrlKey && event.shiftKey) side.leave(null);
+  else if (event.key === "k" && event.ctrlKey) { side.drawer(true); $("search").focus(); }
+  else return;
+  event.preventDefault();
 });
-document.querySelector(".example").addEventListener("click", (event) => ask(event.target.textContent));
+$("stop").addEventListener("click", stop);
+addEventListener("popstate", () => open(location.hash.slice(1) || null));
+addEventListener("pagehide", () => { for (const one of running.values()) store.save(one.conversation); });
 
-$("guesses").checked = stored("duo-guesses") !== "hidden";
-log.classList.toggle("guesses", $("guesses").checked);
-$("guesses").addEventListener("change", () => {
-  store("duo-guesses", $("guesses").checked ? "shown" : "hidden");
-  log.classList.toggle("guesses", $("guesses").checked);
+const kept = await store.open(({ id, removed }) => {
+  side.show();
+  const mine = [...running.values()].some((one) => one.conversation.id === id);
+  if (id === conversation.id && !mine) open(removed ? null : id);
 });
-
-$("key").value = stored("duo-api-key");
-$("key").addEventListener("change", () => {
-  store("duo-api-key", $("key").value.trim());
-  known = false;
-  status();
-});
-
-status();
-setInterval(status, 1000);
+if (!kept) say("This browser keeps nothing: conversations last as long as this page.");
+if (!local.get("settings")) local.set("settings", JSON.stringify(DEFAULTS));
+watch.start();
+await open(location.hash.slice(1) || null);

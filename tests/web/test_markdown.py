@@ -280,7 +280,7 @@ def test_code_can_be_copied(blank: Page):
 
 
 def test_every_language_that_is_coloured_is_known_by_its_usual_names(blank: Page):
-    names = "python py javascript js typescript ts json bash sh c cpp c++ rust rs go java sql html xml css yaml yml diff ini toml ruby rb php csharp cs kotlin dockerfile shell console".split()
+    names = "python py javascript js typescript ts json bash sh c cpp c++ rust rs go java sql html xml yaml yml diff ini toml dockerfile shell console".split()
     for name in names:
         shown(blank, f"```{name}\nx = 1 # a\n```")
     known = blank.evaluate("(names) => import('/web/vendor/highlight.js').then((m) => names.filter((n) => m.default.getLanguage(n)))", names)

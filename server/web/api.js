@@ -1,0 +1,76 @@
+// What the page asks of the server.
+
+import { local } from "/web/dom.js";
+
+export class Refusal extends Error {
+  constructor(message, status, code, retryAfter) {
+    super(message);
+    Object.assign(this, { status, code, retryAfter });
+  }
+}
+
+export const key = {
+  get: () => local.get("api-key"),
+  set: (value) => local.set("api-key", value.trim()),
+};
+
+function headers() {
+  return key.get() ? { Authorization: `Bearer ${key.get()}` } : {};
+}
+
+async function get(path) {
+  const response = await fetch(path, { headers: headers() });
+  if (!response.ok) throw await refusal(response);
+  return response.json();
+}
+
+function post(path, body, signal) {
+  const sent = { "Content-Type": "application/json", ...headers() };
+  return fetch(path, { method: "POST", headers: sent, body: JSON.stringify(body), signal });
+}
+
+async function refusal(response) {
+  let error = {};
+  try { error = (await response.json()).error ?? {}; } catch { /* no JSON: a proxy's page */ }
+  const message = error.message ?? `the server answers ${response.status}`;
+  return new Refusal(message, response.status, error.code, Number(response.headers.get("Retry-After")) || 0);
+}
+
+export const health = async () => (await fetch("/health")).json();
+export const model = async () => (await get("/v1/models")).data[0];
+
+// What is typed, evaluated beforehand: the reply comes sooner.
+export async function precompute(body, signal) {
+  try { await post("/v1/precompute", body, signal); } catch { /* it is only sooner */ }
+}
+
+// The chunks of a streamed reply. Throws Refusal, TypeError when the server is gone, AbortError.
+export async function* reply(body, signal) {
+  const response = await post("/v1/chat/completions", { ...body, stream: true, return_sources: true, stream_options: { include_usage: true } }, signal);
+  if (!response.ok) throw await refusal(response);
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) throw new TypeError("the connection ended in the middle of the reply");
+    const lines = (rest + value).split("\n");
+    rest = lines.pop();
+    for (const line of lines) {
+      if (line === "data: [DONE]") return;
+      if (!line.startsWith("data: ")) continue;
+      const chunk = JSON.parse(line.slice(6));
+      if (chunk.error) throw new Refusal(chunk.error.message, 0, chunk.error.code);
+      yield chunk;
+    }
+  }
+}
+
+// The fields of a request that a conversation's settings make.
+export function fields({ temperature, max_tokens, seed, thinking }) {
+  const found = {};
+  if (temperature !== "") found.temperature = Number(temperature);
+  if (max_tokens !== "") found.max_tokens = Number(max_tokens);
+  if (seed !== "") found.seed = Number(seed);
+  if (thinking !== "") found.chat_template_kwargs = { enable_thinking: thinking === "on" };
+  return found;
+}

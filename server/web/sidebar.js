@@ -1,0 +1,126 @@
+// The list of conversations: search, names, export and import.
+
+import { imported } from "/web/conversation.js";
+import { $, button, element, local, say } from "/web/dom.js";
+import * as store from "/web/store.js";
+
+// open(id or null), current(): the conversation that is shown.
+export class Sidebar {
+  constructor({ open, current }) {
+    Object.assign(this, { open, current });
+    $("search").addEventListener("input", () => this.show());
+    $("new").addEventListener("click", () => this.leave(null));
+    $("show").addEventListener("click", () => this.drawer($("side").classList.toggle("open")));
+    $("hide").addEventListener("click", () => { this.drawer(false); $("show").focus(); });
+    $("export-all").addEventListener("click", async () => download("duo-conversations.json", await store.all()));
+    $("import").addEventListener("change", () => this.import());
+  }
+
+  drawer(open) {
+    $("side").classList.toggle("open", open);
+    $("show").setAttribute("aria-expanded", open);
+    if (open) $("new").focus();
+  }
+
+  leave(id) {
+    this.drawer(false);
+    this.open(id);
+  }
+
+  async show() {
+    const words = $("search").value.toLowerCase().split(/\s+/).filter(Boolean);
+    const list = await store.all();
+    const fits = (one) => {
+      const whole = [one.title, ...Object.values(one.messages).map(({ text }) => text)].join("\n").toLowerCase();
+      return words.every((word) => whole.includes(word));
+    };
+    const found = list.filter(fits).map((one) => this.item(one));
+    $("list").replaceChildren(...found);
+    if (!found.length) $("list").append(element("li", { class: "none" }, words.length ? "Nothing found" : "No conversations yet"));
+  }
+
+  item(one) {
+    const here = one.id === this.current()?.id;
+    const title = one.title || "Untitled";
+    const open = button(title, () => this.leave(one.id), { class: "open", ...(here ? { "aria-current": "page" } : {}) });
+    const item = element("li", here ? { class: "here" } : {}, open);
+    item.append(
+      button("✎", () => this.rename(item, one), { "aria-label": `Rename ${title}` }),
+      button("↓", () => download(`${title.replace(/[^\w -]/g, "").slice(0, 40) || "conversation"}.json`, [one]), { "aria-label": `Export ${title}` }),
+      button("×", () => this.remove(one), { "aria-label": `Delete ${title}` }),
+    );
+    return item;
+  }
+
+  rename(item, one) {
+    const field = element("input", { "aria-label": "New name", value: one.title });
+    const done = async (keep) => {
+      field.onblur = null;
+      if (keep && field.value.trim()) {
+        const latest = (await store.load(one.id)) ?? one;
+        await this.put(Object.assign(latest, { title: field.value.trim(), named: true }));
+        const current = this.current();
+        if (current?.id === one.id) Object.assign(current, { title: latest.title, named: true });
+      }
+      this.show();
+    };
+    field.onblur = () => done(true);
+    field.addEventListener("keydown", (event) => {
+      if (event.key === "Enter") done(true);
+      else if (event.key === "Escape") done(false);
+      else return;
+      event.stopPropagation();
+    });
+    item.replaceChildren(field);
+    field.focus();
+    field.select();
+  }
+
+  async remove(one) {
+    const was = (await store.load(one.id)) ?? one;
+    await store.remove(one.id);
+    const draft = local.get(`draft-${one.id}`);
+    local.set(`draft-${one.id}`, "");
+    if (this.current()?.id === one.id) this.open(null);
+    this.show();
+    say(`Deleted “${one.title || "Untitled"}”.`, async () => {
+      local.set(`draft-${one.id}`, draft);
+      await this.put(was);
+      this.show();
+    });
+  }
+
+  // Save, and say so if the browser has no room. Returns whether it did.
+  async put(conversation) {
+    try {
+      await store.save(conversation);
+      return true;
+    } catch (error) {
+      const full = error?.name === "QuotaExceededError";
+      say(full ? "The browser's room for conversations is full: delete or export some." : `Not saved: ${error?.message ?? error}`);
+      return false;
+    }
+  }
+
+  async import() {
+    const [file] = $("import").files;
+    $("import").value = "";
+    if (!file) return;
+    try {
+      const list = imported(await file.text());
+      for (const one of list) await this.put(one);
+      say(`Imported ${list.length === 1 ? "one conversation" : `${list.length} conversations`}.`);
+      this.leave(list[0]?.id ?? null);
+    } catch (error) {
+      say(`${file.name} was not imported: ${error.message}`);
+    }
+    this.show();
+  }
+}
+
+function download(name, conversations) {
+  const blob = new Blob([JSON.stringify({ duo: 1, conversations }, null, 1)], { type: "application/json" });
+  const link = element("a", { href: URL.createObjectURL(blob), download: name });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+}

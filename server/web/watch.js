@@ -1,0 +1,62 @@
+// Looks at the server once a second: its model, whether it answers, and who drafts for it.
+
+import { health, key, model } from "/web/api.js";
+import { $ } from "/web/dom.js";
+
+export class Watch {
+  // news(line): a drafter came or went. askForKey(): the server wants another one.
+  constructor({ news, askForKey }) {
+    Object.assign(this, { news, askForKey, drafters: [], n_ctx: null });
+    this.known = null; // the key with which the server has said which model it serves
+    this.refused = null; // the key that it did not take
+  }
+
+  start() {
+    this.look();
+    setInterval(() => this.look(), 1000);
+  }
+
+  async look() {
+    let line = "the server does not answer";
+    try {
+      const seen = await health();
+      line = this.read(seen);
+      if (this.known !== key.get() && this.refused !== key.get() && seen.status !== "loading") await this.introduce();
+      if (this.refused === key.get()) line = "this server wants an API key";
+    } catch { /* it may be starting */ }
+    if ($("status").textContent !== line) $("status").textContent = line; // else it would be read out again
+  }
+
+  read({ status, drafters, draft_mode }) {
+    const [before, now] = [this.drafters, drafters];
+    const accepted = (list) => list.filter(({ state }) => state === "accepted");
+    if (this.looked) {
+      for (const one of accepted(now)) if (!accepted(before).some(({ id }) => id === one.id)) this.news(`${one.name} drafts now`);
+      for (const one of accepted(before)) if (!accepted(now).some(({ id }) => id === one.id)) this.news(`${one.name} has left`);
+    }
+    this.looked = true;
+    this.drafters = now;
+    const names = accepted(now).map(({ name, model: file }) => `${name} (${file})`);
+    let line = names.length ? `drafting: ${names.join(", ")}` : draft_mode === "sync" ? "drafts by itself" : "no drafters";
+    const refused = now.filter(({ state }) => state === "refused");
+    if (refused.length) line += ` · refused: ${refused.map(({ name, reason }) => `${name} (${reason})`).join(", ")}`;
+    return status === "ok" ? line : `the server is ${status} · ${line}`;
+  }
+
+  async introduce() {
+    const mine = key.get();
+    try {
+      const card = await model();
+      this.n_ctx = card.meta.n_ctx;
+      $("model").textContent = card.id;
+      $("model").title = `${card.meta.description}, context ${card.meta.n_ctx}`;
+      $("note").textContent = card.meta.note ?? "";
+      $("note").hidden = !card.meta.note;
+      Object.assign(this, { known: mine, refused: null });
+    } catch (error) {
+      if (error.status !== 401) return;
+      this.refused = mine;
+      this.askForKey();
+    }
+  }
+}
