@@ -50,7 +50,7 @@ class Lead:
 
 
 def _health(thread: EngineThread, n_slots: int) -> Health:
-    drafters = (DrafterHealth("d", "toy", "refused", "vocabulary sizes differ", {"stale": 2}),)
+    drafters = (DrafterHealth("d", "toy", "refused", "vocabulary sizes differ", {"stale": 2}, "laptop"),)
     status = "stuck" if thread.stuck() else "draining" if thread.draining else "ok"
     return Health(status, n_slots, thread.engine.n_active, 0, 1.5, drafters)
 

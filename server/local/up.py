@@ -73,7 +73,7 @@ def _size(model: Path) -> int:
 
 def _drafter(settings: UpSettings, placement: Placement, url: str, i: int) -> Child:
     name, gpus = f"drafter-{i + 1}", placement.draft_gpus
-    flags = ["--pool", settings.pool, "--name", name, "--threads", str(placement.threads)]
+    flags = ["--pool", settings.pool, "--threads", str(placement.threads)]
     if settings.draft_model:
         flags += ["--model", str(settings.draft_model)]
     if placement.gpu_layers is not None:

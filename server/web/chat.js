@@ -62,6 +62,7 @@ const watch = new Watch({ news: (line) => { say(line); for (const id of running.
 async function open(id) {
   quiet();
   const found = id ? await store.load(id) : null;
+  if (found) resume(found);
   conversation = found ?? created(JSON.parse(local.get("settings") || "{}"));
   const other = [...running.values()].find((one) => one.conversation.id === id);
   if (other) conversation = other.conversation;
@@ -75,6 +76,13 @@ async function open(id) {
   show();
   side.show();
   text.focus();
+}
+
+// What of a reply had come when the page was closed in the middle of it.
+function resume(found) {
+  const came = JSON.parse(local.get(`came-${found.id}`) || "null");
+  local.set(`came-${found.id}`, "");
+  if (came && found.messages[came.id]) Object.assign(found.messages[came.id], came);
 }
 
 function show() {
@@ -131,6 +139,7 @@ async function ask(question) {
   const reply = add(conversation, question.id, "assistant");
   if (location.hash.slice(1) !== conversation.id) history.pushState(null, "", `#${conversation.id}`);
   show();
+  side.put(conversation).then(() => side.show());
   await stream(reply);
 }
 
@@ -281,7 +290,11 @@ document.addEventListener("keydown", (event) => {
 });
 $("stop").addEventListener("click", stop);
 addEventListener("popstate", () => open(location.hash.slice(1) || null));
-addEventListener("pagehide", () => { for (const one of running.values()) store.save(one.conversation); });
+addEventListener("pagehide", () => {
+  for (const [{ id, text: came, thoughts, runs, counts }, one] of running) {
+    local.set(`came-${one.conversation.id}`, JSON.stringify({ id, text: came, thoughts, runs, counts }));
+  }
+});
 
 const kept = await store.open(({ id, removed }) => {
   side.show();

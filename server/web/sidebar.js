@@ -34,8 +34,11 @@ export class Sidebar {
       const whole = [one.title, ...Object.values(one.messages).map(({ text }) => text)].join("\n").toLowerCase();
       return words.every((word) => whole.includes(word));
     };
-    const found = list.filter(fits).map((one) => this.item(one));
-    $("list").replaceChildren(...found);
+    const found = list.filter(fits);
+    const shown = JSON.stringify([this.current()?.id, !words.length, found.map(({ id, title }) => [id, title])]);
+    if (shown === this.shown && !$("list").querySelector("input")) return; // focus stays where it is
+    this.shown = shown;
+    $("list").replaceChildren(...found.map((one) => this.item(one)));
     if (!found.length) $("list").append(element("li", { class: "none" }, words.length ? "Nothing found" : "No conversations yet"));
   }
 

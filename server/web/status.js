@@ -116,7 +116,7 @@ function drafters({ drafters: all, draft_mode }) {
     `${counts.accepted ?? 0} of ${counts.drafted ?? 0} (${percent(counts.accepted ?? 0, counts.drafted ?? 0)})`, told(counts),
   ]);
   const none = draft_mode === "sync" ? "None; a draft model works beside the model itself." : "None. One joins with the command that duo up prints.";
-  table("drafters", ["name", "model", "", "guesses that were right", "messages"], rows, none);
+  table("drafters", ["name", "model", "state", "guesses that were right", "messages"], rows, none);
 }
 
 function sources({ drafters: all }, found) {

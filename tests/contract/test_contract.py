@@ -43,7 +43,7 @@ def test_the_contract_lists_exactly_the_routes_that_exist():
     assert listed == served_routes()
 
 
-PAGE = {"/", "/openapi.yaml"}
+PAGE = {"/", "/status", "/openapi.yaml"}
 PUBLIC = {*PAGE, "/health", "/v1/health", "/ready"}
 RPC = "POST /rpc"
 """Tells what is wrong with a call in its reply."""

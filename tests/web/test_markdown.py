@@ -4,79 +4,21 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Callable
 from html.parser import HTMLParser
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import cmarkgfm
 import pytest
-from cmarkgfm.cmark import Options
 from playwright.sync_api import Page
 
 from tests.http_lead import Lead
 
 pytestmark = pytest.mark.browser
+UNSAFE = 1 << 17  # cmark's CMARK_OPT_UNSAFE: addresses are kept as they are
 
-DOCUMENT = """\
-# A title with `code` and *stress*
-
-Setext title
-------------
-
-A paragraph with **strong**, *emphasis*, ***both***, ~~deleted~~, `a ``tick`` b`, an escape \\* and &amp; &copy;.
-A soft break, and a hard break\\
-here, and two spaces  
-there. <https://example.org/a?b=c> and www.example.org and https://example.org/x_y_z and me@example.org.
-
-[A link](https://example.org "with a title"), [by reference][ref], [ref] and [broken](.
-
-[ref]: https://example.org/ref
-
-* one
-* two
-  * nested
-    1. deeper
-    2. still
-* three
-
-1. first
-
-   a paragraph in it
-
-   ```python
-   def f(x):
-       return "a\\tb" if x < 1 else None  # <b>
-   ```
-
-2. second
-   > a quote in a list
-   > > and one in it
-
-7. a list that begins
-
-- [ ] to do
-- [x] done **well**
-
-| left | middle | right |
-| :--- | :----: | ----: |
-| `a|b` | **b** | 1 |
-| x | y |
-| [l](https://example.org) | ~~s~~ | \\| |
-
-> A quote
-with a lazy line
-
-    indented code
-      keeps its spaces
-
-~~~~text
-``` not a fence
-~~~~
-
-***
-
-Text with a_b_c and 2 * 3 * 4, snake_case_name, and $5 and $6.
-"""
+DOCUMENT = (Path(__file__).parent / "every_construct.md").read_text()
 
 HTML_OF_PAGE = """([text, runs]) => import("/web/markdown.js").then(({ render }) => {
   const div = document.createElement("div");
@@ -92,7 +34,29 @@ class Normal(HTMLParser):
     """Elements and text in order, without what the page adds: wrappers, classes, marks of guesses."""
 
     KEPT = ("href", "align", "start", "checked", "title")
-    BLOCKS = frozenset("p h1 h2 h3 h4 h5 h6 ul ol li blockquote pre table thead tbody tr th td hr".split())
+    BLOCKS = frozenset(
+        [
+            "p",
+            "h1",
+            "h2",
+            "h3",
+            "h4",
+            "h5",
+            "h6",
+            "ul",
+            "ol",
+            "li",
+            "blockquote",
+            "pre",
+            "table",
+            "thead",
+            "tbody",
+            "tr",
+            "th",
+            "td",
+            "hr",
+        ]
+    )
 
     def __init__(self, html: str) -> None:
         super().__init__(convert_charrefs=True)
@@ -126,7 +90,11 @@ class Normal(HTMLParser):
             text = text.rstrip("\n")
         else:
             text = re.sub(r"\s+", " ", text)
-            after_block = not self.found or self.found[-1].strip("</>").split(" ")[0] in {*self.BLOCKS, "br", "input"}
+            after_block = not self.found or self.found[-1].strip("</>").split(" ")[0] in {
+                *self.BLOCKS,
+                "br",
+                "input",
+            }
             text = text.lstrip() if after_block else text
             text = text.rstrip() if before_block else text
         if text:
@@ -138,16 +106,17 @@ def shown(page: Page, text: str, runs: Any = ()) -> str:
 
 
 @pytest.fixture
-def blank(page: Page, lead: Lead) -> Iterator[Page]:
+def blank(page: Page, lead: Lead) -> Page:
     """A page of the server without anything on it."""
     page.route("**/favicon.ico", lambda route: route.fulfill(status=204))
     page.goto(f"{lead.url}/web/markdown.css")
     page.evaluate("() => { document.head.innerHTML = ''; document.body.replaceChildren(); }")
-    yield page
+    return page
 
 
 def test_a_document_with_every_construct_is_what_github_makes_of_it(blank: Page):
-    theirs = cmarkgfm.github_flavored_markdown_to_html(DOCUMENT, Options.CMARK_OPT_UNSAFE)
+    render = cast(Callable[[str, int], str], cmarkgfm.github_flavored_markdown_to_html)
+    theirs = render(DOCUMENT, UNSAFE)
     assert Normal(shown(blank, DOCUMENT)).found == Normal(theirs).found
 
 
@@ -172,7 +141,9 @@ def test_an_image_is_a_link_that_the_reader_may_follow(blank: Page):
 
 
 def test_maths_is_shown_as_text_in_every_way_of_writing_it(blank: Page):
-    text = "Let \\(a_1 * b_2 * c\\) be $$x_1 * y$$, it costs $5 and $6.\n\n\\[\na_1 * b * c\n\\]\n\n`\\(code\\)`"
+    text = (
+        "Let \\(a_1 * b_2 * c\\) be $$x_1 * y$$, it costs $5 and $6.\n\n\\[\na_1 * b * c\n\\]\n\n`\\(code\\)`"
+    )
     html = shown(blank, text)
     assert '<code class="math">a_1 * b_2 * c</code>' in html
     assert '<code class="math">x_1 * y</code>' in html
@@ -196,7 +167,8 @@ def test_a_hostile_text_is_shown_within_the_time_of_a_test(blank: Page, mark: st
 
 # -- what was guessed
 
-MARKED = "() => [...document.querySelectorAll('.guess')].map((node) => [node.textContent, node.className, node.title])"
+MARKED = """() =>
+  [...document.querySelectorAll(".guess")].map((node) => [node.textContent, node.className, node.title])"""
 
 
 def run(start: int, end: int, colour: int = 0, label: str = "laptop") -> dict[str, Any]:
@@ -204,7 +176,10 @@ def run(start: int, end: int, colour: int = 0, label: str = "laptop") -> dict[st
 
 
 def test_guessed_parts_are_marked_inside_every_construct(blank: Page):
-    words = re.finditer(r"\b(code|stress|strong|emphasis|deleted|link|nested|deeper|return|quote|done|left|right|indented|fence)\b", DOCUMENT)
+    words = re.finditer(
+        r"\b(code|stress|strong|emphasis|deleted|link|nested|deeper|return|quote|done|left|right|indented|fence)\b",
+        DOCUMENT,
+    )
     found = [(match.start(), match.end()) for match in words]
     shown(blank, DOCUMENT, [run(*place) for place in found])
     assert [text for text, *_ in blank.evaluate(MARKED)] == [DOCUMENT[a:b] for a, b in found]
@@ -237,7 +212,8 @@ def test_highlighted_code_is_marked_where_it_was_guessed(blank: Page):
 
 STREAM = """([text, runs, n]) => import("/web/markdown.js").then(({ render }) => {
   const [grown, whole] = [document.createElement("div"), document.createElement("div")];
-  for (let at = 0; at <= text.length; at += n) render(grown, text.slice(0, at), runs.filter(({ start }) => start < at));
+  const upTo = (at) => runs.filter(({ start }) => start < at);
+  for (let at = 0; at <= text.length; at += n) render(grown, text.slice(0, at), upTo(at));
   render(grown, text, runs);
   render(whole, text, runs);
   const html = (div) => div.innerHTML.replace(/"#?f\\d+-/g, '"f-');
@@ -262,7 +238,11 @@ def test_a_selection_stays_while_the_reply_grows(blank: Page):
     })""")
     for text, selected in (("first", "first words"), ("second", "second wor")):
         blank.evaluate(
-            "(text) => getSelection().selectAllChildren([...reply.children].find((p) => p.textContent.startsWith(text)))", text
+            """(text) => {
+              const paragraph = [...reply.children].find((p) => p.textContent.startsWith(text));
+              getSelection().selectAllChildren(paragraph);
+            }""",
+            text,
         )
         for end in ("ds", "ds and *more*", "ds and *more*\n\n- third"):
             blank.evaluate("(end) => grow('first words\\n\\nsecond wor' + end)", end)
@@ -280,10 +260,42 @@ def test_code_can_be_copied(blank: Page):
 
 
 def test_every_language_that_is_coloured_is_known_by_its_usual_names(blank: Page):
-    names = "python py javascript js typescript ts json bash sh c cpp c++ rust rs go java sql html xml yaml yml diff ini toml dockerfile shell console".split()
+    names = [
+        "python",
+        "py",
+        "javascript",
+        "js",
+        "typescript",
+        "ts",
+        "json",
+        "bash",
+        "sh",
+        "c",
+        "cpp",
+        "c++",
+        "rust",
+        "rs",
+        "go",
+        "java",
+        "sql",
+        "html",
+        "xml",
+        "yaml",
+        "yml",
+        "diff",
+        "ini",
+        "toml",
+        "dockerfile",
+        "shell",
+        "console",
+    ]
     for name in names:
         shown(blank, f"```{name}\nx = 1 # a\n```")
-    known = blank.evaluate("(names) => import('/web/vendor/highlight.js').then((m) => names.filter((n) => m.default.getLanguage(n)))", names)
+    known = blank.evaluate(
+        """(names) => import("/web/vendor/highlight.js").then(({ default: hljs }) =>
+          names.filter((name) => hljs.getLanguage(name)))""",
+        names,
+    )
     assert known == names
 
 
