@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -252,13 +253,25 @@ class UpSettings(LeadSettings):
     )
 
 
+def _address(url: str) -> str:
+    """Of a lead, as people write it: with or without http:// and /v1."""
+    whole = url if "://" in url else f"http://{url}"
+    return whole.rstrip("/").removesuffix("/v1").rstrip("/")
+
+
 class ClientSettings(BaseSettings):
     """What commands need that ask a running lead."""
 
     model_config = SettingsConfigDict(frozen=True)
 
-    url: str = Field("http://127.0.0.1:5555", description="the lead's address")
-    api_key: str = Field("none", description="the API key, where the lead wants one")
+    url: Annotated[str, AfterValidator(_address)] = Field(
+        default_factory=lambda: _address(os.environ.get("DUO_URL", "http://127.0.0.1:5555")),
+        description="the lead's address, DUO_URL unless given; with or without http:// and /v1",
+    )
+    api_key: str = Field(
+        default_factory=lambda: os.environ.get("DUO_API_KEY", "none"),
+        description="the API key, where the lead wants one; DUO_API_KEY unless given",
+    )
 
     def client(self, timeout: httpx.Timeout) -> httpx.Client:
         headers = {"Authorization": f"Bearer {self.api_key}"}

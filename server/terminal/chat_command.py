@@ -1,141 +1,171 @@
-"""duo chat: a multi-turn conversation in the terminal, streamed from any lead."""
+"""duo chat: a conversation in the terminal, or one question from the command line or a pipe."""
 
 from __future__ import annotations
 
-import contextlib
 import json
-from collections.abc import Iterator
-from typing import Any
+import sys
+from collections.abc import Callable
+from pathlib import Path
 
 import httpx
 from pydantic import Field
-from pydantic_settings import SettingsConfigDict
+from pydantic_settings import CliPositionalArg, SettingsConfigDict
 from rich.console import Console
 from rich.text import Text
 
-from server.errors import DuoError, StartupError
-from server.settings import ClientSettings, answer_of
+from server.errors import DuoError
+from server.settings import ClientSettings
+from server.terminal.dialogue import Dialogue, model_of
+from server.terminal.shown_replies import ShownReplies
+from server.terminal.typing_line import typing_line
 
-HELP = "Type a message. :new begins a new conversation, :quit leaves, Ctrl-C stops a reply."
+HINT = "Type a message, :help for commands. Ctrl-C stops a reply, Ctrl-D leaves."
+COMMANDS = {
+    ":new": "begin a new conversation",
+    ":retry": "ask the last question again",
+    ":system TEXT": "put a system message in front; without TEXT none",
+    ":set NAME VALUE": "a field of every request, such as temperature 0.5; without VALUE the server's own; "
+    "without NAME what is set",
+    ":save FILE": "write the conversation",
+    ":load FILE": "go on with a saved conversation",
+    ":help": "this list",
+    ":quit": "leave",
+}
 
 
 class ChatSettings(ClientSettings):
-    """Chat in the terminal with a running lead. :new begins a new conversation, :quit leaves."""
+    """Chat in the terminal with a running lead, or ask one question: duo chat "why?", or duo chat < file."""
 
     model_config = SettingsConfigDict(
         env_prefix="DUO_CHAT_", cli_prog_name="duo chat", cli_shortcuts={"system": "s"}
     )
 
+    question: CliPositionalArg[list[str]] = Field([], description="asked once; the reply alone is printed")
     system: str | None = Field(None, description="a system message")
     temp: float | None = Field(None, ge=0, description="temperature (default: the server's)")
     max_tokens: int | None = Field(None, ge=1, description="longest reply in tokens")
 
 
-class Conversation:
-    def __init__(self, client: httpx.Client, settings: ChatSettings) -> None:
-        self._client = client
-        self._settings = settings
-        self.reset()
-
-    def reset(self) -> None:
-        """Forget everything but the system message."""
-        system = self._settings.system
-        self._messages: list[dict[str, str]] = [{"role": "system", "content": system}] if system else []
-
-    def ask(self, text: str) -> Iterator[dict[str, Any]]:
-        """Send a message and yield the reply's chunks; as much of the reply as was read joins the messages.
-        Raises DuoError when the server refuses or fails."""
-        self._messages.append({"role": "user", "content": text})
-        reply: list[str] = []
-        body: dict[str, Any] = {
-            "messages": self._messages,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-            "temperature": self._settings.temp,
-            "max_tokens": self._settings.max_tokens,
-        }
-        try:
-            with self._client.stream("POST", "/v1/chat/completions", json=body) as response:
-                for chunk in _chunks(response):
-                    reply += [choice["delta"].get("content") or "" for choice in chunk["choices"]]
-                    yield chunk
-        except httpx.HTTPError as error:
-            raise DuoError(f"the connection was lost ({error})") from error
-        finally:
-            if reply:
-                self._messages.append({"role": "assistant", "content": "".join(reply)})
-            else:
-                self._messages.pop()
-
-
-def _chunks(response: httpx.Response) -> Iterator[dict[str, Any]]:
-    if response.status_code != 200:
-        response.read()
-        raise DuoError(_message(response))
-    for line in response.iter_lines():
-        if not line.startswith("data: ") or line == "data: [DONE]":
-            continue
-        chunk = json.loads(line.removeprefix("data: "))
-        if "error" in chunk:
-            raise DuoError(str(chunk["error"]["message"]))
-        yield chunk
-
-
-def _message(response: httpx.Response) -> str:
-    try:
-        return str(response.json()["error"]["message"])
-    except (ValueError, KeyError, TypeError):
-        return f"the server answered {response.status_code}"
-
-
 def chat(settings: ChatSettings) -> int:
     """Run until :quit or the end of input. Raises StartupError when no lead answers."""
-    console = Console(highlight=False)
+    given = {"temperature": settings.temp, "max_tokens": settings.max_tokens}
+    fields = {name: value for name, value in given.items() if value is not None}
     with settings.client(httpx.Timeout(10, read=None)) as client:  # a reply may take any time to begin
-        console.print(Text(f"{_model(client, settings)} at {settings.url}", "bold"))
-        console.print(Text(HELP, "dim"))
-        conversation = Conversation(client, settings)
+        model = model_of(client)
+        dialogue = Dialogue(client, settings.system, fields)
+        if settings.question or not sys.stdin.isatty():
+            piped = [] if sys.stdin.isatty() else [sys.stdin.read().strip()]
+            return answer_once(dialogue, "\n\n".join(filter(None, [" ".join(settings.question), *piped])))
+        console = Console(highlight=False)
+        console.print(Text(f"{model} at {settings.url}", "bold"))
+        console.print(Text(HINT, "dim"))
+        Terminal(console, dialogue).run(typing_line().prompt)
+        return 0
+
+
+def answer_once(dialogue: Dialogue, question: str) -> int:
+    """Print the reply and nothing else. Raises DuoError."""
+    if not question:
+        raise DuoError("nothing was asked")
+    ended = ""
+    for chunk in dialogue.ask(question):
+        for choice in chunk["choices"]:
+            ended = choice["delta"].get("content") or ended
+            print(choice["delta"].get("content") or "", end="", flush=True)
+    if not ended.endswith("\n"):
+        print()
+    return 0
+
+
+class Terminal:
+    """Reads lines, does what commands say, and shows replies with what was guessed in colour."""
+
+    def __init__(self, console: Console, dialogue: Dialogue) -> None:
+        self._console = console
+        self._dialogue = dialogue
+        self._replies = ShownReplies(console, dialogue)
+
+    def run(self, read: Callable[[], str]) -> None:
+        """Until :quit, the end of input, or Ctrl-C twice."""
+        warned = False
         while True:
             try:
-                text = console.input(Text("\n> ", "bold cyan")).strip()
-            except (EOFError, KeyboardInterrupt):
-                console.print()
-                return 0
+                text = read().rstrip()
+            except EOFError:
+                return
+            except KeyboardInterrupt:
+                if warned:
+                    return
+                warned = True
+                self._say("Ctrl-C again leaves, as :quit does.")
+                continue
+            warned = False
             if text == ":quit":
-                return 0
-            if text == ":new":
-                conversation.reset()
-                console.print(Text("a new conversation", "dim"))
-            elif text:
-                _reply(console, conversation, text)
+                return
+            try:
+                self._do(text)
+            except DuoError as error:
+                self._console.print(Text(error.message, "red"))
 
+    def _do(self, text: str) -> None:
+        if not text.startswith(":"):
+            if text.strip():
+                self._replies.ask(text.strip())
+            return
+        name, _, rest = text.partition(" ")
+        rest = rest.strip()
+        match name:
+            case ":new":
+                self._dialogue.clear()
+                self._say("A new conversation.")
+            case ":retry":
+                question = self._dialogue.take_back()
+                if question is None:
+                    raise DuoError("nothing was asked yet")
+                self._replies.ask(question)
+            case ":system":
+                self._dialogue.set_system(rest)
+                self._say("The system message is set." if rest else "No system message.")
+            case ":set":
+                self._set(*rest.split(maxsplit=1))
+            case ":save" | ":load":
+                self._file(name, rest)
+            case ":help":
+                for command, what in COMMANDS.items():
+                    self._say(f"  {command:<16} {what}")
+                self._say("Alt-Enter, or a backslash before Enter, begins a new line.")
+            case _:
+                what = "was not sent: :help lists the commands, a space in front makes it a message"
+                raise DuoError(f"{name} is no command and {what}")
 
-def _reply(console: Console, conversation: Conversation, text: str) -> None:
-    timings: dict[str, Any] | None = None
-    with contextlib.suppress(KeyboardInterrupt):
-        try:
-            for chunk in conversation.ask(text):
-                timings = chunk.get("timings") or timings
-                for choice in chunk["choices"]:
-                    piece = choice["delta"].get("content") or ""
-                    console.print(Text(piece), end="", soft_wrap=True)
-        except DuoError as error:
-            console.print(Text(error.message, "red"))
-    console.print()
-    if timings:
-        console.print(Text(_summary(timings), "dim"))
+    def _set(self, name: str = "", value: str = "") -> None:
+        fields = self._dialogue.fields
+        if not name:
+            self._say(
+                "\n".join(f"  {key} {json.dumps(one)}" for key, one in fields.items()) or "Nothing is set."
+            )
+        elif not value:
+            fields.pop(name, None)
+            self._say(f"{name}: as the server has it.")
+        else:
+            try:
+                fields[name] = json.loads(value)
+            except ValueError:
+                fields[name] = value
+            self._say(f"{name}: {json.dumps(fields[name])}")
 
+    def _file(self, command: str, name: str) -> None:
+        if not name:
+            raise DuoError(f"{command} wants a file's name")
+        path = Path(name).expanduser()
+        if command == ":save":
+            self._dialogue.save(path)
+            self._say(f"Saved as {path}.")
+        else:
+            self._dialogue.load(path)
+            for message in self._dialogue.messages:
+                self._console.print(Text(f"\n{message['role']}", "bold cyan"))
+                self._console.print(Text(message["content"]))
 
-def _summary(timings: dict[str, Any]) -> str:
-    line = f"{timings['predicted_n']} tokens at {timings['predicted_per_second']:.0f} tokens/s"
-    line += f" · {timings['cache_n']} of {timings['cache_n'] + timings['prompt_n']} prompt tokens reused"
-    if timings.get("draft_n"):
-        line += f" · {timings['draft_n_accepted']} of {timings['draft_n']} drafts accepted"
-    return line
-
-
-def _model(client: httpx.Client, settings: ChatSettings) -> str:
-    response = answer_of(client, "/v1/models")
-    if response.status_code != 200:
-        raise StartupError(f"{settings.url}: {_message(response)}")
-    return str(response.json()["data"][0]["id"])
+    def _say(self, text: str) -> None:
+        self._console.print(Text(text, "dim"))

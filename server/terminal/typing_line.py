@@ -1,0 +1,51 @@
+"""The line on which one types in duo chat: editing, history, and messages of several lines."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from prompt_toolkit import PromptSession
+from prompt_toolkit.formatted_text import HTML
+from prompt_toolkit.history import FileHistory, History, InMemoryHistory
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+
+
+def typing_line() -> PromptSession[str]:
+    """Enter sends; Alt-Enter, or Enter after a backslash, begins a new line; what is pasted is one message.
+    Its prompt() raises EOFError at Ctrl-D and KeyboardInterrupt at Ctrl-C."""
+    keys = KeyBindings()
+
+    @keys.add("enter")
+    def _(event: KeyPressEvent) -> None:
+        buffer = event.current_buffer
+        if buffer.document.char_before_cursor == "\\":
+            buffer.delete_before_cursor()
+            buffer.insert_text("\n")
+        else:
+            buffer.validate_and_handle()
+
+    @keys.add("escape", "enter")
+    def _(event: KeyPressEvent) -> None:
+        event.current_buffer.insert_text("\n")
+
+    return PromptSession(
+        HTML("\n<b><ansicyan>&gt; </ansicyan></b>"),
+        multiline=True,
+        prompt_continuation="  ",
+        key_bindings=keys,
+        history=_history(),
+        enable_history_search=True,
+    )
+
+
+def _history() -> History:
+    """In a file that only its owner may read; in memory where there can be none."""
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    path = Path(state) / "duo" / "chat_history"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
+    except OSError:
+        return InMemoryHistory()
+    return FileHistory(str(path))

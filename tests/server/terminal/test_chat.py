@@ -1,0 +1,187 @@
+"""duo chat through a pseudo-terminal, and in pipes, against a lead over the toy model."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeAlias, cast
+
+import pexpect
+import pytest
+
+from server.api.access import Access
+from server.api.middleware import Edge
+from server.lead.listening import Door
+from server.terminal.chat_command import ChatSettings
+from tests.fake_backend import FakeBackend, FakeModel
+from tests.http_lead import Lead, serving
+
+Start: TypeAlias = Callable[..., "pexpect.spawn[str]"]
+COMMAND = [sys.executable, "-m", "server", "chat"]
+ENDED = r"prompt tokens reused"
+PROMPT = r"> "
+
+
+def environment(home: Path, **more: str) -> dict[str, str]:
+    known = {name: value for name, value in os.environ.items() if not name.startswith("DUO_")}
+    return {**known, "XDG_STATE_HOME": str(home), "TERM": "xterm-256color", "COLUMNS": "200", **more}
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Start duo chat on a pseudo-terminal; ends what is left of it."""
+    started: list[pexpect.spawn[str]] = []
+
+    def begin(lead: Lead, *flags: str, **more: str) -> pexpect.spawn[str]:
+        argv = [*COMMAND[1:], "--url", lead.url, *flags]
+        env = environment(tmp_path, **more)
+        child = pexpect.spawn(
+            COMMAND[0], argv, 30, env=cast(Any, env), encoding="utf-8", dimensions=(40, 200)
+        )
+        started.append(child)
+        return child
+
+    yield begin
+    for child in started:
+        child.close(force=True)
+
+
+def asked(child: pexpect.spawn[str], text: str) -> None:
+    child.expect(PROMPT)
+    child.send(text + "\r")
+
+
+def test_one_chats_edits_the_line_and_leaves(start: Start, lead: Lead, tmp_path: Path):
+    child = start(lead)
+    child.expect("toy at http")
+    asked(child, "helo\x1b[Dl")  # the arrow to the left, and the letter that was missing
+    child.expect(ENDED)
+    asked(child, ":quit")
+    child.expect(pexpect.EOF)
+    history = tmp_path / "duo" / "chat_history"
+    assert "+hello" in history.read_text()
+    assert history.stat().st_mode & 0o077 == 0
+    lead.until_idle()
+
+
+def saved(child: pexpect.spawn[str], path: Path) -> list[tuple[str, str]]:
+    asked(child, f":save {path}")
+    child.expect("Saved as")
+    return [(one["role"], one["content"]) for one in json.loads(path.read_text())["messages"]]
+
+
+def test_what_is_pasted_and_what_is_continued_is_one_message(start: Start, lead: Lead, tmp_path: Path):
+    child = start(lead)
+    child.expect(PROMPT)
+    child.send("\x1b[200~first\nsecond\x1b[201~")  # a bracketed paste
+    child.expect("second")
+    child.send("\\\rthird\r")
+    child.expect(ENDED)
+    assert saved(child, tmp_path / "talk.json")[0] == ("user", "first\nsecond\nthird")
+
+
+def test_every_command_does_what_help_says(start: Start, lead: Lead, tmp_path: Path):
+    child = start(lead, "--max-tokens", "8")
+    asked(child, ":help")
+    for name in (":new", ":retry", ":system", ":set", ":save", ":load", ":quit"):
+        child.expect_exact(f"  {name}")
+    asked(child, ":nwe")
+    child.expect(":nwe is no command and was not sent")
+    asked(child, ":retry")
+    child.expect("nothing was asked yet")
+    asked(child, ":system Be brief.")
+    child.expect("The system message is set.")
+    asked(child, ":set temperature 0")
+    child.expect("temperature: 0")
+    asked(child, ":set")
+    child.expect("max_tokens 8")
+    asked(child, "hello")
+    child.expect("8 tokens at")
+    before = saved(child, tmp_path / "one.json")
+    assert before[:2] == [("system", "Be brief."), ("user", "hello")]
+    asked(child, ":retry")
+    child.expect(ENDED)
+    assert saved(child, tmp_path / "two.json") == before  # at temperature 0
+    asked(child, ":set max_tokens 4")
+    asked(child, "and then?")
+    child.expect("4 tokens at")
+    asked(child, ":new")
+    child.expect("A new conversation.")
+    assert saved(child, tmp_path / "three.json") == [("system", "Be brief.")]
+    asked(child, f":load {tmp_path / 'one.json'}")
+    child.expect("hello")
+    assert saved(child, tmp_path / "four.json") == before
+    asked(child, ":load nowhere.json")
+    child.expect("nowhere.json cannot be read")
+    asked(child, ":set max_tokens wrong")
+    child.expect("wrong")
+    asked(child, "hello")
+    child.expect("max_tokens")
+    asked(child, ":quit")
+    child.expect(pexpect.EOF)
+
+
+def test_ctrl_c_ends_the_reply_only_and_twice_the_chat(start: Start, slow_lead: Lead):
+    child = start(slow_lead)
+    asked(child, "go on forever")
+    slow_lead.until(lambda engine: engine.n_active == 1)
+    child.expect(r"[a-z]{3}")
+    child.sendintr()
+    slow_lead.until_idle()
+    child.expect(PROMPT)
+    child.sendintr()
+    child.expect("Ctrl-C again leaves")
+    child.expect(PROMPT)
+    child.sendintr()
+    child.expect(pexpect.EOF)
+
+
+def run(url: str, home: Path, *argv: str, given: str = "", **more: str) -> subprocess.CompletedProcess[str]:
+    command, env = [*COMMAND, *(["--url", url] if url else []), *argv], environment(home, **more)
+    return subprocess.run(
+        command, input=given, capture_output=True, text=True, env=env, timeout=60, check=False
+    )
+
+
+def test_a_question_prints_the_reply_alone(lead: Lead, tmp_path: Path):
+    flags = ("--temp", "0", "--max-tokens", "12")
+    first = run(lead.url, tmp_path, *flags, "what", "is", "it?")
+    assert (first.returncode, first.stderr) == (0, "")
+    assert first.stdout.strip()
+    assert "\x1b" not in first.stdout
+    assert "tokens" not in first.stdout
+    assert run(lead.url, tmp_path, *flags, given="what is it?\n").stdout == first.stdout
+    both = run(lead.url, tmp_path, *flags, "what is", given="it?")
+    assert both.returncode == 0
+    assert both.stdout != first.stdout  # the question, and below it what was piped in
+    assert run(lead.url, tmp_path, *flags).returncode == 1
+    lead.until_idle()
+
+
+def test_an_address_may_be_written_in_many_ways(lead: Lead, tmp_path: Path):
+    for spelled in ("http://a:1", "a:1", "a:1/", "http://a:1/v1", "a:1/v1/"):
+        assert ChatSettings(url=spelled).url == "http://a:1"
+    host = lead.url.removeprefix("http://")
+    assert run("", tmp_path, "--max-tokens", "3", "hello", DUO_URL=f"{host}/v1").returncode == 0
+
+
+def test_a_lead_that_wants_a_key_is_told_it_or_says_how(tmp_path: Path):
+    door = Door(Edge(access=Access(["sk-right"])), None, 0)
+    with serving(FakeBackend(FakeModel(seed=3)), door=door) as lead:
+        refused = run(lead.url, tmp_path, "hello")
+        assert refused.returncode == 1
+        assert "--api-key" in refused.stderr
+        assert refused.stderr.count("\n") == 1
+        assert run(lead.url, tmp_path, "--api-key", "sk-right", "--max-tokens", "3", "hello").returncode == 0
+        assert run(lead.url, tmp_path, "--max-tokens", "3", "hello", DUO_API_KEY="sk-right").returncode == 0
+
+
+def test_a_lead_that_is_not_there_is_one_line(tmp_path: Path):
+    gone = run("127.0.0.1:9", tmp_path, "hello")
+    assert gone.returncode == 1
+    assert gone.stderr.startswith("duo chat: no lead answers at http://127.0.0.1:9")
+    assert gone.stderr.count("\n") == 1
