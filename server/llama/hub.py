@@ -55,13 +55,9 @@ def choose(names: Sequence[str], wanted: Source) -> list[str]:
 def fetch(wanted: Source) -> Path:
     """Download the model unless it is in Hugging Face's cache, and return the path of its first file. Without
     a connection the cache is used. The token is HF_TOKEN's or Hugging Face's login. Raises StartupError."""
-    try:
-        import huggingface_hub as hub
-        from huggingface_hub import errors
-    except ImportError as error:
-        raise StartupError(
-            "--hf-repo needs huggingface_hub: pip install 'duo[hf]', or give a file with --model"
-        ) from error
+    import huggingface_hub as hub  # slow to import, and most models are files
+    from huggingface_hub import errors
+
     try:
         names, offline = _names(hub, wanted)
         chosen = choose(names, wanted)

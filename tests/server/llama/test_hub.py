@@ -75,7 +75,6 @@ def test_how_a_repository_is_written():
 @pytest.fixture
 def use(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], None]:
     """Have huggingface_hub talk to this address, with a cache of the test's own."""
-    pytest.importorskip("huggingface_hub")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
     monkeypatch.setenv("HF_TOKEN_PATH", str(tmp_path / "no-token"))

@@ -15,12 +15,14 @@ import pytest
 
 from server.api.access import Access
 from server.api.middleware import Edge
+from server.flags import read
 from server.lead.listening import Door
 from server.terminal.chat_command import ChatSettings
 from tests.fake_backend import FakeBackend, FakeModel
 from tests.http_lead import Lead, serving
 
-Start: TypeAlias = Callable[..., "pexpect.spawn[str]"]
+Child: TypeAlias = "pexpect.spawn[str]"
+Start: TypeAlias = Callable[..., Child]
 COMMAND = [sys.executable, "-m", "server", "chat"]
 ENDED = r"prompt tokens reused"
 PROMPT = r"> "
@@ -34,12 +36,12 @@ def environment(home: Path, **more: str) -> dict[str, str]:
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
     """Start duo chat on a pseudo-terminal; ends what is left of it."""
-    started: list[pexpect.spawn[str]] = []
+    started: list[Child] = []
 
-    def begin(lead: Lead, *flags: str, **more: str) -> pexpect.spawn[str]:
+    def begin(lead: Lead, *flags: str, **more: str) -> Child:
         argv = [*COMMAND[1:], "--url", lead.url, *flags]
         env = environment(tmp_path, **more)
-        child = pexpect.spawn(
+        child: Child = pexpect.spawn(
             COMMAND[0], argv, 30, env=cast(Any, env), encoding="utf-8", dimensions=(40, 200)
         )
         started.append(child)
@@ -50,7 +52,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         child.close(force=True)
 
 
-def asked(child: pexpect.spawn[str], text: str) -> None:
+def asked(child: Child, text: str) -> None:
     child.expect(PROMPT)
     child.send(text + "\r")
 
@@ -68,7 +70,7 @@ def test_one_chats_edits_the_line_and_leaves(start: Start, lead: Lead, tmp_path:
     lead.until_idle()
 
 
-def saved(child: pexpect.spawn[str], path: Path) -> list[tuple[str, str]]:
+def saved(child: Child, path: Path) -> list[tuple[str, str]]:
     asked(child, f":save {path}")
     child.expect("Saved as")
     return [(one["role"], one["content"]) for one in json.loads(path.read_text())["messages"]]
@@ -164,7 +166,7 @@ def test_a_question_prints_the_reply_alone(lead: Lead, tmp_path: Path):
 
 def test_an_address_may_be_written_in_many_ways(lead: Lead, tmp_path: Path):
     for spelled in ("http://a:1", "a:1", "a:1/", "http://a:1/v1", "a:1/v1/"):
-        assert ChatSettings(url=spelled).url == "http://a:1"
+        assert read(ChatSettings, ["--url", spelled]).url == "http://a:1"
     host = lead.url.removeprefix("http://")
     assert run("", tmp_path, "--max-tokens", "3", "hello", DUO_URL=f"{host}/v1").returncode == 0
 
