@@ -1,7 +1,7 @@
 // The chat page: what is shown is a path of a conversation's tree; what is sent is what is shown.
 
 import * as api from "/web/api.js";
-import { DEFAULTS, add, created, path, sent, turnTo } from "/web/conversation.js";
+import { DEFAULTS, add, carried, created, path, sent, turnTo } from "/web/conversation.js";
 import { $, element, local, say } from "/web/dom.js";
 import { Settings } from "/web/settings.js";
 import { Sidebar } from "/web/sidebar.js";
@@ -11,6 +11,7 @@ import { Turn, cost, guessed } from "/web/turns.js";
 
 const PAUSE_MS = 250; // of typing, after which what is typed is evaluated. Half: more requests; twice: less is ready
 const SAVE_MS = 1000; // between two saves of a reply that comes: so much is lost when the browser dies
+const CARRIED = 1.5; // characters for each token of the context that go into a new conversation: under half of it, in English
 const EXAMPLE = "Illustrate the difference between concurrency and parallelism in Python.";
 
 const log = $("log");
@@ -18,6 +19,8 @@ const text = $("text");
 let conversation = created();
 let turns = new Map(); // by message, those on the screen
 const running = new Map(); // by message, { controller, conversation }
+const elsewhere = new Set(); // conversations of which another tab streams a reply
+let leaving = false; // the page is being closed or loaded again
 let typing = null; // the AbortController of what is evaluated beforehand
 let pause = 0;
 
@@ -41,19 +44,17 @@ const act = {
     stream(message);
   },
   move(message) {
-    const next = created(conversation.settings);
-    let parent = null;
-    for (const { role, text: said, thoughts = "" } of path(conversation, message.id).filter((one) => one.text).slice(-2)) {
-      const made = add(next, parent, role, said);
-      if (role === "assistant") Object.assign(made, { thoughts, ended: "stop" });
-      parent = made.id;
-    }
-    side.put(next).then(() => open(next.id));
+    const next = carried(conversation, message.id, (watch.n_ctx ?? 0) * CARRIED);
+    if (!next) return say("Not even the last message fits: shorten it with Edit.");
+    const last = path(next).at(-1);
+    side.put(next).then(() => open(next.id)).then(() => {
+      if (last.role === "user") ask(conversation.messages[last.id]);
+    });
   },
   replay,
 };
 
-const settings = new Settings({ conversation: () => conversation, changed: () => Object.keys(conversation.messages).length && side.put(conversation) });
+const settings = new Settings({ conversation: () => conversation, changed: () => { system(); if (conversation.leaf) side.put(conversation); } });
 const side = new Sidebar({ open, current: () => conversation });
 const watch = new Watch({ news: (line) => { say(line); for (const id of running.keys()) turns.get(id)?.tell(line); }, askForKey: () => settings.askForKey() });
 
@@ -66,9 +67,7 @@ async function open(id) {
   conversation = found ?? created(JSON.parse(local.get("settings") || "{}"));
   const other = [...running.values()].find((one) => one.conversation.id === id);
   if (other) conversation = other.conversation;
-  for (const message of Object.values(conversation.messages)) {
-    if (message.role === "assistant" && !message.ended && !running.has(message)) message.ended = "interrupted";
-  }
+  interrupted();
   const hash = found ? `#${conversation.id}` : location.pathname;
   if (location.hash.slice(1) !== (found ? conversation.id : "")) history.pushState(null, "", hash);
   text.value = local.get(`draft-${found ? conversation.id : "new"}`);
@@ -85,9 +84,37 @@ function resume(found) {
   if (came && found.messages[came.id]) Object.assign(found.messages[came.id], came);
 }
 
+function interrupted() {
+  if (elsewhere.has(conversation.id)) return;
+  for (const message of Object.values(conversation.messages)) {
+    if (message.role === "assistant" && !message.ended && !running.has(message)) message.ended = "interrupted";
+  }
+}
+
+// Another tab changed the conversation on the screen. An edit that is under way stays; it is merged when it is sent.
+async function refresh() {
+  const found = await store.load(conversation.id);
+  if (!found || found.id !== conversation.id || edited()) return;
+  conversation = found;
+  interrupted();
+  follow(show);
+}
+
+function edited() {
+  return log.querySelector(".turn textarea");
+}
+
+// What is sent before the first message stands before it.
+function system() {
+  $("system")?.remove();
+  const said = conversation.settings.system;
+  if (said) log.prepend(element("section", { id: "system", "aria-label": "System prompt" }, element("h2", {}, "System prompt"), said));
+}
+
 function show() {
   turns = new Map();
   log.replaceChildren();
+  system();
   const shown = path(conversation);
   if (!shown.length) log.append(hello());
   for (const message of shown) place(message);
@@ -116,7 +143,7 @@ function follow(change) {
 
 function busy() {
   const here = [...running.values()].some((one) => one.conversation === conversation);
-  $("send").hidden = here;
+  $("send").hidden = here || elsewhere.has(conversation.id);
   $("stop").hidden = !here;
   log.setAttribute("aria-busy", here); // a screen reader hears the reply when it is complete
 }
@@ -125,7 +152,11 @@ function busy() {
 
 function submit() {
   const said = text.value.trim();
-  if (!said || !$("stop").hidden) return;
+  if (!said || $("send").hidden) return;
+  if (edited()) {
+    say("Send or cancel the edited message first.");
+    return edited().focus();
+  }
   quiet();
   const first = !Object.keys(conversation.messages).length;
   text.value = "";
@@ -139,7 +170,7 @@ async function ask(question) {
   const reply = add(conversation, question.id, "assistant");
   if (location.hash.slice(1) !== conversation.id) history.pushState(null, "", `#${conversation.id}`);
   show();
-  side.put(conversation).then(() => side.show());
+  side.put(conversation, true).then(() => side.show());
   await stream(reply);
 }
 
@@ -152,8 +183,9 @@ async function stream(message) {
   const [own, controller] = [conversation, new AbortController()];
   running.set(message, { controller, conversation: own });
   busy();
-  const asked = message.text ? message.asked ?? {} : { ...api.fields(own.settings), seed: seed(own.settings) };
-  const body = { messages: sent(own, message.text ? message.id : message.parent), ...asked };
+  const some = message.text || message.thoughts;
+  const asked = some ? message.asked ?? {} : { ...api.fields(own.settings), seed: seed(own.settings) };
+  const body = { messages: sent(own, some ? message.id : message.parent), ...asked };
   const [base, runs, counts] = [message.text, message.runs, { ...message.counts }];
   Object.assign(message, { asked, ended: "", error: "" });
   const tokens = [];
@@ -177,8 +209,8 @@ async function stream(message) {
       }
       frame ??= requestAnimationFrame(shown);
       if (Date.now() - saved > SAVE_MS) {
-        saved = Date.now();
-        side.put(own);
+        saved = message.at = Date.now();
+        side.put(own, true);
       }
     }
     message.ended = ended(reason, message);
@@ -186,10 +218,11 @@ async function stream(message) {
     Object.assign(message, failed(error));
   }
   cancelAnimationFrame(frame);
+  if (leaving) return; // that the stream broke off is no fault of the server's
   message.counts = counts;
   running.delete(message);
   shown();
-  own.changed = Date.now();
+  own.changed = message.at = Date.now();
   await side.put(own);
   side.show();
   if (own === conversation) {
@@ -245,7 +278,7 @@ async function replay(turn) {
 function precompute() {
   typing?.abort();
   const said = text.value.trim();
-  if (!said || !$("stop").hidden || local.get("ahead") === "off") return;
+  if (!said || $("send").hidden || edited() || local.get("ahead") === "off") return;
   typing = new AbortController();
   api.precompute({ messages: [...sent(conversation), { role: "user", content: said }], ...api.fields(conversation.settings) }, typing.signal);
 }
@@ -291,15 +324,19 @@ document.addEventListener("keydown", (event) => {
 $("stop").addEventListener("click", stop);
 addEventListener("popstate", () => open(location.hash.slice(1) || null));
 addEventListener("pagehide", () => {
+  leaving = true;
   for (const [{ id, text: came, thoughts, runs, counts }, one] of running) {
     local.set(`came-${one.conversation.id}`, JSON.stringify({ id, text: came, thoughts, runs, counts }));
+    store.tell(one.conversation.id);
   }
 });
 
-const kept = await store.open(({ id, removed }) => {
+const kept = await store.open(({ id, removed, running: goesOn }) => {
+  if (goesOn) elsewhere.add(id);
+  else elsewhere.delete(id);
   side.show();
   const mine = [...running.values()].some((one) => one.conversation.id === id);
-  if (id === conversation.id && !mine) open(removed ? null : id);
+  if (id === conversation.id && !mine) removed ? open(null) : refresh();
 });
 if (!kept) say("This browser keeps nothing: conversations last as long as this page.");
 if (!local.get("settings")) local.set("settings", JSON.stringify(DEFAULTS));

@@ -2,19 +2,24 @@
 //
 // {id, title, named, created, changed, settings, leaf, messages: {id: message}}
 // message: {id, parent, role, text, thoughts, ended, error, runs, counts, timings, seed, model}
-//   ended: of a reply: "stop", "length", "context", "stopped", "failed", "interrupted"; "" while it comes.
+//   ended: of a reply: "stop", "length", "context", "stopped", "failed", "interrupted", "carried"; "" while it comes.
+//   at: when it was changed last. Of two tabs that have a message, the later one is right about it.
 //   runs: what was guessed in its text, [{start, end, source}]; counts: guessed tokens by source.
 
 export const DEFAULTS = { system: "", temperature: "", max_tokens: "", seed: "", thinking: "" };
 
 export function created(settings = DEFAULTS) {
   const now = Date.now();
-  const id = `${now.toString(36)}-${Math.random().toString(36).slice(2, 10)}`;
-  return { id, title: "", named: false, created: now, changed: now, settings: { ...DEFAULTS, ...settings }, leaf: null, messages: {} };
+  return { id: newId("c"), title: "", named: false, created: now, changed: now, settings: { ...DEFAULTS, ...settings }, leaf: null, messages: {} };
+}
+
+// Never what another tab takes.
+function newId(kind) {
+  return `${kind}${Date.now().toString(36)}-${Math.random().toString(36).slice(2, 10)}`;
 }
 
 export function add(conversation, parent, role, text = "") {
-  const id = String(Object.keys(conversation.messages).length + 1);
+  const id = newId("m");
   const message = { id, parent, role, text, at: Date.now() };
   if (role === "assistant") Object.assign(message, { thoughts: "", ended: "", error: "", runs: [], counts: {}, timings: null });
   conversation.messages[id] = message;
@@ -35,10 +40,11 @@ export function path(conversation, leaf = conversation.leaf) {
   return found;
 }
 
-// Other versions of a message, itself included, in the order in which they were made.
+// Other versions of a message, itself included, in the order in which they were made. A reply of which nothing came is none.
 export function versions(conversation, message) {
   const { parent, role } = message;
-  return Object.values(conversation.messages).filter((other) => other.parent === parent && other.role === role);
+  const all = Object.values(conversation.messages).filter((other) => other.parent === parent && other.role === role);
+  return all.filter((other) => other === message || other.text || other.thoughts);
 }
 
 // Show another version: the branch below it that was changed last.
@@ -58,9 +64,33 @@ export function sent(conversation, leaf = conversation.leaf) {
   const messages = system ? [{ role: "system", content: system }] : [];
   for (const { role, text, thoughts } of path(conversation, leaf)) {
     if (role === "user") messages.push({ role, content: text });
-    else if (text) messages.push(thoughts ? { role, content: text, reasoning_content: thoughts } : { role, content: text });
+    else if (text || thoughts) messages.push(thoughts ? { role, content: text, reasoning_content: thoughts } : { role, content: text });
   }
   return messages;
+}
+
+// What two tabs know of a conversation: the messages of both, and what was said of it last.
+export function merged(mine, other) {
+  const messages = { ...other.messages };
+  for (const one of Object.values(mine.messages)) if (!(messages[one.id]?.at >= one.at)) messages[one.id] = one;
+  const later = mine.changed >= other.changed ? mine : other;
+  const { title, named } = other.named && !mine.named ? other : later;
+  return { ...later, title, named, messages };
+}
+
+// A new conversation with the last question of this path and its reply, of which at most `room` characters are kept.
+// null if not even the question fits.
+export function carried(conversation, leaf, room) {
+  const made = created(conversation.settings);
+  const turns = path(conversation, leaf);
+  const asked = turns.findLast(({ role }) => role === "user");
+  const reply = turns.at(-1);
+  if (!asked || asked.text.length >= room) return null;
+  add(made, null, "user", asked.text);
+  if (reply !== asked && reply.text) {
+    Object.assign(add(made, made.leaf, "assistant", reply.text.slice(asked.text.length - room)), { ended: "carried" });
+  }
+  return made;
 }
 
 // What a file brings, or an error in words. Only what is known is taken from it.

@@ -21,12 +21,26 @@ export function button(text, onclick, attributes = {}) {
 export async function copy(node, text) {
   let said = "Copied";
   try {
-    await navigator.clipboard.writeText(text);
+    if (navigator.clipboard) await navigator.clipboard.writeText(text);
+    else if (!copied(text)) said = "Not allowed";
   } catch {
     said = "Not allowed";
   }
   node.textContent = said;
   setTimeout(() => (node.textContent = "Copy"), 1500);
+}
+
+// Over plain HTTP from another machine, browsers give pages no clipboard but this way.
+function copied(text) {
+  const field = element("textarea", { class: "hidden" });
+  const before = document.activeElement;
+  field.value = text;
+  document.body.append(field);
+  field.select();
+  const done = document.execCommand("copy");
+  field.remove();
+  before?.focus();
+  return done;
 }
 
 // Tell a screen reader, and whoever looks. undo: takes back what was done.

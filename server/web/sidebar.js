@@ -94,9 +94,9 @@ export class Sidebar {
   }
 
   // Save, and say so if the browser has no room. Returns whether it did.
-  async put(conversation) {
+  async put(conversation, running = false) {
     try {
-      await store.save(conversation);
+      await store.save(conversation, running);
       return true;
     } catch (error) {
       const full = error?.name === "QuotaExceededError";

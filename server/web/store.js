@@ -1,4 +1,6 @@
-// Conversations in this browser (IndexedDB), one record each. Other tabs are told of every change.
+// Conversations in this browser (IndexedDB), one record each. Other tabs are told of every change, and lose nothing by it.
+
+import { merged } from "/web/conversation.js";
 
 const changes = "BroadcastChannel" in globalThis ? new BroadcastChannel("duo") : null;
 const memory = new Map(); // all there is where the browser stores nothing
@@ -39,11 +41,32 @@ export async function load(id) {
   return database ? asked("readonly", (store) => store.get(id)) : memory.get(id);
 }
 
+// Keep it beside what other tabs added, which it has then too. running: whether a reply of it goes on.
 // Raises QuotaExceededError when the browser's room is full.
-export async function save(conversation) {
-  if (database) await asked("readwrite", (store) => store.put(conversation));
-  else memory.set(conversation.id, conversation);
-  changes?.postMessage({ id: conversation.id });
+export async function save(conversation, running = false) {
+  if (!database) memory.set(conversation.id, conversation);
+  else await put(conversation);
+  tell(conversation.id, running);
+}
+
+// Read and written in one transaction, so that no tab comes between.
+function put(conversation) {
+  const { id } = conversation;
+  return new Promise((resolve, reject) => {
+    const transaction = database.transaction("conversations", "readwrite");
+    const store = transaction.objectStore("conversations");
+    transaction.oncomplete = resolve;
+    transaction.onabort = () => reject(transaction.error);
+    store.get(id).onsuccess = ({ target: { result: other } }) => {
+      store.put(other ? merged(conversation, other) : conversation);
+      for (const [key, message] of Object.entries(other?.messages ?? {})) conversation.messages[key] ??= message;
+    };
+  });
+}
+
+// Tell other tabs that something of it changed.
+export function tell(id, running = false) {
+  changes?.postMessage({ id, running });
 }
 
 export async function remove(id) {

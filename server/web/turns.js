@@ -51,6 +51,7 @@ export function cost(t) {
 const ENDED = {
   length: "The longest reply that the settings allow was reached.",
   context: "The model's context is full.",
+  carried: "Carried over from a conversation that filled the model's context.",
   stopped: "You stopped this reply.",
   interrupted: "The page was closed while this reply came.",
 };
@@ -115,9 +116,10 @@ export class Turn {
   // Ways on from this end.
   ways(ended) {
     const found = [];
-    if (["length", "stopped", "interrupted"].includes(ended) && this.message.text) found.push(button("Continue", () => this.act.proceed(this.message)));
+    const some = this.message.text || this.message.thoughts;
+    if (["length", "stopped", "interrupted", "carried"].includes(ended) && some) found.push(button("Continue", () => this.act.proceed(this.message)));
     if (ended === "context") found.push(button("Go on in a new conversation", () => this.act.move(this.message)));
-    if (ended === "failed" || (ended === "interrupted" && !this.message.text)) found.push(button("Retry", () => this.act.again(this.message)));
+    if (ended === "failed" || (ended === "interrupted" && !some)) found.push(button("Retry", () => this.act.again(this.message)));
     return found;
   }
 

@@ -12,8 +12,10 @@ export class Watch {
   }
 
   start() {
+    const look = () => document.hidden || this.look();
+    document.addEventListener("visibilitychange", look);
     this.look();
-    setInterval(() => this.look(), 1000);
+    setInterval(look, 1000);
   }
 
   async look() {

@@ -1,0 +1,122 @@
+"""What stands on the screen is what is sent, in the cases where that takes care."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.http_lead import Lead
+from tests.web.scripted import TIMINGS, Reply, Script
+from tests.web.test_page import ask, asked
+
+pytestmark = pytest.mark.browser
+
+COMPLETIONS = "**/v1/chat/completions"
+FULL = Reply(
+    (("the last ", None), ("reply", None)),
+    reason="length",
+    timings={**TIMINGS, "prompt_n": 1000, "predicted_n": 24},
+)
+
+
+def test_the_system_prompt_stands_before_the_first_message(page: Page, lead: Lead):
+    script = Script(page)
+    page.goto(lead.url)
+    page.get_by_role("button", name="Settings").click()
+    page.get_by_label("System prompt").fill("Be brief.")
+    page.get_by_role("button", name="Done").click()
+    expect(page.locator("#system")).to_contain_text("Be brief.")
+    asked(page, "hello")
+    expect(page.locator("#system")).to_contain_text("Be brief.")
+    assert script.messages[0] == ("system", "Be brief.")
+
+
+def test_nothing_else_is_sent_while_a_message_is_being_edited(page: Page, lead: Lead):
+    script = Script(page)
+    page.goto(lead.url)
+    asked(page, "hello")
+    page.get_by_role("button", name="Edit").click()
+    page.get_by_label("Edit the message").fill("hello, edited")
+    ask(page, "and then?")
+    expect(page.get_by_role("alert")).to_contain_text("Send or cancel the edited message first.")
+    expect(page.get_by_label("Edit the message")).to_be_focused()
+    expect(page.get_by_label("Message", exact=True)).to_have_value("and then?")
+    assert len(script.asked) == 1
+    page.get_by_role("button", name="Cancel").click()
+    asked(page, "and then?")
+    assert [text for _, text in script.messages] == ["hello", "fine", "and then?"]
+
+
+def test_thoughts_that_were_stopped_are_sent_and_continued(page: Page, lead: Lead):
+    Script(page, Reply((), thoughts="let me see", reason="length"))
+    page.goto(lead.url)
+    ask(page, "hello")
+    script = Script(page, Reply((("well", None),)))
+    page.get_by_label("Message", exact=True).fill("")
+    page.get_by_role("button", name="Continue").or_(page.get_by_role("button", name="Go on")).first.wait_for()
+    asked(page, "and then?")
+    thoughtful = {"role": "assistant", "content": "", "reasoning_content": "let me see"}
+    assert script.asked[-1]["messages"][1] == thoughtful
+
+
+def test_a_failed_try_is_no_version_of_its_reply(page: Page, lead: Lead):
+    Script(page, Reply((), error="it broke"), Reply((("well", None),)))
+    page.goto(lead.url)
+    ask(page, "hello")
+    page.get_by_role("button", name="Retry").click()
+    expect(page.locator(".turn.assistant .text")).to_have_text("well")
+    expect(page.get_by_role("button", name="Earlier version")).to_have_count(0)
+
+
+def test_the_last_turns_of_a_full_context_go_on_in_a_new_conversation(page: Page, lead: Lead):
+    script = Script(page, Reply((("x" * 2000, None),)), FULL, Reply(((" goes on", None),)))
+    page.goto(lead.url)
+    expect(page.locator("#model")).to_contain_text("toy")
+    asked(page, "long ago")
+    asked(page, "at last").get_by_role("button", name="Go on in a new conversation").click()
+    page.get_by_role("button", name="Continue").click()
+    expect(page.locator(".turn .text")).to_have_text(["at last", "the last reply goes on"])
+    assert script.messages == [("user", "at last"), ("assistant", "the last reply")]
+
+
+def test_a_reply_that_fills_the_context_alone_is_carried_over_in_part(page: Page, lead: Lead):
+    long = Reply((("x" * 5000 + " end", None),), reason="length", timings=FULL.timings)
+    script = Script(page, long, Reply((("s", None),)))
+    page.goto(lead.url)
+    expect(page.locator("#model")).to_contain_text("toy")
+    asked(page, "write").get_by_role("button", name="Go on in a new conversation").click()
+    page.get_by_role("button", name="Continue").click()
+    expect(page.locator(".turn.assistant .text")).to_contain_text("ends")
+    assert 1000 < len(script.messages[1][1]) < 2000  # characters, of a context of 1024 tokens
+
+
+def test_a_reply_can_be_copied_where_the_browser_gives_no_clipboard(page: Page, lead: Lead):
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    read = "() => Clipboard.prototype.readText.call(window.real)"
+    page.add_init_script(
+        "window.real = navigator.clipboard; Object.defineProperty(navigator, 'clipboard', { value: undefined });"
+    )
+    Script(page)
+    page.goto(lead.url)
+    reply = asked(page, "hello")
+    reply.get_by_role("button", name="Copy this message").click()
+    expect(reply.get_by_role("button", name="Copy this message")).to_have_text("Copied")
+    assert page.evaluate(read) == "fine"
+
+
+def test_a_question_that_does_not_fit_any_more_is_asked_in_a_new_conversation(
+    page: Page, lead: Lead, problems: list[str]
+):
+    message = "This model's maximum context length is 1024 tokens"
+    error = {"message": message, "type": "x", "param": None, "code": "context_length_exceeded"}
+    Script(page, Reply((("x" * 2000, None),)))
+    page.goto(lead.url)
+    expect(page.locator("#model")).to_contain_text("toy")
+    asked(page, "long ago")
+    script = Script(page, Reply((("well", None),)))
+    page.route(COMPLETIONS, lambda route: route.fulfill(status=400, json={"error": error}), times=1)
+    ask(page, "at last")
+    page.get_by_role("button", name="Go on in a new conversation").click()
+    expect(page.locator(".turn .text")).to_have_text(["at last", "well"])
+    assert script.messages == [("user", "at last")]
+    problems.clear()
