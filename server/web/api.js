@@ -44,10 +44,31 @@ export async function precompute(body, signal) {
   try { await post("/v1/precompute", body, signal); } catch { /* it is only sooner */ }
 }
 
+const TRIES = 5; // of a request that a busy server puts off
+
+function pause(seconds, signal) {
+  return new Promise((resolve, reject) => {
+    const timer = setTimeout(resolve, seconds * 1000);
+    signal.addEventListener("abort", () => { clearTimeout(timer); reject(signal.reason); }, { once: true });
+  });
+}
+
+// The answer to a request; where the server is busy and says for how long, it is asked again. putOff(seconds) is told.
+async function accepted(path, body, signal, putOff) {
+  for (let tries = 1; ; tries++) {
+    const response = await post(path, body, signal);
+    if (response.ok) return response;
+    const refused = await refusal(response);
+    if (![429, 503].includes(refused.status) || !refused.retryAfter || tries === TRIES) throw refused;
+    putOff(refused.retryAfter);
+    await pause(refused.retryAfter, signal);
+  }
+}
+
 // The chunks of a streamed reply. Throws Refusal, TypeError when the server is gone, AbortError.
-export async function* reply(body, signal) {
-  const response = await post("/v1/chat/completions", { ...body, stream: true, return_sources: true, stream_options: { include_usage: true } }, signal);
-  if (!response.ok) throw await refusal(response);
+export async function* reply(body, signal, putOff = () => {}) {
+  const asked = { ...body, stream: true, return_sources: true, stream_options: { include_usage: true } };
+  const response = await accepted("/v1/chat/completions", asked, signal, putOff);
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {

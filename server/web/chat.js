@@ -197,7 +197,8 @@ async function stream(message) {
   };
   try {
     let reason = "";
-    for await (const chunk of api.reply(body, controller.signal)) {
+    const putOff = (seconds) => turns.get(message)?.tell(`The server is busy. It is asked again in ${seconds} s.`);
+    for await (const chunk of api.reply(body, controller.signal, putOff)) {
       const choice = chunk.choices[0] ?? {};
       message.text += choice.delta?.content ?? "";
       message.thoughts += choice.delta?.reasoning_content ?? "";
@@ -267,10 +268,17 @@ async function replay(turn) {
       tell(answer, `${((performance.now() - began) / 1000).toFixed(1)} s`);
       if (!turn.node.isConnected || !turn.node.querySelector(".replay")) controller.abort();
     }
-    tell(answer, timings ? cost(timings).split(" · ").slice(0, 2).join(" · ") : "");
+    tell(answer, timings ? cost(timings).split(" · ").slice(0, 2).join(" · ") : "", compared(message, answer, timings));
   } catch (error) {
     if (error.name !== "AbortError") tell(answer, failed(error).error);
   }
+}
+
+// In words, what the drafts have changed: time, and no word.
+function compared({ text: said, timings: drafted }, answer, timings) {
+  const same = answer === said ? "Word for word the same text" : "Not the same text";
+  const [per, without] = [drafted?.predicted_per_second, timings?.predicted_per_second];
+  return per && without ? `${same}, ${(per / without).toFixed(1)} times as fast with drafts` : same;
 }
 
 // -- what is typed
@@ -315,7 +323,10 @@ text.addEventListener("paste", (event) => event.clipboardData.files.length && (e
 document.addEventListener("dragover", (event) => event.preventDefault());
 document.addEventListener("drop", (event) => event.dataTransfer.files.length && (event.preventDefault(), refuse(event.dataTransfer.files)));
 document.addEventListener("keydown", (event) => {
-  if (event.key === "Escape" && !$("settings").open) stop();
+  const written = event.target.matches?.("input, textarea, select");
+  if (event.key === "Escape" && side.isOpen) side.drawer(false);
+  else if (event.key === "Escape" && !$("settings").open) stop();
+  else if (event.key === "?" && !written && !event.ctrlKey && !$("settings").open) settings.keys();
   else if (event.key === "O" && event.ctrlKey && event.shiftKey) side.leave(null);
   else if (event.key === "k" && event.ctrlKey) { side.drawer(true); $("search").focus(); }
   else return;

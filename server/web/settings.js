@@ -27,6 +27,13 @@ export class Settings {
     if (!$("settings").open) $("settings").showModal();
   }
 
+  // The list of keys.
+  keys() {
+    this.open();
+    $("keys").open = true;
+    $("keys").querySelector("summary").focus();
+  }
+
   close() {
     const made = Object.fromEntries(this.fields.map((field) => [field.name, field.validity.valid ? field.value.trim() : ""]));
     this.conversation().settings = made;

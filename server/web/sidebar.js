@@ -10,16 +10,28 @@ export class Sidebar {
     Object.assign(this, { open, current });
     $("search").addEventListener("input", () => this.show());
     $("new").addEventListener("click", () => this.leave(null));
-    $("show").addEventListener("click", () => this.drawer($("side").classList.toggle("open")));
-    $("hide").addEventListener("click", () => { this.drawer(false); $("show").focus(); });
+    this.narrow = matchMedia("(max-width: 50rem)"); // as in chat.css
+    this.narrow.addEventListener("change", () => this.drawer(false));
+    $("show").addEventListener("click", () => this.drawer(true));
+    $("hide").addEventListener("click", () => this.drawer(false));
+    const left = (node) => this.isOpen && node && !$("side").contains(node) && $("side").classList.remove("open");
+    $("side").addEventListener("focusout", ({ relatedTarget }) => left(relatedTarget));
+    document.addEventListener("pointerdown", ({ target }) => left(target));
     $("export-all").addEventListener("click", async () => download("duo-conversations.json", await store.all()));
     $("import").addEventListener("change", () => this.import());
   }
 
+  // On a narrow screen the list covers the rest. It goes when somebody leaves it.
   drawer(open) {
+    const was = this.isOpen;
     $("side").classList.toggle("open", open);
-    $("show").setAttribute("aria-expanded", open);
-    if (open) $("new").focus();
+    $("show").setAttribute("aria-expanded", this.isOpen);
+    if (this.isOpen) $("new").focus();
+    else if (was) $("show").focus();
+  }
+
+  get isOpen() {
+    return this.narrow.matches && $("side").classList.contains("open");
   }
 
   leave(id) {

@@ -160,7 +160,7 @@ export class Turn {
     text.focus();
   }
 
-  // The reply once more beside itself. Returns what shows the other one: (text, line).
+  // The reply once more beside itself. Returns what shows the other one: (text, line, verdict).
   beside() {
     this.node.querySelector(".replay")?.remove();
     const column = (title) => element("div", {}, element("h2", {}, title), element("p", { class: "cost" }), element("div", { class: "text" }));
@@ -169,9 +169,11 @@ export class Turn {
     own.children[1].textContent = cost(timings).split(" · ").slice(0, 2).join(" · ");
     render(own.children[2], text);
     const close = button("Close", () => box.remove(), { class: "small" });
-    const box = element("section", { class: "replay", "aria-label": "Replay without drafts" }, element("div", { class: "columns" }, own, other), close);
+    const verdict = element("p", { class: "verdict", role: "status" });
+    const box = element("section", { class: "replay", "aria-label": "Replay without drafts" }, element("div", { class: "columns" }, own, other), verdict, close);
     this.node.append(box);
-    return (shown, line) => {
+    return (shown, line, said = "") => {
+      verdict.textContent = said;
       render(other.children[2], shown);
       other.children[1].textContent = line;
     };

@@ -76,6 +76,7 @@ def test_a_reply_is_replayed_without_drafts_beside_itself(page: Page, lead: Lead
     expect(columns.first).to_contain_text("84 tokens/s")
     expect(columns.last).to_contain_text("3 tokens · 41 tokens/s")
     expect(columns.last).to_contain_text("Call it")
+    expect(reply.locator(".verdict")).to_have_text("Not the same text, 2.0 times as fast with drafts")
     first, second = script.asked
     assert second["speculative"] is False
     assert {**second, "speculative": None} == {**first, "speculative": None}  # its seed, too

@@ -6,8 +6,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.http_lead import Lead
-from tests.web.scripted import TIMINGS, Reply, Script
-from tests.web.test_page import ask, asked
+from tests.web.scripted import TIMINGS, Reply, Script, ask, asked
 
 pytestmark = pytest.mark.browser
 
@@ -93,9 +92,10 @@ def test_a_reply_that_fills_the_context_alone_is_carried_over_in_part(page: Page
 def test_a_reply_can_be_copied_where_the_browser_gives_no_clipboard(page: Page, lead: Lead):
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     read = "() => Clipboard.prototype.readText.call(window.real)"
-    page.add_init_script(
-        "window.real = navigator.clipboard; Object.defineProperty(navigator, 'clipboard', { value: undefined });"
-    )
+    page.add_init_script("""
+      window.real = navigator.clipboard;
+      Object.defineProperty(navigator, "clipboard", { value: undefined });
+    """)
     Script(page)
     page.goto(lead.url)
     reply = asked(page, "hello")
@@ -119,4 +119,35 @@ def test_a_question_that_does_not_fit_any_more_is_asked_in_a_new_conversation(
     page.get_by_role("button", name="Go on in a new conversation").click()
     expect(page.locator(".turn .text")).to_have_text(["at last", "well"])
     assert script.messages == [("user", "at last")]
+    problems.clear()
+
+
+def test_a_busy_server_is_asked_again_when_it_said_so(page: Page, lead: Lead, problems: list[str]):
+    error = {"message": "too many requests", "type": "x", "param": None, "code": None}
+    script = Script(page, Reply((("well", None),)))
+    busy = {"Retry-After": "7"}
+    page.route(
+        COMPLETIONS, lambda route: route.fulfill(status=429, headers=busy, json={"error": error}), times=1
+    )
+    page.clock.install()
+    page.goto(lead.url)
+    ask(page, "hello")
+    expect(page.locator(".news")).to_contain_text("The server is busy. It is asked again in 7 s.")
+    assert script.asked == []
+    page.clock.run_for(7000)
+    expect(page.locator(".turn.assistant .text")).to_have_text("well")
+    problems.clear()
+
+
+def test_waiting_for_a_busy_server_can_be_stopped(page: Page, lead: Lead, problems: list[str]):
+    busy = {"Retry-After": "7"}
+    page.route(
+        COMPLETIONS, lambda route: route.fulfill(status=429, headers=busy, json={"error": {"message": "x"}})
+    )
+    page.clock.install()
+    page.goto(lead.url)
+    ask(page, "hello")
+    expect(page.locator(".news")).to_contain_text("asked again")
+    page.keyboard.press("Escape")
+    expect(page.locator(".ended")).to_contain_text("You stopped this reply.")
     problems.clear()

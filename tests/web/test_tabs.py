@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from playwright.sync_api import Page, Route, expect
 
 from tests.http_lead import Lead
 from tests.web.conftest import watch
-from tests.web.scripted import Reply, Script
-from tests.web.test_page import ask, asked
+from tests.web.scripted import Reply, Script, ask, asked
 
 pytestmark = pytest.mark.browser
 
@@ -20,11 +17,11 @@ def said(text: str) -> Reply:
 
 
 @pytest.fixture
-def other(page: Page, problems: list[str]) -> Iterator[Page]:
+def other(page: Page, problems: list[str]) -> Page:
     """A second tab of the same browser."""
     tab = page.context.new_page()
     watch(tab, problems)
-    yield tab
+    return tab
 
 
 def test_two_tabs_that_ask_at_once_keep_both_questions_and_both_replies(page: Page, other: Page, lead: Lead):
@@ -83,8 +80,11 @@ def test_an_edit_under_way_survives_what_another_tab_does(page: Page, other: Pag
     expect(other.locator(".turn")).to_have_count(2)
     page.get_by_role("button", name="Edit").click()
     page.get_by_label("Edit the message").fill("half an ed")
-    told = "() => new Promise((done) => (new BroadcastChannel('duo').onmessage = (e) => e.data.running || done(true)))"
-    page.evaluate(f"() => {{ window.told = ({told})(); }}")
+    page.evaluate("""() => {
+      window.told = new Promise((done) => {
+        new BroadcastChannel("duo").onmessage = ({ data }) => data.running || done(true);
+      });
+    }""")
     asked(other, "second")
     assert page.evaluate("() => window.told")
     expect(page.get_by_label("Edit the message")).to_have_value("half an ed")
