@@ -6,6 +6,7 @@ import { copy, element } from "/web/dom.js";
 import { parse } from "/web/vendor/markdown.js";
 
 const DEEPEST = /^[ \t]*(?:[>*+-][ \t]?|\d{1,9}[.)][ \t]?){40}|[[*_]{500}/m; // nobody writes that, and it takes long to read
+const DEFINITION = /^[ \t>*+\-\d.)]*\[[^\]]{1,999}\]:/m; // of a link or a footnote, which may change what stands before it
 const SAFE = /^(?:https?:|mailto:)/i;
 const shown = new WeakMap(); // by element: what it shows
 let nextId = 0; // of footnotes, which several replies on a page may have
@@ -60,20 +61,27 @@ function patch(old, node) {
   return true;
 }
 
-// The blocks of a text. Of one that grows, only those from the last one on are read anew.
+// The blocks of a text. Of one that grows, only those are read anew that what follows may still change.
 function read(state, text) {
-  const last = state.tree?.children.at(-1);
-  const grows = last && text.startsWith(state.text) && !/^ {0,3}\[[^\]]+\]:/m.test(text);
-  let tree;
-  if (DEEPEST.test(text)) tree = plain(text);
-  else if (grows) {
-    const [start] = span(last);
-    const end = parsed(text.slice(start));
-    for (const block of end.children) shift(block, start);
-    tree = { type: "root", children: [...state.tree.children.slice(0, -1), ...end.children] };
-  } else tree = parsed(text);
+  const grows = state.tree && text.startsWith(state.text) && !DEFINITION.test(text);
+  const n = grows ? settled(state) : 0;
+  const start = n ? state.text.lastIndexOf("\n", span(state.tree.children[n])[0] - 1) + 1 : 0;
+  const tree = DEEPEST.test(text) ? plain(text) : parsed(text.slice(start));
+  if (n) {
+    for (const block of tree.children) shift(block, start);
+    tree.children.unshift(...state.tree.children.slice(0, n));
+  }
   Object.assign(state, { text, tree });
   return tree.children;
+}
+
+// How many blocks stay as they are, whatever follows: those before an empty line before the block that the last
+// line may belong to. An item's number, say, is a paragraph of its own until its dot comes.
+function settled({ text, tree: { children } }) {
+  const line = text.lastIndexOf("\n") + 1;
+  let n = children.findLastIndex((block) => span(block)[0] < line);
+  while (n > 0 && !/\n\s*\n/.test(text.slice(span(children[n - 1])[1], span(children[n])[0]))) n--;
+  return Math.max(n, 0);
 }
 
 function plain(text) {

@@ -229,6 +229,26 @@ def test_a_reply_that_streams_ends_as_if_it_had_come_at_once(blank: Page, n: int
     assert grown == whole
 
 
+UNSETTLED = (  # read otherwise when the next characters come
+    "1. first\n\n2. second\n\n   of it\n\n10. third",
+    "a\n***bold***, and\n#include\n```x``` and\n---x",
+    "- a\n---x\n\n- b\n\n\n- c\n\nend\n- d",
+    "a\n\n    code\n\n\n    more\n\nb\n===\n\n| a |\n| - |\n| b |",
+    "x \\[\n- a\n\\] y\n\n\\[\na\n\\]\n\n$$\nb\n\nc\n$$",
+    "<pre\nx>\n\ny</pre>\n<divx>\n\n> q\nlazy\n\n> r\n- s",
+    "> [a]: https://example.org\n\n[a] and [b]\n\n- [b]: https://example.org/b\n",
+    "~~~\na\n\n~~\n~~~x\n~~~\nb",
+)
+
+
+@pytest.mark.parametrize("text", [*UNSETTLED, DOCUMENT.replace("[ref]: ", "ref ")])
+def test_what_the_next_characters_change_is_read_anew(blank: Page, text: str):
+    """No definition is in most of these: with one the whole text is read anew each time."""
+    runs = [run(at, at + 2, at % 4) for at in range(0, len(text), 5)]
+    grown, whole = blank.evaluate(STREAM, [text, runs, 1])
+    assert grown == whole
+
+
 def test_a_selection_stays_while_the_reply_grows(blank: Page):
     blank.evaluate("""() => import("/web/markdown.js").then(({ render }) => {
       window.reply = document.createElement("div");
