@@ -19,7 +19,7 @@ ifeq ($(words $(CURDIR)),1)  # CMAKE_ARGS is split at spaces
 export CMAKE_ARGS += -DLLAVA_BUILD=OFF -DCMAKE_PROJECT_INCLUDE=$(CURDIR)/$(VENV)/llama.cmake
 endif
 
-.PHONY: up demo test lint type bench lock clean
+.PHONY: up demo test lint type bench docs lock clean
 
 up: $(VENV)/.runtime  ## install, then run: embedded Redis, lead, drafter, chat page on http://127.0.0.1:5555
 	$(BIN)/duo up $(ARGS)
@@ -38,6 +38,9 @@ type: $(VENV)/.dev
 
 bench: $(VENV)/.dev  ## beside llama-server: make bench ARGS="--llama-server PATH"
 	$(BIN)/python -m benchmarks.compare $(ARGS)
+
+docs: $(VENV)/.runtime  ## renew docs/settings.md
+	$(BIN)/python -m server.settings_page > docs/settings.md.new && mv docs/settings.md.new docs/settings.md
 
 lock: | $(VENV)/bin/python  ## renew the locked requirements
 	$(PIP) uv

@@ -21,7 +21,7 @@ from drafters.delay import DelayedBus
 from drafters.drafter_settings import DrafterSettings
 from drafters.kinds import assemble
 from drafters.worker import Worker
-from server.errors import DuoError, StartupError
+from server.errors import DuoError, StartupError, UsageError
 from server.flags import read
 from server.speculation.wire.bus import Bus
 from server.speculation.wire.presence import Presence, unique_id
@@ -36,13 +36,14 @@ STATUS_S = 0.5  # between two status lines
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point. Returns the exit status: 0, 1 after an expected failure told in one line."""
+    """Entry point. Returns the exit status: 0, 1 after an expected failure told in one line, 2 for
+    bad usage."""
     try:
         settings = read(DrafterSettings, sys.argv[1:] if argv is None else argv)
         return run(settings)
     except DuoError as error:
         print(f"duo-drafter: {error.message}", file=sys.stderr)
-        return 1
+        return 2 if isinstance(error, UsageError) else 1
     except KeyboardInterrupt:
         return 130
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from importlib.metadata import version
 
-from server.errors import DuoError
-from server.flags import read
+from server.errors import DuoError, UsageError
+from server.flags import meant, read
 from server.settings import LeadSettings, UpSettings
 
 USAGE = """usage: duo COMMAND [flags]
@@ -18,7 +19,8 @@ USAGE = """usage: duo COMMAND [flags]
   duo probe   whether a model gives the same bits whatever is drafted
   duo top     watch a running lead: speed, load, drafters
 
-duo COMMAND --help lists the flags."""
+duo COMMAND --help lists the flags, duo --version tells the version."""
+COMMANDS = ("up", "serve", "draft", "chat", "probe", "top", "lead", "back", "help")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -30,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _run(name, arguments[1:])
     except DuoError as error:
         print(f"duo {name}: {error.message}", file=sys.stderr)
-        return 1
+        return 2 if isinstance(error, UsageError) else 1
     except KeyboardInterrupt:
         return 130
 
@@ -67,6 +69,11 @@ def _run(name: str, argv: Sequence[str]) -> int:
         case "-h" | "--help" | "help":
             print(USAGE)
             return 0
-        case _:
+        case "--version" | "-V":
+            print(f"duo {version('duo')}")
+            return 0
+        case "":
             print(USAGE, file=sys.stderr)
             return 2
+        case _:
+            raise UsageError(f"there is no such command{meant(name, COMMANDS)}: duo --help lists them")

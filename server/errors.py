@@ -27,6 +27,10 @@ class StartupError(DuoError):
     """The process cannot start: bad model file, port in use, unreachable Redis, contradictory settings."""
 
 
+class UsageError(StartupError):
+    """A flag or a command that does not exist, or a flag without its value."""
+
+
 class BackendError(DuoError):
     """The model failed while computing (a C call returned an error)."""
 

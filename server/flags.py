@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import difflib
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
-from pydantic_settings import BaseSettings
+from pydantic_settings import BaseSettings, SettingsError
 
-from server.errors import StartupError
+from server.errors import StartupError, UsageError
+from server.flag_help import help_of, program
 
-_SYNONYMS = {  # llama.cpp's spellings of the same flags, most of which argparse cannot take
+SYNONYMS = {  # llama.cpp's spellings of the same flags, most of which argparse cannot take
     "-np": "--parallel",
     "-ngl": "--gpu-layers",
     "--n-gpu-layers": "--gpu-layers",
@@ -48,6 +51,7 @@ SPELLING: dict[str, Any] = {
     "_cli_implicit_flags": True,
     "_cli_hide_none_type": True,
     "_cli_avoid_json": True,
+    "_cli_exit_on_error": False,
 }
 """How flags are made of the names of settings: --cache-ram, --gate and --no-gate."""
 
@@ -55,7 +59,12 @@ S = TypeVar("S", bound=BaseSettings)
 
 
 def read(cls: type[S], argv: Sequence[str]) -> S:
-    """Settings from flags and environment. Raises StartupError in one line; prints help by itself."""
+    """Settings from flags and environment. Raises StartupError in one line, for wrong flags UsageError;
+    prints help by itself."""
+    own = argv[: argv.index("--")] if "--" in argv else argv
+    if "-h" in own or "--help" in own:
+        print(help_of(cls, SYNONYMS))
+        raise SystemExit(0)
     try:
         return cls(_cli_parse_args=[_spelled(arg) for arg in argv if arg not in _NEEDLESS], **SPELLING)
     except ValidationError as error:
@@ -63,11 +72,30 @@ def read(cls: type[S], argv: Sequence[str]) -> S:
         flag = "--" + str(first["loc"][0]).replace("_", "-") if first["loc"] else "settings"
         reason = first["msg"].removeprefix("Value error, ")
         raise StartupError(f"{flag}: {reason}, not {first.get('input')!r}") from error
+    except SettingsError as error:
+        raise UsageError(_wrong(cls, str(error))) from error
+
+
+def _wrong(cls: type[BaseSettings], reason: str) -> str:
+    """argparse's reason in one line; the likeliest flag beside an unknown one."""
+    unknown = re.search(r"unrecognized arguments: (\S+)", reason)
+    if unknown is None:
+        return f"{reason.removeprefix('error parsing CLI: ')}: {program(cls)} --help lists the flags"
+    flag = unknown[1].partition("=")[0]
+    names = [name.replace("_", "-") for name in cls.model_fields]
+    known = [*(f"--{name}" for name in names), *(f"--no-{name}" for name in names), *SYNONYMS]
+    return f"there is no flag {flag}{meant(flag, known)}: {program(cls)} --help lists them"
+
+
+def meant(word: str, known: Iterable[str]) -> str:
+    """A question that names the likeliest of the known words, or nothing."""
+    found = difflib.get_close_matches(word, list(known), 1)
+    return f" (did you mean {found[0]}?)" if found else ""
 
 
 def _spelled(argument: str) -> str:
     flag, equals, value = argument.partition("=")
-    return _SYNONYMS.get(flag, flag) + equals + value
+    return SYNONYMS.get(flag, flag) + equals + value
 
 
 def n_cores() -> int:

@@ -149,11 +149,11 @@ class LeadSettings(ModelSettings, DoorSettings):
     )
     draft_model: Path | None = Field(None, description="the GGUF file of the draft model (duo up: bundled)")
     hf_repo_draft: str | None = Field(
-        None, description="USER/MODEL[:QUANT] on Hugging Face instead of --draft-model (-hfd)"
+        None, description="USER/MODEL[:QUANT] on Hugging Face instead of --draft-model"
     )
     draft_threads: int = Field(0, ge=0, description="CPU threads of each draft model; 0 chooses")
     gpu_layers_draft: int | None = Field(
-        None, ge=-1, description="layers of the draft model on the GPU (-ngld; default: --gpu-layers)"
+        None, ge=-1, description="layers of the draft model on the GPU (default: --gpu-layers)"
     )
     embeddings: bool = Field(
         True,

@@ -60,12 +60,10 @@ class ModelSettings(BaseSettings):
         description="USER/MODEL[:QUANT] on Hugging Face instead of --model; QUANT: Q4_K_M if there is one",
     )
     hf_file: str | None = Field(None, description="the file of --hf-repo (default: by QUANT)")
-    gpu_layers: int = Field(-1, ge=-1, description="layers on the GPU (-ngl); -1: all, where there is one")
-    split_mode: SplitMode = Field("layer", description="what several GPUs share (-sm)")
-    tensor_split: Shares = Field(
-        (), description="each GPU's share, such as 3,1 (-ts; default: by free memory)"
-    )
-    main_gpu: int = Field(0, ge=0, description="the GPU of --split-mode none (-mg)")
+    gpu_layers: int = Field(-1, ge=-1, description="layers on the GPU; -1: all, where there is one")
+    split_mode: SplitMode = Field("layer", description="what several GPUs share")
+    tensor_split: Shares = Field((), description="each GPU's share, such as 3,1 (default: by free memory)")
+    main_gpu: int = Field(0, ge=0, description="the GPU of --split-mode none")
     rpc: Annotated[Texts, _each(_parse_address)] = Field(
         (), description="HOST:PORT,… of llama.cpp's rpc-servers, which become devices"
     )
@@ -78,17 +76,15 @@ class ModelSettings(BaseSettings):
     lora_scaled: Annotated[Texts, _each(Adapter.parse)] = Field(
         (), description="LoRA adapters as FNAME:SCALE,…"
     )
-    cache_type_k: CacheType = Field("f16", description="of keys in the KV cache (-ctk)")
-    cache_type_v: CacheType = Field(
-        "f16", description="of values (-ctv); quantised ones need flash attention"
-    )
-    flash_attn: FlashAttention = Field("auto", description="flash attention (-fa); auto: not on a CPU")
+    cache_type_k: CacheType = Field("f16", description="of keys in the KV cache")
+    cache_type_v: CacheType = Field("f16", description="of values; quantised ones need flash attention")
+    flash_attn: FlashAttention = Field("auto", description="flash attention; auto: not on a CPU")
     threads_batch: int = Field(
-        0, ge=0, description="CPU threads of steps with more than one row (-tb); 0: --threads"
+        0, ge=0, description="CPU threads of steps with more than one row; 0: --threads"
     )
-    batch_size: int = Field(512, ge=1, le=1 << 16, description="most rows of a step (-b)")
+    batch_size: int = Field(512, ge=1, le=1 << 16, description="most rows of a step")
     ubatch_size: int = Field(
-        0, ge=0, description="most rows evaluated at once (-ub); 0: --batch-size, or 128 on a CPU"
+        0, ge=0, description="most rows evaluated at once; 0: --batch-size, or 128 on a CPU"
     )
     rope_scaling: RopeScaling | None = Field(
         None, description="for contexts longer than trained (default: the model's)"

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from server.errors import DuoError
+from server.flags import meant
 from server.settings import ClientSettings
 from server.terminal.dialogue import Dialogue, model_of
 from server.terminal.shown_replies import ShownReplies
@@ -135,8 +136,9 @@ class Terminal:
                     self._say(f"  {command:<16} {what}")
                 self._say("Alt-Enter, or a backslash before Enter, begins a new line.")
             case _:
+                known = [command.partition(" ")[0] for command in COMMANDS]
                 what = "was not sent: :help lists the commands, a space in front makes it a message"
-                raise DuoError(f"{name} is no command and {what}")
+                raise DuoError(f"{name} is no command{meant(name, known)} and {what}")
 
     def _set(self, name: str = "", value: str = "") -> None:
         fields = self._dialogue.fields

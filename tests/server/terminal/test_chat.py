@@ -92,7 +92,7 @@ def test_every_command_does_what_help_says(start: Start, lead: Lead, tmp_path: P
     for name in (":new", ":retry", ":system", ":set", ":save", ":load", ":quit"):
         child.expect_exact(f"  {name}")
     asked(child, ":nwe")
-    child.expect(":nwe is no command and was not sent")
+    child.expect(":nwe is no command \\(did you mean :new\\?\\) and was not sent")
     asked(child, ":retry")
     child.expect("nothing was asked yet")
     asked(child, ":system Be brief.")

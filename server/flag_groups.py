@@ -1,0 +1,75 @@
+"""The order in which help tells flags, and what their values are called."""
+
+from __future__ import annotations
+
+START = "Start with these"
+REST = "Expert"
+
+LEAD = {
+    START: "model hf_repo draft_model hf_repo_draft ctx_size parallel gpu_layers host port api_key",
+    "Model": "hf_file alias chat_template chat_template_file note threads threads_batch flash_attn "
+    "split_mode tensor_split main_gpu rpc lora lora_scaled embeddings embedding_model pooling reranking "
+    "rerank_model",
+    "Drafting": "draft_mode drafters redis redis_listen pool draft_threads gpu_layers_draft draft_devices "
+    "draft_max leaves lookup gate verify",
+    "Serving": "api_key_file cors_origins ssl_key_file ssl_cert_file max_queued max_tokens max_body timeout "
+    "write_timeout request_timeout grace ui slots metrics print log_format log_requests log_prompts",
+    "What requests get that do not say": "temp top_k top_p min_p seed predict reasoning reasoning_format "
+    "reasoning_budget context_shift verbose",
+    "Cache": "cache_ram cache_dir cache_disk cache_type_k cache_type_v kv_unified",
+    REST: "batch_size ubatch_size mmap mlock override_kv exactness stable_width profile rope_scaling "
+    "rope_scale rope_freq_base rope_freq_scale yarn_orig_ctx yarn_ext_factor yarn_attn_factor yarn_beta_slow "
+    "yarn_beta_fast",
+}
+_MODEL = (
+    "hf_file threads_batch flash_attn split_mode tensor_split main_gpu rpc lora lora_scaled cache_type_k "
+    "cache_type_v"
+)
+DRAFTER = {
+    START: "redis model hf_repo kind translate name threads gpu_layers",
+    "Drafting": "pool capacity ctx_size sequences branches path_min",
+    "Model": _MODEL,
+    "Kinds without a model": "vocab_from texts accept td_ms seed",
+    REST: "latency_ms batch_size ubatch_size mmap mlock override_kv rope_scaling rope_scale rope_freq_base "
+    "rope_freq_scale yarn_orig_ctx yarn_ext_factor yarn_attn_factor yarn_beta_slow yarn_beta_fast",
+}
+PROBE = {
+    START: "model hf_repo threads max_width json gpu_layers kv_unified",
+    "Model": _MODEL,
+    REST: DRAFTER[REST].removeprefix("latency_ms "),
+}
+GROUPS = {"duo up": LEAD, "duo serve": LEAD, "duo-drafter": DRAFTER, "duo probe": PROBE}
+"""Names of settings by heading, by program. Other programs have one group."""
+
+VALUES = {
+    "api_key": "KEY,…",
+    "alias": "NAME,…",
+    "cors_origins": "ORIGIN,…",
+    "hf_repo": "USER/MODEL",
+    "hf_repo_draft": "USER/MODEL",
+    "hf_file": "NAME",
+    "host": "HOST",
+    "redis": "URL",
+    "redis_listen": "HOST:PORT",
+    "rpc": "HOST:PORT,…",
+    "tensor_split": "N,…",
+    "override_kv": "KEY=TYPE:VALUE,…",
+    "lora": "PATH,…",
+    "lora_scaled": "PATH:SCALE,…",
+    "pool": "NAME",
+    "name": "NAME",
+    "kind": "KIND",
+    "url": "URL",
+    "draft_devices": "N,…",
+    "cache_ram": "MIB",
+    "cache_disk": "MIB",
+    "max_body": "MIB",
+    "timeout": "SECONDS",
+    "write_timeout": "SECONDS",
+    "request_timeout": "SECONDS",
+    "grace": "SECONDS",
+    "interval": "SECONDS",
+    "td_ms": "MS",
+    "latency_ms": "MS",
+}
+"""What stands after a flag, where its type does not say."""

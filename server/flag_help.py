@@ -1,0 +1,121 @@
+"""What --help prints and docs/settings.md shows, from the definitions of the settings."""
+
+from __future__ import annotations
+
+import shutil
+import textwrap
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic.fields import FieldInfo
+from pydantic_settings import BaseSettings, CliPositionalArg, CliSuppress
+
+from server.flag_groups import GROUPS, VALUES
+
+INDENT = 8  # columns before a description
+WIDEST = 100  # columns of help at most: longer lines are hard to read
+
+
+_SUPPRESS, _POSITIONAL = get_args(CliSuppress)[1], get_args(CliPositionalArg)[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """One setting. spelling: its flag, with synonyms and what follows it. env: its variable, or empty.
+    default: for a person to read, or empty."""
+
+    name: str
+    spelling: str
+    description: str
+    env: str
+    default: str
+
+
+def grouped(cls: type[BaseSettings], synonyms: Mapping[str, str]) -> dict[str, list[Flag]]:
+    """The flags of these settings by heading, in the order in which people need them. synonyms: of flags."""
+    found = {
+        info.alias or name: _flag(cls, info.alias or name, info, synonyms)
+        for name, info in cls.model_fields.items()
+        if not _hidden(info)
+    }
+    groups = GROUPS.get(program(cls), {"Flags": " ".join(found)})
+    return {
+        title: flags
+        for title, names in groups.items()
+        if (flags := [found[name] for name in names.split() if name in found])
+    }
+
+
+def program(cls: type[BaseSettings]) -> str:
+    return str(cls.model_config.get("cli_prog_name"))
+
+
+def help_of(cls: type[BaseSettings], synonyms: Mapping[str, str]) -> str:
+    """What --help prints."""
+    width = min(WIDEST, shutil.get_terminal_size().columns)
+    about = " ".join((cls.__doc__ or "").split())
+    words = [f"[{name.upper()} …] " for name, info in cls.model_fields.items() if _positional(info)]
+    lines = [f"usage: {program(cls)} {''.join(words)}[flags]", "", *textwrap.wrap(about, width)]
+    for title, flags in grouped(cls, synonyms).items():
+        lines += ["", f"{title}:"]
+        for flag in flags:
+            told = flag.description + (f" (default: {flag.default})" if flag.default else "")
+            margin = " " * INDENT
+            lines.append(f"  {flag.spelling}")
+            lines += textwrap.wrap(told, width, initial_indent=margin, subsequent_indent=margin)
+    prefix = cls.model_config.get("env_prefix", "")
+    lines += ["", f"Each flag is also an environment variable: --some-name is {prefix}SOME_NAME."]
+    return "\n".join(lines)
+
+
+def _flag(cls: type[BaseSettings], name: str, info: FieldInfo, synonyms: Mapping[str, str]) -> Flag:
+    prefix = cls.model_config.get("env_prefix", "")
+    description = info.description or ""
+    default = "" if "default" in description else _default(info)
+    spelling = name.upper() if _positional(info) else _spelling(cls, name, info, synonyms)
+    env = "" if info.alias or _positional(info) else f"{prefix}{name}".upper()
+    return Flag(name, spelling, description, env, default)
+
+
+def _spelling(cls: type[BaseSettings], name: str, info: FieldInfo, synonyms: Mapping[str, str]) -> str:
+    kebab = name.replace("_", "-")
+    shortcut = (cls.model_config.get("cli_shortcuts") or {}).get(kebab)
+    shorts = [f"-{shortcut}"] if isinstance(shortcut, str) else []
+    shorts += [short for short, long in synonyms.items() if long == f"--{kebab}" and short[1] != "-"]
+    spelling = ", ".join([*shorts, f"--{kebab}"])
+    if info.annotation is bool:
+        return f"{spelling}, --no-{kebab}" if info.default else spelling
+    return f"{spelling} {_value(name, info.annotation)}"
+
+
+def _value(name: str, annotation: Any) -> str:
+    """What stands after the flag."""
+    if name in VALUES:
+        return VALUES[name]
+    if get_origin(annotation) is Literal:
+        return "|".join(map(str, get_args(annotation)))
+    kinds = [kind for kind in get_args(annotation) or (annotation,) if kind is not type(None)]
+    if get_origin(kinds[0]) is not None:
+        return _value(name, kinds[0])
+    return {int: "N", float: "X", Path: "PATH"}.get(kinds[0], "TEXT")
+
+
+def _default(info: FieldInfo) -> str:
+    value = info.default
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, Path):
+        return "the bundled one"
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))  # pyright: ignore[reportUnknownArgumentType]
+    return "" if value is None or value == [] or info.default_factory or info.is_required() else str(value)
+
+
+def _hidden(info: FieldInfo) -> bool:
+    return _SUPPRESS in info.metadata
+
+
+def _positional(info: FieldInfo) -> bool:
+    return _POSITIONAL in info.metadata
