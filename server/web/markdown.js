@@ -91,9 +91,7 @@ function plain(text) {
 
 function parsed(text) {
   try {
-    let tree = parse(text);
-    const marked = withMaths(text, tree);
-    if (marked !== text) tree = parse(marked);
+    const tree = withMaths(text, parse(text));
     place(tree, text);
     return tree;
   } catch {
@@ -101,14 +99,23 @@ function parsed(text) {
   }
 }
 
-// \( \) and \[ \], as models write maths, become dollar signs, which take as many characters. Code is left alone.
+const MATHS = /\\\((?!\s*\\\))((?:(?!\n\s*\n)[^$])*?)\\\)|\\\[(?!\s*\\\])((?:(?!\n\s*\n)[^$])*?)\\\]/g; // \( \) or \[ \]
+
+// The tree with what models write in \( \) and \[ \] read as maths: with dollar signs, which take as many characters,
+// where that makes maths of it. Code is left alone.
 function withMaths(text, tree) {
-  if (!/\\[([]/.test(text)) return text;
-  const code = [];
-  visit(tree, (node) => ["code", "inlineCode", "html"].includes(node.type) && code.push(span(node)));
-  const free = (at) => !code.some(([start, end]) => at >= start && at < end);
-  const marks = /\\\((?!\s*\\\))((?:(?!\n\s*\n)[^$])*?)\\\)|\\\[(?!\s*\\\])((?:(?!\n\s*\n)[^$])*?)\\\]/g;
-  return text.replace(marks, (whole, inline, block, at) => (free(at) ? "$$" + (inline ?? block) + "$$" : whole));
+  const inside = (...types) => {
+    const found = [];
+    visit(tree, (node) => types.includes(node.type) && found.push(span(node)));
+    return (at) => found.some(([start, end]) => at >= start && at < end);
+  };
+  const marked = (where) => text.replace(MATHS, (whole, inline, block, at) => (where(at) ? "$$" + (inline ?? block) + "$$" : whole));
+  const code = inside("code", "inlineCode", "html");
+  const tried = marked((at) => !code(at));
+  if (tried === text) return tree;
+  tree = parse(tried);
+  const whole = marked(inside("math", "inlineMath"));
+  return whole === tried ? tree : parse(whole);
 }
 
 // Where bare addresses are, which the parser makes of a text without saying where they were in it.

@@ -47,11 +47,12 @@ export class Sidebar {
       return words.every((word) => whole.includes(word));
     };
     const found = list.filter(fits);
-    const shown = JSON.stringify([this.current()?.id, !words.length, found.map(({ id, title }) => [id, title])]);
+    const none = words.length ? "Nothing found" : "No conversations yet";
+    const shown = JSON.stringify([this.current()?.id, found.length ? found.map(({ id, title }) => [id, title]) : none]);
     if (shown === this.shown && !$("list").querySelector("input")) return; // focus stays where it is
     this.shown = shown;
     $("list").replaceChildren(...found.map((one) => this.item(one)));
-    if (!found.length) $("list").append(element("li", { class: "none" }, words.length ? "Nothing found" : "No conversations yet"));
+    if (!found.length) $("list").append(element("li", { class: "none" }, none));
   }
 
   item(one) {

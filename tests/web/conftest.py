@@ -8,6 +8,8 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
 
+from tests.http_lead import Lead
+
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
@@ -29,8 +31,8 @@ def problems() -> list[str]:
 
 
 @pytest.fixture
-def page(browser: Browser, problems: list[str]) -> Iterator[Page]:
-    """A page with storage of its own."""
+def page(browser: Browser, problems: list[str], lead: Lead) -> Iterator[Page]:
+    """A page with storage of its own. It closes before the lead does, which it would miss."""
     context = browser.new_context()
     page = context.new_page()
     watch(page, problems)

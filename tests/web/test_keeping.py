@@ -31,7 +31,7 @@ def test_conversations_survive_a_reload_with_what_is_half_typed(page: Page, lead
     expect(page.get_by_label("Message", exact=True)).to_have_value("half a thou")
 
 
-def test_a_reply_that_a_reload_interrupts_is_kept_and_says_so(page: Page, slow_lead: Lead):
+def test_a_reply_that_a_reload_interrupts_is_kept_and_says_so(slow_lead: Lead, page: Page):
     page.goto(slow_lead.url)
     ask(page, "go on forever")
     expect(page.locator(".turn.assistant .text")).not_to_be_empty()

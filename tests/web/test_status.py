@@ -53,7 +53,7 @@ def test_it_is_a_click_away_and_says_how_the_server_is(page: Page, lead: Lead):
     expect(value(page, "In memory")).to_contain_text("0 conversations")
 
 
-def test_its_numbers_and_plots_move_with_the_requests(page: Page, slow_lead: Lead):
+def test_its_numbers_and_plots_move_with_the_requests(slow_lead: Lead, page: Page):
     page.goto(f"{slow_lead.url}/status")
     expect(page.locator("#plots figure")).to_have_count(3)
     endless = {"prompt": "a", "stream": True, "max_tokens": 1_000_000}

@@ -57,7 +57,7 @@ def test_two_tabs_that_ask_at_once_keep_both_questions_and_both_replies(page: Pa
         first.get_by_role("button", name=name).click()
 
 
-def test_while_one_tab_streams_a_reply_another_shows_it_and_waits(page: Page, other: Page, slow_lead: Lead):
+def test_while_one_tab_streams_a_reply_another_shows_it_and_waits(slow_lead: Lead, page: Page, other: Page):
     page.goto(slow_lead.url)
     ask(page, "go on forever")
     expect(page.locator(".turn.assistant .text")).not_to_be_empty()
