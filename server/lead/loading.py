@@ -93,7 +93,10 @@ def load_draft(
         if settings.draft_model is None:
             logger.info("  draft    none: the bundled draft model does not fit (%s)", reason)
             return None
-        raise StartupError(f"{path} cannot draft for {settings.model}: {reason}")
+        raise StartupError(
+            f"{path} cannot draft for {settings.model}: {reason}; as a drafter of its own it can: "
+            f"duo draft --model {path} --translate {settings.model}"
+        )
     logger.info("  draft    %s (%s), in this process", draft.name, draft.description)
     one_shape = bool(on_own_thread(steady_widths, draft, 2, 2))
     return DraftModel(draft, distributions=settings.verify == "rejection", one_shape=one_shape)

@@ -250,12 +250,10 @@ def _letter(index: int) -> str:
 
 
 def verdict(result: ProbeResult) -> list[str]:
-    """What the result means, in sentences."""
+    """What the result means, in sentences; the last one is what to do."""
     n = len(result.classes)
     lines = [
-        "Every width gives the same bits: drafts cannot change a text."
-        if n == 1
-        else f"{n} classes of widths, each with its own bits: a near-tie can fall either way with drafts.",
+        "Every width gives the same bits." if n == 1 else f"{n} classes of widths, each with its own bits.",
         f"The closest two tokens are {result.smallest_margin:.2g} apart; widths differ by up to "
         f"{max(result.differences):.2g}.",
     ]
@@ -266,4 +264,14 @@ def verdict(result: ProbeResult) -> list[str]:
         )
     if result.beside:
         lines.append(f"Rows of other conversations change logits by up to {result.beside_difference:.2g}.")
-    return lines
+    return [*lines, "", f"Verdict: {_advice(result)}"]
+
+
+def _advice(result: ProbeResult) -> str:
+    if len(result.classes) == 1:
+        return "drafts cannot change a text here."
+    return (
+        "drafts change a text only where the logits of two tokens, as they are drawn, are less than "
+        f"{2 * max(result.differences):.2g} apart. With --exactness width-stable they never do, one reply at a "
+        "time."
+    )

@@ -134,7 +134,7 @@ def _drafters(now: Look) -> RenderableType:
         drafted = counts.get("drafted", 0)
         remark = f"refused: {one['reason']}" if one["state"] == "refused" else ""
         table.add_row(
-            str(one["id"]),
+            str(one.get("name") or one["id"]),
             str(one["model"]),
             str(drafted),
             _percent(counts.get("accepted", 0), drafted),

@@ -53,6 +53,16 @@ def test_a_drafter_that_is_always_wrong_changes_nothing_but_its_share():
     assert outcome.seconds == base.seconds
 
 
+@pytest.mark.parametrize("a", [0.2, 0.5, 0.9])
+def test_the_time_without_drafts_is_known_from_steps_with_them(a: float):
+    base = virtual.plain(1000)
+    assert base.undrafted_s == pytest.approx(base.seconds)
+    v = staircase({0: 1.0, 1: 1.2, 3: 1.3, 7: 1.6, 15: 2.1})
+    outcome = virtual.drafted(Scheme(a, 8, v=v, k_max=8), base.tokens)
+    assert outcome.undrafted_s == pytest.approx(base.seconds, rel=0.03)
+    assert outcome.undrafted_s != pytest.approx(outcome.seconds, rel=0.03)
+
+
 def test_mistakes_have_their_share():
     start = len(virtual.PROMPT)
     drafter = virtual.Replay(Scheme(0.8, 4), [7] * (start + 2000), seed=1)

@@ -169,12 +169,14 @@ class DrafterBus(QuietBus):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """tokens: the whole text. seconds: virtual, of all of it but the first token."""
+    """tokens: the whole text. seconds: virtual, of all of it but the first token; undrafted_s: the engine's
+    estimate of them without drafts."""
 
     tokens: tuple[int, ...]
     seconds: float
     n_drafted: int
     n_accepted: int
+    undrafted_s: float
 
 
 def make_proposer(bus: DrafterBus, clock: Callable[[], float]) -> Proposer:
@@ -244,4 +246,5 @@ def _generate(world: World, scheme: Scheme, proposer: Proposer, n_tokens: int) -
     last = events[-1]
     assert isinstance(last, Finished), last
     stats = last.stats
-    return Outcome((*PROMPT, *tokens), stats.predicted_ms / 1000, stats.n_drafted, stats.n_accepted)
+    seconds, undrafted_s = stats.predicted_ms / 1e3, stats.undrafted_ms / 1e3
+    return Outcome((*PROMPT, *tokens), seconds, stats.n_drafted, stats.n_accepted, undrafted_s)

@@ -64,6 +64,7 @@ class Presence:
 
 
 MAX_HOST = 64  # characters of an id that come from the name: the rest is the process's
+REMEDY = "a model of the lead's family would fit, and with --translate and the lead's GGUF file any does"
 _PROCESS = re.compile(r"-\d+-[0-9a-f]{4}$")
 
 
@@ -104,7 +105,8 @@ def refusal(lead: Presence, drafter: Presence) -> str | None:
             f"it speaks version {drafter.wire} of the wire, this lead version {lead.wire}: "
             f"install duo {lead.version} on both sides"
         )
-    return misfit(lead.vocabulary, drafter.vocabulary)
+    reason = misfit(lead.vocabulary, drafter.vocabulary)
+    return reason and f"{reason}; {REMEDY}"
 
 
 def misfit(lead: VocabularyCard, drafter: VocabularyCard) -> str | None:

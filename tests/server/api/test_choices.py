@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -28,7 +29,8 @@ def step(text: str, logprob: float | None = None) -> Committed:
 def done(n: int, *, cached: int = 2, ms: float = 10.0, drafts: tuple[int, ...] = ()) -> Finished:
     n_accepted = sum(i * steps for i, steps in enumerate(drafts))
     count = {"d": DrafterCount(n_accepted + 1, n_accepted)} if drafts else {}
-    return Finished("stop", Stats(5, cached, n, n, 3.0, ms, n_accepted, n_accepted, count, drafts))
+    stats = Stats(5, cached, n, n, 3.0, ms, n_accepted, n_accepted, count, drafts)
+    return Finished("stop", replace(stats, undrafted_ms=2 * ms))
 
 
 def call(*scripts: Script, refusal: Exception | None = None, **body: Any) -> Call:
@@ -82,6 +84,7 @@ async def test_tokens_add_up_and_the_prompt_counts_once():
     assert usage["prompt_tokens_details"]["cached_tokens"] == timings["cache_n"] == 0
     assert (timings["predicted_n"], timings["predicted_ms"]) == (5, 40.0)
     assert timings["predicted_per_second"] == pytest.approx(3 / 0.040)
+    assert "undrafted_per_second" not in timings  # nobody guessed
 
 
 async def test_histograms_and_drafters_add_up():
@@ -92,7 +95,9 @@ async def test_histograms_and_drafters_add_up():
         Script(STARTED, *drafted(0, 2, 2), done(7, drafts=(1, 0, 2))),
         Script(STARTED, *drafted(1), done(2, drafts=(0, 1))),
     ]
-    metrics = (await answer(*scripts)).json["metrics"]["speculative_decoding"]
+    body = (await answer(*scripts)).json
+    assert body["timings"]["undrafted_per_second"] == pytest.approx((9 - 2) / 0.020)
+    metrics = body["metrics"]["speculative_decoding"]
     assert metrics["acceptance_histogram"] == [1, 1, 2]
     assert (metrics["num_drafts"], metrics["num_accepted_draft_tokens"]) == (4, 5)
     assert metrics["mean_acceptance_length"] == 2.25

@@ -87,6 +87,7 @@ def test_once_prints_a_snapshot_of_a_live_lead(lead: Lead, capsys: pytest.Captur
     out = capsys.readouterr().out
     assert "ok" in out
     assert "0 of 4 slots" in out
+    assert "laptop" in out
     assert "refused: vocabulary sizes differ" in out
     with httpx.Client(base_url=lead.url) as client:
         assert look(client).totals["duo:tokens_predicted_total"] >= 10

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from dataclasses import dataclass, field, replace
 
 import orjson
@@ -15,7 +16,9 @@ from server.speculation.wire.presence import (
     Presence,
     VocabularyCard,
     misfit,
+    names,
     refusal,
+    unique_id,
     vocabulary_card,
 )
 from server.speculation.wire.roster import MAX_CARD_BYTES, MAX_PEERS, Roster, read_card, write_card
@@ -80,6 +83,23 @@ def test_padding_at_the_end_fits() -> None:
 )
 def test_misfits_have_a_reason(drafter: Pieces, reason: str) -> None:
     assert reason in (misfit(LEAD, vocabulary_card(drafter)) or "")
+
+
+def test_who_refuses_says_what_would_fit() -> None:
+    other = vocabulary_card(Pieces(4 * BLOCK + 10, eos=7))
+    reason = refusal(replace(ANNE, role="lead"), replace(ANNE, vocabulary=other)) or ""
+    assert reason.startswith("EOS tokens differ: lead 2, drafter 7; ")
+    assert "--translate" in reason
+    assert refusal(replace(ANNE, role="lead"), ANNE) is None
+
+
+def test_drafters_are_called_by_their_names_and_numbered() -> None:
+    ids = [unique_id(name) for name in ("laptop", "laptop", "the big one", platform.node())]
+    assert len(set(ids)) == 4
+    drafters = [replace(ANNE, id=id, host=platform.node()) for id in (*ids, "anne")]
+    assert names(drafters) == ["laptop", "laptop 2", "the-big-one", "this machine", "anne"]
+    elsewhere = replace(ANNE, id=unique_id("vm-7"), host="vm-7")
+    assert names([elsewhere]) == ["vm-7"]
 
 
 ANNE = Presence("anne", "drafter", "tiny", "0.1.0", LEAD, capacity=4, td_us=900)
