@@ -272,6 +272,6 @@ def _advice(result: ProbeResult) -> str:
         return "drafts cannot change a text here."
     return (
         "drafts change a text only where the logits of two tokens, as they are drawn, are less than "
-        f"{2 * max(result.differences):.2g} apart. With --exactness width-stable they never do, one reply at a "
-        "time."
+        f"{2 * max(result.differences):.2g} apart. With --exactness width-stable they never do, and replies "
+        "are made one at a time."
     )

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import random
 import re
+import shlex
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +116,31 @@ class Duo:
         if self.process.poll() is None:
             self.process.send_signal(number)
         return self.process.wait(timeout=20)
+
+
+def printed(duo: Duo) -> list[str]:
+    """The arguments of the command that duo told."""
+    until(lambda: "duo draft --redis" in duo.log.read_text(), 5, "no command was printed")
+    [command] = re.findall(r"duo (draft --redis .*)", duo.log.read_text())
+    return shlex.split(command)
+
+
+@contextmanager
+def joined(arguments: list[str], folder: Path) -> Generator[subprocess.Popen[bytes]]:
+    """A drafter of this command, in a terminal of its own; the end of the context kills it."""
+    with (folder / "drafter.log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "server", *arguments, "--name", "second"],
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            cwd=folder,
+        )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
 
 
 def parent_of(process: Path) -> int:

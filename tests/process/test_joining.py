@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shlex
-import subprocess
-import sys
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.process.duo import Duo, run, until
+from tests.process.duo import Duo, joined, printed, run, until
 
 pytestmark = [pytest.mark.model, pytest.mark.redis, pytest.mark.timeout(240)]
 
@@ -31,31 +28,6 @@ def started(folder: Path, *flags: str) -> Generator[Duo]:
     with Duo(folder, "up", *ONE_THREAD, *flags) as duo:
         duo.wait_until_ready()
         yield duo
-
-
-def printed(duo: Duo) -> list[str]:
-    """The arguments of the command that duo told."""
-    until(lambda: "duo draft --redis" in duo.log.read_text(), 5, "no command was printed")
-    [command] = re.findall(r"duo (draft --redis .*)", duo.log.read_text())
-    return shlex.split(command)
-
-
-@contextmanager
-def joined(arguments: list[str], folder: Path) -> Generator[subprocess.Popen[bytes]]:
-    """A drafter of this command, in a terminal of its own; the end of the context kills it."""
-    with (folder / "drafter.log").open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "server", *arguments, "--name", "second"],
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-            cwd=folder,
-        )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
 
 
 @contextmanager
