@@ -11,7 +11,7 @@ ifneq ($(shell echo | $(CXX) -march=native -dM -E -x c++ - 2>/dev/null | grep AM
 NO_AMX := -mno-amx-tile -mno-amx-int8 -mno-amx-bf16
 export CFLAGS += $(NO_AMX)
 export CXXFLAGS += $(NO_AMX)
-PIP += --no-cache-dir
+NO_CACHE := --no-cache-dir
 endif
 
 # Of llama.cpp only the libraries that duo loads: its common and multimodal ones take most of the compiler's time.
@@ -24,7 +24,7 @@ endif
 up: $(VENV)/.runtime  ## install, then run: embedded Redis, lead, drafter, chat page on http://127.0.0.1:5555
 	$(BIN)/duo up $(ARGS)
 
-demo: $(VENV)/.dev  ## the same with the bundled target inflated to the cost of a 400M model: see drafting pay
+demo: $(VENV)/.runtime  ## the same with the bundled target inflated to the cost of a 400M model: see drafting pay
 	$(BIN)/python -m benchmarks.demo $(ARGS)
 
 test: $(VENV)/.dev  ## every test, fast ones first, in two processes
@@ -54,9 +54,9 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.runtime: requirements.lock pyproject.toml | $(VENV)/bin/python
-	@echo "Installing into $(VENV). llama.cpp is compiled once: about two minutes on two cores, in silence."
+	@echo "Installing into $(VENV). llama.cpp is compiled once: two to four minutes on two cores."
 	@echo 'set(LLAMA_BUILD_COMMON OFF)' > $(VENV)/llama.cmake
-	$(PIP) -r requirements.lock
+	@$(BIN)/python .ci/install.py $(NO_CACHE) install -r requirements.lock
 	$(PIP) --no-deps -e .
 	@touch $@
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -113,8 +114,9 @@ def test_demo_inflates_once_measures_and_leaves(small_cache: Path, capsys: pytes
     assert demo.main(flags) == 0
     out, err = capsys.readouterr()
     assert "Inflating the bundled target, once" in err
-    assert "| 2 of 2 |" in out
-    assert "times as fast" in out
+    assert re.search(r"^\S.*  +\d+ +100\.0 +100\.0 +1\.0 x$", out, re.MULTILINE), out
+    assert re.search(r"In all \d+ tokens per second unaided, \d+ with guesses: 1.0 times as fast", out)
+    assert "texts are equal" not in out  # all are
     (made,) = small_cache.iterdir()
     before = made.stat()
     assert demo.main(flags) == 0
