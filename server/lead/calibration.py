@@ -104,6 +104,7 @@ def remembered(backend: Backend, max_rows: int, what: Sequence[object]) -> dict[
         now = measure(backend, min(CHECKED, max_rows), budget_s=CHECK_S)
         if all(now.get(width, seconds) > DISTURBED * seconds for width, seconds in before.items()):
             return before
+    logger.info("  steps    their times are measured, once for this model on this machine")
     found = measure(backend, max_rows)
     keep("steps", [*what, max_rows], {str(width): seconds for width, seconds in found.items()})
     return found

@@ -65,7 +65,7 @@ RECALLED = 64  # conversations on disk whose exact tokens are known from the sta
 class Site:
     """listener: the listening socket. redis_url: where its drafters are. n_threads: of the model on the CPU.
     draft_model: drafts in this process, between steps. join, join_elsewhere: commands with which drafters
-    join from this machine and from others, the latter with a password."""
+    join from this machine and from others, the latter with a password. remark: who drafts here, and why."""
 
     listener: socket.socket
     redis_url: str | None
@@ -73,6 +73,7 @@ class Site:
     draft_model: Path | None = None
     join: str | None = None
     join_elsewhere: str | None = None
+    remark: str | None = None
 
 
 def serve(settings: LeadSettings) -> int:
@@ -226,6 +227,8 @@ def _announce(site: Site, door: Door) -> None:
     host, port = site.listener.getsockname()[:2]
     scheme = "http" if door.tls is None else "https"
     url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+    if site.remark:
+        logger.info("  drafts   %s", site.remark)
     logger.info("  page     %s", url)
     logger.info("  API      %s/v1", url)
     if site.join_elsewhere:

@@ -16,6 +16,7 @@ from typing import Any
 import llama_cpp.llama_cpp as _untyped
 
 from server.errors import StartupError
+from server.llama.load_progress import LoadProgress
 from server.llama.options import CacheType, LlamaOptions, Override, Rope, Weights
 from server.llama.parts import parts
 
@@ -139,6 +140,8 @@ class LoadedModel:
             _add_servers(weights.rpc)
         self._params = _model_params(weights, vocab_only)  # llama.cpp looks at its arrays later too
         self._overrides = weights.overrides
+        progress = LoadProgress(first.stem)
+        self._params.progress_callback = C.llama_progress_callback(lambda share, _: progress(share))
         forget_errors()
         self.handle: Any = C.llama_model_load_from_file(os.fsencode(first), self._params)
         if not self.handle:

@@ -42,6 +42,15 @@ def up(settings: UpSettings) -> int:
         inside = draft if placement.sync else None
         here = settings.draft_model and settings.draft_model.absolute()
         site = Site(listener, url, settings.threads or machine.n_cores, inside)
+        if placement.sync and placement.beside:
+            advice = (
+                ""
+                if settings.redis or elsewhere
+                else "; --redis-listen 0.0.0.0 lets another machine draft, too"
+            )
+            site = replace(
+                site, remark=f"{machine.n_cores} cores: the draft model runs inside the lead{advice}"
+            )
         return run_lead(settings, replace(site, join=_join(settings, url, here), join_elsewhere=elsewhere))
 
 

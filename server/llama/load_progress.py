@@ -1,0 +1,29 @@
+"""How far a model is loaded, told where that takes long."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+logger = logging.getLogger("duo.loading")
+
+EVERY_S = 5.0  # seconds between two lines. Half: a model that takes a minute to load writes 24 lines, not 12
+
+
+class LoadProgress:
+    """What llama.cpp calls while it reads a model's weights. Returns True, to go on."""
+
+    def __init__(self, name: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._name = name
+        self._clock = clock
+        self._began = self._told = clock()
+
+    def __call__(self, share: float) -> bool:
+        """share: of the weights that are read, from 0 to 1."""
+        now = self._clock()
+        if now - self._told >= EVERY_S and 0 < share < 1:
+            self._told = now
+            left_s = (now - self._began) * (1 - share) / share
+            logger.info("  loading  %s: %.0f %%, about %.0f s left", self._name, 100 * share, left_s)
+        return True
