@@ -3,6 +3,7 @@
 import * as api from "/web/api.js";
 import { DEFAULTS, add, carried, created, path, sent, turnTo } from "/web/conversation.js";
 import { $, element, local, say } from "/web/dom.js";
+import { nameOf } from "/web/names.js";
 import { Settings } from "/web/settings.js";
 import { Sidebar } from "/web/sidebar.js";
 import { Watch } from "/web/watch.js";
@@ -124,7 +125,7 @@ function show() {
 }
 
 function place(message) {
-  const turn = new Turn(conversation, message, act, () => watch.drafters);
+  const turn = new Turn(conversation, message, act, () => watch.seen);
   turns.set(message, turn);
   log.append(turn.node);
   return turn;
@@ -221,6 +222,8 @@ async function stream(message) {
   cancelAnimationFrame(frame);
   if (leaving) return; // that the stream broke off is no fault of the server's
   message.counts = counts;
+  message.names = { ...message.names };
+  for (const source in counts) message.names[source] = nameOf(source, watch.seen);
   running.delete(message);
   shown();
   own.changed = message.at = Date.now();

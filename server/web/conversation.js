@@ -4,7 +4,7 @@
 // message: {id, parent, role, text, thoughts, ended, error, runs, counts, timings, seed, model}
 //   ended: of a reply: "stop", "length", "context", "stopped", "failed", "interrupted", "carried"; "" while it comes.
 //   at: when it was changed last. Of two tabs that have a message, the later one is right about it.
-//   runs: what was guessed in its text, [{start, end, source}]; counts: guessed tokens by source.
+//   runs: what was guessed in its text, [{start, end, source}]; counts: guessed tokens by source; names: of sources.
 
 export const DEFAULTS = { system: "", temperature: "", max_tokens: "", seed: "", thinking: "" };
 

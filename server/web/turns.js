@@ -81,7 +81,7 @@ export class Turn {
 
   showReply() {
     const { text, thoughts, runs, ended } = this.message;
-    const marks = runs.map((run) => ({ ...run, label: nameOf(run.source, this.drafters()), colour: colour(run.source) }));
+    const marks = runs.map((run) => ({ ...run, label: this.name(run.source), colour: colour(run.source) }));
     render(this.body, text, marks);
     if (thoughts) {
       render(this.thoughts.lastChild, thoughts);
@@ -103,14 +103,19 @@ export class Turn {
     if (timings) lines.push(element("p", { class: "cost" }, cost(timings)));
     const legend = Object.entries(counts).sort((a, b) => b[1] - a[1]);
     if (legend.length) {
-      const chips = legend.flatMap(([source, n], i) => [i ? ", " : "Guessed by ", element("span", { class: `guess by${colour(source)}` }, `${nameOf(source, this.drafters())} ${n}`)]);
-      lines.push(element("p", { class: "legend" }, ...chips, " tokens"));
+      const chips = legend.flatMap(([source, n], i) => [i ? ", " : "Guessed by ", element("span", { class: `guess by${colour(source)}` }, `${this.name(source)} ${n}`)]);
+      lines.push(element("p", { class: "legend" }, ...chips, legend.length === 1 && legend[0][1] === 1 ? " token" : " tokens"));
     }
     const row = element("div", { class: "row" }, this.versions());
     if (text) row.append(this.copy());
     if (ended !== "failed" || text) row.append(button("Regenerate", () => this.act.again(this.message), { class: "small" }));
     if (timings?.draft_n) row.append(button("Replay without drafts", () => this.act.replay(this), { class: "small" }));
     this.foot.replaceChildren(...lines, row);
+  }
+
+  // As it was called when the reply came, since ids say less.
+  name(source) {
+    return this.message.names?.[source] ?? nameOf(source, this.drafters());
   }
 
   // Ways on from this end.
@@ -172,8 +177,10 @@ export class Turn {
     const verdict = element("p", { class: "verdict", role: "status" });
     const box = element("section", { class: "replay", "aria-label": "Replay without drafts" }, element("div", { class: "columns" }, own, other), verdict, close);
     this.node.append(box);
+    box.scrollIntoView({ block: "nearest" });
     return (shown, line, said = "") => {
       verdict.textContent = said;
+      if (said) box.scrollIntoView({ block: "nearest" });
       render(other.children[2], shown);
       other.children[1].textContent = line;
     };

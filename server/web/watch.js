@@ -6,7 +6,7 @@ import { $ } from "/web/dom.js";
 export class Watch {
   // news(line): a drafter came or went. askForKey(): the server wants another one.
   constructor({ news, askForKey }) {
-    Object.assign(this, { news, askForKey, drafters: [], n_ctx: null });
+    Object.assign(this, { news, askForKey, drafters: [], seen: [], n_ctx: null });
     this.known = null; // the key with which the server has said which model it serves
     this.refused = null; // the key that it did not take
   }
@@ -38,7 +38,9 @@ export class Watch {
     }
     this.looked = true;
     this.drafters = now;
-    const names = accepted(now).map(({ name, model: file }) => `${name} (${file})`);
+    this.seen = [...now, ...this.seen.filter(({ id }) => !now.some((one) => one.id === id))];
+    const names = accepted(now).map(({ name }) => name);
+    $("status").title = accepted(now).map(({ name, model: file }) => `${name}: ${file}`).join("\n");
     let line = names.length ? `drafting: ${names.join(", ")}` : draft_mode === "sync" ? "drafts by itself" : "no drafters";
     const refused = now.filter(({ state }) => state === "refused");
     if (refused.length) line += ` · refused: ${refused.map(({ name, reason }) => `${name} (${reason})`).join(", ")}`;

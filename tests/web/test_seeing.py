@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
@@ -58,6 +59,22 @@ def test_one_sees_what_was_guessed_and_by_whom(page: Page, lead: Lead):
     assert shade("print") == "rgba(0, 0, 0, 0)"
 
 
+def test_who_guessed_keeps_the_name_that_people_know(page: Page, lead: Lead):
+    drafter = {"id": "vm-7-00ff", "name": "this machine", "model": "small", "state": "accepted", "counts": {}}
+    health: dict[str, Any] = {**httpx.get(f"{lead.url}/health").json(), "drafters": [drafter]}
+    page.route("**/health", lambda route: route.fulfill(json=health))
+    Script(page, Reply((("a", "vm-7-00ff"), ("b", None)), timings=FAST))
+    page.goto(lead.url)
+    expect(page.locator("#status")).to_have_text("drafting: this machine")
+    reply = asked(page, "hello")
+    expect(reply.locator(".legend")).to_have_text("Guessed by this machine 1 token")
+    health["drafters"] = []
+    page.reload()
+    expect(page.locator("#status")).to_have_text("no drafters")
+    expect(reply.locator(".legend")).to_have_text("Guessed by this machine 1 token")
+    expect(reply.get_by_title("guessed by this machine")).to_have_text("a")
+
+
 def test_one_sees_how_much_faster_a_reply_was(page: Page, lead: Lead):
     Script(page, Reply(TOKENS, timings=FAST))
     page.goto(lead.url)
@@ -101,7 +118,7 @@ def test_a_drafter_that_comes_or_goes_while_a_reply_streams_is_told(page: Page, 
     health["drafters"] = [laptop]
     expect(reply.locator(".news")).to_contain_text("laptop drafts now")
     expect(page.get_by_role("alert")).to_contain_text("laptop drafts now")
-    expect(page.locator("#status")).to_have_text("drafting: laptop (small)")
+    expect(page.locator("#status")).to_have_text("drafting: laptop")
     health["drafters"] = []
     expect(reply.locator(".news")).to_contain_text("laptop has left")
     page.get_by_role("button", name="Stop").click()
