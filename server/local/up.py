@@ -38,10 +38,9 @@ def up(settings: UpSettings) -> int:
             stack.enter_context(closing(_drafter(settings, placement, url, i)))
         if (gpu := placement.target_gpu) is not None:
             settings = settings.model_copy(update={"split_mode": "none", "main_gpu": gpu})
-        # A small draft model is idle most of the time, so the lead takes all cores unless --threads is given.
         inside = draft if placement.sync else None
         here = settings.draft_model and settings.draft_model.absolute()
-        site = Site(listener, url, settings.threads or machine.n_cores, inside)
+        site = Site(listener, url, settings.threads or placement.target_threads or machine.n_cores, inside)
         if placement.sync and placement.beside:
             advice = (
                 ""

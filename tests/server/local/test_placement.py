@@ -26,6 +26,21 @@ def test_where_nothing_is_shared_it_drafts_beside_the_target(machine: Machine, s
     assert placement.gpu_layers is None
 
 
+def test_many_cores_are_split_between_the_models():
+    assert placed(DESKTOP, LARGE) == Placement(False, None, 4, target_threads=12)
+    assert placed(DESKTOP, LARGE, drafters=2) == Placement(False, None, 2, target_threads=12)
+    assert placed(DESKTOP, TINY) == Placement(False, None, 1, target_threads=15)
+    assert placed(DESKTOP, LARGE, draft_threads=6) == Placement(False, None, 6, target_threads=10)
+    for whole in (
+        placed(DESKTOP, LARGE, drafters=0),
+        placed(DESKTOP, LARGE, draft_mode="sync"),
+        placed(DESKTOP, LARGE, rpc="10.0.0.2:50052"),
+        placed(Machine(4), LARGE),
+        placed(ONE_GPU, LARGE),
+    ):
+        assert whole.target_threads is None
+
+
 def test_on_the_only_gpu_models_take_turns_but_a_small_one_drafts_on_the_cpu():
     assert placed(ONE_GPU, LARGE).sync
     assert placed(ONE_GPU, LARGE).gpu_layers is None
