@@ -107,7 +107,7 @@ class Speculator(Proposer):
             spent_s = self._draft(self._inline, asks, price)
             if self._policy.by_rejection:
                 chains = [self._inline.chain(ask.session) for ask in asks]
-                return Planned(chains, price.width, spent_s, price.plain_s if any(chains) else 0.0)
+                return self._planned(chains, price, spent_s)
         guessed = any(self._sessions[ask.session].tree.n_below for ask in wanting)
         proposals = [self._offer(ask) for ask in asks] if guessed else [NOTHING] * len(asks)
         offers = [proposal.probabilities for proposal in proposals]
@@ -122,7 +122,11 @@ class Speculator(Proposer):
         self.pricing.decided(price, offers, counts)
         if guessed:
             proposals = self._taken(asks, proposals, counts, price.of_guess(sum(counts)))
-        return Planned(proposals, price.width, spent_s, price.plain_s if any(counts) else 0.0)
+        return self._planned(proposals, price, spent_s)
+
+    def _planned(self, proposals: Sequence[Proposal], price: StepPrice, spent_s: float) -> Planned:
+        undrafted_s = self.pricing.undrafted_s(price) if any(proposals) else 0.0
+        return Planned(proposals, price.width, spent_s, undrafted_s)
 
     def _begin(self, ask: Ask) -> None:
         """Guess what a grammar, the client and earlier texts say of this session."""

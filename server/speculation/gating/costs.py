@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -76,6 +77,12 @@ class StepCosts:
             curve = self._make(bucket)
             self._curves[bucket] = self._now, curve
         return curve
+
+    def alone(self, rows: int, n_cells: int) -> float:
+        """Seconds as measured at the start, when no drafter worked on these cores; more with a longer
+        context, as far as that is known. Infinite where nothing was measured."""
+        shortest = self.curve(0)[rows] if rows in self._calibrated else 0.0
+        return self._calibrated[rows] * self.curve(n_cells)[rows] / shortest if shortest else math.inf
 
     def knows(self, rows: int) -> bool:
         """Whether this width was ever measured, with any context."""

@@ -56,6 +56,10 @@ class Pricing:
         self._probe_s = 0.0  # time that probing has saved up
         self._n_cells = 0  # in use at the latest step
 
+    def undrafted_s(self, price: StepPrice) -> float:
+        """Seconds of this step if nobody drafted, neither for it nor on its cores."""
+        return min(price.plain_s, self.costs.alone(price.n_rows, self._n_cells))
+
     def seconds(self) -> Sequence[float]:
         """Of a decode by rows; empty where padded rows are free."""
         return () if self.widths.pays else self.costs.curve(self._n_cells)
