@@ -17,10 +17,11 @@ USAGE = """usage: duo COMMAND [flags]
   duo draft   a drafter: speculates for the leads on a Redis (alias: back, or duo-drafter)
   duo chat    chat in the terminal with a running lead
   duo probe   whether a model gives the same bits whatever is drafted
+  duo doctor  where drafts would pay on this machine, and how much
   duo top     watch a running lead: speed, load, drafters
 
 duo COMMAND --help lists the flags, duo --version tells the version."""
-COMMANDS = ("up", "serve", "draft", "chat", "probe", "top", "lead", "back", "help")
+COMMANDS = ("up", "serve", "draft", "chat", "probe", "doctor", "top", "lead", "back", "help")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -66,6 +67,10 @@ def _run(name: str, argv: Sequence[str]) -> int:
             from server.terminal.probe import ProbeSettings, probe
 
             return probe(read(ProbeSettings, argv))
+        case "doctor":
+            from server.doctor.doctor_command import DoctorSettings, doctor
+
+            return doctor(read(DoctorSettings, argv))
         case "-h" | "--help" | "help":
             print(USAGE)
             return 0

@@ -38,7 +38,15 @@ PROBE = {
     "Model": _MODEL,
     REST: DRAFTER[REST].removeprefix("latency_ms "),
 }
-GROUPS = {"duo up": LEAD, "duo serve": LEAD, "duo-drafter": DRAFTER, "duo probe": PROBE}
+_FIRST = "model hf_repo draft_model hf_repo_draft questions guess_ms latency_ms json gpu_layers"
+DOCTOR = {**LEAD, START: _FIRST}
+GROUPS = {
+    "duo up": LEAD,
+    "duo serve": LEAD,
+    "duo-drafter": DRAFTER,
+    "duo probe": PROBE,
+    "duo doctor": DOCTOR,
+}
 """Names of settings by heading, by program. Other programs have one group."""
 
 VALUES = {
@@ -71,5 +79,6 @@ VALUES = {
     "interval": "SECONDS",
     "td_ms": "MS",
     "latency_ms": "MS",
+    "guess_ms": "MS",
 }
 """What stands after a flag, where its type does not say."""

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pydantic_settings import BaseSettings
 
 from drafters.drafter_settings import DrafterSettings
+from server.doctor.doctor_command import DoctorSettings
 from server.flag_help import Flag, grouped
 from server.flags import SYNONYMS
 from server.settings import LeadSettings, UpSettings
@@ -34,6 +35,7 @@ def page() -> str:
         ("duo chat", ChatSettings),
         ("duo top", TopSettings),
         ("duo probe", ProbeSettings),
+        ("duo doctor", DoctorSettings),
     ):
         flags = [flag for group in grouped(cls, SYNONYMS).values() for flag in group]
         own = [flag for flag in flags if _key(flag) not in told]

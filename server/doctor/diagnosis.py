@@ -1,0 +1,88 @@
+"""What duo doctor found, and how it tells that to a person. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+NOBODY, INSIDE = "no drafts", "the draft model inside the lead"
+BESIDE, AWAY = "a drafter beside it, on this machine", "a second device"
+GAIN = 1.05  # times as fast: what a person is told of. Less is lost among the differences between texts
+GIB = 1 << 30
+
+
+@dataclass
+class Findings:
+    """Times in seconds. step_s: of the target by its rows; beside_s: the same beside a drafter on this
+    machine, None if duo up starts none. rates: tokens per second by where drafts are made; chosen: by what
+    duo up does. obstacle: why the draft model cannot draft."""
+
+    step_s: list[float] = field(default_factory=list[float])
+    beside_s: list[float] | None = None
+    guess_s: float | None = None
+    guess_beside_s: float | None = None
+    n_tokens: int = 0
+    acceptance: float | None = None
+    redis_s: float | None = None
+    weights_bytes: int = 0
+    free_bytes: int = 0
+    free_gpu_bytes: list[int] = field(default_factory=list[int])
+    rates: dict[str, float] = field(default_factory=dict[str, float])
+    chosen: str = ""
+    obstacle: str | None = None
+
+
+def told(findings: Findings) -> list[str]:
+    """One page of words."""
+    lines = ["", *_machine(findings)]
+    if findings.obstacle is not None:
+        return [*lines, "", f"Verdict: this draft model cannot draft for this target: {findings.obstacle}."]
+    return [*lines, *_drafts(findings), "", *_table(findings), "", f"Verdict: {_verdict(findings)}"]
+
+
+def _machine(findings: Findings) -> list[str]:
+    step_s = findings.step_s
+    several = (f"{rows} take {step_s[rows] / step_s[1]:.2f} times as long" for rows in (4, 8, 16))
+    gpus = (f", {free / GIB:.1f} GiB on a GPU" for free in findings.free_gpu_bytes)
+    return [
+        f"target   {1e3 * step_s[1]:.1f} ms for a token; at once {', '.join(several)}",
+        f"memory   {findings.weights_bytes / GIB:.1f} GiB of weights; "
+        f"{findings.free_bytes / GIB:.1f} GiB free{''.join(gpus)}",
+    ]
+
+
+def _drafts(findings: Findings) -> list[str]:
+    right = 100 * (findings.acceptance or 0.0)
+    lines = [
+        f"draft    {1e3 * (findings.guess_s or 0.0):.2f} ms for a guess; {right:.0f} % of "
+        f"{findings.n_tokens} guesses were right",
+        f"Redis    {1e3 * (findings.redis_s or 0.0):.2f} ms there and back",
+    ]
+    if findings.beside_s and findings.guess_beside_s:
+        slower = findings.beside_s[1] / findings.step_s[1]
+        lines.append(
+            f"both     at once: {1e3 * findings.guess_beside_s:.2f} ms for a guess; a token of the target "
+            f"takes {slower:.2f} times as long"
+        )
+    return lines
+
+
+def _table(findings: Findings) -> list[str]:
+    width = max(map(len, findings.rates))
+    lines = [f"{'drafts are made by':{width}}   tokens/s"]
+    for name, rate in findings.rates.items():
+        mark = "   as duo up does" if name == findings.chosen else ""
+        lines.append(f"{name:{width}} {rate:10.1f}   {rate / findings.rates[NOBODY]:.2f} times{mark}")
+    return lines
+
+
+def _verdict(findings: Findings) -> str:
+    rates, plain = findings.rates, findings.rates[NOBODY]
+    gain = rates[findings.chosen] / plain
+    away = max(rate for name, rate in rates.items() if name.startswith(AWAY)) / plain
+    here = f"duo up should be {gain:.1f} times as fast here as without drafts."
+    if gain < GAIN:
+        here = "drafts made on this machine gain little; the lead does without those that do not pay."
+    more = "A second device adds little."
+    if away > GAIN * gain:
+        more = f"A second device could make it {away:.1f} times."
+    return f"{here} {more} This is for one reply at temperature 0; texts differ in how well they are guessed."

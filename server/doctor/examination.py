@@ -1,0 +1,132 @@
+"""Measures what a forecast needs: steps of both models, apart and beside each other, and a text of theirs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from statistics import median
+
+import numpy as np
+
+from server.doctor.forecast import MOST, Guess
+from server.lead.calibration import measure
+from server.llama.backend import Backend, Batch, Logits
+from server.llama.llamacpp import LlamaBackend, LlamaOptions
+
+TEXT_S = 30.0  # most seconds of the target's replies. Half: acceptance is of half as many tokens
+REPLY = 160  # most tokens of a reply
+WARM_UP, TIMED = 3, 20  # guesses: before the timed ones, and timed. Half: the median scatters by 1.4 times
+SETTLE_S = 0.2  # seconds in which a draft model beside the target gets to its pace
+
+
+def step_seconds(backend: Backend) -> list[float]:
+    """Of a decode by its rows, from 0 to MOST + 1, on lines between measured widths; all 0 if none could be
+    measured. Leaves the KV cache empty."""
+    measured = {0: 0.0} | measure(backend, MOST + 4)
+    found: list[float] = np.interp(range(MOST + 2), list(measured), list(measured.values())).tolist()
+    return found
+
+
+def replies(backend: Backend, prompts: Sequence[Sequence[int]]) -> list[list[int]]:
+    """What the model says to each at temperature 0, in TEXT_S all together. Leaves the KV cache empty."""
+    deadline = time.perf_counter() + TEXT_S
+    said: list[list[int]] = []
+    for i, prompt in enumerate(prompts):
+        now = time.perf_counter()
+        said.append(_reply(backend, prompt, now + (deadline - now) / (len(prompts) - i)))
+    return said
+
+
+def _reply(backend: Backend, prompt: Sequence[int], deadline: float) -> list[int]:
+    """Until it ends, REPLY tokens are said, or the time is over; at least one token."""
+    tokens, pending, position = list[int](), list(prompt), 0
+    while len(tokens) < REPLY and (not tokens or time.perf_counter() < deadline):
+        logits = _evaluate(backend, position, pending, 1)
+        position += len(pending)
+        pending = [int(np.argmax(logits[0]))]
+        tokens += pending
+        if pending[0] in backend.vocab.eog:
+            break
+    backend.trim(0, 0)
+    return tokens
+
+
+def guesses(draft: Backend, prompt: Sequence[int], said: Sequence[int]) -> list[Guess]:
+    """The draft model's guess for each token of a reply but the first."""
+    found: list[Guess] = []
+    _evaluate(draft, 0, prompt, 1)
+    for begin in range(0, len(said) - 1, draft.n_batch):
+        rows = list(said[begin : min(begin + draft.n_batch, len(said) - 1)])
+        logits = _evaluate(draft, len(prompt) + begin, rows, len(rows))
+        for row, token in zip(logits, said[begin + 1 :], strict=False):
+            best = int(np.argmax(row))
+            found.append(Guess(best == token, float(1 / np.exp(row - row[best]).sum())))
+    draft.trim(0, 0)
+    return found
+
+
+def guess_seconds(draft: Backend) -> float:
+    """Of a guess: a decode of one row behind some tokens."""
+    return median(list(_paced(draft, WARM_UP + TIMED))[WARM_UP:])
+
+
+def _paced(draft: Backend, n: int) -> Iterator[float]:
+    for _ in range(n):
+        length = draft.length(0)
+        if length + 1 >= min(draft.n_ctx, 256):
+            draft.trim(0, length := 0)
+        began = time.perf_counter()
+        _evaluate(draft, length, [0], 1)
+        yield time.perf_counter() - began
+    draft.trim(0, 0)
+
+
+@contextmanager
+def drafting(options: LlamaOptions) -> Generator[Connection]:
+    """A process that drafts without a pause, as a drafter beside the target does. pace() asks it."""
+    context = get_context("spawn")
+    here, there = context.Pipe()
+    process = context.Process(target=_draft_on, args=(options, there), daemon=True)
+    process.start()
+    there.close()
+    try:
+        here.recv()  # it has loaded its model
+        time.sleep(SETTLE_S)
+        yield here
+    finally:
+        process.kill()
+        process.join()
+        here.close()
+
+
+def pace(drafter: Connection) -> float:
+    """Seconds of a guess, of late. Raises EOFError if the process has died."""
+    drafter.send(None)
+    return float(drafter.recv())
+
+
+def _draft_on(options: LlamaOptions, lead: Connection) -> None:
+    with closing(LlamaBackend(options)) as draft:
+        lead.send(None)
+        while True:
+            seconds = median(_paced(draft, TIMED))
+            if lead.poll():
+                lead.recv()
+                lead.send(seconds)
+
+
+def _evaluate(backend: Backend, position: int, tokens: Sequence[int], n_wanted: int) -> Logits:
+    """Logits of the last n_wanted tokens, which one decode has room for."""
+    last = (len(tokens) - 1) // backend.n_batch * backend.n_batch
+    for begin in range(0, last, backend.n_batch):
+        _decode(backend, position + begin, tokens[begin : begin + backend.n_batch], 0)
+    return _decode(backend, position + last, tokens[last:], n_wanted)
+
+
+def _decode(backend: Backend, position: int, tokens: Sequence[int], n_wanted: int) -> Logits:
+    batch = Batch()
+    batch.extend(0, position, tokens, n_wanted)
+    return backend.decode(batch)

@@ -1,0 +1,38 @@
+"""duo doctor on the bundled models."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from server.cli import main
+from server.doctor.diagnosis import BESIDE, INSIDE, NOBODY
+
+pytestmark = [pytest.mark.model, pytest.mark.redis]
+
+
+def test_it_measures_and_forecasts(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    asked = tmp_path / "questions.jsonl"
+    asked.write_text(json.dumps({"messages": [{"role": "user", "content": "What is a list in Python?"}]}))
+    flags = ["--threads", "1", "--questions", str(asked), "--draft-mode", "async", "--guess-ms", "2"]
+    assert main(["doctor", *flags, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["step_s"][1] > 0
+    assert found["guess_beside_s"] > 0
+    assert 0 < found["acceptance"] <= 1
+    assert found["n_tokens"] > 5
+    assert list(found["rates"])[:3] == [NOBODY, INSIDE, BESIDE]
+    assert len(found["rates"]) == 4
+    assert found["chosen"] == BESIDE
+    assert all(rate > 0 for rate in found["rates"].values())
+
+
+def test_bad_questions_are_told_in_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    asked = tmp_path / "questions.jsonl"
+    asked.write_text("what?")
+    assert main(["doctor", "--threads", "1", "--questions", str(asked)]) == 1
+    error = capsys.readouterr().err
+    assert "--questions" in error
+    assert "Traceback" not in error

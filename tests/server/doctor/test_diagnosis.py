@@ -1,0 +1,36 @@
+"""The page of words."""
+
+from __future__ import annotations
+
+from server.doctor.diagnosis import AWAY, BESIDE, INSIDE, NOBODY, Findings, told
+
+STEPS = [0.0, *(0.040 + 0.004 * row for row in range(17))]
+
+
+def found(**rates: float) -> Findings:
+    all_rates = {NOBODY: 25.0, INSIDE: rates["inside"], BESIDE: 20.0, f"{AWAY} near": rates["away"]}
+    return Findings(
+        STEPS, STEPS, 0.0003, 0.0006, 300, 0.8, 0.0001, 3 << 30, 22 << 30, [80 << 30], all_rates, INSIDE
+    )
+
+
+def test_it_says_what_pays():
+    text = "\n".join(told(found(inside=60.0, away=90.0)))
+    assert "40.0 ms for a token; at once 4 take 1.30 times as long" in text
+    assert "3.0 GiB of weights; 22.0 GiB free, 80.0 GiB on a GPU" in text
+    assert "0.30 ms for a guess; 80 % of 300 guesses were right" in text
+    assert "the draft model inside the lead 60.0 2.40 times as duo up does" in " ".join(text.split())
+    assert (
+        "duo up should be 2.4 times as fast here as without drafts. A second device could make it 3.6" in text
+    )
+
+
+def test_it_says_what_does_not_pay():
+    text = "\n".join(told(found(inside=25.5, away=26.0)))
+    assert "drafts made on this machine gain little" in text
+    assert "A second device adds little" in text
+
+
+def test_a_draft_model_that_does_not_fit_has_a_reason():
+    text = "\n".join(told(Findings(STEPS, obstacle="EOS tokens differ: lead 2, drafter 7")))
+    assert text.endswith("cannot draft for this target: EOS tokens differ: lead 2, drafter 7.")
