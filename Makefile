@@ -14,6 +14,8 @@ export CXXFLAGS += $(NO_AMX)
 NO_CACHE := --no-cache-dir
 endif
 
+# Part of a model may be computed on other machines: duo lend there, --rpc here.
+export CMAKE_ARGS += -DGGML_RPC=ON
 # Of llama.cpp only the libraries that duo loads: its common and multimodal ones take most of the compiler's time.
 ifeq ($(words $(CURDIR)),1)  # CMAKE_ARGS is split at spaces
 export CMAKE_ARGS += -DLLAVA_BUILD=OFF -DCMAKE_PROJECT_INCLUDE=$(CURDIR)/$(VENV)/llama.cmake
