@@ -1,4 +1,4 @@
-"""The command line: duo up, serve, draft, chat, probe, top."""
+"""The command line: duo up, serve, draft, chat, lend, probe, top."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ USAGE = """usage: duo COMMAND [flags]
   duo up      everything on this machine: embedded Redis, lead, drafter, chat page
   duo serve   a lead: the model behind an OpenAI-compatible API (alias: lead)
   duo draft   a drafter: speculates for the leads on a Redis (alias: back, or duo-drafter)
+  duo lend    this machine's memory and devices, for a lead elsewhere (duo up --rpc there)
   duo chat    chat in the terminal with a running lead
   duo probe   whether a model gives the same bits whatever is drafted
   duo doctor  where drafts would pay on this machine, and how much
   duo top     watch a running lead: speed, load, drafters
 
 duo COMMAND --help lists the flags, duo --version tells the version."""
-COMMANDS = ("up", "serve", "draft", "chat", "probe", "doctor", "top", "lead", "back", "help")
+COMMANDS = ("up", "serve", "draft", "lend", "chat", "probe", "doctor", "top", "lead", "back", "help")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -55,6 +56,10 @@ def _run(name: str, argv: Sequence[str]) -> int:
             from drafters.drafter_cli import main as draft
 
             return draft(list(argv))
+        case "lend":
+            from server.local.lend import LendSettings, run_lender
+
+            return run_lender(read(LendSettings, argv))
         case "chat":
             from server.terminal.chat_command import ChatSettings, chat
 

@@ -35,6 +35,15 @@ class BackendError(DuoError):
     """The model failed while computing (a C call returned an error)."""
 
 
+class LostLenderError(DuoError):
+    """A lender is gone, and with it a part of the model: the process ends (503)."""
+
+    status = 503
+
+    def __init__(self, lenders: str) -> None:
+        super().__init__(f"the lender {lenders} is gone: start duo lend there again, then this lead")
+
+
 class InvalidRequestError(DuoError):
     """The client's request cannot be honoured as it stands (400)."""
 

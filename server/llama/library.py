@@ -9,13 +9,13 @@ import os
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import llama_cpp.llama_cpp as _untyped
 
 from server.errors import StartupError
+from server.llama.devices import GPU, INTEGRATED, borrow, devices
 from server.llama.load_progress import LoadProgress
 from server.llama.options import CacheType, LlamaOptions, Override, Rope, Weights
 from server.llama.parts import parts
@@ -70,15 +70,6 @@ def complaint() -> str:
     return f" ({_last_error})" if _last_error else ""
 
 
-_GPU, _INTEGRATED = 1, 2  # ggml_backend_dev_type: GPU, and one that shares the host's memory
-
-
-def _ggml() -> Any:
-    from llama_cpp._ggml import libggml  # pyright: ignore[reportMissingTypeStubs]
-
-    return libggml
-
-
 def has_gpu() -> bool:
     """Whether this build of llama.cpp can use a GPU of this machine."""
     start_library()
@@ -90,16 +81,10 @@ def free_memory_of_gpus() -> list[int]:
     RPC servers that were added count."""
     if not has_gpu():
         return []
-    library = _ggml()
-    library.ggml_backend_dev_count.restype = ctypes.c_size_t
-    library.ggml_backend_dev_get.restype = ctypes.c_void_p
-    free, total = ctypes.c_size_t(), ctypes.c_size_t()
     found: dict[int, list[int]] = {}  # by type
-    for i in range(library.ggml_backend_dev_count()):
-        device = ctypes.c_void_p(library.ggml_backend_dev_get(ctypes.c_size_t(i)))
-        library.ggml_backend_dev_memory(device, ctypes.byref(free), ctypes.byref(total))
-        found.setdefault(library.ggml_backend_dev_type(device), []).append(free.value)
-    return found.get(_GPU) or found.get(_INTEGRATED, [])
+    for device in devices():
+        found.setdefault(device.type, []).append(device.free)
+    return found.get(GPU) or found.get(INTEGRATED, [])
 
 
 def computes_elsewhere(weights: Weights) -> bool:
@@ -137,7 +122,7 @@ class LoadedModel:
         start_library()
         first = parts(path)[0]
         if weights.rpc:
-            _add_servers(weights.rpc)
+            borrow(weights.rpc)
         self._params = _model_params(weights, vocab_only)  # llama.cpp looks at its arrays later too
         self._overrides = weights.overrides
         progress = LoadProgress(first.stem)
@@ -299,29 +284,3 @@ def _c_overrides(overrides: Sequence[Override]) -> Any:
             case str() as value:
                 entry.tag, entry.value.val_str = C.LLAMA_KV_OVERRIDE_TYPE_STR, value.encode()
     return array
-
-
-_servers: set[str] = set()  # those that are devices already, for good
-
-
-def _add_servers(servers: Sequence[str]) -> None:
-    """Make the devices of RPC servers known to llama.cpp, as its command line does. Raises StartupError."""
-    if not C.llama_supports_rpc():
-        raise StartupError(
-            "--rpc: this build of llama.cpp has no RPC backend: build it with CMAKE_ARGS=-DGGML_RPC=on pip "
-            f"install --force-reinstall --no-cache-dir llama-cpp-python=={version('llama-cpp-python')}"
-        )
-    library = _ggml()
-    library.ggml_backend_reg_by_name.restype = ctypes.c_void_p
-    library.ggml_backend_reg_get_proc_address.restype = ctypes.c_void_p
-    registry = ctypes.c_void_p(library.ggml_backend_reg_by_name(b"RPC"))
-    address = library.ggml_backend_reg_get_proc_address(registry, b"ggml_backend_rpc_add_server")
-    add_server = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_char_p)(address)
-    for server in servers:
-        if server in _servers:
-            continue
-        added = add_server(server.encode())
-        if not added:
-            raise StartupError(f"--rpc: nobody answers at {server}: is llama.cpp's rpc-server running?")
-        library.ggml_backend_register(ctypes.c_void_p(added))
-        _servers.add(server)

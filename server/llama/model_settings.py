@@ -65,7 +65,8 @@ class ModelSettings(BaseSettings):
     tensor_split: Shares = Field((), description="each GPU's share, such as 3,1 (default: by free memory)")
     main_gpu: int = Field(0, ge=0, description="the GPU of --split-mode none")
     rpc: Annotated[Texts, _each(_parse_address)] = Field(
-        (), description="HOST:PORT,… of llama.cpp's rpc-servers, which become devices"
+        (),
+        description="machines that lend their devices (duo lend): they get layers as GPUs do",
     )
     mmap: bool = Field(True, description="map the file into memory instead of reading it")
     mlock: bool = Field(False, description="keep the weights in memory, never swapped out")

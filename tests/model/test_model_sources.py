@@ -14,6 +14,7 @@ import pytest
 from server.errors import StartupError
 from server.flags import read
 from server.lead.tiers import fingerprint
+from server.llama import devices
 from server.llama.backend import Batch
 from server.llama.embedder import LlamaEmbedder
 from server.llama.embedding_worker import EmbeddingWorker
@@ -180,7 +181,8 @@ def test_overrides_and_scaled_positions_are_honoured():
     assert default_cells(BUNDLED_MODEL, 3, shorter) == 3 * 128
 
 
-def test_rpc_servers_need_a_build_with_that_backend():
+def test_rpc_servers_need_a_build_with_that_backend(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(devices, "has_rpc", lambda: False)
     with pytest.raises(StartupError, match=r"--rpc: this build.*GGML_RPC=on"):
         opened(BUNDLED_MODEL, "--rpc", "127.0.0.1:1")
 

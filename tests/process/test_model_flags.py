@@ -9,6 +9,7 @@ import httpx
 import openai
 import pytest
 
+from server.llama.devices import has_rpc
 from tests.contract.contract import validate
 from tests.process.duo import Duo, run
 
@@ -94,7 +95,7 @@ def test_a_prompt_longer_than_the_context_is_a_400(duo: Duo):
     [
         (["--chat-template-file", "absent.jinja"], "--chat-template-file: absent.jinja cannot be read"),
         (["--hf-repo", "model"], "--hf-repo is USER/MODEL"),
-        (["--rpc", "127.0.0.1:1"], "this build of llama.cpp has no RPC backend"),
+        (["--rpc", "127.0.0.1:1"], "cannot be reached" if has_rpc() else "has no RPC backend"),
         (["--lora", "absent.gguf"], "no LoRA adapter at absent.gguf"),
     ],
 )

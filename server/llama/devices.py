@@ -1,0 +1,115 @@
+"""ggml's devices: those of this machine, those that lenders add to them, and lending this machine's."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
+
+import llama_cpp.llama_cpp as _llama
+
+from server.errors import StartupError
+from server.llama.lenders import greet, watch
+
+# ggml as libllama is linked with it. llama_cpp._ggml loads it once more where a package has its files under
+# several names, and no model sees what is registered there.
+_ggml: Any = _llama._lib  # pyright: ignore[reportPrivateUsage]
+
+CPU, GPU, INTEGRATED = range(3)  # ggml_backend_dev_type; INTEGRATED: a GPU that shares the host's memory
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """free: bytes."""
+
+    name: str
+    description: str
+    type: int
+    free: int
+    handle: int
+
+
+def devices() -> list[Device]:
+    """All that ggml knows, in its order; llama.cpp must have been started."""
+    _ggml.ggml_backend_dev_count.restype = ctypes.c_size_t
+    _ggml.ggml_backend_dev_get.restype = ctypes.c_void_p
+    count = int(_ggml.ggml_backend_dev_count())
+    return [_device(int(_ggml.ggml_backend_dev_get(ctypes.c_size_t(i)))) for i in range(count)]
+
+
+def _device(handle: int) -> Device:
+    for name in ("name", "description"):
+        getattr(_ggml, f"ggml_backend_dev_{name}").restype = ctypes.c_char_p
+    pointer, free, total = ctypes.c_void_p(handle), ctypes.c_size_t(), ctypes.c_size_t()
+    _ggml.ggml_backend_dev_memory(pointer, ctypes.byref(free), ctypes.byref(total))
+    return Device(
+        _ggml.ggml_backend_dev_name(pointer).decode(errors="replace"),
+        _ggml.ggml_backend_dev_description(pointer).decode(errors="replace"),
+        int(_ggml.ggml_backend_dev_type(pointer)),
+        free.value,
+        handle,
+    )
+
+
+def has_rpc() -> bool:
+    """Whether this build of llama.cpp can lend and borrow devices."""
+    return bool(_llama.llama_supports_rpc())
+
+
+def needs_rpc(flag: str = "") -> None:
+    """flag: what needs it. Raises StartupError if this build has no RPC backend."""
+    if not has_rpc():
+        raise StartupError(
+            f"{flag}this build of llama.cpp has no RPC backend: build it with CMAKE_ARGS=-DGGML_RPC=on pip "
+            f"install --force-reinstall --no-cache-dir llama-cpp-python=={version('llama-cpp-python')}"
+        )
+
+
+def _of_rpc(name: bytes, result: Any, *arguments: Any) -> Any:
+    """A function of ggml's RPC backend, which this build must have."""
+    _ggml.ggml_backend_reg_by_name.restype = ctypes.c_void_p
+    _ggml.ggml_backend_reg_get_proc_address.restype = ctypes.c_void_p
+    registry = ctypes.c_void_p(_ggml.ggml_backend_reg_by_name(b"RPC"))
+    address = _ggml.ggml_backend_reg_get_proc_address(registry, name)
+    return ctypes.CFUNCTYPE(result, *arguments)(address)
+
+
+def lend(address: str, lent: Sequence[Device], n_threads: int) -> None:
+    """Serve these devices to one lead after another; returns only if it cannot. address: of IPv4, in digits,
+    with a port. llama.cpp tells on C's standard output who comes and goes."""
+    handles = ctypes.POINTER(ctypes.c_void_p)
+    size, text = ctypes.c_size_t, ctypes.c_char_p
+    serve = _of_rpc(b"ggml_backend_rpc_start_server", None, text, text, size, size, handles)
+    array = (ctypes.c_void_p * len(lent))(*(device.handle for device in lent))
+    serve(address.encode(), None, n_threads, len(lent), array)
+
+
+_borrowed: set[str] = set()  # the lenders whose devices are ours already, for good
+
+
+def borrow(lenders: Sequence[str]) -> None:
+    """Make the devices of lenders (HOST:PORT) known to llama.cpp, as its command line does. When one is gone
+    later, `watch` tells. Raises StartupError."""
+    needs_rpc("--rpc: ")
+    add = _of_rpc(b"ggml_backend_rpc_add_server", ctypes.c_void_p, ctypes.c_char_p)
+    _ggml.ggml_set_abort_callback(_aborts)
+    for lender in lenders:
+        if lender in _borrowed:
+            continue
+        greet(lender)  # llama.cpp would end the process
+        added = add(lender.encode())
+        if not added:
+            raise StartupError(f"--rpc: {lender} lends no device")
+        _ggml.ggml_backend_register(ctypes.c_void_p(added))
+        _borrowed.add(lender)
+        watch.add(lender)
+
+
+@ctypes.CFUNCTYPE(None, ctypes.c_char_p)
+def _aborts(message: bytes) -> None:
+    """ggml calls it before it ends the process, which it does when this returns."""
+    if not watch.aborted(message.decode(errors="replace")):
+        os.write(2, message + b"\n")

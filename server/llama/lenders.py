@@ -1,0 +1,136 @@
+"""Lenders: machines that hold a part of a model for this process (duo lend, or llama.cpp's rpc-server).
+Whether they answer, and what happens when one is gone (docs/adr/0014)."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import struct
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import TypeAlias
+
+from server.errors import LostLenderError, StartupError
+
+ANSWER_S = 5.0  # until a lender that is busy with another lead, or a network that drops packets, is told
+HELLO, CAPABILITIES = 14, 24  # ggml-rpc.cpp: RPC_CMD_HELLO; transport.h: RPC_CONN_CAPS_SIZE, in bytes
+PROTOCOL = (7, 0)  # ggml-rpc.h: major and minor version; another one cannot be spoken with
+# Seconds of silence after which a lender is asked whether it is there, and between PROBES unanswered
+# questions: one that lost its power or its network is gone after 5 + 3 * 5. Half: a network that is down for
+# 10 s ends the lead; twice: clients wait for 40 s.
+SILENCE_S, PROBES = 5, 3
+_ENDED = select.POLLERR | select.POLLHUP | getattr(select, "POLLRDHUP", 0)  # the last one only on Linux
+
+OnLoss: TypeAlias = Callable[[LostLenderError], None]
+
+
+def greet(lender: str) -> None:
+    """Raises StartupError unless HOST:PORT lends, to nobody else, and speaks our version."""
+    what = f"--rpc: {lender}"
+    try:
+        with socket.socket() as link:
+            link.settimeout(ANSWER_S)
+            link.connect(_split(lender))
+            link.sendall(struct.pack("<BQ", HELLO, CAPABILITIES) + bytes(CAPABILITIES))
+            answer = link.makefile("rb").read(10)  # a length, then the version
+    except TimeoutError as error:
+        raise StartupError(f"{what} does not answer: a lender serves one lead at a time") from error
+    except OSError as error:
+        raise StartupError(f"{what} cannot be reached ({error}): is duo lend running there?") from error
+    if tuple(answer[8:]) != PROTOCOL:
+        told = f"version {answer[8]}.{answer[9]}" if len(answer) == 10 else "something else"
+        raise StartupError(f"{what} speaks {told}, not {PROTOCOL[0]}.{PROTOCOL[1]}: install one duo on both")
+
+
+def _split(lender: str) -> tuple[str, int]:
+    host, _, port = lender.rpartition(":")
+    return host, int(port)
+
+
+def _connections(lenders: Sequence[str]) -> Iterator[tuple[str, socket.socket]]:
+    """Those of llama.cpp, as duplicates of its sockets."""
+    names: dict[object, str] = {}
+    for lender in lenders:
+        with suppress(OSError):
+            host, port = _split(lender)
+            names[socket.gethostbyname(host), port] = lender
+    for name in os.listdir("/dev/fd"):
+        with suppress(OSError):
+            link = socket.socket(fileno=os.dup(int(name)))
+            peer = link.getpeername() if link.family == socket.AF_INET else None
+            if peer in names:
+                yield names[peer], link
+            else:
+                link.close()
+
+
+def _end(error: LostLenderError) -> None:
+    """Of a process that has no better way, a drafter, or a lead that loads: the load would never end."""
+    print(f"duo: {error.message}", file=sys.stderr, flush=True)
+    os._exit(1)
+
+
+class _Watch:
+    """Waits for the end of any connection to the lenders. One for a process, since llama.cpp has one
+    callback for its end."""
+
+    def __init__(self) -> None:
+        self._on_loss: OnLoss = _end
+        self._lenders: list[str] = []
+
+    def add(self, lender: str) -> None:
+        self._lenders.append(lender)
+
+    def begin(self, on_loss: OnLoss) -> None:
+        """Call on_loss on a thread as soon as a lender is gone; to be called when the models are loaded."""
+        self._on_loss = on_loss
+        links = list(_connections(self._lenders))
+        if links:
+            threading.Thread(target=self._wait, args=(links,), name="duo-lenders", daemon=True).start()
+
+    def _wait(self, links: Sequence[tuple[str, socket.socket]]) -> None:
+        poll, names = select.poll(), {link.fileno(): name for name, link in links}
+        for _, link in links:
+            _ask_when_silent(link)
+            poll.register(link, _ENDED)
+        self._lost(sorted({names[fd] for fd, _ in poll.poll()}))
+
+    def aborted(self, message: str) -> bool:
+        """llama.cpp ends the process when this returns. Where that is because of a lender, it does not:
+        the thread is that of the connection, and waits while the process ends in a better way. False:
+        because of something else."""
+        if "ggml-rpc" not in message:
+            return False
+        alive = {name for name, link in _connections(self._lenders) if not _has_ended(link)}
+        self._lost([name for name in self._lenders if name not in alive] or self._lenders)
+        threading.Event().wait()
+        return True
+
+    def _lost(self, lenders: Sequence[str]) -> None:
+        self._on_loss(LostLenderError(", ".join(lenders)))
+
+
+def _ask_when_silent(link: socket.socket) -> None:
+    link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    within_ms = 1000 * SILENCE_S * (1 + PROBES)
+    for name, value in (
+        ("TCP_KEEPIDLE", SILENCE_S),
+        ("TCP_KEEPALIVE", SILENCE_S),  # as macOS calls it
+        ("TCP_KEEPINTVL", SILENCE_S),
+        ("TCP_KEEPCNT", PROBES),
+        ("TCP_USER_TIMEOUT", within_ms),  # while something sent is not confirmed, instead of minutes
+    ):
+        if hasattr(socket, name):
+            link.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def _has_ended(link: socket.socket) -> bool:
+    poll = select.poll()
+    poll.register(link, _ENDED)
+    return bool(poll.poll(0))
+
+
+watch = _Watch()

@@ -1,0 +1,94 @@
+"""duo lend: this machine's memory and devices for a lead on another one, by llama.cpp's RPC server."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import signal
+import socket
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from server.errors import StartupError
+from server.flags import n_cores
+from server.lead.listening import open_socket
+from server.llama.devices import CPU, GPU, INTEGRATED, Device, devices, lend, needs_rpc
+from server.llama.library import start_library
+from server.llama.model_settings import Texts
+
+MIB = 20  # bits
+EVERYWHERE = "0.0.0.0"
+
+
+class LendSettings(BaseSettings):
+    """Lend this machine's memory and devices to a lead on another machine, which puts a part of its model
+    here: duo up --rpc HOST:PORT there. Who reaches the port is not asked for a password and may run what it
+    likes in this process: give an address of a network that you trust."""
+
+    model_config = SettingsConfigDict(env_prefix="DUO_LEND_", frozen=True, cli_prog_name="duo lend")
+
+    host: str = Field("127.0.0.1", description="the address to listen on, of IPv4; 0.0.0.0: all")
+    port: int = Field(50052, ge=0, le=65535, description="the port to listen on; 0 takes a free one")
+    threads: int = Field(0, ge=0, description="CPU threads, where the CPU is lent; 0: one for each core")
+    device: Texts = Field((), description="what is lent, by ggml's names (default: all GPUs, else CPU)")
+
+
+def run_lender(settings: LendSettings) -> int:
+    """Until it is stopped. Raises StartupError."""
+    start_library()
+    needs_rpc()
+    lent = chosen(settings.device, devices())
+    host, port = _address(settings.host, settings.port)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _stop)
+    print(*announcement(lent, host, port), sep="\n", flush=True)
+    with Path(os.devnull).open("w") as nowhere:
+        os.dup2(nowhere.fileno(), 1)  # llama.cpp would print each of a lead's many connections
+    arguments = f"{host}:{port}", lent, settings.threads or n_cores()
+    server = threading.Thread(target=lend, args=arguments, name="duo-lend", daemon=True)
+    server.start()
+    server.join()  # a signal ends this, and would only disturb llama.cpp
+    raise StartupError(f"llama.cpp cannot listen on {host}:{port}: choose another --host or --port")
+
+
+def chosen(names: Sequence[str], known: Sequence[Device]) -> list[Device]:
+    """The devices of these names; without names all GPUs, or the CPU. Raises StartupError."""
+    if names:
+        by_name = {device.name: device for device in known}
+        if unknown := [name for name in names if name not in by_name]:
+            raise StartupError(f"--device: there is no {unknown[0]} here, but {', '.join(by_name)}")
+        return [by_name[name] for name in names]
+    for kind in (GPU, INTEGRATED, CPU):
+        if found := [device for device in known if device.type == kind]:
+            return found
+    raise StartupError("llama.cpp finds no device on this machine")
+
+
+def announcement(lent: Sequence[Device], host: str, port: int) -> list[str]:
+    """The lines with which it begins."""
+    what = ", ".join(f"{one.name} ({one.description}, {one.free >> MIB} MiB)" for one in lent)
+    reached = socket.gethostname() if host == EVERYWHERE else host
+    lines = [f"duo lends {what} on {host}:{port}; on the other machine: duo up --rpc {reached}:{port}"]
+    if not ipaddress.ip_address(host).is_loopback:
+        lines.append("  whoever reaches this port may use it and read what passes: there is no password")
+    return lines
+
+
+def _address(host: str, port: int) -> tuple[str, int]:
+    """In digits, as llama.cpp wants it, and a free port instead of 0. Raises StartupError."""
+    try:
+        digits = socket.gethostbyname(host)
+    except OSError as error:
+        raise StartupError(f"--host {host}: {error}: give an address of IPv4 of this machine") from error
+    with open_socket(digits, port) as free:
+        return digits, int(free.getsockname()[1])
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    """llama.cpp's server has no end: what a lead has here goes with the process."""
+    os._exit(0)

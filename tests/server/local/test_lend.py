@@ -1,0 +1,52 @@
+"""duo lend: what of a machine is lent, and what is told about it."""
+
+from __future__ import annotations
+
+import pytest
+
+from server.errors import StartupError
+from server.llama.devices import CPU, GPU, INTEGRATED, Device
+from server.local.lend import LendSettings, announcement, chosen, run_lender
+
+PROCESSOR = Device("CPU", "Xeon", CPU, 8 << 30, 1)
+FIRST, SECOND = Device("CUDA0", "H100", GPU, 80 << 30, 2), Device("CUDA1", "H100", GPU, 70 << 30, 3)
+SHARED = Device("Metal", "M4", INTEGRATED, 16 << 30, 4)
+
+
+@pytest.mark.parametrize(
+    ("names", "known", "lent"),
+    [
+        ((), [PROCESSOR], [PROCESSOR]),
+        ((), [FIRST, SHARED, SECOND, PROCESSOR], [FIRST, SECOND]),
+        ((), [SHARED, PROCESSOR], [SHARED]),
+        (("CPU", "CUDA1"), [FIRST, SECOND, PROCESSOR], [PROCESSOR, SECOND]),
+    ],
+)
+def test_gpus_are_lent_before_the_cpu_unless_devices_are_named(
+    names: tuple[str, ...], known: list[Device], lent: list[Device]
+):
+    assert chosen(names, known) == lent
+
+
+def test_a_device_that_is_not_there_is_told_with_those_that_are():
+    with pytest.raises(StartupError, match="no CUDA7 here, but CUDA0, CPU"):
+        chosen(["CUDA7"], [FIRST, PROCESSOR])
+
+
+def test_one_line_tells_what_is_lent_and_what_to_type_elsewhere():
+    [line] = announcement([FIRST, PROCESSOR], "127.0.0.1", 50052)
+    assert "CUDA0 (H100, 81920 MiB), CPU (Xeon, 8192 MiB) on 127.0.0.1:50052" in line
+    assert line.endswith("duo up --rpc 127.0.0.1:50052")
+
+
+@pytest.mark.parametrize("host", ["10.0.0.2", "0.0.0.0"])
+def test_beyond_loopback_it_says_that_there_is_no_password(host: str):
+    line, warning = announcement([PROCESSOR], host, 50052)
+    assert "no password" in warning
+    assert not line.endswith("0.0.0.0:50052"), "an address that the other machine can use"
+
+
+def test_a_build_without_rpc_is_refused(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("server.llama.devices.has_rpc", lambda: False)
+    with pytest.raises(StartupError, match="has no RPC backend"):
+        run_lender(LendSettings())
