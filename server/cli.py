@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from server.errors import DuoError, UsageError
+from server.errors import DuoError, LostLenderError, UsageError
 from server.flags import meant, read
 from server.settings import LeadSettings, UpSettings
 
@@ -33,7 +34,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _run(name, arguments[1:])
     except DuoError as error:
-        print(f"duo {name}: {error.message}", file=sys.stderr)
+        print(f"duo {name}: {error.message}", file=sys.stderr, flush=True)
+        if isinstance(error, LostLenderError):
+            os._exit(1)  # threads wait in llama.cpp for ever
         return 2 if isinstance(error, UsageError) else 1
     except KeyboardInterrupt:
         return 130

@@ -215,6 +215,11 @@ class EngineThread:
         for generation in self._generations.values():
             generation.cancel()
 
+    def abandon(self, error: DuoError) -> None:
+        """Fail all generations without the engine's thread, which does not come back. Idempotent."""
+        self.drain()
+        self._deliver([(id, Failed(error)) for id in self._generations])
+
     @property
     def n_live(self) -> int:
         """Generations that have not ended, without those that only precompute."""

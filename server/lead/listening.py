@@ -25,7 +25,7 @@ from server.api.connection import BoundedConnection, ConnectionBounds
 from server.api.middleware import Edge
 from server.api.request_log import RequestLog
 from server.engine.thread import EngineThread
-from server.errors import StartupError
+from server.errors import DuoError, StartupError
 from server.settings import DoorSettings
 
 FLUSH_S = 5  # seconds for cancelled replies to send their last event
@@ -128,6 +128,13 @@ class DrainingServer(uvicorn.Server):
         self._engine = engine
         self._grace_s = grace_s
         self._until: float | None = None
+        self.failure: DuoError | None = None
+
+    def fail(self, error: DuoError) -> None:
+        """End because of this error, which running replies get; the engine does not answer any more."""
+        self.failure = self.failure or error
+        self._engine.abandon(error)
+        self.should_exit = True
 
     async def on_tick(self, counter: int) -> bool:
         """Called by uvicorn ten times a second. True once the server may close its connections."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import platform
@@ -25,7 +26,7 @@ from server.cache.snapshots import Snapshots
 from server.engine.engine import Engine
 from server.engine.scheduler import Limits
 from server.engine.thread import Bounds, EngineThread, Observer
-from server.errors import StartupError
+from server.errors import LostLenderError, StartupError
 from server.flags import n_cores
 from server.lead.calibration import on_own_thread, remembered, steady_widths
 from server.lead.listening import Door, DrainingServer, answering, configured, door_of, open_socket
@@ -41,6 +42,7 @@ from server.lead.loading import (
 from server.lead.recollection import keep, of_model, recall
 from server.lead.serving import embedding_by, served_by
 from server.lead.tiers import open_snapshots, pace_of
+from server.llama.lenders import watch
 from server.llama.llamacpp import LlamaBackend
 from server.settings import LeadSettings
 from server.speculation.gating.costs import StepCosts
@@ -130,7 +132,11 @@ def run_lead(settings: LeadSettings, site: Site) -> int:
         served = replace(served, embedding=embedding, reranking=reranking)
         if snapshots is not None:
             served = _with_snapshots(served, snapshots, door)
-        uvloop.run(_serve_http(engine, served, site.listener, door))
+        try:
+            uvloop.run(_serve_http(engine, served, site.listener, door))
+        except LostLenderError:
+            stack.pop_all()  # llama.cpp would wait for the lender before it frees anything
+            raise
     logger.info("duo has ended")
     return 0
 
@@ -156,11 +162,16 @@ def _with_snapshots(served: Served, snapshots: Snapshots, door: Door) -> Served:
 async def _serve_http(engine: EngineThread, served: Served, listener: socket.socket, door: Door) -> None:
     app = create_app(served, door.edge)
     server = DrainingServer(configured(app, door.tls, door.bounds), engine, grace_s=door.grace_s)
+    loop = asyncio.get_running_loop()
     engine.start()
     try:
-        await server.serve(sockets=[listener])
+        with watch.telling(lambda error: loop.call_soon_threadsafe(server.fail, error) and None):
+            await server.serve(sockets=[listener])
     finally:
-        await engine.stop()
+        if server.failure is None:
+            await engine.stop()
+    if server.failure is not None:
+        raise server.failure
 
 
 def _speculator(stack: ExitStack, settings: LeadSettings, site: Site, backend: LlamaBackend) -> Speculator:

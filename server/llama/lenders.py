@@ -9,8 +9,8 @@ import socket
 import struct
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import TypeAlias
 
 from server.errors import LostLenderError, StartupError
@@ -68,14 +68,14 @@ def _connections(lenders: Sequence[str]) -> Iterator[tuple[str, socket.socket]]:
 
 
 def _end(error: LostLenderError) -> None:
-    """Of a process that has no better way, a drafter, or a lead that loads: the load would never end."""
+    """Of a process that answers nobody: a drafter, or a lead that loads or ends, which would never end."""
     print(f"duo: {error.message}", file=sys.stderr, flush=True)
     os._exit(1)
 
 
 class _Watch:
     """Waits for the end of any connection to the lenders. One for a process, since llama.cpp has one
-    callback for its end."""
+    callback before it ends the process. May tell a loss twice."""
 
     def __init__(self) -> None:
         self._on_loss: OnLoss = _end
@@ -84,12 +84,17 @@ class _Watch:
     def add(self, lender: str) -> None:
         self._lenders.append(lender)
 
-    def begin(self, on_loss: OnLoss) -> None:
-        """Call on_loss on a thread as soon as a lender is gone; to be called when the models are loaded."""
-        self._on_loss = on_loss
+    @contextmanager
+    def telling(self, on_loss: OnLoss) -> Generator[None]:
+        """Call on_loss, on a thread, as soon as a lender is gone; for a process whose models are loaded."""
         links = list(_connections(self._lenders))
+        self._on_loss = on_loss
         if links:
             threading.Thread(target=self._wait, args=(links,), name="duo-lenders", daemon=True).start()
+        try:
+            yield
+        finally:
+            self._on_loss = _end
 
     def _wait(self, links: Sequence[tuple[str, socket.socket]]) -> None:
         poll, names = select.poll(), {link.fileno(): name for name, link in links}
