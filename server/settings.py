@@ -221,9 +221,10 @@ class LeadSettings(ModelSettings, DoorSettings):
 
     @property
     def draft_weights(self) -> Weights:
-        """Those of the target, with its own number of layers on the GPU."""
+        """Those of the target, with its own number of layers on the GPU; none on lenders, which are slow to
+        ask for a draft."""
         n_gpu_layers = self.gpu_layers if self.gpu_layers_draft is None else self.gpu_layers_draft
-        return replace(self.weights, n_gpu_layers=n_gpu_layers, overrides=(), adapters=())
+        return replace(self.weights, n_gpu_layers=n_gpu_layers, rpc=(), overrides=(), adapters=())
 
     @property
     def names(self) -> tuple[str, ...]:

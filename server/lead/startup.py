@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -102,12 +102,13 @@ def run_lead(settings: LeadSettings, site: Site) -> int:
     door = door_of(settings)
     sys.setswitchinterval(GIL_SWITCH_S)
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
-    with ExitStack() as stack:
+    with ExitStack() as models, ExitStack() as stack:
         waiting = create_waiting_app(Health("loading", settings.parallel, 0, 0, 0.0), door.edge)
         with answering(site.listener, waiting, door.tls):
-            backend = _load(stack, settings, site)
-            proposer = _speculator(stack, settings, site, backend)
-            embedder, ranker = load_embedder(stack, settings, backend), load_ranker(stack, settings, backend)
+            backend = _load(models, settings, site)
+            proposer = _speculator(stack, models, settings, site, backend)
+            embedder = load_embedder(models, settings, backend)
+            ranker = load_ranker(models, settings, backend)
         snapshots = open_snapshots(settings, backend, lambda: engine.command(lambda _: None))
         if snapshots is not None:
             stack.callback(snapshots.close)
@@ -128,17 +129,21 @@ def run_lead(settings: LeadSettings, site: Site) -> int:
         _announce(site, door)
         mode = "sync" if site.draft_model else "async"
         served = replace(served_by(settings, backend, engine, proposer, mode), traffic=traffic)
-        embedding, reranking = (embedding_by(stack, one, served.model) for one in (embedder, ranker))
+        embedding, reranking = (embedding_by(models, one, served.model) for one in (embedder, ranker))
         served = replace(served, embedding=embedding, reranking=reranking)
         if snapshots is not None:
             served = _with_snapshots(served, snapshots, door)
-        try:
-            uvloop.run(_serve_http(engine, served, site.listener, door))
-        except LostLenderError:
-            stack.pop_all()  # llama.cpp would wait for the lender before it frees anything
-            raise
+        _until_ended(models, _serve_http(engine, served, site.listener, door))
     logger.info("duo has ended")
     return 0
+
+
+def _until_ended(models: ExitStack, serving: Coroutine[None, None, None]) -> None:
+    try:
+        uvloop.run(serving)
+    except LostLenderError:
+        models.pop_all()  # llama.cpp would wait for the lender before it frees anything
+        raise
 
 
 def _load(stack: ExitStack, settings: LeadSettings, site: Site) -> LlamaBackend:
@@ -174,9 +179,11 @@ async def _serve_http(engine: EngineThread, served: Served, listener: socket.soc
         raise server.failure
 
 
-def _speculator(stack: ExitStack, settings: LeadSettings, site: Site, backend: LlamaBackend) -> Speculator:
+def _speculator(
+    stack: ExitStack, models: ExitStack, settings: LeadSettings, site: Site, backend: LlamaBackend
+) -> Speculator:
     """All sources of drafts: a draft model in this process, drafters on the bus, and lookups."""
-    inline = load_draft(stack, settings, site.draft_model, backend) if site.draft_model else None
+    inline = load_draft(models, settings, site.draft_model, backend) if site.draft_model else None
     remote = _join_bus(stack, settings, site, backend) if site.redis_url else None
     if inline is None and remote is None:
         logger.info("  drafters none: no --redis was given, and no --draft-model")

@@ -18,18 +18,21 @@ from server.llama.lenders import greet, watch
 # several names, and no model sees what is registered there.
 _ggml: Any = _llama._lib  # pyright: ignore[reportPrivateUsage]
 
+_lenders: set[str] = set()  # whose devices are known already, for good
+_borrowed: set[int] = set()  # handles of those devices
 CPU, GPU, INTEGRATED = range(3)  # ggml_backend_dev_type; INTEGRATED: a GPU that shares the host's memory
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """free: bytes."""
+    """free: bytes. borrowed: it is a lender's."""
 
     name: str
     description: str
     type: int
     free: int
     handle: int
+    borrowed: bool = False
 
 
 def devices() -> list[Device]:
@@ -51,6 +54,7 @@ def _device(handle: int) -> Device:
         int(_ggml.ggml_backend_dev_type(pointer)),
         free.value,
         handle,
+        handle in _borrowed,
     )
 
 
@@ -87,9 +91,6 @@ def lend(address: str, lent: Sequence[Device], n_threads: int) -> None:
     serve(address.encode(), None, n_threads, len(lent), array)
 
 
-_borrowed: set[str] = set()  # the lenders whose devices are ours already, for good
-
-
 def borrow(lenders: Sequence[str]) -> None:
     """Make the devices of lenders (HOST:PORT) known to llama.cpp, as its command line does. When one is gone
     later, `watch` tells. Raises StartupError."""
@@ -97,15 +98,27 @@ def borrow(lenders: Sequence[str]) -> None:
     add = _of_rpc(b"ggml_backend_rpc_add_server", ctypes.c_void_p, ctypes.c_char_p)
     _ggml.ggml_set_abort_callback(_aborts)
     for lender in lenders:
-        if lender in _borrowed:
+        if lender in _lenders:
             continue
         greet(lender)  # llama.cpp would end the process
+        before = {device.handle for device in devices()}
         added = add(lender.encode())
         if not added:
             raise StartupError(f"--rpc: {lender} lends no device")
         _ggml.ggml_backend_register(ctypes.c_void_p(added))
-        _borrowed.add(lender)
+        _borrowed.update({device.handle for device in devices()} - before)
+        _lenders.add(lender)
         watch.add(lender)
+
+
+def own_gpus() -> Any:
+    """What keeps a model from borrowed devices, a C array that ends with None; None if there are none."""
+    if not _borrowed:
+        return None
+    own = [device for device in devices() if device.type in (GPU, INTEGRATED) and not device.borrowed]
+    first = min((device.type for device in own), default=GPU)
+    handles = [device.handle for device in own if device.type == first]
+    return (ctypes.c_void_p * (len(handles) + 1))(*handles)
 
 
 @ctypes.CFUNCTYPE(None, ctypes.c_char_p)

@@ -15,7 +15,7 @@ from typing import Any
 import llama_cpp.llama_cpp as _untyped
 
 from server.errors import StartupError
-from server.llama.devices import GPU, INTEGRATED, borrow, devices
+from server.llama.devices import GPU, INTEGRATED, borrow, devices, own_gpus
 from server.llama.load_progress import LoadProgress
 from server.llama.options import CacheType, LlamaOptions, Override, Rope, Weights
 from server.llama.parts import parts
@@ -77,12 +77,12 @@ def has_gpu() -> bool:
 
 
 def free_memory_of_gpus() -> list[int]:
-    """Bytes, for each GPU in the order of --main-gpu; integrated ones only if there are no others. GPUs of
-    RPC servers that were added count."""
+    """Bytes, for each GPU of this machine in the order of --main-gpu; integrated ones only if there are no
+    others."""
     if not has_gpu():
         return []
     found: dict[int, list[int]] = {}  # by type
-    for device in devices():
+    for device in (one for one in devices() if not one.borrowed):
         found.setdefault(device.type, []).append(device.free)
     return found.get(GPU) or found.get(INTEGRATED, [])
 
@@ -216,6 +216,9 @@ def _model_params(weights: Weights, vocab_only: bool) -> Any:
         if n > most:
             raise StartupError(f"--tensor-split: {n} shares, but at most {most} devices")
         params.tensor_split = (ctypes.c_float * most)(*weights.tensor_split)
+    if not weights.rpc and (own := own_gpus()) is not None:
+        params.devices = ctypes.cast(own, ctypes.c_void_p)
+        params.own_gpus = own  # it must live as long
     if weights.overrides:
         params.kv_overrides = _c_overrides(weights.overrides)
     return params

@@ -64,7 +64,8 @@ class Adapter:
 @dataclass(frozen=True, slots=True)
 class Weights:
     """Where the weights are, and what is changed of the model. n_gpu_layers: -1 is all, where there is a GPU;
-    tensor_split: shares of the GPUs, by free memory if empty; rpc: host:port of llama.cpp's RPC servers."""
+    tensor_split: shares of the GPUs, by free memory if empty; rpc: host:port of lenders, whose devices come
+    before the GPUs of this machine."""
 
     n_gpu_layers: int = -1
     split_mode: SplitMode = "layer"
