@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import select
 import socket
+import stat
 import struct
 import sys
 import threading
@@ -17,7 +18,9 @@ from server.errors import LostLenderError, StartupError
 
 ANSWER_S = 5.0  # until a lender that is busy with another lead, or a network that drops packets, is told
 HELLO, CAPABILITIES = 14, 24  # ggml-rpc.cpp: RPC_CMD_HELLO; transport.h: RPC_CONN_CAPS_SIZE, in bytes
+ANSWER = struct.pack("<Q", 4 + CAPABILITIES)  # the length of a version and of capabilities
 PROTOCOL = (7, 0)  # ggml-rpc.h: major and minor version; another one cannot be spoken with
+OURS = ".".join(map(str, PROTOCOL))
 # Seconds of silence after which a lender is asked whether it is there, and between PROBES unanswered
 # questions: one that lost its power or its network is gone after 5 + 3 * 5. Half: a network that is down for
 # 10 s ends the lead; twice: clients wait for 40 s.
@@ -40,9 +43,13 @@ def greet(lender: str) -> None:
         raise StartupError(f"{what} does not answer: a lender serves one lead at a time") from error
     except OSError as error:
         raise StartupError(f"{what} cannot be reached ({error}): is duo lend running there?") from error
+    if answer[:8] != ANSWER:
+        raise StartupError(f"{what} is no lender: give the address that duo lend told")
     if tuple(answer[8:]) != PROTOCOL:
-        told = f"version {answer[8]}.{answer[9]}" if len(answer) == 10 else "something else"
-        raise StartupError(f"{what} speaks {told}, not {PROTOCOL[0]}.{PROTOCOL[1]}: install one duo on both")
+        told = ".".join(map(str, answer[8:]))
+        raise StartupError(
+            f"{what} speaks version {told}, not {'.'.join(map(str, PROTOCOL))}: install one duo on both"
+        )
 
 
 def _split(lender: str) -> tuple[str, int]:
@@ -59,12 +66,14 @@ def _connections(lenders: Sequence[str]) -> Iterator[tuple[str, socket.socket]]:
             names[socket.gethostbyname(host), port] = lender
     for name in os.listdir("/dev/fd"):
         with suppress(OSError):
+            if not stat.S_ISSOCK(os.fstat(int(name)).st_mode):
+                continue
             link = socket.socket(fileno=os.dup(int(name)))
-            peer = link.getpeername() if link.family == socket.AF_INET else None
-            if peer in names:
-                yield names[peer], link
-            else:
-                link.close()
+            with suppress(OSError):
+                if link.family == socket.AF_INET and (peer := link.getpeername()) in names:
+                    yield names[peer], link
+                    continue
+            link.close()
 
 
 def _end(error: LostLenderError) -> None:
@@ -73,7 +82,7 @@ def _end(error: LostLenderError) -> None:
     os._exit(1)
 
 
-class _Watch:
+class Watch:
     """Waits for the end of any connection to the lenders. One for a process, since llama.cpp has one
     callback before it ends the process. May tell a loss twice."""
 
@@ -87,21 +96,33 @@ class _Watch:
     @contextmanager
     def telling(self, on_loss: OnLoss) -> Generator[None]:
         """Call on_loss, on a thread, as soon as a lender is gone; for a process whose models are loaded."""
+        if not self._lenders:
+            yield
+            return
         links = list(_connections(self._lenders))
         self._on_loss = on_loss
-        if links:
-            threading.Thread(target=self._wait, args=(links,), name="duo-lenders", daemon=True).start()
+        until, done = os.pipe()
+        thread = threading.Thread(target=self._wait, args=(links, until), name="duo-lenders", daemon=True)
+        thread.start()
         try:
             yield
         finally:
             self._on_loss = _end
+            os.close(done)
+            thread.join()
+            for _, link in links:
+                link.close()
 
-    def _wait(self, links: Sequence[tuple[str, socket.socket]]) -> None:
+    def _wait(self, links: Sequence[tuple[str, socket.socket]], until: int) -> None:
+        """Until the pipe's other end is closed, too."""
         poll, names = select.poll(), {link.fileno(): name for name, link in links}
         for _, link in links:
             _ask_when_silent(link)
             poll.register(link, _ENDED)
-        self._lost(sorted({names[fd] for fd, _ in poll.poll()}))
+        poll.register(until, _ENDED)
+        if gone := {names[fd] for fd, _ in poll.poll() if fd in names}:
+            self._lost(sorted(gone))
+        os.close(until)
 
     def aborted(self, message: str) -> bool:
         """llama.cpp ends the process when this returns. Where that is because of a lender, it does not:
@@ -109,7 +130,11 @@ class _Watch:
         because of something else."""
         if "ggml-rpc" not in message:
             return False
-        alive = {name for name, link in _connections(self._lenders) if not _has_ended(link)}
+        alive: set[str] = set()
+        for name, link in _connections(self._lenders):
+            with link:
+                if not _has_ended(link):
+                    alive.add(name)
         self._lost([name for name in self._lenders if name not in alive] or self._lenders)
         threading.Event().wait()
         return True
@@ -138,4 +163,4 @@ def _has_ended(link: socket.socket) -> bool:
     return bool(poll.poll(0))
 
 
-watch = _Watch()
+watch = Watch()

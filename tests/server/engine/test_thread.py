@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
+import threading
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -11,6 +12,7 @@ from server.engine import thread as engine_thread
 from server.engine.engine import Engine
 from server.engine.events import Committed, Event, Failed, Finished, Started
 from server.engine.thread import GATHER_S, EngineThread
+from server.errors import BackendError, BusyError
 from server.llama.backend import Batch, Logits
 from tests.fake_backend import FakeBackend, FakeModel
 from tests.support import NoProposer, request
@@ -54,6 +56,33 @@ async def told(overlaps: bool, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Ev
     monkeypatch.setattr(loop, "call_soon_threadsafe", call_soon)
     await thread.stop()
     return events, handed
+
+
+@dataclass(slots=True)
+class Stopped(FakeBackend):
+    """Decodes nothing before it may."""
+
+    may: threading.Event = field(default_factory=threading.Event)
+
+    def decode(self, batch: Batch) -> Logits:
+        self.may.wait()
+        return FakeBackend.decode(self, batch)
+
+
+async def test_replies_fail_without_an_engine_that_does_not_come_back():
+    backend = Stopped(FakeModel(eog_rate=0.0))
+    thread = EngineThread(lambda emit: Engine(backend, NoProposer(), emit), n_ctx=backend.n_ctx)
+    thread.start()
+    reply, why = thread.submit(request(max_tokens=N)), BackendError("a part of it is gone")
+    thread.abandon(why)
+    thread.abandon(BackendError("told twice"))
+    events = [event async for arrived in reply for event in arrived]
+    assert events[-1] == Failed(why)
+    assert thread.n_live == 0
+    with pytest.raises(BusyError):
+        thread.submit(request(max_tokens=N))
+    backend.may.set()
+    await thread.stop()
 
 
 @pytest.mark.parametrize("overlaps", [False, True])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from server.errors import StartupError
+from server.flags import read
 from server.llama.devices import CPU, GPU, INTEGRATED, Device
 from server.local.lend import LendSettings, announcement, chosen, run_lender
 
@@ -49,4 +50,4 @@ def test_beyond_loopback_it_says_that_there_is_no_password(host: str):
 def test_a_build_without_rpc_is_refused(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("server.llama.devices.has_rpc", lambda: False)
     with pytest.raises(StartupError, match="has no RPC backend"):
-        run_lender(LendSettings())
+        run_lender(read(LendSettings, []))

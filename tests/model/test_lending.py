@@ -1,0 +1,192 @@
+"""A model split over two lenders, with a drafter beside: its text, and what happens when a lender is gone."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from drafters.drafter_settings import BUNDLED_MODEL as DRAFT
+from server.errors import StartupError
+from server.llama import lenders
+from server.llama.devices import has_rpc
+from server.llama.lenders import greet
+from tests.model.conftest import redis_server
+from tests.model.live import DrafterProcess
+from tests.process.duo import Duo, free_port, run, until
+
+pytestmark = [
+    pytest.mark.model,
+    pytest.mark.redis,
+    pytest.mark.timeout(120),
+    pytest.mark.skipif(not has_rpc(), reason="this build of llama.cpp has no RPC backend (GGML_RPC)"),
+]
+
+QUESTION = "Illustrate the difference between concurrency and parallelism in Python."
+EXACT = (
+    *("--threads", "1", "--parallel", "1", "--ctx-size", "1024", "--no-lookup"),
+    *("--flash-attn", "off", "--cache-type-k", "f32", "--cache-type-v", "f32"),
+)
+"""Q8_0 on one thread: every width has the same bits (conftest.py), here and at lenders that run this build on
+this processor, as duo probe --rpc and test_a_split_model… say."""
+DRAFTED = ("--draft-mode", "async", "--no-gate", "--draft-max", "4")
+ENDS_S = 15.0  # of a lead whose lender is gone: under a second on an idle machine
+
+
+@dataclass(frozen=True)
+class Row:
+    """Four processes: two lenders, a lead over both and a drafter."""
+
+    lenders: tuple[Lender, Lender]
+    lead: Duo
+    drafter: DrafterProcess
+
+
+class Lender:
+    """A duo lend process, ready when it is made."""
+
+    def __init__(self, *flags: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "server", "lend", "--port", "0", "--threads", "1", *flags],
+            stdout=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
+            text=True,
+        )
+        assert self.process.stdout
+        self.told = self.process.stdout.readline()
+        self.address = self.told.split()[-1]
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        assert self.process.stdout
+        self.process.stdout.close()
+
+
+@contextmanager
+def in_a_row(folder: Path) -> Generator[Row]:
+    with ExitStack() as stack:
+        both = Lender(), Lender()
+        for one in both:
+            stack.enter_context(closing(one))
+        url = stack.enter_context(redis_server()).url
+        drafter = stack.enter_context(closing(DrafterProcess(url, DRAFT, "--threads", "1")))
+        rpc = ",".join(one.address for one in both)
+        lead = stack.enter_context(Duo(folder, "serve", *EXACT, *DRAFTED, "--redis", url, "--rpc", rpc))
+        lead.wait_until_ready(n_drafters=1)
+        yield Row(both, lead, drafter)
+
+
+@pytest.fixture
+def row(tmp_path: Path) -> Iterator[Row]:
+    """To be killed by the test."""
+    with in_a_row(tmp_path) as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Row]:
+    """Not to be killed, but for its drafter."""
+    with in_a_row(tmp_path_factory.mktemp("row")) as one:
+        yield one
+
+
+def streamed(duo: Duo) -> Generator[dict[str, Any]]:
+    """What comes of a reply that would not end."""
+    body = {
+        "messages": [{"role": "user", "content": QUESTION}],
+        "stream": True,
+        "ignore_eos": True,
+        "context_shift": True,
+        "max_tokens": 1_000_000,
+    }
+    with httpx.stream("POST", f"{duo.url}/v1/chat/completions", json=body, timeout=30) as response:
+        assert response.status_code == 200, response.read()
+        for line in response.iter_lines():
+            if line.startswith("data: {"):
+                yield json.loads(line[6:])
+
+
+def connections(lender: Lender) -> int:
+    """Those of others to a lender that are open, by /proc/net/tcp."""
+    port = int(lender.address.rpartition(":")[2])
+    lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
+    return sum(line.split()[2].endswith(f":{port:04X}") and line.split()[3] == "01" for line in lines)
+
+
+def test_a_split_model_says_what_one_process_says_with_a_drafter_and_without(lasting: Row, tmp_path: Path):
+    with Duo(tmp_path, "serve", *EXACT, "--draft-max", "0") as alone:
+        alone.wait_until_ready()
+        expected = alone.ask(QUESTION)
+    assert [connections(lender) for lender in lasting.lenders] == [1, 1], "each holds a part"
+    reply = lasting.lead.ask(QUESTION)
+    assert reply["choices"] == expected["choices"]
+    assert reply["timings"]["draft_n_accepted"] > 20
+    chunks = streamed(lasting.lead)
+    next(chunks)
+    lasting.drafter.signal(signal.SIGKILL)
+    until(lambda: next(chunks)["choices"] and not lasting.lead.drafters(), 15, "it was not missed")
+    assert all(next(chunks)["choices"] for _ in range(20)), "the reply goes on"
+    chunks.close()
+    assert lasting.lead.ask(QUESTION)["choices"] == expected["choices"]
+
+
+def test_what_a_lead_finds_instead_of_a_lender_is_told_in_one_line(
+    lasting: Row, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(lenders, "ANSWER_S", 0.5)
+    nobody = f"127.0.0.1:{free_port()}"
+    for address, said in ((nobody, "cannot be reached"), (lasting.lenders[0].address, "does not answer")):
+        with pytest.raises(StartupError, match=f"--rpc: {address} {said}"):
+            greet(address)
+    ended = run("serve", "--port", "0", "--rpc", nobody)
+    assert ended.returncode == 1
+    assert ended.stderr.startswith(f"duo serve: --rpc: {nobody} cannot be reached")
+    assert ended.stderr.count("\n") == 1, ended.stderr
+    with pytest.raises(StartupError, match="is no lender"):
+        greet(lasting.lead.url.removeprefix("http://"))
+
+
+def test_a_lender_tells_what_it_lends_and_refuses_a_port_that_is_taken(lasting: Row):
+    told = lasting.lenders[0].told
+    what = r"duo lends CPU \(.*, \d+ MiB\) on 127\.0\.0\.1:\d+; .*duo up --rpc 127\.0\.0\.1:\d+"
+    assert re.match(what, told)
+    ended = run("lend", "--port", told.rpartition(":")[2].strip())
+    assert ended.returncode == 1
+    assert "Address already in use" in ended.stderr
+    assert ended.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_lender_that_is_killed_ends_the_lead_with_an_error_to_its_clients(which: int, row: Row):
+    chunks = streamed(row.lead)
+    for _ in range(20):
+        assert next(chunks)["choices"]
+    row.lenders[which].process.kill()
+    *_, last = chunks
+    why = f"the lender {row.lenders[which].address} is gone"
+    assert why in last["error"]["message"]
+    assert row.lead.process.wait(ENDS_S) == 1
+    log = row.lead.log.read_text()
+    assert log.endswith(f"\nduo serve: {why}: start duo lend there again, then this lead\n")
+    assert "Traceback" not in log
+    other = row.lenders[1 - which]
+    until(lambda: not connections(other), 5, "the lead's connection outlived it")
+    greet(other.address)
+
+
+def test_a_lender_that_ends_while_nobody_asks_is_missed_at_once(row: Row):
+    row.lenders[1].process.send_signal(signal.SIGINT)
+    assert row.lenders[1].process.wait(5) == 0
+    assert row.lead.process.wait(ENDS_S) == 1
+    assert f"the lender {row.lenders[1].address} is gone" in row.lead.log.read_text()

@@ -1,0 +1,97 @@
+"""What a lead finds at the address of a lender, and how it learns that one is gone."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from queue import SimpleQueue
+
+import pytest
+
+from server.errors import LostLenderError, StartupError
+from server.llama import lenders
+from server.llama.lenders import ANSWER, CAPABILITIES, PROTOCOL, Watch, greet
+
+WAIT_S = 10.0
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as one:
+        yield one
+
+
+def address(listener: socket.socket) -> str:
+    return f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+def answer_with(listener: socket.socket, data: bytes) -> SimpleQueue[bytes]:
+    """Answer one caller, whose whole question comes out of the queue."""
+    asked: SimpleQueue[bytes] = SimpleQueue()
+
+    def serve() -> None:
+        link, _ = listener.accept()
+        with link:
+            asked.put(link.recv(9 + CAPABILITIES, socket.MSG_WAITALL))
+            link.sendall(data)
+
+    threading.Thread(target=serve, daemon=True).start()
+    return asked
+
+
+def test_a_lender_is_greeted_as_llama_cpp_does(listener: socket.socket):
+    asked = answer_with(listener, ANSWER + bytes([*PROTOCOL, 0, 0]) + bytes(CAPABILITIES))
+    greet(address(listener))
+    assert asked.get(timeout=WAIT_S) == b"\x0e" + CAPABILITIES.to_bytes(8, "little") + bytes(CAPABILITIES)
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n", "is no lender"),
+        (b"", "is no lender"),
+        (ANSWER + bytes([6, 1, 0, 0]), r"speaks version 6\.1, not 7\.0: install one duo on both"),
+    ],
+)
+def test_what_is_no_lender_of_ours_is_refused(listener: socket.socket, data: bytes, said: str):
+    answer_with(listener, data)
+    with pytest.raises(StartupError, match=said):
+        greet(address(listener))
+
+
+def test_one_that_serves_another_lead_does_not_answer(
+    listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(lenders, "ANSWER_S", 0.05)
+    with pytest.raises(StartupError, match="one lead at a time"):
+        greet(address(listener))
+
+
+@pytest.mark.parametrize("closed", [0, 1])
+def test_the_lender_whose_connection_ends_is_told_by_its_name(closed: int):
+    watch, told = Watch(), SimpleQueue[LostLenderError]()
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
+        names = [address(one), address(two)]
+        links = [socket.create_connection(listener.getsockname()) for listener in (one, two)]
+        ends = [listener.accept()[0] for listener in (one, two)]
+        for name in names:
+            watch.add(name)
+        with watch.telling(told.put):
+            ends[closed].close()
+            assert f"the lender {names[closed]} is gone" in told.get(timeout=WAIT_S).message
+        for link in (*links, *ends):
+            link.close()
+
+
+def test_an_abort_for_want_of_a_lender_does_not_return(listener: socket.socket):
+    watch, told = Watch(), SimpleQueue[LostLenderError]()
+    watch.add(address(listener))
+    message = "ggml/src/ggml-rpc/ggml-rpc.cpp:566: Remote RPC server crashed"
+    with watch.telling(told.put):
+        thread = threading.Thread(target=watch.aborted, args=(message,), daemon=True)
+        thread.start()
+        assert address(listener) in told.get(timeout=WAIT_S).message
+        assert thread.is_alive()
+        assert not watch.aborted("ggml/src/ggml.c:1: GGML_ASSERT(x) failed"), "the process ends"
+    assert told.empty()
