@@ -64,16 +64,36 @@ def _connections(lenders: Sequence[str]) -> Iterator[tuple[str, socket.socket]]:
         with suppress(OSError):
             host, port = _split(lender)
             names[socket.gethostbyname(host), port] = lender
+    for link in _own_sockets():
+        with suppress(OSError):
+            if (peer := link.getpeername()) in names:
+                yield names[peer], link
+                continue
+        link.close()
+
+
+def _own_sockets() -> Iterator[socket.socket]:
+    """Duplicates of this process's sockets of IPv4."""
     for name in os.listdir("/dev/fd"):
         with suppress(OSError):
-            if not stat.S_ISSOCK(os.fstat(int(name)).st_mode):
-                continue
-            link = socket.socket(fileno=os.dup(int(name)))
-            with suppress(OSError):
-                if link.family == socket.AF_INET and (peer := link.getpeername()) in names:
-                    yield names[peer], link
-                    continue
-            link.close()
+            if stat.S_ISSOCK(os.fstat(int(name)).st_mode):
+                link = socket.socket(fileno=os.dup(int(name)))
+                if link.family == socket.AF_INET:
+                    yield link
+                else:
+                    link.close()
+
+
+def miss_leads(host: str, port: int) -> bool:
+    """Have TCP ask, on the connections that will come to this address, whether the lead is still there; else
+    a lender would wait for ever for one that lost its network. False: nobody listens there yet."""
+    asked = False
+    for link in _own_sockets():
+        with link, suppress(OSError):
+            if link.getsockname() == (host, port):
+                _ask_when_silent(link)  # connections have their listener's options
+                asked = True
+    return asked
 
 
 def _end(error: LostLenderError) -> None:

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
@@ -18,10 +19,12 @@ from server.errors import StartupError
 from server.flags import n_cores
 from server.lead.listening import open_socket
 from server.llama.devices import CPU, GPU, INTEGRATED, Device, devices, lend, needs_rpc
+from server.llama.lenders import miss_leads
 from server.llama.library import start_library
 from server.llama.model_settings import Texts
 
 MIB = 20  # bits
+LISTENS_S = 0.01  # between two looks whether llama.cpp listens
 EVERYWHERE = "0.0.0.0"
 
 
@@ -52,6 +55,8 @@ def run_lender(settings: LendSettings) -> int:
     arguments = f"{host}:{port}", lent, settings.threads or n_cores()
     server = threading.Thread(target=lend, args=arguments, name="duo-lend", daemon=True)
     server.start()
+    while server.is_alive() and not miss_leads(host, port):
+        time.sleep(LISTENS_S)
     server.join()  # a signal ends this, and would only disturb llama.cpp
     raise StartupError(f"llama.cpp cannot listen on {host}:{port}: choose another --host or --port")
 

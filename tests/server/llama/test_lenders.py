@@ -11,7 +11,7 @@ import pytest
 
 from server.errors import LostLenderError, StartupError
 from server.llama import lenders
-from server.llama.lenders import ANSWER, CAPABILITIES, PROTOCOL, Watch, greet
+from server.llama.lenders import ANSWER, CAPABILITIES, PROTOCOL, Watch, greet, miss_leads
 
 WAIT_S = 10.0
 
@@ -68,6 +68,19 @@ def test_one_that_serves_another_lead_does_not_answer(
         greet(address(listener))
 
 
+def asks_when_silent(link: socket.socket) -> int:
+    return link.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+
+
+def test_a_lender_asks_leads_that_are_silent(listener: socket.socket):
+    host, port = listener.getsockname()
+    assert miss_leads(host, port)
+    with socket.create_connection((host, port)), listener.accept()[0] as lead:
+        assert asks_when_silent(lead)
+    listener.close()
+    assert not miss_leads(host, port), "nobody listens"
+
+
 @pytest.mark.parametrize("closed", [0, 1])
 def test_the_lender_whose_connection_ends_is_told_by_its_name(closed: int):
     watch, told = Watch(), SimpleQueue[LostLenderError]()
@@ -80,6 +93,7 @@ def test_the_lender_whose_connection_ends_is_told_by_its_name(closed: int):
         with watch.telling(told.put):
             ends[closed].close()
             assert f"the lender {names[closed]} is gone" in told.get(timeout=WAIT_S).message
+            assert all(map(asks_when_silent, links)), "one without power is missed, too"
         for link in (*links, *ends):
             link.close()
 
