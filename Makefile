@@ -11,7 +11,6 @@ ifneq ($(shell echo | $(CXX) -march=native -dM -E -x c++ - 2>/dev/null | grep AM
 NO_AMX := -mno-amx-tile -mno-amx-int8 -mno-amx-bf16
 export CFLAGS += $(NO_AMX)
 export CXXFLAGS += $(NO_AMX)
-NO_CACHE := --no-cache-dir
 endif
 
 # Part of a model may be computed on other machines: duo lend there, --rpc here.
@@ -55,10 +54,11 @@ clean:
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
+# Without pip's cache, which does not know how its llama.cpp was compiled.
 $(VENV)/.runtime: requirements.lock pyproject.toml | $(VENV)/bin/python
 	@echo "Installing into $(VENV). llama.cpp is compiled once: two to four minutes on two cores."
 	@echo 'set(LLAMA_BUILD_COMMON OFF)' > $(VENV)/llama.cmake
-	@$(BIN)/python .ci/install.py $(NO_CACHE) install -r requirements.lock
+	@$(BIN)/python .ci/install.py --no-cache-dir install -r requirements.lock
 	$(PIP) --no-deps -e .
 	@touch $@
 

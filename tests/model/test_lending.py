@@ -29,6 +29,7 @@ pytestmark = [
     pytest.mark.model,
     pytest.mark.redis,
     pytest.mark.timeout(120),
+    pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc"),
     pytest.mark.skipif(not has_rpc(), reason="this build of llama.cpp has no RPC backend (GGML_RPC)"),
 ]
 
