@@ -1,4 +1,4 @@
-"""The command line: duo up, serve, draft, chat, lend, probe, top."""
+"""The command line: duo up, serve, draft, chat, lend, probe, doctor, top."""
 
 from __future__ import annotations
 
@@ -79,6 +79,13 @@ def _run(name: str, argv: Sequence[str]) -> int:
             from server.doctor.doctor_command import DoctorSettings, doctor
 
             return doctor(read(DoctorSettings, argv))
+        case _:
+            return _no_command(name)
+
+
+def _no_command(name: str) -> int:
+    """What is asked for instead of a command. Raises UsageError."""
+    match name:
         case "-h" | "--help" | "help":
             print(USAGE)
             return 0

@@ -24,7 +24,7 @@ CPU, GPU, INTEGRATED = range(3)  # ggml_backend_dev_type; INTEGRATED: a GPU that
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class GgmlDevice:
     """free: bytes. borrowed: it is a lender's."""
 
     name: str
@@ -35,7 +35,7 @@ class Device:
     borrowed: bool = False
 
 
-def devices() -> list[Device]:
+def devices() -> list[GgmlDevice]:
     """All that ggml knows, in its order; llama.cpp must have been started."""
     _ggml.ggml_backend_dev_count.restype = ctypes.c_size_t
     _ggml.ggml_backend_dev_get.restype = ctypes.c_void_p
@@ -43,12 +43,12 @@ def devices() -> list[Device]:
     return [_device(int(_ggml.ggml_backend_dev_get(ctypes.c_size_t(i)))) for i in range(count)]
 
 
-def _device(handle: int) -> Device:
+def _device(handle: int) -> GgmlDevice:
     for name in ("name", "description"):
         getattr(_ggml, f"ggml_backend_dev_{name}").restype = ctypes.c_char_p
     pointer, free, total = ctypes.c_void_p(handle), ctypes.c_size_t(), ctypes.c_size_t()
     _ggml.ggml_backend_dev_memory(pointer, ctypes.byref(free), ctypes.byref(total))
-    return Device(
+    return GgmlDevice(
         _ggml.ggml_backend_dev_name(pointer).decode(errors="replace"),
         _ggml.ggml_backend_dev_description(pointer).decode(errors="replace"),
         int(_ggml.ggml_backend_dev_type(pointer)),
@@ -81,7 +81,7 @@ def _of_rpc(name: bytes, result: Any, *arguments: Any) -> Any:
     return ctypes.CFUNCTYPE(result, *arguments)(address)
 
 
-def lend(address: str, lent: Sequence[Device], n_threads: int) -> None:
+def lend(address: str, lent: Sequence[GgmlDevice], n_threads: int) -> None:
     """Serve these devices to one lead after another; returns only if it cannot. address: of IPv4, in digits,
     with a port. llama.cpp tells on C's standard output who comes and goes."""
     handles = ctypes.POINTER(ctypes.c_void_p)

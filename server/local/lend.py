@@ -18,7 +18,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from server.errors import StartupError
 from server.flags import n_cores
 from server.lead.listening import open_socket
-from server.llama.devices import CPU, GPU, INTEGRATED, Device, devices, lend, needs_rpc
+from server.llama.devices import CPU, GPU, INTEGRATED, GgmlDevice, devices, lend, needs_rpc
 from server.llama.lenders import miss_leads
 from server.llama.library import start_library
 from server.llama.model_settings import Texts
@@ -61,7 +61,7 @@ def run_lender(settings: LendSettings) -> int:
     raise StartupError(f"llama.cpp cannot listen on {host}:{port}: choose another --host or --port")
 
 
-def chosen(names: Sequence[str], known: Sequence[Device]) -> list[Device]:
+def chosen(names: Sequence[str], known: Sequence[GgmlDevice]) -> list[GgmlDevice]:
     """The devices of these names; without names all GPUs, or the CPU. Raises StartupError."""
     if names:
         by_name = {device.name: device for device in known}
@@ -74,7 +74,7 @@ def chosen(names: Sequence[str], known: Sequence[Device]) -> list[Device]:
     raise StartupError("llama.cpp finds no device on this machine")
 
 
-def announcement(lent: Sequence[Device], host: str, port: int) -> list[str]:
+def announcement(lent: Sequence[GgmlDevice], host: str, port: int) -> list[str]:
     """The lines with which it begins."""
     what = ", ".join(f"{one.name} ({one.description}, {one.free >> MIB} MiB)" for one in lent)
     reached = socket.gethostname() if host == EVERYWHERE else host

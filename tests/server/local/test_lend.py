@@ -6,12 +6,12 @@ import pytest
 
 from server.errors import StartupError
 from server.flags import read
-from server.llama.devices import CPU, GPU, INTEGRATED, Device
+from server.llama.devices import CPU, GPU, INTEGRATED, GgmlDevice
 from server.local.lend import LendSettings, announcement, chosen, run_lender
 
-PROCESSOR = Device("CPU", "Xeon", CPU, 8 << 30, 1)
-FIRST, SECOND = Device("CUDA0", "H100", GPU, 80 << 30, 2), Device("CUDA1", "H100", GPU, 70 << 30, 3)
-SHARED = Device("Metal", "M4", INTEGRATED, 16 << 30, 4)
+PROCESSOR = GgmlDevice("CPU", "Xeon", CPU, 8 << 30, 1)
+FIRST, SECOND = GgmlDevice("CUDA0", "H100", GPU, 80 << 30, 2), GgmlDevice("CUDA1", "H100", GPU, 70 << 30, 3)
+SHARED = GgmlDevice("Metal", "M4", INTEGRATED, 16 << 30, 4)
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ SHARED = Device("Metal", "M4", INTEGRATED, 16 << 30, 4)
     ],
 )
 def test_gpus_are_lent_before_the_cpu_unless_devices_are_named(
-    names: tuple[str, ...], known: list[Device], lent: list[Device]
+    names: tuple[str, ...], known: list[GgmlDevice], lent: list[GgmlDevice]
 ):
     assert chosen(names, known) == lent
 
