@@ -11,13 +11,9 @@ from server.flags import SYNONYMS
 from server.settings_page import page
 
 ROOT = Path(__file__).parent.parent
-DOCUMENTS = [
-    *ROOT.glob("*.md"),
-    *ROOT.glob("docs/**/*.md"),
-    ROOT / "benchmarks" / "README.md",
-    ROOT / "server" / "models" / "MODEL_CARD.md",
-]
-DOCUMENTS = [path for path in DOCUMENTS if "node_modules" not in path.parts]
+OTHERS = ROOT / "benchmarks" / "README.md", ROOT / "server" / "models" / "MODEL_CARD.md"
+FOUND = *ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *OTHERS
+DOCUMENTS = [path for path in FOUND if "node_modules" not in path.parts]
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))

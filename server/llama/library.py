@@ -125,8 +125,7 @@ class LoadedModel:
             borrow(weights.rpc)
         self._params = _model_params(weights, vocab_only)  # llama.cpp looks at its arrays later too
         self._overrides = weights.overrides
-        progress = LoadProgress(first.stem)
-        self._params.progress_callback = C.llama_progress_callback(lambda share, _: progress(share))
+        self._params.progress_callback = C.llama_progress_callback(LoadProgress(first.stem))
         forget_errors()
         self.handle: Any = C.llama_model_load_from_file(os.fsencode(first), self._params)
         if not self.handle:

@@ -19,7 +19,7 @@ class LoadProgress:
         self._clock = clock
         self._began = self._told = clock()
 
-    def __call__(self, share: float) -> bool:
+    def __call__(self, share: float, _: object = None) -> bool:
         """share: of the weights that are read, from 0 to 1."""
         now = self._clock()
         if now - self._told >= EVERY_S and 0 < share < 1:

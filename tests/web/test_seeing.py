@@ -60,7 +60,13 @@ def test_one_sees_what_was_guessed_and_by_whom(page: Page, lead: Lead):
 
 
 def test_who_guessed_keeps_the_name_that_people_know(page: Page, lead: Lead):
-    drafter = {"id": "vm-7-00ff", "name": "this machine", "model": "small", "state": "accepted", "counts": {}}
+    drafter: dict[str, Any] = {
+        "id": "vm-7-00ff",
+        "name": "this machine",
+        "model": "small",
+        "state": "accepted",
+        "counts": {},
+    }
     health: dict[str, Any] = {**httpx.get(f"{lead.url}/health").json(), "drafters": [drafter]}
     page.route("**/health", lambda route: route.fulfill(json=health))
     Script(page, Reply((("a", "vm-7-00ff"), ("b", None)), timings=FAST))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -160,9 +159,3 @@ def test_a_repository_that_there_is_not(use: Callable[[str], None]):
         use(hub.url)
         with pytest.raises(StartupError, match="nobody/model is not on Hugging Face"):
             fetch(source("nobody/model"))
-
-
-def test_without_huggingface_hub_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(StartupError, match=r"pip install 'duo\[hf\]'"):
-        fetch(source("somebody/model"))
