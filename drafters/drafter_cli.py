@@ -55,12 +55,12 @@ def run(settings: DrafterSettings) -> int:
     url = settings.redis_url
     if not url:
         raise StartupError("no Redis to meet leads on: give the URL of the lead's with --redis or DUO_REDIS")
-    check(url)
+    id = unique_id(settings.name or platform.node())
+    check(url, settings.pool, f"drafter:{id}")
     with ExitStack() as stack:
         kind = assemble(settings, stack)
         threads = f", {settings.threads} threads" if settings.kind == "model" else ""
         logger.info("duo-drafter %s: %s%s", version("duo"), kind.name, threads)
-        id = unique_id(settings.name or platform.node())
         own = Presence(id, "drafter", kind.name, version("duo"), kind.vocabulary, kind.capacity)
         bus: Bus = RedisBus(url, settings.pool, own)
         if settings.latency_ms:

@@ -82,7 +82,7 @@ def serve(settings: LeadSettings) -> int:
     """duo serve: a lead, alone or with the drafters of --redis. Raises StartupError."""
     with closing(open_socket(settings.host, settings.port)) as listener:
         if settings.redis:
-            check(settings.redis)
+            check(settings.redis, settings.pool)
         settings = prepared(settings)
         sync = settings.draft_mode == "sync" or (settings.draft_mode == "auto" and not settings.redis)
         draft = settings.draft_model if sync else None

@@ -59,7 +59,7 @@ def _redis(stack: ExitStack, settings: UpSettings) -> tuple[str, str | None]:
     if settings.redis:
         if settings.redis_listen:
             raise StartupError("--redis-listen is for the embedded Redis: leave out --redis")
-        check(settings.redis)
+        check(settings.redis, settings.pool)
         return settings.redis, None
     server = stack.enter_context(EmbeddedServer(listen=settings.redis_listen))
     elsewhere = server.url_elsewhere

@@ -17,14 +17,15 @@ IO_TIMEOUT_S = 2.0  # for the server to answer; well above the quarter of a seco
 StreamEntry: TypeAlias = tuple[bytes, list[bytes]]  # id; field, value, field, value …
 
 
-def check(url: str) -> None:
-    """Raise a StartupError that says what to do unless a usable server answers at this URL."""
+def check(url: str, pool: str = "default", member: str = "lead:check") -> None:
+    """Raise a StartupError that says what to do unless a usable server answers at this URL. member: whose keys
+    this process will use, "<role>:<id>"."""
     client = connect(url)
     place = place_of(url)
     try:
         client.ping()
         # Answers 0 for a missing key; a server before 6.2 calls it a syntax error.
-        client.execute_command("XTRIM", "duo:{check}:lead:check", "MINID", "0-0")
+        client.execute_command("XTRIM", f"duo:{{{pool}}}:{member}", "MINID", "0-0")
     except AuthenticationError as error:
         raise StartupError(
             f"the Redis server at {place} wants a user or password ({error}): "
@@ -33,7 +34,7 @@ def check(url: str) -> None:
     except ResponseError as error:
         raise StartupError(
             f"the Redis server at {place} refused a command ({error}): duo needs Redis 6.2 or later, "
-            "and a user who may use the keys duo:*"
+            f"and a user who may use the keys duo:{{{pool}}}:* that the role needs"
         ) from error
     except (RedisError, OSError) as error:
         raise StartupError(

@@ -1,0 +1,113 @@
+"""deploy/redis/users.acl: what each role may do, and by what it is kept from the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from members import Server, eventually, presence
+from redis.exceptions import NoPermissionError
+
+from server.errors import StartupError
+from server.speculation.wire.bus import Listener
+from server.speculation.wire.messages import Close
+from server.speculation.wire.presence import Role
+from server.speculation.wire.redis_client import check
+from server.speculation.wire.streams import RedisBus
+
+ROLES = (Path(__file__).parents[2] / "deploy" / "redis" / "users.acl").read_text()
+
+
+class Heard(Listener):
+    def __init__(self) -> None:
+        self.ids: list[str] = []
+        self.messages: list[Any] = []
+
+    def received(self, message: Any) -> None:
+        self.messages.append(message)
+
+    def peers(self, present: Any) -> None:
+        self.ids = [one.id for one in present]
+
+
+@pytest.fixture
+def guarded(tmp_path: Path) -> Generator[Server]:
+    """A server with the roles of the pool "default"."""
+    users = tmp_path / "users.acl"
+    users.write_text(ROLES.replace("LEAD_PASSWORD", "one").replace("DRAFTER_PASSWORD", "two"))
+    server = Server("--aclfile", str(users))
+    try:
+        server.start()
+        yield server
+    finally:
+        server.remove()
+
+
+def url_of(server: Server, user: str) -> str:
+    password = {"lead": "one", "drafter": "two"}[user]
+    return f"unix://{user}:{password}@{server.socket}"
+
+
+def test_a_lead_and_a_drafter_meet_and_talk(guarded: Server):
+    heard: dict[str, Heard] = {"lead": Heard(), "drafter": Heard()}
+    roles: dict[str, Role] = {"lead": "lead", "drafter": "drafter"}
+    buses = {name: RedisBus(url_of(guarded, name), "default", presence(name, roles[name])) for name in roles}
+    try:
+        for name, bus in buses.items():
+            check(url_of(guarded, name), "default", f"{name}:check")
+            bus.start(heard[name])
+        eventually(lambda: heard["lead"].ids == ["drafter"] and heard["drafter"].ids == ["lead"])
+        buses["lead"].send("drafter", Close("lead", 7, keep=True))
+        buses["drafter"].send("lead", Close("drafter", 8, keep=True))
+        eventually(lambda: heard["lead"].messages and heard["drafter"].messages)
+        assert (heard["drafter"].messages, heard["lead"].messages) == (
+            [Close("lead", 7, keep=True)],
+            [Close("drafter", 8, keep=True)],
+        )
+        buses["drafter"].close()
+        eventually(lambda: heard["lead"].ids == [])
+    finally:
+        for bus in buses.values():
+            bus.close()
+
+
+FORBIDDEN = {
+    "a drafter reads what leads are told": ("drafter", "XREAD STREAMS duo:{default}:lead:a 0"),
+    "a drafter empties the inbox of a lead": ("drafter", "XTRIM duo:{default}:lead:a MAXLEN 0"),
+    "a drafter deletes the inbox of a lead": ("drafter", "DEL duo:{default}:lead:a"),
+    "a drafter poses as a lead": ("drafter", "SET duo:{default}:member:lead:a {}"),
+    "a lead reads what drafters are told": ("lead", "XREAD STREAMS duo:{default}:drafter:a 0"),
+    "a lead poses as a drafter": ("lead", "SET duo:{default}:member:drafter:a {}"),
+}
+EVERYBODY = {
+    "reads another pool": "XREAD STREAMS duo:{other}:drafter:a 0",
+    "writes to another pool": "XADD duo:{other}:lead:a * m x",
+    "lists keys": "KEYS *",
+    "empties the server": "FLUSHALL",
+    "reads the configuration": "CONFIG GET *",
+    "changes users": "ACL SETUSER eve on",
+    "runs a script": "EVAL return_1 0",
+    "watches others": "CLIENT LIST",
+}
+BOTH = {f"a {role} {what}": (role, line) for role in ("lead", "drafter") for what, line in EVERYBODY.items()}
+
+
+@pytest.mark.parametrize("what", FORBIDDEN | BOTH)
+def test_a_role_may_no_more_than_it_needs(guarded: Server, what: str):
+    role, line = (FORBIDDEN | BOTH)[what]
+    with redis.Redis.from_url(url_of(guarded, role)) as client:
+        with pytest.raises(NoPermissionError):
+            client.execute_command(*line.split())
+
+
+def test_nobody_comes_in_without_a_role(guarded: Server):
+    with pytest.raises(StartupError, match="wants a user or password"):
+        check(guarded.url)
+
+
+def test_a_user_for_another_pool_is_told_at_the_start(guarded: Server):
+    with pytest.raises(StartupError, match=r"the keys duo:\{other\}"):
+        check(url_of(guarded, "lead"), "other")
