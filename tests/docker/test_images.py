@@ -40,7 +40,7 @@ def last(service: str, name: str) -> str:
 def test_compose_has_a_redis_a_lead_and_a_drafter() -> None:
     assert set(COMPOSE["services"]) == {"redis", *OURS}
     redis = COMPOSE["services"]["redis"]
-    assert redis["healthcheck"]["test"][0] == "CMD"
+    assert redis["healthcheck"]["test"][0] == "CMD-SHELL"
     assert "ports" not in redis, "prompts pass through it"
 
 
@@ -56,8 +56,24 @@ def test_the_command_is_one_the_project_installs(service: str) -> None:
 def test_it_waits_for_redis_and_uses_it(service: str) -> None:
     described = COMPOSE["services"][service]
     assert described["depends_on"] == {"redis": {"condition": "service_healthy"}}
-    command = described["command"]
-    assert command[command.index("--redis") + 1] == "redis://redis:6379"
+    password = f"${{DUO_{service.upper()}_PASSWORD}}"
+    assert described["environment"] == {"DUO_REDIS": f"redis://{service}:{password}@redis:6379"}
+
+
+def test_redis_starts_with_the_roles(tmp_path: Path) -> None:
+    """Its command as a shell runs it, with the file where it is here and its output beside."""
+    redis = COMPOSE["services"]["redis"]
+    assert redis["volumes"] == ["../deploy/redis:/roles:ro"]
+    *_, script = redis["command"]
+    script = script.replace("$$", "$").replace("/roles/", f"{REPOSITORY}/deploy/redis/")
+    script = script.replace("/tmp/users.acl", str(tmp_path / "users.acl")).replace("exec ", "exec echo ")
+    passwords = {"LEAD_PASSWORD": "one", "DRAFTER_PASSWORD": "two"}
+    assert set(redis["environment"]) == set(passwords)
+    said = subprocess.run(["sh", "-c", script], env=passwords | os.environ, capture_output=True, text=True)
+    assert said.stdout.startswith(f"valkey-server --aclfile {tmp_path}/users.acl"), said.stderr
+    written = (tmp_path / "users.acl").read_text()
+    assert "user lead on >one " in written
+    assert "user drafter on >two " in written
 
 
 @each_of_ours
