@@ -18,8 +18,8 @@ StreamEntry: TypeAlias = tuple[bytes, list[bytes]]  # id; field, value, field, v
 
 
 def check(url: str, pool: str = "default", member: str = "lead:check") -> None:
-    """Raise a StartupError that says what to do unless a usable server answers at this URL. member: whose keys
-    this process will use, "<role>:<id>"."""
+    """Raise a StartupError that says what to do unless a usable server answers at this URL. member:
+    "<role>:<id>", whose keys this process will use."""
     client = connect(url)
     place = place_of(url)
     try:
