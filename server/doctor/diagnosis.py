@@ -13,12 +13,13 @@ GIB = 1 << 30
 @dataclass
 class Findings:
     """Times in seconds. step_s: of the target by its rows; beside_s: the same beside a drafter on this
-    machine, None if duo up starts none. rates: tokens per second by where drafts are made; chosen: by what
-    duo up does. obstacle: why the draft model cannot draft."""
+    machine, None if duo up starts none. read_s: for the draft model to read a prompt. rates: tokens per
+    second by where drafts are made; chosen: by what duo up does. obstacle: to drafting, if there is one."""
 
     step_s: list[float] = field(default_factory=list[float])
     beside_s: list[float] | None = None
     guess_s: float | None = None
+    read_s: float = 0.0
     guess_beside_s: float | None = None
     n_tokens: int = 0
     acceptance: float | None = None

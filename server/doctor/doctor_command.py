@@ -17,7 +17,7 @@ from rich.console import Console
 
 from server.doctor.diagnosis import AWAY, BESIDE, INSIDE, NOBODY, Findings, told
 from server.doctor.examination import drafting, guess_seconds, guesses, pace, replies, step_seconds
-from server.doctor.forecast import Device, Guess, Seconds, beside, inside, undrafted
+from server.doctor.forecast import Device, Guess, Seconds, Text, beside, inside, n_tokens, undrafted
 from server.errors import StartupError
 from server.flags import n_cores
 from server.lead.loading import load_target, prepared
@@ -45,6 +45,7 @@ QUESTIONS = (
 # Seconds of a step outside the decode, without and with guesses (RESULTS.md, section A).
 # Twice: of a model with steps of 40 ms the forecast is 1 percent lower, with steps of 5 ms 8 percent.
 PLAIN_PYTHON_S, DRAFTED_PYTHON_S = 0.00015, 0.0005
+GUESS_PYTHON_S = 0.0001  # and for each guess of a draft model in the lead (section H)
 SPEEDS = (2, 4, 8, 16)  # guesses of a second device in one step of the target
 PINGS = 50
 
@@ -92,13 +93,15 @@ def examine(settings: DoctorSettings, console: Console) -> Findings:
         card = vocabulary_card(target.vocab)
         prompts = _prompts(settings, target)
         said = replies(target, prompts)
-    text: list[Guess] = []
+    text: list[list[Guess]] = []
     console.print(f"The draft model, {draft.name}: its guesses …")
     with closing(LlamaBackend(_draft_options(settings, machine.n_cores, draft))) as model:
         findings.obstacle = misfit(card, vocabulary_card(model.vocab))
         if findings.obstacle is None:
             findings.guess_s = guess_seconds(model)
-            text = [one for pair in zip(prompts, said, strict=True) for one in guesses(model, *pair)]
+            judged = [guesses(model, *pair) for pair in zip(prompts, said, strict=True)]
+            text = [reply for reply, _ in judged]
+            findings.read_s = median(seconds for _, seconds in judged)
     if findings.obstacle is None:
         if placement.beside:
             console.print("Both at once …")
@@ -122,17 +125,16 @@ def _measure_beside(
         findings.guess_beside_s = pace(drafter)
 
 
-def _forecast(
-    findings: Findings, text: Sequence[Guess], placement: Placement, settings: DoctorSettings
-) -> None:
-    findings.n_tokens = len(text)
-    findings.acceptance = sum(guess.right for guess in text) / max(1, len(text))
+def _forecast(findings: Findings, text: Text, placement: Placement, settings: DoctorSettings) -> None:
+    n = findings.n_tokens = n_tokens(text)
+    findings.acceptance = sum(guess.right for reply in text for guess in reply) / max(1, n)
     seconds, rates = _with_python(findings.step_s), findings.rates
-    rates[NOBODY] = len(text) / undrafted(text, seconds)
-    rates[INSIDE] = len(text) / inside(text, seconds, findings.guess_s or 0.0)
+    guess_s = (findings.guess_s or 0.0) + GUESS_PYTHON_S
+    rates[NOBODY] = n / undrafted(text, seconds)
+    rates[INSIDE] = n / inside(text, seconds, guess_s, findings.read_s)
     if findings.beside_s and findings.guess_beside_s:
         here = Device(findings.guess_beside_s, (findings.redis_s or 0.0) / 2)
-        rates[BESIDE] = len(text) / beside(text, _with_python(findings.beside_s), here)
+        rates[BESIDE] = n / beside(text, _with_python(findings.beside_s), here)
     ways = [
         way for way, used in ((INSIDE, placement.sync), (BESIDE, placement.beside)) if used and way in rates
     ]
@@ -141,7 +143,7 @@ def _forecast(
     for guess_s in speeds:
         device = Device(guess_s, settings.latency_ms / 1e3)
         name = f"{AWAY} that guesses in {1e3 * guess_s:.1f} ms, {settings.latency_ms:g} ms away"
-        rates[name] = len(text) / beside(text, seconds, device)
+        rates[name] = n / beside(text, seconds, device)
 
 
 def _with_python(step_s: Sequence[float]) -> Seconds:

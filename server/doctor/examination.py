@@ -54,10 +54,13 @@ def _reply(backend: Backend, prompt: Sequence[int], deadline: float) -> list[int
     return tokens
 
 
-def guesses(draft: Backend, prompt: Sequence[int], said: Sequence[int]) -> list[Guess]:
-    """The draft model's guess for each token of a reply but the first."""
+def guesses(draft: Backend, prompt: Sequence[int], said: Sequence[int]) -> tuple[list[Guess], float]:
+    """The draft model's guess for each token of a reply but the first, and the seconds that it takes to read
+    the prompt."""
     found: list[Guess] = []
+    began = time.perf_counter()
     _evaluate(draft, 0, prompt, 1)
+    read_s = time.perf_counter() - began
     for begin in range(0, len(said) - 1, draft.n_batch):
         rows = list(said[begin : min(begin + draft.n_batch, len(said) - 1)])
         logits = _evaluate(draft, len(prompt) + begin, rows, len(rows))
@@ -65,7 +68,7 @@ def guesses(draft: Backend, prompt: Sequence[int], said: Sequence[int]) -> list[
             best = int(np.argmax(row))
             found.append(Guess(best == token, float(1 / np.exp(row - row[best]).sum())))
     draft.trim(0, 0)
-    return found
+    return found, read_s
 
 
 def guess_seconds(draft: Backend) -> float:

@@ -25,10 +25,12 @@ class Guess(NamedTuple):
     confidence: float
 
 
+Text: TypeAlias = Sequence[Sequence[Guess]]
+"""Replies, each by its guesses."""
 Seconds: TypeAlias = Sequence[float]
 """Of a step of the target by its rows, from 0 to MOST + 1."""
 Schedule: TypeAlias = Callable[[Sequence[Guess], float], float]
-"""Seconds of a text, if a token is worth these seconds."""
+"""Seconds of a reply, if a token is worth these seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,26 +41,32 @@ class Device:
     latency_s: float = 0.0
 
 
-def undrafted(guesses: Sequence[Guess], seconds: Seconds) -> float:
+def n_tokens(text: Text) -> int:
+    return sum(map(len, text))
+
+
+def undrafted(text: Text, seconds: Seconds) -> float:
     """Seconds of the text without drafts."""
-    return len(guesses) * seconds[1]
+    return n_tokens(text) * seconds[1]
 
 
-def inside(guesses: Sequence[Guess], seconds: Seconds, guess_s: float) -> float:
-    """Seconds with the draft model in the lead, where the target waits for it."""
-    return _settled(guesses, seconds, lambda text, worth_s: _inside(text, seconds, guess_s, worth_s))
+def inside(text: Text, seconds: Seconds, guess_s: float, read_s: float = 0.0) -> float:
+    """Seconds with the draft model in the lead, where the target waits for it. read_s: for it to read the
+    prompt of a reply."""
+    return _settled(text, seconds, lambda reply, worth_s: read_s + _inside(reply, seconds, guess_s, worth_s))
 
 
-def beside(guesses: Sequence[Guess], seconds: Seconds, device: Device) -> float:
+def beside(text: Text, seconds: Seconds, device: Device) -> float:
     """Seconds with a drafter that works while the target does."""
-    return _settled(guesses, seconds, lambda text, worth_s: _beside(text, seconds, device, worth_s))
+    return _settled(text, seconds, lambda reply, worth_s: _beside(reply, seconds, device, worth_s))
 
 
-def _settled(guesses: Sequence[Guess], seconds: Seconds, schedule: Schedule) -> float:
-    plain_s = undrafted(guesses, seconds)
+def _settled(text: Text, seconds: Seconds, schedule: Schedule) -> float:
+    plain_s = undrafted(text, seconds)
     found = plain_s
     for _ in range(ROUNDS):
-        found = min(plain_s, schedule(guesses, found / max(1, len(guesses))))
+        worth_s = found / max(1, n_tokens(text))
+        found = min(plain_s, sum(schedule(reply, worth_s) for reply in text))
     return found
 
 

@@ -10,7 +10,18 @@ STEPS = [0.0, *(0.040 + 0.004 * row for row in range(17))]
 def found(**rates: float) -> Findings:
     all_rates = {NOBODY: 25.0, INSIDE: rates["inside"], BESIDE: 20.0, f"{AWAY} near": rates["away"]}
     return Findings(
-        STEPS, STEPS, 0.0003, 0.0006, 300, 0.8, 0.0001, 3 << 30, 22 << 30, [80 << 30], all_rates, INSIDE
+        step_s=STEPS,
+        beside_s=STEPS,
+        guess_s=0.0003,
+        guess_beside_s=0.0006,
+        n_tokens=300,
+        acceptance=0.8,
+        redis_s=0.0001,
+        weights_bytes=3 << 30,
+        free_bytes=22 << 30,
+        free_gpu_bytes=[80 << 30],
+        rates=all_rates,
+        chosen=INSIDE,
     )
 
 

@@ -15,11 +15,12 @@ def test_a_model_guesses_its_own_text_right_and_another_one_does_not():
     target = FakeBackend(FakeModel(seed=3, eog_rate=0.0))
     [said, again] = replies(target, [PROMPT, PROMPT * 3])
     assert len(said) == len(again) == REPLY
-    own = guesses(FakeBackend(FakeModel(seed=3, eog_rate=0.0)), PROMPT, said)
+    own, read_s = guesses(FakeBackend(FakeModel(seed=3, eog_rate=0.0)), PROMPT, said)
     assert len(own) == REPLY - 1
+    assert read_s > 0
     assert all(guess.right for guess in own)
     assert all(0 < guess.confidence <= 1 for guess in own)
-    other = guesses(FakeBackend(FakeModel(seed=4, eog_rate=0.0)), PROMPT, said)
+    other, _ = guesses(FakeBackend(FakeModel(seed=4, eog_rate=0.0)), PROMPT, said)
     assert sum(guess.right for guess in other) < REPLY / 2
     assert target.length(0) == 0
 

@@ -21,13 +21,13 @@ def text(a: float, n: int = 20_000) -> list[Guess]:
 @pytest.mark.parametrize(("r", "latency"), [(2.0, 0.0), (8.0, 0.0), (8.0, 0.5)])
 def test_beside_a_free_target_it_is_the_formula(a: float, r: float, latency: float):
     guesses = text(a)
-    found = undrafted(guesses, FLAT) / beside(guesses, FLAT, Device(1 / r, latency))
+    found = undrafted([guesses], FLAT) / beside([guesses], FLAT, Device(1 / r, latency))
     assert found == pytest.approx(speedup(Scheme(a, r, latency, k_max=MOST)), rel=0.04)
 
 
 def test_inside_it_drafts_as_long_as_that_pays():
     guesses = text(0.8)
-    found = undrafted(guesses, FLAT) / inside(guesses, FLAT, 0.1)
+    found = undrafted([guesses], FLAT) / inside([guesses], FLAT, 0.1)
     best = max(per_step(0.8, k) / (1 + 0.1 * k) for k in range(MOST))
     assert found == pytest.approx(best, rel=0.02)
 
@@ -35,8 +35,8 @@ def test_inside_it_drafts_as_long_as_that_pays():
 def test_it_is_never_slower_than_no_drafts():
     guesses = text(0.1)
     steep = [0.0] + [1.0 + 0.9 * row for row in range(MOST + 1)]
-    assert inside(guesses, steep, 0.5) == undrafted(guesses, steep)
-    assert beside(guesses, steep, Device(0.5)) <= undrafted(guesses, steep)
+    assert inside([guesses], steep, 0.5) == undrafted([guesses], steep)
+    assert beside([guesses], steep, Device(0.5)) <= undrafted([guesses], steep)
 
 
 def test_dear_rows_are_chosen_by_how_sure_the_draft_model_is():
@@ -44,12 +44,19 @@ def test_dear_rows_are_chosen_by_how_sure_the_draft_model_is():
     steep = [0.0] + [1.0 + 0.2 * row for row in range(MOST + 1)]
     telling = [Guess(right, 0.95 if right else 0.2) for right in rights]
     blind = [Guess(right, 0.75) for right in rights]
-    assert inside(telling, steep, 0.01) < 0.9 * inside(blind, steep, 0.01)
+    assert inside([telling], steep, 0.01) < 0.9 * inside([blind], steep, 0.01)
+
+
+def test_every_reply_begins_anew():
+    guesses = [Guess(True, 0.9)] * 8
+    apart, together = [guesses[:4], guesses[4:]], [guesses]
+    assert (beside(apart, FLAT, Device(0.1)), beside(together, FLAT, Device(0.1))) == (4, 2)
+    assert inside(apart, FLAT, 0.01, read_s=0.5) == pytest.approx(2 * (0.5 + 4 * 0.01 + 1))
 
 
 def test_by_hand():
     guesses = [Guess(True, 0.9), Guess(True, 0.9), Guess(False, 0.9), Guess(True, 0.9)]
     # Nothing has arrived at first: the first step says token 0. Guesses for 0, 1 and 2 arrive meanwhile. The
     # second step takes those for 1 and 2, of which one is right, and says both. The third is plain again.
-    assert beside(guesses, FLAT, Device(0.3)) == pytest.approx(3.0)
-    assert inside(guesses, FLAT, 0.1) == pytest.approx((4 * 0.1 + 1) + (0.1 + 1))
+    assert beside([guesses], FLAT, Device(0.3)) == pytest.approx(3.0)
+    assert inside([guesses], FLAT, 0.1) == pytest.approx((4 * 0.1 + 1) + (0.1 + 1))
