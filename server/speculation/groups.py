@@ -84,6 +84,12 @@ class Groups:
             return False
         return not any(map(self.guesses, (*self._inside, *self._priced)))
 
+    def opened(self) -> None:
+        """A reply begins, alone."""
+        for group in self._all():
+            group.payoff.new_reply()
+        self._apply()
+
     def serve(self, n_active: int, curve: Callable[[], Sequence[float]]) -> None:
         """The next step serves this number of sessions. curve: tells the seconds of a decode by rows, none
         where guesses may pay in any case."""

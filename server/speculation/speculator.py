@@ -88,6 +88,8 @@ class Speculator(Proposer):
         lookup = Lookup(pool=self._pool(session.bounds.salt)) if self._policy.lookup else None
         speculated = Speculated(next(self._wire_ids), session, SessionAcceptance(self.acceptance), lookup)
         self._sessions[session.id] = speculated
+        if self.groups and len(self._sessions) == 1:
+            self.groups.opened()
         if self._remote:
             self._remote.open(speculated)
 

@@ -19,6 +19,10 @@ LOSS = 0.01
 # Times the rate of the other way that a change must bring. Off by two: 1.06, as much is left lying; 1.015, it
 # flickers.
 MARGIN = 1.03
+# Most that a group may lose, by rates with and without, for the text to be a likely reason; and how often in
+# a row a new reply takes a rest back that had this reason. Off by two: 1.2, a drafter on busy cores slows two
+# replies; 1.05, a hard text costs the next ones seconds of rest; one pardon, two such texts do.
+MILD, PARDONS = 1.1, 2
 FIRST = 16  # steps before the first trial. Twice: a drafter on the lead's cores slows a short reply
 HOLD = {True: 256, False: 64}  # steps that a group at least guesses, or rests, between two trials
 LENGTH = {True: 64, False: 16}  # counted steps of a trial with and without; with it, a step's tokens scatter
@@ -51,12 +55,13 @@ class _Arm:
 
 class _Band:
     """What is known for one number of sessions. on: the verdict, None before there is one; left_s, left:
-    seconds and steps until the next trial."""
+    seconds and steps until the next trial. pardons: of rests that may be the text's fault."""
 
-    __slots__ = ("arms", "left", "left_s", "on")
+    __slots__ = ("arms", "is_mild", "left", "left_s", "on", "pardons")
 
     def __init__(self) -> None:
         self.on: bool | None = None
+        self.is_mild, self.pardons = False, PARDONS
         self.arms = {True: _Arm(), False: _Arm()}
         self.left, self.left_s = FIRST, 0.0
 
@@ -150,6 +155,19 @@ class Payoff:
             return True
         return heard() > self._before
 
+    def new_reply(self) -> None:
+        """A reply begins alone. If the group rests since it lost a little with one before, the text of that
+        one may have been hard to guess: this one begins as if nothing were known."""
+        band = self._bands.get(1)
+        if band is None or band.on is not False or not (band.is_mild and band.pardons):
+            return
+        band.pardons -= 1
+        band.on, band.left, band.left_s = None, FIRST, 0.0
+        band.arms[True] = _Arm()
+        if self._at <= 1:
+            self._attempt = None
+            self._turn(self._may_pay and self._verdict(1))
+
     def forget(self) -> None:
         """Another group rests or goes on: what steps made so far is no measure for a trial any more."""
         for band in self._bands.values():
@@ -161,7 +179,7 @@ class Payoff:
         ratio, tried = band.ratio(), band.arms[self.on].n_steps
         if attempt is None:
             if self.on and ratio is not None and ratio * MARGIN < 1.0:
-                band.on, band.left = False, HOLD[False]
+                band.on, band.left, band.is_mild = False, HOLD[False], ratio * MILD > 1.0
                 self._turn(False)
                 return
             due = band.left <= 0 and band.left_s <= 0.0 and tried >= FIRST - SETTLED
@@ -174,6 +192,9 @@ class Payoff:
             band.on = ratio * (1 / MARGIN if self.on else MARGIN) > 1.0
             band.left_s = max(0.0, attempt.under - attempt.over / max(other, 1e-9)) / LOSS
             band.left, self._attempt = HOLD[band.on], None
+            band.is_mild = ratio * MILD > 1.0
+            if band.on:
+                band.pardons = PARDONS
             self._turn(band.on)
 
     def _turn(self, on: bool) -> None:

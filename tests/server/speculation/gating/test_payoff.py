@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from server.speculation.gating.payoff import CLEAR, FEWER, FIRST, HOLD, LENGTH, LOSS, SETTLED, Payoff
+from server.speculation.gating.payoff import CLEAR, FEWER, FIRST, HOLD, LENGTH, LOSS, PARDONS, SETTLED, Payoff
 
 
 def run(
@@ -52,6 +52,37 @@ def test_a_group_that_begins_to_help_is_taken_back():
     assert not payoff.on
     _, n_on = run(payoff, rate_on=2.0, rate_off=1.0, steps=3000)
     assert n_on > 1500
+
+
+def test_a_text_that_is_hard_to_guess_costs_the_next_one_nothing():
+    payoff = Payoff()
+    run(payoff, rate_on=0.95, rate_off=1.0, steps=60)
+    assert not payoff.on
+    payoff.new_reply()
+    _, n_on = run(payoff, rate_on=3.0, rate_off=1.0, steps=60)
+    assert n_on >= 60 - SETTLED - CLEAR[False]
+
+
+def test_a_new_reply_does_not_take_back_what_was_clear_or_is_so_again_and_again():
+    clear, often = Payoff(), Payoff()
+    run(clear, rate_on=0.5, rate_off=1.0, steps=60)
+    clear.new_reply()
+    assert not clear.on
+    taken_back = 0
+    for _ in range(10):
+        run(often, rate_on=0.95, rate_off=1.0, steps=60)
+        before = often.on
+        often.new_reply()
+        taken_back += often.on > before
+    assert taken_back == PARDONS
+
+
+def test_among_several_a_new_reply_says_nothing():
+    payoff = Payoff()
+    run(payoff, rate_on=0.95, rate_off=1.0, steps=400, n_sessions=4)
+    assert not payoff.on
+    payoff.new_reply()
+    assert not payoff.on
 
 
 def test_equal_rates_leave_it_on():
