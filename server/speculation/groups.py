@@ -23,14 +23,20 @@ MODEL, LOOKUP = "draft model in the lead", "lookup"  # the groups that are not t
 
 @dataclass(slots=True)
 class _Group:
-    """records: the drafters of a machine; none of a group in the lead, which n_heard counts."""
+    """records: the drafters of a machine; none of a group in the lead, which n_heard counts. n_before: right
+    guesses when a reply last began for which they count."""
 
     records: Sequence[DrafterRecord] = ()
     payoff: Payoff = field(default_factory=Payoff)
     n_heard: int = 0
+    n_before: int = 0
 
     def heard(self) -> int:
         return self.n_heard + sum(record.n_heard for record in self.records)
+
+    def n_right(self) -> int:
+        """Guesses that came true: who is never right has no text to blame."""
+        return sum(record.counts["accepted"] for record in self.records)
 
     def works(self) -> bool:
         """Whether a step tells something of it: it guesses, or rests."""
@@ -87,7 +93,9 @@ class Groups:
     def opened(self) -> None:
         """A reply begins, alone."""
         for group in self._all():
-            group.payoff.new_reply()
+            if group.n_right() > group.n_before:
+                group.n_before = group.n_right()
+                group.payoff.new_reply()
         self._apply()
 
     def serve(self, n_active: int, curve: Callable[[], Sequence[float]]) -> None:

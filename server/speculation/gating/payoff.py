@@ -19,10 +19,9 @@ LOSS = 0.01
 # Times the rate of the other way that a change must bring. Off by two: 1.06, as much is left lying; 1.015, it
 # flickers.
 MARGIN = 1.03
-# Most that a group may lose, by rates with and without, for the text to be a likely reason; and how often in
-# a row a new reply takes a rest back that had this reason. Off by two: 1.2, a drafter on busy cores slows two
-# replies; 1.05, a hard text costs the next ones seconds of rest; one pardon, two such texts do.
-MILD, PARDONS = 1.1, 2
+# How often in a row a new reply takes back that a group rests: the text before may have been hard to guess.
+# Half: two such texts cost the next replies seconds of rest; twice: a bad drafter slows four replies.
+PARDONS = 2
 FIRST = 16  # steps before the first trial. Twice: a drafter on the lead's cores slows a short reply
 HOLD = {True: 256, False: 64}  # steps that a group at least guesses, or rests, between two trials
 LENGTH = {True: 64, False: 16}  # counted steps of a trial with and without; with it, a step's tokens scatter
@@ -55,13 +54,13 @@ class _Arm:
 
 class _Band:
     """What is known for one number of sessions. on: the verdict, None before there is one; left_s, left:
-    seconds and steps until the next trial. pardons: of rests that may be the text's fault."""
+    seconds and steps until the next trial. pardons: how often a rest may still be taken back."""
 
-    __slots__ = ("arms", "is_mild", "left", "left_s", "on", "pardons")
+    __slots__ = ("arms", "left", "left_s", "on", "pardons")
 
     def __init__(self) -> None:
         self.on: bool | None = None
-        self.is_mild, self.pardons = False, PARDONS
+        self.pardons = PARDONS
         self.arms = {True: _Arm(), False: _Arm()}
         self.left, self.left_s = FIRST, 0.0
 
@@ -106,7 +105,7 @@ class Payoff:
         for bits, on in found.items():
             if isinstance(on, bool) and bits.isdecimal():
                 band = self._bands[int(bits)] = _Band()
-                band.on, band.left = on, HOLD[on]
+                band.on, band.left, band.pardons = on, HOLD[on], 0
 
     def serve(self, n_sessions: int, *, may_pay: bool = True) -> None:
         """The next step serves this number of sessions, prompts included. More of them count at once, fewer
@@ -156,10 +155,10 @@ class Payoff:
         return heard() > self._before
 
     def new_reply(self) -> None:
-        """A reply begins alone. If the group rests since it lost a little with one before, the text of that
-        one may have been hard to guess: this one begins as if nothing were known."""
+        """A reply begins alone. If the group rests, the text of the one before may have been hard to guess:
+        this one begins as if nothing were known, PARDONS times in a row."""
         band = self._bands.get(1)
-        if band is None or band.on is not False or not (band.is_mild and band.pardons):
+        if band is None or band.on is not False or not band.pardons:
             return
         band.pardons -= 1
         band.on, band.left, band.left_s = None, FIRST, 0.0
@@ -179,7 +178,7 @@ class Payoff:
         ratio, tried = band.ratio(), band.arms[self.on].n_steps
         if attempt is None:
             if self.on and ratio is not None and ratio * MARGIN < 1.0:
-                band.on, band.left, band.is_mild = False, HOLD[False], ratio * MILD > 1.0
+                band.on, band.left = False, HOLD[False]
                 self._turn(False)
                 return
             due = band.left <= 0 and band.left_s <= 0.0 and tried >= FIRST - SETTLED
@@ -192,7 +191,6 @@ class Payoff:
             band.on = ratio * (1 / MARGIN if self.on else MARGIN) > 1.0
             band.left_s = max(0.0, attempt.under - attempt.over / max(other, 1e-9)) / LOSS
             band.left, self._attempt = HOLD[band.on], None
-            band.is_mild = ratio * MILD > 1.0
             if band.on:
                 band.pardons = PARDONS
             self._turn(band.on)

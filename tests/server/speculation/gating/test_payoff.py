@@ -54,26 +54,23 @@ def test_a_group_that_begins_to_help_is_taken_back():
     assert n_on > 1500
 
 
-def test_a_text_that_is_hard_to_guess_costs_the_next_one_nothing():
+@pytest.mark.parametrize("hard", [0.5, 0.95])
+def test_a_text_that_is_hard_to_guess_costs_the_next_one_nothing(hard: float):
     payoff = Payoff()
-    run(payoff, rate_on=0.95, rate_off=1.0, steps=60)
+    run(payoff, hard, rate_off=1.0, steps=60)
     assert not payoff.on
     payoff.new_reply()
     _, n_on = run(payoff, rate_on=3.0, rate_off=1.0, steps=60)
     assert n_on >= 60 - SETTLED - CLEAR[False]
 
 
-def test_a_new_reply_does_not_take_back_what_was_clear_or_is_so_again_and_again():
-    clear, often = Payoff(), Payoff()
-    run(clear, rate_on=0.5, rate_off=1.0, steps=60)
-    clear.new_reply()
-    assert not clear.on
-    taken_back = 0
+def test_a_group_that_loses_in_every_text_is_tried_in_the_first_ones_only():
+    payoff, taken_back = Payoff(), 0
     for _ in range(10):
-        run(often, rate_on=0.95, rate_off=1.0, steps=60)
-        before = often.on
-        often.new_reply()
-        taken_back += often.on > before
+        run(payoff, rate_on=0.9, rate_off=1.0, steps=60)
+        before = payoff.on
+        payoff.new_reply()
+        taken_back += payoff.on > before
     assert taken_back == PARDONS
 
 
