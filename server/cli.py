@@ -18,7 +18,7 @@ USAGE = """usage: duo COMMAND [flags]
   duo draft   a drafter: speculates for the leads on a Redis (alias: back, or duo-drafter)
   duo lend    this machine's memory and devices, for a lead elsewhere (duo up --rpc there)
   duo chat    chat in the terminal with a running lead
-  duo probe   whether a model gives the same bits whatever is drafted
+  duo probe   whether drafts can change the text of a model on this machine
   duo doctor  where drafts would pay on this machine, and how much
   duo top     watch a running lead: speed, load, drafters
 
@@ -40,6 +40,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2 if isinstance(error, UsageError) else 1
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:  # duo up --help | head
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
 
 
 def _run(name: str, argv: Sequence[str]) -> int:

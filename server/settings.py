@@ -66,7 +66,7 @@ class DoorSettings(BaseSettings):
     grace: float = Field(5, ge=0, description="seconds that running replies have when the server shall end")
     log_format: Literal["text", "json"] = Field("text", description="json: each line of the log is an object")
     log_requests: bool = Field(False, description="log a line for each request, without what was said")
-    log_prompts: bool = Field(False, description="the same with the requests' bodies")
+    log_prompts: bool = Field(False, description="also log the bodies of requests")
 
     def keys(self) -> tuple[str, ...]:
         """The API keys of the flag and of the file. Without any, every client is admitted: so a file that has
@@ -111,7 +111,7 @@ class LeadSettings(ModelSettings, DoorSettings):
     chat_template: Annotated[str | None, AfterValidator(_is_template)] = Field(
         None, description="the text of a Jinja template instead of the model's, or chatml"
     )
-    chat_template_file: Path | None = Field(None, description="the same from a file")
+    chat_template_file: Path | None = Field(None, description="a file with such a template")
     note: str | None = Field(None, description="a remark about the model that the chat page shows")
     host: str = Field("127.0.0.1", description="the address to listen on")
     port: int = Field(5555, ge=0, le=65535, description="the port to listen on; 0 takes a free one")
