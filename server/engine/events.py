@@ -87,8 +87,8 @@ class Stats:
     """prompt_ms: admission to first committed token; predicted_ms: first to last. n_prompt: all prompt
     tokens; n_cached: those reused; n_predicted: committed tokens, a stop token included; n_steps: steps that
     committed them. accepted_per_step[i]: steps with drafts of which i were accepted. truncated: tokens in the
-    middle of the context were dropped. undrafted_ms: what predicted_ms would have been without drafts, by the
-    measured time of a decode of each width; Python's share of the steps that were saved is not in it."""
+    middle of the context were dropped. undrafted_ms: estimate of predicted_ms without drafts, by the time
+    of a decode without guesses while nobody drafts on these cores; without Python's share of saved steps."""
 
     n_prompt: int
     n_cached: int

@@ -30,8 +30,8 @@ EVERYWHERE = "0.0.0.0"
 
 class LendSettings(BaseSettings):
     """Lend this machine's memory and devices to a lead on another machine, which puts a part of its model
-    here: duo up --rpc HOST:PORT there. Who reaches the port is not asked for a password and may run what it
-    likes in this process: give an address of a network that you trust."""
+    here: duo up --rpc HOST:PORT there. No password is asked for, and anybody who can connect to the port can
+    use this process: give an address of a network that you trust."""
 
     model_config = SettingsConfigDict(env_prefix="DUO_LEND_", frozen=True, cli_prog_name="duo lend")
 
@@ -80,7 +80,9 @@ def announcement(lent: Sequence[GgmlDevice], host: str, port: int) -> list[str]:
     reached = socket.gethostname() if host == EVERYWHERE else host
     lines = [f"duo lends {what} on {host}:{port}; on the other machine: duo up --rpc {reached}:{port}"]
     if not ipaddress.ip_address(host).is_loopback:
-        lines.append("  whoever reaches this port may use it and read what passes: there is no password")
+        lines.append(
+            "  no password is asked for: anybody who can connect to this port can use it and read what passes"
+        )
     return lines
 
 

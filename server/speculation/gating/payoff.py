@@ -156,9 +156,10 @@ class Payoff:
 
     def new_reply(self) -> None:
         """A reply begins alone. If the group rests, the text of the one before may have been hard to guess:
-        this one begins as if nothing were known, PARDONS times in a row."""
+        this one begins as if nothing were known, PARDONS times in a row. Not for a group that rests until it
+        was tried, which is on the lead's own cores."""
         band = self._bands.get(1)
-        if band is None or band.on is not False or not band.pardons:
+        if not self._begins or band is None or band.on is not False or not band.pardons:
             return
         band.pardons -= 1
         band.on, band.left, band.left_s = None, FIRST, 0.0

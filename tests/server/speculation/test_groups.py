@@ -136,6 +136,15 @@ def test_a_liar_rests_after_one_trial(in_time: bool):
     assert 0 < scene.beside(500) <= most, "when it is tried again"
 
 
+def test_one_whose_guesses_were_right_begins_the_next_reply_again():
+    scene = Scene(lies=True)
+    scene.beside(PAST)
+    assert scene.beside(20) == 0
+    [record] = scene.speculator.drafters()
+    record.counts["accepted"] += 1  # as if one of them had come true
+    assert scene.beside(20) == SETTLED + CLEAR[True], "until it is clear that this text is no better"
+
+
 def test_who_works_in_vain_rests_though_every_reply_is_shorter_than_a_trial():
     scene = Scene(lies=False)
     assert scene.beside(PAST, per_reply=10) <= 10 / 9 * FIRST + 2  # with the prompt's decode

@@ -74,6 +74,15 @@ def test_a_group_that_loses_in_every_text_is_tried_in_the_first_ones_only():
     assert taken_back == PARDONS
 
 
+def test_a_group_that_had_to_show_first_what_it_brings_gets_no_second_chance():
+    payoff = Payoff(begins=False)
+    run(payoff, rate_on=0.5, rate_off=1.0, steps=200)
+    payoff.new_reply()
+    _, n_on = run(payoff, rate_on=0.5, rate_off=1.0, steps=60)
+    assert n_on == 0
+    assert payoff.is_known
+
+
 def test_among_several_a_new_reply_says_nothing():
     payoff = Payoff()
     run(payoff, rate_on=0.95, rate_off=1.0, steps=400, n_sessions=4)
