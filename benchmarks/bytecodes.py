@@ -3,6 +3,7 @@ Comparable between commits, not between versions of Python."""
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -28,14 +29,18 @@ class BytecodeWatch(Watch):
         self._model_s += model_s
 
     def outside(self, work: Callable[[], object]) -> float:
-        """Bytecodes that this work executes in Python functions, those of benchmarks left out."""
+        """Bytecodes that this work executes in Python functions, those of benchmarks left out. Garbage is not
+        collected meanwhile: what else lives in the process decides when, and callbacks would count."""
         self._n = 0
-        before = sys.gettrace()
+        before, collects = sys.gettrace(), gc.isenabled()
+        gc.disable()
         sys.settrace(self._called)
         try:
             work()
         finally:
             sys.settrace(before)
+            if collects:
+                gc.enable()
         return float(self._n)
 
     def _called(self, frame: FrameType, event: str, argument: Any) -> Callable[..., Any] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from itertools import pairwise
 from pathlib import Path
 
@@ -82,6 +83,31 @@ def test_a_step_keeps_to_its_budget_of_bytecodes_which_no_machine_changes(what: 
     first, second = (steps(SMALL, what, WAYS["temperature 0"], 200, BytecodeWatch()) for _ in range(2))
     assert first == second
     assert 0.6 * BUDGETS[what] < first.median <= BUDGETS[what]
+
+
+def test_collections_of_garbage_do_not_count():
+    def work() -> None:
+        for _ in range(100):
+            cycle: list[object] = []
+            cycle.append(cycle)
+
+    def called(phase: str, info: dict[str, int]) -> None:
+        collections.append(phase)
+
+    collections: list[str] = []
+    alone = BytecodeWatch().outside(work)
+    thresholds = gc.get_threshold()
+    gc.callbacks.append(called)
+    gc.set_threshold(10)
+    try:
+        assert BytecodeWatch().outside(work) == alone
+        assert not collections
+        work()
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.callbacks.remove(called)
+    assert collections
+    assert gc.isenabled()
 
 
 @pytest.mark.parametrize("what", SHAPES)
