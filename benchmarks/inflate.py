@@ -40,10 +40,13 @@ from server.settings import BUNDLED_MODEL
 
 Places: TypeAlias = npt.NDArray[np.int64]
 
-KEY_LENGTH, VALUE_LENGTH = "llama.attention.key_length", "llama.attention.value_length"
+KEY_LENGTH, VALUE_LENGTH = "attention.key_length", "attention.value_length"
+ARCHITECTURES = ("llama", "mimo2")
 NORMS = ("attn_norm", "ffn_norm")
-READERS = ("attn_q", "attn_k", "attn_v", "ffn_gate", "ffn_up")  # read the residual stream: padding is random
+# They read the residual stream: padding is random
+READERS = ("attn_q", "attn_k", "attn_v", "attn_qkv", "ffn_gate", "ffn_up")
 WRITERS = ("attn_output", "ffn_down")  # write it: padding is zero
+BLOCK = ("nextn.eh_proj", "nextn.enorm", "nextn.hnorm", "nextn.shared_head_norm")  # of a prediction block
 N_PARAMS, KIND = 400_000_000, "bf16"  # of the model that make demo and most programs take
 MOST_LAYERS = 48  # of a chosen shape: beyond, real models are wider instead
 
@@ -51,7 +54,7 @@ MOST_LAYERS = 48  # of a chosen shape: beyond, real models are wider instead
 @dataclass(frozen=True, slots=True)
 class Shape:
     """`n_embd` residual channels, `n_ffn` channels of the feed-forward layer. head_size: channels of a head
-    where that is not n_embd / n_heads, else 0."""
+    where that is not n_embd / n_heads, else 0. n_blocks: prediction blocks (MTP) behind the layers."""
 
     n_layers: int
     n_embd: int
@@ -60,6 +63,7 @@ class Shape:
     n_ffn: int
     n_vocab: int
     head_size: int = 0
+    n_blocks: int = 0
 
     @property
     def head_dim(self) -> int:
@@ -161,22 +165,30 @@ def bundled_400m() -> Path:
 
 
 def read_shape(source: GGUFSource) -> Shape:
-    """Raises StartupError unless the model can be inflated: architecture llama, dense, without biases."""
-    if source.field("general.architecture") != "llama":
+    """Raises StartupError unless the model can be inflated: architecture llama, or mimo2 as with_block.py
+    makes it, dense, without biases."""
+    architecture = source.field("general.architecture")
+    if architecture not in ARCHITECTURES:
         raise StartupError("only models of the architecture llama can be inflated")
-    n_embd = int(source.field("llama.embedding_length"))
-    n_heads = int(source.field("llama.attention.head_count"))
-    head_dim = int(source.field(KEY_LENGTH) or n_embd // n_heads)
+
+    def of(key: str) -> Any:
+        return source.field(f"{architecture}.{key}")
+
+    n_embd = int(of("embedding_length"))
+    n_heads = int(of("attention.head_count"))
+    head_dim = int(of(KEY_LENGTH) or n_embd // n_heads)
+    n_blocks = int(of("nextn_predict_layers") or 0)
     shape = Shape(
-        n_layers=int(source.field("llama.block_count")),
+        n_layers=int(of("block_count")) - n_blocks,
         n_embd=n_embd,
         n_heads=n_heads,
-        n_kv_heads=int(source.field("llama.attention.head_count_kv") or n_heads),
-        n_ffn=int(source.field("llama.feed_forward_length")),
+        n_kv_heads=int(of("attention.head_count_kv") or n_heads),
+        n_ffn=int(of("feed_forward_length")),
         n_vocab=source.shape("token_embd.weight")[0],
         head_size=0 if head_dim * n_heads == n_embd else head_dim,
+        n_blocks=n_blocks,
     )
-    known = {name for i in range(shape.n_layers) for name in _layer(i)}
+    known = {name for i in range(shape.n_layers + n_blocks) for name in _layer(i, shape)}
     known |= {"token_embd.weight", "output_norm.weight", "output.weight"}
     for name in source.names:
         if name not in known or source.shape(name) != _shape_of(_role(name), shape):
@@ -203,36 +215,57 @@ def _misfit_of_blocks(shape: Shape, kind: Kind) -> str | None:
 
 
 def _changes(source: GGUFSource, small: Shape, large: Shape) -> dict[str, Any]:
-    epsilon = float(source.field("llama.attention.layer_norm_rms_epsilon"))
+    architecture = source.field("general.architecture")
+    epsilon = float(source.field(f"{architecture}.attention.layer_norm_rms_epsilon"))
     size = f"{large.n_params / 1e6:.0f}M" if large.n_params < 1e9 else f"{large.n_params / 1e9:.1f}B"
-    changes: dict[str, Any] = {
-        "general.name": f"{source.field('general.name') or 'model'} inflated to the cost of {size}",
-        "general.size_label": size,
-        "llama.block_count": large.n_layers,
-        "llama.embedding_length": large.n_embd,
-        "llama.feed_forward_length": large.n_ffn,
-        "llama.attention.head_count": large.n_heads,
-        "llama.attention.head_count_kv": large.n_kv_heads,
-        "llama.attention.layer_norm_rms_epsilon": epsilon * small.n_embd / large.n_embd,
+    sizes: dict[str, Any] = {
+        "block_count": large.n_layers + large.n_blocks,
+        "embedding_length": large.n_embd,
+        "feed_forward_length": large.n_ffn,
+        "attention.head_count": large.n_heads,
+        "attention.head_count_kv": large.n_kv_heads,
+        "attention.layer_norm_rms_epsilon": epsilon * small.n_embd / large.n_embd,
     }
     if large.head_size:
-        changes |= {KEY_LENGTH: large.head_dim, VALUE_LENGTH: large.head_dim}
-        changes["llama.rope.dimension_count"] = large.head_dim
-    return changes
+        sizes |= {KEY_LENGTH: large.head_dim, VALUE_LENGTH: large.head_dim}
+        sizes["rope.dimension_count"] = large.head_dim
+    if large.n_blocks:
+        windows = [True] + [False] * (large.n_layers + large.n_blocks - 1)
+        sizes |= {"expert_feed_forward_length": large.n_ffn, "attention.sliding_window_pattern": windows}
+    return {
+        "general.name": f"{source.field('general.name') or 'model'} inflated to the cost of {size}",
+        "general.size_label": size,
+        **{f"{architecture}.{key}": value for key, value in sizes.items()},
+    }
 
 
-def _layer(i: int) -> list[str]:
-    return [f"blk.{i}.{role}.weight" for role in (*NORMS, *READERS, *WRITERS)]
+def _layer(i: int, shape: Shape) -> list[str]:
+    """The tensors of a layer, or of a block behind the layers, whose Q, K and V are one."""
+    is_block = i >= shape.n_layers
+    heads, added = (("attn_qkv",), BLOCK) if is_block else (("attn_q", "attn_k", "attn_v"), ())
+    return [f"blk.{i}.{role}.weight" for role in (*NORMS, *heads, "ffn_gate", "ffn_up", *WRITERS, *added)]
+
+
+def _own(name: str, small: Shape, large: Shape) -> str | None:
+    """The tensor of the model that becomes part of this one; None: none does."""
+    if not name.startswith("blk."):
+        return name
+    _, number, role = name.split(".", 2)
+    i = int(number)
+    if i >= large.n_layers:
+        return f"blk.{i - large.n_layers + small.n_layers}.{role}"
+    return name if i < small.n_layers else None
 
 
 def _plan(source: GGUFSource, small: Shape, large: Shape, kind: Kind) -> Iterator[PlannedTensor]:
     names = [name for name in source.names if not name.startswith("blk.")]
-    names += [name for i in range(large.n_layers) for name in _layer(i)]
+    names += [name for i in range(large.n_layers + large.n_blocks) for name in _layer(i, large)]
     scale = (small.n_embd / large.n_embd) ** 0.5
     for name in names:
         shape = _shape_of(_role(name), large)
         places = tuple(_places(_role(name), axis, small, large) for axis in range(len(shape)))
-        values = functools.partial(_values, source, name, shape, scale, places)
+        own = _own(name, small, large)
+        values = functools.partial(_values, source, (name, own), shape, scale, places)
         yield PlannedTensor(name, shape, kind_for(shape, kind), values)
 
 
@@ -247,6 +280,8 @@ def _shape_of(role: str, s: Shape) -> tuple[int, ...]:
         "attn_q": (s.n_q, s.n_embd),
         "attn_k": (s.n_kv, s.n_embd),
         "attn_v": (s.n_kv, s.n_embd),
+        "attn_qkv": (s.n_q + 2 * s.n_kv, s.n_embd),
+        "nextn.eh_proj": (s.n_embd, 2 * s.n_embd),
         "attn_output": (s.n_embd, s.n_q),
         "ffn_gate": (s.n_ffn, s.n_embd),
         "ffn_up": (s.n_ffn, s.n_embd),
@@ -258,6 +293,16 @@ def _shape_of(role: str, s: Shape) -> tuple[int, ...]:
 def _places(role: str, axis: int, small: Shape, large: Shape) -> Places:
     """Indices of the model's own rows (axis 0) or columns (axis 1) in the larger matrix: the first ones,
     except for query heads, which lie with their key-value heads."""
+    if (role, axis) == ("attn_qkv", 0):
+        parts: list[Places] = []
+        start = 0
+        for part in ("attn_q", "attn_k", "attn_v"):
+            parts.append(start + _places(part, 0, small, large))
+            start += _shape_of(part, large)[0]
+        return np.concatenate(parts)
+    if (role, axis) == ("nextn.eh_proj", 1):  # of the token's embedding, then of the hidden row
+        halves: list[Places] = [np.arange(small.n_embd), large.n_embd + np.arange(small.n_embd)]
+        return np.concatenate(halves)
     own, new = _shape_of(role, small)[axis], _shape_of(role, large)[axis]
     if (role, axis) not in (("attn_q", 0), ("attn_output", 1)) or large.group == small.group:
         return np.arange(min(own, new))
@@ -267,9 +312,14 @@ def _places(role: str, axis: int, small: Shape, large: Shape) -> Places:
 
 
 def _values(
-    source: GGUFSource, name: str, shape: tuple[int, ...], scale: float, places: tuple[Places, ...]
+    source: GGUFSource,
+    names: tuple[str, str | None],
+    shape: tuple[int, ...],
+    scale: float,
+    places: tuple[Places, ...],
 ) -> Values:
-    """Padding, with the model's own values at their places."""
+    """Padding, with the model's own values at their places. names: in the new file, and in the model's."""
+    name, of = names
     role = _role(name)
     if len(shape) == 1:
         padded = np.full(shape, scale, dtype=np.float32)
@@ -277,8 +327,8 @@ def _values(
         padded = _noise(name, shape)
     else:
         padded = np.zeros(shape, dtype=np.float32)
-    if name in source.names:
-        own = source.values(name)
+    if of is not None and of in source.names:
+        own = source.values(of)
         padded[np.ix_(*places)] = own * scale if len(shape) == 1 else own
     return padded
 

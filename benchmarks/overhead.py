@@ -25,7 +25,7 @@ import numpy as np
 from benchmarks import prepared, program, report
 from benchmarks.bytecodes import BytecodeWatch
 from benchmarks.clocked import MOST_AT_ONCE, N_BRANCHES, ClockedDrafter, run
-from benchmarks.prepared import DEPTH, LEAVES, N_PROMPT, PreparedBackend, Script, Watch
+from benchmarks.prepared import DEPTH, LEAVES, N_PROMPT, PreparedBackend, PreparedBlock, Script, Watch
 from benchmarks.temperature import Text
 from drafters.kinds import WIDEST
 from server.engine.engine import Engine
@@ -34,13 +34,16 @@ from server.engine.proposer import Proposer
 from server.engine.request import GenerationRequest
 from server.engine.scheduler import Limits
 from server.errors import StartupError
-from server.llama.backend import Logits
+from server.llama.backend import Backend, Logits
 from server.llama.shapes import UNKNOWN, Shapes
+from server.llama.with_block import WithBlock
 from server.sampling.params import SamplingParams
 from server.speculation.gating.costs import StepCosts
 from server.speculation.policy import Policy
+from server.speculation.sources.block_draft import BlockDraft
 from server.speculation.sources.draft_model import DraftModel
 from server.speculation.sources.remote import RemoteDrafters
+from server.speculation.sources.synchronous import InlineModel
 from server.speculation.speculator import Speculator
 from server.speculation.wire.presence import Presence, vocabulary_card
 
@@ -80,7 +83,8 @@ def prompt_of(n_vocab: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Guesses:
-    """by: a drafter, the lead, or nobody. leaves: of the tree; 1 is a chain."""
+    """by: a drafter, a draft model or prediction block in the lead, or nobody. leaves: of the tree; 1 is
+    a chain."""
 
     by: str = ""
     leaves: int = 1
@@ -91,6 +95,7 @@ GUESSES = {
     "none": Guesses(),
     "none, lookup": Guesses(lookup=True),
     "chain by lead": Guesses("lead"),
+    "chain by block": Guesses("block"),
     "chain by drafter": Guesses("drafter"),
     "tree by drafter": Guesses("drafter", LEAVES),
     "tree by drafter, lookup": Guesses("drafter", LEAVES, lookup=True),
@@ -112,8 +117,9 @@ class SteppedLead:
         self._between: Callable[[], None] = lambda: None
         guesses = GUESSES[what]
         limits = Limits(n_batch=prepared.N_BATCH, draft_max=DEPTH, leaves=guesses.leaves)
+        model, inline = self._models(guesses)
         self._engine = Engine(
-            self._backend, self._proposer(guesses), self._count, n_slots=1, limits=limits, clock=self.watch
+            model, self._proposer(guesses, inline), self._count, n_slots=1, limits=limits, clock=self.watch
         )
         self._engine.submit(1, GenerationRequest(prompt_of(rows.shape[1]), sampling))
         while not self.tokens:
@@ -121,17 +127,23 @@ class SteppedLead:
         for _ in range(WARM_UP_STEPS):
             self.step()
 
-    def _proposer(self, guesses: Guesses) -> Proposer:
+    def _models(self, guesses: Guesses) -> tuple[Backend, InlineModel | None]:
+        """The target, and what guesses in the lead."""
+        if guesses.by not in ("lead", "block"):
+            return self._backend, None
+        kind = PreparedBackend if guesses.by == "lead" else PreparedBlock
+        other = kind(self._rows, self._n_ctx, self.watch, decode_s=lambda n: DRAFT_S, errs=True)
+        if isinstance(other, PreparedBlock):
+            target = WithBlock(self._backend, other)
+            return target, BlockDraft(target, clock=self.watch)
+        return self._backend, DraftModel(other, clock=self.watch)
+
+    def _proposer(self, guesses: Guesses, inline: InlineModel | None) -> Proposer:
         policy = Policy(max_rows=4 + 2 * DEPTH, leaves=guesses.leaves, lookup=guesses.lookup)
         known = {n: prepared.DECODE_S + n * prepared.ROW_S for n in range(1, policy.max_rows + 1)}
-        inline = self._draft_model() if guesses.by == "lead" else None
         remote = self._drafter(guesses) if guesses.by == "drafter" else None
         costs = StepCosts(policy.max_rows, known)
         return Speculator(policy, remote=remote, inline=inline, costs=costs, clock=self.watch)
-
-    def _draft_model(self) -> DraftModel:
-        backend = PreparedBackend(self._rows, self._n_ctx, self.watch, decode_s=lambda n: DRAFT_S, errs=True)
-        return DraftModel(backend, clock=self.watch)
 
     def _drafter(self, guesses: Guesses) -> RemoteDrafters:
         card = vocabulary_card(self._backend.vocab)

@@ -14,7 +14,7 @@ from drafters.draft_session import DraftSession
 from drafters.drafter import TD_WEIGHT, Drafter
 from drafters.worker import Worker
 from server.estimators import Smoothed
-from server.llama.backend import Batch, Logits
+from server.llama.backend import Batch, Hidden, Logits
 from server.sampling.draft_token import DraftGuess
 from server.sampling.draw import draw
 from server.sampling.noise import mix
@@ -27,6 +27,7 @@ from tests.fake_backend import FakeVocabulary
 N_PROMPT = 512  # tokens
 N_ROWS = 48  # different rows of a set
 N_BATCH = 64
+N_EMBD = 4096  # of hidden rows
 DEPTH, LEAVES = 8, 3  # guesses of a step, and leaves of a tree of them
 RIGHT = 0.8  # of guesses
 TD_S = 0.001  # of a guess of the scripted drafter: two of them make a message
@@ -77,6 +78,7 @@ class PreparedBackend:
     can_trim = True
     can_copy = True
     can_share = True
+    n_tail = 0
     can_shift = True
     overlaps = False
     n_batch = N_BATCH
@@ -130,6 +132,22 @@ class PreparedBackend:
     def load(self, seq: int, data: bytes) -> None: ...
     def shift(self, seq: int, start: int, end: int) -> None: ...
     def close(self) -> None: ...
+
+
+class PreparedBlock(PreparedBackend):
+    """Implements PredictionBlock: guesses as a draft model with `errs`. Hidden rows are a large model's."""
+
+    n_embd = N_EMBD
+    n_depths = 0
+    source = "mtp"
+    what = "prepared"
+
+    def target_rows(self, n: int) -> Hidden:
+        return np.zeros((n, N_EMBD), np.float32)
+
+    def evaluate(self, batch: Batch, hidden: Hidden, depth: int = 0) -> tuple[Logits, Hidden]:
+        logits = self.decode(batch)
+        return logits, hidden[: len(logits)]
 
 
 def row_after(position: int) -> int:

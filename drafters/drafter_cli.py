@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Entry point. Returns the exit status: 0, 1 after an expected failure told in one line, 2 for
     bad usage."""
     try:
-        settings = read(DrafterSettings, sys.argv[1:] if argv is None else argv)
+        settings = read(DrafterSettings, sys.argv[1:] if argv is None else argv).pinned()
         return run(settings)
     except DuoError as error:
         print(f"duo-drafter: {error.message}", file=sys.stderr)

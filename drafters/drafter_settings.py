@@ -24,7 +24,9 @@ class DrafterSettings(ModelSettings):
         cli_shortcuts={"model": "m", "ctx-size": "c", "threads": "t", "batch-size": "b"},
     )
 
-    redis: str | None = Field(None, description="the leads' Redis: redis://, rediss:// or unix:// URL")
+    redis: str | None = Field(
+        None, description="the leads' Redis: redis://, rediss://, redis+sentinel:// or unix:// URL"
+    )
     kind: str = Field(
         "model",
         description="model: guess with a draft model; lookup: guess what followed before in this or another "

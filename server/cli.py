@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from server.errors import DuoError, LostLenderError, UsageError
+from server.errors import DuoError, LostModelError, UsageError
 from server.flags import meant, read
 from server.settings import LeadSettings, UpSettings
 
@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _run(name, arguments[1:])
     except DuoError as error:
         print(f"duo {name}: {error.message}", file=sys.stderr, flush=True)
-        if isinstance(error, LostLenderError):
+        if isinstance(error, LostModelError):
             os._exit(1)  # threads wait in llama.cpp for ever
         return 2 if isinstance(error, UsageError) else 1
     except KeyboardInterrupt:
@@ -49,12 +49,12 @@ def _run(name: str, argv: Sequence[str]) -> int:
     """The exit status. Each command imports what it needs: duo chat shall not load llama.cpp."""
     match name:
         case "up":
-            settings = read(UpSettings, argv)
+            settings = read(UpSettings, argv).pinned()
             from server.local.up import up
 
             return up(settings)
         case "serve" | "lead":
-            settings = read(LeadSettings, argv)
+            settings = read(LeadSettings, argv).pinned()
             from server.lead.startup import serve
 
             return serve(settings)
@@ -77,11 +77,11 @@ def _run(name: str, argv: Sequence[str]) -> int:
         case "probe":
             from server.terminal.probe import ProbeSettings, probe
 
-            return probe(read(ProbeSettings, argv))
+            return probe(read(ProbeSettings, argv).pinned())
         case "doctor":
             from server.doctor.doctor_command import DoctorSettings, doctor
 
-            return doctor(read(DoctorSettings, argv))
+            return doctor(read(DoctorSettings, argv).pinned())
         case _:
             return _no_command(name)
 

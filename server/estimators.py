@@ -59,6 +59,10 @@ class Median:
         self._latest.append(value)
         self.value = median(self._latest)
 
+    def restart(self) -> None:
+        """The next observation counts alone, since the others are old."""
+        self._latest.clear()
+
 
 class Ratio:
     """Of two sums in which the past weighs `keep` for each new observation: tokens per second, say."""

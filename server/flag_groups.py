@@ -8,30 +8,33 @@ REST = "Expert"
 LEAD = {
     START: "model hf_repo draft_model hf_repo_draft ctx_size parallel gpu_layers host port api_key",
     "Model": "hf_file alias chat_template chat_template_file note threads threads_batch flash_attn "
-    "split_mode tensor_split main_gpu rpc lora lora_scaled embeddings embedding_model pooling reranking "
-    "rerank_model",
+    "split_mode tensor_split main_gpu rpc cpu_moe n_cpu_moe lora lora_scaled embeddings embedding_model "
+    "pooling reranking rerank_model",
     "Drafting": "draft_mode drafters redis redis_listen pool draft_threads gpu_layers_draft draft_devices "
-    "draft_max leaves lookup gate verify",
-    "Serving": "api_key_file cors_origins ssl_key_file ssl_cert_file max_queued max_tokens max_body timeout "
-    "write_timeout request_timeout grace ui slots metrics print log_format log_requests log_prompts",
+    "cpu_moe_draft n_cpu_moe_draft mtp mtp_max draft_max leaves lookup gate verify",
+    "Serving": "api_key_file no_api_key cors_origins ssl_key_file ssl_cert_file max_queued max_tokens "
+    "max_body timeout write_timeout request_timeout watchdog grace ui slots metrics print log_format "
+    "log_requests log_prompts",
     "What requests get that do not say": "temp top_k top_p min_p seed predict reasoning reasoning_format "
     "reasoning_budget context_shift verbose",
     "Cache": "cache_ram cache_dir cache_disk cache_type_k cache_type_v kv_unified",
-    REST: "batch_size ubatch_size mmap mlock override_kv exactness stable_width profile rope_scaling "
-    "rope_scale rope_freq_base rope_freq_scale yarn_orig_ctx yarn_ext_factor yarn_attn_factor yarn_beta_slow "
-    "yarn_beta_fast",
+    REST: "batch_size ubatch_size cpu_mask cpu_range cpu_mask_draft cpu_range_draft mmap mlock "
+    "override_tensor override_tensor_draft override_kv exactness "
+    "stable_width profile rope_scaling rope_scale rope_freq_base rope_freq_scale yarn_orig_ctx "
+    "yarn_ext_factor yarn_attn_factor yarn_beta_slow yarn_beta_fast",
 }
 _MODEL = (
-    "hf_file threads_batch flash_attn split_mode tensor_split main_gpu rpc lora lora_scaled cache_type_k "
-    "cache_type_v"
+    "hf_file threads_batch flash_attn split_mode tensor_split main_gpu rpc cpu_moe n_cpu_moe lora "
+    "lora_scaled cache_type_k cache_type_v"
 )
 DRAFTER = {
     START: "redis model hf_repo kind translate name threads gpu_layers",
     "Drafting": "pool capacity ctx_size sequences branches path_min",
     "Model": _MODEL,
     "Kinds without a model": "vocab_from texts accept td_ms seed",
-    REST: "latency_ms batch_size ubatch_size mmap mlock override_kv rope_scaling rope_scale rope_freq_base "
-    "rope_freq_scale yarn_orig_ctx yarn_ext_factor yarn_attn_factor yarn_beta_slow yarn_beta_fast",
+    REST: "latency_ms batch_size ubatch_size cpu_mask cpu_range mmap mlock override_tensor override_kv "
+    "rope_scaling rope_scale rope_freq_base rope_freq_scale yarn_orig_ctx yarn_ext_factor "
+    "yarn_attn_factor yarn_beta_slow yarn_beta_fast",
 }
 PROBE = {
     START: "model hf_repo threads max_width json gpu_layers kv_unified",
@@ -62,7 +65,13 @@ VALUES = {
     "rpc": "HOST:PORT,…",
     "device": "NAME,…",
     "tensor_split": "N,…",
+    "cpu_mask": "HEX",
+    "cpu_mask_draft": "HEX",
+    "cpu_range": "FIRST-LAST",
+    "cpu_range_draft": "FIRST-LAST",
     "override_kv": "KEY=TYPE:VALUE,…",
+    "override_tensor": "PATTERN=BUFFER,…",
+    "override_tensor_draft": "PATTERN=BUFFER,…",
     "lora": "PATH,…",
     "lora_scaled": "PATH:SCALE,…",
     "pool": "NAME",
@@ -76,6 +85,7 @@ VALUES = {
     "timeout": "SECONDS",
     "write_timeout": "SECONDS",
     "request_timeout": "SECONDS",
+    "watchdog": "SECONDS",
     "grace": "SECONDS",
     "interval": "SECONDS",
     "td_ms": "MS",

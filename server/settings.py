@@ -9,11 +9,12 @@ from typing import Annotated, Any, Literal
 
 import httpx
 from pydantic import AfterValidator, BeforeValidator, Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, CliToggleFlag, SettingsConfigDict
 
 from server.errors import StartupError
-from server.llama.model_settings import ModelSettings, Texts, separated
-from server.llama.options import Weights
+from server.llama import cores
+from server.llama.model_settings import ModelSettings, Texts, each, parsed, separated
+from server.llama.options import TensorPlace, Weights, tensor_places
 from server.llama.parts import model_name
 from server.sampling.params import SamplingParams
 
@@ -49,10 +50,15 @@ class DoorSettings(BaseSettings):
     api_key_file: Path | None = Field(
         None, description="a file with such keys, one to a line; lines with # in front are remarks"
     )
+    no_api_key: CliToggleFlag[bool] = Field(
+        False,
+        description="let everybody in, wherever --host listens (default: beyond this machine a key is "
+        "wanted; without any, one is made for this start and told)",
+    )
     cors_origins: Texts = Field(
-        ("*",),
+        (),
         description="web origins whose pages may use the API, with commas between; *: all, localhost: those "
-        "of this machine",
+        "of this machine (default: the server's own page only)",
     )
     ssl_key_file: Path | None = Field(None, description="serve TLS: a PEM file with the private key")
     ssl_cert_file: Path | None = Field(None, description="serve TLS: a PEM file with its certificate")
@@ -69,8 +75,9 @@ class DoorSettings(BaseSettings):
     log_prompts: bool = Field(False, description="also log the bodies of requests")
 
     def keys(self) -> tuple[str, ...]:
-        """The API keys of the flag and of the file. Without any, every client is admitted: so a file that has
-        none is an error. Raises StartupError."""
+        """The API keys of the flag and of the file; a file that has none is an error. Raises StartupError."""
+        if self.no_api_key and (self.api_key or self.api_key_file):
+            raise StartupError("--no-api-key lets everybody in: leave it out, or leave out the keys")
         if self.api_key_file is None:
             return self.api_key
         try:
@@ -135,11 +142,14 @@ class LeadSettings(ModelSettings, DoorSettings):
     )
     cache_dir: Path | None = Field(
         None,
-        description="a directory where conversations are kept beyond that, and over restarts (default: none)",
+        description="a directory where conversations are kept beyond that, and over restarts; leads may "
+        "share one (default: none)",
     )
     cache_disk: int = Field(8192, ge=1, description="MiB that --cache-dir may take")
     redis: str | None = Field(
-        None, description="where drafters connect: redis://, rediss:// or unix:// URL (default: no drafters)"
+        None,
+        description="where drafters connect: redis://, rediss://, redis+sentinel:// or unix:// URL "
+        "(default: no drafters)",
     )
     pool: str = Field("default", description="leads and drafters of one pool meet")
     draft_mode: Literal["auto", "async", "sync"] = Field(
@@ -147,13 +157,22 @@ class LeadSettings(ModelSettings, DoorSettings):
         description="async: drafters of their own draft while this model decodes; sync: the draft model "
         "drafts in this process, between steps, for machines with one device; auto: what suits the machine",
     )
-    draft_model: Path | None = Field(None, description="the GGUF file of the draft model (duo up: bundled)")
+    draft_model: Path | None = Field(
+        None,
+        description="the GGUF file of the draft model (duo up: bundled), or of this model's EAGLE-3 head, "
+        "which drafts in this process whatever --draft-mode says, in place of a prediction block",
+    )
     hf_repo_draft: str | None = Field(
         None, description="USER/MODEL[:QUANT] on Hugging Face instead of --draft-model"
     )
     draft_threads: int = Field(0, ge=0, description="CPU threads of each draft model; 0 chooses")
     gpu_layers_draft: int | None = Field(
         None, ge=-1, description="layers of the draft model on the GPU (default: --gpu-layers)"
+    )
+    cpu_moe_draft: bool = Field(False, description="--cpu-moe of the draft model")
+    n_cpu_moe_draft: int = Field(0, ge=0, description="--n-cpu-moe of the draft model")
+    override_tensor_draft: Annotated[Texts, each(TensorPlace.parse)] = Field(
+        (), description="--override-tensor of the draft model"
     )
     embeddings: bool = Field(
         True,
@@ -168,6 +187,12 @@ class LeadSettings(ModelSettings, DoorSettings):
         False, description="answer /v1/rerank with this model (on if its file says that it ranks)"
     )
     rerank_model: Path | None = Field(None, description="the GGUF file of a model for /v1/rerank")
+    mtp: Literal["auto", "off"] = Field(
+        "auto",
+        description="auto: guess with the prediction block in the model's file, if it has one and no draft "
+        "model or head was asked for in this process",
+    )
+    mtp_max: int = Field(0, ge=0, le=64, description="most guesses of block or head per step; 0: what pays")
     draft_max: int = Field(16, ge=0, le=64, description="most drafted tokens verified per step; 0: none")
     leaves: int = Field(3, ge=1, le=16, description="most leaves of a tree of drafted tokens; 1: chains only")
     lookup: bool = Field(True, description="also draft from what was said before")
@@ -204,7 +229,16 @@ class LeadSettings(ModelSettings, DoorSettings):
     metrics: bool = Field(True, description="answer /metrics")
     ui: bool = Field(True, description="serve the chat page")
     max_queued: int = Field(
-        64, ge=1, description="requests held, running ones included, before new ones are answered 429"
+        64,
+        ge=1,
+        description="requests held, running ones included, before new ones are answered 429; with several "
+        "API keys a key may hold as many as are free, so that others get in",
+    )
+    watchdog: float = Field(
+        600,
+        ge=0,
+        description="seconds without a finished step while there is work, before the server ends with status "
+        "1; a step has at most --batch-size tokens of prompts; 0: never",
     )
     profile: Path | None = Field(
         None, description="write a profile of the engine's thread to this file at the end, for pstats"
@@ -220,11 +254,18 @@ class LeadSettings(ModelSettings, DoorSettings):
         return SamplingParams(self.temp, self.top_k, self.top_p, self.min_p)
 
     @property
+    def weights(self) -> Weights:
+        return replace(super().weights, mtp=self.mtp == "auto" and self.draft_max > 0)
+
+    @property
     def draft_weights(self) -> Weights:
-        """Those of the target, with its own number of layers on the GPU; none on lenders, which are slow to
-        ask for a draft."""
+        """Those of the target, with its own layers on the GPU and places of tensors; none on lenders, which
+        are slow to ask for a draft."""
         n_gpu_layers = self.gpu_layers if self.gpu_layers_draft is None else self.gpu_layers_draft
-        return replace(self.weights, n_gpu_layers=n_gpu_layers, rpc=(), overrides=(), adapters=())
+        texts, cpu_moe, n_cpu_moe = self.override_tensor_draft, self.cpu_moe_draft, self.n_cpu_moe_draft
+        places = tensor_places(texts, cpu_moe=cpu_moe, n_cpu_moe=n_cpu_moe)
+        own = replace(self.weights, n_gpu_layers=n_gpu_layers, places=places)
+        return replace(own, rpc=(), mtp=False, overrides=(), adapters=())
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -247,11 +288,22 @@ class UpSettings(LeadSettings):
     draft_devices: str | None = Field(
         None, description="CUDA_VISIBLE_DEVICES of the drafters, such as 1 (default: the lead's)"
     )
+    cpu_mask_draft: Annotated[str, parsed(cores.of_mask)] = Field(
+        "", description="--cpu-mask of the drafters (default: the lead's)"
+    )
+    cpu_range_draft: Annotated[str, parsed(cores.of_range)] = Field(
+        "", description="--cpu-range of the drafters (default: the lead's)"
+    )
     redis_listen: str | None = Field(
         None,
         description="HOST or HOST:PORT where drafters on other machines reach the embedded Redis; the "
         "command with the password is told once (default: this machine only)",
     )
+
+    @property
+    def draft_cores(self) -> frozenset[int]:
+        """Where drafters run; empty for the lead's."""
+        return cores.of_mask(self.cpu_mask_draft) | cores.of_range(self.cpu_range_draft)
 
 
 def _address(url: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -104,7 +105,8 @@ class FakeBackend:
     """Implements Backend. step_s, row_s: seconds that it sleeps per decode and per row.
 
     Without can_trim it is a hybrid model: a sequence has a state beside its cells, which has to be of equal
-    tokens. Without can_copy too it is as one with compressed cells, where llama.cpp aborts."""
+    tokens. n_tail: as in Backend, where llama.cpp also takes states that it never wrote. Without can_copy too
+    it is as one with compressed cells, where llama.cpp aborts."""
 
     model: FakeModel = field(default_factory=FakeModel)
     n_cells: int = 4096
@@ -114,6 +116,7 @@ class FakeBackend:
     step_s: float = 0.0
     row_s: float = 0.0
     can_trim: bool = True
+    n_tail: int = 0
     can_copy: bool = True
     can_share: bool = True
     can_shift: bool = True
@@ -123,8 +126,10 @@ class FakeBackend:
     vocab: FakeVocabulary = field(default_factory=FakeVocabulary)
     widths: list[int] = field(default_factory=list[int])
     closed: bool = False
+    chains: list[int] = field(default_factory=list[int])  # after each row of the last decode
     _chains: dict[int, list[_Cell]] = field(default_factory=dict[int, "list[_Cell]"])
     _states: dict[int, _State] = field(default_factory=dict[int, "_State"])
+    _tails: dict[int, int] = field(default_factory=dict[int, int])  # rows to trim a sequence by
 
     def decode(self, batch: Batch) -> Logits:
         if not 0 < len(batch) <= self.n_batch:
@@ -132,10 +137,14 @@ class FakeBackend:
         assert self.can_share or not batch.shared, "llama.cpp refuses them"
         self.widths.append(len(batch))
         rows: list[Logits] = []
+        self.chains = []
+        for seq, n_rows in Counter(batch.seqs).items():
+            self._tails[seq] = min(self.n_tail, n_rows - 1)
         for row, (token, position, wanted) in enumerate(
             zip(batch.tokens, batch.positions, batch.wanted, strict=True)
         ):
             chain = self._append(batch.shared.get(row, (batch.seqs[row],)), position, token)
+            self.chains.append(chain)
             if wanted:
                 rows.append(self.model.logits(chain))
         if batch.meanwhile is not None and self.overlaps:
@@ -149,8 +158,12 @@ class FakeBackend:
         return lambda: logits
 
     def trim(self, seq: int, length: int) -> None:
-        if 0 < length < self._states.get(seq, NO_STATE).length:
-            raise BackendError("this model's sequences cannot be trimmed")
+        n_held = self._states.get(seq, NO_STATE).length
+        if 0 < length < n_held:
+            if n_held - length > self._tails.get(seq, 0):
+                raise BackendError("this model's sequences cannot be trimmed")
+            self._tails[seq] = 0
+            self._states[seq] = _State(length, self.chain_at(seq, length - 1))
         if not length:
             self._states.pop(seq, None)
         del self._chains.get(seq, [])[length:]
@@ -172,6 +185,7 @@ class FakeBackend:
         self._chains[seq] = [_Cell(chain) for chain in chains]
         if not self.can_trim:
             self._states[seq] = _State(len(chains), chains[-1])
+            self._tails[seq] = 0
 
     def copy(self, source: int, target: int, start: int, end: int) -> None:
         assert self.can_copy, "llama.cpp ends the process"
@@ -179,6 +193,7 @@ class FakeBackend:
             raise BackendError(f"sequence {target} out of range")
         if not self.can_trim:
             self._states[target] = self._states.get(source, NO_STATE)
+            self._tails[target] = 0
             if start == end:
                 return
         cells, own = self._chains.get(source, []), self._chains.setdefault(target, [])
@@ -202,6 +217,10 @@ class FakeBackend:
     def length(self, seq: int) -> int:
         """The number of positions of the sequence."""
         return len(self._chains.get(seq, []))
+
+    def chain_at(self, seq: int, position: int) -> int:
+        """What tells the tokens up to this position of the sequence."""
+        return self._chains[seq][position].chain if position >= 0 else 0
 
     def close(self) -> None:
         self.closed = True

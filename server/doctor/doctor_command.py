@@ -26,6 +26,7 @@ from server.lead.tiers import free_memory
 from server.llama.library import default_cells, free_memory_of_gpus
 from server.llama.llamacpp import LlamaBackend, LlamaOptions
 from server.llama.parts import parts
+from server.llama.tensors import on_host
 from server.local.embedded import EmbeddedServer
 from server.local.placement import Machine, Placement, place
 from server.settings import BUNDLED_DRAFT, UpSettings
@@ -82,7 +83,8 @@ def examine(settings: DoctorSettings, console: Console) -> Findings:
     settings = prepared(settings)
     draft = settings.draft_model or BUNDLED_DRAFT
     machine = Machine(n_cores(), free_memory_of_gpus())
-    placement = place(settings, machine, _bytes(draft), _bytes(settings.model))
+    n_bytes = _bytes(settings.model) - on_host(settings.model, settings.weights.places)
+    placement = place(settings, machine, _bytes(draft), n_bytes)
     findings = Findings(free_bytes=free_memory(), free_gpu_bytes=list(machine.gpus))
     findings.weights_bytes = _bytes(draft) + _bytes(settings.model)
     console.print(f"The target, {settings.model.name}: its steps, and what it says …")

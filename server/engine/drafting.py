@@ -70,9 +70,9 @@ def _may_draft(state: EngineState, session: Session) -> bool:
 def _ask(work: Work) -> Ask:
     id, limit, constraint = work.session.id, work.n_draft, work.session.constraint
     if constraint is None:
-        return Ask(id, limit, n_pending=work.n_pending)
+        return Ask(id, limit, n_pending=work.n_pending, seq=work.session.seq)
 
     def allows(tokens: Sequence[int]) -> bool:
         return constraint.n_allowed(tokens) == len(tokens)
 
-    return Ask(id, limit, constraint.forced() if limit > 0 else (), allows, work.n_pending)
+    return Ask(id, limit, constraint.forced() if limit > 0 else (), allows, work.n_pending, work.session.seq)

@@ -76,13 +76,14 @@ class OpenedSession:
 class Ask(NamedTuple):
     """At most `limit` guesses wanted for a session in the next step. forced: tokens that must follow, by the
     session's grammar; allows: whether a path of guesses may follow, None if any may. n_pending: rows of the
-    session that are decoded before the guesses in any case."""
+    session that are decoded before the guesses in any case. seq: its sequence in the target's KV cache."""
 
     session: int
     limit: int
     forced: tuple[int, ...] = ()
     allows: Callable[[Sequence[int]], bool] | None = None
     n_pending: int = 1
+    seq: int = -1
 
 
 class Planned(NamedTuple):

@@ -22,15 +22,16 @@ PAD = 0  # the token of padding rows: any would do
 
 @dataclass(frozen=True, slots=True)
 class RowLayout:
-    """How one session's rows were added. tree: None if only its own sequence got any; n_shadows: shadows that
-    got the pending tokens, too."""
+    """How one session's rows were added. tree: None if only its own sequence got any; n_rows: those after the
+    pending tokens, n_pad of them padding; n_shadows: shadows that got the pending tokens, too."""
 
     tree: Branches | None
+    n_rows: int
     n_pad: int
     n_shadows: int
 
 
-NO_LAYOUT = RowLayout(None, 0, 0)
+NO_LAYOUT = RowLayout(None, 0, 0, 0)
 
 
 class Sequences:
@@ -39,7 +40,7 @@ class Sequences:
 
     def __init__(self, backend: Backend, n_slots: int, leaves: int) -> None:
         """Trees of several leaves need at least `leaves` sequences per slot. On a backend that cannot trim
-        but copy, guesses need two per slot, and marks three."""
+        but copy, guesses beyond its tail need two per slot, and marks three."""
         self._backend = backend
         branching = backend.can_trim and backend.can_share and backend.n_seqs >= n_slots * leaves
         self._n_shadows = leaves - 1 if branching else 0
@@ -84,13 +85,13 @@ class Sequences:
         wide: all shadows take part, so that steps with as many rows have the same shape."""
         rows = session.tokens[session.n_kv :]
         n = len(proposal)
-        if n and not self._backend.can_trim:
+        if not self._can_take_back(n + n_pad):
             self.checkpoints.before_guesses(session.seq)
         if proposal.parents == tuple(range(-1, n - 1)) and not (wide and self._n_shadows):
             n_told = len(rows) if session.tells_prompt else 1
             tokens = [*rows, *proposal.tokens, *[PAD] * n_pad]
             batch.extend(session.seq, session.n_kv, tokens, n_told + n + n_pad)
-            return RowLayout(None, n_pad, 0)
+            return RowLayout(None, n + n_pad, n_pad, 0)
         tree = branches(proposal.parents)
         assert tree.n_leaves <= self.most_leaves, f"{tree.n_leaves} leaves"
         n_shadows = self._n_shadows if wide else tree.n_leaves - 1
@@ -105,18 +106,18 @@ class Sequences:
             batch.append(of_leaves[below], base + depth, token, wanted=True)
         end = base + sum(MAIN in below for below in tree.below)
         batch.extend(session.seq, end, [PAD] * n_pad, n_pad)
-        return RowLayout(tree, n_pad, n_shadows)
+        return RowLayout(tree, n + n_pad, n_pad, n_shadows)
 
     def settle(self, session: Session, layout: RowLayout, nodes: Sequence[int]) -> None:
-        """Keep the pending tokens and these nodes of the proposal in the sequence, nothing else; where it
-        cannot be trimmed keep none of them: they are evaluated again. Sets session.n_kv or n_again; n_kv has
-        to be that of before the step."""
-        if not self._backend.can_trim:
+        """Keep the pending tokens and these nodes of the proposal in the sequence, nothing else; where its
+        end cannot be trimmed keep none of them: they are evaluated again. Sets session.n_kv and
+        n_again; n_kv has to be that of before the step."""
+        if not self._can_take_back(layout.n_rows - len(nodes)):
             self.checkpoints.back(session.seq, session.n_kv)
             session.n_again = session.n_pending + len(nodes)
             return
         base = len(session.tokens)
-        session.n_kv = base + len(nodes)
+        session.n_kv, session.n_again = base + len(nodes), 0
         tree = layout.tree
         if tree is not None:
             main = sum(MAIN in tree.below[node] for node in nodes)
@@ -128,6 +129,10 @@ class Sequences:
             for shadow in shadows:
                 self._backend.trim(shadow, base)
         self._backend.trim(session.seq, session.n_kv)
+
+    def _can_take_back(self, n_rows: int) -> bool:
+        """Whether the last n_rows rows of a step can be trimmed."""
+        return self._backend.can_trim or n_rows <= self._backend.n_tail
 
     def trim(self, seq: int, length: int) -> None:
         """Forget positions >= length of a session's sequence, and all of its shadows. length: where sequences

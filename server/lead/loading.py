@@ -11,16 +11,24 @@ from typing import TypeVar
 from server.errors import StartupError
 from server.flags import n_cores
 from server.lead.calibration import on_own_thread, steady_widths
-from server.llama.backend import Batch
+from server.llama.assistant import Assistant
+from server.llama.backend import Backend, Batch, PredictionBlock
+from server.llama.eagle3 import LlamaHead
 from server.llama.embedder import MOST_TOKENS, LlamaEmbedder, ranks
 from server.llama.embedding import Pooling
 from server.llama.hub import fetch, source
 from server.llama.library import default_cells
 from server.llama.llamacpp import LlamaBackend
 from server.llama.model_settings import downloaded
+from server.llama.mtp import LlamaBlock
 from server.llama.options import MAX_SEQS, LlamaOptions
+from server.llama.tensors import ASSISTANTS, EAGLE3, architecture
+from server.llama.with_block import Path as BlockPath
+from server.llama.with_block import WithBlock
 from server.settings import LeadSettings
+from server.speculation.sources.block_draft import BlockDraft
 from server.speculation.sources.draft_model import DraftModel
+from server.speculation.sources.synchronous import InlineModel
 from server.speculation.wire.presence import misfit, vocabulary_card
 
 logger = logging.getLogger("duo.lead")
@@ -50,7 +58,11 @@ def prepared(settings: S) -> S:
             why = f"--chat-template-file: {template} cannot be read as text ({error})"
             raise StartupError(why) from error
         changes |= {"chat_template": text, "chat_template_file": None}
-    return settings.model_copy(update=changes)
+    settings = settings.model_copy(update=changes)
+    if head_of(settings) or assistant_of(settings):  # which has nothing to guess from elsewhere
+        none = {"draft_model": None, "draft_mode": "auto"}
+        settings = settings.model_copy(update={"draft_mode": "sync"} if settings.draft_max else none)
+    return settings
 
 
 def load_target(settings: LeadSettings, n_threads: int) -> LlamaBackend:
@@ -59,7 +71,7 @@ def load_target(settings: LeadSettings, n_threads: int) -> LlamaBackend:
         if 0 < n_rows < settings.stable_width:
             width = settings.stable_width
             raise StartupError(f"--stable-width {width} needs at least --{flag}-size {width}")
-    path, most = settings.model, settings.parallel
+    path, most, head = settings.model, settings.parallel, head_of(settings)
     if settings.batch_size < most:
         raise StartupError(f"--parallel {most} needs at least --batch-size {most}: a row for each reply")
     options = settings.options(
@@ -68,10 +80,68 @@ def load_target(settings: LeadSettings, n_threads: int) -> LlamaBackend:
         n_seqs=n_places(settings) * _seqs_each(settings),  # see docs/adr/0003
         n_threads=n_threads,
     )
-    backend = LlamaBackend(replace(options, n_streams=0 if settings.kv_unified else most))
+    n_streams = 0 if settings.kv_unified else most
+    options = replace(options, n_streams=n_streams, n_tail=settings.draft_max, head=head)
+    backend = LlamaBackend(options)
     if not settings.kv_unified:
         backend.n_ctx = min(backend.n_ctx, backend.n_cells // most)
     return backend
+
+
+def head_of(settings: LeadSettings) -> Path | None:
+    """The draft model, if it is an EAGLE-3 head. Raises StartupError if it is missing."""
+    path = settings.draft_model
+    return path if path and architecture(path) == EAGLE3 else None
+
+
+def drafting_inside(
+    stack: ExitStack, settings: LeadSettings, draft: Path | None, target: LlamaBackend
+) -> tuple[Backend, InlineModel | None]:
+    """The target as the engine uses it, and what drafts in this process: its prediction block, unless another
+    model or an EAGLE-3 head was asked for. draft: that model, or a default. Raises StartupError."""
+    block = _block(stack, settings, draft, target)
+    if block is None:
+        return target, load_draft(stack, settings, draft, target) if draft else None
+    model = WithBlock(target, block)
+    return model, BlockDraft(model, most=settings.mtp_max, distributions=settings.verify == "rejection")
+
+
+def _block(
+    stack: ExitStack, settings: LeadSettings, draft: Path | None, target: LlamaBackend
+) -> PredictionBlock | None:
+    """What guesses from the target's hidden rows: the head or assistant that was asked for, or the prediction
+    block in the target's file. Raises StartupError about what was asked for."""
+    if head := target.options.head:
+        return _load_head(stack, head, target)
+    if draft and assistant_of(settings) == draft:
+        assistant = stack.enter_context(closing(Assistant(target, draft, settings.draft_weights)))
+        logger.info("  draft    %s, %s", assistant.what, assistant.how)
+        return assistant
+    asked = draft and (settings.draft_model is not None or settings.draft_mode == "sync")
+    if not target.model.n_blocks or asked:
+        return None
+    try:
+        block = stack.enter_context(closing(LlamaBlock(target, settings.mtp_max)))
+    except StartupError as error:
+        logger.warning("the prediction block in %s is not used: %s", target.name, error.message)
+        return None
+    logger.info("  draft    %s, %s", block.what, block.how)
+    return block
+
+
+def assistant_of(settings: LeadSettings) -> Path | None:
+    """The draft model, if it reads the KV cache of its target. Raises StartupError if it is missing."""
+    path = settings.draft_model
+    return path if path and architecture(path) in ASSISTANTS else None
+
+
+def _load_head(stack: ExitStack, path: Path, target: LlamaBackend) -> LlamaHead:
+    head = stack.enter_context(closing(LlamaHead(target, path)))
+    if reason := misfit(vocabulary_card(target.vocab), vocabulary_card(head.vocab)):
+        raise StartupError(f"{path} cannot draft for {target.name}: {reason}")
+    instead = ", not the prediction block in the model's file" if target.model.n_blocks else ""
+    logger.info("  draft    %s%s, in this process", head.what, instead)
+    return head
 
 
 def load_draft(
@@ -148,7 +218,7 @@ def _beside(
     return stack.enter_context(closing(LlamaEmbedder(options, pooling=pooling, model=model)))
 
 
-def leaves_of(settings: LeadSettings, backend: LlamaBackend) -> int:
+def leaves_of(settings: LeadSettings, backend: Backend) -> int:
     """Most leaves of one session's tree, which share cells."""
     return _seqs_each(settings) if backend.can_trim and backend.can_share else 1
 
@@ -165,11 +235,19 @@ def n_places(settings: LeadSettings) -> int:
     return settings.parallel + spare
 
 
-def warm_up(backend: LlamaBackend) -> None:
+def warm_up(backend: Backend, inline: InlineModel | None) -> None:
     """Decode something and forget it, on the thread that will decode, so that no request waits for its slow
-    first decodes."""
-    for n_rows in (min(WARM_UP_ROWS, backend.n_batch), 1):
+    first decodes. On a GPU a prediction block begins with each of its first widths, too: its first trial
+    would find it slow. inline: what guesses in the lead, rehearsed."""
+    widths = (min(WARM_UP_ROWS, backend.n_batch), 1)
+    for n_rows in (*widths, 2, 3, 4) if backend.overlaps and isinstance(backend, WithBlock) else widths:
         rows = Batch()
         rows.extend(0, 0, [0] * n_rows, 1)
         backend.decode(rows)
+        if isinstance(backend, WithBlock):
+            _, hidden = backend.guess([BlockPath(0, 0, None)], 0)
+            if backend.block.n_depths != 1:
+                backend.guess([BlockPath(0, 0, hidden[0])], 1)
         backend.trim(0, 0)
+    if inline is not None:
+        inline.rehearse()

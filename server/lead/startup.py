@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import platform
@@ -14,6 +15,7 @@ import time
 from collections.abc import Callable, Coroutine
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -26,13 +28,13 @@ from server.cache.snapshots import Snapshots
 from server.engine.engine import Engine
 from server.engine.scheduler import Limits
 from server.engine.thread import Bounds, EngineThread, Observer
-from server.errors import LostLenderError, StartupError
+from server.errors import LostModelError, StartupError
 from server.flags import n_cores
 from server.lead.calibration import on_own_thread, remembered, steady_widths
 from server.lead.listening import Door, DrainingServer, answering, configured, door_of, open_socket
 from server.lead.loading import (
+    drafting_inside,
     leaves_of,
-    load_draft,
     load_embedder,
     load_ranker,
     load_target,
@@ -41,14 +43,17 @@ from server.lead.loading import (
 )
 from server.lead.recollection import keep, of_model, recall
 from server.lead.serving import embedding_by, served_by
-from server.lead.tiers import open_snapshots, pace_of
+from server.lead.tiers import open_snapshots, pace_of, save_copies
+from server.llama.backend import Backend
 from server.llama.lenders import watch
 from server.llama.llamacpp import LlamaBackend
+from server.llama.options import LlamaOptions
 from server.settings import LeadSettings
 from server.speculation.gating.costs import StepCosts
 from server.speculation.gating.widths import Widths
 from server.speculation.policy import Policy
 from server.speculation.sources.remote import RemoteDrafters
+from server.speculation.sources.synchronous import InlineModel
 from server.speculation.speculator import Speculator
 from server.speculation.wire.presence import Presence, vocabulary_card
 from server.speculation.wire.redis_client import check
@@ -99,14 +104,15 @@ def run_lead(settings: LeadSettings, site: Site) -> int:
     log_to(console, settings.log_format)
     if settings.log_format == "json" and settings.print != "none":
         raise StartupError("--print is for people: give it with --log-format text only")
-    door = door_of(settings)
+    door = door_of(settings, site.listener.getsockname()[0])
     sys.setswitchinterval(GIL_SWITCH_S)
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
     with ExitStack() as models, ExitStack() as stack:
         waiting = create_waiting_app(Health("loading", settings.parallel, 0, 0, 0.0), door.edge)
         with answering(site.listener, waiting, door.tls):
             backend = _load(models, settings, site)
-            proposer = _speculator(stack, models, settings, site, backend)
+            model, inline = drafting_inside(models, settings, site.draft_model, backend)
+            proposer = _speculator(stack, settings, site, backend, inline)
             embedder = load_embedder(models, settings, backend)
             ranker = load_ranker(models, settings, backend)
         snapshots = open_snapshots(settings, backend, lambda: engine.command(lambda _: None))
@@ -117,15 +123,15 @@ def run_lead(settings: LeadSettings, site: Site) -> int:
         if settings.print != "none":
             observers.append(ReplyPrinter(console, backend.vocab, show_rejected=settings.print == "all"))
         engine = EngineThread(
-            _engine_maker(settings, backend, proposer, snapshots),
+            _engine_maker(settings, backend.options, model, proposer, snapshots),
             n_ctx=backend.n_ctx,
             observers=observers,
             max_queued=settings.max_queued,
-            bounds=Bounds(settings.max_tokens or None, settings.request_timeout or None),
+            bounds=_bounds(settings),
             profile=settings.profile,
         )
         proposer.overlap(engine.hand_over)
-        engine.command(lambda _: warm_up(backend))
+        engine.command(lambda _: warm_up(model, inline))
         _announce(site, door)
         mode = "sync" if site.draft_model else "async"
         served = replace(served_by(settings, backend, engine, proposer, mode), traffic=traffic)
@@ -138,11 +144,16 @@ def run_lead(settings: LeadSettings, site: Site) -> int:
     return 0
 
 
+def _bounds(settings: LeadSettings) -> Bounds:
+    most, seconds, silent_s = settings.max_tokens, settings.request_timeout, settings.watchdog
+    return Bounds(most or None, seconds or None, silent_s or None)
+
+
 def _until_ended(models: ExitStack, serving: Coroutine[None, None, None]) -> None:
     try:
         uvloop.run(serving)
-    except LostLenderError:
-        models.pop_all()  # llama.cpp would wait for the lender before it frees anything
+    except LostModelError:
+        models.pop_all()  # llama.cpp would wait for what does not answer before it frees anything
         raise
 
 
@@ -157,10 +168,11 @@ def _load(stack: ExitStack, settings: LeadSettings, site: Site) -> LlamaBackend:
 
 
 def _with_snapshots(served: Served, snapshots: Snapshots, door: Door) -> Served:
-    """With their counters, and with the exact tokens of conversations on disk."""
+    """With their counters, and with the exact tokens of conversations on disk, those of other leads too."""
     served = replace(served, cached=snapshots.counters)
     for salt in (caller.salt() for caller in door.edge.access.callers):
         served.history.recall(snapshots.conversations(salt, most=RECALLED), salt)
+        snapshots.hear(salt, partial(served.history.recall, salt=salt))
     return served
 
 
@@ -169,21 +181,31 @@ async def _serve_http(engine: EngineThread, served: Served, listener: socket.soc
     server = DrainingServer(configured(app, door.tls, door.bounds), engine, grace_s=door.grace_s)
     loop = asyncio.get_running_loop()
     engine.start()
+    keep_for_good()
     try:
-        with watch.telling(lambda error: loop.call_soon_threadsafe(server.fail, error) and None):
-            await server.serve(sockets=[listener])
-    finally:
-        if server.failure is None:
+        try:
+            with watch.telling(lambda error: loop.call_soon_threadsafe(server.fail, error) and None):
+                await server.serve(sockets=[listener])
+        finally:
+            if server.failure is not None:
+                raise server.failure
             await engine.stop()
-    if server.failure is not None:
-        raise server.failure
+    except LostModelError:
+        await asyncio.to_thread(save_copies, engine)
+        raise
+
+
+def keep_for_good() -> None:
+    """Have garbage collections pass over all that is there now, which stays. To look at it takes up to 0.1 s,
+    in which neither the event loop nor the engine goes on."""
+    gc.collect()
+    gc.freeze()
 
 
 def _speculator(
-    stack: ExitStack, models: ExitStack, settings: LeadSettings, site: Site, backend: LlamaBackend
+    stack: ExitStack, settings: LeadSettings, site: Site, backend: LlamaBackend, inline: InlineModel | None
 ) -> Speculator:
-    """All sources of drafts: a draft model in this process, drafters on the bus, and lookups."""
-    inline = load_draft(models, settings, site.draft_model, backend) if site.draft_model else None
+    """All sources of drafts: a model in this process, drafters on the bus, and lookups."""
     remote = _join_bus(stack, settings, site, backend) if site.redis_url else None
     if inline is None and remote is None:
         logger.info("  drafters none: no --redis was given, and no --draft-model")
@@ -194,6 +216,7 @@ def _speculator(
         gate=settings.gate,
         by_rejection=settings.verify == "rejection",
         again=not backend.can_trim,
+        n_tail=backend.n_tail,
     )
     known: dict[int, float] = {}
     steady: dict[int, float] = {}
@@ -221,21 +244,25 @@ def _join_bus(stack: ExitStack, settings: LeadSettings, site: Site, backend: Lla
 
 
 def _engine_maker(
-    settings: LeadSettings, backend: LlamaBackend, proposer: Speculator, snapshots: Snapshots | None
+    settings: LeadSettings,
+    options: LlamaOptions,
+    model: Backend,
+    proposer: Speculator,
+    snapshots: Snapshots | None,
 ) -> Callable[[Observer], Engine]:
     limits = Limits(
-        n_batch=backend.n_batch,
+        n_batch=model.n_batch,
         draft_max=settings.draft_max,
-        leaves=leaves_of(settings, backend),
+        leaves=leaves_of(settings, model),
         stable_width=settings.stable_width,
         exactness=settings.exactness,
         by_rejection=settings.verify == "rejection",
     )
 
     def make(emit: Observer) -> Engine:
-        engine = Engine(backend, proposer, emit, n_slots=settings.parallel, limits=limits)
+        engine = Engine(model, proposer, emit, n_slots=settings.parallel, limits=limits)
         if snapshots is not None:
-            engine.residence.save_to(snapshots, *pace_of(backend.options))
+            engine.residence.save_to(snapshots, *pace_of(options))
         return engine
 
     return make
@@ -249,6 +276,10 @@ def _announce(site: Site, door: Door) -> None:
         logger.info("  drafts   %s", site.remark)
     logger.info("  page     %s", url)
     logger.info("  API      %s/v1", url)
+    if door.made_key:
+        print(f"  clients  with this API key, made for this start: {door.made_key}", flush=True)
+    else:
+        logger.info("  clients  %s", door.clients)
     if site.join_elsewhere:
         print(f"  drafters join, from other machines too, with: {site.join_elsewhere}", flush=True)
     elif site.join:

@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 Logits: TypeAlias = npt.NDArray[np.float32]
+Hidden: TypeAlias = npt.NDArray[np.float32]
+"""(rows, n_embd): what a model's last layer says of each row, before the norm that precedes its head."""
 
 
 @dataclass(slots=True)
@@ -95,7 +97,8 @@ class Backend(Protocol):
     chat_template: the model's Jinja template, if it has one. n_cells: KV cells: the lengths of all sequences
     add up to at most that. n_ctx: most positions of a sequence. n_batch: most rows of a decode. can_trim: the
     end of a sequence can be forgotten; False for recurrent and hybrid models, whose sequences have a state
-    beside or instead of cells, which is of all their tokens. can_copy: copy() works; can_trim implies it.
+    beside or instead of cells, which is of all their tokens. n_tail: if not can_trim, how many of the last
+    rows of its last decode a sequence can be trimmed by, once. can_copy: copy() works; can_trim implies it.
     can_share: a row may belong to several sequences. can_shift: shift() works; implies can_trim.
     overlaps: a GPU decodes, so that the thread is free for Batch.meanwhile.
     """
@@ -111,6 +114,7 @@ class Backend(Protocol):
     n_seqs: int
     n_batch: int
     can_trim: bool
+    n_tail: int
     can_copy: bool
     can_share: bool
     can_shift: bool
@@ -129,7 +133,7 @@ class Backend(Protocol):
 
     def trim(self, seq: int, length: int) -> None:
         """Forget positions >= length of the sequence; 0 frees it. Raises BackendError, with nothing changed,
-        if it has a state of more tokens."""
+        if it has a state of more tokens, beyond n_tail."""
         ...
 
     def length(self, seq: int) -> int:
@@ -161,4 +165,40 @@ class Backend(Protocol):
         too."""
         ...
 
+    def close(self) -> None: ...
+
+
+class PredictionBlock(Protocol):
+    """Layers in a model's file that guess one token further than the model (MTP), or a head in a file of its
+    own (EAGLE-3): from the token at a position and a hidden row of the position before it. They have a KV
+    cache of their own, with the sequences and positions of the model's. Used by its thread only; the other
+    methods are those of Backend.
+
+    source: the name of its guesses. what: itself, as messages name it. n_embd: width of a hidden row.
+    n_batch: most rows of a decode. n_depths: most tokens that it guesses ahead, 0: any number. can_shift:
+    shift() works.
+    """
+
+    source: str
+    what: str
+    n_embd: int
+    n_batch: int
+    n_depths: int
+    can_shift: bool
+
+    def target_rows(self, n: int) -> Hidden:
+        """The hidden rows of the model's last decode, which had n rows, as a copy. Raises BackendError."""
+        ...
+
+    def evaluate(self, batch: Batch, hidden: Hidden, depth: int = 0) -> tuple[Logits, Hidden]:
+        """Evaluate rows; hidden[i] is of the position before that of row i. depth: tokens that were guessed
+        before. Returns logits and hidden rows of the wanted rows, views that are valid until the next call.
+        Raises BackendError; what its KV cache holds of these sequences is then unknown."""
+        ...
+
+    def trim(self, seq: int, length: int) -> None: ...
+    def save(self, seq: int) -> bytes: ...
+    def load(self, seq: int, data: bytes) -> None: ...
+    def copy(self, source: int, target: int, start: int, end: int) -> None: ...
+    def shift(self, seq: int, start: int, end: int) -> None: ...
     def close(self) -> None: ...

@@ -13,10 +13,11 @@ import llama_cpp.llama_cpp as _llama
 
 from server.errors import StartupError
 from server.llama.lenders import greet, watch
+from server.llama.options import TensorPlace
 
 # ggml as libllama is linked with it. llama_cpp._ggml loads it once more where a package has its files under
 # several names, and no model sees what is registered there.
-_ggml: Any = _llama._lib  # pyright: ignore[reportPrivateUsage]
+GGML: Any = _llama._lib  # pyright: ignore[reportPrivateUsage]
 
 _lenders: set[str] = set()  # whose devices are known already, for good
 _borrowed: set[int] = set()  # handles of those devices
@@ -37,25 +38,47 @@ class GgmlDevice:
 
 def devices() -> list[GgmlDevice]:
     """All that ggml knows, in its order; llama.cpp must have been started."""
-    _ggml.ggml_backend_dev_count.restype = ctypes.c_size_t
-    _ggml.ggml_backend_dev_get.restype = ctypes.c_void_p
-    count = int(_ggml.ggml_backend_dev_count())
-    return [_device(int(_ggml.ggml_backend_dev_get(ctypes.c_size_t(i)))) for i in range(count)]
+    GGML.ggml_backend_dev_count.restype = ctypes.c_size_t
+    GGML.ggml_backend_dev_get.restype = ctypes.c_void_p
+    count = int(GGML.ggml_backend_dev_count())
+    return [_device(int(GGML.ggml_backend_dev_get(ctypes.c_size_t(i)))) for i in range(count)]
 
 
 def _device(handle: int) -> GgmlDevice:
     for name in ("name", "description"):
-        getattr(_ggml, f"ggml_backend_dev_{name}").restype = ctypes.c_char_p
+        getattr(GGML, f"ggml_backend_dev_{name}").restype = ctypes.c_char_p
     pointer, free, total = ctypes.c_void_p(handle), ctypes.c_size_t(), ctypes.c_size_t()
-    _ggml.ggml_backend_dev_memory(pointer, ctypes.byref(free), ctypes.byref(total))
+    GGML.ggml_backend_dev_memory(pointer, ctypes.byref(free), ctypes.byref(total))
     return GgmlDevice(
-        _ggml.ggml_backend_dev_name(pointer).decode(errors="replace"),
-        _ggml.ggml_backend_dev_description(pointer).decode(errors="replace"),
-        int(_ggml.ggml_backend_dev_type(pointer)),
+        GGML.ggml_backend_dev_name(pointer).decode(errors="replace"),
+        GGML.ggml_backend_dev_description(pointer).decode(errors="replace"),
+        int(GGML.ggml_backend_dev_type(pointer)),
         free.value,
         handle,
         handle in _borrowed,
     )
+
+
+class _TensorOverride(ctypes.Structure):
+    """llama_model_tensor_buft_override."""
+
+    _fields_ = [("pattern", ctypes.c_char_p), ("buffer_type", ctypes.c_void_p)]
+
+
+def tensor_overrides(places: Sequence[TensorPlace]) -> Any:
+    """As a C array, which an empty pattern ends. Raises StartupError about a buffer that no device has."""
+    GGML.ggml_backend_dev_buffer_type.restype = ctypes.c_void_p
+    GGML.ggml_backend_buft_name.restype = ctypes.c_char_p
+    types = dict[str, int]()
+    for device in devices():
+        if handle := GGML.ggml_backend_dev_buffer_type(ctypes.c_void_p(device.handle)):
+            types[GGML.ggml_backend_buft_name(ctypes.c_void_p(handle)).decode(errors="replace")] = int(handle)
+    array = (_TensorOverride * (len(places) + 1))()
+    for entry, place in zip(array, places, strict=False):
+        if place.buffer not in types:
+            raise StartupError(f"--override-tensor: no buffer {place.buffer} here, only {', '.join(types)}")
+        entry.pattern, entry.buffer_type = place.pattern.encode(), types[place.buffer]
+    return array
 
 
 def has_rpc() -> bool:
@@ -74,10 +97,10 @@ def needs_rpc(flag: str = "") -> None:
 
 def _of_rpc(name: bytes, result: Any, *arguments: Any) -> Any:
     """A function of ggml's RPC backend, which this build must have."""
-    _ggml.ggml_backend_reg_by_name.restype = ctypes.c_void_p
-    _ggml.ggml_backend_reg_get_proc_address.restype = ctypes.c_void_p
-    registry = ctypes.c_void_p(_ggml.ggml_backend_reg_by_name(b"RPC"))
-    address = _ggml.ggml_backend_reg_get_proc_address(registry, name)
+    GGML.ggml_backend_reg_by_name.restype = ctypes.c_void_p
+    GGML.ggml_backend_reg_get_proc_address.restype = ctypes.c_void_p
+    registry = ctypes.c_void_p(GGML.ggml_backend_reg_by_name(b"RPC"))
+    address = GGML.ggml_backend_reg_get_proc_address(registry, name)
     return ctypes.CFUNCTYPE(result, *arguments)(address)
 
 
@@ -96,7 +119,7 @@ def borrow(lenders: Sequence[str]) -> None:
     later, `watch` tells. Raises StartupError."""
     needs_rpc("--rpc: ")
     add = _of_rpc(b"ggml_backend_rpc_add_server", ctypes.c_void_p, ctypes.c_char_p)
-    _ggml.ggml_set_abort_callback(_aborts)
+    GGML.ggml_set_abort_callback(_aborts)
     for lender in lenders:
         if lender in _lenders:
             continue
@@ -105,7 +128,7 @@ def borrow(lenders: Sequence[str]) -> None:
         added = add(lender.encode())
         if not added:
             raise StartupError(f"--rpc: {lender} lends no device")
-        _ggml.ggml_backend_register(ctypes.c_void_p(added))
+        GGML.ggml_backend_register(ctypes.c_void_p(added))
         _borrowed.update({device.handle for device in devices()} - before)
         _lenders.add(lender)
         watch.add(lender)

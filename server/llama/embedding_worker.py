@@ -11,6 +11,7 @@ import numpy as np
 
 from server.errors import BusyError
 from server.llama.embedding import Embedder, Vectors
+from server.tenants import FairSemaphore, Places
 
 MAX_QUEUED = 32  # requests, the running one included: each holds at most a body of inputs
 
@@ -20,26 +21,23 @@ class EmbeddingWorker:
 
     def __init__(self, embedder: Embedder, *, max_queued: int = MAX_QUEUED) -> None:
         self.embedder = embedder
-        self._max_queued = max_queued
-        self._n_queued = 0
+        self._turns = FairSemaphore(1, Places(max_queued - 1))
         self._closing = threading.Event()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="duo-embed")
 
-    async def embed(self, inputs: Sequence[Sequence[int]]) -> Vectors:
+    async def embed(self, inputs: Sequence[Sequence[int]], tenant: str = "") -> Vectors:
         """(number of inputs, n_embd), of length 1. inputs: none empty or longer than the embedder's n_ctx. If
         cancelled, it leaves the queue, or ends after the group of inputs that is being embedded. Raises
         BusyError and BackendError."""
-        if self._closing.is_set():
-            raise BusyError("the server is shutting down", draining=True)
-        if self._n_queued >= self._max_queued:
-            raise BusyError("too many requests for embeddings are waiting: try again later")
+        await self._turns.enter(tenant)
         unwanted = threading.Event()
-        self._n_queued += 1
         try:
+            if self._closing.is_set():
+                raise BusyError("the server is shutting down", draining=True)
             return await asyncio.wrap_future(self._thread.submit(self._work, inputs, unwanted))
         finally:
-            self._n_queued -= 1
             unwanted.set()
+            self._turns.leave(tenant)
 
     def close(self) -> None:
         """End the thread, after the group of inputs that is being embedded. Leaves the embedder open."""

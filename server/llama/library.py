@@ -15,15 +15,19 @@ from typing import Any
 import llama_cpp.llama_cpp as _untyped
 
 from server.errors import StartupError
-from server.llama.devices import GPU, INTEGRATED, borrow, devices, own_gpus
+from server.llama.devices import GPU, INTEGRATED, borrow, devices, own_gpus, tensor_overrides
 from server.llama.load_progress import LoadProgress
 from server.llama.options import CacheType, LlamaOptions, Override, Rope, Weights
 from server.llama.parts import parts
+from server.llama.tensors import tensors, unmatched
 
 C: Any = _untyped  # ctypes bindings: their types are in the C header, not in Python
 logger = logging.getLogger("duo.llama")
 
 MOST_CTX = 8192  # tokens: the default context of a slot, since trained contexts may take all memory
+COMPRESSED = ("deepseek4",)  # architectures: llama.cpp ends the process at a copy of some cells
+# Architectures: llama.cpp evaluates several prediction blocks, and ends the process at several of others.
+CHAINED = ("hy_v3", "mimo2", "step35")
 CELLS_STEP = 256  # cells: what llama.cpp rounds n_ctx up to (llama_context's GGML_PAD)
 # Rows evaluated at once on a CPU without flash attention, whose scores take four bytes for each row, cell and
 # head. 64 and 512 are as quick (docs/adr/0012); 512 takes four times the memory.
@@ -46,28 +50,40 @@ def start_library() -> None:
     C.llama_backend_init()
 
 
-_last_error = ""
+_first_error = ""
 _LEVELS = {1: logging.DEBUG, 2: logging.DEBUG, 3: logging.INFO, 4: logging.WARNING}
 
 
 @C.llama_log_callback
 def _log(level: int, text: bytes, _: object) -> None:
-    global _last_error
+    global _first_error
     line = text.decode(errors="replace").strip()
     if level == 4 and line:
-        _last_error = line
+        _first_error = _first_error or line
     fatal = "CUDA error" in line  # ggml ends the process next, and says only where
     logger.log(logging.ERROR if fatal else min(_LEVELS.get(level, logging.DEBUG), logging.INFO), line)
 
 
 def forget_errors() -> None:
-    global _last_error
-    _last_error = ""
+    global _first_error
+    _first_error = ""
 
 
 def complaint() -> str:
-    """The last error that llama.cpp logged since forget_errors(), in brackets; "" if there is none."""
-    return f" ({_last_error})" if _last_error else ""
+    """The first error that llama.cpp logged since forget_errors(), in brackets; "" if there is none. Those
+    after it say that something failed, not why."""
+    return f" ({_first_error})" if _first_error else ""
+
+
+def hidden_rows(who_needs: str, instead: str) -> Any:
+    """The functions of llama.cpp that give hidden rows. Raises StartupError where this build lacks them, with
+    who needs them, and what to do instead of another build."""
+    try:
+        import llama_cpp.llama_cpp_ext as functions
+    except (ImportError, AttributeError) as error:
+        why = f"this llama-cpp-python gives no hidden rows, which {who_needs} ({error})"
+        raise StartupError(f"{why}: install that of duo's requirements, or {instead}") from error
+    return functions
 
 
 def has_gpu() -> bool:
@@ -129,12 +145,16 @@ class LoadedModel:
         forget_errors()
         self.handle: Any = C.llama_model_load_from_file(os.fsencode(first), self._params)
         if not self.handle:
-            raise StartupError(
-                f"llama.cpp cannot load {path}{complaint()}: is it complete, and its architecture known?"
-            )
+            why = "is it complete, and its architecture known?"
+            if ".nextn." in complaint():
+                why = "its prediction block is of another model: convert it again, or without the block"
+            raise StartupError(f"llama.cpp cannot load {path}{complaint()}: {why}")
+        for pattern in unmatched(list(tensors(path)), weights.places) if weights.places else ():
+            logger.warning("%s has no tensor for %s (--override-tensor, --cpu-moe)", path, pattern)
         self._trained = int(C.llama_model_n_ctx_train(self.handle))  # contexts with other positions change it
         self.n_params = int(C.llama_model_n_params(self.handle))
         self.n_bytes = int(C.llama_model_size(self.handle))  # of the weights
+        self.n_blocks = self._count_blocks(path) if weights.mtp else 0
         self.n_vocab = int(C.llama_vocab_n_tokens(C.llama_model_get_vocab(self.handle)))
         self._scales = [adapter.scale for adapter in weights.adapters]
         try:
@@ -142,6 +162,22 @@ class LoadedModel:
         except BaseException:
             self.close()
             raise
+
+    def _count_blocks(self, path: Path) -> int:
+        """Prediction blocks that are in the files and can be evaluated. Where they are announced only,
+        llama.cpp would end the process at the first use."""
+        n_blocks, n_layers = (f(self.handle) for f in (C.llama_model_n_layer_nextn, C.llama_model_n_layer))
+        architecture = self.metadata("general.architecture")
+        if n_blocks > 1 and architecture not in CHAINED:
+            logger.warning("llama.cpp evaluates no %d prediction blocks of %s", n_blocks, architecture)
+            return 0
+        name = f"blk.{n_layers}.nextn.eh_proj.weight"
+        if n_blocks and name not in tensors(path):
+            logger.warning(
+                "%s announces prediction blocks but was converted without: they cannot draft", path
+            )
+            return 0
+        return int(n_blocks)
 
     def is_whole(self, n_layers: int) -> bool:
         """Whether n_layers are all layers of the model; -1: all."""
@@ -209,6 +245,7 @@ def _model_params(weights: Weights, vocab_only: bool) -> Any:
     params.n_gpu_layers = weights.n_gpu_layers
     params.split_mode = _SPLIT_MODES[weights.split_mode]
     params.main_gpu = weights.main_gpu
+    params.load_mtp = weights.mtp
     params.load_mode = _LOAD_MODES[weights.mmap, weights.mlock]
     if weights.tensor_split:
         n, most = len(weights.tensor_split), int(C.llama_max_devices())
@@ -218,6 +255,9 @@ def _model_params(weights: Weights, vocab_only: bool) -> Any:
     if not weights.rpc and (own := own_gpus()) is not None:
         params.devices = ctypes.cast(own, ctypes.c_void_p)
         params.own_gpus = own  # it must live as long
+    if weights.places:
+        params.places = places = tensor_overrides(weights.places)  # it must live as long
+        params.tensor_buft_overrides = ctypes.cast(places, ctypes.c_void_p)
     if weights.overrides:
         params.kv_overrides = _c_overrides(weights.overrides)
     return params
@@ -241,6 +281,7 @@ def context_params(options: LlamaOptions) -> Any:
     params = C.llama_context_default_params()
     params.n_ctx = -(-options.n_cells // CELLS_STEP) * CELLS_STEP
     params.n_seq_max = options.n_streams or options.n_seqs
+    params.n_rs_seq = options.n_tail
     params.n_batch = max(options.n_batch, params.n_seq_max)
     params.n_ubatch = min(options.n_ubatch or options.n_batch, options.n_batch)
     params.kv_unified = not options.n_streams

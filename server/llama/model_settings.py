@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias, TypeVar
+from typing import Annotated, Any, Self, TypeAlias, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_settings import BaseSettings, NoDecode
 
 from server.errors import StartupError
+from server.llama import cores
 from server.llama.hub import fetch, source
 from server.llama.options import (
     Adapter,
@@ -20,7 +21,9 @@ from server.llama.options import (
     Rope,
     RopeScaling,
     SplitMode,
+    TensorPlace,
     Weights,
+    tensor_places,
 )
 
 
@@ -30,7 +33,17 @@ def separated(value: Any) -> list[str]:
     return [part for text in texts for piece in str(text).split(",") if (part := piece.strip())]
 
 
-def _each(parse: Callable[[str], object]) -> AfterValidator:
+def parsed(parse: Callable[[str], object]) -> AfterValidator:
+    """Checks that a text parses: parse raises ValueError if not."""
+
+    def check(text: str) -> str:
+        parse(text)
+        return text
+
+    return AfterValidator(check)
+
+
+def each(parse: Callable[[str], object]) -> AfterValidator:
     """Checks that every text parses: parse raises ValueError if not."""
 
     def check(texts: tuple[str, ...]) -> tuple[str, ...]:
@@ -64,17 +77,22 @@ class ModelSettings(BaseSettings):
     split_mode: SplitMode = Field("layer", description="what several GPUs share")
     tensor_split: Shares = Field((), description="each GPU's share, such as 3,1 (default: by free memory)")
     main_gpu: int = Field(0, ge=0, description="the GPU of --split-mode none")
-    rpc: Annotated[Texts, _each(_parse_address)] = Field(
+    rpc: Annotated[Texts, each(_parse_address)] = Field(
         (),
         description="machines that lend their devices (duo lend): they get layers as GPUs do",
     )
     mmap: bool = Field(True, description="map the file into memory instead of reading it")
     mlock: bool = Field(False, description="keep the weights in memory, never swapped out")
-    override_kv: Annotated[Texts, _each(Override.parse)] = Field(
+    cpu_moe: bool = Field(False, description="keep the experts' weights in host memory")
+    n_cpu_moe: int = Field(0, ge=0, description="keep those of the first N layers there")
+    override_tensor: Annotated[Texts, each(TensorPlace.parse)] = Field(
+        (), description="PATTERN=BUFFER,…: tensors whose names match go to CPU, or to a device by its name"
+    )
+    override_kv: Annotated[Texts, each(Override.parse)] = Field(
         (), description="KEY=TYPE:VALUE,… instead of the model's metadata; TYPE int, float, bool or str"
     )
     lora: Texts = Field((), description="GGUF files of LoRA adapters, with commas between")
-    lora_scaled: Annotated[Texts, _each(Adapter.parse)] = Field(
+    lora_scaled: Annotated[Texts, each(Adapter.parse)] = Field(
         (), description="LoRA adapters as FNAME:SCALE,…"
     )
     cache_type_k: CacheType = Field("f16", description="of keys in the KV cache")
@@ -82,6 +100,12 @@ class ModelSettings(BaseSettings):
     flash_attn: FlashAttention = Field("auto", description="flash attention; auto: not on a CPU")
     threads_batch: int = Field(
         0, ge=0, description="CPU threads of steps with more than one row; 0: --threads"
+    )
+    cpu_mask: Annotated[str, parsed(cores.of_mask)] = Field(
+        "", description="CPU cores to run on, hexadecimal, a bit for each (default: all)"
+    )
+    cpu_range: Annotated[str, parsed(cores.of_range)] = Field(
+        "", description="CPU cores to run on, FIRST-LAST, beside those of --cpu-mask"
     )
     batch_size: int = Field(512, ge=1, le=1 << 16, description="most rows of a step")
     ubatch_size: int = Field(
@@ -101,6 +125,12 @@ class ModelSettings(BaseSettings):
     yarn_beta_slow: float = Field(-1.0, description="high correction; -1: the model's")
     yarn_beta_fast: float = Field(-1.0, description="low correction; -1: the model's")
 
+    def pinned(self) -> Self:
+        """Itself, once the process runs on the cores that it names. Before threads start. Raises
+        StartupError."""
+        cores.pin(cores.of_mask(self.cpu_mask) | cores.of_range(self.cpu_range))
+        return self
+
     @property
     def weights(self) -> Weights:
         adapters = [Adapter(Path(name)) for name in self.lora]
@@ -112,6 +142,7 @@ class ModelSettings(BaseSettings):
             rpc=self.rpc,
             mmap=self.mmap,
             mlock=self.mlock,
+            places=tensor_places(self.override_tensor, cpu_moe=self.cpu_moe, n_cpu_moe=self.n_cpu_moe),
             overrides=tuple(Override.parse(text) for text in self.override_kv),
             adapters=(*adapters, *(Adapter.parse(text) for text in self.lora_scaled)),
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -61,11 +63,45 @@ class Adapter:
         return cls(Path(name), float(scale))
 
 
+HOST = "CPU"  # the buffer type of the host's memory, as ggml names it
+EXPERTS = (
+    r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"  # names of experts' tensors, as llama.cpp's --cpu-moe has them
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorPlace:
+    """Tensors whose names match a regular expression go to a buffer type: CPU, or a device's name."""
+
+    pattern: str
+    buffer: str
+
+    @classmethod
+    def parse(cls, text: str) -> TensorPlace:
+        """From PATTERN=BUFFER, llama.cpp's form. Raises ValueError."""
+        pattern, equals, buffer = text.rpartition("=")
+        if not (equals and pattern and buffer):
+            raise ValueError(f"{text} is not PATTERN=BUFFER")
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ValueError(f"{pattern} is no regular expression ({error})") from error
+        return cls(pattern, buffer)
+
+
+def tensor_places(texts: Sequence[str], *, cpu_moe: bool, n_cpu_moe: int) -> tuple[TensorPlace, ...]:
+    """What --override-tensor, --cpu-moe and --n-cpu-moe say, the first that matches a tensor first."""
+    named = [TensorPlace.parse(text) for text in texts]
+    layers = [TensorPlace(rf"blk\.{i}{EXPERTS}", HOST) for i in range(n_cpu_moe)]
+    return (*named, *([TensorPlace(EXPERTS, HOST)] if cpu_moe else layers))
+
+
 @dataclass(frozen=True, slots=True)
 class Weights:
     """Where the weights are, and what is changed of the model. n_gpu_layers: -1 is all, where there is a GPU;
     tensor_split: shares of the GPUs, by free memory if empty; rpc: host:port of lenders, whose devices come
-    before the GPUs of this machine."""
+    before the GPUs of this machine; mtp: load prediction blocks, if the file has any; places: of tensors that
+    go elsewhere than their layer."""
 
     n_gpu_layers: int = -1
     split_mode: SplitMode = "layer"
@@ -74,6 +110,8 @@ class Weights:
     rpc: tuple[str, ...] = ()
     mmap: bool = True
     mlock: bool = False
+    mtp: bool = False
+    places: tuple[TensorPlace, ...] = ()
     overrides: tuple[Override, ...] = ()
     adapters: tuple[Adapter, ...] = ()
 
@@ -104,7 +142,8 @@ class LlamaOptions:
     cells for each; models with a state or a sliding window have none. n_batch: most rows of a decode, raised
     to one for each sequence. n_threads_batch, n_ubatch: 0 means n_threads, n_batch. F32 caches without flash
     attention are slower and closest to exact arithmetic; 'auto': without where attention is computed on the
-    CPU (library.settled)."""
+    CPU (library.settled). n_tail: most of Backend.n_tail. head: the file of an EAGLE-3 head, which guesses
+    from the model's layers."""
 
     model_path: Path
     n_cells: int
@@ -119,11 +158,14 @@ class LlamaOptions:
     weights: Weights = Weights()
     rope: Rope = Rope()
     n_streams: int = 0
+    n_tail: int = 0
+    head: Path | None = None
 
     @property
     def files(self) -> list[Path]:
-        """The files that the logits depend on. Raises StartupError if one is missing."""
-        return [*parts(self.model_path), *(adapter.path for adapter in self.weights.adapters)]
+        """The files that the logits depend on, or saved states. Raises StartupError if one is missing."""
+        head = parts(self.head) if self.head else []
+        return [*parts(self.model_path), *(adapter.path for adapter in self.weights.adapters), *head]
 
     @property
     def numerics(self) -> str:
@@ -132,11 +174,12 @@ class LlamaOptions:
         devices = w.n_gpu_layers, w.split_mode, w.tensor_split, w.main_gpu, w.rpc
         scales = tuple(adapter.scale for adapter in w.adapters)
         attention = self.cache_type_k, self.cache_type_v, self.flash_attention
-        return repr((devices, w.overrides, scales, attention, self.rope, bool(self.n_streams)))
+        context = attention, self.rope, bool(self.n_streams)
+        return repr((devices, w.places, w.overrides, scales, *context, w.mtp))
 
     @property
     def costs(self) -> str:
         """What beside the files the seconds and bits of a step depend on."""
         weights = replace(self.weights, adapters=())
-        alike = replace(self, model_path=Path(), n_cells=0, n_seqs=0, n_streams=0, weights=weights)
+        alike = replace(self, model_path=Path(), n_cells=0, n_seqs=0, n_streams=0, weights=weights, head=None)
         return repr((alike, self.numerics))

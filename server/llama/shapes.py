@@ -12,6 +12,16 @@ from statistics import median
 from server.llama.backend import Backend, Batch
 
 CONTEXT = 64  # tokens that the timed rows attend to. Twice: contexts up to 128 go unmeasured
+# A mixture of experts reads the weights of all experts that any row chooses: rows of a text choose as those
+# of a conversation do.
+TEXT = (
+    "Speculation pays where a step with eight rows takes hardly longer than one with a single row. That "
+    "holds for dense models on most devices, because reading the weights takes longer than computing "
+    "with them. Where each row chooses a few of many experts, every further row asks for weights that "
+    "nobody has read yet, and the advantage shrinks: how much, depends on how alike neighbouring words "
+    "are. Hence this paragraph, which has numbers (3.14, 2026), names (Ada, Kyoto), code such as `for i "
+    "in range(8): print(i)` and ordinary prose."
+)
 SETTLE, TIMED = 4, 5  # decodes before the timed ones, and timed ones of each width: 97 in all for six widths
 SLOW_S = 0.1  # seconds of a decode beside which its graph does not matter: 10 s of a start. Twice: 20
 # Factor that a change must cost at least. Of decodes that scatter by a tenth luck passes it in 0.1 percent of
@@ -74,8 +84,9 @@ def fill(backend: Backend) -> None:
 
 def decode_s(backend: Backend, position: int, width: int) -> float:
     """Seconds of a decode of `width` rows of sequence 0 from this position on."""
+    text = backend.vocab.tokenize(TEXT, special=False)
     batch = Batch()
-    batch.extend(0, position, [i % backend.vocab.size for i in range(1, width + 1)], width)
+    batch.extend(0, position, [text[i % len(text)] for i in range(position, position + width)], width)
     began = time.perf_counter()
     backend.decode(batch)
     return time.perf_counter() - began

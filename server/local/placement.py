@@ -58,7 +58,7 @@ def place(settings: UpSettings, machine: Machine, draft_bytes: int, target_bytes
         few = machine.n_cores < FEW_CORES and not machine.gpus and not settings.rpc
         sync = gpu_layers != 0 if shared else few
         beside = few or not sync
-    leaves_cores = on_gpu and settings.gpu_layers < 0
+    leaves_cores = on_gpu and settings.gpu_layers < 0 and not settings.weights.places
     idle = machine.n_cores // (2 * max(1, settings.drafters)) if leaves_cores else 1
     threads = settings.draft_threads or max(1, min(MOST_THREADS, idle))
     on_cores = beside and not sync and not machine.gpus and not settings.rpc

@@ -23,12 +23,14 @@ MODEL, LOOKUP = "draft model in the lead", "lookup"  # the groups that are not t
 
 @dataclass(slots=True)
 class _Group:
-    """records: the drafters of a machine; none of a group in the lead, which n_heard counts. n_before: right
-    guesses when a reply last began for which they count."""
+    """records: the drafters of a machine; none of a group in the lead, of which n_heard counts how often it
+    guessed and n_true its right guesses. n_before: right guesses when a reply last began for which they
+    count."""
 
     records: Sequence[DrafterRecord] = ()
     payoff: Payoff = field(default_factory=Payoff)
     n_heard: int = 0
+    n_true: int = 0
     n_before: int = 0
 
     def heard(self) -> int:
@@ -36,7 +38,7 @@ class _Group:
 
     def n_right(self) -> int:
         """Guesses that came true: who is never right has no text to blame."""
-        return sum(record.counts["accepted"] for record in self.records)
+        return self.n_true + sum(record.counts["accepted"] for record in self.records)
 
     def works(self) -> bool:
         """Whether a step tells something of it: it guesses, or rests."""
@@ -82,6 +84,11 @@ class Groups:
         """A group in the lead guessed."""
         if name in self._inside:
             self._inside[name].n_heard += 1
+
+    def right(self, name: str, n: int) -> None:
+        """n guesses of a group in the lead came true."""
+        if name in self._inside:
+            self._inside[name].n_true += n
 
     @property
     def all_rest(self) -> bool:

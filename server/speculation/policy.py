@@ -10,7 +10,8 @@ class Policy:
     """max_rows: of one decode without prompts; leaves: of one tree; lookup: guess from what was said before;
     gate: verify only guesses that pay, else all that the limits allow; by_rejection: verify whole chains of
     the draft model only (a rule that drops a guess for what it is would bias its replacement); again: after
-    a wrong guess all rows of its session are evaluated again (server/engine/checkpoints.py)."""
+    a wrong guess all rows of its session are evaluated again (server/engine/checkpoints.py), unless it is one
+    of the last n_tail guesses (Backend.n_tail)."""
 
     max_rows: int = 64
     leaves: int = 3
@@ -18,3 +19,4 @@ class Policy:
     gate: bool = True
     by_rejection: bool = False
     again: bool = False
+    n_tail: int = 0

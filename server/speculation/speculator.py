@@ -30,10 +30,9 @@ from server.speculation.gating.tree import OfferBounds
 from server.speculation.gating.widths import Offered, Widths
 from server.speculation.groups import LOOKUP, MODEL, Groups
 from server.speculation.policy import Policy
-from server.speculation.sources.draft_model import DraftModel
 from server.speculation.sources.lookup import Lookup, LookupPool
 from server.speculation.sources.remote import DrafterRecord, RemoteDrafters
-from server.speculation.sources.synchronous import SOURCE, Synchronous
+from server.speculation.sources.synchronous import InlineModel, Synchronous
 from server.speculation.speculated import Speculated
 
 GRAMMAR = "grammar"
@@ -49,7 +48,7 @@ class Speculator(Proposer):
         policy: Policy,
         *,
         remote: RemoteDrafters | None = None,
-        inline: DraftModel | None = None,
+        inline: InlineModel | None = None,
         costs: StepCosts | None = None,
         widths: Widths | None = None,
         clock: Callable[[], float] = time.perf_counter,
@@ -120,7 +119,7 @@ class Speculator(Proposer):
             counts = list(map(len, offers))
         elif guessed:
             again = [ask.n_pending for ask in asks] if self._policy.again else ()
-            counts = self.pricing.chosen(price, offers, again)
+            counts = self.pricing.chosen(price, offers, again, self._policy.n_tail)
         self.pricing.decided(price, offers, counts)
         if guessed:
             proposals = self._taken(asks, proposals, counts, price.of_guess(sum(counts)))
@@ -160,6 +159,8 @@ class Speculator(Proposer):
             speculated.prediction.extend(tokens)
         if self._may_guess(LOOKUP):
             speculated.index(INDEXED)
+        if self._inline and self.groups and tally:
+            self.groups.right(MODEL, tally.get(self._inline.inline.source, (0, 0))[1])
         if self._remote:
             self._remote.committed(speculated, base, tokens)
             self._remote.count(tally)
@@ -258,8 +259,9 @@ class Speculator(Proposer):
         if self._policy.gate and not self._policy.by_rejection:
             wanting = [ask for ask in wanting if not self._is_served(inline, ask)]
         if self._policy.again and wanting:
-            rates = [self._sessions[ask.session].acceptance.mean(SOURCE) for ask in wanting]
-            seconds = with_losses(seconds, price.n_rows, len(asks), sum(rates) / len(rates))
+            rates = [self._sessions[ask.session].acceptance.mean(inline.inline.source) for ask in wanting]
+            acceptance, n_tail = sum(rates) / len(rates), self._policy.n_tail
+            seconds = with_losses(seconds, price.n_rows, len(asks), acceptance, n_tail)
         spent_s = inline.draft(wanting, self._sessions, price.n_rows, len(asks), seconds, price.rate)
         self._drafting_s += spent_s
         if self.groups and spent_s:

@@ -17,6 +17,7 @@ import redis
 from benchmarks.inflate import convert
 from drafters.drafter_settings import BUNDLED_MODEL as DRAFT
 from server.llama.llamacpp import LlamaBackend, LlamaOptions
+from server.llama.options import Weights
 from server.local.embedded import EmbeddedServer
 from server.settings import BUNDLED_MODEL as TARGET
 
@@ -43,7 +44,9 @@ def q8_target() -> Iterator[LlamaBackend]:
         yield backend
 
 
-def open_exact(path: Path, n_streams: int = 0) -> LlamaBackend:
+def open_exact(
+    path: Path, n_streams: int = 0, n_tail: int = 0, weights: Weights | None = None
+) -> LlamaBackend:
     options = LlamaOptions(
         path,
         n_cells=4096,
@@ -53,6 +56,8 @@ def open_exact(path: Path, n_streams: int = 0) -> LlamaBackend:
         cache_type_v="f32",
         flash_attention="off",
         n_streams=n_streams,
+        n_tail=n_tail,
+        weights=weights or Weights(),
     )
     return LlamaBackend(options)
 

@@ -40,7 +40,8 @@ class Duet:
     ) -> None:
         """snapshots: tiers below the KV cache, which are used however long a state takes to load."""
         leaves = 3 if backend.can_trim and backend.can_share else 1
-        policy = Policy(leaves=leaves, lookup=lookup, gate=False, again=not backend.can_trim)
+        again = not backend.can_trim
+        policy = Policy(leaves=leaves, lookup=lookup, gate=False, again=again, n_tail=backend.n_tail)
         card = vocabulary_card(backend.vocab)
         lead, own = (Presence(role, role, "test", "0", card, 4) for role in ("lead", "drafter"))
         self._pool = MemoryPool()
@@ -56,7 +57,9 @@ class Duet:
             self._worker = Worker(other, own, ModelDrafter(drafter, n_branches=3))
             other.start(self._worker)
         limits = Limits(
-            n_batch=backend.n_batch, draft_max=DRAFT_MAX, leaves=leaves, again=not backend.can_trim
+            n_batch=backend.n_batch,
+            draft_max=DRAFT_MAX,
+            leaves=leaves,
         )
         self._outcomes: list[Outcome] = []
         self.engine = Engine(

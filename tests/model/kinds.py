@@ -318,6 +318,15 @@ QWEN35 = Kind(  # each fourth layer has attention, the others gated delta nets; 
         "ssm.group_count": DELTA_GROUPS,
     },
 )
+QWEN35_BLOCK = QWEN35._replace(
+    layers=[
+        *QWEN35.layers,
+        QWEN35.layers[-1]
+        | {"nextn.eh_proj.weight": (N_EMBD, 2 * N_EMBD)}
+        | weights(**{"nextn.enorm": (N_EMBD,), "nextn.hnorm": (N_EMBD,)}),
+    ],
+    fields={**QWEN35.fields, "nextn_predict_layers": 1},
+)
 LFM2 = Kind(
     "lfm2",
     [NORM | SHORT_CONVOLUTION | FEED_FORWARD, NORM | ATTENTION | QK_NORM | FEED_FORWARD] * (N_LAYERS // 2),

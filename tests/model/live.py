@@ -114,14 +114,14 @@ class Padded:
     """A Backend over another that adds a dummy row, in a spare sequence, to each batch of one row: all rows
     go through the kernels for several rows."""
 
-    def __init__(self, backend: LlamaBackend) -> None:
+    def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._spare = backend.n_seqs - 1
         self.name, self.vocab, self.chat_template = backend.name, backend.vocab, backend.chat_template
         self.n_cells, self.n_ctx = backend.n_cells - 1, backend.n_ctx
         self.n_batch, self.n_seqs = backend.n_batch - 1, backend.n_seqs - 1
         self.can_trim, self.can_copy, self.can_shift = backend.can_trim, backend.can_copy, backend.can_shift
-        self.can_share = backend.can_share
+        self.can_share, self.n_tail = backend.can_share, backend.n_tail
         self.overlaps = backend.overlaps
         self.n_trees = 0  # decodes of trees with several leaves
 

@@ -20,7 +20,7 @@ from tests.support import Outcome
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(300)]
 
-N_CTX, N_KEEP, N = 192, 24, 450
+N_CTX, N_KEEP, N = 128, 24, 320
 QUESTION = "<|im_start|>user\nGive an introduction to regular expressions.<|im_end|>\n<|im_start|>assistant\n"
 
 

@@ -19,9 +19,12 @@ from server.cache.files import DiskTier
 from server.cache.snapshots import Snapshots
 from server.engine.checkpoints import MARGIN
 from server.engine.request import GenerationRequest
+from server.errors import StartupError
 from server.lead.calibration import measure
+from server.llama import tails
 from server.llama.backend import Batch, Logits
 from server.llama.llamacpp import LlamaBackend, LlamaOptions
+from server.llama.options import TensorPlace, Weights, tensor_places
 from server.sampling.params import SamplingParams
 from tests.model.conftest import open_exact
 from tests.model.duet import Duet, counts
@@ -38,6 +41,7 @@ N_OWN = 40  # tokens of a first prompt beyond that: more than a template may wri
 STATEFUL = ("deepseek4", "mamba", "jamba", "granitehybrid", "qwen35", "lfm2", "lfm2-window")
 STREAMS = "qwen3-streams"  # each conversation with a KV cache of its own
 N_STREAMS = 4
+TAILS = {"qwen35-tail": 3, "lfm2-tail": 2, "deepseek4-tail": 4}  # n_tail of these kinds
 at_temperatures = pytest.mark.parametrize("temperature", [0.0, 1.0])
 
 
@@ -77,19 +81,30 @@ def _ask(prompt: tuple[int, ...], temperature: float, seed: int, n: int = N_TOKE
     return GenerationRequest((*prompt, *own), sampling, n)
 
 
-@pytest.fixture(scope="module", params=[*KINDS, STREAMS])
+@pytest.fixture(scope="module", params=[*KINDS, STREAMS, *TAILS])
 def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Subject]:
     name: str = request.param
     folder = tmp_path_factory.mktemp("kinds")
     target, draft = folder / f"{name}.gguf", folder / "draft.gguf"
-    kind = KINDS[name.removesuffix("-streams")]
+    kind = KINDS[name.removesuffix("-streams").removesuffix("-tail")]
     write(target, kind)
     write(draft, kind, noise=0.02)
     with (
-        closing(open_exact(target, N_STREAMS if name == STREAMS else 0)) as one,
+        pytest.MonkeyPatch.context() as patch,
+        closing(opened(patch, target, N_STREAMS if name == STREAMS else 0, TAILS.get(name, 0))) as one,
         closing(_open_draft(draft)) as other,
     ):
         yield Subject(name, one, other)
+
+
+def always(*_: object) -> bool:
+    return True
+
+
+def opened(patch: pytest.MonkeyPatch, path: Path, n_streams: int, n_tail: int) -> LlamaBackend:
+    patch.setattr(tails, "SHARE", 100.0)  # the weights are smaller than the states
+    patch.setattr(tails, "gains", always)
+    return open_exact(path, n_streams, n_tail)
 
 
 def _open_draft(path: Path) -> LlamaBackend:
@@ -97,10 +112,26 @@ def _open_draft(path: Path) -> LlamaBackend:
 
 
 def test_whether_a_sequence_can_be_trimmed_is_found_out(subject: Subject):
-    assert subject.target.can_trim == (subject.name not in STATEFUL)
+    kind = subject.name.removesuffix("-tail")
+    assert subject.target.can_trim == (kind not in STATEFUL)
     assert subject.target.can_shift == subject.target.can_trim
-    assert subject.target.can_copy == (subject.name != "deepseek4")
+    assert subject.target.can_copy == (kind != "deepseek4")
+    assert subject.target.n_tail == TAILS.get(subject.name, 0)
     assert bool(measure(emptied(subject.target), 2, budget_s=0.05)) == subject.target.can_copy
+
+
+def test_experts_in_host_memory_change_no_logits(tmp_path: Path):
+    path = tmp_path / "qwen3moe.gguf"
+    write(path, KINDS["qwen3moe"])
+    places = tensor_places(["output_norm=CPU"], cpu_moe=True, n_cpu_moe=0)
+    with (
+        closing(open_exact(path)) as one,
+        closing(open_exact(path, weights=Weights(places=places))) as other,
+    ):
+        assert (last_logits(one, range(300, 340)) == last_logits(other, range(300, 340))).all()
+        assert one.options.numerics != other.options.numerics
+    with pytest.raises(StartupError, match=r"no buffer CUDA9 here, only .*CPU"):
+        open_exact(path, weights=Weights(places=(TensorPlace("exps", "CUDA9"),)))
 
 
 def test_the_weights_are_such_that_what_is_remembered_counts(subject: Subject):
@@ -153,7 +184,8 @@ def test_earlier_turns_are_gone_on_with_and_change_nothing(subject: Subject):
 def test_a_drafter_changes_nothing(subject: Subject, temperature: float):
     outcomes = in_turns(Duet(Padded(subject.target), drafter=subject.draft), subject, temperature)
     accepted, drafted = counts(outcomes, "drafter")
-    assert 20 < accepted < drafted or (not subject.target.can_copy and drafted == 0)
+    can_guess = subject.target.can_copy or subject.target.n_tail
+    assert 20 < accepted < drafted or (not can_guess and drafted == 0)
 
 
 def test_a_draft_model_in_the_lead_changes_nothing(subject: Subject):
@@ -166,7 +198,7 @@ def test_a_draft_model_in_the_lead_changes_nothing(subject: Subject):
 
 @at_temperatures
 def test_lookups_change_nothing(subject: Subject, temperature: float):
-    if not subject.target.can_copy:
+    if not (subject.target.can_copy or subject.target.n_tail):
         pytest.skip("nothing is guessed")
     duet = Duet(Padded(subject.target), lookup=True)
     in_turns(duet, subject, temperature)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import signal
 import subprocess
@@ -11,9 +10,7 @@ from collections.abc import Generator, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import httpx
 import pytest
 
 from drafters.drafter_settings import BUNDLED_MODEL as DRAFT
@@ -23,7 +20,7 @@ from server.llama.devices import has_rpc
 from server.llama.lenders import greet
 from tests.model.conftest import redis_server
 from tests.model.live import DrafterProcess
-from tests.process.duo import Duo, free_port, run, until
+from tests.process.duo import Duo, endless_reply, free_port, run, until
 
 pytestmark = [
     pytest.mark.model,
@@ -102,22 +99,6 @@ def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Row]:
         yield one
 
 
-def streamed(duo: Duo) -> Generator[dict[str, Any]]:
-    """What comes of a reply that would not end."""
-    body = {
-        "messages": [{"role": "user", "content": QUESTION}],
-        "stream": True,
-        "ignore_eos": True,
-        "context_shift": True,
-        "max_tokens": 1_000_000,
-    }
-    with httpx.stream("POST", f"{duo.url}/v1/chat/completions", json=body, timeout=30) as response:
-        assert response.status_code == 200, response.read()
-        for line in response.iter_lines():
-            if line.startswith("data: {"):
-                yield json.loads(line[6:])
-
-
 def connections(lender: Lender) -> int:
     """Those of others to a lender that are open, by /proc/net/tcp."""
     port = int(lender.address.rpartition(":")[2])
@@ -133,7 +114,7 @@ def test_a_split_model_says_what_one_process_says_with_a_drafter_and_without(las
     reply = lasting.lead.ask(QUESTION)
     assert reply["choices"] == expected["choices"]
     assert reply["timings"]["draft_n_accepted"] > 20
-    chunks = streamed(lasting.lead)
+    chunks = endless_reply(lasting.lead)
     next(chunks)
     lasting.drafter.signal(signal.SIGKILL)
     until(lambda: next(chunks)["choices"] and not lasting.lead.drafters(), 15, "it was not missed")
@@ -170,7 +151,7 @@ def test_a_lender_tells_what_it_lends_and_refuses_a_port_that_is_taken(lasting: 
 
 @pytest.mark.parametrize("which", [0, 1])
 def test_a_lender_that_is_killed_ends_the_lead_with_an_error_to_its_clients(which: int, row: Row):
-    chunks = streamed(row.lead)
+    chunks = endless_reply(row.lead)
     for _ in range(20):
         assert next(chunks)["choices"]
     row.lenders[which].process.kill()
@@ -191,3 +172,20 @@ def test_a_lender_that_ends_while_nobody_asks_is_missed_at_once(row: Row):
     assert row.lenders[1].process.wait(5) == 0
     assert row.lead.process.wait(ENDS_S) == 1
     assert f"the lender {row.lenders[1].address} is gone" in row.lead.log.read_text()
+
+
+def test_a_lender_that_is_stopped_but_not_gone_ends_the_lead_that_waits_for_it(tmp_path: Path):
+    """Its kernel confirms what comes, so that only the missing steps tell."""
+    with closing(Lender()) as lender:
+        flags = ("--draft-max", "0", "--rpc", lender.address, "--watchdog", "1")
+        with Duo(tmp_path, "serve", *EXACT, *flags) as lead:
+            lead.wait_until_ready()
+            chunks = endless_reply(lead)
+            assert next(chunks)["choices"]
+            lender.process.send_signal(signal.SIGSTOP)
+            *_, last = chunks
+            assert "no step of the model has finished for" in last["error"]["message"]
+            assert lead.process.wait(ENDS_S) == 1
+            log = lead.log.read_text()
+    assert re.search(r"\nduo serve: no step of the model has finished for \d+ s\n$", log)
+    assert "Traceback" not in log

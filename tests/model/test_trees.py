@@ -23,7 +23,7 @@ from tests.support import Outcome
 
 pytestmark = [pytest.mark.model, pytest.mark.redis, pytest.mark.timeout(240)]
 
-N_PROMPTS, N_TOKENS = 4, 100
+N_PROMPTS, N_TOKENS = 4, 70
 of_temperatures = pytest.mark.parametrize("temperature", [0.0, 1.0])
 
 

@@ -28,9 +28,9 @@ from tests.support import Outcome
 
 pytestmark = [pytest.mark.model, pytest.mark.redis, pytest.mark.timeout(300)]
 
-N_PROMPTS = {1: 5, 2: 8}
+N_PROMPTS = {1: 3, 2: 8}
 N_LONG = 490  # tokens of another prompt: attention over more than 512 cells, at some step
-N_TOKENS = {1: 32, 2: 8}
+N_TOKENS = {1: 24, 2: 8}
 TEMPERATURES = {1: (0.0, 0.8), 2: (0.8,)}
 """By threads. Two threads on two cores that are not idle can take a hundred times as long as one."""
 PAUSE_S = 0.005  # between steps: a guess that comes during a step, of one token, is too late where none was

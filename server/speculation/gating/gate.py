@@ -18,20 +18,21 @@ def choose(
     offers: Sequence[Sequence[float]],
     rate: float,
     again: Sequence[int] = (),
+    n_tail: int = 0,
 ) -> list[int]:
     """How many of each session's guesses to verify beside n_rows rows that are decoded anyway.
 
     offers[i]: for each guess of session i, best first, the probability that it is reached and right. One
     budget: the k most probable guesses of all sessions, for the k that gains most; at most len(seconds) - 1
     rows. again[i]: how many of the n_rows rows are session i's; given where a wrong guess has the right rows
-    of its session evaluated again.
+    of its session evaluated again, unless it is one of the last n_tail.
     """
     if len(offers) == 1 and not again:
         return [_best(seconds, n_rows, offers[0], rate)]
     counts = [0] * len(offers)
     ranked = sorted([(-probability, i) for i, offer in enumerate(offers) for probability in offer])
     probabilities = [-negative for negative, _ in ranked]
-    losses = _losses(seconds, ranked, again) if again else ()
+    losses = _losses(seconds, ranked, again, n_tail) if again else ()
     for _, i in ranked[: _best(seconds, n_rows, probabilities, rate, losses)]:
         counts[i] += 1
     return counts
@@ -63,10 +64,10 @@ def _best(
 
 
 def _losses(
-    seconds: Sequence[float], ranked: Sequence[tuple[float, int]], again: Sequence[int]
+    seconds: Sequence[float], ranked: Sequence[tuple[float, int]], again: Sequence[int], n_tail: int
 ) -> list[float]:
     """Seconds that the first guess, two, … all of them are expected to add to the next step."""
-    lost, losses = _Lost(again), list[float]()
+    lost, losses = _Lost(again, n_tail), list[float]()
     for negative, i in ranked:
         lost.guess(i, -negative)
         losses.append(_extra_s(seconds, len(again), lost.n_rows))
@@ -107,19 +108,24 @@ def reachable(
 
 
 class _Lost:
-    """Rows that the next step is expected to evaluate again."""
+    """Rows that the next step is expected to evaluate again, where llama.cpp keeps the states of a step's
+    last n_tail guesses."""
 
-    def __init__(self, n_pending: Sequence[int]) -> None:
+    def __init__(self, n_pending: Sequence[int], n_tail: int) -> None:
         self._n_pending = n_pending
-        self._chains = [(0, 0.0)] * len(n_pending)  # guesses so far, and the sum of their probabilities
+        self._n_tail = n_tail
+        self._chains = [list[float]() for _ in n_pending]  # probabilities that all up to a guess are right
         self._n_rows = [0.0] * len(n_pending)
 
     def guess(self, session: int, probability: float) -> None:
-        """One more guess at the end of its session's chain, which is all right with this probability. If not,
-        the pending rows and those before the first wrong guess are evaluated again."""
-        n, total = self._chains[session]
-        self._chains[session] = n + 1, total + probability
-        self._n_rows[session] = self._n_pending[session] * (1.0 - probability) + total - n * probability
+        """One more guess at the end of its session's chain, which is all right with this probability. If one
+        before the tail is wrong, the pending rows and those before it are evaluated again."""
+        chain = self._chains[session]
+        chain.append(probability)
+        if (n := len(chain) - self._n_tail) > 0:
+            paths, whole = chain[: n - 1], chain[n - 1]
+            lost = sum(paths) - len(paths) * whole
+            self._n_rows[session] = self._n_pending[session] * (1.0 - whole) + lost
 
     @property
     def n_rows(self) -> float:
@@ -137,10 +143,12 @@ def _extra_s(seconds: Sequence[float], n_rows: int, n_more: float) -> float:
     return seconds[below] + share * (seconds[below + 1] - seconds[below]) - base
 
 
-def with_losses(seconds: Sequence[float], n_rows: int, n_sessions: int, acceptance: float) -> list[float]:
+def with_losses(
+    seconds: Sequence[float], n_rows: int, n_sessions: int, acceptance: float, n_tail: int = 0
+) -> list[float]:
     """`seconds` plus, beyond n_rows, the time to evaluate rows again after a chain of guesses of which each
-    is right with probability `acceptance`."""
-    curve, lost, path = list(seconds), _Lost([n_rows]), 1.0
+    is right with probability `acceptance`. n_tail: as choose() takes it."""
+    curve, lost, path = list(seconds), _Lost([n_rows], n_tail), 1.0
     for k in range(n_rows + 1, len(curve)):
         path *= acceptance
         lost.guess(0, path)

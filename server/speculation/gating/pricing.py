@@ -81,11 +81,15 @@ class Pricing:
         return max(self.throughput.value, n_rows / plain_s if plain_s else 0.0)
 
     def chosen(
-        self, price: StepPrice, offers: Sequence[Sequence[float]], again: Sequence[int] = ()
+        self,
+        price: StepPrice,
+        offers: Sequence[Sequence[float]],
+        again: Sequence[int] = (),
+        n_tail: int = 0,
     ) -> list[int]:
         """How many guesses of each offer pay; all, now and then, to time a width. offers: probabilities.
-        again: as choose() takes it."""
-        counts = choose(price.seconds, price.n_rows, offers, price.rate, again)
+        again, n_tail: as choose() takes them."""
+        counts = choose(price.seconds, price.n_rows, offers, price.rate, again, n_tail)
         chosen = price.n_rows + sum(counts)
         offered = min(price.n_rows + sum(map(len, offers)), len(price.seconds) - 1)
         if chosen < offered and self.costs.is_stale(offered, self._n_cells):

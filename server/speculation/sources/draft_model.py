@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from server.cache.prefix import common_prefix
-from server.engine.proposer import OpenedSession
+from server.engine.proposer import Ask, OpenedSession
 from server.errors import BackendError
 from server.estimators import Median, Ratio
 from server.llama.backend import Backend, Batch
@@ -22,6 +22,10 @@ logger = logging.getLogger("duo.drafters")
 # Guesses whose median time counts. Off by two: 7, four in a row that were disturbed pass for usual; 30, a
 # longer context shows after 15 guesses.
 RECENT = 15
+# Guesses of a rehearsal before the timed ones. Half: a GPU records its graphs in a timed one; twice: a start
+# takes two guesses longer.
+UNTIMED = 2
+MANY = 1 << 16  # guesses: no bound but the request's
 KEEP = 0.8  # of the past, for each conversation that is caught up with. Off by two: the last 3 or 10 count
 
 
@@ -38,7 +42,10 @@ class _CachedPath:
 
 class DraftModel:
     """Keeps a path of guesses per session. Draws with the lead's sampling and noise, so it guesses the draw
-    itself. For the engine thread only; never raises."""
+    itself. Implements InlineModel."""
+
+    source = "draft"
+    most = MANY
 
     def __init__(
         self,
@@ -64,7 +71,21 @@ class DraftModel:
         self._row_s = Ratio(KEEP)  # seconds beyond one guess by rows of catching up
         self._meanwhile: Callable[[], None] | None = None
 
-    def follow(self, session: OpenedSession) -> None:
+    def rehearse(self) -> None:
+        for i in range(0 if self._failed else UNTIMED + RECENT):
+            batch = Batch()
+            batch.extend(0, 0, [0], 1)
+            began = self._clock()
+            try:
+                self._backend.decode(batch)
+            except BackendError as error:
+                self._fail(error)
+                return
+            if i >= UNTIMED:
+                self.td.observe(self._clock() - began)
+            self._backend.trim(0, 0)
+
+    def follow(self, session: OpenedSession, ask: Ask) -> None:
         """Begin a path after the session's committed tokens; guesses that they confirm stay evaluated."""
         path, tokens = self._paths.get(session.id), session.tokens
         if path is None:

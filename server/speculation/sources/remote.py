@@ -25,13 +25,15 @@ from server.speculation.wire.presence import Presence, refusal
 logger = logging.getLogger("duo.drafters")
 
 MAX_RATE = 4000  # messages per second of one drafter; what is above is dropped
+TOLD = 64  # tokens told anew that count as a message, so 256,000 a second. Half: half as many
 MAX_QUEUED = 20_000  # messages waiting for the engine thread: five seconds of one drafter
 
 
 @dataclass(slots=True)
 class DrafterRecord:
     """What this lead knows of one drafter. join: a number for each time that one joins; refusal: why it is
-    not used, None when it is. n_heard: messages with guesses."""
+    not used, None when it is. n_heard: messages with guesses; n_window: messages of this second, the window;
+    told: that these are too many."""
 
     join: int
     presence: Presence
@@ -43,6 +45,7 @@ class DrafterRecord:
     n_heard: int = 0
     window: int = 0
     n_window: int = 0
+    told: bool = False
 
     @property
     def is_free(self) -> bool:
@@ -98,7 +101,7 @@ class RemoteDrafters:
                 record.n_heard += 1
                 self._graft(message, record)
             else:
-                self._answer(message)
+                self._answer(message, record)
 
     def open(self, speculated: Speculated) -> None:
         """Tell drafters of a session. If this raises, close() undoes it."""
@@ -236,8 +239,9 @@ class RemoteDrafters:
         )
         self._bus.send(drafter, message)
 
-    def _answer(self, want: Want) -> None:
-        """Say whether the session is open for this drafter: a Close or an Open may have been lost."""
+    def _answer(self, want: Want, record: DrafterRecord) -> None:
+        """Say whether the session is open for this drafter: a Close or an Open may have been lost. To be told
+        all of it counts as many messages, since a few bytes ask for megabytes."""
         speculated = self._sessions.get(want.session)
         if speculated is None or want.drafter not in speculated.drafters:
             self._bus.send(want.drafter, Close(self._own.id, want.session, keep=True))
@@ -245,6 +249,7 @@ class RemoteDrafters:
             chain = speculated.tree.chain
             self._bus.send(want.drafter, Commit(want.session, want.n_known, chain, ()))
         else:
+            record.n_window += speculated.tree.position // TOLD
             self._announce(speculated, want.drafter)
 
     def _graft(self, draft: Draft, record: DrafterRecord) -> None:
@@ -261,11 +266,13 @@ class RemoteDrafters:
     def _within_rate(self, record: DrafterRecord, at: float) -> bool:
         window = int(at)
         if window != record.window:
-            record.window, record.n_window = window, 0
+            record.window, record.n_window, record.told = window, 0, False
         record.n_window += 1
-        if record.n_window == MAX_RATE:
+        within = record.n_window < MAX_RATE
+        if not within and not record.told:
+            record.told = True
             logger.warning("drafter %s sends too much: ignored for a moment", record.presence.id)
-        return record.n_window < MAX_RATE
+        return within
 
 
 def _hidden(salt: str) -> str:

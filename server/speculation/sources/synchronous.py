@@ -5,19 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from server.engine.proposer import NOTHING, Ask, Proposal, TimedStep
-from server.estimators import Ratio, Smoothed
+from server.engine.proposer import NOTHING, Ask, OpenedSession, Proposal, TimedStep
+from server.estimators import Median, Ratio, Smoothed
 from server.sampling.draft_token import DraftGuess
 from server.sampling.draw import Distribution
 from server.speculation.gating.acceptance import Acceptance, Outlook
 from server.speculation.gating.gate import reachable, worth_drafting
 from server.speculation.gating.widths import Offered
 from server.speculation.policy import Policy
-from server.speculation.sources.draft_model import DraftModel
 from server.speculation.speculated import Speculated
 
-SOURCE = "draft"
 LENGTH = 100.0  # tokens of a reply that is expected at first: assumed. Off by two: for some replies only
 LENGTH_WEIGHT = 1 / 16  # of one reply. Half or twice: the mean is that of the last 32 or 8
 # Of the past, per step: the last 50 count. Off by two: half, one text decides; twice, changes take 100 steps.
@@ -27,6 +26,50 @@ FEW = 8.0
 # Of the time, for guesses that do not seem to pay: their rates would stay unknown else. Off by two: at most
 # that share of the speed, or rates that are known half as soon.
 PROBE_SHARE = 0.005
+
+
+class InlineModel(Protocol):
+    """What guesses between two steps, for the engine thread only; never raises.
+
+    source: the name of its guesses. most: guesses of a session in one step. td: seconds of guess().
+    """
+
+    source: str
+    most: int
+    td: Median
+
+    def rehearse(self) -> None:
+        """Learn what a guess takes, before the first request, on the thread that will guess. Else the first
+        guess tells, which is slower than all others, and what seems slow is hardly tried."""
+        ...
+
+    def follow(self, session: OpenedSession, ask: Ask) -> None:
+        """Begin a path after the session's committed tokens."""
+        ...
+
+    def behind(self, session: int) -> int:
+        """Tokens to evaluate before the decode that makes the next guess."""
+        ...
+
+    def behind_s(self, session: int) -> float:
+        """Seconds that these take, as far as that is known."""
+        ...
+
+    def read(self, session: int) -> None:
+        """Evaluate what is behind."""
+        ...
+
+    def guess(self, sessions: Sequence[int], *, second: bool) -> list[DraftGuess | None]:
+        """Append one guess to each path. None where the model cannot go on. second: with a runner-up."""
+        ...
+
+    def overlap(self, work: Callable[[], None]) -> None:
+        """Call `work` before each guess, or while a GPU makes it."""
+        ...
+
+    def close(self, session: int, *, keep: bool) -> None:
+        """The session ended. keep: the conversation may go on. Unknown sessions are ignored."""
+        ...
 
 
 class Gain:
@@ -64,9 +107,9 @@ class _StepPath:
 
 
 class Synchronous:
-    """Grafts the guesses of a DraftModel into the sessions' trees."""
+    """Grafts the guesses of a model in the lead into the sessions' trees."""
 
-    def __init__(self, inline: DraftModel, policy: Policy, clock: Callable[[], float]) -> None:
+    def __init__(self, inline: InlineModel, policy: Policy, clock: Callable[[], float]) -> None:
         self.inline = inline
         self._policy = policy
         self._clock = clock
@@ -90,16 +133,18 @@ class Synchronous:
         self._paths = {}
         for ask in asks:
             speculated = sessions[ask.session]
-            if speculated.allows(SOURCE):
-                self.inline.follow(speculated.session)
-                acceptance = speculated.acceptance
-                self._paths[ask.session] = _StepPath(ask.limit, acceptance, acceptance.outlook(SOURCE))
+            if speculated.allows(self.inline.source):
+                self.inline.follow(speculated.session, ask)
+                acceptance, most = speculated.acceptance, min(ask.limit, self.inline.most)
+                outlook = acceptance.outlook(self.inline.source)
+                self._paths[ask.session] = _StepPath(most, acceptance, outlook)
         rate = min(rate, self._reachable(curve, n_rows))
         self._read_s = self._catch_up(curve, n_rows, n_sessions, rate) if self._policy.gate else 0.0
         rows, spent_s = n_rows, self._read_s
         going = self._going(curve, rows, rate)
         if self._paths and not going and self._saved_s >= self.inline.td.value:
             going, self._saved_s = list(self._paths), 0.0
+            self.inline.td.restart()  # it was not measured for so long that a disturbance may have passed
         self._saved_s += PROBE_SHARE * curve[min(n_rows, len(curve) - 1)]
         self._n_guessed = len(going)
         while going:
@@ -152,8 +197,8 @@ class Synchronous:
 
     def expected(self, ask: Ask, speculated: Speculated) -> float:
         """How many of its guesses would be right, if it drafted up to the session's limit."""
-        acceptance = speculated.acceptance.mean(SOURCE) if speculated.allows(SOURCE) else 0.0
-        return sum(acceptance**k for k in range(1, ask.limit + 1))
+        acceptance = self._mean(speculated)
+        return sum(acceptance**k for k in range(1, min(ask.limit, self.inline.most) + 1))
 
     def outlook(self, asks: Sequence[Ask], sessions: Mapping[int, Speculated], rate: float) -> Offered:
         """What it would probably offer if rows were free."""
@@ -161,8 +206,8 @@ class Synchronous:
         least = rate * td_s / max(1, len(asks))
         for ask in asks:
             speculated, depth = sessions[ask.session], 0
-            acceptance = speculated.acceptance.mean(SOURCE) if speculated.allows(SOURCE) else 0.0
-            while depth < ask.limit and acceptance ** (depth + 1) > least:
+            acceptance, limit = self._mean(speculated), min(ask.limit, self.inline.most)
+            while depth < limit and acceptance ** (depth + 1) > least:
                 depth += 1
                 probabilities.append(acceptance**depth)
             deepest = max(deepest, depth)
@@ -174,7 +219,13 @@ class Synchronous:
         if path is None or not path.tokens:
             return NOTHING
         n = len(path.tokens)
-        return Proposal(tuple(path.tokens), tuple(range(-1, n - 1)), (SOURCE,) * n, tuple(path.drafted))
+        return Proposal(
+            tuple(path.tokens), tuple(range(-1, n - 1)), (self.inline.source,) * n, tuple(path.drafted)
+        )
+
+    def _mean(self, speculated: Speculated) -> float:
+        source = self.inline.source
+        return speculated.acceptance.mean(source) if speculated.allows(source) else 0.0
 
     def _reachable(self, curve: Sequence[float], n_rows: int) -> float:
         paths = self._paths.values()
@@ -205,11 +256,12 @@ class Synchronous:
             path.limit = 0  # the draft model cannot go on
             return
         confidence = int(255 * guess.confidence)
-        speculated.tree.branch(path.tokens, SOURCE, guess.token, confidence)
+        source = self.inline.source
+        speculated.tree.branch(path.tokens, source, guess.token, confidence)
         if guess.second is not None:
             second = int(255 * guess.second_confidence)
-            speculated.tree.branch(path.tokens, SOURCE, guess.second, second)
+            speculated.tree.branch(path.tokens, source, guess.second, second)
         path.tokens.append(guess.token)
         if guess.drafted is not None:
             path.drafted.append(guess.drafted)
-        path.sure *= path.acceptance.probability(SOURCE, confidence)
+        path.sure *= path.acceptance.probability(source, confidence)

@@ -26,8 +26,8 @@ LONG = PROMPT * 4
 DRAFT_MAX = 8
 
 
-def recurrent(*, n_cells: int = 4096, n_seqs: int = 16, n_batch: int = 64) -> FakeBackend:
-    return FakeBackend(ENDLESS, n_cells, n_seqs=n_seqs, n_batch=n_batch, can_trim=False)
+def recurrent(*, n_cells: int = 4096, n_seqs: int = 16, n_batch: int = 64, n_tail: int = 0) -> FakeBackend:
+    return FakeBackend(ENDLESS, n_cells, n_seqs=n_seqs, n_batch=n_batch, can_trim=False, n_tail=n_tail)
 
 
 def plain(*asks: GenerationRequest) -> list[tuple[int, ...]]:
@@ -77,7 +77,47 @@ def test_going_back_is_as_if_nothing_had_followed():
     assert backend.n_used == 0
 
 
+def test_the_toy_keeps_a_tail_of_what_it_decoded_last():
+    backend = recurrent(n_tail=3)
+    right = evaluate(backend, 0, 0, [1, 2, 3])
+    evaluate(backend, 0, 3, [4, 5, 6])
+    for length in (2, 3):  # the state after the third token is of the decode before
+        with pytest.raises(BackendError, match="cannot be trimmed"):
+            backend.trim(0, length)
+    backend.trim(0, 4)
+    with pytest.raises(BackendError, match="cannot be trimmed"):
+        backend.trim(0, 3)
+    backend.trim(0, 0)
+    evaluate(backend, 0, 0, [1, 2])
+    assert evaluate(backend, 0, 2, [3]) == right
+
+
 # -- drafts ----------------------------------------
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("n_tail", [2, DRAFT_MAX])
+@pytest.mark.parametrize("n_seqs", [4, 8, 12])
+def test_the_last_guesses_are_taken_back_by_the_tail(n_seqs: int, n_tail: int, temperature: float):
+    """Two turns of four conversations, without room for checkpoints, with some, and with room for marks."""
+    asks = [request((*LONG, i), seed=i, temperature=temperature, max_tokens=60) for i in range(4)]
+    expected = plain(*asks)
+    texts = [(*ask.prompt, *text) for ask, text in zip(asks, expected, strict=True)]
+    backend, oracle = recurrent(n_seqs=n_seqs, n_tail=n_tail), OracleProposer(texts, wrong_every=5)
+    harness = Harness(backend, oracle, limits=Limits(n_batch=64, draft_max=DRAFT_MAX))
+    outcomes = harness.run(*asks)
+    assert [outcome.tokens for outcome in outcomes] == expected
+    assert 0 < oracle.accepted < oracle.proposed
+    stats = [outcome.finished.stats for outcome in outcomes]
+    n_new = sum(len(ask.prompt) + 59 for ask in asks) + sum(one.n_drafted - one.n_accepted for one in stats)
+    n_again = sum(backend.widths) - n_new
+    assert (n_again == 0) == (n_tail == DRAFT_MAX or n_seqs == 4)
+    later = [request((*text, 5, 6), temperature=temperature, max_tokens=30) for text in texts]
+    again = harness.run(*later)
+    assert [outcome.tokens for outcome in again] == plain(*later)
+    if not n_again:
+        assert [outcome.started.n_cached for outcome in again] == [len(text) - 1 for text in texts]
+    check_engine(harness.engine)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

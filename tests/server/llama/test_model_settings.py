@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,16 @@ from server.lead.recollection import of_model
 from server.lead.tiers import fingerprint
 from server.llama import library
 from server.llama.model_settings import downloaded
-from server.llama.options import Adapter, LlamaOptions, Override, Rope, Weights
+from server.llama.options import (
+    EXPERTS,
+    Adapter,
+    LlamaOptions,
+    Override,
+    Rope,
+    TensorPlace,
+    Weights,
+    tensor_places,
+)
 from server.settings import LeadSettings
 
 MODEL = Path("m.gguf")
@@ -26,8 +36,16 @@ def options(*flags: str) -> LlamaOptions:
     return read(LeadSettings, flags).options(MODEL, n_cells=64, n_seqs=1, n_threads=4)
 
 
-def test_without_flags_everything_is_as_llama_cpp_has_it():
-    assert options() == LlamaOptions(MODEL, 64, 1, n_threads=4)
+DEFAULT = Weights(mtp=True)
+
+
+def test_without_flags_all_but_prediction_blocks_is_as_llama_cpp_has_it():
+    assert options() == LlamaOptions(MODEL, 64, 1, n_threads=4, weights=DEFAULT)
+
+
+@pytest.mark.parametrize("flags", [["--mtp", "off"], ["--draft-max", "0"]])
+def test_prediction_blocks_are_not_loaded_where_nothing_would_use_them(flags: list[str]):
+    assert not options(*flags).weights.mtp
 
 
 @pytest.mark.parametrize(
@@ -44,6 +62,18 @@ def test_without_flags_everything_is_as_llama_cpp_has_it():
             {"overrides": (Override("a.b", 3), Override("c", True), Override("d", "x:y"))},
         ),
         (
+            ["-ncmoe", "2", "-ot", "exps=CPU,a=b=CUDA0"],
+            {
+                "places": (
+                    TensorPlace("exps", "CPU"),
+                    TensorPlace("a=b", "CUDA0"),
+                    TensorPlace(rf"blk\.0{EXPERTS}", "CPU"),
+                    TensorPlace(rf"blk\.1{EXPERTS}", "CPU"),
+                )
+            },
+        ),
+        (["--cpu-moe", "--n-cpu-moe", "2"], {"places": (TensorPlace(EXPERTS, "CPU"),)}),
+        (
             ["--lora", "a.gguf,b.gguf", "--lora-scaled", "c.gguf:0.5"],
             {
                 "adapters": tuple(
@@ -54,7 +84,7 @@ def test_without_flags_everything_is_as_llama_cpp_has_it():
     ],
 )
 def test_flags_about_weights(flags: list[str], changed: dict[str, Any]):
-    assert options(*flags).weights == replace(Weights(), **changed)
+    assert options(*flags).weights == replace(DEFAULT, **changed)
 
 
 @pytest.mark.parametrize(
@@ -220,3 +250,25 @@ def test_flash_attention_is_left_out_on_cpus(
     assert after.flash_attention == attention
     assert after.n_ubatch == (library.ROWS_ON_CPU if attention == "off" else 0)
     assert (after.numerics == before.numerics) == (before.flash_attention == attention)
+
+
+def test_the_draft_models_tensors_have_places_of_their_own():
+    lead = read(LeadSettings, ["--cpu-moe", "-ncmoed", "1", "-otd", "output=CUDA1"])
+    assert lead.weights.places == (TensorPlace(EXPERTS, "CPU"),)
+    own = (TensorPlace("output", "CUDA1"), TensorPlace(rf"blk\.0{EXPERTS}", "CPU"))
+    assert lead.draft_weights.places == own
+
+
+@pytest.mark.parametrize("text", ["exps", "=CPU", "exps=", "(=CPU"])
+def test_a_place_that_cannot_be_read_is_one_line(text: str):
+    with pytest.raises(StartupError, match=r"--override-tensor: .*(PATTERN=BUFFER|no regular expression)"):
+        options("--override-tensor", text)
+
+
+@pytest.mark.parametrize("layer", range(3))
+def test_which_tensors_are_experts(layer: int):
+    [first, second] = tensor_places((), cpu_moe=False, n_cpu_moe=2)
+    name = f"blk.{layer}.ffn_gate_up_exps.weight"
+    assert [bool(re.search(place.pattern, name)) for place in (first, second)] == [layer == 0, layer == 1]
+    assert not re.search(EXPERTS, "blk.0.ffn_gate_inp.weight")
+    assert not re.search(EXPERTS, "blk.0.ffn_up_shexp.weight")

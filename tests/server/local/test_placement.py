@@ -114,3 +114,8 @@ def test_who_says_where_a_model_shall_lie_has_it_there(said: dict[str, object]):
 @pytest.mark.parametrize("gpus", [(), (ROOMY,), (TIGHT, TIGHT)])
 def test_a_target_that_needs_every_gpu_has_them(gpus: tuple[int, ...]):
     assert placed(Machine(16, gpus), LARGE).target_gpu is None
+
+
+def test_cores_that_compute_experts_are_not_idle():
+    assert placed(ONE_GPU, TINY).threads == MOST_THREADS
+    assert placed(ONE_GPU, TINY, cpu_moe=True).threads == 1

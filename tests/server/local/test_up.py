@@ -10,8 +10,11 @@ from typing import Any
 
 import pytest
 
+from drafters.drafter_settings import DrafterSettings
 from server.errors import StartupError
+from server.flags import read
 from server.lead.startup import Site
+from server.llama.options import tensor_places
 from server.local.up import up
 from server.settings import LeadSettings, UpSettings
 
@@ -67,6 +70,16 @@ def test_the_target_has_a_gpu_and_each_drafter_another(started: Started):
     assert gpus == [["--split-mode", "none", "--main-gpu", gpu] for gpu in ("0", "2", "0")]
 
 
+def test_drafters_are_told_where_their_experts_are(started: Started):
+    up(UpSettings.model_validate({"override_tensor_draft": ["a=CPU"], "cpu_moe_draft": True}))
+    ((_, flags, _),) = started.drafters
+    told = flags[flags.index("--override-tensor") + 1]
+    assert told.startswith("a=CPU,")
+    assert read(DrafterSettings, ["--override-tensor", told]).weights.places == tensor_places(
+        ["a=CPU"], cpu_moe=True, n_cpu_moe=0
+    )
+
+
 def test_who_says_where_drafters_draft_has_them_there(started: Started):
     up(UpSettings.model_validate({"draft_devices": "2"}))
     assert started.lead is not None
@@ -110,3 +123,37 @@ def test_the_commands_name_the_draft_model_where_it_lies(started: Started, tmp_p
     assert started.site is not None
     assert shlex.split(started.site.join or "")[-2:] == ["--model", str(model)]
     assert shlex.split(started.site.join_elsewhere or "")[-2:] == ["--model", "a draft.gguf"]
+
+
+def test_other_drafters_do_not_load_an_assistant(
+    started: Started, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    model = tmp_path / "assistant.gguf"
+    model.write_bytes(b"GGUF")
+
+    def architecture(path: Path) -> str:
+        return "gemma4-assistant"
+
+    monkeypatch.setattr("server.lead.loading.architecture", architecture)
+    assert up(UpSettings.model_validate({"draft_model": model, "redis_listen": "10.0.0.1"})) == 0
+    assert started.site is not None
+    assert started.site.draft_model == model  # in the lead
+    assert not started.drafters
+    assert started.site.join == "duo draft --redis unix:///here"
+    assert started.site.join_elsewhere == "duo draft --redis redis://:secret@10.0.0.1"
+
+
+def test_drafters_with_cores_of_their_own_take_no_share_of_the_leads(
+    started: Started, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("server.local.up.free_memory_of_gpus", list)
+    monkeypatch.setattr("server.local.up.n_cores", lambda: 12)
+    assert up(UpSettings.model_validate({"cpu_range_draft": "12-14", "cpu_mask_draft": "1000"})) == 0
+    assert started.site is not None
+    assert started.site.n_threads == 12
+    [(_, flags, _)] = started.drafters
+    assert flags[flags.index("--threads") + 1] == "3"
+    assert flags[flags.index("--cpu-mask") + 1] == "7000"
+    assert up(UpSettings.model_validate({"cpu_range": "0-11"})) == 0
+    assert "--cpu-mask" not in started.drafters[-1][1], "they inherit it"
+    assert started.site.n_threads == 9, "a quarter is the drafter's"

@@ -238,3 +238,19 @@ def test_beside_a_draft_model_in_the_lead_those_on_its_cores_rest_until_they_wer
     remote.drain()
     groups.serve(1, list)
     assert not any(d.resting for d in remote.drafters()), "one more is no reason to rest"
+
+
+@pytest.mark.parametrize("n_right", [0, 3])
+def test_a_new_reply_takes_back_a_rest_of_the_model_in_the_lead_if_it_was_right_before(n_right: int):
+    groups = Groups(None, MODEL)
+    step = TimedStep(n_rows=1, n_cells=9, decode_s=1.0, step_s=1.0, n_tokens=1, n_sessions=1)
+    for _ in range(2 * (FIRST + LENGTH[True] + LENGTH[False])):
+        groups.serve(1, list)
+        on = groups.guesses(MODEL)
+        if on:
+            groups.heard(MODEL)
+        groups.stepped(step._replace(step_s=3.0 if on else 1.0))
+    assert not groups.guesses(MODEL), "a text that is hard to guess"
+    groups.right(MODEL, n_right)
+    groups.opened()
+    assert groups.guesses(MODEL) == (n_right > 0)

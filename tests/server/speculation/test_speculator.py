@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -12,13 +12,16 @@ import pytest
 from server.engine.events import Committed
 from server.engine.request import GenerationRequest, Speculation
 from server.engine.scheduler import Limits
-from server.llama.backend import Batch, Logits
+from server.llama.backend import Batch, Hidden, Logits
+from server.llama.with_block import WithBlock
 from server.speculation.gating.payoff import FIRST, Payoff
 from server.speculation.policy import Policy
-from server.speculation.sources.draft_model import DraftModel
+from server.speculation.sources.block_draft import BlockDraft
+from server.speculation.sources.draft_model import UNTIMED, DraftModel
 from server.speculation.speculator import Speculator
 from tests.fake_backend import FakeBackend, FakeModel
 from tests.support import PROMPT, Harness, Outcome, request
+from tests.toy_block import ToyBlock
 
 MODEL = FakeModel(eog_rate=0.0)
 
@@ -256,3 +259,55 @@ def test_by_rejection_the_draft_model_speeds_up_and_nothing_else_drafts():
     [greedy] = harness.run(request(max_tokens=60))
     [plain] = Harness(FakeBackend(MODEL)).run(request(max_tokens=60))
     assert greedy.tokens == plain.tokens
+
+
+class SlowAtFirst(TimedBackend):
+    """Its first two decodes take a hundred times as long."""
+
+    def decode(self, batch: Batch) -> Logits:
+        if not self.n_rows:
+            self.clock.now += 2 * 99 * sum(self.timing)
+        return super().decode(batch)
+
+
+class TimedBlock(ToyBlock):
+    """Guesses take 0.05 s, the first two 5 s."""
+
+    def __init__(self, target: TimedBackend) -> None:
+        super().__init__(target, FakeModel(error=0.15, error_seed=9, eog_rate=0.0))
+        self.clock = target.clock
+
+    def evaluate(self, batch: Batch, hidden: Hidden, depth: int = 0) -> tuple[Logits, Hidden]:
+        self.clock.now += 0.05 if self.n_decodes >= UNTIMED else 5.0
+        return super().evaluate(batch, hidden, depth)
+
+
+@pytest.mark.parametrize("by_block", [False, True])
+def test_a_rehearsal_tells_what_a_guess_takes_however_slow_the_first_ones_are(by_block: bool):
+    clock = Clock()
+    target = TimedBackend(clock, MODEL, 0.95, 0.05)
+    model = WithBlock(target, TimedBlock(target)) if by_block else target
+    drafts = SlowAtFirst(clock, FakeModel(error=0.15, error_seed=9, eog_rate=0.0), 0.05, 0.0)
+    inline = (
+        BlockDraft(model, clock=clock) if isinstance(model, WithBlock) else DraftModel(drafts, clock=clock)
+    )
+    inline.rehearse()
+    assert inline.td.value == pytest.approx(0.05)
+    assert target.length(0) == 0
+    speculator = Speculator(Policy(lookup=False), inline=inline, clock=clock)
+    limits = Limits(n_batch=64, n_chunk=16, draft_max=8)
+    harness = Harness(cast(FakeBackend, model), speculator, limits=limits, clock=clock)
+    began = clock.now
+    [outcome] = harness.run(request(max_tokens=60))
+    assert len(outcome.tokens) > 1.5 * (clock.now - began)
+
+
+def test_guesses_that_were_slow_for_a_while_are_soon_made_again():
+    scene = Scene(error=0.15)
+    assert scene.rate(request(max_tokens=100)) > 1.5
+    scene.drafts.timing = 1.5, 0.0
+    assert scene.rate(request((*PROMPT, 0), max_tokens=100)) < 1.0
+    scene.drafts.timing = 0.05, 0.0
+    for i in range(1, 4):  # 300 tokens: guesses of 1.5 s are tried once
+        scene.rate(request((*PROMPT, i), max_tokens=100))
+    assert scene.rate(request((*PROMPT, 4), max_tokens=100)) > 1.5

@@ -101,6 +101,16 @@ def test_a_curve_with_losses_is_the_one_that_choices_are_made_by(curve: list[flo
             assert again <= curve[min(len(curve) - 1, math.ceil(1 + rows))] - curve[1] + 1e-9
 
 
+def test_guesses_in_the_tail_cost_nothing_later():
+    """One guess beyond a tail of two costs what a chain of one does without."""
+    curve = [0.0, 1.0, 1.25, 1.5, 1.75, 2.0]
+    without, chain = with_losses(curve, 1, 1, 0.5), with_losses(curve, 1, 1, 0.5, 2)
+    assert chain[:4] == curve[:4]
+    assert chain[4] - curve[4] == pytest.approx(without[2] - curve[2])
+    assert choose(curve, 1, [[0.6, 0.4, 0.2]], 1.2, [1]) == [1]
+    assert choose(curve, 1, [[0.6, 0.4, 0.2]], 1.2, [1], 2) == [2]
+
+
 def test_widths_snap_to_the_steps_of_the_machine():
     stairs = [0.0, 1.0, 2.0, 2.0, 2.0, 4.0, 4.0, 4.0, 4.0]
     assert choose(stairs, 1, [[0.9, 0.5, 0.2, 0.1, 0.05]], 1.2) == [3]

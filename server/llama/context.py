@@ -1,0 +1,178 @@
+"""A context of llama.cpp: rows evaluated on a KV cache."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from server.errors import BackendError
+from server.llama.backend import Batch, Logits
+from server.llama.library import C, LoadedModel
+
+
+class LlamaBatch:
+    """The C arrays of a llama_batch, filled from a Batch without a Python loop."""
+
+    def __init__(self, capacity: int) -> None:
+        self._tokens = (ctypes.c_int32 * capacity)()
+        self._positions = (ctypes.c_int32 * capacity)()
+        self._seqs = (ctypes.c_int32 * capacity)()
+        self._wanted = (ctypes.c_int8 * capacity)()
+        self._seq_counts = (ctypes.c_int32 * capacity)(*[1] * capacity)
+        start, pointer = ctypes.addressof(self._seqs), ctypes.POINTER(ctypes.c_int32)
+        self._own = range(start, start + ctypes.sizeof(self._seqs), ctypes.sizeof(ctypes.c_int32))
+        self._seq_addresses = (ctypes.c_size_t * capacity)(*self._own)
+        self._shared: dict[int, Any] = {}  # rows with sequences of their own, by index
+        self.batch = C.llama_batch(
+            n_tokens=0,
+            token=ctypes.cast(self._tokens, pointer),
+            embd=None,
+            pos=ctypes.cast(self._positions, pointer),
+            n_seq_id=ctypes.cast(self._seq_counts, pointer),
+            seq_id=ctypes.cast(self._seq_addresses, ctypes.POINTER(pointer)),
+            logits=ctypes.cast(self._wanted, ctypes.POINTER(ctypes.c_int8)),
+        )
+
+    def fill(self, batch: Batch) -> None:
+        n = len(batch)
+        self._tokens[:n] = batch.tokens
+        self._positions[:n] = batch.positions
+        self._seqs[:n] = batch.seqs
+        self._wanted[:n] = batch.wanted
+        self.batch.n_tokens = n
+        if batch.shared or self._shared:
+            self._share(batch)
+
+    def _share(self, batch: Batch) -> None:
+        """Point rows of several sequences at theirs, after undoing that for the last batch."""
+        for row in self._shared:
+            self._seq_counts[row] = 1
+            self._seq_addresses[row] = self._own[row]
+        self._shared = {}
+        for row, seqs in batch.shared.items():
+            array = self._shared[row] = (ctypes.c_int32 * len(seqs))(*seqs)
+            self._seq_counts[row] = len(seqs)
+            self._seq_addresses[row] = ctypes.addressof(array)
+
+
+class LlamaContext:
+    """The part of Backend that one context of a model does. Owns the context until close()."""
+
+    handle: Any = None
+
+    def attach(self, model: LoadedModel, handle: Any, *, n_streams: int, overlaps: bool) -> None:
+        """Use this context of the model. n_streams, overlaps: as in LlamaOptions and Backend."""
+        self.handle = handle
+        self.overlaps = overlaps
+        self.n_batch = int(C.llama_n_batch(handle))
+        self.n_cells = int(C.llama_n_ctx(handle))
+        self.memory = C.llama_get_memory(handle)
+        self.rows = LlamaBatch(self.n_batch)
+        self.n_tail = int(C.llama_n_rs_seq(handle))
+        self._trimmed_states = set[int]()  # sequences that use an earlier state until their next decode
+        self._n_streams = n_streams
+        self._n_vocab = model.n_vocab
+        self._window = int(C.llama_model_n_swa(model.handle))
+
+    def decode(self, batch: Batch) -> Logits:
+        logits = self.start(batch)
+        if batch.meanwhile is not None and self.overlaps:
+            batch.meanwhile()
+        return logits()
+
+    def start(self, batch: Batch) -> Callable[[], Logits]:
+        self.rows.fill(batch)
+        status = int(C.llama_decode(self.handle, self.rows.batch))
+        if status:  # 1: there are too few cells
+            reason = "the KV cache is full" if status == 1 else f"llama_decode returned {status}"
+            raise BackendError(f"{reason} ({len(batch)} rows)")
+        if self._trimmed_states:
+            self._trimmed_states.difference_update(batch.seqs)
+        return functools.partial(self._logits, sum(batch.wanted))
+
+    def _logits(self, n_rows: int) -> Logits:
+        """Waits for a GPU."""
+        if not n_rows:
+            return np.empty((0, self._n_vocab), dtype=np.float32)
+        address = ctypes.cast(C.llama_get_logits(self.handle), ctypes.c_void_p).value
+        assert address is not None
+        values: Any = (ctypes.c_float * (n_rows * self._n_vocab)).from_address(address)
+        return np.frombuffer(values, dtype=np.float32).reshape(n_rows, self._n_vocab)
+
+    def trim(self, seq: int, length: int) -> None:
+        is_shorter = bool(self.n_tail) and length < self.length(seq)
+        if not C.llama_memory_seq_rm(self.memory, seq, length, -1):
+            raise BackendError("this model's sequences cannot be trimmed")
+        if is_shorter and length:
+            self._trimmed_states.add(seq)
+        elif not length:
+            self._trimmed_states.discard(seq)
+
+    def length(self, seq: int) -> int:
+        return int(C.llama_memory_seq_pos_max(self.memory, seq)) + 1
+
+    def intact(self, seq: int, length: int) -> bool:
+        """Even with swa_full llama.cpp reuses cells that the window has passed; it tells where the rest
+        begins."""
+        window = self._window
+        if not window or self.length(seq) <= length:
+            return True
+        return C.llama_memory_seq_pos_min(self.memory, seq) <= max(0, length + 1 - window)
+
+    def save(self, seq: int) -> bytes:
+        size = int(C.llama_state_seq_get_size(self.handle, seq))
+        data = _uninitialised(None, size)  # clearing and copying it would take longer than filling it
+        start = ctypes.cast(ctypes.c_char_p(data), ctypes.POINTER(ctypes.c_uint8))
+        if not size or int(C.llama_state_seq_get_data(self.handle, start, size, seq)) != size:
+            raise BackendError(f"the state of sequence {seq} cannot be had")
+        return data
+
+    def load(self, seq: int, data: bytes) -> None:
+        start = ctypes.cast(ctypes.c_char_p(data), ctypes.POINTER(ctypes.c_uint8))  # only read
+        if int(C.llama_state_seq_set_data(self.handle, start, len(data), seq)) != len(data):
+            raise BackendError("it does not fit this model, or the KV cache is full")
+
+    def copy(self, source: int, target: int, start: int, end: int) -> None:
+        for seq in self._trimmed_states & {source, target}:
+            self._take_state(seq)
+        if not self._n_streams:
+            C.llama_memory_seq_cp(self.memory, source, target, start, end)
+            return
+        self.trim(target, 0)  # between streams llama.cpp copies whole ones only, and not at once
+        self.load(target, self.save(source))
+        self.trim(target, end)
+
+    def state_bytes(self, seq: int) -> int:
+        """Of a sequence's state, without cells of attention layers."""
+        return int(C.llama_state_seq_get_size_ext(self.handle, seq, _STATE))
+
+    def _take_state(self, seq: int) -> None:
+        """Have the earlier state that a trimmed sequence uses be its own: a copy would take the last one."""
+        size = self.state_bytes(seq)
+        data = (ctypes.c_uint8 * size)()
+        if (
+            int(C.llama_state_seq_get_data_ext(self.handle, data, size, seq, _STATE)) != size
+            or int(C.llama_state_seq_set_data_ext(self.handle, data, size, seq, _STATE)) != size
+        ):
+            raise BackendError(f"the state of sequence {seq} cannot be had")
+        self._trimmed_states.discard(seq)
+
+    def shift(self, seq: int, start: int, end: int) -> None:
+        if not C.llama_memory_seq_rm(self.memory, seq, start, end):
+            raise BackendError("this model's sequences cannot be shifted")
+        C.llama_memory_seq_add(self.memory, seq, end, -1, start - end)
+
+    def close(self) -> None:
+        if self.handle:
+            C.llama_free(self.handle)
+            self.handle = None
+
+
+_STATE = C.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
+_uninitialised = ctypes.pythonapi.PyBytes_FromStringAndSize  # its result must be filled at once
+_uninitialised.restype = ctypes.py_object
+_uninitialised.argtypes = (ctypes.c_void_p, ctypes.c_ssize_t)

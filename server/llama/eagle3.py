@@ -1,0 +1,154 @@
+"""An EAGLE-3 head: a small model in a file of its own that guesses from what layers of its target read."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from server.errors import BackendError, StartupError
+from server.llama.backend import Batch, Hidden, Logits
+from server.llama.devices import GGML
+from server.llama.library import C, LoadedModel, hidden_rows
+from server.llama.llamacpp import LlamaBackend, LlamaVocabulary
+from server.llama.mtp import FLOATS, BlockContext, view
+from server.llama.options import Rope
+from server.llama.tensors import EAGLE3, tensors
+
+# Rows that the head fuses at once: llama.cpp has room for the logits of each of them. Off by two: 20 or 80 MB
+# with a vocabulary of 150,000; a prompt takes as long with 16, 32, 64 and 128.
+MOST_FUSED = 64
+# Architectures whose graphs give what their layers read, in this llama.cpp; it ends the process with others.
+TARGETS = frozenset(
+    (
+        "bailingmoe3",
+        "gemma4",
+        "gpt-oss",
+        "hunyuan-dense",
+        "hunyuan_vl",
+        "lfm2",
+        "llama",
+        "mimo2",
+        "minimax-m2",
+    )
+    + ("nemotron_h", "nemotron_h_moe", "qwen3", "qwen35", "qwen35moe", "qwen3moe", "qwen3next", "qwen4exp")
+)
+_MANGLED = {
+    "llama_set_embeddings_layer_inp": "_Z30llama_set_embeddings_layer_inpP13llama_contextjb",
+    "llama_get_embeddings_layer_inp": "_Z30llama_get_embeddings_layer_inpP13llama_contextj",
+    "llama_model_target_layer_ids": "_Z28llama_model_target_layer_idsPK11llama_model",
+    "llama_model_target_layer_ids_n": "_Z30llama_model_target_layer_ids_nPK11llama_model",
+}
+
+
+class LlamaHead(BlockContext):
+    """Implements PredictionBlock over a context of the head's model, whose rows are the target's, fused.
+    Embeddings and unembedding may be the target's. Owns the head's weights; to be closed before the target.
+
+    It has no cell at a text's first position, which no row precedes. llama.cpp's own loop has each cell one
+    position earlier; attention knows distances only.
+
+    Raises StartupError when the head is no head of this target, or the build lacks what it needs.
+    """
+
+    source = "eagle3"
+    n_depths = 0
+
+    def __init__(self, target: LlamaBackend, path: Path) -> None:
+        functions = hidden_rows("an EAGLE-3 head needs", "leave out --draft-model")
+        super().__init__(functions, target, f"the EAGLE-3 head in {path.name}")
+        self._set_layer, self._get_layer, find_layers, count_layers = _functions()
+        weights = replace(target.options.weights, mtp=False, places=(), overrides=(), adapters=())
+        self.model = LoadedModel(path, weights)
+        try:
+            found = find_layers(self.model.handle)
+            self._layers = [int(found[i]) for i in range(count_layers(self.model.handle))]
+            if reason := self._misfit(path):
+                raise StartupError(f"{path} cannot draft for {target.name}: {reason}")
+            options = replace(target.options, rope=Rope(), n_tail=0)
+            self.begin(self.model, options, C.LLAMA_CONTEXT_TYPE_DEFAULT)
+        except BaseException:
+            self.close()
+            raise
+        self._width = int(C.llama_model_n_embd(target.model.handle))
+        for layer in self._layers:
+            self._set_layer(target.handle, layer, True)
+        self._n_fused = min(MOST_FUSED, int(C.llama_n_ubatch(self.handle)))
+
+    @property
+    def vocab(self) -> LlamaVocabulary:
+        return LlamaVocabulary(self.model.handle)
+
+    def target_rows(self, n: int) -> Hidden:
+        """Raises BackendError."""
+        read = [view(self._get_layer(self._target.handle, layer), n, self._width) for layer in self._layers]
+        wide = np.concatenate(read, axis=1)
+        fused = np.empty((n, self.n_embd), dtype=np.float32)
+        for first in range(0, n, self._n_fused):
+            part = wide[first : first + self._n_fused]
+            rows = C.llama_batch(n_tokens=len(part), embd=part.ctypes.data_as(FLOATS))
+            if status := int(C.llama_encode(self.handle, rows)):
+                raise BackendError(f"llama_encode returned {status} ({len(part)} rows)")
+            fused[first : first + len(part)] = self.rows_of(self.handle, len(part))
+        return fused
+
+    def evaluate(self, batch: Batch, hidden: Hidden, depth: int = 0) -> tuple[Logits, Hidden]:
+        """llama.cpp computes logits for every row of a head, and takes the first ones for those that are
+        wanted: so all are, or none."""
+        after = [i for i, position in enumerate(batch.positions) if position or batch.wanted[i]]
+        any_wanted = any(batch.wanted)
+        rows = Batch()
+        for i in after:
+            rows.append((batch.seqs[i],), batch.positions[i], batch.tokens[i], wanted=any_wanted)
+        if not after:
+            return np.empty((0, self.model.n_vocab), dtype=np.float32), hidden[:0]
+        logits, own = super().evaluate(rows, hidden[after], depth)
+        if len(logits) == sum(batch.wanted):
+            return logits, own
+        wanted = [at for at, i in enumerate(after) if batch.wanted[i]]
+        return logits[wanted], own[wanted]
+
+    def close(self) -> None:
+        super().close()
+        self.model.close()
+
+    def _misfit(self, path: Path) -> str | None:
+        """Why the head is none of this target: llama.cpp would end the process, or guesses would be noise."""
+        target = self._target.model
+        width, n_layers = int(C.llama_model_n_embd(target.handle)), int(C.llama_model_n_layer(target.handle))
+        asked = int(self.model.metadata(f"{EAGLE3}.target_hidden_size") or 0)
+        kind = target.metadata("general.architecture")
+        if kind not in TARGETS:
+            return f"llama.cpp does not give what the layers of architecture {kind} read"
+        if asked != width:
+            return f"it is for targets of width {asked}, and this one has {width}"
+        if max(self._layers) >= n_layers:
+            return f"it reads layer {max(self._layers)}, and the last one is {n_layers - 1}"
+        own, missing = int(C.llama_model_n_embd(self.model.handle)), []
+        if own != width:
+            missing = [name for name in ("token_embd", "output") if f"{name}.weight" not in tensors(path)]
+        return f"it has width {own} and lacks {' and '.join(missing)} of its own" if missing else None
+
+
+def _functions() -> list[Any]:
+    """Those of _MANGLED, in its order. Raises StartupError where this build lacks one."""
+    types = {
+        "llama_set_embeddings_layer_inp": (None, [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_bool]),
+        "llama_get_embeddings_layer_inp": (ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_uint32]),
+        "llama_model_target_layer_ids": (ctypes.POINTER(ctypes.c_int32), [ctypes.c_void_p]),
+        "llama_model_target_layer_ids_n": (ctypes.c_uint32, [ctypes.c_void_p]),
+    }
+    found: list[Any] = []
+    for name, mangled in _MANGLED.items():
+        function = getattr(GGML, mangled, None) or getattr(GGML, name, None)
+        if function is None:
+            raise StartupError(
+                f"this llama-cpp-python lacks {name}, which an EAGLE-3 head needs: install that of duo's "
+                "requirements, or leave out --draft-model"
+            )
+        function.restype, function.argtypes = types[name]
+        found.append(function)
+    return found

@@ -1,0 +1,140 @@
+"""The prediction block in a model's file (MTP), in a context of llama.cpp beside the model's; and what it
+shares with heads in files of their own."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from server.errors import StartupError
+from server.llama.backend import Batch, Hidden, Logits
+from server.llama.context import LlamaContext
+from server.llama.library import C, LoadedModel, complaint, context_params, hidden_rows
+from server.llama.llamacpp import LlamaBackend
+from server.llama.options import LlamaOptions
+from server.llama.with_block import MOST_WAITING
+
+FLOATS = ctypes.POINTER(ctypes.c_float)
+
+
+class BlockContext(LlamaContext):
+    """What every PredictionBlock of llama.cpp does: a context that reads a hidden row beside each token."""
+
+    def __init__(self, functions: Any, target: LlamaBackend, what: str) -> None:
+        """functions: of hidden rows."""
+        self._ext, self._target, self.what = functions, target, what
+
+    def begin(self, model: LoadedModel, options: LlamaOptions, kind: int) -> None:
+        """Make the context of this model, which may be the target's. kind: llama_context_type. Raises
+        StartupError."""
+        target = self._target
+        params = context_params(options)
+        params.n_ctx += params.n_seq_max * MOST_WAITING  # cells of guesses and of what was trimmed of late
+        params.swa_full = True
+        params.ctx_type = kind
+        params.ctx_other = ctypes.cast(target.handle, ctypes.c_void_p)
+        handle = model.context(params)
+        if not handle:
+            raise StartupError(
+                f"llama.cpp makes no context for {self.what}{complaint()}: perhaps it lacks memory, and a "
+                "smaller --ctx-size helps"
+            )
+        self.attach(model, handle, n_streams=options.n_streams, overlaps=target.overlaps)
+        self.n_embd = int(C.llama_model_n_embd_out(model.handle))
+        one_cache = not int(
+            C.llama_model_n_swa(model.handle)
+        )  # of two, one has no layers: it cannot be moved
+        self.can_shift = one_cache and bool(C.llama_memory_can_shift(self.memory))
+        self._ext.llama_set_embeddings_nextn(handle, True, True)  # of rows with logits
+
+    def evaluate(self, batch: Batch, hidden: Hidden, depth: int = 0) -> tuple[Logits, Hidden]:
+        self.rows.batch.embd = hidden.ctypes.data_as(FLOATS)
+        logits = self.decode(batch)
+        return logits, self.rows_of(self.handle, len(logits))
+
+    def rows_of(self, handle: Any, n: int) -> Hidden:
+        """A view of the hidden rows of a context's last decode."""
+        if not n:
+            return np.empty((0, self.n_embd), dtype=np.float32)
+        return view(self._ext.llama_get_embeddings_nextn(handle), n, self.n_embd)
+
+
+def view(floats: Any, n_rows: int, width: int) -> Hidden:
+    """What this pointer of llama.cpp points at."""
+    address = ctypes.cast(floats, ctypes.c_void_p).value
+    assert address is not None
+    values: Any = (ctypes.c_float * (n_rows * width)).from_address(address)
+    return np.frombuffer(values, dtype=np.float32).reshape(n_rows, width)
+
+
+class _Guess(NamedTuple):
+    """A row of a guess: what a block reads."""
+
+    position: int
+    token: int
+    hidden: Hidden
+
+
+class LlamaBlock(BlockContext):
+    """Implements PredictionBlock: the block in the model's file, or its blocks, of which each guesses at one
+    depth. To be closed before the target.
+
+    Several blocks have cells in common, each with keys and values of its own. What the model evaluated all
+    of them evaluate, one after the other in the same cells. The block of a depth also evaluates the guesses
+    before its own. Raises StartupError when no context can be made, or the build has no hidden rows.
+    """
+
+    source = "mtp"
+
+    def __init__(self, target: LlamaBackend, most: int = 0) -> None:
+        """most: guesses of a session in one step, 0: any number; deeper blocks are not used."""
+        functions = hidden_rows("its block needs", "say --mtp off")
+        n_blocks = target.model.n_blocks
+        self.n_depths = 0 if n_blocks == 1 else min(n_blocks, most or n_blocks)
+        blocks = "prediction blocks" if self.n_depths else "prediction block"
+        super().__init__(functions, target, f"the {blocks} in {target.name}")
+        self.begin(target.model, target.options, C.LLAMA_CONTEXT_TYPE_MTP)
+        self._ext.llama_set_embeddings_nextn(target.handle, True, False)  # of all rows
+        self.how = f"one for each of {self.n_depths} depths" if self.n_depths else "at any depth"
+        self._guesses: dict[int, list[_Guess]] = {}  # of the last step, by sequence
+
+    def target_rows(self, n: int) -> Hidden:
+        return self.rows_of(self._target.handle, n).copy()
+
+    def evaluate(self, batch: Batch, hidden: Hidden, depth: int = 0) -> tuple[Logits, Hidden]:
+        if depth and self.n_depths:
+            batch, hidden = self._with_earlier(batch, hidden, depth)
+            return self._by(depth, batch, hidden)
+        for deeper in range(self.n_depths - 1, 0, -1):
+            self._by(deeper, replace(batch, wanted=[False] * len(batch)), hidden)
+            self._free(batch)
+        return self._by(0, batch, hidden)
+
+    def _by(self, block: int, batch: Batch, hidden: Hidden) -> tuple[Logits, Hidden]:
+        if self.n_depths:
+            self._ext.llama_set_nextn_layer_offset(self.handle, block)
+        return super().evaluate(batch, hidden)
+
+    def _free(self, batch: Batch) -> None:
+        """Have the cells of these rows be free: the next decode of the rows finds them first."""
+        firsts: dict[int, int] = {}
+        for seq, position in zip(batch.seqs, batch.positions, strict=True):
+            firsts.setdefault(seq, position)
+        for seq, position in firsts.items():
+            self.trim(seq, position)
+
+    def _with_earlier(self, batch: Batch, hidden: Hidden, depth: int) -> tuple[Batch, Hidden]:
+        """These rows of guesses, each after the rows of the guesses before it."""
+        whole, rows = Batch(), list[Hidden]()
+        for seq, position, token, row in zip(batch.seqs, batch.positions, batch.tokens, hidden, strict=True):
+            guesses = self._guesses.setdefault(seq, [])
+            guesses[depth - 1 :] = [_Guess(position, token, row)]
+            for one in guesses:
+                whole.append((seq,), one.position, one.token, wanted=one.position == position)
+                rows.append(one.hidden)
+        if depth > 1:
+            self._free(whole)
+        return whole, np.stack(rows)

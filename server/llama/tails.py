@@ -1,0 +1,54 @@
+"""Bounded tails: earlier states of recurrent and hybrid models that llama.cpp keeps, so that a step's last
+guesses can be taken back (docs/adr/0016)."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import replace
+
+from server.llama.backend import Batch
+from server.llama.context import LlamaContext
+from server.llama.library import CELLS_STEP, COMPRESSED, C, LoadedModel, context_params
+from server.llama.options import LlamaOptions
+
+# Rows: a block guesses two to four. Each adds 0.8 % to every step (7B, one H100). Off by two: wrong
+# guesses before the last two have rows evaluated again, or every step takes 3 % longer.
+MOST = 4
+# Kept states take at most this share of what the weights take. Off by two: four slots of Qwen3.6 35B-A3B keep
+# one state each instead of three, or one slot of a 27B model gives states the memory of 100,000 tokens.
+SHARE = 0.25
+MARGIN = 2  # rows that micro-batches are longer than a tail, or llama.cpp ends the process
+
+
+def with_tail(model: LoadedModel, options: LlamaOptions) -> LlamaOptions:
+    """The options with as long a tail as is useful, and as llama.cpp and memory allow."""
+    if not (options.n_tail and gains(model, options.head is not None)):
+        return replace(options, n_tail=0)
+    asked = replace(options, n_tail=min(options.n_tail, MOST))
+    granted, n_bytes = _of_a_sequence(model, asked)
+    n_states = int(SHARE * model.n_bytes / max(1, n_bytes * options.n_seqs))
+    n_ubatch = min(options.n_ubatch or options.n_batch, options.n_batch)
+    return replace(options, n_tail=max(0, min(granted, n_states - 1, n_ubatch - MARGIN)))
+
+
+def gains(model: LoadedModel, has_head: bool = False) -> bool:
+    """Whether a checkpoint before each step with guesses is not as good, which costs nothing: a prediction
+    block or head guesses in no step that evaluates rows again, and compressed cells cannot be copied."""
+    stateful = C.llama_model_is_recurrent(model.handle) or C.llama_model_is_hybrid(model.handle)
+    guesses_inside = has_head or model.n_blocks > 0
+    return bool(stateful) and (guesses_inside or model.metadata("general.architecture") in COMPRESSED)
+
+
+def _of_a_sequence(model: LoadedModel, options: LlamaOptions) -> tuple[int, int]:
+    """How long a tail a small context has, and the bytes of one state."""
+    n_rows = options.n_tail + MARGIN
+    small = replace(options, n_cells=CELLS_STEP, n_seqs=1, n_streams=0, n_batch=n_rows, n_ubatch=n_rows)
+    context = LlamaContext()
+    with closing(context):
+        if not (handle := model.context(context_params(small))):
+            return 0, 0
+        context.attach(model, handle, n_streams=0, overlaps=False)
+        batch = Batch()
+        batch.extend(0, 0, [0], 0)
+        context.decode(batch)
+        return context.n_tail, context.state_bytes(0)

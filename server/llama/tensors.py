@@ -1,0 +1,73 @@
+"""What a model's files say without loading them: their architecture, names and sizes of their tensors."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from server.llama.devices import GGML
+from server.llama.options import HOST, TensorPlace
+from server.llama.parts import parts
+
+ASSISTANTS = ("gemma4-assistant",)  # architectures of models that read the KV cache of their target
+EAGLE3 = "eagle3"  # the architecture of EAGLE-3 heads
+_TEXT = 8  # GGUF_TYPE_STRING
+
+
+class _GGUFParams(ctypes.Structure):
+    """gguf_init_params: without memory for tensors."""
+
+    _fields_ = [("no_alloc", ctypes.c_bool), ("ctx", ctypes.c_void_p)]
+
+
+def architecture(path: Path) -> str | None:
+    """As general.architecture names it; None if llama.cpp cannot read the file. Raises StartupError if it is
+    missing, or no GGUF file."""
+    GGML.gguf_init_from_file.restype = ctypes.c_void_p
+    GGML.gguf_find_key.restype = ctypes.c_int64
+    GGML.gguf_get_kv_type.restype = ctypes.c_int
+    GGML.gguf_get_val_str.restype = ctypes.c_char_p
+    file = ctypes.c_void_p(GGML.gguf_init_from_file(os.fsencode(parts(path)[0]), _GGUFParams(True, None)))
+    if not file:
+        return None
+    key = ctypes.c_int64(GGML.gguf_find_key(file, b"general.architecture"))
+    is_text = key.value >= 0 and GGML.gguf_get_kv_type(file, key) == _TEXT
+    name = GGML.gguf_get_val_str(file, key).decode(errors="replace") if is_text else None
+    GGML.gguf_free(file)
+    return name
+
+
+def tensors(path: Path) -> dict[str, int]:
+    """Bytes by name, of all parts of a model. Raises StartupError if a part is missing."""
+    GGML.gguf_init_from_file.restype = ctypes.c_void_p
+    GGML.gguf_get_n_tensors.restype = ctypes.c_int64
+    GGML.gguf_get_tensor_name.restype = ctypes.c_char_p
+    GGML.gguf_get_tensor_size.restype = ctypes.c_size_t
+    found: dict[str, int] = {}
+    for part in parts(path):
+        file = ctypes.c_void_p(GGML.gguf_init_from_file(os.fsencode(part), _GGUFParams(True, None)))
+        if not file:  # broken: loading it will say how
+            continue
+        for i in map(ctypes.c_int64, range(int(GGML.gguf_get_n_tensors(file)))):
+            found[GGML.gguf_get_tensor_name(file, i).decode()] = int(GGML.gguf_get_tensor_size(file, i))
+        GGML.gguf_free(file)
+    return found
+
+
+def unmatched(tensors: Sequence[str], places: Sequence[TensorPlace]) -> list[str]:
+    """Patterns that no tensor's name contains."""
+    return [one.pattern for one in places if not any(re.search(one.pattern, name) for name in tensors)]
+
+
+def on_host(path: Path, places: Sequence[TensorPlace]) -> int:
+    """Bytes of the tensors that these put into the host's memory. Raises StartupError."""
+    if not places:
+        return 0
+    total = 0
+    for name, n_bytes in tensors(path).items():
+        first = next((one for one in places if re.search(one.pattern, name)), None)
+        total += n_bytes if first and first.buffer == HOST else 0
+    return total

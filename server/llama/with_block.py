@@ -1,0 +1,285 @@
+"""A model with its prediction block: what happens to a sequence of the model happens to the block's.
+
+The block evaluates the model's tokens, each with the model's hidden row before it. Rows wait until a guess is
+wanted, since they are decoded with it then; many are evaluated at once. So a guess needs nothing but the last
+committed token, whatever was copied, saved, loaded or shifted before.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from server.errors import BackendError
+from server.llama.backend import Backend, Batch, Hidden, Logits, PredictionBlock, Vocabulary
+
+logger = logging.getLogger("duo.llama")
+
+# Rows that wait for a guess. Off by two: they are evaluated 32 or 128 at once; 64 rows of 4096 floats are a
+# megabyte for each sequence.
+MOST_WAITING = 64
+# Rows that a copy may leave to be evaluated again, rather than copying cells. Off by two: shadows of trees
+# copy cells every 8th or 32nd token, instead of every 16th.
+MOST_LAG = 16
+_SIZE = struct.Struct("<Q")
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """What the block has not evaluated of a sequence. It holds n_held positions, of which the first n_true
+    are not guesses; last: the token at n_true - 1, which the model may not have evaluated yet. tokens, rows:
+    of the model's positions from `first` on, to its end; the first token is -1 if it is not known."""
+
+    n_true: int = 0
+    n_held: int = 0
+    last: int = -1
+    first: int = 0
+    tokens: list[int] = field(default_factory=list[int])
+    rows: list[Hidden] = field(default_factory=list[Hidden])
+
+    @property
+    def end(self) -> int:
+        return self.first + len(self.tokens)
+
+    def add(self, position: int, token: int, row: Hidden) -> None:
+        """The model has evaluated this token here."""
+        self.cut(position)
+        if position < self.n_true and (position + 1 < self.n_true or token != self.last):
+            self.n_true = position
+        if self.end != position:
+            self.first, self.tokens, self.rows = position, [], []
+        self.tokens.append(token)
+        self.rows.append(row)
+
+    def cut(self, length: int) -> None:
+        """The model has forgotten positions >= length."""
+        self.first = min(self.first, length)
+        n = length - self.first
+        del self.tokens[n:], self.rows[n:]
+
+    def forget(self) -> None:
+        """Drop rows that the block has evaluated, but for the last and those that a copy may lack."""
+        n = min(self.n_true, self.end) - 1 - MOST_LAG - self.first
+        if n > MOST_LAG:
+            self.first += n
+            del self.tokens[:n], self.rows[:n]
+
+
+class Path(NamedTuple):
+    """The next rows of a session to guess from. token: the last committed one, or the last guess; hidden: the
+    block's own row for a guess, None after a committed token."""
+
+    seq: int
+    token: int
+    hidden: Hidden | None
+
+
+class WithBlock:
+    """Implements Backend. Owns neither part."""
+
+    vocab: Vocabulary
+    name: str
+    chat_template: str | None
+    n_cells: int
+    n_ctx: int
+    n_seqs: int
+    n_batch: int
+    can_trim: bool
+    n_tail: int
+    can_copy: bool
+    can_share: bool
+    can_shift: bool
+    overlaps: bool
+
+    def __init__(self, backend: Backend, block: PredictionBlock) -> None:
+        self._backend = backend
+        self.block = block
+        self.vocab, self.name, self.chat_template = backend.vocab, backend.name, backend.chat_template
+        self.n_cells, self.n_ctx = backend.n_cells, backend.n_ctx
+        self.n_seqs, self.n_batch = backend.n_seqs, backend.n_batch
+        self.can_trim, self.n_tail, self.can_copy = backend.can_trim, backend.n_tail, backend.can_copy
+        self.can_share, self.can_shift = backend.can_share, backend.can_shift and block.can_shift
+        self.overlaps = backend.overlaps
+        self.length, self.intact = backend.length, backend.intact
+        self._nothing = np.zeros(block.n_embd, dtype=np.float32)  # the row before the first position
+        self._waiting = [_Waiting() for _ in range(backend.n_seqs)]
+        self.failed = False
+        self.n_unknown = 0  # positions that the block evaluated without the row before them
+
+    def decode(self, batch: Batch) -> Logits:
+        logits = self._backend.decode(batch)
+        if not self.failed:
+            self._take_in(batch)
+        return logits
+
+    def start(self, batch: Batch) -> Callable[[], Logits]:
+        started = self._backend.start(batch)
+
+        def finish() -> Logits:
+            logits = started()
+            if not self.failed:
+                self._take_in(batch)
+            return logits
+
+        return finish
+
+    def guess(self, paths: Sequence[Path], depth: int) -> tuple[Logits, Hidden]:
+        """One row of logits and one of hidden values for each path, views that are valid until the next call.
+        depth: tokens guessed before, in this step. Raises BackendError; the block is not used then."""
+        batch, hidden = Batch(), list[Hidden]()
+        seqs = [path.seq for path in paths if path.hidden is None]
+        if sum(max(0, self._n_late(seq)) for seq in seqs) + len(paths) > self.block.n_batch:
+            self._catch_up(seqs)
+        for path in paths:
+            waiting = self._waiting[path.seq]
+            if path.hidden is None:
+                hidden += self._add_waiting(batch, path.seq, waiting.end)
+                hidden.append(self._row_before(waiting, waiting.end))
+                batch.append((path.seq,), waiting.end, path.token, wanted=True)
+                waiting.n_held = waiting.n_true = waiting.end + 1
+                waiting.last = path.token
+                waiting.forget()
+            else:
+                hidden.append(path.hidden)
+                batch.append((path.seq,), waiting.n_held, path.token, wanted=True)
+                waiting.n_held += 1
+        return self._evaluate(batch, hidden, depth)
+
+    def trim(self, seq: int, length: int) -> None:
+        self._backend.trim(seq, length)
+        waiting = self._waiting[seq]
+        waiting.cut(length)
+        waiting.n_true = min(waiting.n_true, length)
+        if not length or waiting.n_held - waiting.n_true > MOST_WAITING:
+            self._settle(seq)
+
+    def copy(self, source: int, target: int, start: int, end: int) -> None:
+        self._backend.copy(source, target, start, end)
+        theirs, own = self._waiting[source], self._waiting[target]
+        own.cut(start)
+        own.n_true = min(own.n_true, start)
+        if own.end < theirs.first or not own.tokens:
+            own.first, own.tokens, own.rows = min(theirs.first, end), [], []
+        added = slice(own.end - theirs.first, max(0, end - theirs.first))
+        own.tokens += theirs.tokens[added]
+        own.rows += theirs.rows[added]
+        n = min(theirs.n_true, end)
+        if n - own.n_true > MOST_LAG or own.n_true <= min(own.first, n - 1):
+            self._settle(target)
+            self.block.copy(source, target, own.n_true, n)
+            own.n_true = own.n_held = n
+            own.last = theirs.last if n == theirs.n_true else -1
+        own.forget()
+
+    def shift(self, seq: int, start: int, end: int) -> None:
+        self._agree(seq)
+        self._backend.shift(seq, start, end)
+        waiting = self._waiting[seq]
+        self.block.shift(seq, start, end)
+        waiting.n_true = waiting.n_held = waiting.n_true - (end - start)
+        waiting.first -= end - start
+
+    def save(self, seq: int) -> bytes:
+        """The model's state, the block's, and the row before the next position."""
+        self._agree(seq)
+        waiting = self._waiting[seq]
+        state, row = self._backend.save(seq), self._row_before(waiting, waiting.n_true)
+        return b"".join((_SIZE.pack(len(state)), state, row.tobytes(), self.block.save(seq)))
+
+    def load(self, seq: int, data: bytes) -> None:
+        if len(data) < _SIZE.size:
+            raise BackendError("it does not fit this model")
+        at = _SIZE.size + _SIZE.unpack_from(data)[0]
+        after = at + self._nothing.nbytes
+        self._backend.load(seq, data[_SIZE.size : at])
+        row = np.frombuffer(data[at:after], dtype=np.float32)
+        if len(row) != len(self._nothing):
+            raise BackendError("it does not fit this model's prediction block")
+        self.block.load(seq, data[after:])
+        n = self._backend.length(seq)
+        self._waiting[seq] = _Waiting(n, n, -1, n - 1, [-1], [row])
+
+    def close(self) -> None:
+        """Nothing: the parts are closed by who made them."""
+
+    # -- rows ----------------------------------------
+
+    def _take_in(self, batch: Batch) -> None:
+        try:
+            rows = self.block.target_rows(len(batch))
+        except BackendError as error:
+            self.failed = True
+            logger.warning("%s is not used any more: %s", self.block.what, error.message)
+            return
+        for i, (seq, position, token) in enumerate(
+            zip(batch.seqs, batch.positions, batch.tokens, strict=True)
+        ):
+            for each in batch.shared.get(i, (seq,)):
+                self._waiting[each].add(position, token, rows[i])
+        late = [seq for seq in set(batch.seqs) if self._n_late(seq) > MOST_WAITING]
+        if late:
+            self._catch_up(late)
+
+    def _agree(self, seq: int) -> None:
+        """Have the block hold what the model holds of the sequence."""
+        self._catch_up([seq])
+        waiting = self._waiting[seq]
+        waiting.n_true = min(waiting.n_true, waiting.end)
+        self._settle(seq)
+
+    def _n_late(self, seq: int) -> int:
+        waiting = self._waiting[seq]
+        return waiting.end - waiting.n_true
+
+    def _catch_up(self, seqs: Sequence[int]) -> None:
+        """Have the block evaluate what the model has of these sequences."""
+        try:
+            for seq in seqs:
+                waiting = self._waiting[seq]
+                while self._n_late(seq) > 0 and not self.failed:
+                    batch = Batch()
+                    end = min(waiting.end, waiting.n_true + self.block.n_batch)
+                    hidden = self._add_waiting(batch, seq, end)
+                    waiting.n_true = waiting.n_held = end
+                    waiting.last = waiting.tokens[end - 1 - waiting.first]
+                    self._evaluate(batch, hidden, 0)
+                waiting.forget()
+        except BackendError as error:
+            logger.warning("%s is not used any more: %s", self.block.what, error.message)
+
+    def _add_waiting(self, batch: Batch, seq: int, end: int) -> list[Hidden]:
+        """Add the rows of positions n_true to `end`; returns the hidden rows before them."""
+        waiting = self._waiting[seq]
+        start = waiting.n_true = min(waiting.n_true, end)
+        self._settle(seq)
+        if start < waiting.first:
+            self.failed = True
+            raise BackendError(f"positions {start} to {waiting.first} of sequence {seq} are not known")
+        batch.extend(seq, start, waiting.tokens[start - waiting.first : end - waiting.first], 0)
+        return [self._row_before(waiting, position) for position in range(start, end)]
+
+    def _row_before(self, waiting: _Waiting, position: int) -> Hidden:
+        at = position - 1 - waiting.first
+        if 0 <= at < len(waiting.rows):
+            return waiting.rows[at]
+        self.n_unknown += position > 0
+        return self._nothing
+
+    def _settle(self, seq: int) -> None:
+        """Have the block forget guesses."""
+        waiting = self._waiting[seq]
+        if waiting.n_held > waiting.n_true:
+            self.block.trim(seq, waiting.n_true)
+        waiting.n_held = waiting.n_true
+
+    def _evaluate(self, batch: Batch, hidden: Sequence[Hidden], depth: int) -> tuple[Logits, Hidden]:
+        try:
+            return self.block.evaluate(batch, np.stack(hidden), depth)
+        except BackendError:
+            self.failed = True
+            raise

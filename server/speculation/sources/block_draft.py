@@ -1,0 +1,126 @@
+"""The target's own prediction block, or a head trained for it, as a source of guesses: nearly free, and there
+after every step."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from server.engine.proposer import Ask, OpenedSession
+from server.errors import BackendError
+from server.estimators import Median
+from server.llama.backend import Batch, Hidden
+from server.llama.with_block import Path, WithBlock
+from server.sampling.draft_token import DraftGuess, guess
+from server.sampling.draw import distribution
+from server.speculation.sources.draft_model import MANY, RECENT, UNTIMED
+
+logger = logging.getLogger("duo.drafters")
+
+
+@dataclass(slots=True)
+class _BlockPath:
+    """The guesses of this step. token: the last one, or the last committed token; hidden: its row."""
+
+    session: OpenedSession
+    seq: int
+    token: int
+    n_guessed: int = 0
+    hidden: Hidden | None = None
+
+
+class BlockDraft:
+    """Guesses after the last row that the target evaluated, with the lead's sampling and noise. Implements
+    InlineModel."""
+
+    def __init__(
+        self,
+        model: WithBlock,
+        *,
+        most: int = 0,
+        distributions: bool = False,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """most: guesses of a session in one step, 0: as many as the block can make. distributions: each guess
+        comes with the distribution it was sampled from."""
+        self._model = model
+        self.source = model.block.source
+        self.most = min(most or MANY, model.block.n_depths or MANY)
+        self._distributions = distributions
+        self._clock = clock
+        self._paths: dict[int, _BlockPath] = {}
+        self._meanwhile: Callable[[], None] | None = None
+        self.td = Median(RECENT)
+
+    def rehearse(self) -> None:
+        first, path = Batch(), Path(0, 0, None)
+        first.extend(0, 0, [path.token], 1)
+        try:
+            self._model.decode(first)
+            for i in range(UNTIMED + RECENT):
+                began = self._clock()
+                self._model.guess([path], 0)
+                if i >= UNTIMED:
+                    self.td.observe(self._clock() - began)
+                self._model.trim(0, 1)
+        except BackendError as error:
+            logger.warning("the model's prediction block is not used: %s", error.message)
+        self._model.trim(0, 0)
+
+    def follow(self, session: OpenedSession, ask: Ask) -> None:
+        """None begins where rows are decoded before the guesses: the hidden row is not known yet."""
+        self._paths.pop(session.id, None)
+        if ask.n_pending == 1 and not self._model.failed:
+            self._paths[session.id] = _BlockPath(session, ask.seq, session.tokens[-1])
+
+    def behind(self, session: int) -> int:
+        """Nothing: what waits is decoded with the first guess."""
+        return 0
+
+    def behind_s(self, session: int) -> float:
+        return self.td.value
+
+    def read(self, session: int) -> None:
+        """Nothing is behind."""
+
+    def guess(self, sessions: Sequence[int], *, second: bool) -> list[DraftGuess | None]:
+        if self._meanwhile is not None:
+            self._meanwhile()
+        began = self._clock()
+        paths = [path for session in sessions if (path := self._ready(session))]
+        if not paths:
+            return [None] * len(sessions)
+        try:
+            rows = [Path(path.seq, path.token, path.hidden) for path in paths]
+            logits, hidden = self._model.guess(rows, paths[0].n_guessed)
+        except BackendError as error:
+            logger.warning("%s is not used any more: %s", self._model.block.what, error.message)
+            self._paths = {}
+            return [None] * len(sessions)
+        guesses: dict[int, DraftGuess] = {}
+        for path, row, row_hidden in zip(paths, logits, hidden, strict=True):
+            sampling = path.session.sampling
+            position = len(path.session.tokens) + path.n_guessed + path.session.n_dropped
+            guessed = guess(row, sampling, position, second=second)
+            if self._distributions:
+                guessed = guessed._replace(drafted=distribution(row, sampling))
+            guesses[path.session.id] = guessed
+            path.token, path.hidden = guessed.token, row_hidden
+            path.n_guessed += 1
+        self.td.observe(self._clock() - began)
+        return [guesses.get(session) for session in sessions]
+
+    def overlap(self, work: Callable[[], None]) -> None:
+        self._meanwhile = work
+
+    def close(self, session: int, *, keep: bool) -> None:
+        self._paths.pop(session, None)
+
+    def _ready(self, session: int) -> _BlockPath | None:
+        """The session's path, if one more guess fits the context."""
+        path = self._paths.get(session)
+        if path is None or len(path.session.tokens) + path.n_guessed >= self._model.n_ctx:
+            return None
+        return path

@@ -1,0 +1,56 @@
+"""How much of a flood is read."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from server.speculation.wire.intake import MOST_BEHIND, MOST_S, RESTS, Intake
+
+READ_S = MOST_S / 50
+
+
+def n_read_in(intake: Intake, n_offered: int) -> int:
+    """Reads in a beat in which so many are wanted."""
+    n = 0
+    while n < n_offered and not intake.flooded:
+        n += 1
+        intake.took(READ_S, full=n < n_offered)
+    intake.beat()
+    return n
+
+
+def test_what_takes_little_time_is_read_always(caplog: pytest.LogCaptureFixture):
+    intake = Intake()
+    assert [n_read_in(intake, 49) for _ in range(100)] == [49] * 100
+    assert caplog.records == []
+
+
+def test_a_flood_takes_less_than_a_hundredth_of_a_core():
+    intake = Intake()
+    n_beats = 240  # a minute
+    n_reads = sum(n_read_in(intake, 1000) for _ in range(n_beats))
+    assert n_reads * READ_S / (0.25 * n_beats) < 0.006
+
+
+def test_an_inbox_that_is_never_read_to_its_end_is_flooded_however_slow_reading_is():
+    """Redis itself may have no more time for it."""
+    intake = Intake()
+    for _ in range(2 * MOST_BEHIND):
+        intake.took(MOST_S / 1000, full=True)
+    intake.beat()
+    assert intake.flooded
+
+
+def test_after_a_flood_everything_is_read_again_and_both_are_told_once(caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.INFO, "duo.bus")
+    intake = Intake()
+    for _ in range(60):
+        n_read_in(intake, 1000)
+    n_lost = 0
+    while not n_read_in(intake, 10):
+        n_lost += 1
+    assert n_lost <= RESTS[1]
+    assert [n_read_in(intake, 10) for _ in range(9)] == [10] * 9
+    assert [record.message.split()[0] for record in caplog.records] == ["more", "messages"]
