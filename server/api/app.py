@@ -29,16 +29,17 @@ from server.api import (
     slots_route,
     tokens,
 )
-from server.api.access import AccessGate
 from server.api.chat import chat_route as chat
 from server.api.completions import completions_route as completions
 from server.api.messages import messages_route as messages
-from server.api.middleware import LOCAL, LOCAL_ORIGINS, Cors, DefectNet, Edge, RequestFrame
+from server.api.middleware import AccessGate, Cors, DefectNet, Edge, RequestFrame
 from server.api.native import infill
 from server.api.native import native_route as native
+from server.api.origins import LOCAL, LOCAL_ORIGINS
 from server.api.responses import responses_route as responses
 from server.api.rpc import rpc_route as rpc
 from server.api.served import Health, Served
+from server.engine.account import expected
 from server.errors import BusyError, DuoError
 
 WEB = Path(__file__).parent.parent / "web"
@@ -77,7 +78,7 @@ def create_app(served: Served, edge: Edge | None = None) -> Starlette:
 
     return Starlette(
         routes=routes(),
-        middleware=[*_frame(edge), Middleware(AccessGate, access=edge.access)],
+        middleware=[*_frame(edge), Middleware(AccessGate, edge=edge)],
         exception_handlers=HANDLERS,
         lifespan=lifespan,
     )
@@ -117,13 +118,13 @@ def routes() -> list[BaseRoute]:
     """OpenAI's and Anthropic's routes exist with and without /v1; /completions without it is
     llama-server's."""
     api = [
-        _route("/chat/completions", chat.create),
+        _generating("/chat/completions", chat.create),
         _route("/chat/completions/input_tokens", chat.count),
-        _route("/responses", responses.create),
+        _generating("/responses", responses.create),
         _route("/responses/input_tokens", responses.count),
         _route("/responses/{id}", responses.retrieve, "GET"),
         _route("/responses/{id}", responses.delete, "DELETE"),
-        _route("/messages", messages.create),
+        _generating("/messages", messages.create),
         _route("/messages/count_tokens", messages.count_tokens),
         _route("/precompute", precompute.create),
         _route("/embeddings", embeddings.create),
@@ -140,12 +141,12 @@ def routes() -> list[BaseRoute]:
         *(_told(path, tell) for path, tell in health.ROUTES.items() if path != health.V1),
         Mount(
             "/v1",
-            routes=[*api, _route("/completions", completions.create), _told("/health", health.health)],
+            routes=[*api, _generating("/completions", completions.create), _told("/health", health.health)],
         ),
         *api,
-        _route("/completion", native.create),
-        _route("/completions", native.create),
-        _route("/infill", infill.create),
+        _generating("/completion", native.create),
+        _generating("/completions", native.create),
+        _generating("/infill", infill.create),
         _route("/embedding", embeddings.create_native),
         _route("/metrics", metrics.metrics, "GET"),
         _route("/rpc", rpc.answer),
@@ -166,6 +167,16 @@ def _route(
     return Route(path, endpoint, methods=[method])
 
 
+def _generating(path: str, handler: Callable[[Request, Served], Awaitable[Response]]) -> Route:
+    """Refuses before it looks at the body when the queue is full."""
+
+    async def with_place(request: Request, served: Served) -> Response:
+        with expected(served.places):
+            return await handler(request, served)
+
+    return _route(path, with_place)
+
+
 def _told(path: str, tell: Callable[[Health], Response]) -> Route:
     async def endpoint(request: Request) -> Response:
         return tell(request.state.served.state())
@@ -183,13 +194,15 @@ def page() -> list[BaseRoute]:
     ]
 
 
-def _page(name: str) -> Callable[[Request], Awaitable[FileResponse]]:
-    async def page(request: Request) -> FileResponse:
+def _page(name: str) -> Callable[[Request], Awaitable[Response]]:
+    html = (WEB / name).read_bytes()  # kept: to read it in a thread each time takes long on a busy machine
+
+    async def page(request: Request) -> Response:
         """Raises HTTPException if there shall be none. While the model loads, nobody knows."""
         served: Served | None = getattr(request.state, "served", None)
         if served is not None and "ui" in served.hidden:
             raise HTTPException(404)
-        return FileResponse(WEB / name, headers=PAGE_HEADERS)
+        return Response(html, headers=PAGE_HEADERS, media_type="text/html")
 
     return page
 

@@ -17,6 +17,7 @@ from server.api.delivery import Json, unless_gone
 from server.api.incoming import aside, check_model, read
 from server.api.pieces import Pieces, apart, are_pieces, unwrapped
 from server.api.served import Embedding, Served
+from server.engine.account import tenant
 from server.errors import ContextOverflowError, FieldError, NotSupportedError
 from server.llama.embedding import Embedder, Vectors, normalised
 
@@ -80,7 +81,7 @@ async def _embedded(request: Request, served: Served, tell: Callable[..., bytes]
     _check(served, served.embedding, body)
     embedder = served.embedding.worker.embedder
     ids = await aside(request, _ids, embedder, body)
-    vectors = await unless_gone(request, served.embedding.worker.embed(ids))
+    vectors = await unless_gone(request, served.embedding.worker.embed(ids, tenant()))
     served.traffic.embedded(sum(map(len, ids)))
     tell = tell if body.input is not None else _native_json
     return Json(await asyncio.to_thread(tell, served.embedding.card.id, body, ids, vectors))

@@ -10,7 +10,8 @@ from functools import partial
 from threading import Thread
 from typing import Any, TypeVar, TypeVarTuple
 
-from server.errors import BusyError
+from server.engine.account import tenant
+from server.tenants import FairSemaphore, Places
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -30,41 +31,40 @@ class PromptWork:
     ending."""
 
     def __init__(self, max_waiting: int = MAX_WAITING) -> None:
-        self.n_waiting = 0
-        self._max_waiting = max_waiting
-        self._turns = asyncio.Semaphore(N_THREADS)
+        self._turns = FairSemaphore(N_THREADS, Places(max_waiting))
         self._running: dict[asyncio.Future[Any], float] = {}  # since when
 
+    @property
+    def n_waiting(self) -> int:
+        return self._turns.n_waiting
+
     async def run(self, work: Callable[[*Ts], T], *arguments: *Ts) -> T:
-        """The result of work(*arguments). Raises BusyError if max_waiting calls wait already. If the caller
-        is cancelled, work that waits never begins, and the result of work that runs is dropped."""
-        if self.n_waiting >= self._max_waiting:
-            raise BusyError("the server is busy: too many prompts are waiting")
-        self.n_waiting += 1
-        try:
-            await self._turns.acquire()
-        finally:
-            self.n_waiting -= 1
+        """The result of work(*arguments). Raises BusyError if max_waiting calls wait already, or as many of
+        this tenant as may. If the caller is cancelled, work that waits never begins, and the result of work
+        that runs is dropped."""
+        whose = tenant()
+        await self._turns.enter(whose)
         done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._running[done] = time.monotonic()
-        done.add_done_callback(self._ended)
+        done.add_done_callback(partial(self._ended, whose))
         job = partial(_carry_out, partial(work, *arguments), done)
         Thread(target=job, name="duo-prompt", daemon=True).start()
         return await asyncio.shield(done)
 
-    def stuck(self) -> bool:
-        """Whether work has run for STUCK_S. Safe from any thread."""
+    def stuck(self) -> str | None:
+        """That work has run for STUCK_S, if it has. Safe from any thread."""
         due = time.monotonic() - STUCK_S
-        return any(began < due for began in list(self._running.values()))
+        hangs = any(began < due for began in list(self._running.values()))
+        return f"a prompt was not prepared in {STUCK_S:.0f} s" if hangs else None
 
     async def close(self) -> None:
         """Wait for running work, at most CLOSE_S."""
         if self._running:
             await asyncio.wait(self._running, timeout=CLOSE_S)
 
-    def _ended(self, done: asyncio.Future[T]) -> None:
+    def _ended(self, whose: str, done: asyncio.Future[T]) -> None:
         del self._running[done]
-        self._turns.release()
+        self._turns.leave(whose)
         done.exception()  # nobody may be left to look at it
 
 

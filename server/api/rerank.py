@@ -14,6 +14,7 @@ from server.api.delivery import Json, unless_gone
 from server.api.embeddings import MAX_INPUTS
 from server.api.incoming import aside, check_model, read
 from server.api.served import Served
+from server.engine.account import tenant
 from server.errors import ContextOverflowError, FieldError, NotSupportedError
 from server.llama.embedding import Embedder
 
@@ -50,7 +51,7 @@ async def create(request: Request, served: Served) -> Response:
     worker, card = served.reranking.worker, served.reranking.card
     check_model(body.model, card, served.model, does="ranks with")
     ids = await aside(request, _ids, worker.embedder, body)
-    scores = await unless_gone(request, worker.embed(ids))
+    scores = await unless_gone(request, worker.embed(ids, tenant()))
     n_tokens = sum(map(len, ids))
     served.traffic.embedded(n_tokens)
     results = list(_results(body, scores[:, 0].tolist()))

@@ -19,6 +19,7 @@ from server.grammar.compiler import Compiler
 from server.llama.backend import Vocabulary
 from server.llama.embedding_worker import EmbeddingWorker
 from server.sampling.params import SamplingParams
+from server.tenants import Places
 from server.text.room import Room
 from server.text.template import ChatTemplate
 
@@ -102,7 +103,8 @@ class GateHealth:
 class Health:
     """status 'stuck': there is work and no progress; 'draining': replies end, no request is taken.
     step_python_us: median microseconds of Python in a one-session step. n_decodes: of the model since the
-    start; n_decoding: requests in them, counted in each. cells: of the KV cache in use, and in all."""
+    start; n_decoding: requests in them, counted in each. cells: of the KV cache in use, and in all. reason:
+    why it is stuck, if it is."""
 
     status: Literal["ok", "loading", "draining", "stuck"]
     slots_total: int
@@ -116,11 +118,13 @@ class Health:
     n_decodes: int = 0
     n_decoding: int = 0
     cells: tuple[int, int] = (0, 0)
+    reason: str | None = None
 
     def as_json(self) -> dict[str, Any]:
         """The body of GET /health."""
         return {
             "status": self.status,
+            **({"reason": self.reason} if self.reason else {}),
             "slots": {"total": self.slots_total, "busy": self.slots_busy},
             "queued": self.queued,
             "engine": {"step_python_us": round(self.step_python_us, 1)},
@@ -144,7 +148,8 @@ class Served:
     None if slots are not saved. cached: counts of the tiers below the KV cache. embedding, reranking:
     None if nothing embeds or ranks. seed, max_tokens, reasoning_budget, reasoning_format, template_variables,
     context_shift, verbose: defaults of requests; None for a random seed and no limit, -1 for thoughts without
-    one. hidden: what is not served. adapters: files and scales of LoRA adapters."""
+    one. hidden: what is not served. places: the generator's, for requests. adapters: files and scales of LoRA
+    adapters."""
 
     generator: Generator
     vocabulary: Vocabulary
@@ -172,6 +177,7 @@ class Served:
     responses: ResponseStore = field(default_factory=ResponseStore)
     handles: Handles = field(default_factory=Handles)
     prompt_work: PromptWork = field(default_factory=PromptWork)
+    places: Places = field(default_factory=lambda: Places(1 << 30))
     history: History = field(init=False)
 
     def __post_init__(self) -> None:
@@ -180,8 +186,10 @@ class Served:
     def state(self) -> Health:
         """The engine's health, and that of the prompt threads."""
         health, work = self.health(), self.prompt_work
-        status = "stuck" if work.stuck() else health.status
-        return replace(health, status=status, queued=health.queued + work.n_waiting)
+        health = replace(health, queued=health.queued + work.n_waiting)
+        if health.reason is None and (reason := work.stuck()):
+            return replace(health, status="stuck", reason=reason)
+        return health
 
     @property
     def room(self) -> Room:

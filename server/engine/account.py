@@ -5,18 +5,24 @@ The HTTP side sets CURRENT; generations submitted in that context are put on its
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 from server.engine.events import Committed, Event, Started, Tally
+from server.tenants import Place, Places
 
 
 @dataclass
 class Account(Tally):
-    """Tokens of the request with this id so far. A prompt of several replies counts for each. For the event
-    loop only."""
+    """Tokens of the request with this id so far. A prompt of several replies counts for each. tenant: whose
+    share it is of (tenants.py). place: for its first generation, until that is submitted. For the event loop
+    only."""
 
     id: str = field(kw_only=True)
+    tenant: str = ""
+    place: Place | None = None
     n_generations: int = 0
     n_prompt: int = 0
     n_cached: int = 0
@@ -31,3 +37,35 @@ class Account(Tally):
 
 
 CURRENT: ContextVar[Account | None] = ContextVar("account", default=None)
+
+
+def tenant() -> str:
+    """Whose request this is."""
+    account = CURRENT.get()
+    return account.tenant if account else ""
+
+
+@contextmanager
+def expected(places: Places) -> Generator[None]:
+    """Keep a place for a generation that this request is about to submit. Raises BusyError: no prompt is
+    prepared in vain."""
+    account = CURRENT.get()
+    if account is None:
+        yield
+        return
+    account.place = kept = places.take(account.tenant)
+    try:
+        yield
+    finally:
+        if account.place is kept:  # it was not submitted
+            account.place = None
+            kept.give_back()
+
+
+def place_in(places: Places) -> Place:
+    """What was kept for this request, or one more. Raises BusyError."""
+    account = CURRENT.get()
+    if account is None or account.place is None:
+        return places.take(tenant())
+    place, account.place = account.place, None
+    return place

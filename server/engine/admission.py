@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from server.cache.prefix import common_prefix
+from collections import Counter
+
+from server.cache.prefix import Reuse, common_prefix
 from server.engine import endings
 from server.engine.building import n_pad
 from server.engine.events import Started
@@ -28,33 +30,51 @@ def step_aside(state: EngineState) -> None:
 
 
 def admit(state: EngineState) -> None:
-    """Make waiting sessions active while there are slots and places in the KV cache."""
-    for session in list(state.waiting):
-        if len(state.active) >= state.n_slots:
-            return
+    """Make waiting sessions active, in their turn, while there are slots and places in the KV cache."""
+    while state.waiting and len(state.active) < state.n_slots and _admit_next(state):
+        pass
+
+
+def _admit_next(state: EngineState) -> bool:
+    """Whether one of them could be."""
+    for session in _in_turn(state):
         if session.request.precompute and state.active:
             continue
         place = _place(state, session)
         if place is None:
-            return
-        if place == LATER:
-            continue
-        state.waiting.remove(session)
-        state.active.append(session)
-        session.seq = place.seq
-        session.n_kv = state.sequences.take(place)
-        if not session.request.precompute:
-            n_prompt = len(session.tokens)
-            session.mark_at = state.sequences.checkpoints.mark_at(session.seq, session.n_kv, n_prompt)
-        state.residence.make_way(session.n_pending)
-        if session.request.n_beams > 1:
-            n_further = state.searches.n_conversations(session.request) - 1
-            further = (state.residence.place_empty(session.request.salt) for _ in range(n_further))
-            state.searches.begin(session, [reuse.seq for reuse in further if reuse is not None])
-        if session.admitted_at is None:
-            session.admitted_at, session.n_cached = state.clock(), session.n_kv
-            began = Started(session.n_prompt, session.n_cached, session.seq, session.admitted_at)
-            state.emit(session.id, began)
+            return False
+        if place != LATER:
+            _begin(state, session, place)
+            return True
+    return False
+
+
+def _in_turn(state: EngineState) -> list[Session]:
+    """The waiting sessions: first those of the tenant with the fewest slots, each tenant's by arrival."""
+    held = Counter[str]()
+    for session in state.active:
+        held[session.request.tenant] += state.searches.n_conversations(session.request)
+    return sorted(state.waiting, key=lambda session: state.turns.rank(session.request.tenant, held))
+
+
+def _begin(state: EngineState, session: Session, place: Reuse) -> None:
+    state.waiting.remove(session)
+    state.active.append(session)
+    state.turns.took(session.request.tenant)
+    session.seq = place.seq
+    session.n_kv = state.sequences.take(place)
+    if not session.request.precompute:
+        n_prompt = len(session.tokens)
+        session.mark_at = state.sequences.checkpoints.mark_at(session.seq, session.n_kv, n_prompt)
+    state.residence.make_way(session.n_pending)
+    if session.request.n_beams > 1:
+        n_further = state.searches.n_conversations(session.request) - 1
+        further = (state.residence.place_empty(session.request.salt) for _ in range(n_further))
+        state.searches.begin(session, [reuse.seq for reuse in further if reuse is not None])
+    if session.admitted_at is None:
+        session.admitted_at, session.n_cached = state.clock(), session.n_kv
+        began = Started(session.n_prompt, session.n_cached, session.seq, session.admitted_at)
+        state.emit(session.id, began)
 
 
 def make_room(state: EngineState, works: list[Work]) -> list[Work]:

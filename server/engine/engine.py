@@ -104,6 +104,10 @@ class Engine:
         return True
 
     @property
+    def n_slots(self) -> int:
+        return self._state.n_slots
+
+    @property
     def n_active(self) -> int:
         return len(self._state.active)
 

@@ -46,6 +46,7 @@ class GenerationRequest:
     prompt is evaluated. prompt_logprobs: logprobs of the prompt are told, too; not together with reuse or
     n_beams. precompute: only evaluate the prompt, while no reply is asked for; it is cancelled as soon as one
     is. patient: it waits in the queue while replies are generated, and is cancelled only once it has begun.
+    tenant: whose share of the slots it takes (tenants.py).
     """
 
     prompt: Sequence[int]
@@ -65,3 +66,4 @@ class GenerationRequest:
     prompt_logprobs: bool = False
     precompute: bool = False
     patient: bool = False
+    tenant: str = ""

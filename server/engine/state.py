@@ -14,11 +14,12 @@ from server.engine.search import Searches
 from server.engine.sequences import Sequences
 from server.engine.session import Session
 from server.llama.backend import Backend
+from server.tenants import Turns
 
 
 class EngineState:
     """active: the sessions that have a KV sequence, in order of admission. waiting: those that do not, in
-    order of arrival. emit(session id, event) must not block. clock: seconds."""
+    order of arrival. turns: of tenants. emit(session id, event) must not block. clock: seconds."""
 
     def __init__(
         self,
@@ -37,9 +38,11 @@ class EngineState:
         self.plain_s = 0.0  # Planned.plain_s of this step
         self.active: list[Session] = []
         self.waiting: deque[Session] = deque()
+        self.turns = Turns()
         self.sequences = Sequences(backend, n_slots, limits.leaves)
         if not backend.can_trim:
-            draft_max = limits.draft_max if self.sequences.checkpoints.can_guess else 0
+            most = limits.draft_max if self.sequences.checkpoints.can_guess else backend.n_tail
+            draft_max = min(limits.draft_max, most)
             limits = replace(limits, draft_max=draft_max, leaves=1, stable_width=1, again=True)
         self.limits = limits
         self.searches = Searches(backend, self.sequences, n_slots)

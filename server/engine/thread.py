@@ -16,19 +16,22 @@ from functools import partial
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
-from server.engine.account import CURRENT
+from server.engine.account import CURRENT, place_in, tenant
 from server.engine.engine import Engine
 from server.engine.events import Committed, Event, Failed, Finished, Progress, Started
 from server.engine.request import GenerationRequest
+from server.engine.watchdog import Watchdog
 from server.errors import (
     BackendError,
     BusyError,
     ContextOverflowError,
     DuoError,
     InvalidRequestError,
+    LostModelError,
     TimeLimitError,
     UnreadError,
 )
+from server.tenants import Place, Places
 
 logger = logging.getLogger("duo.engine")
 
@@ -42,7 +45,7 @@ MOST_PAUSE_S = 60.0  # between two failed steps without a request: the pause dou
 GATHER_S = 0.005  # between hand-overs of tokens to the event loop: each one costs compute time
 SAVE_S = 10.0  # at most, until conversations are on disk when the server ends
 MOST_UNREAD = 8192  # events of a generation before it ends: 1 MB, or 25 MB with 20 logprobs per token
-STUCK_S = 60.0  # without a finished step while there is work, before health says stuck
+JOIN_S = 0.5  # at most, for a thread that is to end, before it is looked at again
 ANSWER_S = 60.0  # at most for a question, which is answered between two steps
 ENDS = (Finished, Failed)  # events that end a generation
 
@@ -50,18 +53,21 @@ ENDS = (Finished, Failed)  # events that end a generation
 @dataclass(frozen=True, slots=True)
 class Bounds:
     """Of every generation. max_tokens: for those that ask for more, or for no number. time_s: from submission
-    to the end; one that takes longer fails. None: no bound."""
+    to the end; one that takes longer fails. step_s: without a finished step, before the engine is given up.
+    None: no bound."""
 
     max_tokens: int | None = None
     time_s: float | None = None
+    step_s: float | None = None
 
 
 class LiveGeneration:
     """Implements Generation."""
 
-    def __init__(self, id: int, engine: EngineThread, *, precompute: bool) -> None:
+    def __init__(self, id: int, engine: EngineThread, place: Place | None) -> None:
+        """place: in the queue; None if it only precomputes, which takes none."""
         self.id = id
-        self.precompute = precompute
+        self.place = place
         self.account = CURRENT.get()
         self._engine = engine
         self._unread: list[Event] = []
@@ -79,6 +85,10 @@ class LiveGeneration:
         self._arrived.clear()
         events, self._unread = self._unread, []
         return events
+
+    @property
+    def precompute(self) -> bool:
+        return self.place is None
 
     def cancel(self, keep: int | None = None) -> None:
         self._engine.command(lambda engine: engine.cancel(self.id, keep))
@@ -130,7 +140,7 @@ class EngineThread:
         self.engine.meanwhile = self._meanwhile
         self._overlaps = False  # whether decodes leave this thread free
         self._n_ctx = n_ctx
-        self._max_queued = max_queued
+        self.places = Places(max_queued, at_once=self.engine.n_slots)
         self._bounds = bounds or Bounds()
         self._observers = observers
         self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
@@ -139,12 +149,11 @@ class EngineThread:
         self._silent: set[int] = set()  # generations that have begun and have no token yet
         self._flushed_at = 0.0
         self._generations: dict[int, LiveGeneration] = {}
-        self.draining = False
         self._ids = itertools.count(1)
         self._loop: asyncio.AbstractEventLoop | None = None
         run = self._work if profile is None else partial(self._profiled, profile)
         self._thread = threading.Thread(target=run, name="duo-engine", daemon=True)
-        self._progress_at = time.monotonic()
+        self.watchdog = Watchdog(self._bounds.step_s)
 
     # -- on the event loop ----------------------------------------
 
@@ -154,11 +163,15 @@ class EngineThread:
         self._thread.start()
 
     async def stop(self) -> None:
-        """Cancel what runs and end the thread. Idempotent."""
+        """Cancel what runs and end the thread. Idempotent. Raises LostModelError if it does not end."""
         self.drain()
         self.cancel_all()
         self._commands.put(None)
-        await asyncio.to_thread(self._thread.join)
+        while self._thread.is_alive():
+            await asyncio.to_thread(self._thread.join, JOIN_S)
+            self.watchdog.look(work=True)
+            if lost := self.lost():
+                raise lost
         await asyncio.sleep(0)  # let the last events be delivered
 
     def submit(self, request: GenerationRequest) -> LiveGeneration:
@@ -167,14 +180,15 @@ class EngineThread:
         if len(request.prompt) >= self._n_ctx:
             raise ContextOverflowError(len(request.prompt), self._n_ctx)
         self.engine.vet(request)
-        if self.draining:
-            raise BusyError("the server is shutting down", draining=True)
-        if (len(self._generations) if request.precompute else self.n_live) >= self._max_queued:
+        self.places.check_open()
+        if request.precompute and len(self._generations) >= self.places.most:
             raise BusyError("the server is busy: too many requests are waiting")
         most = self._bounds.max_tokens
         if most is not None and (request.max_tokens is None or request.max_tokens > most):
             request = replace(request, max_tokens=most)
-        generation = LiveGeneration(next(self._ids), self, precompute=request.precompute)
+        request = replace(request, tenant=tenant())
+        place = None if request.precompute else place_in(self.places)
+        generation = LiveGeneration(next(self._ids), self, place)
         self._generations[generation.id] = generation
         if self._bounds.time_s is not None and not request.precompute:
             generation.expire_in(self._bounds.time_s)
@@ -206,7 +220,7 @@ class EngineThread:
 
     def drain(self) -> None:
         """Refuse what is submitted from now on, and cancel what is only precomputed. Idempotent."""
-        self.draining = True
+        self.places.closed = True
         for generation in self._generations.values():
             if generation.precompute:
                 generation.cancel()
@@ -225,16 +239,24 @@ class EngineThread:
         """Generations that have not ended, without those that only precompute."""
         return sum(not generation.precompute for generation in self._generations.values())
 
-    def stuck(self) -> bool:
-        """Whether no step has finished for STUCK_S while there is work, or the thread has died."""
-        if not self._thread.is_alive():
-            return self._loop is not None
-        return bool(self._generations) and time.monotonic() - self._progress_at > STUCK_S
+    def look(self) -> None:
+        """To be called some times a second, for stuck() and lost()."""
+        self.watchdog.look(bool(self._generations))
+
+    def stuck(self) -> str | None:
+        """That no step has finished for long while there is work, if so."""
+        return self.watchdog.complaint
+
+    def lost(self) -> LostModelError | None:
+        """What the process ends with, once the engine is given up."""
+        return LostModelError(str(self.stuck())) if self.watchdog.gives_up else None
 
     def _deliver(self, events: list[tuple[int, Event]]) -> None:
         for id, event in events:
             ended = isinstance(event, ENDS)
             generation = self._generations.pop(id, None) if ended else self._generations.get(id)
+            if ended and generation and generation.place:
+                generation.place.give_back()
             if generation is None or not generation.precompute:
                 for observer in self._observers:
                     observer(id, event)
@@ -258,6 +280,7 @@ class EngineThread:
     def _work(self) -> None:
         idle, tidy, wait_s = False, False, 0.0
         while self._obey(wait_s):
+            self.watchdog.step()
             try:
                 was_idle, idle = idle, not self.engine.step()
                 tidy = idle and (tidy or (was_idle and not self.engine.residence.copy_ahead()))
@@ -268,9 +291,9 @@ class EngineThread:
                     lambda engine: engine.fail_all(BackendError("the server failed while generating"))
                 )
                 wait_s = min(max(PAUSE_S, 2 * wait_s), MOST_PAUSE_S)
-            self._progress_at = time.monotonic()
             if idle or self._urgent or not self._overlaps:  # else the loop would take the interpreter now
                 self.hand_over()
+        self.watchdog.sleep()
         self._urgent = True
         self.hand_over()
         try:

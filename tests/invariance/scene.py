@@ -7,19 +7,22 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 from server.engine.scheduler import Limits
-from server.llama.backend import Batch, Logits
+from server.llama.backend import Backend, Batch, Logits
+from server.llama.with_block import WithBlock
 from server.speculation.policy import Policy
-from server.speculation.sources.draft_model import DraftModel
+from server.speculation.sources.block_draft import BlockDraft
 from server.speculation.sources.remote import RemoteDrafters
+from server.speculation.sources.synchronous import InlineModel
 from server.speculation.speculator import Speculator
 from server.speculation.wire.presence import Presence, VocabularyCard, vocabulary_card
-from tests.fake_backend import FakeBackend, FakeVocabulary
+from tests.fake_backend import FakeBackend, FakeModel, FakeVocabulary
 from tests.invariance.scripted import TRUTH, LyingDrafter, ScriptedDrafter, Shape, StaleDrafter
 from tests.memory_bus import MemoryPool
 from tests.support import Harness
+from tests.toy_block import ToyBlock
 
 VOCABULARY = FakeVocabulary()
 CARD: VocabularyCard = vocabulary_card(VOCABULARY)
@@ -78,11 +81,12 @@ class Scene:
         shape: Shape = "linear",
         policy: Policy = ALL,
         *,
-        inline: DraftModel | None = None,
+        inline: InlineModel | FakeModel | None = None,
         every: int = 1,
         live: bool = False,
         limits: Limits | None = None,
     ) -> None:
+        """inline: a model in the lead, or what a prediction block of the target guesses."""
         self.shape: Shape = shape
         self.pool = MemoryPool()
         self.clock = Clock()
@@ -93,9 +97,13 @@ class Scene:
         bus = self.pool.bus(LEAD)
         clock = time.perf_counter if live else self.clock
         remote = RemoteDrafters(bus, LEAD, max_ahead=16, clock=clock)
+        model: Backend = self.backend
+        if isinstance(inline, FakeModel):
+            model = WithBlock(self.backend, ToyBlock(self.backend, inline))
+            inline = BlockDraft(model, clock=clock)
         self.proposer = Speculator(policy, remote=remote, inline=inline, clock=clock)
         bus.start(remote)
-        self.harness = Harness(self.backend, self.proposer, clock=clock, limits=limits)
+        self.harness = Harness(cast(FakeBackend, model), self.proposer, clock=clock, limits=limits)
         self._live = live
         self._every = every
 

@@ -1,15 +1,18 @@
-"""Four conversations and one drafter: each gets a token in every step."""
+"""Four conversations and one drafter: each gets a token in every step; keys have turns at slots."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import count, pairwise
 
 import pytest
 
+from server.engine.request import GenerationRequest
 from server.engine.scheduler import Limits
 from server.speculation.policy import Policy
 from tests.checks import check_engine
+from tests.fake_backend import FakeBackend
 from tests.invariance.conversation import Ask
 from tests.invariance.scene import ALL, Scene, good
 from tests.support import PROMPT, Harness, request
@@ -71,3 +74,50 @@ def test_every_session_gets_a_token_in_every_step(limits: Limits, policy: Policy
 def test_the_measure_of_pauses():
     assert longest_pause([0, 0, 1, 1, 1, 2, 3, 3, 4]) == 2
     assert longest_pause([0, 0, 0, 1, N_TOKENS, N_TOKENS, N_TOKENS]) == 0
+
+
+def asked_by(tenant: str, i: int = 0) -> GenerationRequest:
+    prompt = (i, *tenant.encode(), *PROMPT)  # none begins like another, which would wait for it
+    return replace(request(prompt, max_tokens=4, stop_tokens=frozenset()), tenant=tenant)
+
+
+def admitted(harness: Harness) -> list[int]:
+    """Ids in the order of admission, once all have ended."""
+    while harness.engine.step():
+        pass
+    check_engine(harness.engine)
+    started = {id: outcome.started.at for id, outcome in harness.outcomes.items()}
+    return sorted(started, key=lambda id: (started[id], id))
+
+
+@pytest.mark.parametrize("n_slots", [1, 4])
+def test_the_next_free_slot_is_for_the_key_that_has_none(n_slots: int):
+    clock = count()
+    harness = Harness(FakeBackend(n_seqs=n_slots), n_slots=n_slots, clock=lambda: float(next(clock)))
+    flood = harness.submit(*(asked_by("anna", i) for i in range(60 + n_slots)))
+    harness.engine.step()
+    late = harness.submit(*(asked_by("bert", i) for i in range(3)))
+    order = admitted(harness)
+    assert order[:n_slots] == flood[:n_slots]
+    assert order[n_slots] == late[0]
+    assert order.index(late[2]) <= 3 * n_slots + 2, "it has its share of those that follow, too"
+    assert [id for id in order if id in flood] == flood
+
+
+def test_where_there_are_no_keys_who_comes_first_is_served_first():
+    clock = count()
+    harness = Harness(n_slots=2, clock=lambda: float(next(clock)))
+    ids = harness.submit(*(asked_by("", i) for i in range(12)))
+    assert admitted(harness) == ids
+
+
+def test_beams_count_as_the_slots_that_they_take():
+    clock = count()
+    harness = Harness(n_slots=4, clock=lambda: float(next(clock)))
+    wide = replace(asked_by("anna", 1), n_beams=4, max_tokens=40)
+    harness.submit(wide, asked_by("bert", 2))
+    harness.engine.step()
+    anna, bert = (harness.submit(*(asked_by(tenant, i) for i in range(3, 6))) for tenant in ("anna", "bert"))
+    order = admitted(harness)
+    assert set(order) > {*anna}
+    assert order[2] == bert[0], "bert's, who holds one while anna holds two"

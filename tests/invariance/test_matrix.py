@@ -6,6 +6,8 @@ that some guesses were accepted and some rejected and, with trees, that a tree o
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from server.errors import BackendError
@@ -83,6 +85,26 @@ def test_nor_does_a_draft_model_in_the_lead(shape: Shape, temperature: float, ki
     assert_same(clients, alone(kind, temperature))
     assert_right_and_wrong(clients)
     assert (scene.backend.n_trees > 0) == (shape == "tree")
+
+
+def alone_in_the_lead(_: Scene) -> Callable[[int], None]:
+    return nothing
+
+
+@of_kinds
+@at_temperatures
+@of_shapes
+@pytest.mark.parametrize("fault", [alone_in_the_lead, two])
+def test_nor_does_the_prediction_block_of_the_target(
+    fault: Fault, shape: Shape, temperature: float, kind: Kind
+):
+    policy = Policy(leaves=3 if shape == "tree" else 1, lookup=False, gate=False)
+    scene = Scene(shape, policy, inline=ERRING)
+    during = fault(scene)
+    clients = converse(asks_of(kind, temperature), lambda asks: in_scene(scene, asks, during))
+    assert_same(clients, alone(kind, temperature))
+    assert_right_and_wrong(clients)
+    assert "mtp" in {source for client in clients for source in client.stats.drafters}
 
 
 class Failing(FakeBackend):

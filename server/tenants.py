@@ -1,0 +1,127 @@
+"""Fair shares among tenants of what there is little of: who may hold more of it, and whose turn it is.
+
+A tenant is an API key where there are several, and "" for everybody where there are not: then who comes first
+is served first, and nobody is refused before everything is taken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping
+
+from server.errors import BusyError
+
+
+class Place:
+    """One of some Places, taken for a tenant."""
+
+    def __init__(self, places: Places, tenant: str) -> None:
+        self._held: Counter[str] | None = places.held
+        self.tenant = tenant
+
+    def give_back(self) -> None:
+        """Idempotent."""
+        if self._held is not None:
+            self._held[self.tenant] -= 1
+            self._held = None
+
+
+class Places:
+    """A bounded number of places. A tenant may hold as many as are free, the dynamic threshold of Choudhury
+    and Hahne (1998) with the factor 1: one that floods leaves half of all to others, n that flood leave one
+    part of n + 1. The first `at_once` are for whoever asks, since they keep nobody waiting."""
+
+    def __init__(self, most: int, *, at_once: int = 0) -> None:
+        self.most = most
+        self.held = Counter[str]()
+        self.closed = False
+        self._at_once = at_once
+
+    @property
+    def n_taken(self) -> int:
+        return self.held.total()
+
+    def check_open(self) -> None:
+        """Raises BusyError (503) once they are closed."""
+        if self.closed:
+            raise BusyError("the server is shutting down", draining=True)
+
+    def take(self, tenant: str = "") -> Place:
+        """Raises BusyError."""
+        self.check_open()
+        n_free = self.most - self.n_taken
+        if n_free <= 0:
+            raise BusyError("the server is busy: too many requests are waiting")
+        if tenant and self.n_taken >= self._at_once and self.held[tenant] >= n_free:
+            raise BusyError("the server is busy: too many requests of this API key are waiting")
+        self.held[tenant] += 1
+        return Place(self, tenant)
+
+
+class Turns:
+    """Whose turn it is: that of the tenant who holds least, of several that of the one whose last turn was
+    longest ago. Remembers one number for each tenant."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, int] = {}
+        self._n = 0
+
+    def rank(self, tenant: str, held: Mapping[str, int]) -> tuple[int, int]:
+        """The lowest is next. held: what each tenant has now."""
+        return held.get(tenant, 0), self._last.get(tenant, 0)
+
+    def took(self, tenant: str) -> None:
+        self._n += 1
+        self._last[tenant] = self._n
+
+
+class FairSemaphore:
+    """Lets so many in at a time; others wait for their turn. For one event loop."""
+
+    def __init__(self, n: int, waiting: Places) -> None:
+        self._n_free = n
+        self._places = waiting
+        self._turns = Turns()
+        self._inside = Counter[str]()
+        self._waiting: dict[asyncio.Future[None], Place] = {}  # in order of arrival
+
+    @property
+    def n_waiting(self) -> int:
+        return len(self._waiting)
+
+    async def enter(self, tenant: str = "") -> None:
+        """Wait for the tenant's turn; leave() is owed then. Raises BusyError if too many wait."""
+        if self._n_free and not self._waiting:
+            self._begin(tenant)
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting[turn] = place = self._places.take(tenant)
+        self._next()  # those before may all be cancelled
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.cancelled():
+                self._waiting.pop(turn, None)
+                place.give_back()
+            else:
+                self.leave(tenant)
+            raise
+
+    def leave(self, tenant: str = "") -> None:
+        self._inside[tenant] -= 1
+        self._n_free += 1
+        self._next()
+
+    def _next(self) -> None:
+        asking = {turn: place.tenant for turn, place in self._waiting.items() if not turn.done()}
+        if asking and self._n_free:
+            turn = min(asking, key=lambda one: self._turns.rank(asking[one], self._inside))
+            self._waiting.pop(turn).give_back()
+            self._begin(asking[turn])
+            turn.set_result(None)
+
+    def _begin(self, tenant: str) -> None:
+        self._turns.took(tenant)
+        self._inside[tenant] += 1
+        self._n_free -= 1
