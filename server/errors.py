@@ -35,10 +35,15 @@ class BackendError(DuoError):
     """The model failed while computing (a C call returned an error)."""
 
 
-class LostLenderError(DuoError):
-    """A lender is gone, and with it a part of the model: the process ends (503)."""
+class LostModelError(DuoError):
+    """The model does not answer any more: the process ends (503 with Retry-After)."""
 
     status = 503
+    retry_after_s = 5  # a restart takes seconds to minutes; half or twice: one retry more, or late
+
+
+class LostLenderError(LostModelError):
+    """A lender is gone, and with it a part of the model."""
 
     def __init__(self, lenders: str) -> None:
         super().__init__(f"the lender {lenders} is gone: start duo lend there again, then this lead")
@@ -98,6 +103,14 @@ class AccessError(InvalidRequestError):
     status = 401
     type = "authentication_error"
     code = "invalid_api_key"
+
+
+class ForeignPageError(InvalidRequestError):
+    """A web page asks that this server does not let in (403)."""
+
+    status = 403
+    type = "permission_error"
+    code = "foreign_page"
 
 
 class NotSupportedError(DuoError):

@@ -18,6 +18,7 @@ from server.errors import (
     ContextOverflowError,
     DuoError,
     InvalidRequestError,
+    LostModelError,
     NotSupportedError,
     TimeLimitError,
 )
@@ -64,7 +65,7 @@ def respond(error: DuoError, path: str) -> Response:
 
 def _headers(error: DuoError) -> dict[str, str]:
     match error:
-        case BusyError():
+        case BusyError() | LostModelError():
             return {"Retry-After": str(error.retry_after_s)}
         case AccessError():
             return {"WWW-Authenticate": "Bearer"}

@@ -6,6 +6,8 @@ DrainingServer serves the whole API on the event loop, until the process is aske
 
 from __future__ import annotations
 
+import logging
+import secrets
 import ssl
 import threading
 import time
@@ -13,6 +15,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from ipaddress import ip_address
 from pathlib import Path
 from socket import AF_INET, AF_INET6, SO_REUSEADDR, SOCK_STREAM, SOL_SOCKET, socket
 from typing import Any, TypeAlias, cast
@@ -20,13 +23,15 @@ from typing import Any, TypeAlias, cast
 import uvicorn
 import uvloop
 
-from server.api.access import Access
+from server.api.access import NOBODY, Access
 from server.api.connection import BoundedConnection, ConnectionBounds
 from server.api.middleware import Edge
 from server.api.request_log import RequestLog
 from server.engine.thread import EngineThread
 from server.errors import DuoError, StartupError
 from server.settings import DoorSettings
+
+logger = logging.getLogger("duo.lead")
 
 FLUSH_S = 5  # seconds for cancelled replies to send their last event
 MIB = 20  # bits
@@ -58,12 +63,20 @@ class Tls:
 class Door:
     """How clients are admitted. edge: what each request passes (keys, bounds of its body, the log). tls: None
     for plain HTTP. grace_s: seconds that running replies get when the process is asked to end. bounds: of
-    each connection, before there is a request."""
+    each connection, before there is a request. made_key: the one key, if it was made for this start."""
 
     edge: Edge
     tls: Tls | None
     grace_s: float
     bounds: ConnectionBounds = field(default_factory=ConnectionBounds)
+    made_key: str | None = None
+
+    @property
+    def clients(self) -> str:
+        """Who is let in, in words."""
+        if self.edge.access.callers != [NOBODY]:
+            return "with an API key"
+        return "of this machine, without a key" if self.edge.local else "everybody, without a key"
 
 
 def open_socket(host: str, port: int) -> socket:
@@ -82,14 +95,19 @@ def open_socket(host: str, port: int) -> socket:
     return listener
 
 
-def door_of(settings: DoorSettings) -> Door:
-    """The Door that these flags describe, its files read and checked. Raises StartupError."""
+def door_of(settings: DoorSettings, address: str = "127.0.0.1") -> Door:
+    """The Door that these flags describe, its files read and checked, for a server that listens on this IP
+    address. Raises StartupError."""
+    keys = settings.keys()
+    local = ip_address(address).is_loopback
+    made = None if keys or local or settings.no_api_key else secrets.token_urlsafe(24)
     edge = Edge(
-        Access(settings.keys()),
+        Access(keys or filter(None, [made])),
         settings.cors_origins,
         settings.max_body << MIB,
         settings.timeout,
         RequestLog(settings.log_requests or settings.log_prompts, settings.log_prompts),
+        local and not settings.no_api_key,
     )
     bounds = ConnectionBounds(write_s=settings.write_timeout)
     key, certificate = settings.ssl_key_file, settings.ssl_cert_file
@@ -98,7 +116,7 @@ def door_of(settings: DoorSettings) -> Door:
     tls = Tls(key, certificate) if key and certificate else None
     if tls:
         tls.check()
-    return Door(edge, tls, settings.grace, bounds)
+    return Door(edge, tls, settings.grace, bounds, made)
 
 
 def configured(
@@ -128,6 +146,7 @@ class DrainingServer(uvicorn.Server):
         self._engine = engine
         self._grace_s = grace_s
         self._until: float | None = None
+        self._stuck = False
         self.failure: DuoError | None = None
 
     def fail(self, error: DuoError) -> None:
@@ -136,8 +155,21 @@ class DrainingServer(uvicorn.Server):
         self._engine.abandon(error)
         self.should_exit = True
 
+    def _watch(self) -> None:
+        """Tell when the engine makes no progress, and when it does again; end with one that is given up."""
+        if self.failure is not None:
+            return
+        self._engine.look()
+        why = self._engine.stuck()
+        if bool(why) != self._stuck:
+            self._stuck = bool(why)
+            logger.warning("stuck: %s", why) if why else logger.warning("steps finish again")
+        if error := self._engine.lost():
+            self.fail(error)
+
     async def on_tick(self, counter: int) -> bool:
         """Called by uvicorn ten times a second. True once the server may close its connections."""
+        self._watch()
         if not await super().on_tick(counter):
             return False
         if self._until is None:

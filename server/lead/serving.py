@@ -62,6 +62,7 @@ def served_by(
         ask=engine.ask,
         slot_files=_slot_files(settings, backend),
         prompt_work=PromptWork(settings.max_queued),
+        places=engine.places,
         seed=None if settings.seed < 0 else settings.seed,
         max_tokens=settings.predict if settings.predict > 0 else None,
         reasoning_budget=0 if settings.reasoning == "off" else settings.reasoning_budget,
@@ -105,9 +106,10 @@ def _health(
     exactness: ExactnessHealth,
     draft_mode: DraftMode,
 ) -> Health:
-    records = proposer.drafters()
+    records, reason = proposer.drafters(), engine.stuck()
     return Health(
-        status="stuck" if engine.stuck() else "draining" if engine.draining else "ok",
+        status="stuck" if reason else "draining" if engine.places.closed else "ok",
+        reason=reason,
         slots_total=settings.parallel,
         slots_busy=engine.engine.n_active,
         queued=engine.engine.n_waiting,

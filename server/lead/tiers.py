@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import threading
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
 from server.cache.files import DiskTier
 from server.cache.snapshots import Snapshots
+from server.engine.engine import Engine
+from server.engine.thread import SAVE_S, EngineThread
 from server.errors import StartupError
 from server.lead.recollection import keep, of_model, recall
 from server.llama.llamacpp import LlamaBackend
@@ -22,6 +25,7 @@ PART = 1 << 20  # bytes of each end of a model's file that identify it
 MIB = 20  # bits
 SHARE = 4  # a quarter of free memory: drafters, other programs and the page cache need the rest
 UNKNOWN_FREE = 8192 << MIB  # bytes where the system does not say: gives 2 GiB, two long conversations of 8B
+PARK_S = 1.0  # for the engine's thread to stand aside: it comes round ten times a second, or not at all
 PROC, GROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 
 
@@ -47,6 +51,24 @@ def open_snapshots(
     if disk is not None:
         logger.info("  cache    %s, %d conversations there", folder, snapshots.counters().disk_snapshots)
     return snapshots
+
+
+def save_copies(thread: EngineThread) -> None:
+    """Save what was copied to host memory, for a model that does not come back. Not on the event loop: waits
+    until the engine's thread is out of the way, if it can hear."""
+    parked, saved = threading.Event(), threading.Event()
+
+    def park(_: Engine) -> None:
+        parked.set()
+        saved.wait()
+
+    thread.command(park)
+    parked.wait(PARK_S)
+    try:
+        thread.engine.residence.save_all(SAVE_S, copied=True)
+    except Exception:
+        logger.exception("conversations could not be saved")
+    saved.set()
 
 
 def memory_budget(wanted: int | None, backend: LlamaBackend) -> int:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from server.errors import StartupError
+from server.errors import AccessError, StartupError
 from server.flags import read
 from server.lead.listening import door_of
 from server.settings import LeadSettings
@@ -61,3 +61,35 @@ def test_bounds_and_origins_reach_the_edge():
     assert (logged.requests, logged.prompts) == (True, True)
     told = door_of(read(LeadSettings, ["--log-requests"])).edge.log
     assert (told.requests, told.prompts) == (True, False)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1", "127.0.0.9"])
+def test_on_this_machine_no_key_is_wanted_but_a_name_of_it(address: str):
+    door = door_of(read(LeadSettings, []), address)
+    assert door.made_key is None
+    assert door.edge.local
+    assert door.clients == "of this machine, without a key"
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0", "::", "10.0.0.2"])
+def test_beyond_it_a_key_is_made_for_each_start_unless_there_is_one(address: str):
+    first, second = (door_of(read(LeadSettings, []), address) for _ in range(2))
+    assert first.made_key
+    assert second.made_key
+    assert first.made_key != second.made_key
+    [caller] = first.edge.access.callers
+    assert first.edge.access.admit([first.made_key.encode()]) == caller
+    with pytest.raises(AccessError):
+        first.edge.access.admit([second.made_key.encode()])
+    given = door_of(read(LeadSettings, ["--api-key", "k"]), address)
+    assert given.made_key is None
+    assert given.clients == "with an API key"
+    open_to_all = door_of(read(LeadSettings, ["--no-api-key"]), address)
+    assert open_to_all.made_key is None
+    assert not open_to_all.edge.local
+    assert open_to_all.clients == "everybody, without a key"
+
+
+def test_keys_and_none_contradict_each_other():
+    with pytest.raises(StartupError, match="--no-api-key lets everybody in"):
+        read(LeadSettings, ["--no-api-key", "--api-key", "k"]).keys()
