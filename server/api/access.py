@@ -13,9 +13,7 @@ from hashlib import sha256
 
 from starlette.datastructures import Headers
 from starlette.requests import Request
-from starlette.types import ASGIApp, Receive, Scope, Send
 
-from server.api import problem
 from server.errors import AccessError
 
 PUBLIC = frozenset({"/", "/status", "/health", "/v1/health", "/ready", "/openapi.yaml"})
@@ -72,29 +70,8 @@ def _caller(key: bytes) -> Caller:
     return Caller(secret, hmac.new(secret, b"name", sha256).hexdigest()[:8])
 
 
-class AccessGate:
-    """Refuses requests without a key with a 401; sets request.state.caller."""
-
-    def __init__(self, app: ASGIApp, *, access: Access) -> None:
-        self._app = app
-        self._access = access
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        caller = NOBODY
-        if not (scope["path"] in PUBLIC or scope["path"].startswith(PUBLIC_BELOW)):
-            try:
-                caller = self._access.admit(_offered(Headers(scope=scope)))
-            except AccessError as error:
-                await problem.respond(error, scope["path"])(scope, receive, send)
-                return
-        scope.setdefault("state", {})["caller"] = caller
-        await self._app(scope, receive, send)
-
-
-def _offered(headers: Headers) -> list[bytes]:
+def offered(headers: Headers) -> list[bytes]:
+    """The keys that a request brings."""
     keys: list[str] = []
     scheme, _, credentials = headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer":

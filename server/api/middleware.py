@@ -15,7 +15,8 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.api import problem
-from server.api.access import NOBODY, Access
+from server.api.access import NOBODY, PUBLIC, PUBLIC_BELOW, Access, Caller, offered
+from server.api.origins import check_headers
 from server.api.request_log import MAX_TOLD, Line, RequestLog
 from server.engine.account import CURRENT, Account
 from server.errors import InvalidRequestError
@@ -24,21 +25,18 @@ MAX_BODY = 32 << 20  # bytes
 BODY_S = 600.0
 
 
-LOCAL = "localhost"
-LOCAL_ORIGINS = r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?"
-
-
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """Settings for requests. cors_origins: whose pages may use the server, "*" for all, LOCAL for those of
-    this machine, whatever their port; max_body: bytes;
-    body_s: seconds for a body to arrive."""
+    """Settings for requests. cors_origins: whose pages may use the server beside its own, "*" for all, LOCAL
+    (origins.py) for those of this machine, whatever their port; max_body: bytes; body_s: seconds for a body
+    to arrive; local: without keys, only names of this machine are answered."""
 
     access: Access = field(default_factory=Access)
-    cors_origins: tuple[str, ...] = ("*",)
+    cors_origins: tuple[str, ...] = ()
     max_body: int = MAX_BODY
     body_s: float = BODY_S
     log: RequestLog = field(default_factory=RequestLog)
+    local: bool = False
 
 
 class Cors(CORSMiddleware):
@@ -137,6 +135,36 @@ class _Body:
     def _check_size(self, n: int) -> None:
         if n > self._edge.max_body:
             raise InvalidRequestError(f"the body is larger than {self._edge.max_body} bytes", status=413)
+
+
+class AccessGate:
+    """Refuses requests without a key with a 401, where none is wanted those of foreign pages with a 403; sets
+    request.state.caller."""
+
+    def __init__(self, app: ASGIApp, *, edge: Edge) -> None:
+        self._app = app
+        self._edge = edge
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        caller = NOBODY
+        if not (scope["path"] in PUBLIC or scope["path"].startswith(PUBLIC_BELOW)):
+            try:
+                caller = self._admitted(Headers(scope=scope))
+            except InvalidRequestError as error:
+                await problem.respond(error, scope["path"])(scope, receive, send)
+                return
+        scope.setdefault("state", {})["caller"] = caller
+        if (account := CURRENT.get()) is not None and len(self._edge.access.callers) > 1:
+            account.tenant = caller.name
+        await self._app(scope, receive, send)
+
+    def _admitted(self, headers: Headers) -> Caller:
+        if self._edge.access.callers == [NOBODY]:
+            check_headers(headers, self._edge.cors_origins, local=self._edge.local)
+        return self._edge.access.admit(offered(headers))
 
 
 class DefectNet:

@@ -39,13 +39,14 @@ class Handles:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def open(self, begin: Callable[[], Held]) -> str:
-        """Begin something, and hold it. Returns its handle, which cannot be guessed. Raises BusyError,
-        without beginning, when there are enough; and what begin() raises."""
+    def open(self, begin: Callable[[], Held], owner: str = "") -> str:
+        """Begin something, and hold it. Returns its handle, which cannot be guessed; others ask with the
+        owner in front of it. Raises BusyError, without beginning, when there are enough; and what begin()
+        raises."""
         if len(self._entries) >= self._most:
             raise BusyError(f"there are {self._most} async completions already: poll or cancel one")
         handle = secrets.token_hex(12)
-        self._keep(handle, begin())
+        self._keep(owner + handle, begin())
         return handle
 
     def news(self, handle: str) -> tuple[list[dict[str, Any]], bool]:

@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from server.api import problem
+from server.api.access import salt_of
 from server.api.completions.prompts import prompted
 from server.api.delivery import Json, unless_gone
 from server.api.engine_requests import Prompted
@@ -112,17 +113,22 @@ async def _get_completion(request: Request, served: Served, given: Given) -> Any
 async def _async_completion_init(request: Request, served: Served, given: Given) -> Any:
     """What of the prompt is cached shows when it is evaluated: the last update tells."""
     body, prompt = await _read(request, served, given)
-    handle = served.handles.open(lambda: RpcCompletion(served, body, prompt))
+    handle = served.handles.open(lambda: RpcCompletion(served, body, prompt), salt_of(request, None))
     return {"handle": handle, "prompt_stats": {"length": len(prompt.requests[0].prompt)}}
 
 
+def _owned(request: Request, given: Given) -> str:
+    """The handle that a call names, of its own key only."""
+    return salt_of(request, None) + params_of(request, HandleParams, given).handle
+
+
 async def _async_completion_poll(request: Request, served: Served, given: Given) -> Any:
-    updates, finished = served.handles.news(params_of(request, HandleParams, given).handle)
+    updates, finished = served.handles.news(_owned(request, given))
     return {"completion_updates": updates, "finished": finished}
 
 
 async def _async_completion_cancel(request: Request, served: Served, given: Given) -> Any:
-    served.handles.close(params_of(request, HandleParams, given).handle)
+    served.handles.close(_owned(request, given))
     return {"cancelled": True}
 
 

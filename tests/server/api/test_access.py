@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ PUBLIC = ["/health", "/ready", "/", "/openapi.yaml", "/web/chat.js", "/web/chat.
 
 @contextmanager
 def with_keys() -> Generator[Lead]:
-    door = Door(Edge(access=Access([ANNA, BERT])), None, 0)
+    door = Door(Edge(access=Access([ANNA, BERT]), cors_origins=("http://elsewhere",)), None, 0)
     with serving(FakeBackend(FakeModel(seed=3, eog_rate=0.0), n_seqs=24), door=door, n_slots=8) as lead:
         yield lead
 
@@ -228,3 +228,32 @@ async def test_files_of_slots_are_for_the_key_that_saved_them(tmp_path: Path):
                 url = f"/slots/{id}?action={action}"
                 response = await http.post(url, json={"filename": "kept"}, headers=bearer(key))
                 assert response.status_code == status, response.text
+
+
+def test_every_key_is_compared_with_every_known_one_in_constant_time(monkeypatch: pytest.MonkeyPatch):
+    """Counted, since clocks tell of the machine: as many comparisons of digests for any key."""
+    compared: list[tuple[bytes, bytes]] = []
+
+    def counted(one: bytes, other: bytes) -> bool:
+        compared.append((one, other))
+        return one == other
+
+    access = Access([ANNA, BERT])
+    monkeypatch.setattr("server.api.access.hmac.compare_digest", counted)
+    for offered in (ANNA, BERT, "sk-ann", "", ANNA * 1000):
+        with suppress(AccessError):
+            access.admit([offered.encode()])
+        assert [len(one) for pair in compared for one in pair] == [32] * 4
+        compared.clear()
+
+
+def test_handles_are_for_the_key_that_opened_them(locked: Lead):
+    def call(key: str, method: str, **params: Any) -> dict[str, Any]:
+        asked = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+        return httpx.post(f"{locked.url}/rpc", json=asked, headers=bearer(key), timeout=20).json()
+
+    begun = call(ANNA, "async_completion_init", prompt="x", n_predict=4)["result"]
+    for method in ("async_completion_poll", "async_completion_cancel"):
+        assert call(BERT, method, handle=begun["handle"])["error"]["code"] == -32002
+    assert call(ANNA, "async_completion_cancel", handle=begun["handle"])["result"] == {"cancelled": True}
+    locked.until_idle()
