@@ -41,8 +41,8 @@ def after_bos(vocabulary: Vocabulary, tokens: list[int]) -> list[int]:
 
 
 class History:
-    """The conversations of one server. `tokens_of` is safe from any thread, the rest is for the event
-    loop."""
+    """The conversations of one server. `tokens_of` and `recall` are safe from any thread, the rest is for the
+    event loop."""
 
     def __init__(self, served: Served) -> None:
         self._served = served
@@ -65,7 +65,8 @@ class History:
         return tokens
 
     def recall(self, conversations: Iterable[Sequence[int]], salt: str = "") -> None:
-        """Add conversations from before the start, all of one salt."""
+        """Add conversations from before the start, or of other leads, all of one salt. 8,000 tokens take 2 to
+        5 ms."""
         for tokens in conversations:
             self._transcript.recall(tokens, salt)
 

@@ -103,12 +103,13 @@ class DiskTier:
         return Scan(self._heads(fresh), gone)
 
     def reconsider(self, keep: Collection[str], *, bad: str | None = None) -> None:
-        """Let the next scan report again all files but those to keep: one may be back, or needed again since
-        what replaced it is lost. bad: never report this one again as it is."""
+        """Let the next scan, due at once, report again all files but those to keep: one may be back, needed
+        again since what replaced it is lost, or replaced by another lead. bad: never report this one again
+        as it is."""
         if bad is not None and bad in self._known:
             self._bad.add(bad)
         self._known = {name: i for name, i in self._known.items() if name in keep or name in self._bad}
-        self._stamp = None
+        self._stamp = self._scanned_ns = None
 
     def write(self, record: Record, going_on: Callable[[], bool]) -> tuple[bool, list[str]]:
         """Write a file; returns whether that worked, and the names removed for it. Never over the budget:

@@ -1,8 +1,8 @@
 """The tiers below the KV cache: snapshots of sequences in host memory, and behind it on disk.
 
 The engine thread calls, decides and keeps the books. Two background threads write and read files; their
-results wait in a queue that the next call empties. Only `flush` waits for a disk, and `match`, once a second,
-for the names in the directory and the heads of new files.
+results wait in a queue that the next call empties. Only `flush` waits for a disk, and `match` and an idle
+`at_work`, once a second, for the names in the directory and the heads of new files.
 """
 
 from __future__ import annotations
@@ -10,11 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import TypeAlias
 
 from server.cache.carriers import Carriers
 from server.cache.catalogue import Catalogue, Entry, Found, TierCounts
 from server.cache.files import DiskTier
 from server.cache.record import Head, digest, name_of, record, salt_digest
+
+Hear: TypeAlias = Callable[[Sequence[Sequence[int]]], None]
 
 BACKLOG_BYTES = 512 << 20  # about the largest snapshot: what a slow disk may keep in memory. Half: more lost
 
@@ -48,6 +51,7 @@ class Snapshots:
         self._ahead_bytes = 0  # that it has read
         self._unasked: str | None = None  # the key that fetch_ahead() has read now
         self._counts = TierCounts()
+        self._hearing: dict[str, Hear] = {}  # by salt
         self._look()
 
     def keeps(self, n_tokens: int, n_bytes: float, idle: int = 0) -> bool:
@@ -64,9 +68,17 @@ class Snapshots:
         return max(0, self.memory_bytes - n_taken)
 
     def at_work(self, busy: bool) -> None:
-        """Whether the model evaluates: writing gives way to it then. Called after every step."""
+        """Whether the model evaluates: writing gives way to it then, else news of other leads are looked for.
+        Called in every step."""
         if self._carriers:
             self._carriers.writer.yield_to(busy)
+            if not busy:
+                self._look()
+
+    def hear(self, salt: str, heard: Hear) -> None:
+        """heard() is called with the tokens of conversations of this salt that other leads save from now on,
+        by the thread that finds them."""
+        self._hearing[self._digest(salt)] = heard
 
     def match(self, tokens: Sequence[int], salt: str = "") -> Found | None:
         """The snapshot of this salt with the longest common prefix; among equals one in memory. No use."""
@@ -87,8 +99,16 @@ class Snapshots:
             self._use(key)
         return key is not None
 
-    def put(self, tokens: Sequence[int], salt: str, data: bytes) -> None:
-        """Keep the state of these tokens. Its file is written in the background."""
+    def n_saved(self, tokens: Sequence[int], salt: str = "") -> int:
+        """How many of these tokens have a file, or will have; all of them without a disk."""
+        if self._disk is None:
+            return len(tokens)
+        found = self._catalogue.longest(tokens, self._digest(salt))
+        entry = self._catalogue.entries[found.key] if found else None
+        return found.length if found and entry and (entry.on_disk or entry.writing) else 0
+
+    def put(self, tokens: Sequence[int], salt: str, data: bytes, n_loaded: int = 0) -> None:
+        """Keep the state of these tokens. Its file is written in the background. n_loaded: see get()."""
         self._settle()
         if not tokens:
             return
@@ -105,7 +125,7 @@ class Snapshots:
         if entry.data is None:
             entry.n_bytes = len(data)
             self._catalogue.hold(key, data)
-        self._catalogue.use(key)
+        self._catalogue.use(key, n_loaded)
         if self._carriers and not entry.on_disk and not entry.writing:
             entry.writing = True
             what = record(self._fingerprint, salted, tokens, data)
@@ -260,6 +280,8 @@ class Snapshots:
             self._supersede(head.tokens, head.salt)  # the lead that wrote the longer one removes the file
             entry = Entry(head.tokens, head.salt, head.n_bytes, on_disk=True, last_used=last_used)
             self._catalogue.add(head.name, entry)
+            if heard := self._hearing.get(head.salt):
+                heard([head.tokens])
 
     def _gone(self, keys: Iterable[str]) -> None:
         for key in keys:

@@ -1,8 +1,10 @@
-"""Conversations over a restart, as a user has them: a directory, SIGTERM, and the next turn is warm."""
+"""Conversations over a restart, as a user has them: a directory, SIGTERM, and the next turn is warm. Or
+SIGKILL, and another lead with that directory goes on."""
 
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +14,8 @@ import httpx
 import openai
 import pytest
 
+from server.cache.record import HEAD
+from server.engine.residence import SHARE_NEW
 from tests.process.duo import Duo, until
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(180)]
@@ -79,6 +83,46 @@ def test_the_next_turn_after_a_restart_is_warm(tmp_path: Path, monkeypatch: pyte
     files[0].write_bytes(files[0].read_bytes()[:-10])  # damaged: served without
     with serving(tmp_path, *flags) as third:
         assert say(third, history)[0] == again
+
+
+def n_kept(directory: Path) -> int:
+    """Tokens of the longest conversation in a directory."""
+    heads = [path.read_bytes()[: HEAD.size] for path in directory.glob("*.duo")]
+    return max((HEAD.unpack(head)[2] for head in heads), default=0)
+
+
+def n_known(duo: Duo) -> int:
+    """Conversations on disk that a lead knows of."""
+    metrics = httpx.get(f"{duo.url}/metrics").text
+    found = re.search(r'^duo:cache_conversations\{tier="disk"\} (\d+)', metrics, re.MULTILINE)
+    return int(found[1]) if found else 0
+
+
+def test_a_lead_is_killed_and_another_with_its_directory_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "measured"))
+    kept, history = tmp_path / "kept", list[Any]()
+    flags = ("serve", "--threads", "1", "--parallel", "2", "--draft-max", "0", "--cache-dir", str(kept))
+    folders = [tmp_path / name for name in ("one", "two")]
+    for folder in folders:
+        folder.mkdir()
+    with Duo(folders[0], *flags) as one, Duo(folders[1], *flags) as two:
+        for lead in (one, two):
+            lead.wait_until_ready()
+        n_prompt = 0
+        for turn in range(10):
+            history.append({"role": "user", "content": f"{QUESTION} Example {turn}."})
+            content, n_prompt, _ = say(one, history, max_tokens=24)
+            history.append({"role": "assistant", "content": content})
+        until(lambda: n_kept(kept) * SHARE_NEW >= n_prompt * (SHARE_NEW - 1), 20, "it is not on disk")
+        one.stop(signal.SIGKILL)
+        until(lambda: n_known(two) == len(list(kept.glob("*.duo"))), 20, "the other lead does not see it")
+        history.append({"role": "user", "content": "And in C?"})
+        again, n_again, n_cached = say(two, history, max_tokens=24)
+        assert n_cached * SHARE_NEW >= n_prompt * (SHARE_NEW - 1) - 24 * SHARE_NEW
+        assert n_cached < n_again
+        assert again == say(two, history, max_tokens=24, cache_salt="somebody else")[0]
 
 
 def test_a_directory_that_cannot_be_used_is_told(tmp_path: Path):

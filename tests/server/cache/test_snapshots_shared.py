@@ -86,6 +86,22 @@ def test_what_another_lead_saves_is_found_and_what_it_removes_is_not_an_error(
         lead.flush()
 
 
+def test_what_another_lead_has_just_replaced_is_found_at_once(make: Make, path: Path):
+    """Its longer file is as young as the look that did not see it."""
+    one, two = make(path), make(path)
+    one.put(1, 2)
+    one.flush()
+    found = two.match(1, 2)
+    assert found
+    one.put(1, 2, 3, 4)
+    one.flush()
+    assert two.fetch(found.key) is None
+    longer = two.snapshots.match((1, 2, 3))
+    assert longer
+    assert longer.length == 3
+    assert two.fetch(longer.key) == state_of((1, 2, 3, 4))
+
+
 def test_leads_that_save_the_same_share_one_file(make: Make, path: Path):
     one, two = make(path), make(path)
     for lead in (one, two):
