@@ -13,7 +13,7 @@ from redis.exceptions import NoPermissionError
 
 from server.errors import StartupError
 from server.speculation.wire.bus import Listener
-from server.speculation.wire.messages import Close
+from server.speculation.wire.messages import Close, Want
 from server.speculation.wire.presence import Role
 from server.speculation.wire.redis_client import check
 from server.speculation.wire.streams import RedisBus
@@ -101,6 +101,54 @@ def test_a_role_may_no_more_than_it_needs(guarded: Server, what: str):
     with redis.Redis.from_url(url_of(guarded, role)) as client:
         with pytest.raises(NoPermissionError):
             client.execute_command(*line.split())
+
+
+ONE_DRAFTER = {
+    "reads what another drafter is told": "XREAD STREAMS duo:{default}:drafter:tower-1-ab12 0",
+    "empties the inbox of another drafter": "XTRIM duo:{default}:drafter:tower-1-ab12 MAXLEN 0",
+    "tells another drafter what a lead would": "XADD duo:{default}:drafter:tower-1-ab12 * m x",
+    "poses as another drafter": "SET duo:{default}:member:drafter:tower-1-ab12 {}",
+    "poses as a lead": "SET duo:{default}:member:lead:a {}",
+    "reads what leads are told": "XREAD STREAMS duo:{default}:lead:a 0",
+}
+
+
+@pytest.fixture(scope="module")
+def apart(tmp_path_factory: pytest.TempPathFactory) -> Generator[Server]:
+    """A server with a user for the drafter "laptop", as docs/deploy.md has it."""
+    users = tmp_path_factory.mktemp("roles") / "users.acl"
+    default, lead, drafter = ROLES.splitlines()
+    own = drafter.replace(":drafter:*", ":drafter:laptop-*").replace("DRAFTER_PASSWORD", "two")
+    users.write_text("\n".join([default, lead.replace("LEAD_PASSWORD", "one"), own]))
+    server = Server("--aclfile", str(users))
+    try:
+        server.start()
+        yield server
+    finally:
+        server.remove()
+
+
+@pytest.mark.parametrize("what", ONE_DRAFTER)
+def test_a_drafter_with_a_user_of_its_own_sees_its_own_sessions_only(apart: Server, what: str):
+    with redis.Redis.from_url(url_of(apart, "drafter")) as client:
+        with pytest.raises(NoPermissionError):
+            client.execute_command(*ONE_DRAFTER[what].split())
+
+
+def test_a_drafter_with_a_user_of_its_own_hears_and_is_heard(apart: Server):
+    heard = {"lead": Heard(), "laptop-1-ab12": Heard()}
+    roles: dict[str, Role] = {"lead": "lead", "laptop-1-ab12": "drafter"}
+    buses = {id: RedisBus(url_of(apart, role), "default", presence(id, role)) for id, role in roles.items()}
+    try:
+        for id, bus in buses.items():
+            bus.start(heard[id])
+        eventually(lambda: heard["lead"].ids == ["laptop-1-ab12"] and heard["laptop-1-ab12"].ids == ["lead"])
+        buses["lead"].send("laptop-1-ab12", Close("lead", 7, keep=True))
+        buses["laptop-1-ab12"].send("lead", Want("laptop-1-ab12", 8, 0))
+        eventually(lambda: heard["lead"].messages and heard["laptop-1-ab12"].messages)
+    finally:
+        for bus in buses.values():
+            bus.close()
 
 
 def test_nobody_comes_in_without_a_role(guarded: Server):

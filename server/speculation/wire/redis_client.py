@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from typing import Any, TypeAlias, cast
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import redis
 from redis.backoff import NoBackoff
+from redis.connection import parse_url  # pyright: ignore[reportUnknownVariableType]
 from redis.exceptions import AuthenticationError, RedisError, ResponseError
 from redis.retry import Retry
+from redis.sentinel import MasterNotFoundError, Sentinel, SentinelConnectionPool
 
 from server.errors import StartupError
 
 IO_TIMEOUT_S = 2.0  # for the server to answer; well above the quarter of a second that a read may block
+SENTINEL = "+sentinel"  # behind the scheme of a URL that names sentinels
+OWN = "sentinel_"  # before options of such a URL that are for the sentinels
+SENTINEL_PORT = 26379  # where sentinels listen, by their documentation
 
 StreamEntry: TypeAlias = tuple[bytes, list[bytes]]  # id; field, value, field, value …
 
@@ -36,6 +41,11 @@ def check(url: str, pool: str = "default", member: str = "lead:check") -> None:
             f"the Redis server at {place} refused a command ({error}): duo needs Redis 6.2 or later, "
             f"and a user who may use the keys duo:{{{pool}}}:* that the role needs"
         ) from error
+    except MasterNotFoundError as error:  # whose words are long
+        raise StartupError(
+            f"no sentinel of {place} knows a master that is up: give their addresses, the name under which "
+            "they watch it, and their password, if they want one, as ?sentinel_password=…"
+        ) from error
     except (RedisError, OSError) as error:
         raise StartupError(
             f"cannot reach a Redis server at {place} ({error}): start it, or give the right URL with --redis"
@@ -46,22 +56,57 @@ def check(url: str, pool: str = "default", member: str = "lead:check") -> None:
 
 def connect(url: str) -> redis.Redis:
     """A client that fails at once instead of retrying for seconds. Raises StartupError for a bad URL."""
+    timeouts = {"socket_timeout": IO_TIMEOUT_S, "socket_connect_timeout": IO_TIMEOUT_S}
+    common = {"protocol": 2, "retry": Retry(NoBackoff(), 0), "driver_info": None, **timeouts}
     try:
-        client = redis.Redis.from_url(
-            url,
-            protocol=2,
-            socket_timeout=IO_TIMEOUT_S,
-            socket_connect_timeout=IO_TIMEOUT_S,
-            retry=Retry(NoBackoff(), 0),
-            driver_info=None,
-        )
+        if SENTINEL in urlsplit(url).scheme:
+            client = _by_sentinels(url, common)
+        else:
+            client = redis.Redis.from_url(url, **common)
     except ValueError as error:
         raise StartupError(
             f"not a Redis URL ({error}): give redis://[user:password@]host[:port][/db], "
-            "rediss://… for TLS, or unix:///path/to/socket"
+            "rediss://… for TLS, unix:///path/to/socket, or redis+sentinel://…@host:port,host:port/service"
         ) from error
     client.set_response_callback("XREAD", _entries)
     return client
+
+
+class _Following(redis.Redis):
+    """A client of the server that sentinels call the master now, by their latest word at every connection."""
+
+    def close(self) -> None:
+        super().close()
+        cast(SentinelConnectionPool, self.connection_pool).sentinel_manager.close()
+
+
+def _by_sentinels(url: str, common: dict[str, Any]) -> redis.Redis:
+    """redis+sentinel://[user:password@]host[:port],host[:port]/service[/db][?option=…]: user, password and
+    options are the server's; with sentinel_ before their names, the sentinels'. rediss: TLS to both. Raises
+    ValueError."""
+    parts = urlsplit(url)
+    scheme = parts.scheme.removesuffix(SENTINEL)
+    account, at, places = parts.netloc.rpartition("@")
+    service, _, db = parts.path.strip("/").partition("/")
+    addresses = [_address(place) for place in places.split(",")]
+    if not service:
+        raise ValueError("it names no service behind the sentinels' addresses")
+    said = cast(dict[str, Any], parse_url(f"{scheme}://{account}{at}master/{db}?{parts.query}"))
+    common = common | {"ssl": scheme == "rediss"}
+    common |= {name: value for name, value in said.items() if name.startswith("ssl")}
+    own = {name: value for name, value in said.items() if name.startswith(OWN)}
+    server = {name: said[name] for name in said.keys() - own.keys() - {"host", "connection_class"}}
+    own = {name.removeprefix(OWN): value for name, value in own.items()}
+    sentinels = Sentinel(addresses, sentinel_kwargs=common | own)
+    options: dict[str, Any] = common | server
+    return sentinels.master_for(unquote(service), _Following, **options)
+
+
+def _address(place: str) -> tuple[str, int]:
+    parts = urlsplit(f"//{place}")
+    if not parts.hostname:
+        raise ValueError(f"{place!r} is no address of a sentinel")
+    return parts.hostname, parts.port or SENTINEL_PORT
 
 
 def place_of(url: str) -> str:
