@@ -11,7 +11,8 @@ from conftest import Join
 from members import POOL, Member, eventually, keys, presence
 
 from server.sampling.params import SamplingParams
-from server.speculation.wire.messages import Close, Commit, Draft, Message, Open, Refuse, Want, encode
+from server.speculation.wire import intake
+from server.speculation.wire.messages import ROOT, Close, Commit, Draft, Message, Open, Refuse, Want, encode
 from server.speculation.wire.presence import Presence
 from server.speculation.wire.roster import write_card
 from server.speculation.wire.streams import CLOSE_S, MAX_BYTES, MAX_MEMBERS, RedisBus
@@ -19,6 +20,7 @@ from server.speculation.wire.streams import CLOSE_S, MAX_BYTES, MAX_MEMBERS, Red
 pytestmark = pytest.mark.redis
 
 INBOX = f"duo:{{{POOL}}}:drafter:D"
+LEADS_INBOX = f"duo:{{{POOL}}}:lead:lead"
 
 
 def test_they_meet_and_talk(join: Join) -> None:
@@ -243,3 +245,42 @@ def test_a_lost_inbox_is_made_anew(join: Join, client: redis.Redis, caplog: pyte
     lead.bus.send("D", Close("L", 2, True))
     drafter.wait(lambda: drafter.messages[1:] == [Close("L", 2, True)])
     assert sum("lost the Redis server" in record.message for record in caplog.records) == 1
+
+
+def test_a_flood_is_dropped_until_it_ends(
+    join: Join, client: redis.Redis, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """Also one of entries that say nothing. What counts as a flood is made small here."""
+    monkeypatch.setattr(intake, "MOST_S", 0.002)
+    monkeypatch.setattr(intake, "RESTS", (1, 1))
+    lead, drafter = join("lead", "lead"), join("drafter", "drafter")
+    lead.wait_to_see("drafter")
+    drafter.wait_to_see("lead")
+
+    def is_flooded() -> bool:
+        with client.pipeline(transaction=False) as pipe:
+            for _ in range(500):
+                pipe.execute_command("XADD", LEADS_INBOX, "NOMKSTREAM", "*", "w", "")
+            pipe.execute()
+        return "dropped" in caplog.text
+
+    eventually(is_flooded)
+
+    def is_heard() -> bool:
+        drafter.bus.send("lead", Want("drafter", 1, 0))
+        return bool(lead.messages)
+
+    eventually(is_heard)
+    assert client.xlen(LEADS_INBOX) < 500
+
+
+def test_a_lead_reads_no_more_than_a_drafter_may_say(join: Join, client: redis.Redis):
+    lead = join("lead", "lead")
+    eventually(lambda: client.exists(LEADS_INBOX))
+    for message in (
+        Commit(1, 0, 0, (1,) * 2000),
+        Draft("d" * 512, 1, 5, 6, 0, (ROOT,) * 256, (1,) * 256, bytes(256)),
+    ):
+        client.xadd(LEADS_INBOX, {"m": encode(message)})
+    eventually(lambda: lead.messages)
+    assert lead.bus.counters.undecodable == 1

@@ -21,6 +21,7 @@ REFUSE_VERSION = 2
 MAX_TOKENS = 1 << 20  # tokens of one Open or Commit
 MAX_NODES = 256  # nodes of one Draft
 MAX_TEXT = 512  # bytes of one string: a name of 128 characters, or a reason
+MAX_TO_LEAD = 1 << 12  # bytes: the largest Draft has 2,858
 ROOT = -1  # parent of a draft's first nodes: the token just before `base`
 
 _MASK = (1 << 64) - 1

@@ -26,7 +26,8 @@ from typing import TypeVar, cast
 from redis.exceptions import RedisError
 
 from server.speculation.wire.bus import BusCounters, Listener
-from server.speculation.wire.messages import Message, WireError, decode, encode
+from server.speculation.wire.intake import Intake
+from server.speculation.wire.messages import MAX_TO_LEAD, Message, WireError, decode, encode
 from server.speculation.wire.presence import Presence, Role
 from server.speculation.wire.redis_client import StreamEntry, connect, place_of
 from server.speculation.wire.roster import MAX_CARD_BYTES, Roster, member_name, write_card
@@ -81,6 +82,8 @@ class RedisBus:
         self._last = _START  # entry read last
         self._peers: tuple[Presence, ...] = ()  # as last told to the listener
         self._roster = Roster(self._their_role)
+        self._intake = Intake()
+        self._most = MAX_TO_LEAD if presence.role == "lead" else MAX_BYTES  # of one entry
 
     def start(self, listener: Listener) -> None:
         """Announce this process and begin to read its inbox, in the background. Once per bus."""
@@ -154,10 +157,16 @@ class RedisBus:
             if time.monotonic() >= due:
                 self._tell_peers(listener, self._beat())
                 due = time.monotonic() + BEAT_S
+            if self._intake.flooded:
+                self._closing.wait(due - time.monotonic())
+                continue
             block_ms = max(1, int((due - time.monotonic()) * 1000))  # 0 would block for ever
-            self._receive(listener, block_ms)
+            began = time.thread_time()
+            full = self._receive(listener, block_ms)
+            self._intake.took(time.thread_time() - began, full=full)
 
-    def _receive(self, listener: Listener, block_ms: int) -> None:
+    def _receive(self, listener: Listener, block_ms: int) -> bool:
+        """Read once. Returns whether there may be more."""
         found = cast(
             list[StreamEntry],
             self._client.execute_command(
@@ -168,23 +177,26 @@ class RedisBus:
             self._last = entry
             if fields[0] == _WAKE:
                 continue
-            message = _open(fields)
+            message = message_of(fields, self._most)
             if message is None:
                 self.counters.undecodable += 1
                 continue
             self.counters.received += 1
             _tell(listener.received, message)
+        return len(found) == READ_COUNT
 
     def _beat(self) -> tuple[Presence, ...]:
-        """Renew our keys, trim what was read, and return who is here. Raises _InboxLostError.
+        """Renew our keys, trim what was read, in a flood all, and return who is here. Raises _InboxLostError.
 
         Reads at most MAX_MEMBERS names. A set with more is emptied: its members are in it again after a
         beat, and those that are known stay so by their cards.
         """
         inbox, members, roster = self._inbox, self._prefix + "members", self._roster
+        kept = ("MAXLEN", 0) if self._intake.flooded else ("MINID", _after(self._last))
+        self._intake.beat()
         with self._client.pipeline(transaction=True) as pipe:
             pipe.pexpire(inbox, INBOX_TTL_MS)
-            pipe.execute_command("XTRIM", inbox, "MINID", _after(self._last))
+            pipe.execute_command("XTRIM", inbox, *kept)
             pipe.set(self._card_of(self._me), self._card, px=PRESENCE_TTL_MS)
             pipe.sadd(members, self._me)
             pipe.pexpire(members, MEMBERS_TTL_MS)
@@ -301,9 +313,9 @@ def _tell(listener: Callable[[T], None], what: T) -> None:
         logger.exception("a bus listener failed on %s", type(what).__name__)
 
 
-def _open(fields: list[bytes]) -> Message | None:
-    """The message of an entry, or None if it is not one within the bounds."""
-    if len(fields) != 2 or fields[0] != _MESSAGE or len(fields[1]) > MAX_BYTES:
+def message_of(fields: list[bytes], most: int = MAX_BYTES) -> Message | None:
+    """The message of an entry, or None if it is not one within the bounds. most: bytes."""
+    if len(fields) != 2 or fields[0] != _MESSAGE or len(fields[1]) > most:
         return None
     try:
         return decode(fields[1])
