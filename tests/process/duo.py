@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import re
@@ -141,6 +142,22 @@ def joined(arguments: list[str], folder: Path) -> Generator[subprocess.Popen[byt
     finally:
         process.kill()
         process.wait()
+
+
+def endless_reply(duo: Duo) -> Generator[dict[str, Any]]:
+    """The chunks of a reply that does not end before it is left."""
+    body = {
+        "messages": [{"role": "user", "content": "Count from one to one million in words."}],
+        "stream": True,
+        "ignore_eos": True,
+        "context_shift": True,
+        "max_tokens": 1_000_000,
+    }
+    with httpx.stream("POST", f"{duo.url}/v1/chat/completions", json=body, timeout=60) as response:
+        assert response.status_code == 200, response.read()
+        for line in response.iter_lines():
+            if line.startswith("data: {"):
+                yield json.loads(line[6:])
 
 
 def parent_of(process: Path) -> int:

@@ -14,11 +14,11 @@ RESENT_S = 0.2  # how long a lost packet takes to come after all: TCP's least ti
 
 class Link:
     """Listens on a port of its own and forwards to host:port, in a thread. latency_s: one way; loss: share of
-    reads that come RESENT_S later, by a seed."""
+    reads that come RESENT_S later, by a seed; both may change at any time."""
 
     def __init__(self, host: str, port: int, *, latency_s: float = 0.0, loss: float = 0.0) -> None:
         self._to = host, port
-        self._latency_s, self._loss = latency_s, loss
+        self.latency_s, self.loss = latency_s, loss
         self._random = random.Random(7)
         self._writers: set[asyncio.StreamWriter] = set()
         self._server: asyncio.Server | None = None
@@ -55,6 +55,8 @@ class Link:
         for writer in list(self._writers):
             writer.transport.abort()
         await asyncio.sleep(0)
+        if joined := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.wait(joined, timeout=1)
 
     async def _joined(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -72,8 +74,8 @@ class Link:
         with suppress(OSError):
             while data := await reader.read(1 << 16):
                 now = asyncio.get_running_loop().time()
-                late_s = RESENT_S if self._random.random() < self._loss else 0.0
-                last = max(last, now + self._latency_s + late_s)
+                late_s = RESENT_S if self._random.random() < self.loss else 0.0
+                last = max(last, now + self.latency_s + late_s)
                 asyncio.get_running_loop().call_at(last, _write, writer, data)
         writer.transport.abort() if reader.at_eof() and writer.is_closing() else writer.close()
 

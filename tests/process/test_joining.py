@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
-from tests.process.duo import Duo, joined, printed, run, until
+from tests.process.duo import Duo, endless_reply, joined, printed, run, until
 
 pytestmark = [pytest.mark.model, pytest.mark.redis, pytest.mark.timeout(240)]
 
@@ -28,21 +26,6 @@ def started(folder: Path, *flags: str) -> Generator[Duo]:
     with Duo(folder, "up", *ONE_THREAD, *flags) as duo:
         duo.wait_until_ready()
         yield duo
-
-
-@contextmanager
-def streaming(duo: Duo) -> Generator[Iterator[dict[str, Any]]]:
-    """The chunks of a reply that does not end before it is left."""
-    body = {
-        "messages": [{"role": "user", "content": "Count from one to one million in words."}],
-        "stream": True,
-        "ignore_eos": True,
-        "context_shift": True,
-        "max_tokens": 1_000_000,
-    }
-    with httpx.stream("POST", f"{duo.url}/v1/chat/completions", json=body, timeout=60) as response:
-        assert response.status_code == 200, response.read()
-        yield (json.loads(line[6:]) for line in response.iter_lines() if line.startswith("data: {"))
 
 
 def accepted_of_second(duo: Duo) -> int:
@@ -70,7 +53,11 @@ def read_until(chunks: Iterator[dict[str, Any]], condition: Callable[[], object]
     ],
 )
 def test_a_drafter_joins_while_a_reply_streams_and_is_killed(flags: tuple[str, ...], tmp_path: Path):
-    with started(tmp_path, *flags) as duo, streaming(duo) as chunks, joined(printed(duo), tmp_path) as second:
+    with (
+        started(tmp_path, *flags) as duo,
+        closing(endless_reply(duo)) as chunks,
+        joined(printed(duo), tmp_path) as second,
+    ):
         read_until(chunks, lambda: accepted_of_second(duo), "no guess of the drafter was accepted")
         second.kill()
         read_until(chunks, lambda: "second" not in str(duo.drafters()), "the lead did not miss it")

@@ -1,0 +1,170 @@
+"""Whether a lead that lives long stays as it was: its memory, descriptors, threads, latency and acceptance.
+
+For so many minutes clients ask a lead with two drafters, the bundled models as F32, for replies of every kind
+and compare each with that of a quiet lead, others hold conversations that nobody had before, and faults come
+and go as in tests/chaos, except those that end the lead.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import count, islice
+from pathlib import Path
+from random import Random
+from statistics import linear_regression, median, quantiles
+from tempfile import TemporaryDirectory
+
+from benchmarks import client, program, report
+from benchmarks.prompts import endless
+from tests.chaos.faults import Fault, Heal
+from tests.chaos.schedule import LAST_S, Chaos, Turn, schedule
+from tests.chaos.seeds import exact_models
+from tests.chaos.system import System, live
+
+WARM_SHARE = 0.25  # of the time, before the slope is taken: caches fill. Half: their filling counts as a leak
+N_ROWS = 12  # of the table
+TALKS_ON_S = 0.01  # after the last fault: who talks to a lead that is stopped has no answer before
+BARS = "▁▂▃▄▅▆▇█"
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """After a schedule, when all is idle. latencies_s: of the replies compared since the last one,
+    n_accepted: guesses of drafters in them."""
+
+    at_s: float
+    memory: int
+    n_threads: int
+    n_descriptors: int
+    latencies_s: list[float]
+    n_accepted: int
+
+
+def talking(system: System, chance: Random) -> Heal:
+    """Someone asks what nobody has asked, with caches that know nothing of it."""
+    stopped, salt = threading.Event(), chance.randrange(1 << 30)
+    failures: list[Exception] = []
+
+    def talk() -> None:
+        try:
+            for prompt in islice(endless(), salt % 1000, None):
+                if stopped.is_set():
+                    return
+                client.ask(system.port, prompt, 64, more={"cache_salt": f"{salt}"})
+        except client.ReplyError as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=talk)
+    thread.start()
+
+    def heal() -> None:
+        stopped.set()
+        thread.join()
+        if failures:
+            raise failures[0]
+
+    return heal
+
+
+TALK = Fault("somebody talks", "talking", talking)
+
+
+def soak(minutes: float) -> tuple[list[Sample], list[str]]:
+    """Samples, and what was not as it should be."""
+    samples: list[Sample] = []
+    problems: list[str] = []
+    with ExitStack() as stack:
+        models = stack.enter_context(exact_models())
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="duo-soak-", dir="/tmp")))
+        chaos = Chaos(stack.enter_context(live(folder, models)))
+        chaos.warm_up()
+        began = time.monotonic()
+        for seed in count():
+            turns = [turn for turn in schedule(seed) if not turn.fault.ends_lead]
+            last_s = max(turn.ends_s for turn in turns) if turns else LAST_S
+            found = chaos.play([Turn(0, last_s + TALKS_ON_S, TALK, seed), *turns])
+            problems += [f"{seed}: {problem}" for problem in found]
+            samples.append(_sample(chaos, time.monotonic() - began))
+            last = samples[-1]
+            print(f"{last.at_s:.0f} s, {last.memory / 2**20:.1f} MiB, {len(found)} problems", flush=True)
+            if problems or samples[-1].at_s > 60 * minutes:
+                return samples, problems
+    raise AssertionError("endless")
+
+
+def _sample(chaos: Chaos, at_s: float) -> Sample:
+    lead = chaos.system.lead
+    footprint = lead.footprint()
+    n_threads = footprint.pop("thread")
+    one = Sample(at_s, lead.memory(), n_threads, footprint.total(), chaos.seconds, chaos.n_accepted)
+    chaos.seconds, chaos.n_accepted = [], 0
+    return one
+
+
+def slope(samples: Sequence[Sample]) -> float:
+    """Growth of memory per hour, as a share, after the warm-up."""
+    warm = samples[int(WARM_SHARE * len(samples)) :]
+    line = linear_regression([one.at_s for one in warm], [one.memory for one in warm])
+    return line.slope * 3600 / line.intercept
+
+
+def _row(part: Sequence[Sample]) -> list[float]:
+    latencies = [seconds for one in part for seconds in one.latencies_s]
+    return [
+        part[-1].at_s / 60,
+        median(one.memory for one in part) / 2**20,
+        max(one.n_threads for one in part),
+        max(one.n_descriptors for one in part),
+        len(latencies),
+        median(latencies),
+        quantiles(latencies, n=100)[-1],
+        sum(one.n_accepted for one in part) / len(latencies),
+    ]
+
+
+def plot(values: Sequence[float]) -> str:
+    """A bar for each; the lowest and the highest value are the least and the most of them."""
+    least, most = min(values), max(values)
+    return "".join(BARS[round((len(BARS) - 1) * (value - least) / ((most - least) or 1))] for value in values)
+
+
+def table(samples: Sequence[Sample]) -> str:
+    each = -(-len(samples) // N_ROWS)
+    rows = [_row(samples[i : i + each]) for i in range(0, len(samples), each)]
+    digits = (0, 1, 0, 0, 0, 2, 1, 1)
+    cells = [[report.number(value, n) for value, n in zip(row, digits, strict=True)] for row in rows]
+    plots = ["over time", *(plot(column) for column in list(zip(*rows, strict=True))[1:])]
+    heads = "until minute | MiB | threads | descriptors | replies | s, median | s, 99 % | accepted of each"
+    return report.table(heads, [*cells, plots])
+
+
+def measure(args: argparse.Namespace) -> program.Result:
+    """Raises ReplyError for the first problem."""
+    samples, problems = soak(args.minutes)
+    if problems:
+        raise client.ReplyError("\n".join(problems))
+    n_replies = sum(len(one.latencies_s) for one in samples)
+    said = (
+        f"{n_replies} replies as they should be in {samples[-1].at_s / 60:.0f} minutes and {len(samples)} "
+        f"schedules of faults. Memory of the lead: {100 * slope(samples):+.2f} percent an hour after the "
+        f"first {WARM_SHARE:.0%}."
+    )
+    return "soak", [said, table(samples)]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = program.make_parser("soak", "Memory, descriptors, threads and latency of a lead over time.")
+    parser.add_argument("--minutes", type=float, default=60, help="how long")
+    return parser
+
+
+main = program.main(_parser, measure)
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.soak import Sample, plot, slope, table
+
+
+def samples(growth_per_hour: float) -> list[Sample]:
+    """Of an hour, a minute apart; the memory is taken after ten."""
+    return [
+        Sample(60.0 * i, int((i > 10) * 2**30 * (1 + growth_per_hour * i / 60)), 7, 23, [0.5] * 9 + [2.0], 40)
+        for i in range(60)
+    ]
+
+
+@pytest.mark.parametrize("growth", [0.0, 0.01, -0.02])
+def test_the_slope_is_that_after_the_warm_up(growth: float):
+    assert slope(samples(growth)) == pytest.approx(growth, abs=1e-6)
+
+
+def test_a_row_is_a_part_of_the_time_and_the_last_one_a_plot():
+    lines = table(samples(0.01)).splitlines()
+    assert len(lines) == 2 + 12 + 1
+    assert lines[2] == "| 4 | 0.0 | 7 | 23 | 50 | 0.50 | 2.0 | 4.0 |"
+    assert lines[-1].startswith("| over time | ▁▁█")
+
+
+def test_a_plot_has_a_bar_for_each_value():
+    assert plot([1, 2, 8]) == "▁▂█"
+    assert plot([3, 3]) == "▁▁"

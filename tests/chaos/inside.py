@@ -1,0 +1,139 @@
+"""What runs in the processes of a live system: duo's own commands, which also answer GET /check, whose clock
+a signal moves, and which may run a toy model instead of weights."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import signal
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+from multiprocessing import parent_process
+from multiprocessing.connection import Connection
+from types import ModuleType
+from typing import Any
+
+import orjson
+
+import drafters.kinds
+import server.lead.loading
+import server.lead.startup
+from server.api.app import create_app
+from server.api.middleware import Edge
+from server.api.served import Served
+from server.cache.files import DiskTier
+from server.cli import main
+from server.llama.options import LlamaOptions
+from tests.checks import check_engine
+from tests.contract.witness import witnessed
+from tests.fake_backend import FakeBackend, FakeModel, FakeVocabulary
+
+STEP_S = 0.003  # of a toy's decode: a reply of 100 tokens takes long enough for a fault to meet it
+DRAFTER_STEP_S = 0.001
+ERROR = 0.25  # share of a toy drafter's guesses that are wrong
+CLOCK_STEP_S = 86_400  # a signal moves the clock a day ahead, the next one back
+
+
+@dataclass(frozen=True)
+class ToyModel(FakeModel):
+    """With what the lead tells of a LoadedModel."""
+
+    n_params: int = 0
+    n_bytes: int = 0
+    n_blocks: int = 0
+    n_vocab: int = FakeVocabulary.size
+    description: str = "toy"
+    quantization: str | None = None
+
+
+class ToyBackend(FakeBackend):
+    """A FakeBackend that is opened as a LlamaBackend is."""
+
+    description, tool_template, n_params, n_bytes = "toy", None, 0, 0
+
+    def __init__(self, options: LlamaOptions, *, error: float = 0.0, step_s: float = STEP_S) -> None:
+        super().__init__(ToyModel(seed=3, error=error), n_cells=options.n_cells, n_seqs=options.n_seqs)
+        self.n_batch, self.step_s = options.n_batch, step_s
+        self.options = options
+
+
+def run(log: Connection, toy: bool, arguments: list[str], folder: str) -> None:
+    """Be this duo process until it ends. log: takes what it prints. Ends with the process that asked."""
+    for descriptor in (1, 2):
+        os.dup2(log.fileno(), descriptor)
+    log.close()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    os.environ |= {"XDG_CACHE_HOME": folder, "TMPDIR": folder, "OMP_WAIT_POLICY": "passive"}
+    _move_clock_by_signal()
+    _replace(server.lead.startup, create_app=_checked_app)
+    if toy:
+        _replace(server.lead.loading, LlamaBackend=ToyBackend)
+        _replace(drafters.kinds, LlamaBackend=partial(ToyBackend, error=ERROR, step_s=DRAFTER_STEP_S))
+        _replace(server.lead.startup, load_ranker=_nothing)  # it looks into the model's file
+    sys.stdout = sys.stderr = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115 - until the end
+    sys.exit(main(arguments))
+
+
+def _replace(module: ModuleType, **names: object) -> None:
+    vars(module).update(names)
+
+
+def _nothing(*_: object) -> None:
+    pass
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    assert parent
+    parent.join()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _move_clock_by_signal() -> None:
+    """SIGUSR1 moves time.time() and time.time_ns()."""
+    true_s, true_ns, jumps = time.time, time.time_ns, count(1)
+    ahead_s = 0
+
+    def jump(*_: object) -> None:
+        nonlocal ahead_s
+        ahead_s = CLOCK_STEP_S * (next(jumps) % 2)
+
+    time.time = lambda: true_s() + ahead_s
+    time.time_ns = lambda: true_ns() + ahead_s * 10**9
+    defaults = DiskTier.__init__.__kwdefaults__
+    assert defaults
+    defaults["clock"] = lambda: time.time_ns()
+    signal.signal(signal.SIGUSR1, jump)
+
+
+def _checked_app(served: Served, edge: Edge) -> Any:
+    against = list[str]()  # what replies have against the contract
+    app = witnessed(create_app(served, edge), against)
+
+    async def checked(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http" or scope["path"] != "/check":
+            await app(scope, receive, send)
+            return
+        body = orjson.dumps({"fault": "; ".join(against) or _fault(served)})
+        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    return checked
+
+
+def _fault(served: Served) -> str:
+    """What does not hold of an idle lead, "" if all does. Gives memory back that nobody uses."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    engine: Any = served.generator
+    try:
+        check_engine(engine.engine)
+    except AssertionError as error:
+        return str(error) or "check_engine"
+    return ""
