@@ -105,6 +105,13 @@ class SamplingFields(Body):
             raise ValueError("must be an integer of 64 bits")
         return seed
 
+    @field_validator("logit_bias")
+    @classmethod
+    def _biases_are_pairs(cls, given: dict[str, Any] | list[Any] | None) -> dict[str, Any] | list[Any] | None:
+        for what, value in _pairs(given or {}):
+            _bias(what, value)
+        return given
+
     @field_validator("samplers")
     @classmethod
     def _samplers_are_known(cls, given: str | list[str] | None) -> list[str] | None:
@@ -175,8 +182,7 @@ def _biases(
     """(token id, bias), sorted by id. OpenAI: an object from ids to numbers. llama.cpp: also a list of pairs,
     false to ban, a text for all of its tokens. Biases of one token add up."""
     biases: dict[int, float] = {}
-    pairs = given.items() if isinstance(given, dict) else map(_pair, given)
-    for what, value in pairs:
+    for what, value in _pairs(given):
         bias = _bias(what, value)
         for token in _tokens(what, vocabulary):
             biases[token] = biases.get(token, 0.0) + bias
@@ -195,18 +201,26 @@ def _clipped(bias: float) -> float:
     return bias if bias == -math.inf else max(-VAST, min(VAST, bias))
 
 
+def _pairs(given: dict[str, Any] | list[Any]) -> Iterable[tuple[Any, Any]]:
+    """Raises ValueError."""
+    return given.items() if isinstance(given, dict) else map(_pair, given)
+
+
 def _pair(item: Any) -> tuple[Any, Any]:
     pair = cast(list[Any], item) if isinstance(item, list) else []
     if len(pair) != 2:
-        raise _wrong(f"{brief(cast(object, item))} is not a pair of a token id or text and a number or false")
+        raise ValueError(
+            f"{brief(cast(object, item))} is not a pair of a token id or text and a number or false"
+        )
     return pair[0], pair[1]
 
 
 def _bias(what: Any, value: Any) -> float:
+    """Raises ValueError."""
     if value is False:
         return -math.inf
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise _wrong(f"the bias of {brief(what)} must be a number or false")
+        raise ValueError(f"the bias of {brief(what)} must be a number or false")
     return float(value)
 
 

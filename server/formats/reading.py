@@ -205,18 +205,20 @@ class MessageReader:
         return False
 
     def _header(self) -> bool:
-        """A message's header, up to what ends it."""
+        """A message's header, up to what ends it. One broken off is no text, one that is too long is."""
         channels = self._form.channels
         assert channels
         at = after_blank(self._buffer)
-        if self._buffer.startswith(channels.start, at):
-            at += len(channels.start)
-        end = self._buffer.find(channels.message, at)
+        begun = self._buffer.startswith(channels.start, at)
+        at += len(channels.start) if begun else 0
+        end = self._buffer.find(channels.message, at, LONGEST)
         if end < 0:
-            if self._ended or len(self._buffer) >= LONGEST:
-                self._step = self._content
-                return bool(self._buffer)
-            return False
+            if len(self._buffer) < LONGEST and not self._ended:
+                return False
+            if begun:  # as text its mark is told, too: it would begin the same header again
+                self._tell_content(at) if len(self._buffer) >= LONGEST else self._drop(len(self._buffer))
+            self._step = self._content
+            return bool(self._buffer)
         header = self._buffer[at:end]
         self._drop(end + len(channels.message))
         self._step = self._of_header(*channels.kind_of(header))

@@ -68,7 +68,7 @@ class Dialogue:
         body["stream_options"] = {"include_usage": True}
         try:
             with self._client.stream("POST", "/v1/chat/completions", json=body) as response:
-                for chunk in _chunks(response):
+                for chunk in chunks(response):
                     reply += [choice["delta"].get("content") or "" for choice in chunk["choices"]]
                     yield chunk
         except httpx.HTTPError as error:
@@ -98,17 +98,21 @@ def model_of(client: httpx.Client) -> str:
         raise StartupError(f"{client.base_url} is not a lead") from error
 
 
-def _chunks(response: httpx.Response) -> Iterator[dict[str, Any]]:
+def chunks(response: httpx.Response) -> Iterator[dict[str, Any]]:
+    """A reply's chunks, each with a list of choices. Raises DuoError when the server refuses or fails."""
     if response.status_code != 200:
         response.read()
         raise DuoError(_message(response))
-    for line in response.iter_lines():
-        if not line.startswith("data: ") or line == "data: [DONE]":
-            continue
-        chunk = json.loads(line.removeprefix("data: "))
-        if "error" in chunk:
-            raise DuoError(str(chunk["error"]["message"]))
-        yield chunk
+    try:
+        for line in response.iter_lines():
+            if not line.startswith("data: ") or line == "data: [DONE]":
+                continue
+            chunk = json.loads(line.removeprefix("data: "))
+            if "error" in chunk:
+                raise DuoError(str(chunk["error"]["message"]))
+            yield {**chunk, "choices": [{**one, "delta": dict(one["delta"])} for one in chunk["choices"]]}
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        raise DuoError("the server's reply cannot be read: it is not in OpenAI's form") from error
 
 
 def _message(response: httpx.Response) -> str:

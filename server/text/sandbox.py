@@ -27,6 +27,9 @@ _GROWING = ("append", "pop")
 """Methods of lists that some templates keep a queue with. What extends a list by another is not among them:
 it would double a list in every round of a loop."""
 
+_UNREADABLE = (TemplateError, RecursionError, SyntaxError, ValueError, MemoryError)
+"""From Jinja, and from the interpreter: too many brackets, an integer of too many digits."""
+
 
 class GenerationBlock(Extension):
     """{% generation %}…{% endgeneration %} marks what to train on; for rendering it is nothing."""
@@ -103,7 +106,7 @@ class Sandboxed:
         self._changes_lists = any(f".{method}(" in source for method in _GROWING)
         try:
             self._template: Template = environment.from_string(source)
-        except TemplateError as error:
+        except _UNREADABLE as error:
             where = f" (line {error.lineno})" if isinstance(error, TemplateSyntaxError) else ""
             raise StartupError(
                 f"the model's chat template cannot be read: {error}{where}; "

@@ -13,7 +13,7 @@ from jsonschema_rs import Draft202012Validator
 
 from tests.contract.contract import CONTRACT
 
-ANSWERED_WITH_ERRORS = frozenset({401, 404, 405, 503})
+ANSWERED_WITH_ERRORS = frozenset({401, 403, 404, 405, 503})
 """What requests that are no operation of the contract may be answered with."""
 DONE = b"[DONE]"
 

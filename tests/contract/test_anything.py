@@ -6,6 +6,7 @@ witness.py.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -26,8 +27,8 @@ from tests.http_lead import Lead, serving
 from tests.toy_embedder import FakeEmbedder
 
 SCHEMA = schemathesis.openapi.from_path(Path(__file__).parents[2] / "openapi.yaml")
-N_EXAMPLES = 40
-"""Of each operation, besides those that go through its fields and bounds one by one."""
+N_EXAMPLES = int(os.environ.get("DUO_EXAMPLES", "40"))
+"""Of each operation, besides those that go through its fields and bounds one by one. More: `make fuzz`."""
 
 NOT_OUR_FAULT = {501, 503}
 """It cannot do that with the options it was started with, or not now."""

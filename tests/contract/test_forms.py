@@ -100,6 +100,14 @@ def required(schemas: Sequence[Schema], root: Schema) -> set[str]:
     return {name for schema in schemas for form in forms(schema, root) for name in form.get("required", ())}
 
 
+def may_be_null(schema: Schema) -> bool:
+    """Whether one of its forms allows null, or whatever is given."""
+    all_forms = list(forms(schema, CONTRACT))
+    told = [form for form in all_forms if {"type", "enum", "const"} & set(form)]
+    allowed = [(form.get("type", ()), form.get("enum", ())) for form in told]
+    return not told or any("null" in types or None in listed for types, listed in allowed)
+
+
 def same(place: str, listed: Sequence[Schema], kept: Sequence[Schema], root: Schema) -> None:
     """Raises AssertionError unless both say the same of this place and all below it."""
     assert bounds(listed, CONTRACT) == bounds(kept, root), place
@@ -107,6 +115,8 @@ def same(place: str, listed: Sequence[Schema], kept: Sequence[Schema], root: Sch
     assert required(listed, CONTRACT) == required(kept, root), place
     told, read = fields(listed, CONTRACT), fields(kept, root)
     assert set(told) == set(read), place
+    optional = set(told) - required(kept, root) - {"[]"}
+    assert [name for name in optional if not all(map(may_be_null, told[name]))] == [], place
     for name in told:
         same(f"{place}.{name}", told[name], read[name], root)
 

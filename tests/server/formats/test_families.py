@@ -7,9 +7,11 @@ from typing import Any, cast
 
 import pytest
 
+from server.formats.description import LONGEST, Family
 from server.formats.families import FAMILIES
 from server.formats.reading import MessageReader
 from server.formats.values import nested
+from server.text.form import Form
 from server.text.message import Message, folded
 from tests.server.formats.replies import FUNCTIONS, REPLIES, F, G, Reply
 
@@ -109,3 +111,20 @@ def elements(value: Any) -> str:
         items = named.items() if named is not None else [("item", one) for one in cast(list[Any], value)]
         return "".join(f"!<{key}>{elements(one)}!</{key}>" for key, one in items)
     return str(value)
+
+
+@pytest.mark.parametrize("family", [f for f in FAMILIES if f.channels], ids=lambda family: family.name)
+@pytest.mark.parametrize("headed", [True, False])
+def test_a_header_without_an_end_ends(family: Family, headed: bool):
+    """Broken off it is no text; what is too long for one is."""
+    assert family.channels
+    start = family.channels.start
+    form = Form(family.thoughts, calls=family.calls, channels=family.channels, headed=headed)
+    begun = "" if headed else family.channels.content
+    for header, shown in (("name", ""), ("x" * LONGEST, start + "x" * LONGEST)):
+        text = f"{begun}Hello{start}{header}"
+        readers = MessageReader(form), MessageReader(form)
+        whole = readers[0].feed(text) + readers[0].end()
+        parts = [piece for letter in text for piece in readers[1].feed(letter)] + readers[1].end()
+        assert folded(whole) == folded(parts) == Message("Hello" + shown)
+        assert readers[0].n_settled == readers[1].n_settled == len(text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -33,16 +34,27 @@ def environment(home: Path, **more: str) -> dict[str, str]:
     return {**known, "XDG_STATE_HOME": str(home), "TERM": "xterm-256color", "COLUMNS": "200", **more}
 
 
+def heeds_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Start duo chat on a pseudo-terminal; ends what is left of it."""
+    """Start duo chat on a pseudo-terminal, with Ctrl-C as terminals have it also where the suite runs in the
+    background of a shell; ends what is left of it."""
     started: list[Child] = []
 
     def begin(lead: Lead, *flags: str, **more: str) -> Child:
         argv = [*COMMAND[1:], "--url", lead.url, *flags]
         env = environment(tmp_path, **more)
         child: Child = pexpect.spawn(
-            COMMAND[0], argv, 30, env=cast(Any, env), encoding="utf-8", dimensions=(40, 200)
+            COMMAND[0],
+            argv,
+            30,
+            env=cast(Any, env),
+            encoding="utf-8",
+            dimensions=(40, 200),
+            preexec_fn=heeds_interrupts,
         )
         started.append(child)
         return child
