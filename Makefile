@@ -20,7 +20,7 @@ ifeq ($(words $(CURDIR)),1)  # CMAKE_ARGS is split at spaces
 export CMAKE_ARGS += -DLLAVA_BUILD=OFF -DCMAKE_PROJECT_INCLUDE=$(CURDIR)/$(VENV)/llama.cmake
 endif
 
-.PHONY: up demo test lint type bench docs lock clean
+.PHONY: up demo test lint type bench chaos soak fuzz docs lock clean
 
 up: $(VENV)/.runtime  ## install, then run: embedded Redis, lead, drafter, chat page on http://127.0.0.1:5555
 	$(BIN)/duo up $(ARGS)
@@ -40,13 +40,26 @@ type: $(VENV)/.dev
 bench: $(VENV)/.dev  ## beside llama-server: make bench ARGS="--llama-server PATH"
 	$(BIN)/python -m benchmarks.compare $(ARGS)
 
+chaos: $(VENV)/.dev  ## faults by seeds, on toys and on the bundled models: make chaos SEEDS=1000 MODEL_SEEDS=100
+	$(BIN)/python -m tests.chaos.seeds --seeds $(or $(SEEDS),100)
+	$(BIN)/python -m tests.chaos.seeds --seeds $(or $(MODEL_SEEDS),10) --models
+
+soak: $(VENV)/.dev  ## a lead that lives for an hour: make soak ARGS="--minutes 5"
+	$(BIN)/python -m benchmarks.soak $(ARGS)
+
+fuzz: $(VENV)/.dev  ## strange input led by coverage, a minute for each target; then many more strange requests
+	$(PIP) "atheris>=3.0"
+	for target in $(or $(TARGETS),$$($(BIN)/python -m tests.fuzz --list)); do \
+		$(BIN)/python -m tests.fuzz $$target .fuzz/$$target -max_total_time=$(or $(FUZZ_S),60) || exit 1; done
+	DUO_EXAMPLES=$(or $(EXAMPLES),1000) $(BIN)/python -m pytest -q -p no:randomly --timeout 0 tests/contract/test_anything.py
+
 docs: $(VENV)/.runtime  ## renew docs/settings.md
 	$(BIN)/python -m server.settings_page > docs/settings.md.new && mv docs/settings.md.new docs/settings.md
 
-lock: | $(VENV)/bin/python  ## renew the locked requirements
+lock: | $(VENV)/bin/python  ## renew the locked requirements and their hashes
 	$(PIP) uv
-	$(BIN)/uv pip compile --quiet --universal --no-header --no-annotate --no-emit-index-url pyproject.toml -o requirements.lock
-	$(BIN)/uv pip compile --quiet --universal --no-header --no-annotate --no-emit-index-url --extra dev --extra clients -c requirements.lock pyproject.toml -o requirements-dev.lock
+	$(BIN)/uv pip compile --quiet --universal --no-header --no-annotate --no-emit-index-url --generate-hashes pyproject.toml -o requirements.lock
+	$(BIN)/uv pip compile --quiet --universal --no-header --no-annotate --no-emit-index-url --generate-hashes --extra dev --extra clients -c requirements.lock pyproject.toml -o requirements-dev.lock
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis
@@ -58,10 +71,10 @@ $(VENV)/bin/python:
 $(VENV)/.runtime: requirements.lock pyproject.toml | $(VENV)/bin/python
 	@echo "Installing into $(VENV). llama.cpp is compiled once: two to four minutes on two cores."
 	@echo 'set(LLAMA_BUILD_COMMON OFF)' > $(VENV)/llama.cmake
-	@$(BIN)/python .ci/install.py --no-cache-dir install -r requirements.lock
+	@$(BIN)/python .ci/install.py --no-cache-dir install --require-hashes -r requirements.lock
 	$(PIP) --no-deps -e .
 	@touch $@
 
 $(VENV)/.dev: requirements-dev.lock $(VENV)/.runtime
-	$(PIP) -r requirements-dev.lock
+	$(PIP) --require-hashes -r requirements-dev.lock
 	@touch $@

@@ -18,7 +18,7 @@ WORKDIR /src
 # GGML_NATIVE, x86-64 code needs AVX2 (any server since 2013).
 ARG CMAKE_ARGS="-DGGML_NATIVE=OFF"
 COPY requirements.lock ./
-RUN CMAKE_ARGS="${CMAKE_ARGS} -DGGML_RPC=ON" pip install --no-cache-dir --no-deps -r requirements.lock
+RUN CMAKE_ARGS="${CMAKE_ARGS} -DGGML_RPC=ON" pip install --no-cache-dir --no-deps --require-hashes -r requirements.lock
 # The sources last: changing them does not compile llama.cpp again.
 COPY pyproject.toml README.md LICENSE openapi.yaml ./
 COPY server ./server

@@ -34,3 +34,21 @@ def test_commands_have_flags_that_exist(path: Path):
     ]
     flags = {flag for line in commands for flag in re.findall(r"(?<=\s)--?[a-z][a-z0-9-]*", line)}
     assert flags - known == set()
+
+
+def test_tests_that_hold_a_promise_exist():
+    """In SECURITY.md: each row of a table of promises names at least one."""
+    text = (ROOT / "SECURITY.md").read_text()
+    rows = [
+        line
+        for line in text.splitlines()
+        if line.startswith("| ") and not re.match(r"\| (---|promise)", line)
+    ]
+    assert [row for row in rows if "::test_" not in row] == []
+    named = re.findall(r"(tests/[\w/]+\.py)::(test_\w+)", text)
+    assert len(named) >= len(rows) >= 30
+    defined = {
+        path: (ROOT / path).read_text() for path in {path for path, _ in named} if (ROOT / path).exists()
+    }
+    missing = [f"{path}::{name}" for path, name in named if f"def {name}(" not in defined.get(path, "")]
+    assert missing == []

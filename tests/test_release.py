@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import re
+import runpy
 import tomllib
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from tests.contract.contract import CONTRACT
 
@@ -19,9 +23,37 @@ def test_one_version_everywhere():
     assert newest[1] == project == CONTRACT["info"]["version"] == version("duo")
 
 
-def test_lock_files_carry_no_addresses():
-    for lock in ROOT.glob("requirements*.lock"):
-        text = lock.read_text()
-        assert "llama-cpp-python==" in text
-        assert "://" not in text
-        assert "--index" not in text
+LOCKS = ("requirements.lock", "requirements-dev.lock")
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_a_lock_file_has_a_hash_for_each_pin_and_no_addresses(name: str):
+    text = (ROOT / name).read_text()
+    entries = re.sub(r"\\\n", " ", text).splitlines()
+    assert any(entry.startswith("llama-cpp-python==") for entry in entries)
+    for entry in entries:
+        assert re.fullmatch(r"[a-z0-9.-]+==[^ ]+ +(; [^-]+)?(--hash=sha256:[0-9a-f]{64} *)+", entry), entry
+    assert "://" not in text
+    assert "--index" not in text
+
+
+def test_what_is_locked_is_installed_by_its_hashes():
+    files = [ROOT / "Makefile", *ROOT.glob("docker/*.Dockerfile")]
+    installs = [line for file in files for line in file.read_text().splitlines() if "-r requirements" in line]
+    assert len(installs) == 4
+    assert [line for line in installs if "--require-hashes" not in line] == []
+
+
+def test_an_audit_fails_for_known_faults_alone():
+    """In the form in which pip-audit reports."""
+    verdict = runpy.run_path(str(ROOT / ".ci" / "audit.py"))["verdict"]
+    sound: dict[str, Any] = {"name": "idna", "version": "3.20", "vulns": []}
+    skipped = {"name": "jinja2", "skip_reason": "Dependency not found on PyPI and could not be audited"}
+    fault = {"id": "PYSEC-0-1", "fix_versions": ["3.21"], "aliases": [], "description": ""}
+    assert verdict({"dependencies": [sound, skipped], "fixes": []}) == (
+        ["audited: 1 of 2 packages, 0 known faults"],
+        0,
+    )
+    lines, status = verdict({"dependencies": [sound | {"vulns": [fault]}, skipped], "fixes": []})
+    assert status == 1
+    assert lines[1] == "  idna 3.20: PYSEC-0-1, mended in 3.21"
