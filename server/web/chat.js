@@ -151,7 +151,8 @@ function busy() {
 
 // -- what is sent
 
-function submit() {
+async function submit() {
+  await opened;
   const said = text.value.trim();
   if (!said || $("send").hidden) return;
   if (edited()) {
@@ -225,14 +226,12 @@ async function stream(message) {
   message.names = { ...message.names };
   for (const source in counts) message.names[source] = nameOf(source, watch.seen);
   running.delete(message);
+  busy();
   shown();
   own.changed = message.at = Date.now();
   await side.put(own);
   side.show();
-  if (own === conversation) {
-    busy();
-    if (document.activeElement === document.body) text.focus();
-  }
+  if (own === conversation && document.activeElement === document.body) text.focus();
 }
 
 function seed(wanted) {
@@ -345,14 +344,18 @@ addEventListener("pagehide", () => {
   }
 });
 
-const kept = await store.open(({ id, removed, running: goesOn }) => {
-  if (goesOn) elsewhere.add(id);
-  else elsewhere.delete(id);
-  side.show();
-  const mine = [...running.values()].some((one) => one.conversation.id === id);
-  if (id === conversation.id && !mine) removed ? open(null) : refresh();
-});
-if (!kept) say("This browser keeps nothing: conversations last as long as this page.");
-if (!local.get("settings")) local.set("settings", JSON.stringify(DEFAULTS));
-watch.start();
-await open(location.hash.slice(1) || null);
+async function start() {
+  const kept = await store.open(({ id, removed, running: goesOn }) => {
+    if (goesOn) elsewhere.add(id);
+    else elsewhere.delete(id);
+    side.show();
+    const mine = [...running.values()].some((one) => one.conversation.id === id);
+    if (id === conversation.id && !mine) removed ? open(null) : refresh();
+  });
+  if (!kept) say("This browser keeps nothing: conversations last as long as this page.");
+  if (!local.get("settings")) local.set("settings", JSON.stringify(DEFAULTS));
+  watch.start();
+  await open(location.hash.slice(1) || null);
+}
+
+const opened = start(); // a message that is sent before waits: the conversation on the screen is not known yet

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
 
-from tests.http_lead import Lead
-
+LEADS = {"lead", "slow_lead"}
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
@@ -31,8 +30,10 @@ def problems() -> list[str]:
 
 
 @pytest.fixture
-def page(browser: Browser, problems: list[str], lead: Lead) -> Iterator[Page]:
-    """A page with storage of its own. It closes before the lead does, which it would miss."""
+def page(browser: Browser, problems: list[str], request: pytest.FixtureRequest) -> Iterator[Page]:
+    """A page with storage of its own. It closes before any lead does, which it would miss."""
+    for name in LEADS.intersection(request.fixturenames):
+        request.getfixturevalue(name)
     context = browser.new_context()
     page = context.new_page()
     watch(page, problems)

@@ -31,6 +31,41 @@ def test_conversations_survive_a_reload_with_what_is_half_typed(page: Page, lead
     expect(page.get_by_label("Message", exact=True)).to_have_value("half a thou")
 
 
+def test_what_is_sent_before_the_browser_has_found_its_conversations_is_kept(page: Page, lead: Lead):
+    page.add_init_script("""
+      const open = IDBFactory.prototype.open;
+      IDBFactory.prototype.open = function (...named) {
+        const [request, stands] = [open.apply(this, named), new Promise((go) => (window.go = go))];
+        Object.defineProperty(request, "onsuccess", { set(act) {
+          request.addEventListener("success", () => stands.then(act));
+        } });
+        return request;
+      };""")
+    Script(page)
+    page.goto(lead.url)
+    ask(page, "too soon")
+    page.evaluate("window.go()")
+    reply = page.locator(".turn").last
+    expect(reply.get_by_role("button", name="Regenerate")).to_be_visible()
+    page.evaluate("new Promise((go) => setTimeout(go))")
+    expect(page.locator(".turn.user .text")).to_have_text("too soon")
+    expect(page.locator("#list .open")).to_have_text(["too soon"])
+
+
+def test_one_need_not_wait_until_a_reply_is_saved(page: Page, lead: Lead):
+    page.add_init_script("""
+      const begin = IDBDatabase.prototype.transaction;
+      IDBDatabase.prototype.transaction = function (name, mode) {
+        const transaction = begin.call(this, name, mode);
+        if (mode === "readwrite") Object.defineProperty(transaction, "oncomplete", { set() {} });
+        return transaction;
+      };""")
+    Script(page)
+    page.goto(lead.url)
+    asked(page, "one")
+    asked(page, "two")
+
+
 def test_a_reply_that_a_reload_interrupts_is_kept_and_says_so(slow_lead: Lead, page: Page):
     page.goto(slow_lead.url)
     ask(page, "go on forever")
