@@ -10,7 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from operator import mul
 from typing import NamedTuple, TypeAlias
+
+from server.speculation.gating.gate import choose
 
 MOST = 16  # guesses verified in a step: --draft-max
 # Times that a schedule is replayed to find what its own time for a token is, by which guesses are chosen. One
@@ -71,14 +75,10 @@ def _settled(text: Text, seconds: Seconds, schedule: Schedule) -> float:
 
 
 def _chosen(guesses: Sequence[Guess], seconds: Seconds, worth_s: float, guess_s: float = 0.0) -> int:
-    """How many guesses a step verifies: as long as the next one's token, if it comes, is worth its time."""
-    n, probability = 0, 1.0
-    for guess in guesses[:MOST]:
-        probability *= guess.confidence
-        if probability * worth_s <= seconds[n + 2] - seconds[n + 1] + guess_s:
-            break
-        n += 1
-    return n
+    """How many guesses a step makes and verifies: what the lead's gate would choose if it knew them all."""
+    confidences = (guess.confidence for guess in guesses[:MOST])
+    spent_s = [rows_s + max(0, n - 1) * guess_s for n, rows_s in enumerate(seconds)]
+    return choose(spent_s, 1, [list(accumulate(confidences, mul))], 1 / worth_s)[0]
 
 
 def _accepted(guesses: Sequence[Guess], n: int) -> int:

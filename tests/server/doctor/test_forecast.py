@@ -47,6 +47,11 @@ def test_dear_rows_are_chosen_by_how_sure_the_draft_model_is():
     assert inside([telling], steep, 0.01) < 0.9 * inside([blind], steep, 0.01)
 
 
+def test_a_second_row_that_is_dear_pays_where_more_guesses_follow_it():
+    guesses, jump = text(0.9, 2000), [0.0, 1.0] + [1.6] * MOST
+    assert inside([guesses], jump, 0.3) < 0.7 * undrafted([guesses], jump)
+
+
 def test_every_reply_begins_anew():
     guesses = [Guess(True, 0.9)] * 8
     apart, together = [guesses[:4], guesses[4:]], [guesses]
