@@ -2,8 +2,8 @@
 
 The draft model is real, and so are drafter, worker, engine and proposer; the target says the texts that it
 has said before, as fast as wanted. A step of the lead takes tt and STEP_ROW tt for each row beyond the first;
-a decode of the drafter takes td = tt / r and DRAFT_ROW td for each. So nothing is noise, and any ratio of
-speeds can be had. The lead verifies all that it is offered.
+a decode of the drafter takes td = tt / r and DRAFT_ROW td for each; a message takes --latency-ms. So nothing
+is noise, and any ratio of speeds can be had. The lead verifies all that it is offered.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from itertools import product
 from statistics import mean
 
 import numpy as np
@@ -90,11 +91,21 @@ class Reciter(PreparedBackend):
 class ClockedDrafter(DirectBus):
     """A worker that makes r guesses per plain step, alone in a world; its turns take as long as their
     decodes. What the lead says meanwhile waits for the next turn; what the drafter says goes out at the end.
-    shapes: what decodes cost as it sees it; by default what they take here."""
+    shapes: what decodes cost as it sees it; by default what they take here. tt_us: of a plain step of the
+    lead; latency_us: of a message, each way."""
 
-    def __init__(self, backend: Backend, r: float, shapes: Shapes | None = None) -> None:
-        self.world, self.backend = World(), backend
-        self._td_us = td_us = TT_US / r
+    def __init__(
+        self,
+        backend: Backend,
+        r: float,
+        shapes: Shapes | None = None,
+        *,
+        tt_us: int = TT_US,
+        latency_us: int = 0,
+    ) -> None:
+        self.world, self.backend, self.tt_us = World(), backend, tt_us
+        self._td_us = td_us = tt_us / r
+        self._latency_us = latency_us
         self._turn_us, self._asleep = 0, True
         card = vocabulary_card(backend.vocab)
         presence = Presence("drafter", "drafter", "draft", "0", card, MOST_AT_ONCE, host="there")
@@ -105,8 +116,14 @@ class ClockedDrafter(DirectBus):
 
     def send(self, to: str, message: Message) -> None:
         if to != self.presence.id:
-            self.world.after(self._turn_us, lambda: self.lead.received(decode(encode(message))))
-            return
+            delay_us = self._turn_us + self._latency_us
+            self.world.after(delay_us, lambda: self.lead.received(decode(encode(message))))
+        elif self._latency_us:
+            self.world.after(self._latency_us, lambda: self._hear(message))
+        else:
+            self._hear(message)
+
+    def _hear(self, message: Message) -> None:
         self.worker.received(decode(encode(message)))
         if self._asleep:
             self._asleep = False
@@ -156,7 +173,8 @@ class Found:
 def run(drafter: ClockedDrafter, known: Sequence[Text], at_once: int) -> Found:
     """The texts, at_once at a time. Leaves the draft model's KV cache empty."""
     world, draft, vocab = drafter.world, drafter.backend, drafter.backend.vocab
-    target = Reciter(known, vocab, lambda n: world.advance(round(TT_US * (1 + STEP_ROW * (n - 1)))))
+    tt_us = drafter.tt_us
+    target = Reciter(known, vocab, lambda n: world.advance(round(tt_us * (1 + STEP_ROW * (n - 1)))))
     lead = Presence(LEAD.id, "lead", "texts", "0", vocabulary_card(vocab), MOST_AT_ONCE, host="here")
     remote = RemoteDrafters(drafter, lead, max_ahead=2 * DRAFT_MAX, clock=world.clock)
     drafter.start(remote)
@@ -184,7 +202,7 @@ def run(drafter: ClockedDrafter, known: Sequence[Text], at_once: int) -> Found:
         draft.trim(seq, 0)
     ends = {id: event.stats for id, event in events if isinstance(event, Finished)}
     n_tokens = {id: len(known[id].tokens) - known[id].n_prompt - 1 for id in ends}
-    n_tt = {id: 1000 * stats.predicted_ms / TT_US for id, stats in ends.items() if n_tokens[id]}
+    n_tt = {id: 1000 * stats.predicted_ms / tt_us for id, stats in ends.items() if n_tokens[id]}
     total, n_steps = sum(n_tokens.values()), speculator.n_steps
     rates = {id: n_tokens[id] / n for id, n in n_tt.items()}
     return Found(rates, total / sum(n_tt.values()), total / n_steps, speculator.n_empty / n_steps)
@@ -213,37 +231,57 @@ def slowest(rates: Mapping[int, float], at_once: int) -> float:
     return mean(min(group) / mean(group) for group in groups.values())
 
 
-def measure(args: argparse.Namespace) -> program.Result:
-    """Raises DuoError."""
+@contextmanager
+def pair(args: argparse.Namespace) -> Generator[tuple[Backend, Backend]]:
+    """Target and draft model. Raises DuoError."""
     n_seqs = MOST_AT_ONCE + N_BRANCHES
     options = [
         LlamaOptions(args.model, N_CELLS, N_SEQS, n_threads=args.threads),
         LlamaOptions(args.draft_model, N_CELLS, n_seqs, n_threads=args.threads),
     ]
-    rows: list[list[str]] = []
     with closing(LlamaBackend(options[0])) as target, closing(LlamaBackend(options[1])) as draft:
-        prompts = texts.prompt_ids(target, load(args.prompts))
+        yield target, draft
+
+
+def recite(target: Backend, way: str, n_prompts: int | None, max_tokens: int) -> list[Text]:
+    """The target's replies of max_tokens tokens, drawn in this way. Raises DuoError."""
+    written = write(target, texts.prompt_ids(target, load(n_prompts)), WAYS[way], max_tokens)
+    return [text for text in written if len(text.tokens) - text.n_prompt == max_tokens]
+
+
+def measure(args: argparse.Namespace) -> program.Result:
+    """Raises DuoError."""
+    rows, n_replies = list[list[str]](), list[str]()
+    with pair(args) as (target, draft):
         for way in list(WAYS)[:2]:
-            written = write(target, prompts, WAYS[way], args.max_tokens)
-            known = [text for text in written if len(text.tokens) - text.n_prompt == args.max_tokens]
-            for r in args.r:
-                alone = run(ClockedDrafter(draft, r), known, 1).rates
-                for n in args.sessions:
-                    found = run(ClockedDrafter(draft, r), known, n)
-                    rows.append([way, f"{r:g}", str(n), *_cells(found, alone, n)])
+            known = recite(target, way, args.prompts, args.max_tokens)
+            n_replies.append(str(len(known)))
+            for step_ms, r, n in product(args.step_ms, args.r, args.sessions):
+                gains: list[float] = []
+                for latency_ms in args.latency_ms:
+                    pace = {"tt_us": round(1000 * step_ms), "latency_us": round(1000 * latency_ms)}
+                    found = run(ClockedDrafter(draft, r, **pace), known, n)
+                    alone = found if n == 1 else run(ClockedDrafter(draft, r, **pace), known, 1)
+                    gains.append(found.speedup - 1)
+                    cells = [f"{step_ms:g}", f"{latency_ms:g}", f"{r:g}", str(n)]
+                    rows.append([way, *cells, *_cells(found, alone.rates, n), f"{gains[-1] / gains[0]:.2f}"])
                     print(*rows[-1], flush=True)
-    heads = ["", "r", "sessions", "speed-up", "tokens a step", "no guess", "slowest", "of its own"]
+    heads = ["", "step, ms", "one way, ms", "r", "sessions", "speed-up", "tokens a step", "no guess"]
+    heads += ["slowest", "of its own", "of the gain"]
     what = (
-        f"{report.model_line(args.model)} by {report.model_line(args.draft_model)}; {len(prompts)} prompts, "
-        f"those whose reply has {args.max_tokens} tokens, cut there. No guess: share of steps. Slowest: of "
-        "those at once, by their mean; of its own: each rate by that of the text alone."
+        f"{report.model_line(args.model)} by {report.model_line(args.draft_model)}; "
+        f"{' and '.join(n_replies)} replies of {args.max_tokens} tokens. No guess: share of steps. "
+        "Slowest: of those at once, by their mean; of its own: each rate by that of the text alone. Of the "
+        "gain: by that of the first latency."
     )
     return "the bundled pair under a virtual clock", [what, report.table(heads, rows, n_words=1)]
 
 
 def _cells(found: Found, alone: Mapping[int, float], n: int) -> list[str]:
-    own = {id: rate / alone[id] for id, rate in found.rates.items()}
-    fair = [f"{slowest(rates, n):.2f}" for rates in (found.rates, own)] if n > 1 else ["-", "-"]
+    fair = ["-", "-"]
+    if n > 1:
+        own = {id: rate / alone[id] for id, rate in found.rates.items()}
+        fair = [f"{slowest(rates, n):.2f}" for rates in (found.rates, own)]
     return [f"{found.speedup:.2f}", f"{found.per_step:.2f}", f"{found.empty:.3f}", *fair]
 
 
@@ -254,6 +292,8 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--r", type=program.floats, default=[4.0, 8.0, 16.0], help="drafted tokens per plain step")
     add("--sessions", type=program.numbers, default=[1, 4], help="at once, at most 8")
+    add("--step-ms", type=program.floats, default=[TT_US / 1000], help="of a plain step")
+    add("--latency-ms", type=program.floats, default=[0.0], help="of a message, each way")
     return parser
 
 

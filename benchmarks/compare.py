@@ -1,8 +1,10 @@
 """duo beside llama-server: `python -m benchmarks.compare --llama-server PATH [--sweep 3,7 --p-min 0,0.75]`.
 
 Same GGUF files, threads and prompts, request by request in turn, in one run. All servers run from beginning
-to end; a column shows that idle ones take no CPU. With --sweep both also draft: llama-server synchronously,
-once for each number of drafted tokens and each --p-min; duo once, in the mode and the widths that it chooses.
+to end; a column shows that idle ones take no CPU. With --sweep both also draft: llama-server with each
+--spec-type, once for each number of drafted tokens and each --p-min; duo once, in the mode and the widths
+that it chooses. If the model has a prediction block, both draft with it unless told otherwise. Drafts are
+accepted of all drafted tokens, those behind a wrong one too: benchmarks/depths.py tells by depth.
 
 With --clients, several clients ask at once (benchmarks/contest.py), with or without llama-server; duo then
 drafts in any case, with each of --duo-flags.
@@ -18,6 +20,7 @@ import statistics
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
+from pathlib import Path
 
 from benchmarks import contest, faults, program, report
 from benchmarks.contest import Heat, Standing
@@ -34,10 +37,13 @@ from benchmarks.processes import (
 )
 from benchmarks.prompts import hard, load
 from benchmarks.report import model_line
+from drafters.drafter_settings import BUNDLED_MODEL as BUNDLED_DRAFT
 from server.errors import StartupError
+from server.llama.tensors import tensors
 
 IDLE_S = 3.0
 DRAFTING = "duo, drafts"
+ALONE = "--drafters=0"  # in --duo-flags: guesses by what is in the lead, its model's prediction block say
 
 
 def commands(args: argparse.Namespace) -> list[Command]:
@@ -46,31 +52,57 @@ def commands(args: argparse.Namespace) -> list[Command]:
     found = [Command("duo", duo("serve", draft_max=0, **size))]
     if args.llama_server:
         found.insert(0, Command("llama-server", llama_server(args.llama_server, **size)))
-        found += [_synchronous(args, size, n, p_min) for n in args.sweep for p_min in args.p_min]
+        found += _rivals(args, size)
     other = args.draft_device if args.draft_device != args.device else None
-    drafting = flags(
-        draft_model=args.draft_model, draft_threads=args.draft_threads or None, draft_devices=other
-    )
+    by_block = args.draft_model == BUNDLED_DRAFT and _has_block(args.model)
+    draft = None if by_block else args.draft_model  # which would take the block's place
+    drafting = flags(draft_model=draft, draft_threads=args.draft_threads or None, draft_devices=other)
     settings: list[list[str]] = args.duo_flags or [[]]
     for more in settings if args.sweep or args.clients else ():
         name = report.arguments([DRAFTING, *more]) if len(settings) > 1 else DRAFTING
-        found.append(Command(name, duo("up", *drafting, *more, **size), drafts=True))
+        found.append(Command(name, duo("up", *drafting, *more, **size), drafts=ALONE not in more))
     return found
 
 
-def _synchronous(args: argparse.Namespace, size: Options, n: int, p_min: float) -> Command:
-    """llama-server with its draft model."""
+def _kinds(args: argparse.Namespace) -> list[str]:
+    """Of drafts in llama-server: those given, or those that suit the files."""
+    if args.spec_type:
+        return args.spec_type
+    own = ["draft-mtp", "draft-mtp,ngram-mod"] if _has_block(args.model) else ["draft-simple", "ngram-mod"]
+    return [*own, "draft-eagle3"] if args.eagle3 else own
+
+
+def _has_block(model: Path) -> bool:
+    return any(".nextn." in name for name in tensors(model))
+
+
+def _rivals(args: argparse.Namespace, size: Options) -> list[Command]:
+    """llama-server with each kind of drafts, in each setting that matters to it."""
+    settings = [(n, p_min) for n in args.sweep for p_min in args.p_min]
+    return [
+        _drafting(args, size, kind, *setting)
+        for kind in _kinds(args)
+        for setting in (settings if "draft-" in kind else settings[:1])
+    ]
+
+
+def _drafting(args: argparse.Namespace, size: Options, kind: str, n: int, p_min: float) -> Command:
+    """kind: one of llama-server's, or several with commas between."""
+    name = f"llama-server, {'draft' if kind == 'draft-simple' else kind}"
+    if "draft-" not in kind:
+        return Command(name, llama_server(args.llama_server, *flags(spec_type=kind), **size))
+    inside = "draft-mtp" in kind and _has_block(args.model)
+    other = args.eagle3 if "draft-eagle3" in kind else args.draft_model
     drafting = flags(
-        model_draft=args.draft_model,
-        spec_type="draft-simple",
+        model_draft=None if inside else other,
+        spec_type=kind,
         spec_draft_n_max=n,
-        spec_draft_threads=args.draft_threads or 1,
+        spec_draft_threads=args.draft_threads or (args.threads if inside else 1),
         spec_draft_p_min=f"{p_min:g}",
     )
-    if args.draft_device is not None:
+    if args.draft_device is not None and not inside:
         drafting += ("-devd", f"CUDA{args.draft_device}", "-ngld", "99")
-    name = f"llama-server, draft {n}, p_min {p_min:g}"
-    return Command(name, llama_server(args.llama_server, *drafting, **size))
+    return Command(f"{name} {n}, p_min {p_min:g}", llama_server(args.llama_server, *drafting, **size))
 
 
 def compare(args: argparse.Namespace) -> list[str]:
@@ -93,6 +125,7 @@ def compare(args: argparse.Namespace) -> list[str]:
         table = contest.standings([server.name for server in servers], heats)
         parts = [contest.standings_table(table, idle)]
         names = [server.name for server in servers]
+        parts += [accepted_apart(names, heats)] if args.hard else []
         for drafting in (name for name in names if name.startswith(DRAFTING)):
             parts += [against_best(drafting, table, heats)] if args.llama_server else []
             parts += [against_none(drafting, names, heats)] if args.hard else []
@@ -111,6 +144,19 @@ def against_best(drafting: str, table: Sequence[Standing], heats: Sequence[Heat]
         f"{drafting}, against {best.name}, the best of llama-server: {total:.2f} times its tokens in all per "
         f"second in all; {ours.client_ratio or 0:.2f} times in the median of prompts."
     )
+
+
+def accepted_apart(names: Sequence[str], heats: Sequence[Heat]) -> str:
+    """Drafts accepted of the prompts that the models were trained for, and of the hard ones."""
+    told: list[str] = []
+    for i, name in enumerate(names):
+        shares: list[str] = []
+        for is_hard in (False, True):
+            replies = [heat.replies[i] for heat in heats if bool(heat.prompt.more) is is_hard]
+            n_drafted = sum(reply.n_drafted for reply in replies)
+            shares.append(report.accepted(sum(reply.n_accepted for reply in replies), n_drafted))
+        told += [f"{name}: {' and '.join(shares)}"] if shares != ["-", "-"] else []
+    return f"Drafts accepted without the hard prompts, and of those. {'; '.join(told)}."
 
 
 def against_none(drafting: str, names: Sequence[str], heats: Sequence[Heat]) -> str:
@@ -144,7 +190,7 @@ def measure(args: argparse.Namespace) -> program.Result:
     """Raises DuoError."""
     if not (args.llama_server or args.faults or args.clients):
         raise StartupError("give --llama-server, or --clients, or --faults to compare bad drafters with none")
-    program.check_files(args.model, args.draft_model)
+    program.check_files(args.model, args.draft_model, *filter(None, [args.eagle3]))
     if args.llama_server:
         args.llama_server = program.binary(args.llama_server)
     what = f"{model_line(args.model)}; {args.threads} threads; temperature 0, at most {args.max_tokens} "
@@ -169,6 +215,9 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--sweep", type=program.numbers, default=[], help="with drafts, in llama-server of these lengths: 3,7"
     )
+    kinds = "of drafts in llama-server, several joined by commas; once for each (default: by the files)"
+    add("--spec-type", action="append", help=kinds)
+    add("--eagle3", type=Path, help="GGUF file of an EAGLE-3 head, for llama-server")
     add("--hard", action="store_true", help="also ten prompts whose drafts are poor")
     add(
         "--faults",

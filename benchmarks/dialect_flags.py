@@ -40,6 +40,8 @@ def translated(argv: Sequence[str], model: str, draft: str) -> list[str]:
 def for_duo(argv: Sequence[str]) -> list[str]:
     """duo's flags of llama-server's."""
     found = [] if "--metrics" in argv else ["--no-metrics"]
+    if "--cors-origins" not in argv:
+        found += ["--cors-origins", "*"]
     if "--parallel" in argv and "--kv-unified" not in argv:
         found.append("--no-kv-unified")
     for flag, *value in _flags(argv):

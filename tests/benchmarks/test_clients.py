@@ -12,6 +12,7 @@ from benchmarks.client import Reply, ReplyError
 from benchmarks.contest import ask_at_once, figures
 from benchmarks.processes import Command, Process, free_port
 from benchmarks.prompts import Prompt, endless, load
+from drafters.drafter_settings import BUNDLED_MODEL
 from tests.benchmarks.conftest import STUB
 
 PROMPT = Prompt("p-01", [{"role": "user", "content": "?"}])
@@ -104,14 +105,15 @@ def test_a_prompt_that_comes_again_has_another_salt():
 
 
 def commands(*flags: str) -> dict[str, str]:
-    args = compare._parser().parse_args(["--model", "m.gguf", "--clients", "2,4,1", *flags])  # pyright: ignore[reportPrivateUsage]
+    """By name: their arguments. The model is a file that has no prediction block."""
+    args = compare._parser().parse_args(["--model", str(BUNDLED_MODEL), "--clients", "2,4,1", *flags])  # pyright: ignore[reportPrivateUsage]
     return {command.name: " ".join(command.arguments) for command in compare.commands(args)}
 
 
 def test_all_leads_have_the_same_slots_and_the_first_does_not_draft():
     found = commands("--duo-flags", "--draft-mode async")
     assert list(found) == ["duo", "duo, drafts"]
-    assert all("--model m.gguf" in line and "--parallel 4" in line for line in found.values())
+    assert all(f"--model {BUNDLED_MODEL}" in line and "--parallel 4" in line for line in found.values())
     assert "--draft-max 0" in found["duo"]
     assert " server up " in found["duo, drafts"]
     assert "--draft-mode async" in found["duo, drafts"]
@@ -121,7 +123,7 @@ def test_llama_server_and_several_ways_to_draft_take_turns():
     found = commands("--llama-server", "l", "--duo-flags=--draft-max 4", "--duo-flags=--texts /a/b.txt")
     drafting = ["duo, drafts --draft-max 4", "duo, drafts --texts b.txt"]
     assert list(found) == ["llama-server", "duo", *drafting]
-    assert found["llama-server"].startswith("l --model m.gguf")
+    assert found["llama-server"].startswith(f"l --model {BUNDLED_MODEL}")
     assert "--parallel 4" in found["llama-server"]
     assert "--texts /a/b.txt" in found[drafting[1]]
 

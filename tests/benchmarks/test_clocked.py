@@ -42,6 +42,23 @@ def test_a_faster_drafter_brings_more(known: list[Text]):
     assert quick.per_step > slow.per_step
 
 
+def test_distance_leaves_less_of_the_gain_the_faster_the_target(known: list[Text]):
+    def gain(tt_ms: int, latency_ms: int) -> float:
+        drafter = ClockedDrafter(backend(), 8.0, tt_us=1000 * tt_ms, latency_us=1000 * latency_ms)
+        return clocked.run(drafter, known, 1).speedup - 1
+
+    slow, quick = ([gain(tt_ms, latency_ms) for latency_ms in (0, 10, 50)] for tt_ms in (100, 10))
+    for gains in (slow, quick):
+        assert gains == sorted(gains, reverse=True)
+    assert quick[1] / quick[0] < slow[1] / slow[0]
+    assert quick[2] / quick[0] < slow[2] / slow[0]
+
+
+def test_who_is_ten_steps_away_brings_next_to_nothing_and_costs_its_rows(known: list[Text]):
+    drafter = ClockedDrafter(backend(), 8.0, latency_us=10 * clocked.TT_US)
+    assert 0.9 < clocked.run(drafter, known, 1).speedup < 1.1
+
+
 def test_nothing_is_left_to_chance(known: list[Text]):
     first, again = (clocked.run(ClockedDrafter(backend(), 8.0), known, 4) for _ in range(2))
     assert first == again

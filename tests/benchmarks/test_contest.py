@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.client import Reply, ask
-from benchmarks.compare import against_none
+from benchmarks.compare import accepted_apart, against_none
 from benchmarks.contest import SHORTEST, Heat, heat_line, run, standings, standings_table
 from benchmarks.processes import Command, Process, idle_cpu
 from benchmarks.prompts import Prompt, load
@@ -164,3 +164,13 @@ def test_hard_replies_and_the_slowest_ones_are_told_beside_no_drafts():
     told = against_none("duo, drafts", ["duo", "duo, drafts"], heats)
     assert "hard replies together 0.99" in told
     assert told.endswith("b 1.00, a 3.00.")
+
+
+def test_accepted_drafts_of_hard_prompts_are_told_apart():
+    def heat(n_accepted: int, *, is_hard: bool = False) -> Heat:
+        drafted = Reply("text", 100, 1.0, n_drafted=40, n_accepted=n_accepted)
+        more = {"temperature": 1} if is_hard else {}
+        return Heat(Prompt("a", [], more=more), [Reply("text", 100, 1.0), drafted])
+
+    told = accepted_apart(["duo", "duo, drafts"], [heat(30), heat(2, is_hard=True), heat(4, is_hard=True)])
+    assert told.endswith("and of those. duo, drafts: 30 of 40 (75 %) and 6 of 80 (8 %).")

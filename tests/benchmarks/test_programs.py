@@ -6,9 +6,11 @@ import argparse
 import os
 import re
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
+import gguf
+import numpy as np
 import pytest
 
 from benchmarks import compare, demo, faults, inflate
@@ -28,9 +30,10 @@ def test_compare_prints_and_appends_its_table(
     text = results.read_text()
     assert text.startswith("# Results\n\n## ")
     assert text.removeprefix("# Results\n\n").strip() in capsys.readouterr().out
-    for server in ("llama-server", "duo", "llama-server, draft 4, p_min 0", "duo, drafts"):
+    rivals = ("llama-server, draft 4, p_min 0", "llama-server, ngram-mod")
+    for server in ("llama-server", "duo", *rivals, "duo, drafts"):
         assert f"| {server} | 100.0 | 1.00 |" in text
-    assert text.count("2 of 2") == 4
+    assert text.count("2 of 2") == 5
     assert "duo: 42 µs of Python in a one-session step" in text
     assert str(tmp_path) not in text
 
@@ -54,12 +57,45 @@ def test_compare_asks_llama_server_and_duo_for_the_same(llama_server: Path):
     args = compare._parser().parse_args(flags)  # pyright: ignore[reportPrivateUsage]
     commands = {command.name: " ".join(command.arguments) for command in compare.commands(args)}
     assert list(commands)[:2] == ["llama-server", "duo"]
-    assert len(commands) == 7
+    assert len(commands) == 8
+    assert "--spec-type ngram-mod" in commands["llama-server, ngram-mod"]
     assert all(f" {args.model} " in line for line in commands.values())
     assert all(" -t 3 " in line or " --threads 3 " in line for line in commands.values())
     assert "--spec-draft-n-max 8" in commands["llama-server, draft 8, p_min 0.5"]
     assert "--spec-draft-p-min 0.5" in commands["llama-server, draft 8, p_min 0.5"]
     assert "--draft-max 0" in commands["duo"]
+
+
+def drafting_lines(*more: str) -> dict[str, str]:
+    args = compare._parser().parse_args(["--llama-server", "x", *more])  # pyright: ignore[reportPrivateUsage]
+    return {one.name: " ".join(one.arguments) for one in compare.commands(args)[2:]}
+
+
+def test_compare_picks_rivals_by_the_file(tmp_path: Path):
+    model = tmp_path / "with-block.gguf"
+    with closing(gguf.GGUFWriter(model, "mimo2")) as writer:
+        writer.add_tensor("blk.4.nextn.eh_proj.weight", np.ones((4, 8), dtype=np.float32))
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+    lines = drafting_lines("--model", str(model), "--sweep", "1,2")
+    *rivals, ours = lines
+    assert rivals == [
+        f"llama-server, draft-mtp{more} {n}, p_min 0" for more in ("", ",ngram-mod") for n in (1, 2)
+    ]
+    assert "--spec-type draft-mtp,ngram-mod --spec-draft-n-max 2" in lines[rivals[-1]]
+    assert not any("-draft-model" in line or "--model-draft" in line for line in lines.values())
+    assert ours == "duo, drafts"
+
+
+def test_compare_takes_kinds_and_a_head(tmp_path: Path):
+    lines = drafting_lines("--sweep", "3", "--eagle3", "head.gguf")
+    assert (
+        "--model-draft head.gguf --spec-type draft-eagle3" in lines["llama-server, draft-eagle3 3, p_min 0"]
+    )
+    assert f"--model-draft {DRAFT} --spec-type draft-simple" in lines["llama-server, draft 3, p_min 0"]
+    lines = drafting_lines("--sweep", "3,4", "--spec-type", "ngram-mod,ngram-map-k4v")
+    assert list(lines) == ["llama-server, ngram-mod,ngram-map-k4v", "duo, drafts"]
 
 
 @pytest.mark.parametrize("flag", ["--llama-server", "--model", "--draft-model"])
