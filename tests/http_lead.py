@@ -51,8 +51,9 @@ class Lead:
 
 def _health(thread: EngineThread, n_slots: int) -> Health:
     drafters = (DrafterHealth("d", "toy", "refused", "vocabulary sizes differ", {"stale": 2}, "laptop"),)
-    status = "stuck" if thread.stuck() else "draining" if thread.draining else "ok"
-    return Health(status, n_slots, thread.engine.n_active, 0, 1.5, drafters)
+    reason = thread.stuck()
+    status = "stuck" if reason else "draining" if thread.places.closed else "ok"
+    return Health(status, n_slots, thread.engine.n_active, 0, 1.5, drafters, reason=reason)
 
 
 @contextmanager
@@ -95,6 +96,7 @@ def serving(
             grammars=Compiler(backend.vocab),
             traffic=traffic,
             ask=thread.ask,
+            places=thread.places,
             **more,
         )
         config = configured(witnessed(create_app(served, door.edge)), door.tls, door.bounds)

@@ -29,6 +29,7 @@ ONLY_IN = {
 }
 MAY_IMPORT = {
     "server/estimators.py": (),
+    "server/tenants.py": ("server.errors",),
     "server/engine/": (
         "server.engine",
         "server.estimators",
@@ -36,10 +37,17 @@ MAY_IMPORT = {
         "server.llama.backend",
         "server.sampling",
         "server.cache",
+        "server.tenants",
     ),
     "server/cache/": ("server.cache",),
     "server/sampling/": ("server.sampling",),
-    "server/llama/": ("server.llama", "server.errors", "server.estimators", "server.sampling.noise"),
+    "server/llama/": (
+        "server.llama",
+        "server.errors",
+        "server.estimators",
+        "server.sampling.noise",
+        "server.tenants",
+    ),
     "server/api/": (
         "server.api",
         "server.cache",
@@ -50,6 +58,7 @@ MAY_IMPORT = {
         "server.llama.backend",
         "server.llama.embedding",
         "server.sampling",
+        "server.tenants",
         "server.text",
         "server.formats",
     ),
@@ -69,6 +78,7 @@ MAY_IMPORT = {
         "server.engine.request",
         "server.errors",
         "server.llama.backend",
+        "server.llama.with_block",
         "server.sampling",
         "server.cache.prefix",
     ),

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from server.api.app import create_app
+from server.api.middleware import Edge
 from server.api.served import Health, ModelCard, Served
 from server.engine.events import Event, Failed, Finished, Stats
 from server.engine.generate import Generator
@@ -114,7 +115,7 @@ class Call:
             "headers": [(k.lower().encode(), v.encode()) for k, v in self.headers.items()],
             "state": {"served": self.state},
         }
-        await witnessed(create_app(self.state))(scope, self._receive, self._send)
+        await witnessed(create_app(self.state, Edge(cors_origins=("*",))))(scope, self._receive, self._send)
 
     async def until_sent(self, part: bytes) -> None:
         """Wait until the body holds this."""

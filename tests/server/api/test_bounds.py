@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
 import socket
 import threading
 from collections.abc import Generator, Iterator
@@ -20,7 +22,7 @@ from server.engine.proposer import NoProposer
 from server.engine.request import GenerationRequest
 from server.engine.scheduler import Limits
 from server.engine.thread import Bounds, EngineThread, LiveGeneration
-from server.errors import BusyError, InvalidRequestError
+from server.errors import BusyError, InvalidRequestError, LostModelError
 from server.lead.listening import Door
 from server.sampling.constraint import Constraint
 from tests.checks import check_engine
@@ -28,7 +30,7 @@ from tests.contract.contract import validate
 from tests.fake_backend import FakeBackend, FakeModel
 from tests.gated import ENOUGH, Gated
 from tests.http_lead import Lead, serving
-from tests.support import ENDLESS
+from tests.support import ENDLESS, until
 
 HELLO = [{"role": "user", "content": "hello"}]
 
@@ -216,7 +218,7 @@ def test_a_server_that_ends_lets_replies_finish_and_refuses_new_ones():
             text = next(arriving)
             assert httpx.get(f"{lead.url}/ready").json() == {"status": "ok"}
             lead.server.should_exit = True
-            lead.until(lambda _: lead.thread.draining)
+            lead.until(lambda _: lead.thread.places.closed)
             ready = httpx.get(f"{lead.url}/ready")
             assert ready.status_code == 503
             assert ready.json() == {"status": "draining"}
@@ -244,3 +246,48 @@ def test_what_has_not_ended_within_the_grace_time_is_told_so():
         last = json.loads(text.strip().split("\n\n")[-1].removeprefix("data: "))
         validate("Error", last)
         assert "shutting down" in last["error"]["message"]
+
+
+@contextmanager
+def hanging(bounds: Bounds | None = None) -> Generator[tuple[Lead, Gated, list[httpx.Response]]]:
+    """A lead in the middle of a step that does not finish, and the response of who waits for it."""
+    responses: list[httpx.Response] = []
+    with Gated(FakeModel(eog_rate=0.0)) as backend, serving(backend, bounds=bounds) as lead:
+        asking = threading.Thread(target=lambda: responses.append(post(lead, max_tokens=4)))
+        asking.start()
+        backend.until_step(1)
+        seconds = itertools.count()
+        lead.thread.watchdog.clock = lambda: float(next(seconds))  # a second passes at each look
+        try:
+            yield lead, backend, responses
+        finally:
+            backend.allow(ENOUGH)
+            asking.join()
+
+
+def test_an_engine_without_progress_is_told_until_it_goes_on(caplog: pytest.LogCaptureFixture):
+    with hanging() as (lead, backend, responses):
+        assert httpx.get(f"{lead.url}/health").status_code == 200
+        for _ in range(100):
+            lead.thread.look()
+        health = httpx.get(f"{lead.url}/health")
+        assert (health.status_code, health.json()["status"]) == (503, "stuck")
+        assert re.fullmatch(r"no step of the model has finished for \d+ s", health.json()["reason"])
+        assert httpx.get(f"{lead.url}/ready").status_code == 503
+        until(lambda: "stuck: no step" in caplog.text, "it was not told")
+        backend.allow(ENOUGH)
+        until(lambda: "steps finish again" in caplog.text, "its end was not told")
+        assert httpx.get(f"{lead.url}/health").status_code == 200
+        until(lambda: responses, "the reply did not go on")
+        assert responses[0].status_code == 200
+
+
+def test_an_engine_that_is_given_up_fails_its_requests_and_ends_the_server():
+    with hanging(Bounds(step_s=2)) as (lead, _, responses):
+        until(lambda: responses, "the reply did not fail")
+        [response] = responses
+        assert response.status_code == 503
+        assert response.headers["retry-after"] == "5"
+        assert "no step of the model has finished for" in error_of(response)["message"]
+        assert lead.server.should_exit
+        assert isinstance(lead.server.failure, LostModelError)

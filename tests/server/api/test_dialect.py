@@ -10,7 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from server.api.middleware import LOCAL, Edge
+from server.api.middleware import Edge
+from server.api.origins import LOCAL
 from server.api.served import ANY, ModelCard
 from server.flags import read
 from server.lead.listening import Door

@@ -274,6 +274,13 @@ def test_the_tokens_of_a_response_are_counted(endless: Lead):
     assert refused.json()["error"]["param"] == "input"
 
 
+@pytest.mark.parametrize("bias", [{"1": None}, {"1": {"2": 3}}, [[1]], [[1, True]]])
+def test_what_is_counted_has_biases_that_are_numbers(endless: Lead, bias: Any):
+    body = {"input": "hello", "logit_bias": bias}
+    refused = httpx.post(f"{endless.url}/v1/responses/input_tokens", json=body)
+    assert refused.json()["error"]["param"] == "logit_bias"
+
+
 @pytest.mark.parametrize("part", ["slots", "metrics", "ui"])
 def test_what_is_hidden_is_not_served(part: Any):
     path, status = {"slots": ("/slots", 501), "metrics": ("/metrics", 501), "ui": ("/", 404)}[part]
