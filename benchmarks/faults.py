@@ -1,4 +1,4 @@
-"""Leads whose drafters are dead, lying, lagging or flapping, and crews that die by a schedule."""
+"""Leads whose drafters are dead, lying, lagging, far or flapping, and crews that die by a schedule."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import texts
+from benchmarks.link import Link
 from benchmarks.processes import POLL_S, Command, Options, Process, drafter, duo, options_of, start
 from benchmarks.prompts import Prompt
 from server.errors import StartupError
@@ -128,7 +129,8 @@ class Crew:
 
 
 FLAPS = tuple(Crash(3.0 * i + 0.3, 1.0) for i in range(400))  # alive for 0.3 s of each 3, for 20 minutes
-FAULTS = ("dead", "lying", "lagging", "flapping")
+FAULTS = ("dead", "lying", "lagging", "far", "flapping")
+FAR_S, FAR_LOSS = 0.2, 0.05  # each way, and of packets: of a far drafter's network
 
 
 def enter(
@@ -141,14 +143,23 @@ def enter(
     known = stack.enter_context(texts.directory())
     if "lying" in args.faults:
         texts.save(texts.record_by(args.model, args.threads, prompts, args.max_tokens), known)
-    redis = stack.enter_context(EmbeddedServer())
+    redis = stack.enter_context(EmbeddedServer(listen="127.0.0.1"))
     leads = start(stack, [_lead(args, fault, redis.url) for fault in args.faults])
+    url = {"far": _far_url(stack, redis)} if "far" in args.faults else {}
 
     def join() -> None:
         for fault, lead in zip(args.faults, leads, strict=True):
-            _join(stack, fault, lead, _drafter(args, fault, redis.url, known))
+            _join(stack, fault, lead, _drafter(args, fault, url.get(fault, redis.url), known))
 
     return leads, join
+
+
+def _far_url(stack: ExitStack, redis: EmbeddedServer) -> str:
+    """The server's URL, beyond a bad network."""
+    assert redis.address
+    assert redis.url_elsewhere
+    link = stack.enter_context(closing(Link(*redis.address, latency_s=FAR_S, loss=FAR_LOSS)))
+    return redis.url_elsewhere.replace(f":{redis.address[1]}", f":{link.port}")
 
 
 def _lead(args: argparse.Namespace, fault: str, redis_url: str) -> Command:

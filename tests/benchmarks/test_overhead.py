@@ -85,29 +85,32 @@ def test_a_step_keeps_to_its_budget_of_bytecodes_which_no_machine_changes(what: 
     assert 0.6 * BUDGETS[what] < first.median <= BUDGETS[what]
 
 
-def test_collections_of_garbage_do_not_count():
+def test_no_garbage_is_collected_while_bytecodes_are_counted():
+    class Garbage:
+        def __init__(self) -> None:
+            self.cycle = self
+
     def work() -> None:
+        began.append(len(collections))
         for _ in range(100):
-            cycle: list[object] = []
-            cycle.append(cycle)
+            Garbage()
+        began.append(len(collections))
 
     def called(phase: str, info: dict[str, int]) -> None:
         collections.append(phase)
 
-    collections: list[str] = []
-    alone = BytecodeWatch().outside(work)
+    collections, began = list[str](), list[int]()
     thresholds = gc.get_threshold()
     gc.callbacks.append(called)
     gc.set_threshold(10)
     try:
-        assert BytecodeWatch().outside(work) == alone
-        assert not collections
+        BytecodeWatch().outside(work)
         work()
     finally:
         gc.set_threshold(*thresholds)
         gc.callbacks.remove(called)
-    assert collections
-    assert gc.isenabled()
+    assert began[0] == began[1]
+    assert began[2] < began[3]
 
 
 @pytest.mark.parametrize("what", SHAPES)

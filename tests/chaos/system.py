@@ -17,9 +17,9 @@ from typing import Any
 import redis
 
 from benchmarks.client import ReplyError, call_json
+from benchmarks.link import Link
 from tests.chaos import inside
 from tests.process.duo import free_port, until
-from tests.process.link import Link
 from tests.redis.members import Server
 
 READY_S = 60.0

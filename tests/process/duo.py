@@ -127,11 +127,11 @@ def printed(duo: Duo) -> list[str]:
 
 
 @contextmanager
-def joined(arguments: list[str], folder: Path) -> Generator[subprocess.Popen[bytes]]:
+def joined(arguments: list[str], folder: Path, name: str = "second") -> Generator[subprocess.Popen[bytes]]:
     """A drafter of this command, in a terminal of its own; the end of the context kills it."""
     with (folder / "drafter.log").open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "server", *arguments, "--name", "second"],
+            [sys.executable, "-m", "server", *arguments, "--name", name],
             stdout=log,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
