@@ -131,17 +131,18 @@ class Crew:
 FLAPS = tuple(Crash(3.0 * i + 0.3, 1.0) for i in range(400))  # alive for 0.3 s of each 3, for 20 minutes
 FAULTS = ("dead", "lying", "lagging", "far", "flapping")
 FAR_S, FAR_LOSS = 0.2, 0.05  # each way, and of packets: of a far drafter's network
+REPLAYED = {"lying": (0, 1), "far": (0.9, 5)}  # share of right guesses, ms of each
 
 
 def enter(
     stack: ExitStack, args: argparse.Namespace, prompts: Sequence[Prompt]
 ) -> tuple[list[Process], Callable[[], None]]:
     """One lead for each of --faults, ready, in a pool of its own, and what has their drafters join. Records
-    first what the model says to the prompts, which the lying drafter needs. Raises DuoError."""
+    first what the model says to the prompts, which the lying and the far drafter need. Raises DuoError."""
     if not args.faults:
         return [], lambda: None
     known = stack.enter_context(texts.directory())
-    if "lying" in args.faults:
+    if {"lying", "far"} & set(args.faults):
         texts.save(texts.record_by(args.model, args.threads, prompts, args.max_tokens), known)
     redis = stack.enter_context(EmbeddedServer(listen="127.0.0.1"))
     leads = start(stack, [_lead(args, fault, redis.url) for fault in args.faults])
@@ -169,9 +170,10 @@ def _lead(args: argparse.Namespace, fault: str, redis_url: str) -> Command:
 
 def _drafter(args: argparse.Namespace, fault: str, redis_url: str, known: Path) -> Command:
     place: Options = {"redis": redis_url, "pool": fault}
-    if fault == "lying":
-        wrong: Options = {"kind": "replay", "texts": known, "accept": 0, "td_ms": 1, "vocab_from": args.model}
-        return drafter(fault, **place, **wrong)
+    if fault in REPLAYED:  # which takes nothing of the lead's cores
+        share, td_ms = REPLAYED[fault]
+        replay: Options = {"kind": "replay", "texts": known, "accept": share, "td_ms": td_ms}
+        return drafter(fault, vocab_from=args.model, **place, **replay)
     latency = 300 if fault == "lagging" else None
     return drafter(fault, model=args.draft_model, latency_ms=latency, **place)
 
