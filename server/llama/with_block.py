@@ -279,7 +279,10 @@ class WithBlock:
 
     def _evaluate(self, batch: Batch, hidden: Sequence[Hidden], depth: int) -> tuple[Logits, Hidden]:
         try:
-            return self.block.evaluate(batch, np.stack(hidden), depth)
+            rows = (
+                hidden[0][None].copy() if len(hidden) == 1 else np.stack(hidden)
+            )  # np.stack takes 6 µs more
+            return self.block.evaluate(batch, rows, depth)
         except BackendError:
             self.failed = True
             raise

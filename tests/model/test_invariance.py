@@ -282,7 +282,7 @@ async def test_a_stop_token_inside_an_accepted_run(
     """The stop token is one of the plain text, so that accepted drafts go beyond it."""
     [whole] = await expected_of(alone, f32_target, 1, 0.0)
     [request] = asks(f32_target.vocab, 1, 0.0)
-    stopped = [replace(request, stop_tokens=frozenset({token})) for token in whole.tokens[30:200:20]]
+    stopped = [replace(request, stop_tokens=frozenset({token})) for token in whole.tokens[30:200:40]]
     async with lead(f32_target, None) as plain:
         expected = [observable(outcome) for one in stopped for outcome in await plain.run([one])]
     with ExitStack() as stack:

@@ -44,27 +44,28 @@ def read_until(chunks: Iterator[dict[str, Any]], condition: Callable[[], object]
     until(holds, JOINS_S, what)
 
 
-@pytest.mark.parametrize(
-    "flags",
-    [
-        pytest.param(("--drafters", "0"), id="nobody drafts yet"),
-        pytest.param(("--draft-mode", "sync"), id="beside the draft model in the lead"),
-        pytest.param(("--drafters", "0", "--redis-listen", "127.0.0.2"), id="from a second address"),
-    ],
-)
-def test_a_drafter_joins_while_a_reply_streams_and_is_killed(flags: tuple[str, ...], tmp_path: Path):
-    with (
-        started(tmp_path, *flags) as duo,
-        closing(endless_reply(duo)) as chunks,
-        joined(printed(duo), tmp_path) as second,
-    ):
+def joins_and_is_killed(duo: Duo, folder: Path) -> None:
+    """A drafter joins while a reply streams, and is killed; the reply goes on."""
+    with closing(endless_reply(duo)) as chunks, joined(printed(duo), folder) as second:
         read_until(chunks, lambda: accepted_of_second(duo), "no guess of the drafter was accepted")
         second.kill()
         read_until(chunks, lambda: "second" not in str(duo.drafters()), "the lead did not miss it")
         assert len([next(chunks) for _ in range(20)]) == 20, "the reply went on"
 
 
-def test_nobody_joins_without_the_password(tmp_path: Path):
+@pytest.mark.parametrize(
+    "flags",
+    [
+        pytest.param(("--drafters", "0"), id="nobody drafts yet"),
+        pytest.param(("--draft-mode", "sync"), id="beside the draft model in the lead"),
+    ],
+)
+def test_a_drafter_joins_while_a_reply_streams_and_is_killed(flags: tuple[str, ...], tmp_path: Path):
+    with started(tmp_path, *flags) as duo:
+        joins_and_is_killed(duo, tmp_path)
+
+
+def test_from_a_second_address_one_joins_with_the_password_only(tmp_path: Path):
     with started(tmp_path, "--drafters", "0", "--redis-listen", "127.0.0.2") as duo:
         right = printed(duo)
         [password] = re.findall(r"redis://:(.*)@127\.0\.0\.2:", right[2])
@@ -82,3 +83,4 @@ def test_nobody_joins_without_the_password(tmp_path: Path):
                 assert password not in Path(f"/proc/{pid}/cmdline").read_text()
         [secret] = tmp_path.glob("duo-redis-*")
         assert os.stat(secret).st_mode & 0o077 == 0
+        joins_and_is_killed(duo, tmp_path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socketserver
 import subprocess
 import sys
 import threading
@@ -142,6 +143,31 @@ def test_a_password(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_a_usable_server_passes_the_check(url: str) -> None:
     check(url)
+
+
+class _Forgetful(socketserver.BaseRequestHandler):
+    """Answers no connection but every third: as if packets were lost."""
+
+    n_connections = 0
+
+    def handle(self) -> None:
+        type(self).n_connections += 1
+        while command := self.request.recv(4096):
+            if self.n_connections % 3 == 0:
+                self.request.sendall(b"+PONG\r\n" if b"PING" in command else b":0\r\n")
+
+
+def test_a_server_that_does_not_answer_at_once_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("server.speculation.wire.redis_client.IO_TIMEOUT_S", 0.2)
+    with socketserver.TCPServer(("127.0.0.1", 0), _Forgetful) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        try:
+            check(f"redis://127.0.0.1:{server.server_address[1]}")
+        finally:
+            server.shutdown()
+            thread.join()
+    assert _Forgetful.n_connections == 3
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,15 @@ import redis
 from redis.backoff import NoBackoff
 from redis.connection import parse_url  # pyright: ignore[reportUnknownVariableType]
 from redis.exceptions import AuthenticationError, RedisError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 from redis.sentinel import MasterNotFoundError, Sentinel, SentinelConnectionPool
 
 from server.errors import StartupError
 
+# Times that a start asks a server that does not answer in time: with 200 ms each way and 5 percent of packets
+# lost, some answers take longer. Half: some starts fail there; twice: a wrong address is told after 12 s.
+TRIES = 3
 IO_TIMEOUT_S = 2.0  # for the server to answer; well above the quarter of a second that a read may block
 SENTINEL = "+sentinel"  # behind the scheme of a URL that names sentinels
 OWN = "sentinel_"  # before options of such a URL that are for the sentinels
@@ -26,6 +30,7 @@ def check(url: str, pool: str = "default", member: str = "lead:check") -> None:
     """Raise a StartupError that says what to do unless a usable server answers at this URL. member:
     "<role>:<id>", whose keys this process will use."""
     client = connect(url)
+    client.set_retry(Retry(NoBackoff(), TRIES - 1, supported_errors=(RedisTimeoutError,)))
     place = place_of(url)
     try:
         client.ping()
