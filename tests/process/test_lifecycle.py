@@ -188,13 +188,15 @@ def not_gguf(folder: Path) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize("command", ["serve", "up", "draft"])
 @pytest.mark.parametrize(
-    ("model", "says"),
+    ("command", "model", "says"),
     [
-        (missing, "no model file at "),
-        (corrupt, "llama.cpp cannot load"),
-        (not_gguf, "is not a GGUF file"),
+        ("serve", missing, "no model file at "),
+        ("up", missing, "no model file at "),
+        ("draft", missing, "no model file at "),
+        ("up", corrupt, "llama.cpp cannot load"),
+        ("draft", corrupt, "llama.cpp cannot load"),
+        ("serve", not_gguf, "is not a GGUF file"),
     ],
 )
 def test_a_bad_model_is_one_line(command: str, model: Callable[[Path], str], says: str, tmp_path: Path):
