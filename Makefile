@@ -76,5 +76,5 @@ $(VENV)/.runtime: requirements.lock pyproject.toml | $(VENV)/bin/python
 	@touch $@
 
 $(VENV)/.dev: requirements-dev.lock $(VENV)/.runtime
-	$(PIP) --require-hashes -r requirements-dev.lock
+	$(PIP) --no-compile --require-hashes -r requirements-dev.lock  # compiled where they are imported
 	@touch $@

@@ -28,7 +28,7 @@ from tests.support import Outcome
 
 pytestmark = [pytest.mark.model, pytest.mark.redis, pytest.mark.timeout(240)]
 
-N_PROMPTS, N_TOKENS = 12, 120
+N_PROMPTS, N_TOKENS = 8, 120
 CLOSE = 2.0  # gaps that are looked at: far below the likeliest token everything moves more
 SLACK = 1.5  # of the largest move that was seen: it is the largest of a sample
 

@@ -22,6 +22,7 @@ from tests.server.text.vocabularies import MarkedVocabulary
 
 NUMBER = FUNCTIONS["f"]
 VOCABULARIES = {"bytes": FakeVocabulary(), "marks": MarkedVocabulary()}
+COMPILERS = {name: Compiler(vocabulary) for name, vocabulary in VOCABULARIES.items()}  # which keep grammars
 THOUGHTS = ("no", "some", "begun")
 BY_FAMILY = {reply.family: reply for reply in REPLIES}
 NO_JSON = ("parameters", "python", "gemma")
@@ -54,7 +55,7 @@ class Scene:
         self.before = ""
         if tags and thoughts != "no":
             self.before = ("" if thoughts == "begun" else tags.open) + f"hm\n{tags.close}\n"
-        self.vocabulary = VOCABULARIES[vocabulary]
+        self.vocabulary, self._compiler = VOCABULARIES[vocabulary], COMPILERS[vocabulary]
         self.form = replace(form, thoughts=None if thoughts == "no" else tags, thinking=thoughts == "begun")
         self.grammar = CallGrammar(self.vocabulary, self.form)
         self.single = CallGrammar(self.vocabulary, replace(self.form, most_calls=1))
@@ -63,7 +64,7 @@ class Scene:
 
     def lets(self, lark: str, text: str) -> bool:
         """Whether a reply may be this, thoughts before it."""
-        state = Compiler(self.vocabulary).lark(lark, "tools")()
+        state = self._compiler.lark(lark, "tools")()
         for token in [*self.vocabulary.tokenize(self.before + text, special=True), IM_END]:
             if not state.allows(token):
                 return False
