@@ -62,7 +62,7 @@ class Load:
     byte: float = 0.0
 
     def of(self, n_leads: float, lead: Lead) -> float:
-        """What so many leads take."""
+        """What n_leads leads take."""
         return self.base + n_leads * self._each(lead) + n_leads**2 * self.pair * lead.n_drafters
 
     def most_leads(self, lead: Lead, budget: float) -> int:

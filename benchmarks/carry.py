@@ -40,7 +40,7 @@ SILENT_ROUNDS = 3  # as above; each as long as a run, since processes look aroun
 
 @dataclass(frozen=True, slots=True)
 class Taped:
-    """With steps of so long, a drafter that makes r guesses in one, and so many replies at once."""
+    """A tape of steps of step_ms, a drafter that makes r guesses in a step, and at_once replies at a time."""
 
     step_ms: float
     r: float
@@ -193,11 +193,11 @@ def measure(args: argparse.Namespace) -> program.Result:
         said(tapes),
         f"{args.leads} leads and {args.drafters} drafters in one process, {args.seconds:g} s each, up to "
         f"{LINKS[-1]} drafters of a lead; in the last row of buses {last} at its end. Then {INBOXES} inboxes "
-        "by commands packed before, so many at once to each.",
+        "by commands packed before, by how many go to each at once.",
         loaded(played, stock.full),
         "What Redis takes. Bytes for a message: beside its own.",
         terms(stock.budgets),
-        f"So many leads, each with drafters of its own, prompts of {args.prompt_tokens} and replies of "
+        f"How many leads, each with drafters of its own, prompts of {args.prompt_tokens} and replies of "
         f"{args.reply_tokens} tokens, fill a core, or 1 Gbit/s; by all: and see each other.",
         carried(tapes, stock.budgets, args.prompt_tokens, args.reply_tokens),
     ]

@@ -92,8 +92,8 @@ def _wait(condition: Callable[[], bool]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """due: messages that should have been said; spent: by the server in so many seconds; client_s: processor
-    time of the buses."""
+    """due: messages that should have been said; spent: by the server meanwhile; client_s: processor time of
+    the buses."""
 
     due: int
     counts: Counts
@@ -135,8 +135,8 @@ def score(tape: Tape, crowd: Crowd, links: int) -> list[Cue]:
 
 
 def play(client: redis.Redis, crowd: Crowd, cues: Sequence[Cue], rate: float, seconds: float) -> Played:
-    """Say it over and over, with so many messages a second in all, for so long or until all have been said
-    that are due by then; with a rate of 0 say nothing."""
+    """Say the cues over and over for `seconds`, or until all are said that are due by then. rate: messages a
+    second in all; 0: say nothing."""
     n_due = round(rate * seconds)
     counts, before = crowd.counts(), look(client)
     client_s, began = time.process_time(), time.monotonic()

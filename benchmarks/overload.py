@@ -35,7 +35,7 @@ from benchmarks.processes import Command, Process, duo, options_of
 KEYS = ("sk-one", "sk-two", "sk-three", "sk-four")
 PAGES = ("/health", "/metrics", "/")
 PERIOD_S = 0.1  # between two looks at the pages
-N_TOKENS, N_LONG = 24, 10  # tokens of a reply; one client of so many brings a long prompt
+N_TOKENS, N_LONG = 24, 10  # tokens of a reply; every N_LONG-th client brings a long prompt
 LONG = "The sea was calm and the boat went on. " * 60
 NICENESS = 10  # of the clients
 QUIET_S = 3.0  # of looks at the pages before the storm
@@ -120,14 +120,14 @@ async def _visitor(storm: Storm, port: int, path: str, until: float, waits: Wait
 
 
 async def rage(port: int, n_clients: int, seconds: float, n_tokens: int = N_TOKENS) -> Storm:
-    """All clients at once, for so long; each then ends with its last answer."""
+    """All clients at once, for `seconds`; each then ends with its last answer."""
     storm, until = Storm(), time.monotonic() + seconds
     await asyncio.gather(*(_client(storm, port, i, until, n_tokens) for i in range(n_clients)))
     return storm
 
 
 async def visit(port: int, pid: int, seconds: float) -> Storm:
-    """Look at the pages of the lead with this process id for so long."""
+    """Look at the pages of the lead with this process id for `seconds`."""
     storm, until = Storm(), time.monotonic() + seconds
 
     def waits() -> float:

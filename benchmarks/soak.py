@@ -1,8 +1,8 @@
 """Whether a lead that lives long stays as it was: its memory, descriptors, threads, latency and acceptance.
 
-For so many minutes clients ask a lead with two drafters, the bundled models as F32, for replies of every kind
-and compare each with that of a quiet lead, others hold conversations that nobody had before, and faults come
-and go as in tests/chaos, except those that end the lead.
+Clients ask a lead with two drafters, the bundled models as F32, for replies of every kind and compare each
+with that of a quiet lead. Others hold conversations that nobody had before, and faults come and go as in
+tests/chaos, except those that end the lead.
 """
 
 from __future__ import annotations

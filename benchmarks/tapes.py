@@ -27,7 +27,7 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class Tape:
-    """Of n_replies with n_tokens in all that took so many seconds. rate: tokens a second of a lead whose
+    """Of n_replies with n_tokens in all, which took `seconds`. rate: tokens a second of a lead whose
     places are always taken, which on the tape they are not: the last of some replies at once ends alone."""
 
     said: Sequence[Said]
@@ -82,7 +82,7 @@ class TapedDrafter(ClockedDrafter):
 
 
 def record(draft: Backend, known: Sequence[Text], r: float, tt_us: int, at_once: int) -> Tape:
-    """One lead and one drafter that makes r guesses per plain step of tt_us, with so many replies at once."""
+    """One lead and one drafter that makes r guesses per plain step of tt_us; at_once replies at a time."""
     drafter = TapedDrafter(draft, r, tt_us=tt_us)
     found = run(drafter, known, at_once)
     said = sorted(drafter.said or (), key=lambda one: one.at_s)

@@ -77,7 +77,7 @@ class Turns:
 
 
 class FairSemaphore:
-    """Lets so many in at a time; others wait for their turn. For one event loop."""
+    """Lets n in at a time; others wait for their turn. For one event loop."""
 
     def __init__(self, n: int, waiting: Places) -> None:
         self._n_free = n
