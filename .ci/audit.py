@@ -22,6 +22,8 @@ def verdict(report: dict[str, Any]) -> tuple[list[str], int]:
     """Lines that tell what pip-audit reports, and the exit status."""
     packages = report["dependencies"]
     asked = [one for one in packages if "skip_reason" not in one]
+    if not asked:
+        return [f"not audited: no advisories can be had for any of {len(packages)} packages"], 0
     faults = [(one, fault) for one in asked for fault in one["vulns"]]
     lines = [f"audited: {len(asked)} of {len(packages)} packages, {len(faults)} known faults"]
     for one, fault in faults:

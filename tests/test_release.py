@@ -54,6 +54,10 @@ def test_an_audit_fails_for_known_faults_alone():
         ["audited: 1 of 2 packages, 0 known faults"],
         0,
     )
+    assert verdict({"dependencies": [skipped], "fixes": []}) == (
+        ["not audited: no advisories can be had for any of 1 packages"],
+        0,
+    )
     lines, status = verdict({"dependencies": [sound | {"vulns": [fault]}, skipped], "fixes": []})
     assert status == 1
     assert lines[1] == "  idna 3.20: PYSEC-0-1, mended in 3.21"
