@@ -30,7 +30,7 @@ class Place:
 class Places:
     """A bounded number of places. A tenant may hold as many as are free, the dynamic threshold of Choudhury
     and Hahne (1998) with the factor 1: one that floods leaves half of all to others, n that flood leave one
-    part of n + 1. The first `at_once` are for whoever asks, since they keep nobody waiting."""
+    part of n + 1. The first `at_once` are for anyone who asks, since they keep nobody waiting."""
 
     def __init__(self, most: int, *, at_once: int = 0) -> None:
         self.most = most

@@ -94,13 +94,20 @@ def test_pools_do_not_mix(join: Join, url: str) -> None:
     assert [[peer.id for peer in peers] for peers in lead.peers_seen] == [["D"], []]
 
 
+def n_deletions(client: redis.Redis) -> int:
+    """How often DEL was called on the server."""
+    return int(client.info("commandstats").get("cmdstat_del", {"calls": 0})["calls"])
+
+
 def test_leaving_takes_everything_away_at_once(join: Join, client: redis.Redis) -> None:
     lead, drafter = join("L", "lead"), join("D", "drafter")
     lead.wait_to_see("D")
     drafter.wait_to_see("L")
     drafter.bus.send("L", Want("D", 1, 1))  # what was queued before is still sent
+    before = n_deletions(client)
     drafter.bus.close()
     eventually(lambda: not [key for key in keys(client) if key.endswith(b":D")])
+    assert n_deletions(client) > before, "its keys expired, it did not take them away"
     lead.wait(lambda: lead.messages)
     lead.wait_to_see()
     lead.bus.send("D", Close("L", 1, True))

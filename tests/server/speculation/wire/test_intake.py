@@ -12,7 +12,7 @@ READ_S = MOST_S / 50
 
 
 def n_read_in(intake: Intake, n_offered: int) -> int:
-    """Reads in a beat in which so many are wanted."""
+    """How many of n_offered reads a beat makes."""
     n = 0
     while n < n_offered and not intake.flooded:
         n += 1
