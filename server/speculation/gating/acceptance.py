@@ -33,7 +33,10 @@ WINDOW, LONG_WINDOW = 64, 512  # that count in a session, and in all of them tog
 SUREST = 0.995  # most that a session's level makes of a rate: no guess is certain
 TRUST = 0.9  # of a source's confidence, before anything is known: models are a little too sure of themselves
 MEAN = 0.7  # how often a source is right, before anything is known; forgotten after WORD guesses
-MAX_SOURCES = 1024  # remembered at once, agreeing ones as sources of their own: about 2 MB
+# Sources remembered at least, those used last, of 1.8 KB each; agreeing ones count as sources of their own,
+# and a drafter that starts again is a new one. As many as MAX_PEERS of roster.py, since an assignment asks
+# for all: with half, 256 drafters push each other out. Twice: names that never come back take 1.8 MB.
+MAX_SOURCES = 256
 
 
 class Outlook(NamedTuple):
@@ -51,15 +54,20 @@ T = TypeVar("T")
 
 
 class _BySource(dict[str, T]):
-    """What is known of each source, made when it is first asked for; all is forgotten beyond MAX_SOURCES."""
+    """What is known of each source, made when it is first asked for. The MAX_SOURCES used last are
+    remembered, and at most as many more: when there are as many here, they are put aside, and each comes back
+    when it is used. So a use costs a look-up, and who is gone is forgotten."""
 
     def __init__(self, make: Callable[[str], T]) -> None:
         self._make = make
+        self._aside: dict[str, T] = {}
 
     def __missing__(self, source: str) -> T:
+        known = self._aside.pop(source, None)
         if len(self) >= MAX_SOURCES:
+            self._aside = dict(self)
             self.clear()
-        made = self[source] = self._make(source)
+        self[source] = made = self._make(source) if known is None else known
         return made
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from server.speculation.gating.acceptance import MAX_SOURCES, SUREST, Acceptance, SessionAcceptance
+import tracemalloc
+
+from server.speculation.gating.acceptance import MAX_SOURCES, MEAN, SUREST, Acceptance, SessionAcceptance
+from server.speculation.wire.roster import MAX_PEERS
 
 
 def test_what_a_session_learns_all_learn():
@@ -25,6 +28,39 @@ def test_and_also_after_so_many_sources_that_they_were_forgotten():
     for _ in range(200):
         session.observe_best("drafter", 255, False)
     assert everybody.mean("drafter") < 0.05
+
+
+def test_a_source_in_use_is_remembered_however_many_come_and_go():
+    everybody = Acceptance()
+    for _ in range(200):
+        everybody.observe_best("drafter", 255, False)
+    learnt = everybody.mean("drafter")
+    for i in range(4 * MAX_SOURCES):
+        everybody.observe(f"another {i}", 255, True, best=True)
+        if i % (MAX_SOURCES - 1) == 0:
+            assert everybody.mean("drafter") == learnt
+
+
+def test_all_that_a_lead_looks_at_fit_beside_those_that_left():
+    everybody = Acceptance()
+    for i in range(3 * MAX_SOURCES):
+        everybody.observe(f"gone {i}", 255, False, best=True)
+    for i in range(MAX_PEERS):
+        everybody.observe(f"here {i}", 255, False, best=True)
+    assert all(everybody.mean(f"here {i}") < MEAN for i in range(MAX_PEERS))
+
+
+def test_names_that_never_come_back_take_no_more_than_a_megabyte():
+    everybody = Acceptance()
+    tracemalloc.start()
+    try:
+        for i in range(6 * MAX_SOURCES):
+            for confidence in range(0, 256, 24):
+                everybody.observe(f"drafter-{i}-{i:04x}", confidence, True, best=True)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 1 << 20
 
 
 def test_a_session_learns_its_level_from_guesses_of_any_confidence():
