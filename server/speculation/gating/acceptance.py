@@ -11,6 +11,7 @@ for each confidence would take as many for each.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
@@ -33,9 +34,9 @@ WINDOW, LONG_WINDOW = 64, 512  # that count in a session, and in all of them tog
 SUREST = 0.995  # most that a session's level makes of a rate: no guess is certain
 TRUST = 0.9  # of a source's confidence, before anything is known: models are a little too sure of themselves
 MEAN = 0.7  # how often a source is right, before anything is known; forgotten after WORD guesses
-# Sources remembered at least, those used last, of 1.8 KB each; agreeing ones count as sources of their own,
+# Sources remembered at least, those used last, of 0.5 KB each; agreeing ones count as sources of their own,
 # and a drafter that starts again is a new one. As many as MAX_PEERS of roster.py, since an assignment asks
-# for all: with half, 256 drafters push each other out. Twice: names that never come back take 1.8 MB.
+# for all: with half, 256 drafters push each other out. Twice: names that never come back take 0.5 MB.
 MAX_SOURCES = 256
 
 
@@ -48,6 +49,7 @@ class Outlook(NamedTuple):
 
 _MIDDLES = [(low + high) / 510 for low, high in zip((0, *_BOUNDS), _BOUNDS, strict=False)]
 _ASSUMED = [*(TRUST * middle for middle in _MIDDLES), MEAN, 0.5, TRUST, 0.5]
+_BEST, _SHARE_SURE, _SURE, _UNSURE = range(len(_MIDDLES), len(_ASSUMED))  # behind the buckets
 
 
 T = TypeVar("T")
@@ -72,11 +74,21 @@ class _BySource(dict[str, T]):
 
 
 class _Source:
-    __slots__ = ("best", "buckets", "rates", "share_sure", "sure", "unsure")
+    """Rates by their place in _ASSUMED. Each is as a Mean over LONG_WINDOW, which would take four times the
+    memory."""
+
+    __slots__ = ("_counts", "rates")
 
     def __init__(self) -> None:
-        self.rates = [Mean(value, WORD, LONG_WINDOW) for value in _ASSUMED]
-        *self.buckets, self.best, self.share_sure, self.sure, self.unsure = self.rates
+        self.rates = array("d", _ASSUMED)
+        self._counts = array("H", [WORD] * len(_ASSUMED))
+
+    def observe(self, at: int, value: float) -> None:
+        rates, n = self.rates, self._counts[at]
+        if n < LONG_WINDOW:
+            n += 1
+            self._counts[at] = n
+        rates[at] += (value - rates[at]) / n
 
 
 class Acceptance:
@@ -88,30 +100,29 @@ class Acceptance:
     def observe(self, source: str, confidence: int, hit: bool, *, best: bool = False) -> None:
         """A guess of this source at a committed position, and whether it was right. best: it is the one that
         this source was surest of."""
-        self._sources[source].buckets[_BUCKET[confidence]].observe(hit)
+        self._sources[source].observe(_BUCKET[confidence], hit)
         if best:
             self.observe_best(source, confidence, hit)
 
     def observe_best(self, source: str, confidence: int, hit: bool) -> None:
         """Whether the guess that this source was surest of was right."""
         known, sure = self._sources[source], confidence >= SURE
-        known.best.observe(hit)
-        known.share_sure.observe(sure)
-        (known.sure if sure else known.unsure).observe(hit)
+        known.observe(_BEST, hit)
+        known.observe(_SHARE_SURE, sure)
+        known.observe(_SURE if sure else _UNSURE, hit)
 
     def probability(self, source: str, confidence: int) -> float:
         """That a guess is right, given that everything before it is."""
-        return self._sources[source].buckets[_BUCKET[confidence]].value
+        return self._sources[source].rates[_BUCKET[confidence]]
 
     def mean(self, source: str) -> float:
         """That this source's best guess is right, given that everything before it is."""
-        return self._sources[source].best.value
+        return self._sources[source].rates[_BEST]
 
     def outlook(self, source: str) -> tuple[Outlook, Outlook]:
         """Its next best guess: sure, or not."""
-        known = self._sources[source]
-        share = known.share_sure.value
-        return Outlook(share, known.sure.value), Outlook(1.0 - share, known.unsure.value)
+        *_, share, sure, unsure = self._sources[source].rates
+        return Outlook(share, sure), Outlook(1.0 - share, unsure)
 
 
 class _Level:

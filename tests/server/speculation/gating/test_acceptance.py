@@ -50,7 +50,7 @@ def test_all_that_a_lead_looks_at_fit_beside_those_that_left():
     assert all(everybody.mean(f"here {i}") < MEAN for i in range(MAX_PEERS))
 
 
-def test_names_that_never_come_back_take_no_more_than_a_megabyte():
+def test_names_that_never_come_back_take_no_more_than_a_quarter_of_a_megabyte():
     everybody = Acceptance()
     tracemalloc.start()
     try:
@@ -60,7 +60,7 @@ def test_names_that_never_come_back_take_no_more_than_a_megabyte():
         _, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert most < 1 << 20
+    assert most < 1 << 18
 
 
 def test_a_session_learns_its_level_from_guesses_of_any_confidence():
