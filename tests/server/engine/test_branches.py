@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
+from itertools import islice, product
 
 import pytest
 from hypothesis import given
@@ -41,6 +43,17 @@ def test_every_leaf_has_a_number_and_its_path_carries_it(choices: list[int]):
     for node, parent in enumerate(parents):
         if parent != ROOT:
             assert set(tree.below[node]) <= set(tree.below[parent])
+
+
+def test_shapes_take_no_more_than_a_quarter_of_a_megabyte():
+    tracemalloc.start()
+    try:
+        for shape in islice(product(*(range(ROOT, i) for i in range(8))), 2000):
+            branches(shape)
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 1 << 18
 
 
 class TreeOracle(OracleProposer):
