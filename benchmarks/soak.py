@@ -2,7 +2,8 @@
 
 Clients ask a lead with two drafters, the bundled models as F32, for replies of every kind and compare each
 with that of a quiet lead. Others hold conversations that nobody had before, and faults come and go as in
-tests/chaos, except those that end the lead.
+tests/chaos, except those that end the lead. What the lead remembers of conversations is filled first, since a
+memory that fills looks like a leak, and the states that --cache-ram bounds are not counted.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import count, islice
@@ -21,7 +23,8 @@ from statistics import linear_regression, median, quantiles
 from tempfile import TemporaryDirectory
 
 from benchmarks import client, program, report
-from benchmarks.prompts import endless
+from benchmarks.prompts import Prompt, endless
+from server.text.transcript import MOST_CONVERSATIONS
 from tests.chaos.faults import Fault, Heal
 from tests.chaos.schedule import LAST_S, Chaos, Turn, schedule
 from tests.chaos.seeds import exact_models
@@ -29,14 +32,16 @@ from tests.chaos.system import System, live
 
 WARM_SHARE = 0.25  # of the time, before the slope is taken: caches fill. Half: their filling counts as a leak
 N_ROWS = 12  # of the table
+N_TOKENS = 64  # of a conversation's reply
+N_FILLING = 4  # conversations at once that fill the lead's memory: its slots
 TALKS_ON_S = 0.01  # after the last fault: who talks to a lead that is stopped has no answer before
 BARS = "▁▂▃▄▅▆▇█"
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """After a schedule, when all is idle. latencies_s: of the replies compared since the last one,
-    n_accepted: guesses of drafters in them."""
+    """After a schedule, when all is idle. memory: bytes of the lead, without kept states of conversations.
+    latencies_s: of the replies compared since the last one, n_accepted: guesses of drafters in them."""
 
     at_s: float
     memory: int
@@ -56,7 +61,7 @@ def talking(system: System, chance: Random) -> Heal:
             for prompt in islice(endless(), salt % 1000, None):
                 if stopped.is_set():
                     return
-                client.ask(system.port, prompt, 64, more={"cache_salt": f"{salt}"})
+                client.ask(system.port, prompt, N_TOKENS, more={"cache_salt": f"{salt}"})
         except client.ReplyError as error:
             failures.append(error)
 
@@ -75,6 +80,17 @@ def talking(system: System, chance: Random) -> Heal:
 TALK = Fault("somebody talks", "talking", talking)
 
 
+def fill(port: int) -> None:
+    """Hold as many conversations as a lead remembers the tokens of. Raises ReplyError."""
+
+    def hold(prompt: Prompt) -> None:
+        client.ask(port, prompt, N_TOKENS, more={"speculative": False})
+
+    with ThreadPoolExecutor(N_FILLING) as pool:
+        for _ in pool.map(hold, islice(endless(), MOST_CONVERSATIONS)):
+            pass
+
+
 def soak(minutes: float) -> tuple[list[Sample], list[str]]:
     """Samples, and what was not as it should be."""
     samples: list[Sample] = []
@@ -83,6 +99,7 @@ def soak(minutes: float) -> tuple[list[Sample], list[str]]:
         models = stack.enter_context(exact_models())
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="duo-soak-", dir="/tmp")))
         chaos = Chaos(stack.enter_context(live(folder, models)))
+        fill(chaos.system.port)
         chaos.warm_up()
         began = time.monotonic()
         for seed in count():
@@ -102,7 +119,8 @@ def _sample(chaos: Chaos, at_s: float) -> Sample:
     lead = chaos.system.lead
     footprint = lead.footprint()
     n_threads = footprint.pop("thread")
-    one = Sample(at_s, lead.memory(), n_threads, footprint.total(), chaos.seconds, chaos.n_accepted)
+    memory: int = chaos.system.get("/size")["bytes"]
+    one = Sample(at_s, memory, n_threads, footprint.total(), chaos.seconds, chaos.n_accepted)
     chaos.seconds, chaos.n_accepted = [], 0
     return one
 

@@ -1,8 +1,13 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from benchmarks.soak import Sample, plot, slope, table
+from benchmarks import client
+from benchmarks.prompts import Prompt
+from benchmarks.soak import Sample, fill, plot, slope, table
+from server.text.transcript import MOST_CONVERSATIONS
 
 
 def samples(growth_per_hour: float) -> list[Sample]:
@@ -28,3 +33,14 @@ def test_a_row_is_a_part_of_the_time_and_the_last_one_a_plot():
 def test_a_plot_has_a_bar_for_each_value():
     assert plot([1, 2, 8]) == "▁▂█"
     assert plot([3, 3]) == "▁▁"
+
+
+def test_as_many_conversations_as_a_lead_remembers_are_held_and_all_differ(monkeypatch: pytest.MonkeyPatch):
+    held: list[tuple[str, str]] = []
+
+    def ask(port: int, prompt: Prompt, max_tokens: int, *, more: dict[str, Any]) -> None:
+        held.append((prompt.salt, str(prompt.messages)))
+
+    monkeypatch.setattr(client, "ask", ask)
+    fill(1)
+    assert len(set(held)) == MOST_CONVERSATIONS

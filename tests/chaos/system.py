@@ -84,9 +84,8 @@ class Program:
         return found
 
     def memory(self) -> int:
-        """Bytes that are its own: resident, less what it has in common with files."""
-        resident, shared = Path("/proc", str(self.pid), "statm").read_text().split()[1:3]
-        return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
+        """Bytes that are its own: see own_memory()."""
+        return inside.own_memory(self.pid)
 
 
 class System:

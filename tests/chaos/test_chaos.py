@@ -30,3 +30,4 @@ def test_no_fault_changes_a_reply_or_leaves_anything_behind(tmp_path: Path):
         chaos.warm_up()
         assert chaos.play(schedule(SEED)) == []
         assert chaos.n_accepted > 0
+        assert system.get("/size")["bytes"] > 0
