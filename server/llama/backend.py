@@ -13,6 +13,11 @@ Logits: TypeAlias = npt.NDArray[np.float32]
 Hidden: TypeAlias = npt.NDArray[np.float32]
 """(rows, n_embd): what a model's last layer says of each row, before the norm that precedes its head."""
 
+# list[int]() takes 0.3 µs, list() takes 0.04, and a batch is made for each guess
+_ints: type[list[int]] = list
+_bools: type[list[bool]] = list
+_shares: type[dict[int, tuple[int, ...]]] = dict
+
 
 @dataclass(slots=True)
 class Batch:
@@ -22,11 +27,11 @@ class Batch:
     once the decode is under way, by a backend that overlaps.
     """
 
-    tokens: list[int] = field(default_factory=list[int])
-    positions: list[int] = field(default_factory=list[int])
-    seqs: list[int] = field(default_factory=list[int])
-    wanted: list[bool] = field(default_factory=list[bool])
-    shared: dict[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
+    tokens: list[int] = field(default_factory=_ints)
+    positions: list[int] = field(default_factory=_ints)
+    seqs: list[int] = field(default_factory=_ints)
+    wanted: list[bool] = field(default_factory=_bools)
+    shared: dict[int, tuple[int, ...]] = field(default_factory=_shares)
     meanwhile: Callable[[], None] | None = None
 
     def __len__(self) -> int:

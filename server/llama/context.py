@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 
 from server.errors import BackendError
-from server.llama.backend import Batch, Logits
+from server.llama.backend import Batch, Hidden, Logits
 from server.llama.library import C, LoadedModel
+
+FLOATS = ctypes.POINTER(ctypes.c_float)
 
 
 class LlamaBatch:
@@ -46,6 +48,10 @@ class LlamaBatch:
         self.batch.n_tokens = n
         if batch.shared or self._shared:
             self._share(batch)
+
+    def embed(self, hidden: Hidden) -> None:
+        """Have the rows read these hidden rows, an array that may be written to, beside their tokens."""
+        self.batch.embd = FLOATS(ctypes.c_float.from_buffer(hidden.data))  # data_as() takes a µs more
 
     def _share(self, batch: Batch) -> None:
         """Point rows of several sequences at theirs, after undoing that for the last batch."""
@@ -98,10 +104,7 @@ class LlamaContext:
         """Waits for a GPU."""
         if not n_rows:
             return np.empty((0, self._n_vocab), dtype=np.float32)
-        address = ctypes.cast(C.llama_get_logits(self.handle), ctypes.c_void_p).value
-        assert address is not None
-        values: Any = (ctypes.c_float * (n_rows * self._n_vocab)).from_address(address)
-        return np.frombuffer(values, dtype=np.float32).reshape(n_rows, self._n_vocab)
+        return view(C.llama_get_logits(self.handle), n_rows, self._n_vocab)
 
     def trim(self, seq: int, length: int) -> None:
         is_shorter = bool(self.n_tail) and length < self.length(seq)
@@ -170,6 +173,17 @@ class LlamaContext:
         if self.handle:
             C.llama_free(self.handle)
             self.handle = None
+
+
+def view(floats: Any, n_rows: int, width: int) -> Logits:
+    """The rows that this pointer of llama.cpp points at."""
+    return _view(ctypes.addressof(floats.contents), n_rows, width)
+
+
+@functools.lru_cache(64)  # a context has its rows at one address until it needs more room
+def _view(address: int, n_rows: int, width: int) -> Logits:
+    values: Any = (ctypes.c_float * (n_rows * width)).from_address(address)
+    return np.frombuffer(values, dtype=np.float32).reshape(n_rows, width)
 
 
 _STATE = C.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY

@@ -11,10 +11,11 @@ import numpy as np
 
 from server.errors import BackendError, StartupError
 from server.llama.backend import Batch, Hidden, Logits
+from server.llama.context import FLOATS, view
 from server.llama.devices import GGML
 from server.llama.library import C, LoadedModel, hidden_rows
 from server.llama.llamacpp import LlamaBackend, LlamaVocabulary
-from server.llama.mtp import FLOATS, BlockContext, view
+from server.llama.mtp import BlockContext
 from server.llama.options import Rope
 from server.llama.tensors import EAGLE3, tensors
 
@@ -137,7 +138,7 @@ def _functions() -> list[Any]:
     """Those of _MANGLED, in its order. Raises StartupError where this build lacks one."""
     types = {
         "llama_set_embeddings_layer_inp": (None, [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_bool]),
-        "llama_get_embeddings_layer_inp": (ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_uint32]),
+        "llama_get_embeddings_layer_inp": (FLOATS, [ctypes.c_void_p, ctypes.c_uint32]),
         "llama_model_target_layer_ids": (ctypes.POINTER(ctypes.c_int32), [ctypes.c_void_p]),
         "llama_model_target_layer_ids_n": (ctypes.c_uint32, [ctypes.c_void_p]),
     }

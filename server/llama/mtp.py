@@ -11,13 +11,11 @@ import numpy as np
 
 from server.errors import StartupError
 from server.llama.backend import Batch, Hidden, Logits
-from server.llama.context import LlamaContext
+from server.llama.context import LlamaContext, view
 from server.llama.library import C, LoadedModel, complaint, context_params, hidden_rows
 from server.llama.llamacpp import LlamaBackend
 from server.llama.options import LlamaOptions
 from server.llama.with_block import MOST_WAITING
-
-FLOATS = ctypes.POINTER(ctypes.c_float)
 
 
 class BlockContext(LlamaContext):
@@ -51,7 +49,7 @@ class BlockContext(LlamaContext):
         self._ext.llama_set_embeddings_nextn(handle, True, True)  # of rows with logits
 
     def evaluate(self, batch: Batch, hidden: Hidden, depth: int = 0) -> tuple[Logits, Hidden]:
-        self.rows.batch.embd = hidden.ctypes.data_as(FLOATS)
+        self.rows.embed(hidden)
         logits = self.decode(batch)
         return logits, self.rows_of(self.handle, len(logits))
 
@@ -60,14 +58,6 @@ class BlockContext(LlamaContext):
         if not n:
             return np.empty((0, self.n_embd), dtype=np.float32)
         return view(self._ext.llama_get_embeddings_nextn(handle), n, self.n_embd)
-
-
-def view(floats: Any, n_rows: int, width: int) -> Hidden:
-    """What this pointer of llama.cpp points at."""
-    address = ctypes.cast(floats, ctypes.c_void_p).value
-    assert address is not None
-    values: Any = (ctypes.c_float * (n_rows * width)).from_address(address)
-    return np.frombuffer(values, dtype=np.float32).reshape(n_rows, width)
 
 
 class _Guess(NamedTuple):

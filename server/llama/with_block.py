@@ -131,9 +131,10 @@ class WithBlock:
     def guess(self, paths: Sequence[Path], depth: int) -> tuple[Logits, Hidden]:
         """One row of logits and one of hidden values for each path, views that are valid until the next call.
         depth: tokens guessed before, in this step. Raises BackendError; the block is not used then."""
-        batch, hidden = Batch(), list[Hidden]()
+        batch = Batch()
+        hidden: list[Hidden] = []
         seqs = [path.seq for path in paths if path.hidden is None]
-        if sum(max(0, self._n_late(seq)) for seq in seqs) + len(paths) > self.block.n_batch:
+        if seqs and sum(max(0, self._n_late(seq)) for seq in seqs) + len(paths) > self.block.n_batch:
             self._catch_up(seqs)
         for path in paths:
             waiting = self._waiting[path.seq]

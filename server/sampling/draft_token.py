@@ -45,7 +45,7 @@ def guess(row: Row, params: SamplingParams, position: int, *, second: bool) -> D
     greedy = params.temperature <= 0.0 or params.top_k == 1
     token = peaks.lowest_best() if greedy else draw_from(peaks, params, position)
     mass = peaks.mass()
-    confidence = _weight(peaks, token) / mass
+    confidence = (1.0 if greedy else _weight(peaks, token)) / mass
     if not second or len(row) < 2:
         return DraftGuess(token, confidence)
     runner_up = peaks.runner_up(token)

@@ -37,12 +37,11 @@ class Peaks:
         self._length = length = n // n_lines
         if n_lines == 1:
             self.maxima = row
-        elif not len(rest):
-            self.maxima = self._lines.max(0)
         else:
-            self.maxima = np.empty(length + 1, row.dtype)
-            self._lines.max(0, out=self.maxima[:length])
-            self.maxima[length] = rest.max()
+            self.maxima = np.empty(length + (len(rest) > 0), row.dtype)
+            np.maximum.reduce(self._lines, 0, out=self.maxima[:length])
+            if len(rest):
+                self.maxima[length] = np.maximum.reduce(rest)
         self._highest = int(self.maxima.argmax())
         self.top = float(self.maxima[self._highest])
 
@@ -54,8 +53,10 @@ class Peaks:
         """The lowest id of the largest logits."""
         if self.maxima is self.row:
             return self._highest
-        (columns,) = (self.maxima == self.maxima[self._highest]).nonzero()
-        return min(map(self._best_of, columns.tolist()), default=self.best())
+        top, others = self.maxima[self._highest], self.maxima[self._highest + 1 :]
+        if not len(others) or others[others.argmax()] != top:  # mostly
+            return self.best()
+        return min(map(self._best_of, (self.maxima == top).nonzero()[0].tolist()))
 
     def runner_up(self, token: int) -> int:
         """The id of the largest logit outside this token's column."""
@@ -63,7 +64,8 @@ class Peaks:
 
     def runners_up(self, token: int, n: int) -> list[int]:
         """The ids of the largest logits of n other columns than this token's; there must be more."""
-        others, found = self.maxima.copy(), list[int]()
+        others = self.maxima.copy()
+        found: list[int] = []
         column = token % self._length if token < self._lines.size else self._length
         for _ in range(n):
             others[column] = -np.inf
@@ -76,9 +78,10 @@ class Peaks:
         for flat rows, else nearly right."""
         values, n_lines = self.maxima, len(self.maxima) // _ENOUGH
         if n_lines > 1:
-            values, rest = _folded(values, n_lines)
-            values = np.append(values.max(0), rest)
-        return float(np.exp(values - np.float32(self.top)).sum())
+            lines, rest = _folded(values, n_lines)
+            values = np.concatenate((np.maximum.reduce(lines, 0), rest))
+        weights = values - self.maxima[self._highest]
+        return float(np.add.reduce(np.exp(weights, out=weights)))
 
     def above(self, threshold: float) -> Ids:
         """The ids of all logits of at least this, ascending; perhaps some a rounding error below it."""

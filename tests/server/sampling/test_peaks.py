@@ -70,6 +70,15 @@ def test_a_few_above_a_threshold_or_none(n: int):
     assert peaks.few_above(4.0, 2) is None
 
 
+@pytest.mark.parametrize("n", SIZES[4:])
+def test_of_equals_at_the_top_the_lowest_id_is_best_in_whatever_columns_they_are(n: int):
+    rng = np.random.default_rng(n)
+    for n_equal in (1, 2, 3, 40) * 5:
+        row = row_of(n, 1.0)
+        row[rng.choice(n, n_equal, replace=False)] = 9.0
+        assert Peaks(row).lowest_best() == row.argmax()
+
+
 @pytest.mark.parametrize("n", [5_000, 50_000])
 def test_a_row_of_equals(n: int):
     peaks = Peaks(np.zeros(n, np.float32))
