@@ -30,9 +30,9 @@ class BytecodeWatch(Watch):
 
     def outside(self, work: Callable[[], object]) -> float:
         """Bytecodes that this work executes in Python functions, those of benchmarks left out. Garbage is not
-        collected meanwhile: what else lives in the process decides when, and callbacks would count."""
-        self._n = 0
-        before, collects = sys.gettrace(), gc.isenabled()
+        collected meanwhile: what else lives in the process decides when, and callbacks would count. May be a
+        part of such work."""
+        n_before, before, collects = self._n, sys.gettrace(), gc.isenabled()
         gc.disable()
         sys.settrace(self._called)
         try:
@@ -41,7 +41,7 @@ class BytecodeWatch(Watch):
             sys.settrace(before)
             if collects:
                 gc.enable()
-        return float(self._n)
+        return float(self._n - n_before)
 
     def _called(self, frame: FrameType, event: str, argument: Any) -> Callable[..., Any] | None:
         if frame.f_code.co_filename.startswith(_OURS):

@@ -1,5 +1,5 @@
-"""Python's share of a lead's step and of a drafter's turn:
-`python -m benchmarks.overhead [--only "step, tree by drafter"] [--bytecodes]`.
+"""Python's share of a lead's step, of a row that a block in the lead drafts, and of a drafter's turn:
+`python -m benchmarks.overhead [--only "draft, chain by block; temperature 0"] [--bytecodes]`.
 
 One session over a backend without a model: its decode only copies prepared rows of logits, which leaves them
 in the processor's caches as a real decode does. Measured is the time without that of decode. Clocks see
@@ -20,17 +20,13 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from benchmarks import prepared, program, report
 from benchmarks.bytecodes import BytecodeWatch
 from benchmarks.clocked import MOST_AT_ONCE, N_BRANCHES, ClockedDrafter, run
 from benchmarks.prepared import DEPTH, LEAVES, N_PROMPT, PreparedBackend, PreparedBlock, Script, Watch
-from benchmarks.temperature import Text
 from drafters.kinds import WIDEST
 from server.engine.engine import Engine
 from server.engine.events import Committed, Event
-from server.engine.proposer import Proposer
 from server.engine.request import GenerationRequest
 from server.engine.scheduler import Limits
 from server.errors import StartupError
@@ -44,14 +40,13 @@ from server.speculation.sources.block_draft import BlockDraft
 from server.speculation.sources.draft_model import DraftModel
 from server.speculation.sources.remote import RemoteDrafters
 from server.speculation.sources.synchronous import InlineModel
-from server.speculation.speculator import Speculator
 from server.speculation.wire.presence import Presence, vocabulary_card
 
 PLAIN_US, DRAFTED_US = 150.0, 400.0  # bounds without and with guesses: 3 and 8 % of 5 ms on an H200
+DRAFT_US = 60.0  # bound for a drafted row at temperature 0: 8 of them take 10 % of 5 ms
 WARM_UP_STEPS, WARM_UP_TURNS = 20, 60
 DRAFT_S = 0.00005  # of a decode of the draft model in the lead
 R = 8.0  # turns of the drafter per plain step. At 20 its messages are more than a lead takes (MAX_RATE)
-RIGHT_RUN = 28  # tokens, of which the last is not what the drafter draws
 MIXED: dict[int, float] = {1: 2.0, WIDEST: 2.0}  # seconds: a change of shape is much too dear
 SHAPES = {
     "path": Shapes({1: 0.0005, WIDEST: 1.0}, MIXED),  # so are branches
@@ -74,10 +69,6 @@ class Work:
         return statistics.median(self.spent)
 
 
-def prompt_of(n_vocab: int) -> list[int]:
-    return np.random.default_rng(1).integers(0, n_vocab, N_PROMPT).tolist()
-
-
 # -- a lead ----------------------------------------
 
 
@@ -96,6 +87,7 @@ GUESSES = {
     "none, lookup": Guesses(lookup=True),
     "chain by lead": Guesses("lead"),
     "chain by block": Guesses("block"),
+    "tree by block": Guesses("block", LEAVES),
     "chain by drafter": Guesses("drafter"),
     "tree by drafter": Guesses("drafter", LEAVES),
     "tree by drafter, lookup": Guesses("drafter", LEAVES, lookup=True),
@@ -112,16 +104,15 @@ class SteppedLead:
         self.watch = watch or Watch()
         self._rows, self._sampling = rows, sampling
         self._n_ctx = N_PROMPT + (WARM_UP_STEPS + n_steps) * (DEPTH + 1) + DEPTH + 1
-        self._backend = PreparedBackend(rows, self._n_ctx, self.watch)
+        self._backend = self._drafting = PreparedBackend(rows, self._n_ctx, self.watch)
         self.tokens: list[int] = []  # committed ones
         self._between: Callable[[], None] = lambda: None
         guesses = GUESSES[what]
         limits = Limits(n_batch=prepared.N_BATCH, draft_max=DEPTH, leaves=guesses.leaves)
         model, inline = self._models(guesses)
-        self._engine = Engine(
-            model, self._proposer(guesses, inline), self._count, n_slots=1, limits=limits, clock=self.watch
-        )
-        self._engine.submit(1, GenerationRequest(prompt_of(rows.shape[1]), sampling))
+        self._proposer = self._make_proposer(guesses, inline)
+        self._engine = Engine(model, self._proposer, self._count, n_slots=1, limits=limits, clock=self.watch)
+        self._engine.submit(1, GenerationRequest(prepared.prompt_of(rows.shape[1]), sampling))
         while not self.tokens:
             self.step()
         for _ in range(WARM_UP_STEPS):
@@ -133,17 +124,18 @@ class SteppedLead:
             return self._backend, None
         kind = PreparedBackend if guesses.by == "lead" else PreparedBlock
         other = kind(self._rows, self._n_ctx, self.watch, decode_s=lambda n: DRAFT_S, errs=True)
+        self._drafting = other
         if isinstance(other, PreparedBlock):
             target = WithBlock(self._backend, other)
             return target, BlockDraft(target, clock=self.watch)
         return self._backend, DraftModel(other, clock=self.watch)
 
-    def _proposer(self, guesses: Guesses, inline: InlineModel | None) -> Proposer:
+    def _make_proposer(self, guesses: Guesses, inline: InlineModel | None) -> prepared.TimedSpeculator:
         policy = Policy(max_rows=4 + 2 * DEPTH, leaves=guesses.leaves, lookup=guesses.lookup)
         known = {n: prepared.DECODE_S + n * prepared.ROW_S for n in range(1, policy.max_rows + 1)}
         remote = self._drafter(guesses) if guesses.by == "drafter" else None
         costs = StepCosts(policy.max_rows, known)
-        return Speculator(policy, remote=remote, inline=inline, costs=costs, clock=self.watch)
+        return prepared.TimedSpeculator(policy, self.watch, remote=remote, inline=inline, costs=costs)
 
     def _drafter(self, guesses: Guesses) -> RemoteDrafters:
         card = vocabulary_card(self._backend.vocab)
@@ -165,6 +157,12 @@ class SteppedLead:
         self._between()
         return self.watch.outside(self._engine.step), self._backend.n_rows_last - 1
 
+    def draft(self) -> tuple[float, int]:
+        """What it measured in a step while the model in the lead drafted, and how many rows that decoded."""
+        n_before = self._drafting.n_decodes
+        self.step()
+        return self._proposer.spent, self._drafting.n_decodes - n_before
+
 
 def steps(rows: Logits, what: str, sampling: SamplingParams, n_steps: int, watch: Watch) -> Work:
     """what: of GUESSES."""
@@ -172,6 +170,16 @@ def steps(rows: Logits, what: str, sampling: SamplingParams, n_steps: int, watch
     n_before = len(lead.tokens)
     spent, n_guesses = zip(*(lead.step() for _ in range(n_steps)), strict=True)
     return Work(spent, sum(n_guesses) / n_steps, (len(lead.tokens) - n_before) / n_steps)
+
+
+def drafts(rows: Logits, what: str, sampling: SamplingParams, n_steps: int, watch: Watch) -> Work:
+    """Of each row that a model in the lead drafts, a mean of each step's. what: of GUESSES."""
+    lead = SteppedLead(rows, what, sampling, n_steps, watch)
+    n_before = len(lead.tokens)
+    drafted = [(spent, n_rows) for spent, n_rows in (lead.draft() for _ in range(n_steps)) if n_rows]
+    n_drafts = sum(n_rows for _, n_rows in drafted)
+    per_row = [spent / n_rows for spent, n_rows in drafted]
+    return Work(per_row, 1.0, (len(lead.tokens) - n_before) / n_drafts)
 
 
 # -- a drafter ----------------------------------------
@@ -194,7 +202,7 @@ class TimedDrafter(ClockedDrafter):
 
 def turns(rows: Logits, what: str, sampling: SamplingParams, n_turns: int, watch: Watch) -> Work:
     """what: of SHAPES."""
-    text = say(rows, sampling, 2 * (WARM_UP_TURNS + n_turns))
+    text = prepared.say(rows, sampling, 2 * (WARM_UP_TURNS + n_turns))
     backend = PreparedBackend(rows, 2 * len(text.tokens), watch, n_seqs=MOST_AT_ONCE + N_BRANCHES)
     drafter = TimedDrafter(backend, watch, SHAPES[what])
     run(drafter, [text], 1)
@@ -204,25 +212,12 @@ def turns(rows: Logits, what: str, sampling: SamplingParams, n_turns: int, watch
     return Work(spent, drafter.worker.n_drafted / n, n_committed / n)
 
 
-def say(rows: Logits, sampling: SamplingParams, n_tokens: int) -> Text:
-    """What a drafter with these rows draws, except that the last of each RIGHT_RUN tokens is the likeliest of
-    the others."""
-    prompt, script = prompt_of(rows.shape[1]), Script(rows, sampling)
-    said = list[int]()
-    for position in range(N_PROMPT, N_PROMPT + n_tokens):
-        token = script.truth(position)
-        if position % RIGHT_RUN == RIGHT_RUN - 1:
-            likely = np.argsort(rows[prepared.row_after(position - 1)])[-2:]
-            token = int(likely[0] if likely[1] == token else likely[1])
-        said.append(token)
-    return Text((*prompt, *said), N_PROMPT, sampling)
-
-
 # -- the program ----------------------------------------
 
-STEP, TURN = "step", "turn"
-WHAT = {STEP: tuple(GUESSES), TURN: tuple(SHAPES)}
-ROWS = {STEP: ("peaked", "flat"), TURN: ("falling",)}
+STEP, DRAFT, TURN = "step", "draft", "turn"
+WHAT = {STEP: tuple(GUESSES), DRAFT: ("chain by block", "tree by block"), TURN: tuple(SHAPES)}
+ROWS = {STEP: ("peaked", "flat"), DRAFT: ("peaked", "flat"), TURN: ("falling",)}
+MEASURED = {STEP: steps, DRAFT: drafts, TURN: turns}
 WAYS = {
     "temperature 0": SamplingParams(temperature=0.0),
     "temperature 1": SamplingParams(1.0, top_k=0, top_p=1.0, min_p=0.0, seed=1),
@@ -244,14 +239,16 @@ class Case:
 
     @property
     def bound_us(self) -> float:
-        """Of a step; a turn has none."""
-        return PLAIN_US if self.what.startswith("none") else DRAFTED_US if self.unit == STEP else float("inf")
+        """Of a step, and of a draft at temperature 0; a turn has none."""
+        if self.unit == STEP:
+            return PLAIN_US if self.what.startswith("none") else DRAFTED_US
+        return DRAFT_US if self.unit == DRAFT and self.way == "temperature 0" else float("inf")
 
 
 def cases(thousands: Sequence[int]) -> list[Case]:
     return [
         Case(unit, what, way, f"{n}k {shape}")
-        for unit in (STEP, TURN)
+        for unit in WHAT
         for what in WHAT[unit]
         for way in WAYS
         for n in sorted(thousands)
@@ -263,7 +260,7 @@ def measure(case: Case, n: int, watch: Watch) -> Work:
     thousands, _, shape = case.rows.partition("k ")
     rows = prepared.make_rows(1000 * int(thousands), shape)
     gc.collect()
-    return (steps if case.unit == STEP else turns)(rows, case.what, WAYS[case.way], n, watch)
+    return MEASURED[case.unit](rows, case.what, WAYS[case.way], n, watch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,11 +310,12 @@ def measure_all(args: argparse.Namespace) -> program.Result:
         costs[case] = measure(case, args.n, unit.watch())
         print(f"{case}: {costs[case].median / unit.unit:.0f} {unit.name}", flush=True)
     what = (
-        f"{unit.name.capitalize()} outside decode, medians over {args.n} steps of a lead or turns of a "
-        f"drafter, of one session, {N_PROMPT} tokens and more in its context."
+        f"{unit.name.capitalize()} outside decode, medians over {args.n} steps of a lead, each drafted "
+        f"row in these, or turns of a drafter, of one session, {N_PROMPT} tokens and more in its context."
     )
     if unit.bounded:
-        what += f" Bold: more than {PLAIN_US:.0f} without guesses, {DRAFTED_US:.0f} with."
+        what += f" Bold: more than {PLAIN_US:.0f} without guesses, {DRAFTED_US:.0f} with,"
+        what += f" {DRAFT_US:.0f} for a drafted row at temperature 0."
     return "Python's share", [what, *tables(costs, unit)]
 
 

@@ -7,18 +7,26 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
+from benchmarks.temperature import Text
 from drafters.draft_session import DraftSession
 from drafters.drafter import TD_WEIGHT, Drafter
 from drafters.worker import Worker
+from server.engine.proposer import Ask
 from server.estimators import Smoothed
 from server.llama.backend import Batch, Hidden, Logits
+from server.llama.context import FLOATS, LlamaBatch, view
 from server.sampling.draft_token import DraftGuess
 from server.sampling.draw import draw
 from server.sampling.noise import mix
 from server.sampling.params import SamplingParams
+from server.speculation.gating.pricing import StepPrice
+from server.speculation.policy import Policy
+from server.speculation.sources.synchronous import Synchronous
+from server.speculation.speculator import Speculator
 from server.speculation.wire.bus import Listener
 from server.speculation.wire.messages import Message
 from server.speculation.wire.presence import Presence
@@ -30,6 +38,7 @@ N_BATCH = 64
 N_EMBD = 4096  # of hidden rows
 DEPTH, LEAVES = 8, 3  # guesses of a step, and leaves of a tree of them
 RIGHT = 0.8  # of guesses
+RIGHT_RUN = 28  # tokens that a drafter with a model is told, of which the last is not what it draws
 TD_S = 0.001  # of a guess of the scripted drafter: two of them make a message
 SURE, UNSURE, SECOND = 0.86, 0.59, 0.39  # its confidence in a guess, and in a second one
 STEEPNESS = (2.0, 3.0, 4.0, 5.0, 6.0, 8.0)  # of rows: what a logit loses while the rank grows e times
@@ -100,14 +109,14 @@ class PreparedBackend:
         self._errs = errs
         self.vocab = SizedVocabulary(rows.shape[1])
         self.n_ctx = self.n_cells = n_ctx
-        self.n_rows_last = 0
+        self.n_rows_last = self.n_decodes = 0
         self._rows = rows
         self._out = np.zeros((N_BATCH, rows.shape[1]), np.float32)
         self._watch = watch
 
     def decode(self, batch: Batch) -> Logits:
         began = time.perf_counter()
-        self.n_rows_last = len(batch)
+        self.n_rows_last, self.n_decodes = len(batch), self.n_decodes + 1
         positions = [p for p, wanted in zip(batch.positions, batch.wanted, strict=True) if wanted]
         out = self._out[: len(positions)]
         for i, position in enumerate(positions):
@@ -142,12 +151,26 @@ class PreparedBlock(PreparedBackend):
     source = "mtp"
     what = "prepared"
 
+    @functools.cached_property
+    def _arrays(self) -> tuple[LlamaBatch, Any, Any]:
+        """What a decode reads, and pointers to the logits and the hidden rows that it makes."""
+        own = np.zeros((N_BATCH, N_EMBD), np.float32)
+        return LlamaBatch(N_BATCH), self._out.ctypes.data_as(FLOATS), own.ctypes.data_as(FLOATS)
+
     def target_rows(self, n: int) -> Hidden:
         return np.zeros((n, N_EMBD), np.float32)
 
     def evaluate(self, batch: Batch, hidden: Hidden, depth: int = 0) -> tuple[Logits, Hidden]:
-        logits = self.decode(batch)
-        return logits, hidden[: len(logits)]
+        """With what a context of llama.cpp does before and after a decode."""
+        arrays, logits, own = self._arrays
+        arrays.fill(batch)
+        arrays.embed(hidden)
+        n = len(self.decode(batch))
+        return view(logits, N_BATCH, self.vocab.size)[:n], view(own, N_BATCH, N_EMBD)[:n]
+
+
+def prompt_of(n_vocab: int) -> list[int]:
+    return np.random.default_rng(1).integers(0, n_vocab, N_PROMPT).tolist()
 
 
 def row_after(position: int) -> int:
@@ -208,6 +231,20 @@ def _right(position: int) -> bool:
     return mix(position ^ 0x5EED) / 2**64 < RIGHT
 
 
+def say(rows: Logits, sampling: SamplingParams, n_tokens: int) -> Text:
+    """What a drafter with these rows draws, except that the last of each RIGHT_RUN tokens is the likeliest of
+    the others."""
+    prompt, script = prompt_of(rows.shape[1]), Script(rows, sampling)
+    said = list[int]()
+    for position in range(N_PROMPT, N_PROMPT + n_tokens):
+        token = script.truth(position)
+        if position % RIGHT_RUN == RIGHT_RUN - 1:
+            likely = np.argsort(rows[row_after(position - 1)])[-2:]
+            token = int(likely[0] if likely[1] == token else likely[1])
+        said.append(token)
+    return Text((*prompt, *said), N_PROMPT, sampling)
+
+
 class ScriptedDrafter(Drafter):
     """Guesses DEPTH ahead, and with `branches` a second time wherever it is not sure. Its clock counts
     guesses only."""
@@ -235,6 +272,22 @@ class ScriptedDrafter(Drafter):
         return sessions
 
     def close(self, session: DraftSession, *, keep: bool) -> None: ...
+
+
+class TimedSpeculator(Speculator):
+    """spent: in the latest step, outside decode, while a model in the lead guessed."""
+
+    spent = 0.0
+
+    def __init__(self, policy: Policy, watch: Watch, **options: Any) -> None:
+        """options: as Speculator takes them."""
+        super().__init__(policy, clock=watch, **options)
+        self._watch = watch
+
+    def _draft(self, inline: Synchronous, asks: Sequence[Ask], price: StepPrice) -> float:
+        seconds, draft = list[float](), super()._draft
+        self.spent = self._watch.outside(lambda: seconds.append(draft(inline, asks, price)))
+        return seconds[0]
 
 
 # -- a bus ----------------------------------------

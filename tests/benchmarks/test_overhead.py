@@ -12,28 +12,29 @@ import pytest
 from benchmarks import overhead, prepared
 from benchmarks.bytecodes import BytecodeWatch
 from benchmarks.overhead import (
+    DRAFT_US,
     DRAFTED_US,
     GUESSES,
     MICROSECONDS,
     N_PROMPT,
     PLAIN_US,
-    RIGHT_RUN,
     SHAPES,
     WAYS,
     WHAT,
     Case,
     SteppedLead,
     Work,
-    say,
+    drafts,
     steps,
     turns,
 )
-from benchmarks.prepared import Watch
+from benchmarks.prepared import RIGHT_RUN, Watch, say
 from server.sampling.draw import softmax
 
 SMALL = prepared.make_rows(300, "peaked")
 FALLING = prepared.make_rows(300, "falling")
-DRAFTED = [what for what, guesses in GUESSES.items() if guesses.by]
+SECOND = ("tree by block",)  # second guesses of the block are among those of a step, so it is less deep
+DRAFTED = [what for what, guesses in GUESSES.items() if guesses.by and what not in SECOND]
 
 
 @pytest.mark.parametrize("what", GUESSES)
@@ -83,6 +84,12 @@ def test_a_step_keeps_to_its_budget_of_bytecodes_which_no_machine_changes(what: 
     first, second = (steps(SMALL, what, WAYS["temperature 0"], 200, BytecodeWatch()) for _ in range(2))
     assert first == second
     assert 0.6 * BUDGETS[what] < first.median <= BUDGETS[what]
+
+
+@pytest.mark.parametrize("what", WHAT["draft"])
+def test_the_drafts_of_a_step_are_the_greater_part_of_its_bytecodes(what: str):
+    drafted, step = (run(SMALL, what, WAYS["temperature 0"], 60, BytecodeWatch()) for run in (drafts, steps))
+    assert 0.5 * step.median < prepared.DEPTH * drafted.median < 0.9 * step.median
 
 
 def test_no_garbage_is_collected_while_bytecodes_are_counted():
@@ -147,12 +154,14 @@ def test_tables_have_medians_and_mark_what_is_over_its_bound():
     def work(us: float, n_guesses: float, n_committed: float) -> Work:
         return Work([0.0, us / 1e6, 1.0], n_guesses, n_committed)
 
-    step, turn = overhead.tables(
+    step, draft, turn = overhead.tables(
         {
             Case("step", "none", "defaults", "4k peaked"): work(PLAIN_US + 1, 0.0, 1.0),
             Case("step", "tree by drafter", "defaults", "4k peaked"): work(PLAIN_US + 1, 8.0, 4.0),
             Case("step", "tree by drafter", "temperature 1", "4k peaked"): work(DRAFTED_US + 1, 8.0, 4.0),
             Case("step", "none, lookup", "defaults", "4k peaked"): work(PLAIN_US + 1, 2.0, 2.0),
+            Case("draft", "tree by block", "temperature 0", "4k peaked"): work(DRAFT_US + 1, 1.0, 0.5),
+            Case("draft", "tree by block", "temperature 1", "4k peaked"): work(DRAFT_US + 1, 1.0, 0.5),
             Case("turn", "tree", "defaults", "4k falling"): work(DRAFTED_US + 1, 3.0, 0.5),
         },
         MICROSECONDS,
@@ -163,12 +172,18 @@ def test_tables_have_medians_and_mark_what_is_over_its_bound():
     assert lines[3] == "| tree by drafter | defaults | 8.0 | 4.0 | 151 |"
     assert lines[4].endswith("| **401** |")
     assert lines[5].endswith("| **151** |")
+    assert draft.splitlines()[2:] == [
+        "| tree by block | temperature 0 | 1.0 | 0.5 | **61** |",
+        "| tree by block | temperature 1 | 1.0 | 0.5 | 61 |",
+    ]
     assert turn.splitlines()[2] == "| tree | defaults | 3.0 | 0.5 | 401 |"
 
 
 def test_every_case_has_a_name_by_which_it_is_chosen():
     names = [str(case) for case in overhead.cases([4, 150])]
-    assert len(set(names)) == len(names) == len(WAYS) * (len(WHAT["step"]) * 4 + len(WHAT["turn"]) * 2)
+    shapes = {"step": 4, "draft": 4, "turn": 2}  # of rows, with both vocabularies
+    n_cases = len(WAYS) * sum(len(WHAT[unit]) * n for unit, n in shapes.items())
+    assert len(set(names)) == len(names) == n_cases
     assert "step, tree by drafter; defaults; 4k flat" in names
 
 
