@@ -17,8 +17,8 @@ from server.speculation.wire.messages import chain_start
 class Speculated:
     """wire_id is unique across the leads of a pool; of the session's tokens n_prompt were there at first, and
     the first n_indexed are in `lookup`. drafters: the ids of those it is assigned to; heard: since they are,
-    one of them sent guesses; n_lost: tokens that the server could have made in the time that verifying their
-    guesses takes in this step."""
+    one of them sent guesses; n_lost: tokens that plain steps would have made in the time that verifying
+    their guesses takes in this step."""
 
     wire_id: int
     session: OpenedSession

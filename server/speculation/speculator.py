@@ -140,7 +140,7 @@ class Speculator(Proposer):
     def _taken(
         self, asks: Sequence[Ask], offers: list[Proposal], counts: list[int], lost: float
     ) -> list[Proposal]:
-        """The guesses that are verified. lost: tokens that the server could make in the time of each."""
+        """The guesses that are verified. lost: tokens that plain steps would make in the time of each."""
         proposals: list[Proposal] = []
         for ask, offer, n in zip(asks, offers, counts, strict=True):
             speculated = self._sessions[ask.session]
@@ -287,5 +287,5 @@ class Speculator(Proposer):
         """What the session's drafters brought it in a step, beside what they cost."""
         n_right = sum(n for source, (_, n) in tally.items() if source in speculated.drafters) if tally else 0
         overhead_s = self._overhead.seconds(guessing=bool(tally))
-        remote.weigh(speculated, n_right, speculated.n_lost + overhead_s * self.pricing.throughput.value)
+        remote.weigh(speculated, n_right, speculated.n_lost + overhead_s * self.pricing.plain_rate)
         speculated.n_lost = 0.0

@@ -57,8 +57,9 @@ class Balance:
         self._next_rest = RESTS[0]
 
     def step(self, n_accepted: float, n_lost: float) -> None:
-        """A step in which drafters were heard, or rest: tokens that they brought, and tokens that the server
-        would have made in the time they took."""
+        """A step in which drafters were heard, or rest: tokens that they brought, and tokens that plain steps
+        would have made in the time they took. At the rate with drafts a text that is harder to guess than the
+        one before would have its drafters rest although they help."""
         if self.resting:
             self._left -= 1
             if self._left <= 0:

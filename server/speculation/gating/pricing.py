@@ -22,13 +22,14 @@ PROBE_SHARE = 0.005  # of the time, for decoding widths that were not measured l
 class StepPrice(NamedTuple):
     """n_rows: of the step without guesses. width: rows that it is padded to, 0 for none. seconds: of the step
     by rows, with what it costs later ones; unpadded: if it is not padded. rate: tokens per second that its
-    time is worth."""
+    time is worth. n_tokens: that it commits without guesses."""
 
     n_rows: int
     width: int
     seconds: list[float]
     unpadded: list[float]
     rate: float
+    n_tokens: int
 
     @property
     def plain_s(self) -> float:
@@ -36,10 +37,10 @@ class StepPrice(NamedTuple):
         return self.unpadded[min(self.n_rows, len(self.unpadded) - 1)]
 
     def of_guess(self, n: int) -> float:
-        """Tokens that the server could make in the time of each of n guesses."""
-        last = len(self.seconds) - 1
-        more_s = self.seconds[min(self.n_rows + n, last)] - self.seconds[min(self.n_rows, last)]
-        return self.rate * more_s / max(1, n)
+        """Tokens that plain steps would make in the time of each of n guesses."""
+        plain_s = self.plain_s
+        more_s = self.seconds[min(self.n_rows + n, len(self.seconds) - 1)] - plain_s
+        return self.n_tokens * more_s / (plain_s * max(1, n)) if plain_s else 0.0
 
 
 class Pricing:
@@ -51,6 +52,7 @@ class Pricing:
         self.costs = costs
         self.widths = widths
         self.throughput = Ratio(KEEP)  # tokens per second
+        self.plain_rate = 0.0  # tokens per second of steps without guesses, of as many sessions as the latest
         self._aftermath = Aftermath() if may_alternate and widths.pays else None
         self._again = again
         self._probe_s = 0.0  # time that probing has saved up
@@ -72,8 +74,8 @@ class Pricing:
             unpadded = self._aftermath.charged(unpadded, n_rows)
         width = self.widths.width(n_rows) if may_pad else 0
         seconds = self.widths.curve(width) if width else unpadded
-        rate = self._rate(seconds, n_sessions if self._again else n_rows)
-        return StepPrice(n_rows, width, seconds, unpadded, rate)
+        n_tokens = n_sessions if self._again else n_rows
+        return StepPrice(n_rows, width, seconds, unpadded, self._rate(seconds, n_tokens), n_tokens)
 
     def _rate(self, seconds: Sequence[float], n_rows: int) -> float:
         """Tokens per second: of late, and at least those of plain steps."""
@@ -126,5 +128,8 @@ class Pricing:
             self.widths.timed(step.n_rows, step.decode_s)
         elif not planned.width:
             self.costs.observe(step.n_rows, step.n_cells, usual_s)
+        curve = self.costs.curve(step.n_cells)
+        plain_s = curve[min(step.n_sessions, len(curve) - 1)]
+        self.plain_rate = step.n_sessions / plain_s if plain_s else 0.0
         self.throughput.observe(step.n_tokens, step.step_s)
         self._probe_s += PROBE_SHARE * step.step_s

@@ -115,8 +115,8 @@ class RemoteDrafters:
             self._bus.send(drafter, message)
 
     def weigh(self, speculated: Speculated, n_accepted: float, n_lost: float) -> None:
-        """A step of the session: tokens that its drafters brought, and that the server could have made in the
-        time they took. Have them rest, or go on, as its balance says."""
+        """A step of the session: tokens that its drafters brought, and that plain steps would have made in
+        the time they took. Have them rest, or go on, as its balance says."""
         was_resting = speculated.balance.resting
         if speculated.heard or was_resting:
             speculated.balance.step(n_accepted, n_lost)

@@ -1,0 +1,48 @@
+"""What guesses cost, counted in tokens."""
+
+from __future__ import annotations
+
+import pytest
+
+from server.engine.proposer import NOTHING, Planned, TimedStep
+from server.speculation.gating.balance import TRIED, Balance
+from server.speculation.gating.costs import StepCosts
+from server.speculation.gating.pricing import Pricing
+from server.speculation.gating.widths import Widths
+
+SECONDS = {1: 0.040, 2: 0.070, 3: 0.082, 4: 0.092, 5: 0.102}  # of a step by rows, on two cores
+N_CELLS = 64
+
+
+def after_an_easy_text() -> Pricing:
+    """Steps of late made three tokens in the time of a plain one."""
+    pricing = Pricing(StepCosts(5, SECONDS), Widths({}), may_alternate=True, again=False)
+    for _ in range(100):
+        pricing.observe(Planned([NOTHING]), TimedStep(5, N_CELLS, 0.102, 0.102, 8, 1))
+    assert pricing.throughput.value > 3 / SECONDS[1]
+    return pricing
+
+
+def test_guesses_are_priced_by_plain_steps_where_drafters_are_weighed():
+    pricing = after_an_easy_text()
+    price = pricing.step(1, 1, N_CELLS, may_pad=False)
+    assert price.of_guess(3) == pytest.approx((price.seconds[4] / price.plain_s - 1) / 3)
+    assert pricing.plain_rate == pytest.approx(1 / price.plain_s)
+
+
+def test_a_drafter_that_doubles_the_rate_of_a_harder_text_goes_on():
+    """Of three guesses two are right: three tokens in 92 ms, where plain steps take 120."""
+    price = after_an_easy_text().step(1, 1, N_CELLS, may_pad=False)
+    balance = Balance()
+    for _ in range(2 * TRIED):
+        balance.step(2, 3 * price.of_guess(3))
+    assert not balance.resting
+
+
+def test_a_drafter_that_slows_the_text_down_rests():
+    """Of three guesses one is right: two tokens in 92 ms, where plain steps take 80."""
+    price = after_an_easy_text().step(1, 1, N_CELLS, may_pad=False)
+    balance = Balance()
+    for _ in range(2 * TRIED):
+        balance.step(1, 3 * price.of_guess(3))
+    assert balance.resting
