@@ -49,9 +49,10 @@ ALONE = "--drafters=0"  # in --duo-flags: guesses by what is in the lead, its mo
 def commands(args: argparse.Namespace) -> list[Command]:
     """All others are compared with the first: llama-server without drafts, if it takes part."""
     size = options_of(args, "device", "model", "ctx_size", "threads", parallel=max(args.clients, default=1))
-    found = [Command("duo", duo("serve", draft_max=0, **size))]
+    plain = size | ({} if args.plain_device is None else {"device": args.plain_device})
+    found = [Command("duo", duo("serve", draft_max=0, **plain))]
     if args.llama_server:
-        found.insert(0, Command("llama-server", llama_server(args.llama_server, **size)))
+        found.insert(0, Command("llama-server", llama_server(args.llama_server, **plain)))
         found += _rivals(args, size)
     other = args.draft_device if args.draft_device != args.device else None
     by_block = args.draft_model == BUNDLED_DRAFT and _has_block(args.model)
@@ -211,6 +212,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--clients", type=program.numbers, default=[], help=clients)
     add("--draft-threads", type=int, default=0, help="of each draft model; 0: its default")
     add("--p-min", type=program.floats, default=[0.0], help="of llama-server's drafts: 0,0.75")
+    elsewhere = "CUDA device of the servers without drafts, where one has no room for all (default: --device)"
+    add("--plain-device", type=int, help=elsewhere)
     add("--ctx-size", type=int, default=4096, help="context of each server")
     add(
         "--sweep", type=program.numbers, default=[], help="with drafts, in llama-server of these lengths: 3,7"
