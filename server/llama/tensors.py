@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from server.llama.devices import GGML
@@ -15,6 +15,8 @@ from server.llama.parts import parts
 ASSISTANTS = ("gemma4-assistant",)  # architectures of models that read the KV cache of their target
 EAGLE3 = "eagle3"  # the architecture of EAGLE-3 heads
 _TEXT = 8  # GGUF_TYPE_STRING
+_HALF = (1, 30)  # GGML_TYPE_F16, GGML_TYPE_BF16
+MATRIX = 2**20  # bytes: vectors and the tables of positions are smaller, a layer's matrices larger
 
 
 class _GGUFParams(ctypes.Structure):
@@ -42,19 +44,29 @@ def architecture(path: Path) -> str | None:
 
 def tensors(path: Path) -> dict[str, int]:
     """Bytes by name, of all parts of a model. Raises StartupError if a part is missing."""
+    return {name: n_bytes for name, _, n_bytes in _listed(path)}
+
+
+def has_half_matrices(path: Path) -> bool:
+    """Whether a model has matrices of 16-bit floats. Raises StartupError if a part is missing."""
+    return any(kind in _HALF and n_bytes >= MATRIX for _, kind, n_bytes in _listed(path))
+
+
+def _listed(path: Path) -> Iterator[tuple[str, int, int]]:
+    """Name, ggml_type and bytes of each tensor."""
     GGML.gguf_init_from_file.restype = ctypes.c_void_p
     GGML.gguf_get_n_tensors.restype = ctypes.c_int64
     GGML.gguf_get_tensor_name.restype = ctypes.c_char_p
+    GGML.gguf_get_tensor_type.restype = ctypes.c_int
     GGML.gguf_get_tensor_size.restype = ctypes.c_size_t
-    found: dict[str, int] = {}
     for part in parts(path):
         file = ctypes.c_void_p(GGML.gguf_init_from_file(os.fsencode(part), _GGUFParams(True, None)))
         if not file:  # broken: loading it will say how
             continue
         for i in map(ctypes.c_int64, range(int(GGML.gguf_get_n_tensors(file)))):
-            found[GGML.gguf_get_tensor_name(file, i).decode()] = int(GGML.gguf_get_tensor_size(file, i))
+            name = GGML.gguf_get_tensor_name(file, i).decode()
+            yield name, int(GGML.gguf_get_tensor_type(file, i)), int(GGML.gguf_get_tensor_size(file, i))
         GGML.gguf_free(file)
-    return found
 
 
 def unmatched(tensors: Sequence[str], places: Sequence[TensorPlace]) -> list[str]:
