@@ -257,7 +257,7 @@ class Speculator(Proposer):
         """Have the draft model guess for sessions with too few guesses. Returns the seconds that took."""
         wanting, seconds = [ask for ask in asks if ask.limit > 0], price.seconds
         if self._policy.gate and not self._policy.by_rejection:
-            wanting = [ask for ask in wanting if not self._is_served(inline, ask)]
+            wanting = [ask for ask in wanting if not self._is_served(inline, ask, price)]
         if self._policy.again and wanting:
             rates = [self._sessions[ask.session].acceptance.mean(inline.inline.source) for ask in wanting]
             acceptance, n_tail = sum(rates) / len(rates), self._policy.n_tail
@@ -268,12 +268,12 @@ class Speculator(Proposer):
             self.groups.heard(MODEL)
         return spent_s
 
-    def _is_served(self, inline: Synchronous, ask: Ask) -> bool:
+    def _is_served(self, inline: Synchronous, ask: Ask, price: StepPrice) -> bool:
         """Whether the session's other guesses are worth more than the draft model's would be."""
         speculated = self._sessions[ask.session]
         if not speculated.tree.n_below:
             return False
-        return sum(self._offer(ask).probabilities) >= inline.expected(ask, speculated)
+        return inline.is_needless(ask, speculated, self._offer(ask).probabilities, price)
 
     def _offer(self, ask: Ask) -> Proposal:
         speculated = self._sessions[ask.session]

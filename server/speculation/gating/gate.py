@@ -63,6 +63,21 @@ def _best(
     return best
 
 
+def worth(
+    seconds: Sequence[float], n_rows: int, probabilities: Sequence[float], rate: float, td_s: float = 0.0
+) -> float:
+    """Tokens that the best number of these guesses bring beyond what their time makes at this rate.
+
+    probabilities: that each is reached and right, best first. td_s: to make one, 0 for those that are there.
+    """
+    last, most, gained = len(seconds) - 1, 0.0, 0.0
+    plain_s = seconds[min(n_rows, last)]
+    for k, probability in enumerate(probabilities[: max(0, last - n_rows)], start=1):
+        gained += probability
+        most = max(most, gained - rate * (seconds[n_rows + k] - plain_s + k * td_s))
+    return most
+
+
 def _losses(
     seconds: Sequence[float], ranked: Sequence[tuple[float, int]], again: Sequence[int], n_tail: int
 ) -> list[float]:

@@ -12,7 +12,8 @@ from server.estimators import Median, Ratio, Smoothed
 from server.sampling.draft_token import DraftGuess
 from server.sampling.draw import Distribution
 from server.speculation.gating.acceptance import Acceptance, Outlook
-from server.speculation.gating.gate import reachable, worth_drafting
+from server.speculation.gating.gate import reachable, worth, worth_drafting
+from server.speculation.gating.pricing import StepPrice
 from server.speculation.gating.widths import Offered
 from server.speculation.policy import Policy
 from server.speculation.speculated import Speculated
@@ -195,10 +196,17 @@ class Synchronous:
         """A reply of n_tokens tokens has ended."""
         self._length.observe(n_tokens)
 
-    def expected(self, ask: Ask, speculated: Speculated) -> float:
-        """How many of its guesses would be right, if it drafted up to the session's limit."""
-        acceptance = self._mean(speculated)
-        return sum(acceptance**k for k in range(1, min(ask.limit, self.inline.most) + 1))
+    def is_needless(
+        self, ask: Ask, speculated: Speculated, offered: Sequence[float], price: StepPrice
+    ) -> bool:
+        """Whether guesses that are there bring the session as much as this model's would, whose time counts.
+        offered: probabilities that they are reached and right, best first."""
+        acceptance, td_s = self._mean(speculated), self.inline.td.value
+        limit = min(ask.limit, self.inline.most)
+        rate = min(price.rate, reachable(price.seconds, price.n_rows, [acceptance], limit, td_s))
+        own = [acceptance**k for k in range(1, limit + 1)]
+        ours = worth(price.seconds, price.n_rows, own, rate, td_s)
+        return worth(price.seconds, price.n_rows, offered, rate) >= ours
 
     def outlook(self, asks: Sequence[Ask], sessions: Mapping[int, Speculated], rate: float) -> Offered:
         """What it would probably offer if rows were free."""

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.speculation.gating.gate import choose, potential, reachable, with_losses, worth_drafting
+from server.speculation.gating.gate import choose, potential, reachable, with_losses, worth, worth_drafting
 
 
 def _curve(deltas: list[float]) -> list[float]:
@@ -148,6 +148,16 @@ def test_what_is_reachable_is_the_rate_of_the_best_fixed_depth(
     depths = range(min(limit, len(curve) - 2) + 1)
     best = max(throughput(curve, a, td, depth) for depth in depths)
     assert reachable(curve, 1, [a], limit, td) == pytest.approx(best)
+
+
+@given(st.lists(st.floats(0.0, 1.0), max_size=12), st.floats(0.0, 3.0), st.floats(0.0, 0.5), CURVE)
+def test_guesses_are_worth_the_best_number_of_them(
+    probabilities: list[float], rate: float, td: float, curve: list[float]
+):
+    counts = range(min(len(probabilities), len(curve) - 2) + 1)
+    gains = [sum(probabilities[:n]) - rate * (curve[1 + n] - curve[1] + n * td) for n in counts]
+    assert worth(curve, 1, probabilities, rate, td) == pytest.approx(max(gains))
+    assert worth(curve, len(curve), probabilities, rate, td) == 0.0, "no room"
 
 
 def test_what_several_sessions_can_reach():
