@@ -84,6 +84,11 @@ def decided(draft: LlamaBackend, world: World, costs: StepCosts) -> Speculator:
     return Speculator(policy, inline=inline, costs=costs, clock=world.clock)
 
 
+def looked_up(draft: LlamaBackend, world: World, costs: StepCosts) -> Speculator:
+    policy = Policy(leaves=LEAVES, max_rows=MOST_ROWS)
+    return Speculator(policy, costs=costs, clock=world.clock)
+
+
 def fixed(draft: LlamaBackend, world: World, costs: StepCosts) -> Speculator:
     policy, inline = Policy(leaves=1, lookup=False, gate=False), DraftModel(draft, clock=world.clock)
     speculator = Speculator(policy, inline=inline, costs=costs, clock=world.clock)
@@ -91,7 +96,12 @@ def fixed(draft: LlamaBackend, world: World, costs: StepCosts) -> Speculator:
     return speculator
 
 
-KINDS = {"plain": plain, "as duo decides": decided, f"{FIXED_MAX} of {FIXED_P}": fixed}
+KINDS = {
+    "plain": plain,
+    "as duo decides": decided,
+    "lookups alone": looked_up,
+    f"{FIXED_MAX} of {FIXED_P}": fixed,
+}
 
 
 @dataclass(frozen=True, slots=True)
