@@ -3,7 +3,9 @@
 The draft model is real, and so are drafter, worker, engine and proposer; the target says the texts that it
 has said before, as fast as wanted. A step of the lead takes tt and STEP_ROW tt for each row beyond the first;
 a decode of the drafter takes td = tt / r and DRAFT_ROW td for each; a message takes --latency-ms. So nothing
-is noise, and any ratio of speeds can be had. The lead verifies all that it is offered.
+is noise, and any ratio of speeds can be had. The lead verifies all that it is offered, without lookups. With
+--machine steps take what benchmarks.machines says of one, and the lead does as it would there: lookups, and
+only guesses that pay.
 """
 
 from __future__ import annotations
@@ -15,10 +17,12 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import product
 from statistics import mean
+from typing import Any
 
 import numpy as np
 
 from benchmarks import program, report, texts
+from benchmarks.machines import MACHINES, Machine
 from benchmarks.prepared import DirectBus, PreparedBackend, Watch
 from benchmarks.prompts import load
 from benchmarks.temperature import N_CELLS, N_SEQS, WAYS, Text, write
@@ -31,6 +35,7 @@ from server.engine.scheduler import Limits
 from server.llama.backend import Backend, Batch, Logits, Vocabulary
 from server.llama.llamacpp import LlamaBackend, LlamaOptions
 from server.llama.shapes import Shapes
+from server.speculation.gating.costs import StepCosts
 from server.speculation.policy import Policy
 from server.speculation.sources.remote import RemoteDrafters
 from server.speculation.speculator import Speculator
@@ -42,6 +47,7 @@ STEP_ROW = 0.03  # 1.5 tt for 17 rows, as 8B F16 on an H200. Twice: guesses gain
 DRAFT_ROW = 0.1  # 1.2 td for 3 rows, as 1B on an H200. Twice: alternatives gain less
 DRAFT_MAX, LEAVES, N_BRANCHES = 16, 3, 8  # the defaults of duo
 MOST_AT_ONCE = 8
+MOST_ROWS = 1 + 2 * DRAFT_MAX
 N_BATCH = 512
 CERTAIN = 1000.0  # logit of what is said, beside 0: no noise is as large
 
@@ -170,16 +176,25 @@ class Found:
     empty: float
 
 
-def run(drafter: ClockedDrafter, known: Sequence[Text], at_once: int) -> Found:
-    """The texts, at_once at a time. Leaves the draft model's KV cache empty."""
+def run(
+    drafter: ClockedDrafter, known: Sequence[Text], at_once: int, machine: Machine | None = None
+) -> Found:
+    """The texts, at_once at a time. Leaves the draft model's KV cache empty. machine: whose steps take tt_us
+    for one row; the lead takes lookups in and guesses that pay there, instead of all guesses."""
     world, draft, vocab = drafter.world, drafter.backend, drafter.backend.vocab
     tt_us = drafter.tt_us
-    target = Reciter(known, vocab, lambda n: world.advance(round(tt_us * (1 + STEP_ROW * (n - 1)))))
+
+    def step_us(n: int) -> int:
+        return round(1e6 * machine.step_s(n)) if machine else round(tt_us * (1 + STEP_ROW * (n - 1)))
+
+    target = Reciter(known, vocab, lambda n: world.advance(step_us(n)))
     lead = Presence(LEAD.id, "lead", "texts", "0", vocabulary_card(vocab), MOST_AT_ONCE, host="here")
     remote = RemoteDrafters(drafter, lead, max_ahead=2 * DRAFT_MAX, clock=world.clock)
     drafter.start(remote)
-    policy = Policy(leaves=LEAVES, lookup=False, gate=False)
-    speculator = CountingSpeculator(policy, remote=remote, clock=world.clock)
+    most = MOST_ROWS * at_once
+    policy = Policy(leaves=LEAVES, lookup=bool(machine), gate=bool(machine), max_rows=most)
+    costs = StepCosts(most, {n: step_us(n) / 1e6 for n in range(1, most + 1)})
+    speculator = CountingSpeculator(policy, remote=remote, costs=costs, clock=world.clock)
     events: list[tuple[int, Event]] = []
     limits = Limits(n_batch=N_BATCH, draft_max=DRAFT_MAX, leaves=LEAVES)
     engine = Engine(
@@ -252,25 +267,31 @@ def recite(target: Backend, way: str, n_prompts: int | None, max_tokens: int) ->
 def measure(args: argparse.Namespace) -> program.Result:
     """Raises DuoError."""
     rows, n_replies = list[list[str]](), list[str]()
+    machine = MACHINES[args.machine] if args.machine else None
+    paces: list[float] = [machine.curve[1]] if machine else args.step_ms
+    speeds: list[float] = args.r
+    sessions: list[int] = args.sessions
     with pair(args) as (target, draft):
         for way in list(WAYS)[:2]:
             known = recite(target, way, args.prompts, args.max_tokens)
             n_replies.append(str(len(known)))
-            for step_ms, r, n in product(args.step_ms, args.r, args.sessions):
+            for step_ms, r, n in product(paces, speeds, sessions):
                 gains: list[float] = []
                 for latency_ms in args.latency_ms:
-                    pace = {"tt_us": round(1000 * step_ms), "latency_us": round(1000 * latency_ms)}
-                    found = run(ClockedDrafter(draft, r, **pace), known, n)
-                    alone = found if n == 1 else run(ClockedDrafter(draft, r, **pace), known, 1)
+                    pace: dict[str, Any] = {"tt_us": round(1000 * step_ms)}
+                    pace["latency_us"] = round(1000 * latency_ms)
+                    found = run(ClockedDrafter(draft, r, **pace), known, n, machine)
+                    alone = found if n == 1 else run(ClockedDrafter(draft, r, **pace), known, 1, machine)
                     gains.append(found.speedup - 1)
                     cells = [f"{step_ms:g}", f"{latency_ms:g}", f"{r:g}", str(n)]
                     rows.append([way, *cells, *_cells(found, alone.rates, n), f"{gains[-1] / gains[0]:.2f}"])
                     print(*rows[-1], flush=True)
     heads = ["", "step, ms", "one way, ms", "r", "sessions", "speed-up", "tokens a step", "no guess"]
-    heads += ["slowest", "of its own", "of the gain"]
+    heads += ["least", "slowest", "of its own", "of the gain"]
     what = (
         f"{report.model_line(args.model)} by {report.model_line(args.draft_model)}; "
-        f"{' and '.join(n_replies)} replies of {args.max_tokens} tokens. No guess: share of steps. "
+        f"{' and '.join(n_replies)} replies of {args.max_tokens} tokens. No guess: share of steps. Least: "
+        "speed-up of any reply. "
         "Slowest: of those at once, by their mean; of its own: each rate by that of the text alone. Of the "
         "gain: by that of the first latency."
     )
@@ -282,7 +303,8 @@ def _cells(found: Found, alone: Mapping[int, float], n: int) -> list[str]:
     if n > 1:
         own = {id: rate / alone[id] for id, rate in found.rates.items()}
         fair = [f"{slowest(rates, n):.2f}" for rates in (found.rates, own)]
-    return [f"{found.speedup:.2f}", f"{found.per_step:.2f}", f"{found.empty:.3f}", *fair]
+    least = min(found.rates.values())
+    return [f"{found.speedup:.2f}", f"{found.per_step:.2f}", f"{found.empty:.3f}", f"{least:.2f}", *fair]
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -293,6 +315,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--r", type=program.floats, default=[4.0, 8.0, 16.0], help="drafted tokens per plain step")
     add("--sessions", type=program.numbers, default=[1, 4], help="at once, at most 8")
     add("--step-ms", type=program.floats, default=[TT_US / 1000], help="of a plain step")
+    add("--machine", choices=MACHINES, help="whose steps these are; guesses have to pay there")
     add("--latency-ms", type=program.floats, default=[0.0], help="of a message, each way")
     return parser
 

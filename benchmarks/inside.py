@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import pairwise
@@ -18,7 +18,8 @@ from statistics import median
 import numpy as np
 
 from benchmarks import program, report, texts
-from benchmarks.clocked import DRAFT_MAX, LEAVES, MOST_AT_ONCE, N_BATCH, Reciter, told
+from benchmarks.clocked import DRAFT_MAX, LEAVES, MOST_AT_ONCE, MOST_ROWS, N_BATCH, Reciter, told
+from benchmarks.machines import MACHINES, Machine
 from benchmarks.prompts import load
 from benchmarks.temperature import N_CELLS, N_SEQS, WAYS, Text, write
 from server.engine.engine import Engine
@@ -35,30 +36,6 @@ from server.speculation.speculated import Speculated
 from server.speculation.speculator import Speculator
 from tests.benchmarks.virtual import World
 
-
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """What it takes, in milliseconds. curve: a step by its rows; td: one guess; row: a row more of the draft
-    model."""
-
-    curve: Mapping[int, float]
-    td: float
-    row: float
-
-    def step_s(self, n: int) -> float:
-        """Beyond the widest known step, a row takes what those before it take."""
-        known = sorted(self.curve)
-        slope = (self.curve[known[-1]] - self.curve[known[-2]]) / (known[-1] - known[-2])
-        beyond = max(0, n - known[-1]) * slope
-        return (float(np.interp(n, known, [self.curve[rows] for rows in known])) + beyond) / 1e3
-
-
-# Two threads, a short context: as benchmarks.steps measures them, a tenth of a millisecond of Python added
-MACHINES = {
-    "400M BF16": Machine({1: 24.6, 2: 43.1, 4: 56.8, 5: 63.0, 8: 78.7, 9: 83.6, 16: 125.2}, 1.7, 0.17),
-    "bundled": Machine({1: 1.15, 2: 1.5, 4: 2.0, 8: 3.2, 16: 5.7}, 0.35, 0.07),
-}
-MOST_ROWS = 1 + 2 * DRAFT_MAX
 SHORTEST = 20  # tokens of a reply
 HARD = 1.1  # times plain steps: replies below are hard to guess
 FIXED_MAX, FIXED_P = 12, 0.5

@@ -6,6 +6,7 @@ import pytest
 
 from benchmarks import clocked
 from benchmarks.clocked import MOST_AT_ONCE, N_BRANCHES, ClockedDrafter, slowest
+from benchmarks.machines import MACHINES
 from benchmarks.temperature import Text, write
 from server.sampling.params import SamplingParams
 from tests.fake_backend import FakeBackend, FakeModel
@@ -57,6 +58,14 @@ def test_distance_leaves_less_of_the_gain_the_faster_the_target(known: list[Text
 def test_who_is_ten_steps_away_brings_next_to_nothing_and_costs_its_rows(known: list[Text]):
     drafter = ClockedDrafter(backend(), 8.0, latency_us=10 * clocked.TT_US)
     assert 0.9 < clocked.run(drafter, known, 1).speedup < 1.1
+
+
+def test_where_rows_are_dear_a_bad_drafter_costs_little_since_guesses_have_to_pay(known: list[Text]):
+    machine = MACHINES["400M BF16"]
+    for error, r, latency_ms in ((0.9, 8.0, 0), (0.2, 2.0, 1000)):
+        tt_us = round(1000 * machine.curve[1])
+        drafter = ClockedDrafter(backend(error), r, tt_us=tt_us, latency_us=1000 * latency_ms)
+        assert 0.95 < clocked.run(drafter, known, 1, machine).speedup < 1.1
 
 
 def test_nothing_is_left_to_chance(known: list[Text]):
