@@ -217,7 +217,8 @@ def run(
         draft.trim(seq, 0)
     ends = {id: event.stats for id, event in events if isinstance(event, Finished)}
     n_tokens = {id: len(known[id].tokens) - known[id].n_prompt - 1 for id in ends}
-    n_tt = {id: 1000 * stats.predicted_ms / tt_us for id, stats in ends.items() if n_tokens[id]}
+    plain_us = step_us(at_once) if machine else tt_us
+    n_tt = {id: 1000 * stats.predicted_ms / plain_us for id, stats in ends.items() if n_tokens[id]}
     total, n_steps = sum(n_tokens.values()), speculator.n_steps
     rates = {id: n_tokens[id] / n for id, n in n_tt.items()}
     return Found(rates, total / sum(n_tt.values()), total / n_steps, speculator.n_empty / n_steps)
@@ -315,7 +316,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--r", type=program.floats, default=[4.0, 8.0, 16.0], help="drafted tokens per plain step")
     add("--sessions", type=program.numbers, default=[1, 4], help="at once, at most 8")
     add("--step-ms", type=program.floats, default=[TT_US / 1000], help="of a plain step")
-    add("--machine", choices=MACHINES, help="whose steps these are; guesses have to pay there")
+    add(
+        "--machine",
+        choices=MACHINES,
+        help="whose steps these are, whatever --step-ms says; guesses have to pay there",
+    )
     add("--latency-ms", type=program.floats, default=[0.0], help="of a message, each way")
     return parser
 

@@ -21,10 +21,10 @@ def forgo_graphs(path: Path, n_slots: int) -> bool:
     """Have ggml record no CUDA graphs in this process if its model would end it. Must come before the first
     decode. Returns whether that was needed.
 
-    Where a step has more than 16 rows of a model in 16-bit floats, a graph holds kernels of cuBLAS, and with
-    64 streams the GPU reports an illegal instruction within seconds; neither without graphs nor with cuBLAS
-    computing in 32 bits, which takes twice as long (docs/serving.md). ggml multiplies quantised matrices
-    itself.
+    Where a step has more than 16 rows of a model in 16-bit floats, a graph holds kernels of cuBLAS. With 64
+    streams the GPU then reports an illegal instruction within seconds; neither without graphs nor with cuBLAS
+    computing in 32 bits, which takes twice as long (docs/serving.md). 16 streams with guesses have as many
+    rows and ran: what else it takes is not known. ggml multiplies quantised matrices itself.
     """
     if n_slots <= MOST_SLOTS or OFF in os.environ:
         return False

@@ -10,7 +10,7 @@ from server.settings import UpSettings
 FEW_CORES = 4
 # Without a GPU, on SPLIT_CORES or more, a draft model that is not SMALL has one core of SHARE, the target the
 # rest. Of 16 cores, an 8B target and a 1B draft model made 1.92 times the rate of no drafts;
-# with half of the cores for the draft model 1.48, with one core 0.94 (RESULTS.md, section H).
+# with half of the cores for the draft model 1.48 (RESULTS.md, section H), with one core 0.94.
 SPLIT_CORES, SHARE = 8, 4
 SMALL = 100  # times smaller than the target: such a draft model is as quick on CPU cores as on the GPU
 MOST_THREADS = 4  # of a drafter whose target runs on the GPU

@@ -122,7 +122,7 @@ class Speculator(Proposer):
             counts = self.pricing.chosen(price, offers, again, self._policy.n_tail)
         self.pricing.decided(price, offers, counts)
         if guessed:
-            proposals = self._taken(asks, proposals, counts, price.of_guess(sum(counts)))
+            proposals = self._taken(asks, proposals, counts, self.pricing.of_guess(price, sum(counts)))
         return self._planned(proposals, price, spent_s)
 
     def _planned(self, proposals: Sequence[Proposal], price: StepPrice, spent_s: float) -> Planned:
@@ -257,7 +257,8 @@ class Speculator(Proposer):
         """Have the draft model guess for sessions with too few guesses. Returns the seconds that took."""
         wanting, seconds = [ask for ask in asks if ask.limit > 0], price.seconds
         if self._policy.gate and not self._policy.by_rejection:
-            wanting = [ask for ask in wanting if not self._is_served(inline, ask, price)]
+            n = len(wanting)
+            wanting = [ask for ask in wanting if not self._is_served(inline, ask, price, n)]
         if self._policy.again and wanting:
             rates = [self._sessions[ask.session].acceptance.mean(inline.inline.source) for ask in wanting]
             acceptance, n_tail = sum(rates) / len(rates), self._policy.n_tail
@@ -268,12 +269,12 @@ class Speculator(Proposer):
             self.groups.heard(MODEL)
         return spent_s
 
-    def _is_served(self, inline: Synchronous, ask: Ask, price: StepPrice) -> bool:
+    def _is_served(self, inline: Synchronous, ask: Ask, price: StepPrice, n_asking: int) -> bool:
         """Whether the session's other guesses are worth more than the draft model's would be."""
         speculated = self._sessions[ask.session]
         if not speculated.tree.n_below:
             return False
-        return inline.is_needless(ask, speculated, self._offer(ask).probabilities, price)
+        return inline.is_needless(ask, speculated, self._offer(ask).probabilities, price, n_asking)
 
     def _offer(self, ask: Ask) -> Proposal:
         speculated = self._sessions[ask.session]

@@ -20,27 +20,21 @@ PROBE_SHARE = 0.005  # of the time, for decoding widths that were not measured l
 
 
 class StepPrice(NamedTuple):
-    """n_rows: of the step without guesses. width: rows that it is padded to, 0 for none. seconds: of the step
-    by rows, with what it costs later ones; unpadded: if it is not padded. rate: tokens per second that its
-    time is worth. n_tokens: that it commits without guesses."""
+    """Of a step of n_sessions sessions. n_rows: of the step without guesses. width: rows that it is padded
+    to, 0 for none. seconds: of the step by rows, with what it costs later ones; unpadded: if it is not
+    padded. rate: tokens per second that its time is worth."""
 
     n_rows: int
     width: int
     seconds: list[float]
     unpadded: list[float]
     rate: float
-    n_tokens: int
+    n_sessions: int
 
     @property
     def plain_s(self) -> float:
         """Seconds of the step without guesses and without padding."""
         return self.unpadded[min(self.n_rows, len(self.unpadded) - 1)]
-
-    def of_guess(self, n: int) -> float:
-        """Tokens that plain steps would make in the time of each of n guesses."""
-        plain_s = self.plain_s
-        more_s = self.seconds[min(self.n_rows + n, len(self.seconds) - 1)] - plain_s
-        return self.n_tokens * more_s / (plain_s * max(1, n)) if plain_s else 0.0
 
 
 class Pricing:
@@ -74,8 +68,14 @@ class Pricing:
             unpadded = self._aftermath.charged(unpadded, n_rows)
         width = self.widths.width(n_rows) if may_pad else 0
         seconds = self.widths.curve(width) if width else unpadded
-        n_tokens = n_sessions if self._again else n_rows
-        return StepPrice(n_rows, width, seconds, unpadded, self._rate(seconds, n_tokens), n_tokens)
+        rate = self._rate(seconds, n_sessions if self._again else n_rows)
+        return StepPrice(n_rows, width, seconds, unpadded, rate, n_sessions)
+
+    def of_guess(self, price: StepPrice, n: int) -> float:
+        """Tokens that plain steps would make in the time of each of n guesses."""
+        plain_s = self.widths.steady.get(price.n_rows, price.plain_s)
+        more_s = price.seconds[min(price.n_rows + n, len(price.seconds) - 1)] - plain_s
+        return price.n_sessions * max(0.0, more_s) / (plain_s * max(1, n)) if plain_s else 0.0
 
     def _rate(self, seconds: Sequence[float], n_rows: int) -> float:
         """Tokens per second: of late, and at least those of plain steps."""
@@ -129,7 +129,7 @@ class Pricing:
         elif not planned.width:
             self.costs.observe(step.n_rows, step.n_cells, usual_s)
         curve = self.costs.curve(step.n_cells)
-        plain_s = curve[min(step.n_sessions, len(curve) - 1)]
+        plain_s = self.widths.steady.get(step.n_sessions, curve[min(step.n_sessions, len(curve) - 1)])
         self.plain_rate = step.n_sessions / plain_s if plain_s else 0.0
         self.throughput.observe(step.n_tokens, step.step_s)
         self._probe_s += PROBE_SHARE * step.step_s

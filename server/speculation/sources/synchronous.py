@@ -197,16 +197,18 @@ class Synchronous:
         self._length.observe(n_tokens)
 
     def is_needless(
-        self, ask: Ask, speculated: Speculated, offered: Sequence[float], price: StepPrice
+        self, ask: Ask, speculated: Speculated, offered: Sequence[float], price: StepPrice, n_asking: int = 1
     ) -> bool:
         """Whether guesses that are there bring the session as much as this model's would, whose time counts.
-        offered: probabilities that they are reached and right, best first."""
+        offered: probabilities that they are reached and right, best first. n_asking: sessions that share the
+        time of each round of guesses."""
         acceptance, td_s = self._mean(speculated), self.inline.td.value
         limit = min(ask.limit, self.inline.most)
-        rate = min(price.rate, reachable(price.seconds, price.n_rows, [acceptance], limit, td_s))
+        alike = [acceptance] * n_asking
+        rate = min(price.rate, reachable(price.seconds, price.n_rows, alike, limit, td_s))
+        there = worth(price.seconds, price.n_rows, offered, rate)
         own = [acceptance**k for k in range(1, limit + 1)]
-        ours = worth(price.seconds, price.n_rows, own, rate, td_s)
-        return worth(price.seconds, price.n_rows, offered, rate) >= ours
+        return there > 0.0 and there >= worth(price.seconds, price.n_rows, own, rate, td_s / n_asking)
 
     def outlook(self, asks: Sequence[Ask], sessions: Mapping[int, Speculated], rate: float) -> Offered:
         """What it would probably offer if rows were free."""

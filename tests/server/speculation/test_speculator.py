@@ -177,7 +177,11 @@ def test_guesses_that_are_there_spare_those_that_take_time():
             speculated.acceptance.observe_best("draft", 200, hit=i % 4 > 0)
         ask = cast(Ask, SimpleNamespace(limit=16))
         needless.append(model.is_needless(ask, speculated, [0.9, 0.8], price))
+        assert not model.is_needless(ask, speculated, [], price)
+        assert not model.is_needless(ask, speculated, [0.1], price), "not worth its row"
     assert needless == [True, False]
+    shared = [model.is_needless(ask, speculated, [0.9, 0.8], price, n) for n in (1, 4)]
+    assert shared == [False, False]
 
 
 def test_it_drafts_deeper_when_the_draft_model_is_good_and_not_at_all_when_it_is_bad():

@@ -26,23 +26,40 @@ def after_an_easy_text() -> Pricing:
 def test_guesses_are_priced_by_plain_steps_where_drafters_are_weighed():
     pricing = after_an_easy_text()
     price = pricing.step(1, 1, N_CELLS, may_pad=False)
-    assert price.of_guess(3) == pytest.approx((price.seconds[4] / price.plain_s - 1) / 3)
+    assert pricing.of_guess(price, 3) == pytest.approx((price.seconds[4] / price.plain_s - 1) / 3)
     assert pricing.plain_rate == pytest.approx(1 / price.plain_s)
 
 
 def test_a_drafter_that_doubles_the_rate_of_a_harder_text_goes_on():
     """Of three guesses two are right: three tokens in 92 ms, where plain steps take 120."""
-    price = after_an_easy_text().step(1, 1, N_CELLS, may_pad=False)
+    pricing = after_an_easy_text()
+    price = pricing.step(1, 1, N_CELLS, may_pad=False)
     balance = Balance()
     for _ in range(2 * TRIED):
-        balance.step(2, 3 * price.of_guess(3))
+        balance.step(2, 3 * pricing.of_guess(price, 3))
     assert not balance.resting
 
 
 def test_a_drafter_that_slows_the_text_down_rests():
     """Of three guesses one is right: two tokens in 92 ms, where plain steps take 80."""
-    price = after_an_easy_text().step(1, 1, N_CELLS, may_pad=False)
+    pricing = after_an_easy_text()
+    price = pricing.step(1, 1, N_CELLS, may_pad=False)
     balance = Balance()
     for _ in range(2 * TRIED):
-        balance.step(1, 3 * price.of_guess(3))
+        balance.step(1, 3 * pricing.of_guess(price, 3))
     assert balance.resting
+
+
+def test_guesses_of_a_padded_step_cost_what_padding_does():
+    """Whatever is guessed: a step is padded to four rows for the sake of its guesses."""
+    pricing = Pricing(StepCosts(5, SECONDS), Widths({1: 4.0, 4: 5.0}), may_alternate=True, again=False)
+    price = pricing.step(1, 1, N_CELLS, may_pad=True)
+    assert price.width == 4
+    for n in (1, 2, 3):
+        assert n * pricing.of_guess(price, n) == pytest.approx(0.25)
+
+
+def test_rows_of_prompts_are_no_tokens_that_plain_steps_make():
+    pricing = after_an_easy_text()
+    price = pricing.step(1, 3, N_CELLS, may_pad=False)
+    assert pricing.of_guess(price, 1) == pytest.approx(price.seconds[4] / price.plain_s - 1)
