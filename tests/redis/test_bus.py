@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 
 import pytest
@@ -10,7 +11,7 @@ from conftest import Join
 from members import POOL, Member, eventually, keys, presence
 
 from server.sampling.params import SamplingParams
-from server.speculation.wire import intake
+from server.speculation.wire import intake, streams
 from server.speculation.wire.messages import ROOT, Close, Commit, Draft, Message, Open, Refuse, Want, encode
 from server.speculation.wire.presence import Presence
 from server.speculation.wire.roster import write_card
@@ -116,6 +117,21 @@ def test_leaving_takes_everything_away_at_once(join: Join, client: redis.Redis) 
     drafter.bus.close()  # may be repeated
     lead.bus.close()
     assert keys(client) == []
+
+
+def test_a_thread_that_outlives_its_bus_closes_what_it_opened(
+    join: Join, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy machine close() does not wait long enough, and a thread that goes on connects anew."""
+    monkeypatch.setattr(streams, "CLOSE_S", 0.0)
+    before = set(threading.enumerate())
+    drafter = join("D", "drafter")
+    threads = set(threading.enumerate()) - before
+    eventually(lambda: client.exists(INBOX))
+    drafter.bus.close()
+    for thread in threads:
+        thread.join()
+    eventually(lambda: len(client.client_list()) == 1)
 
 
 def test_every_key_has_a_ttl_while_they_work(join: Join, client: redis.Redis) -> None:

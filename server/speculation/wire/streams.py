@@ -15,6 +15,7 @@ one round trip. Neither knows why a link broke; after any failure the reader beg
 
 from __future__ import annotations
 
+import functools
 import logging
 import struct
 import threading
@@ -76,6 +77,7 @@ class RedisBus:
         self._queue: SimpleQueue[tuple[str, Message] | None] = SimpleQueue()
         self._count_lock = threading.Lock()
         self._closing = threading.Event()
+        self._closed = threading.Event()  # whoever still works then may have opened another connection
         self._threads: list[threading.Thread] = []
         self._up = False  # the rest is for the reader's thread only
         self._outage = False  # already reported
@@ -88,7 +90,8 @@ class RedisBus:
     def start(self, listener: Listener) -> None:
         """Announce this process and begin to read its inbox, in the background. Once per bus."""
         for name, target, args in (("read", self._read, (listener,)), ("write", self._write, ())):
-            thread = threading.Thread(target=target, args=args, name=f"duo-bus-{name}", daemon=True)
+            work = functools.partial(self._run, target, *args)
+            thread = threading.Thread(target=work, name=f"duo-bus-{name}", daemon=True)
             self._threads.append(thread)
             thread.start()
 
@@ -113,7 +116,16 @@ class RedisBus:
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(max(0.0, deadline - time.monotonic()))
+        self._closed.set()
         self._client.close()  # also frees a thread that a hung server holds
+
+    def _run(self, work: Callable[..., None], *arguments: Listener) -> None:
+        """What a thread does, to its end."""
+        try:
+            work(*arguments)
+        finally:
+            if self._closed.is_set():
+                self._client.close()
 
     # -- the reader's thread
 
