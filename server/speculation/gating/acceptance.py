@@ -36,7 +36,7 @@ TRUST = 0.9  # of a source's confidence, before anything is known: models are a 
 MEAN = 0.7  # how often a source is right, before anything is known; forgotten after WORD guesses
 # Sources remembered at least, those used last, of 0.5 KB each; agreeing ones count as sources of their own,
 # and a drafter that starts again is a new one. As many as MAX_PEERS of roster.py, since an assignment asks
-# for all; beside so many, each further name makes the lead forget one. Half: 256 drafters push each other
+# for all of them. With 256 drafters, each further name has the lead forget one. Half: they push each other
 # out. Twice: names that never come back take 0.5 MB.
 MAX_SOURCES = 256
 

@@ -77,7 +77,7 @@ class RedisBus:
         self._queue: SimpleQueue[tuple[str, Message] | None] = SimpleQueue()
         self._count_lock = threading.Lock()
         self._closing = threading.Event()
-        self._closed = threading.Event()  # whoever still works then may have opened another connection
+        self._closed = threading.Event()  # a thread that ends later closes its connections itself
         self._threads: list[threading.Thread] = []
         self._up = False  # the rest is for the reader's thread only
         self._outage = False  # already reported
