@@ -169,19 +169,20 @@ def test_guesses_that_are_there_spare_those_that_take_time():
     speculated = cast(Speculated, SimpleNamespace(acceptance=Acceptance(), allows=allows))
     seconds = [0.0, 1.0, *[1.2] * 16]
     price = StepPrice(1, 0, seconds, seconds, 2.5, 1)
-    needless: list[bool] = []
-    for td_s in (0.2, 0.01):
+    for i in range(200):
+        speculated.acceptance.observe_best("draft", 200, hit=i % 4 > 0)
+    ask = cast(Ask, SimpleNamespace(limit=16))
+
+    def is_needless(td_s: float, offered: Sequence[float], n_asking: int = 1) -> bool:
         inline = SimpleNamespace(source="draft", most=16, td=SimpleNamespace(value=td_s))
         model = Synchronous(cast(InlineModel, inline), Policy(), lambda: 0.0)
-        for i in range(200):
-            speculated.acceptance.observe_best("draft", 200, hit=i % 4 > 0)
-        ask = cast(Ask, SimpleNamespace(limit=16))
-        needless.append(model.is_needless(ask, speculated, [0.9, 0.8], price))
-        assert not model.is_needless(ask, speculated, [], price)
-        assert not model.is_needless(ask, speculated, [0.1], price), "not worth its row"
-    assert needless == [True, False]
-    shared = [model.is_needless(ask, speculated, [0.9, 0.8], price, n) for n in (1, 4)]
-    assert shared == [False, False]
+        return model.is_needless(ask, speculated, offered, price, n_asking)
+
+    assert is_needless(0.2, [0.9, 0.8])
+    assert not is_needless(0.01, [0.9, 0.8])
+    assert not is_needless(0.2, [0.9, 0.8], n_asking=20), "they share the time of a round"
+    assert not is_needless(0.2, [])
+    assert not is_needless(0.2, [0.1]), "not worth its row"
 
 
 def test_it_drafts_deeper_when_the_draft_model_is_good_and_not_at_all_when_it_is_bad():
