@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
+from operator import mul
 
 from server.engine.proposer import OpenedSession
 from server.speculation.gating.acceptance import Acceptance
 from server.speculation.gating.balance import Balance
-from server.speculation.gating.tree import ScoredTree
+from server.speculation.gating.tree import LEAST, ScoredTree
 from server.speculation.sources.lookup import Lookup, PredictedReply
 from server.speculation.wire.messages import chain_start
 
@@ -74,5 +76,7 @@ class Speculated:
     def _guess(self, source: str, tokens: Sequence[int], confidences: Sequence[float]) -> bool:
         if not tokens or not self.allows(source):
             return False
-        self.tree.guess(source, tokens, [int(255 * c) for c in confidences])
+        paths = accumulate(confidences, mul)
+        n = next((i for i, path in enumerate(paths) if path < LEAST), len(tokens))
+        self.tree.guess(source, tokens[:n], [int(255 * c) for c in confidences[:n]])
         return True

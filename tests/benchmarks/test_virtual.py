@@ -59,8 +59,8 @@ def test_the_time_without_drafts_is_known_from_steps_with_them(a: float):
     assert base.undrafted_s == pytest.approx(base.seconds)
     v = staircase({0: 1.0, 1: 1.2, 3: 1.3, 7: 1.6, 15: 2.1})
     outcome = virtual.drafted(Scheme(a, 8, v=v, k_max=8), base.tokens)
-    assert outcome.undrafted_s == pytest.approx(base.seconds, rel=0.03)
-    assert outcome.undrafted_s != pytest.approx(outcome.seconds, rel=0.03)
+    assert outcome.undrafted_s == pytest.approx(base.seconds, rel=0.02)
+    assert outcome.undrafted_s != pytest.approx(outcome.seconds, rel=0.005)
 
 
 def test_mistakes_have_their_share():

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from server.engine.proposer import NOTHING, ROOT, Proposal
 from server.speculation.gating.acceptance import Acceptance
-from server.speculation.gating.tree import AND, MAX_NODES, OfferBounds, ScoredTree
+from server.speculation.gating.tree import AND, LEAST, MAX_NODES, OfferBounds, ScoredTree
 from server.speculation.wire.messages import Draft, chain_next
 
 START = 10
@@ -148,6 +148,14 @@ def test_an_offer_is_the_most_probable_tree_in_descending_order():
     assert paths(offer) == [(1,), (1, 2), (1, 2, 3), (5,), (7,), (5, 6)]
     assert offer.take(4) == Proposal((1, 2, 3, 5), (ROOT, 0, 1, ROOT), ("d", "d", "d", "b"))
     assert offer.take(0) == NOTHING
+
+
+def test_a_guess_that_is_hardly_ever_reached_is_not_offered():
+    tree = tree_with(draft(*range(64), confidence=128))
+    offer = tree.offer(Acceptance(), OfferBounds(64))
+    first = offer.probabilities[0]
+    assert offer.probabilities[-1] >= LEAST > offer.probabilities[-1] * first
+    assert 0 < len(offer) < 64
 
 
 def test_an_offer_keeps_to_sources_p_min_and_grammar():

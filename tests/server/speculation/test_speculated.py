@@ -1,0 +1,24 @@
+"""What a session's own texts guess."""
+
+from __future__ import annotations
+
+from server.engine.proposer import OpenedSession
+from server.engine.request import Speculation
+from server.sampling.params import SamplingParams
+from server.speculation.gating.acceptance import Acceptance, SessionAcceptance
+from server.speculation.gating.tree import OfferBounds
+from server.speculation.sources.lookup import Lookup
+from server.speculation.speculated import Speculated
+
+
+def test_a_lookup_grafts_no_guess_that_is_hardly_ever_reached():
+    tokens = [*range(100), 0, 1]
+    session = OpenedSession(1, tokens, SamplingParams(), Speculation())
+    lookup = Lookup()
+    speculated = Speculated(1, session, SessionAcceptance(Acceptance()), lookup)
+    speculated.index(len(tokens))
+    assert len(lookup.guess(64)[0]) == 64
+    assert speculated.look_up(64)
+    offer = speculated.tree.offer(speculated.acceptance, OfferBounds(64, p_min=1e-9))
+    assert 0 < len(speculated.tree._places) - 1 < 10  # pyright: ignore[reportPrivateUsage]
+    assert offer.tokens[0] == 2
