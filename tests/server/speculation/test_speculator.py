@@ -119,6 +119,15 @@ def test_after_a_text_that_is_guessed_badly_the_next_ones_are_guessed():
     assert sum(scene.rate(request((*PROMPT, i, 99), max_tokens=40)) for i in range(5)) > 1.1 * 5
 
 
+def test_a_first_text_that_is_guessed_badly_bars_no_draft_model_that_pays():
+    scene = Scene(error=0.0, row_s=0.5)
+    scene.drafts.confused = 1.0
+    scene.rate(request((*PROMPT, 9), max_tokens=60))
+    scene.drafts.confused = 0.0
+    rates = [scene.rate(request((*PROMPT, i, 99), max_tokens=40)) for i in range(6)]
+    assert rates[-1] > 1.2
+
+
 def test_the_draft_model_shares_nothing_between_salts():
     scene = Scene(error=0.0)
     n_rows: list[int] = []
