@@ -45,7 +45,7 @@ from tests.benchmarks.virtual import LEAD, TT_US, World
 
 STEP_ROW = 0.03  # 1.5 tt for 17 rows, as 8B F16 on an H200. Twice: guesses gain less
 DRAFT_ROW = 0.1  # 1.2 td for 3 rows, as 1B on an H200. Twice: alternatives gain less
-DRAFT_MAX, LEAVES, N_BRANCHES = 16, 3, 8  # the defaults of duo
+DRAFT_MAX, LEAVES, N_BRANCHES = 64, 3, 8  # the defaults of duo
 MOST_AT_ONCE = 8
 MOST_ROWS = 1 + 2 * DRAFT_MAX
 N_BATCH = 512

@@ -25,8 +25,15 @@ class Machine:
         return (float(np.interp(n, known, [self.curve[rows] for rows in known])) + beyond) / 1e3
 
 
-# Two threads, a short context: as benchmarks.steps measures them, a tenth of a millisecond of Python added
+# Two threads of an EPYC, 150 tokens, without flash attention: as benchmarks.steps measures them, a tenth of a
+# millisecond of Python added
 MACHINES = {
-    "400M BF16": Machine({1: 24.6, 2: 43.1, 4: 56.8, 5: 63.0, 8: 78.7, 9: 83.6, 16: 125.2}, 1.7, 0.17),
-    "bundled": Machine({1: 1.15, 2: 1.5, 4: 2.0, 8: 3.2, 16: 5.7}, 0.35, 0.07),
+    "400M BF16": Machine(
+        {1: 28.9, 2: 44.9, 4: 55.4, 8: 69.8, 12: 85.8, 16: 101.0, 24: 130.5, 32: 159.6, 48: 220.2, 64: 255.0},
+        0.65,
+        0.09,
+    ),
+    "bundled": Machine(
+        {1: 2.2, 2: 3.4, 4: 4.3, 8: 5.9, 12: 7.4, 16: 8.8, 24: 11.6, 32: 14.4, 48: 20.1, 64: 25.5}, 0.65, 0.09
+    ),
 }

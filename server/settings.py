@@ -193,7 +193,7 @@ class LeadSettings(ModelSettings, DoorSettings):
         "model or head was asked for in this process",
     )
     mtp_max: int = Field(0, ge=0, le=64, description="most guesses of block or head per step; 0: what pays")
-    draft_max: int = Field(16, ge=0, le=64, description="most drafted tokens verified per step; 0: none")
+    draft_max: int = Field(64, ge=0, le=64, description="most drafted tokens verified per step; 0: none")
     leaves: int = Field(3, ge=1, le=16, description="most leaves of a tree of drafted tokens; 1: chains only")
     lookup: bool = Field(True, description="also draft from what was said before")
     verify: Literal["exact", "rejection"] = Field(

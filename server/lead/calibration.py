@@ -24,8 +24,33 @@ logger = logging.getLogger("duo.lead")
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-WIDTHS = (1, 2, 4, 8, 16, 3, 6, 12, 5, 10, 24, 7, 9, 14, 20, 32)  # numbers of rows, the most used first
-PADDED = (4, 8, 12)  # numbers of rows that steps may be padded to, beside the largest: 14 decodes each
+WIDTHS = (
+    1,
+    2,
+    4,
+    8,
+    16,
+    3,
+    6,
+    12,
+    5,
+    10,
+    24,
+    7,
+    9,
+    14,
+    20,
+    32,
+    64,
+    48,
+)  # numbers of rows, the most used first
+PADDED = (
+    4,
+    8,
+    12,
+    17,
+    33,
+)  # numbers of rows that steps may be padded to, beside the largest: 14 decodes each
 # Most timed decodes of each width. Where they are a tenth too long on average, the shortest of 5 is 2 percent
 # too long, of 2 it is 5, of 10 it is 1 (simulated).
 ROUNDS = 5
@@ -75,17 +100,16 @@ def _forget(backend: Backend) -> None:
     backend.trim(0, CONTEXT)
 
 
-def steady_widths(backend: Backend, one: int, most: int) -> dict[int, float]:
+def steady_widths(backend: Backend, most: int) -> dict[int, float]:
     """Seconds of a decode that follows one of its own width, by its number of rows. {} if it does not matter
     which width came before (see llama/shapes.py), as on CPUs.
 
-    one: rows of a step of one session with all its drafts. most: rows of the largest step. Measured at every
-    start, since it is quick.
+    most: rows of the largest step. Measured at every start, since it is quick.
     """
     if not backend.overlaps:
         return {}
     try:
-        shapes = measure_shapes(backend, sorted({w for w in (1, *PADDED, one, most) if w <= most}))
+        shapes = measure_shapes(backend, sorted({w for w in (1, *PADDED, most) if w <= most}))
         return shapes.steady if shapes.change_costs else {}
     except BackendError as error:
         logger.warning("widths could not be measured: %s", error.message)

@@ -171,7 +171,7 @@ def load_draft(
             f"duo draft --model {path} --translate {settings.model}"
         )
     logger.info("  draft    %s (%s), in this process", draft.name, draft.description)
-    one_shape = bool(on_own_thread(steady_widths, draft, 2, 2))
+    one_shape = bool(on_own_thread(steady_widths, draft, 2))
     return DraftModel(draft, distributions=settings.verify == "rejection", one_shape=one_shape)
 
 

@@ -63,7 +63,10 @@ from server.terminal.reply_printer import ReplyPrinter
 
 logger = logging.getLogger("duo.lead")
 
-AHEAD = 2  # drafters draft up to this many times draft_max past the committed tokens
+# Tokens past the committed ones that drafters draft at most. A step commits at most those, and a draft model
+# makes 4 to 16 in the time of a step; what it makes beyond is wasted work at the next wrong guess.
+AHEAD = 32
+GUESSED = 64  # rows of a step for guesses of all sessions: the most that --draft-max allows for one
 GIL_SWITCH_S = 0.0005  # how long the HTTP loop may keep the engine thread waiting after a decode
 RECALLED = 64  # conversations on disk whose exact tokens are known from the start
 
@@ -210,7 +213,7 @@ def _speculator(
     if inline is None and remote is None:
         logger.info("  drafters none: no --redis was given, and no --draft-model")
     policy = Policy(
-        max_rows=settings.parallel + 2 * settings.draft_max,
+        max_rows=settings.parallel + GUESSED,
         leaves=leaves_of(settings, backend),
         lookup=settings.lookup and settings.verify == "exact",
         gate=settings.gate,
@@ -223,7 +226,7 @@ def _speculator(
     if settings.draft_max:
         what = of_model(backend.options)
         known = on_own_thread(remembered, backend, policy.max_rows, what)
-        steady = on_own_thread(steady_widths, backend, settings.draft_max + 1, policy.max_rows)
+        steady = on_own_thread(steady_widths, backend, policy.max_rows)
     costs = StepCosts(policy.max_rows, known)
     proposer = Speculator(policy, remote=remote, inline=inline, costs=costs, widths=Widths(steady))
     if (groups := proposer.groups) is not None:
@@ -238,7 +241,7 @@ def _join_bus(stack: ExitStack, settings: LeadSettings, site: Site, backend: Lla
     card = vocabulary_card(backend.vocab)
     own = Presence(id, "lead", settings.name, version("duo"), card, settings.parallel)
     bus = stack.enter_context(closing(RedisBus(str(site.redis_url), settings.pool, own)))
-    remote = RemoteDrafters(bus, own, max_ahead=AHEAD * settings.draft_max)
+    remote = RemoteDrafters(bus, own, max_ahead=min(AHEAD, 2 * settings.draft_max))
     bus.start(remote)
     return remote
 

@@ -21,7 +21,7 @@ def test_every_sequence_has_a_row_and_steps_can_be_measured(n_cells: int, n_seqs
     with closing(LlamaBackend(options)) as backend:
         assert backend.n_cells == max(256, n_cells)
         assert set(measure(backend, 4, budget_s=0.1)) <= {1, 2, 3, 4}
-        steady_widths(backend, 2, 4)
+        steady_widths(backend, 4)
         batch = Batch()
         for seq in range(n_seqs):
             batch.extend(seq, 0, [40], 1)
