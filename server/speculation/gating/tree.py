@@ -16,8 +16,8 @@ from server.speculation.gating.acceptance import Acceptance
 from server.speculation.wire.messages import Draft, chain_next
 
 MAX_NODES = 512  # of one tree: a drafter that floods is cut off here
-# Path probability below which a guess is not offered, however cheap its row: each takes 3 us of Python. Twice:
-# a chain whose guesses are right in 95 of 100 loses 1 percent; half: 14 more nodes of it are looked at.
+# Path probability below which a guess is not offered, however cheap its row: each takes 3 us of Python. Of a
+# chain whose guesses are right in 95 of 100, twice as much loses 1 percent, half has 14 more nodes looked at.
 LEAST = 0.005
 
 AND = " & "  # between the names of sources that agree
