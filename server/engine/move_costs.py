@@ -47,12 +47,18 @@ class MoveCosts:
         """Whether loading beats evaluating what is missing; n_resident: prompt tokens in the KV cache."""
         return (found.length - n_resident) * self.token_s.value > found.n_bytes * self.byte_s.value
 
+    @property
+    def saving_pays(self) -> bool:
+        """Whether saving a conversation and loading it again beats evaluating it, as far as known. Not on a
+        GPU with many streams: prompts are quick there, and scattered cells are copied one by one."""
+        return 2 * self.cell_bytes * self.byte_s.value < self.token_s.value
+
     def leaving_pays(self, n_tokens: int, n_moves: int) -> bool:
         """Whether an idle conversation should leave the KV cache for a prompt of n_tokens and its reply: what
-        each of its cells costs them is compared with moving it. n_moves: 2 for saving and loading; 1 if it is
-        saved already."""
+        each of its cells costs them is compared with moving it, or evaluating it again if that is quicker.
+        n_moves: 2 for saving and loading; 1 if it is saved already."""
         slower_s = self._token.value * n_tokens + self._step.value * REPLY
-        return slower_s > n_moves * self.cell_bytes * self.byte_s.value
+        return slower_s > min(n_moves * self.cell_bytes * self.byte_s.value, self.token_s.value)
 
     def memory(self) -> list[float]:
         """What recall() takes after a restart."""

@@ -177,7 +177,7 @@ class Residence:
         self.snapshots.at_work(False)
         for resting in self.cache.idle():
             if not copied or self.copies.has(resting.seq, resting.tokens):
-                self._save(resting)
+                self._save(resting, at_end=True)
         unwritten = self.snapshots.flush(timeout_s)
         if unwritten:
             logger.warning("%d conversations were not saved within %.0f s", unwritten, timeout_s)
@@ -209,12 +209,14 @@ class Residence:
         self.move_costs.moved(len(data), found.n_tokens, time.perf_counter() - began)
         return True
 
-    def _save(self, leaving: Evicted | None) -> None:
+    def _save(self, leaving: Evicted | None, *, at_end: bool = False) -> None:
+        """Unless evaluating it again is quicker. at_end: the server ends, so that nobody waits for it."""
         if leaving is None or len(leaving.tokens) < WORTH_SAVING:
             return
         tokens, salt = leaving.tokens, leaving.salt
         data = self.copies.take(leaving.seq, tokens)
-        if data is None and not self.snapshots.holds(tokens, salt, used=True) and self._keeps(leaving):
+        pays = (at_end or self.move_costs.saving_pays) and self._keeps(leaving)
+        if data is None and pays and not self.snapshots.holds(tokens, salt, used=True):
             data = self._saved(leaving)
         if data is not None:
             self.snapshots.put(tokens, salt, data)

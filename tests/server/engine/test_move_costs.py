@@ -55,6 +55,22 @@ def test_loading_pays_if_it_is_quicker_than_evaluating():
     assert not costs.loading_pays(Found(10, "", 10, 10**8, "memory"), 0)
 
 
+def test_saving_pays_if_both_ways_take_less_than_evaluating():
+    costs = MoveCosts()
+    assert costs.saving_pays  # nothing is known
+    for _ in range(60):
+        costs.evaluated(100, 0.1, 0)  # 1 ms a token
+        costs.moved(10_000, 10, 0.0049)  # 0.98 ms to save and to load one
+    assert costs.saving_pays
+    for _ in range(60):
+        costs.moved(10_000, 10, 0.0051)
+    assert not costs.saving_pays
+    for i in range(60):
+        costs.evaluated(100, 0.1 + 0.01 * (i % 3), 1000 * (i % 3))  # 100 ns a token and cell
+    assert costs.leaving_pays(12_000, 2)  # 1.2 ms a cell; to evaluate one takes 1.1
+    assert not costs.leaving_pays(10_000, 2)
+
+
 def learned() -> MoveCosts:
     costs = MoveCosts()
     for i in range(80):
