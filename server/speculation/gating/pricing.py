@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from server.engine.proposer import Planned, TimedStep
-from server.estimators import Ratio
+from server.estimators import Ratio, Slope
 from server.speculation.gating.aftermath import Aftermath
 from server.speculation.gating.costs import StepCosts
 from server.speculation.gating.gate import choose
@@ -16,13 +16,17 @@ from server.speculation.gating.widths import Offered, Widths
 # Of the past, per step: about the last 20 steps count. Off by two: 10, the gate follows single lucky steps;
 # 40, it goes by the text before for 40 steps of the next one.
 KEEP = 0.95
+# Of the past, per step: about the last 100 steps count. Off by two, where steps scatter by as much as a guess
+# takes: half, that is known to a seventh instead of a tenth; twice, a change shows after 200 steps.
+KEEP_GUESS, FEW = 0.99, 32.0  # steps, too, before which it is not known: a slow first one would bar guesses
 PROBE_SHARE = 0.005  # of the time, for decoding widths that were not measured lately
 
 
 class StepPrice(NamedTuple):
     """Of a step of n_sessions sessions. n_rows: of the step without guesses. width: rows that it is padded
     to, 0 for none. seconds: of the step by rows, with what it costs later ones; unpadded: if it is not
-    padded. rate: tokens per second that its time is worth."""
+    padded. rate: tokens per second that its time is worth. guess_s: what a verified guess takes outside
+    the decode, in the lead's Python."""
 
     n_rows: int
     width: int
@@ -30,6 +34,7 @@ class StepPrice(NamedTuple):
     unpadded: list[float]
     rate: float
     n_sessions: int
+    guess_s: float = 0.0
 
     @property
     def plain_s(self) -> float:
@@ -47,10 +52,14 @@ class Pricing:
         self.widths = widths
         self.throughput = Ratio(KEEP)  # tokens per second
         self.plain_rate = 0.0  # tokens per second of steps without guesses, of as many sessions as the latest
+        self._outside = Slope(KEEP_GUESS)  # seconds outside decodes by guesses, both of a session
         self._aftermath = Aftermath() if may_alternate and widths.pays else None
         self._again = again
         self._probe_s = 0.0  # time that probing has saved up
         self._n_cells = 0  # in use at the latest step
+
+    def _guess_s(self) -> float:
+        return self._outside.value if self._outside.moments[0] >= FEW else 0.0
 
     def undrafted_s(self, price: StepPrice) -> float:
         """Seconds of this step if nobody drafted, neither for it nor on its cores."""
@@ -69,7 +78,7 @@ class Pricing:
         width = self.widths.width(n_rows) if may_pad else 0
         seconds = self.widths.curve(width) if width else unpadded
         rate = self._rate(seconds, n_sessions if self._again else n_rows)
-        return StepPrice(n_rows, width, seconds, unpadded, rate, n_sessions)
+        return StepPrice(n_rows, width, seconds, unpadded, rate, n_sessions, self._guess_s())
 
     def of_guess(self, price: StepPrice, n: int) -> float:
         """Tokens that plain steps would make in the time of each of n guesses."""
@@ -91,6 +100,8 @@ class Pricing:
     ) -> list[int]:
         """How many guesses of each offer pay; all, now and then, to time a width. offers: probabilities.
         again, n_tail: as choose() takes them."""
+        if (lost := price.rate * price.guess_s) and not again:
+            offers = [[probability - lost for probability in offer] for offer in offers]
         counts = choose(price.seconds, price.n_rows, offers, price.rate, again, n_tail)
         chosen = price.n_rows + sum(counts)
         offered = min(price.n_rows + sum(map(len, offers)), len(price.seconds) - 1)
@@ -132,4 +143,6 @@ class Pricing:
         plain_s = self.widths.steady.get(step.n_sessions, curve[min(step.n_sessions, len(curve) - 1)])
         self.plain_rate = step.n_sessions / plain_s if plain_s else 0.0
         self.throughput.observe(step.n_tokens, step.step_s)
+        n_guesses, outside_s = sum(map(len, planned.proposals)), step.step_s - step.decode_s - planned.spent_s
+        self._outside.observe(n_guesses / step.n_sessions, max(0.0, outside_s) / step.n_sessions)
         self._probe_s += PROBE_SHARE * step.step_s

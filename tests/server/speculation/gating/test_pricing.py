@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from server.engine.proposer import NOTHING, Planned, TimedStep
+from server.engine.proposer import NOTHING, Planned, Proposal, TimedStep
 from server.speculation.gating.balance import TRIED, Balance
 from server.speculation.gating.costs import StepCosts
 from server.speculation.gating.pricing import Pricing
@@ -49,6 +49,24 @@ def test_guesses_of_a_padded_step_cost_what_padding_does():
     assert price.width == 4
     for n in (1, 2, 3):
         assert n * pricing.of_guess(price, n) == pytest.approx(0.25)
+
+
+def test_a_guess_is_charged_the_time_that_it_takes_outside_the_decode():
+    """300 µs for each session, 40 for each of its guesses, which would pay if they took nothing."""
+    pricing = Pricing(
+        StepCosts(5, dict.fromkeys(range(1, 6), 0.001)), Widths({}), may_alternate=True, again=False
+    )
+    for i in range(200):
+        n = i % 4
+        proposal = Proposal(tuple(range(n)), tuple(range(-1, n - 1)), ("draft",) * n)
+        outside_s = 2 * (300e-6 + 40e-6 * n)
+        pricing.observe(Planned([proposal] * 2), TimedStep(2, N_CELLS, 0.001, 0.001 + outside_s, 2, 2))
+    price = pricing.step(1, 1, N_CELLS, may_pad=False)
+    assert price.guess_s == pytest.approx(40e-6)
+    worth = price.guess_s * price.rate
+    flat = price._replace(seconds=[0.0, *[0.001] * 5])
+    pricing.costs.observe(3, N_CELLS, 0.001)
+    assert pricing.chosen(flat, [[1.1 * worth, 0.9 * worth]]) == [1]
 
 
 def test_rows_of_prompts_are_no_tokens_that_plain_steps_make():
