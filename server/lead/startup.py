@@ -231,8 +231,8 @@ def _speculator(
     proposer = Speculator(policy, remote=remote, inline=inline, costs=costs, widths=Widths(steady))
     if (groups := proposer.groups) is not None:
         what = of_model(backend.options), site.n_threads, str(site.draft_model)
-        groups.recall(recall("verdicts", what))
-        stack.callback(lambda: keep("verdicts", what, groups.memory()))
+        groups.recall(recall("payoffs", what))
+        stack.callback(lambda: keep("payoffs", what, groups.memory()))
     return proposer
 
 

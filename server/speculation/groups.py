@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
@@ -25,13 +26,14 @@ MODEL, LOOKUP = "draft model in the lead", "lookup"  # the groups that are not t
 class _Group:
     """records: the drafters of a machine; none of a group in the lead, of which n_heard counts how often it
     guessed and n_true its right guesses. n_before: right guesses when a reply last began for which they
-    count."""
+    count. crowds: it drafts on the lead's cores, beside a draft model in the lead."""
 
     records: Sequence[DrafterRecord] = ()
     payoff: Payoff = field(default_factory=Payoff)
     n_heard: int = 0
     n_true: int = 0
     n_before: int = 0
+    crowds: bool = False
 
     def heard(self) -> int:
         return self.n_heard + sum(record.n_heard for record in self.records)
@@ -129,8 +131,10 @@ class Groups:
     def _all(self) -> list[_Group]:
         return [*self._hosts.values(), *self._inside.values()]
 
-    def stepped(self, step: TimedStep) -> None:
-        """Learn from a step; a group may rest from now on, or go on."""
+    def stepped(self, step: TimedStep, work_s: float = math.inf) -> None:
+        """Learn from a step; a group may rest from now on, or go on. work_s: what its rows and guesses take
+        where nobody drafts on these cores. Beside a draft model in the lead, a drafter on its cores can only
+        save that model's time: whether it does shows in work by time; tokens depend on the text."""
         if self._tried and not self._tried.payoff.is_tried:  # another number of sessions ended it
             self._tried = None
         for group in [self._tried] if self._tried else self._all():
@@ -138,7 +142,8 @@ class Groups:
                 continue
             payoff, may_try = group.payoff, self._tried is None
             was_on = payoff.on
-            payoff.step(step.n_sessions, step.n_tokens, step.step_s, heard=group.heard, may_try=may_try)
+            made = work_s if group.crowds and work_s < math.inf else step.n_tokens
+            payoff.step(step.n_sessions, made, step.step_s, heard=group.heard, may_try=may_try)
             if payoff.is_tried:
                 self._tried = group
             elif group is self._tried:
@@ -162,7 +167,8 @@ class Groups:
             if group is None or not {r.join for r in records} <= {r.join for r in group.records}:
                 # beside a draft model in the lead, those on its cores have to show that they bring more
                 apart = host != self._own_host or MODEL not in (*self._inside, *self._priced)
-                group = _Group(payoff=Payoff(begins=apart or (group is not None and group.payoff.on)))
+                payoff = Payoff(begins=apart or (group is not None and group.payoff.on))
+                group = _Group(payoff=payoff, crowds=not apart)
                 group.payoff.recall(self._known.get(_name(host, records)))
             group.records = records
             self._hosts[host] = group

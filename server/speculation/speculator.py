@@ -7,6 +7,7 @@ its time costs, by the measured costs of steps and by how often each source was 
 from __future__ import annotations
 
 import itertools
+import math
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -36,6 +37,7 @@ from server.speculation.sources.synchronous import InlineModel, Synchronous
 from server.speculation.speculated import Speculated
 
 GRAMMAR = "grammar"
+UNDRAFTED = (LOOKUP, GRAMMAR, "prediction")  # sources that take no model's time
 INDEXED = 64  # tokens that a step adds to a lookup's index at most: an eighth of a millisecond
 MAX_POOLS = 16  # salts whose texts are remembered, of up to 30 MB each
 
@@ -177,8 +179,19 @@ class Speculator(Proposer):
             self._overhead.observe(outside_s, told=self._remote.drafting, guessing=any(planned.proposals))
         if self.groups:
             late_s = self._drafting_s - planned.spent_s  # in steps with prompts, of which nobody is told
-            self.groups.stepped(step._replace(step_s=step.step_s + late_s) if late_s else step)
+            step = step._replace(step_s=step.step_s + late_s) if late_s else step
+            self.groups.stepped(step, self._work_s(planned, step))
             self._drafting_s = 0.0
+
+    def _work_s(self, planned: Planned, step: TimedStep) -> float:
+        """What a step takes where nobody drafts on these cores, and the draft model in the lead makes all
+        guesses but the lookups'. Infinite if that is not known."""
+        if self._inline is None or self._remote is None:
+            return math.inf
+        sources = [source for proposal in planned.proposals for source in proposal.sources]
+        n_drafted = sum(source not in UNDRAFTED for source in sources)
+        td_s = self._inline.inline.td.value / step.n_sessions
+        return self.pricing.costs.alone(step.n_rows, step.n_cells) + n_drafted * td_s
 
     def close(self, session: int, *, keep: bool) -> None:
         speculated = self._sessions.pop(session, None)

@@ -51,6 +51,7 @@ class StepCosts:
         """calibrated: seconds by rows as measured at start, for widths that no step has had yet."""
         self._max_rows = max_rows
         self._calibrated = {r: s for r, s in (calibrated or {}).items() if 0 < r <= max_rows}
+        self._calm = _interpolated(self._calibrated, max_rows) if self._calibrated else [0.0] * (max_rows + 1)
         self._buckets: dict[int, dict[int, _Timing]] = {}
         self._curves: dict[int, tuple[int, list[float]]] = {}  # bucket: when made, seconds
         self._now = 0
@@ -81,8 +82,9 @@ class StepCosts:
     def alone(self, rows: int, n_cells: int) -> float:
         """Seconds as measured at the start, when no drafter worked on these cores; more with a longer
         context, as far as that is known. Infinite where nothing was measured."""
-        shortest = self.curve(0)[rows] if rows in self._calibrated else 0.0
-        return self._calibrated[rows] * self.curve(n_cells)[rows] / shortest if shortest else math.inf
+        rows = min(rows, self._max_rows)
+        shortest = self.curve(0)[rows] if self._calibrated else 0.0
+        return self._calm[rows] * self.curve(n_cells)[rows] / shortest if shortest else math.inf
 
     def knows(self, rows: int) -> bool:
         """Whether this width was ever measured, with any context."""

@@ -47,7 +47,7 @@ class _Arm:
         self.rate = Ratio(KEEP)
         self.n_steps = 0
 
-    def observe(self, n_tokens: int, seconds: float) -> None:
+    def observe(self, n_tokens: float, seconds: float) -> None:
         self.rate.observe(n_tokens, seconds)
         self.n_steps += 1
 
@@ -124,7 +124,7 @@ class Payoff:
     def step(
         self,
         n_sessions: int,
-        n_tokens: int,
+        n_tokens: float,
         seconds: float,
         *,
         heard: Callable[[], int] = lambda: 0,

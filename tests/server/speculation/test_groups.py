@@ -240,6 +240,33 @@ def test_beside_a_draft_model_in_the_lead_those_on_its_cores_rest_until_they_wer
     assert not any(d.resting for d in remote.drafters()), "one more is no reason to rest"
 
 
+@pytest.mark.parametrize(("slower", "rests"), [(1.5, True), (0.8, False)])
+def test_beside_a_draft_model_in_the_lead_those_on_its_cores_are_judged_by_work_not_by_texts(
+    slower: float, rests: bool
+):
+    """Texts are easy to guess where it is slower with them, and hard where it is quicker."""
+    pool = MemoryPool()
+    bus = pool.bus(OWN)
+    remote = RemoteDrafters(bus, OWN, max_ahead=8)
+    bus.start(remote)
+    pool.bus(Presence("a", "drafter", "toy", "0", CARD, 1, host="here")).start(Silent())
+    pool.pump()
+    remote.drain()
+    [record] = remote.drafters()
+    record.n_assigned = 1
+    groups = Groups(remote, priced=[MODEL])
+    n_rested = 0
+    for _ in range(FIRST + LENGTH[True] + SETTLED + 100):
+        groups.serve(1, list)
+        n_rested += record.resting
+        record.n_heard += not record.resting
+        time_s = 1.0 if record.resting else slower
+        n_tokens = 10 if time_s > 1.0 else 1 if time_s < 1.0 else 5
+        groups.stepped(TimedStep(5, 9, time_s, time_s, n_tokens, 1), work_s=1.0)
+    assert n_rested >= FIRST - SETTLED
+    assert record.resting is rests
+
+
 @pytest.mark.parametrize("n_right", [0, 3])
 def test_a_new_reply_takes_back_a_rest_of_the_model_in_the_lead_if_it_was_right_before(n_right: int):
     groups = Groups(None, MODEL)
