@@ -103,8 +103,9 @@ class Speculator(Proposer):
         may_pad = not stable and self._may_pad(asks, n_rows)
         price = self.pricing.step(len(asks), n_rows, n_cells, may_pad=may_pad)
         wanting = [ask for ask in asks if ask.limit > 0]
+        looks = self._may_guess(LOOKUP)
         for ask in wanting:
-            self._begin(ask)
+            self._begin(ask, looks=looks)
         spent_s = 0.0
         if self._inline and wanting and self._may_guess(MODEL):
             spent_s = self._draft(self._inline, asks, price)
@@ -131,13 +132,15 @@ class Speculator(Proposer):
         undrafted_s = self.pricing.undrafted_s(price) if any(proposals) else 0.0
         return Planned(proposals, price.width, spent_s, undrafted_s)
 
-    def _begin(self, ask: Ask) -> None:
-        """Guess what a grammar, the client and earlier texts say of this session."""
+    def _begin(self, ask: Ask, *, looks: bool) -> None:
+        """Guess what a grammar, the client and, if lookups guess, earlier texts say of this session."""
         speculated = self._sessions[ask.session]
-        speculated.expect(ask.limit)
-        if self._may_guess(LOOKUP) and speculated.look_up(ask.limit) and self.groups:
+        if speculated.prediction is not None:
+            speculated.expect(ask.limit)
+        if looks and speculated.look_up(ask.limit) and self.groups:
             self.groups.heard(LOOKUP)
-        speculated.tree.guess(GRAMMAR, ask.forced, [255] * len(ask.forced))
+        if ask.forced:
+            speculated.tree.guess(GRAMMAR, ask.forced, [255] * len(ask.forced))
 
     def _taken(
         self, asks: Sequence[Ask], offers: list[Proposal], counts: list[int], lost: float
