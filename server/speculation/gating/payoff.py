@@ -28,6 +28,9 @@ LENGTH = {True: 64, False: 16}  # counted steps of a trial with and without; wit
 # Counted steps with and without that say anything: a trial ends then if the rates are CLEARLY apart. Off by
 # two: with half as many luck decides, with twice as many a trial costs twice as much.
 CLEAR, CLEARLY = {True: 8, False: 4}, 1.25
+# Instead of CLEARLY where work is measured, which depends on no text: after CLEAR steps its rate is off by 4
+# percent. Twice: a drafter that takes a fifth of the lead's speed is tried for 64 steps, ten replies, not 8.
+CLEARLY_WORK = 1.1
 SETTLED = 4  # steps until a group that rests has ended its work, or one that goes on has read what it missed
 UNHEARD = 64  # steps of a trial until it counts although no guess came
 # Steps until fewer sessions count as fewer: a group that goes on has to read them first, which takes about as
@@ -75,9 +78,11 @@ class _Band:
 class Payoff:
     """Whether one group guesses. Learns from every step without prompts."""
 
-    def __init__(self, *, begins: bool = True) -> None:
-        """begins: whether it guesses before its first trial."""
+    def __init__(self, *, begins: bool = True, clearly: float = CLEARLY) -> None:
+        """begins: whether it guesses before its first trial. clearly: times that the rates must differ for a
+        trial to end early."""
         self.on = self._begins = begins
+        self._clearly = clearly
         self._bands: dict[int, _Band] = {}  # by the number of bits of the number of sessions
         self._at = 0  # that of now
         self._n_fewer = 0  # steps in a row with fewer
@@ -187,7 +192,9 @@ class Payoff:
                 self._attempt = Ratio(1.0)
                 self._turn(not self.on)
                 band.arms[self.on] = _Arm()
-        elif ratio is not None and (tried >= LENGTH[self.on] or not 1 / CLEARLY < ratio < CLEARLY):
+        elif ratio is not None and (
+            tried >= LENGTH[self.on] or not 1 / self._clearly < ratio < self._clearly
+        ):
             other = band.arms[not self.on].rate.value
             band.on = ratio * (1 / MARGIN if self.on else MARGIN) > 1.0
             band.left_s = max(0.0, attempt.under - attempt.over / max(other, 1e-9)) / LOSS

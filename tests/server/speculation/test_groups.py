@@ -240,7 +240,7 @@ def test_beside_a_draft_model_in_the_lead_those_on_its_cores_rest_until_they_wer
     assert not any(d.resting for d in remote.drafters()), "one more is no reason to rest"
 
 
-@pytest.mark.parametrize(("slower", "rests"), [(1.5, True), (0.8, False)])
+@pytest.mark.parametrize(("slower", "rests"), [(1.15, True), (1.5, True), (0.8, False)])
 def test_beside_a_draft_model_in_the_lead_those_on_its_cores_are_judged_by_work_not_by_texts(
     slower: float, rests: bool
 ):
@@ -255,16 +255,18 @@ def test_beside_a_draft_model_in_the_lead_those_on_its_cores_are_judged_by_work_
     [record] = remote.drafters()
     record.n_assigned = 1
     groups = Groups(remote, priced=[MODEL])
-    n_rested = 0
+    n_rested = n_on = 0
     for _ in range(FIRST + LENGTH[True] + SETTLED + 100):
         groups.serve(1, list)
         n_rested += record.resting
+        n_on += not record.resting
         record.n_heard += not record.resting
         time_s = 1.0 if record.resting else slower
         n_tokens = 10 if time_s > 1.0 else 1 if time_s < 1.0 else 5
         groups.stepped(TimedStep(5, 9, time_s, time_s, n_tokens, 1), work_s=1.0)
     assert n_rested >= FIRST - SETTLED
     assert record.resting is rests
+    assert not rests or n_on <= SETTLED + CLEAR[True] + 1, "one that slows down is not tried for long"
 
 
 @pytest.mark.parametrize("n_right", [0, 3])
