@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from queue import SimpleQueue
 
 import pytest
@@ -26,7 +27,8 @@ def address(listener: socket.socket) -> str:
     return f"127.0.0.1:{listener.getsockname()[1]}"
 
 
-def answer_with(listener: socket.socket, data: bytes) -> SimpleQueue[bytes]:
+@contextmanager
+def answering(listener: socket.socket, data: bytes) -> Generator[SimpleQueue[bytes]]:
     """Answer one caller, whose whole question comes out of the queue."""
     asked: SimpleQueue[bytes] = SimpleQueue()
 
@@ -36,13 +38,15 @@ def answer_with(listener: socket.socket, data: bytes) -> SimpleQueue[bytes]:
             asked.put(link.recv(9 + CAPABILITIES, socket.MSG_WAITALL))
             link.sendall(data)
 
-    threading.Thread(target=serve, daemon=True).start()
-    return asked
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    yield asked
+    thread.join(WAIT_S)
 
 
 def test_a_lender_is_greeted_as_llama_cpp_does(listener: socket.socket):
-    asked = answer_with(listener, ANSWER + bytes([*PROTOCOL, 0, 0]) + bytes(CAPABILITIES))
-    greet(address(listener))
+    with answering(listener, ANSWER + bytes([*PROTOCOL, 0, 0]) + bytes(CAPABILITIES)) as asked:
+        greet(address(listener))
     assert asked.get(timeout=WAIT_S) == b"\x0e" + CAPABILITIES.to_bytes(8, "little") + bytes(CAPABILITIES)
 
 
@@ -55,8 +59,7 @@ def test_a_lender_is_greeted_as_llama_cpp_does(listener: socket.socket):
     ],
 )
 def test_what_is_no_lender_of_ours_is_refused(listener: socket.socket, data: bytes, said: str):
-    answer_with(listener, data)
-    with pytest.raises(StartupError, match=said):
+    with answering(listener, data), pytest.raises(StartupError, match=said):
         greet(address(listener))
 
 
