@@ -24,33 +24,10 @@ logger = logging.getLogger("duo.lead")
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-WIDTHS = (
-    1,
-    2,
-    4,
-    8,
-    16,
-    3,
-    6,
-    12,
-    5,
-    10,
-    24,
-    7,
-    9,
-    14,
-    20,
-    32,
-    64,
-    48,
-)  # numbers of rows, the most used first
-PADDED = (
-    4,
-    8,
-    12,
-    17,
-    33,
-)  # numbers of rows that steps may be padded to, beside the largest: 14 decodes each
+# Numbers of rows that are timed, the most used first.
+WIDTHS = (1, 2, 4, 8, 16, 3, 6, 12, 5, 10, 24, 7, 9, 14, 20, 32, 64, 48)
+# Numbers of rows that steps may be padded to, beside the largest: 14 decodes each.
+PADDED = (4, 8, 12, 17, 33)
 # Most timed decodes of each width. Where they are a tenth too long on average, the shortest of 5 is 2 percent
 # too long, of 2 it is 5, of 10 it is 1 (simulated).
 ROUNDS = 5

@@ -63,8 +63,8 @@ from server.terminal.reply_printer import ReplyPrinter
 
 logger = logging.getLogger("duo.lead")
 
-# Tokens past the committed ones that drafters draft at most. A step commits at most those, and a draft model
-# makes 4 to 16 in the time of a step; what it makes beyond is wasted work at the next wrong guess.
+# Tokens past the committed ones that drafters draft at most. A draft model makes 4 to 16 in the time of a
+# step; what it makes beyond is wasted at the next wrong guess. Half: a step may commit all there is.
 AHEAD = 32
 GUESSED = 64  # rows of a step for guesses of all sessions: the most that --draft-max allows for one
 GIL_SWITCH_S = 0.0005  # how long the HTTP loop may keep the engine thread waiting after a decode

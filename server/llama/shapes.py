@@ -22,8 +22,9 @@ TEXT = (
     "are. Hence this paragraph, which has numbers (3.14, 2026), names (Ada, Kyoto), code such as `for i "
     "in range(8): print(i)` and ordinary prose."
 )
-SETTLE, TIMED = 4, 5  # decodes before the timed ones, and timed ones of each width: 97 in all for six widths
-SLOW_S = 0.1  # seconds of a decode beside which its graph does not matter: 10 s of a start. Twice: 20
+# Decodes before the timed ones, and timed ones of each width: 111 in all for seven widths.
+SETTLE, TIMED = 4, 5
+SLOW_S = 0.1  # seconds of a decode beside which its graph does not matter: 11 s of a start. Twice: 22
 # Factor that a change must cost at least. Of decodes that scatter by a tenth luck passes it in 0.1 percent of
 # starts, or 1 percent with TIMED = 3 (simulated). 1.05: in 6; 1.2: changes that cost up to a fifth are borne.
 WORTH = 1.1
