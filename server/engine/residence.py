@@ -210,7 +210,7 @@ class Residence:
         return True
 
     def _save(self, leaving: Evicted | None, *, at_end: bool = False) -> None:
-        """Unless evaluating it again is quicker. at_end: the server ends, so that nobody waits for it."""
+        """Save what leaves, unless evaluating it again is quicker. at_end: the server ends, nobody waits."""
         if leaving is None or len(leaving.tokens) < WORTH_SAVING:
             return
         tokens, salt = leaving.tokens, leaving.salt

@@ -60,7 +60,10 @@ def test_the_time_without_drafts_is_known_from_steps_with_them(a: float):
     v = staircase({0: 1.0, 1: 1.2, 3: 1.3, 7: 1.6, 15: 2.1})
     outcome = virtual.drafted(Scheme(a, 8, v=v, k_max=8), base.tokens)
     assert outcome.undrafted_s == pytest.approx(base.seconds, rel=0.02)
-    assert outcome.undrafted_s != pytest.approx(outcome.seconds, rel=0.005)
+    if a < 0.5:
+        assert outcome.seconds < 1.02 * base.seconds, "a drafter that is hardly ever right costs little"
+    else:
+        assert outcome.undrafted_s != pytest.approx(outcome.seconds, rel=0.03)
 
 
 def test_mistakes_have_their_share():

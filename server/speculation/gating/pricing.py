@@ -59,6 +59,7 @@ class Pricing:
         self._n_cells = 0  # in use at the latest step
 
     def _guess_s(self) -> float:
+        """0 until FEW steps are known."""
         return self._outside.value if self._outside.moments[0] >= FEW else 0.0
 
     def undrafted_s(self, price: StepPrice) -> float:
