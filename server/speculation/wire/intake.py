@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 
 MOST_S = 0.025
-"""Processor time of reading in one beat: a tenth of a core, 5,000 to 12,000 messages a second. Beyond it the
-process rests. Half: eight busy drafters could be cut off; twice: a flood costs twice as much."""
+"""Processor time of reading in one beat, without what a message takes that was waited for: a tenth of a core,
+5,000 to 12,000 messages a second. Beyond it the process rests. Half: eight busy drafters could be cut off;
+twice: a flood costs twice as much."""
 MOST_BEHIND = 8  # reads of a beat that all left some for the next. Half: a process that lags rests sooner
 RESTS = (4, 32)  # beats: a second at first, 8 if it is no better then. Half: a flood costs twice as much
 
@@ -27,9 +28,11 @@ class Intake:
     def flooded(self) -> bool:
         return self._left > 0 or self._spent_s > MOST_S
 
-    def took(self, seconds: float, *, full: bool) -> None:
-        """A read took this much processor time. full: there may be more to read."""
-        self._spent_s += seconds
+    def took(self, seconds: float, n: int, *, full: bool) -> None:
+        """A read of n messages took this much processor time. full: there may be more to read. The first one
+        was waited for: one drafter that sends 1,000 a second, read one by one, is no flood, though that takes
+        more than a tenth of a core."""
+        self._spent_s += seconds * (n - 1) / n if n > 1 else 0.0
         self._n_reads += 1
         self._behind = self._behind and full
 

@@ -174,11 +174,11 @@ class RedisBus:
                 continue
             block_ms = max(1, int((due - time.monotonic()) * 1000))  # 0 would block for ever
             began = time.thread_time()
-            full = self._receive(listener, block_ms)
-            self._intake.took(time.thread_time() - began, full=full)
+            n = self._receive(listener, block_ms)
+            self._intake.took(time.thread_time() - began, n, full=n == READ_COUNT)
 
-    def _receive(self, listener: Listener, block_ms: int) -> bool:
-        """Read once. Returns whether there may be more."""
+    def _receive(self, listener: Listener, block_ms: int) -> int:
+        """Read once. Returns how many entries; READ_COUNT if there may be more."""
         found = cast(
             list[StreamEntry],
             self._client.execute_command(
@@ -195,7 +195,7 @@ class RedisBus:
                 continue
             self.counters.received += 1
             _tell(listener.received, message)
-        return len(found) == READ_COUNT
+        return len(found)
 
     def _beat(self) -> tuple[Presence, ...]:
         """Renew our keys, trim what was read, in a flood all, and return who is here. Raises _InboxLostError.
