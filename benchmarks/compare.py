@@ -131,7 +131,7 @@ def compare(args: argparse.Namespace) -> list[str]:
             parts += [against_best(drafting, table, heats)] if args.llama_server else []
             parts += [against_none(drafting, names, heats)] if args.hard else []
         parts += [f"Prompt left out: {failure}." for failure in failed]
-        return [*parts, *_python_shares(servers)]
+        return [*parts, *_python_shares(servers), *_paces(servers)]
 
 
 def against_best(drafting: str, table: Sequence[Standing], heats: Sequence[Heat]) -> str:
@@ -185,6 +185,20 @@ def _python_shares(servers: Sequence[Process]) -> list[str]:
     shares = {server.name: server.health().get("engine", {}).get("step_python_us") for server in servers}
     what = "µs of Python in a one-session step (median)."
     return [f"{name}: {share:.0f} {what}" for name, share in shares.items() if share is not None]
+
+
+def _paces(servers: Sequence[Process]) -> list[str]:
+    """What benchmarks.limits takes, of servers that report it."""
+    told: list[str] = []
+    for server in servers:
+        health = server.health()
+        gate, drafters = health.get("gate", {}), health.get("drafters", [])
+        step_ms = gate.get("steady_ms") or gate.get("step_ms")
+        if step_ms and drafters:
+            steps = ",".join(f"{rows}:{ms:.2f}" for rows, ms in step_ms.items())
+            guesses = ", ".join(f"{drafter['guess_ms']:.2f}" for drafter in drafters)
+            told.append(f"{server.name}: --steps {steps} (ms by rows) --guess-ms {guesses}.")
+    return told
 
 
 def measure(args: argparse.Namespace) -> program.Result:

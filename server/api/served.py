@@ -67,7 +67,7 @@ class Embedding:
 @dataclass(frozen=True, slots=True)
 class DrafterHealth:
     """One drafter on the bus. reason: of its refusal. counts: its messages and tokens by outcome. name: what
-    people call it."""
+    people call it. guess_ms: milliseconds of a guess by its latest message, 0 if unknown."""
 
     id: str
     model: str
@@ -75,6 +75,7 @@ class DrafterHealth:
     reason: str | None = None
     counts: dict[str, int] = field(default_factory=dict[str, int])
     name: str = ""
+    guess_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,6 +122,7 @@ def _health(
                 record.refusal,
                 dict(record.counts),
                 name,
+                round(1e3 * record.guess_s, 3),
             )
             for record, name in zip(records, names([one.presence for one in records]), strict=True)
         ],

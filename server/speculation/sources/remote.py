@@ -48,6 +48,11 @@ class DrafterRecord:
     told: bool = False
 
     @property
+    def guess_s(self) -> float:
+        """Seconds of a guess: by its latest message, before that by its presence; 0 if unknown."""
+        return self.td_s or self.presence.td_us / 1e6
+
+    @property
     def is_free(self) -> bool:
         """Whether another session may be assigned to it."""
         return not self.refusal and not self.resting and self.n_assigned < self.presence.capacity
@@ -215,7 +220,7 @@ class RemoteDrafters:
         if speculated.balance.resting:
             return
         speeds = {
-            id: speed(record.td_s or record.presence.td_us / 1e6, self.acceptance.mean(id))
+            id: speed(record.guess_s, self.acceptance.mean(id))
             for id, record in self._drafters.items()
             if record.is_free and id not in speculated.drafters and speculated.allows(id)
         }
