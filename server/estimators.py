@@ -55,6 +55,11 @@ class Median:
         self._latest: deque[float] = deque(maxlen=n)
         self.value = 0.0
 
+    @property
+    def count(self) -> int:
+        """How many are known, n at most."""
+        return len(self._latest)
+
     def observe(self, value: float) -> None:
         self._latest.append(value)
         self.value = median(self._latest)

@@ -179,7 +179,8 @@ class Groups:
         """Have the drafters of each machine rest or go on, as its payoff says."""
         for host, group in self._hosts.items():
             if self._remote and group.payoff.on == any(record.resting for record in group.records):
-                self._remote.rest(host, not group.payoff.on, "" if group.payoff.is_known else NOT_TRIED)
+                untried = group.crowds and not group.payoff.is_known
+                self._remote.rest(host, not group.payoff.on, NOT_TRIED if untried else "")
 
 
 def _name(host: str, records: Sequence[DrafterRecord]) -> str:

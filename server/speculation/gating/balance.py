@@ -8,7 +8,7 @@ payoff.py's.
 
 from __future__ import annotations
 
-from server.estimators import Ratio, Smoothed
+from server.estimators import Median, Ratio
 
 # Of the past, per step: about the last 33 steps count. Off by two: half, one unlucky line ends a good draft;
 # twice, a hard reply pays for 48 steps until its drafters rest.
@@ -23,9 +23,10 @@ TRIED = 12
 RESTS = (64, 512)
 
 
-# Of the past, per step: about the last 50 steps. Off by two: half, one slow step looks like a tenth of the
-# cost; twice, the costs of a reply are those of the one before for 100 steps.
-WEIGHT = 0.02
+LATEST = 31  # steps of a kind. Half: their scatter shows; twice: a change is seen after 31 steps, not 16
+# Steps of a kind until it counts: a process's first ones take up to ten times as long. Half: one of them
+# counts whole; twice: a bad drafter costs ten steps more.
+KNOWN = 5
 
 
 class Overhead:
@@ -33,7 +34,7 @@ class Overhead:
     what verifying takes in Python. Nothing until steps without drafters are known, too."""
 
     def __init__(self) -> None:
-        self._quiet, self._told, self._guessing = Smoothed(WEIGHT), Smoothed(WEIGHT), Smoothed(WEIGHT)
+        self._quiet, self._told, self._guessing = Median(LATEST), Median(LATEST), Median(LATEST)
 
     def observe(self, outside_s: float, *, told: bool, guessing: bool) -> None:
         """A step spent outside_s seconds outside its decode for each session. told: drafters had sessions;
@@ -43,7 +44,7 @@ class Overhead:
 
     def seconds(self, *, guessing: bool) -> float:
         kind = self._guessing if guessing else self._told
-        known = kind.is_known and self._quiet.is_known
+        known = min(kind.count, self._quiet.count) >= KNOWN
         return max(0.0, kind.value - self._quiet.value) if known else 0.0
 
 

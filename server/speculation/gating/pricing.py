@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from server.engine.proposer import Planned, TimedStep
-from server.estimators import Ratio, Slope
+from server.estimators import Median, Ratio, Slope
 from server.speculation.gating.aftermath import Aftermath
 from server.speculation.gating.costs import StepCosts
 from server.speculation.gating.gate import choose
@@ -19,6 +19,10 @@ KEEP = 0.95
 # Of the past, per step: about the last 100 steps count. Off by two, where steps scatter by as much as a guess
 # takes: half, that is known to a seventh instead of a tenth; twice, a change shows after 200 steps.
 KEEP_GUESS, FEW = 0.99, 32.0  # steps, too, before which it is not known: a slow first one would bar guesses
+# Times the median of the latest steps that what a step takes outside its decode counts at most: the first
+# steps of a process take up to 40 times as long. Half: guesses look cheaper than they are; twice: one
+# interruption looks like a tenth of a guess's cost for 100 steps.
+OUTLIER, LATEST = 4.0, 31
 PROBE_SHARE = 0.005  # of the time, for decoding widths that were not measured lately
 
 
@@ -53,6 +57,7 @@ class Pricing:
         self.throughput = Ratio(KEEP)  # tokens per second
         self.plain_rate = 0.0  # tokens per second of steps without guesses, of as many sessions as the latest
         self._outside = Slope(KEEP_GUESS)  # seconds outside decodes by guesses, both of a session
+        self._usual_outside = Median(LATEST)
         self._aftermath = Aftermath() if may_alternate and widths.pays else None
         self._again = again
         self._probe_s = 0.0  # time that probing has saved up
@@ -145,5 +150,9 @@ class Pricing:
         self.plain_rate = step.n_sessions / plain_s if plain_s else 0.0
         self.throughput.observe(step.n_tokens, step.step_s)
         n_guesses, outside_s = sum(map(len, planned.proposals)), step.step_s - step.decode_s - planned.spent_s
-        self._outside.observe(n_guesses / step.n_sessions, max(0.0, outside_s) / step.n_sessions)
+        each_s = max(0.0, outside_s) / step.n_sessions
+        self._usual_outside.observe(each_s)
+        if self._usual_outside.count > 2:
+            each_s = min(each_s, OUTLIER * self._usual_outside.value)
+            self._outside.observe(n_guesses / step.n_sessions, each_s)
         self._probe_s += PROBE_SHARE * step.step_s

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from server.speculation.gating.balance import RESTS, TRIED, Balance, Overhead
+from server.speculation.gating.balance import KNOWN, RESTS, TRIED, Balance, Overhead
 
 
 def n_until_resting(balance: Balance, n_accepted: float, n_lost: float) -> int:
@@ -54,9 +54,21 @@ def test_a_text_that_turns_hard_is_noticed_within_a_few_lines():
 
 def test_drafters_cost_nothing_until_steps_without_them_are_known():
     overhead = Overhead()
-    overhead.observe(0.0005, told=True, guessing=False)
+    for _ in range(KNOWN):
+        overhead.observe(0.0005, told=True, guessing=False)
     assert overhead.seconds(guessing=False) == 0.0
-    overhead.observe(0.0002, told=False, guessing=False)
+    for _ in range(KNOWN):
+        overhead.observe(0.0002, told=False, guessing=False)
     assert abs(overhead.seconds(guessing=False) - 0.0003) < 1e-9
-    overhead.observe(0.0001, told=True, guessing=True)
+    for _ in range(KNOWN):
+        overhead.observe(0.0001, told=True, guessing=True)
     assert overhead.seconds(guessing=True) == 0.0
+
+
+def test_the_first_steps_of_a_process_are_no_measure_of_what_drafters_cost():
+    overhead = Overhead()
+    for _ in range(KNOWN):
+        overhead.observe(0.0002, told=False, guessing=False)
+    for outside_s in (0.015, 0.003, *[0.0004] * KNOWN):
+        overhead.observe(outside_s, told=True, guessing=True)
+    assert abs(overhead.seconds(guessing=True) - 0.0002) < 1e-9

@@ -12,7 +12,7 @@ import pytest
 from server.engine.proposer import NOTHING, OpenedSession, Planned, TimedStep
 from server.engine.request import Speculation
 from server.sampling.params import SamplingParams
-from server.speculation.gating.balance import RESTS, TRIED
+from server.speculation.gating.balance import KNOWN, RESTS, TRIED
 from server.speculation.gating.payoff import Payoff
 from server.speculation.policy import Policy
 from server.speculation.sources.assignment import MOST
@@ -248,7 +248,8 @@ def test_a_session_whose_guesses_are_all_wrong_is_taken_from_its_drafters_for_a_
     scene = Scene()
     tokens = {1: list(PROMPT), 2: list(PROMPT)}
     step = TimedStep(1, 64, 0.004, 0.0041, 1, 1)
-    scene.speculator.stepped(Planned([NOTHING]), step)  # without drafters
+    for _ in range(KNOWN):
+        scene.speculator.stepped(Planned([NOTHING]), step)  # without drafters
     drafter = scene.add()
     for id in tokens:
         scene.speculator.open(OpenedSession(id, tokens[id], SAMPLING, Speculation()))
