@@ -6,7 +6,8 @@ drafter, which hears of a wrong guess at once, whose guesses arrive at once, and
 verifies all. So what duo makes of the same texts, by that, is its efficiency (eta). Beside it llama-server's
 way: a chain of at most n guesses of probability p_min and more, then a step, one after the other.
 
-`benchmarks.compare` prints --steps and --guess-ms of a run. Inflated models have the texts of the bundled pair.
+`benchmarks.compare` prints --steps and --guess-ms of a run. Inflated models have the texts of the bundled
+pair.
 """
 
 from __future__ import annotations

@@ -91,8 +91,8 @@ class ExactnessHealth:
 @dataclass(frozen=True, slots=True)
 class GateHealth:
     """What drafts are weighed with. tokens_per_second: recent rate of all sessions; step_ms: milliseconds of
-    a decode by rows; width: rows that steps are padded to, 0 for none; steady_ms: milliseconds of a decode
-    among others of its width."""
+    a decode by rows; width: rows that the latest step was padded to, 0 for none; steady_ms: milliseconds of
+    a decode among others of its width."""
 
     tokens_per_second: float = 0.0
     step_ms: Mapping[str, float] = field(default_factory=dict[str, float])

@@ -16,7 +16,7 @@ from typing import Any, TypeVar, TypeVarTuple
 from server.errors import BackendError
 from server.lead.recollection import keep, recall
 from server.llama.backend import Backend
-from server.llama.shapes import CONTEXT, decode_s, fill
+from server.llama.shapes import CONTEXT, UNKNOWN, Shapes, decode_s, fill
 from server.llama.shapes import measure as measure_shapes
 
 logger = logging.getLogger("duo.lead")
@@ -27,7 +27,7 @@ Ts = TypeVarTuple("Ts")
 # Numbers of rows that are timed, the most used first.
 WIDTHS = (1, 2, 4, 8, 16, 3, 6, 12, 5, 10, 24, 7, 9, 14, 20, 32, 64, 48)
 # Numbers of rows that steps may be padded to, beside the largest: 14 decodes each.
-PADDED = (4, 8, 12, 17, 33)
+PADDED = (2, 4, 8, 12, 17, 24, 33)
 # Most timed decodes of each width. Where they are a tenth too long on average, the shortest of 5 is 2 percent
 # too long, of 2 it is 5, of 10 it is 1 (simulated).
 ROUNDS = 5
@@ -77,20 +77,20 @@ def _forget(backend: Backend) -> None:
     backend.trim(0, CONTEXT)
 
 
-def steady_widths(backend: Backend, most: int) -> dict[int, float]:
-    """Seconds of a decode that follows one of its own width, by its number of rows. {} if it does not matter
+def steady_widths(backend: Backend, most: int) -> Shapes:
+    """Seconds of a decode by its number of rows, among equal ones and in turn. UNKNOWN if it does not matter
     which width came before (see llama/shapes.py), as on CPUs.
 
     most: rows of the largest step. Measured at every start, since it is quick.
     """
     if not backend.overlaps:
-        return {}
+        return UNKNOWN
     try:
         shapes = measure_shapes(backend, sorted({w for w in (1, *PADDED, most) if w <= most}))
-        return shapes.steady if shapes.change_costs else {}
+        return shapes if shapes.change_costs else UNKNOWN
     except BackendError as error:
         logger.warning("widths could not be measured: %s", error.message)
-        return {}
+        return UNKNOWN
 
 
 def remembered(backend: Backend, max_rows: int, what: Sequence[object]) -> dict[int, float]:

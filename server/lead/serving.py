@@ -134,7 +134,7 @@ def _health(
         gate=GateHealth(
             round(proposer.pricing.throughput.value, 1),
             _milliseconds(proposer.pricing.costs.table()),
-            proposer.pricing.widths.best,
+            proposer.pricing.widths.width,
             _milliseconds(proposer.pricing.widths.steady),
         ),
     )

@@ -48,6 +48,7 @@ from server.llama.backend import Backend
 from server.llama.lenders import watch
 from server.llama.llamacpp import LlamaBackend
 from server.llama.options import LlamaOptions
+from server.llama.shapes import UNKNOWN
 from server.settings import LeadSettings
 from server.speculation.gating.costs import StepCosts
 from server.speculation.gating.widths import Widths
@@ -222,13 +223,14 @@ def _speculator(
         n_tail=backend.n_tail,
     )
     known: dict[int, float] = {}
-    steady: dict[int, float] = {}
+    shapes = UNKNOWN
     if settings.draft_max:
         what = of_model(backend.options)
         known = on_own_thread(remembered, backend, policy.max_rows, what)
-        steady = on_own_thread(steady_widths, backend, policy.max_rows)
+        shapes = on_own_thread(steady_widths, backend, policy.max_rows)
     costs = StepCosts(policy.max_rows, known)
-    proposer = Speculator(policy, remote=remote, inline=inline, costs=costs, widths=Widths(steady))
+    widths = Widths(shapes.steady, shapes.change_s)
+    proposer = Speculator(policy, remote=remote, inline=inline, costs=costs, widths=widths)
     if (groups := proposer.groups) is not None:
         what = of_model(backend.options), site.n_threads, str(site.draft_model)
         groups.recall(recall("payoffs", what))

@@ -42,6 +42,12 @@ class Shapes:
         return sum(self.mixed.values()) > WORTH * sum(self.steady.values())
 
     @property
+    def change_s(self) -> float:
+        """Seconds that a decode after one of another width takes longer, on average."""
+        differences = [self.mixed[width] - steady_s for width, steady_s in self.steady.items()]
+        return max(0.0, sum(differences) / len(differences)) if differences else 0.0
+
+    @property
     def padding_pays(self) -> bool:
         """Whether padding every decode to the widest is quicker than mixed widths."""
         return median(self.mixed.values()) > WORTH * self.steady[max(self.steady)] if self.steady else False

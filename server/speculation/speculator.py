@@ -28,7 +28,7 @@ from server.speculation.gating.costs import StepCosts
 from server.speculation.gating.gate import with_losses
 from server.speculation.gating.pricing import Pricing, StepPrice
 from server.speculation.gating.tree import OfferBounds
-from server.speculation.gating.widths import Offered, Widths
+from server.speculation.gating.widths import PLAIN, Offered, Widths
 from server.speculation.groups import LOOKUP, MODEL, Groups
 from server.speculation.policy import Policy
 from server.speculation.sources.lookup import Lookup, LookupPool
@@ -60,11 +60,9 @@ class Speculator(Proposer):
         self._remote = remote
         self._inline = Synchronous(inline, policy, clock) if inline else None
         self._clock = clock
-        # a draft model in the lead guesses in every step or in none
         self.pricing = Pricing(
             costs or StepCosts(policy.max_rows),
             widths or Widths({}),
-            may_alternate=inline is None,
             again=policy.again,
         )
         self._overhead = Overhead()
@@ -89,6 +87,7 @@ class Speculator(Proposer):
         lookup = Lookup(pool=self._pool(session.bounds.salt)) if self._policy.lookup else None
         speculated = Speculated(next(self._wire_ids), session, SessionAcceptance(self.acceptance), lookup)
         self._sessions[session.id] = speculated
+        self.pricing.widths.interrupted()  # by its prompt
         if self.groups and len(self._sessions) == 1:
             self.groups.opened()
         if self._remote:
@@ -96,6 +95,8 @@ class Speculator(Proposer):
 
     def propose(self, asks: Sequence[Ask], n_rows: int, n_cells: int) -> Planned:
         stable = self._is_stable(asks[0])
+        if n_rows != len(asks):
+            self.pricing.widths.interrupted()
         if self._policy.gate and not self.pricing.costs.knows(n_rows) and not stable:
             return Planned([NOTHING] * len(asks))  # what a plain step costs has to be known first
         if self.groups and self.groups.all_rest and not any(self._is_told(ask) for ask in asks):
@@ -116,14 +117,13 @@ class Speculator(Proposer):
         proposals = [self._offer(ask) for ask in asks] if guessed else [NOTHING] * len(asks)
         offers = [proposal.probabilities for proposal in proposals]
         if may_pad:
-            self._learn_width(asks, price, offers, spent_s)
+            price = self._padded(asks, price, offers, spent_s)
         counts = [0] * len(asks)
         if guessed and (stable or not self._policy.gate):
             counts = list(map(len, offers))
         elif guessed:
             again = [ask.n_pending for ask in asks] if self._policy.again else ()
             counts = self.pricing.chosen(price, offers, again, self._policy.n_tail)
-        self.pricing.decided(price, offers, counts)
         if guessed:
             proposals = self._taken(asks, proposals, counts, self.pricing.of_guess(price, sum(counts)))
         return self._planned(proposals, price, spent_s)
@@ -258,16 +258,16 @@ class Speculator(Proposer):
             and n_rows == len(asks)
         )
 
-    def _learn_width(
+    def _padded(
         self, asks: Sequence[Ask], price: StepPrice, offers: Sequence[Sequence[float]], spent_s: float
-    ) -> None:
-        """Count what this step could have gained at each width. Where rows are dear the draft model stopped
-        earlier than it would with free rows."""
+    ) -> StepPrice:
+        """The step in the width that is best for it. Where rows are dear the draft model stopped earlier than
+        it would with free rows."""
         merged = sorted((probability for offer in offers for probability in offer), reverse=True)
         options = [Offered(merged, spent_s)]
-        if self._inline and price.width <= len(asks):
+        if self._inline and self.pricing.widths.width == PLAIN:
             options.append(self._inline.outlook(asks, self._sessions, price.rate))
-        self.pricing.padded(len(asks), price, options)
+        return self.pricing.padded(price, options)
 
     def _draft(self, inline: Synchronous, asks: Sequence[Ask], price: StepPrice) -> float:
         """Have the draft model guess for sessions with too few guesses. Returns the seconds that took."""

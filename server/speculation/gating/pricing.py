@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from server.engine.proposer import Planned, TimedStep
 from server.estimators import Median, Ratio, Slope
-from server.speculation.gating.aftermath import Aftermath
 from server.speculation.gating.costs import StepCosts
 from server.speculation.gating.gate import choose
-from server.speculation.gating.widths import Offered, Widths
+from server.speculation.gating.widths import PLAIN, Offered, Widths
 
 # Of the past, per step: about the last 20 steps count. Off by two: 10, the gate follows single lucky steps;
 # 40, it goes by the text before for 40 steps of the next one.
@@ -28,37 +26,31 @@ PROBE_SHARE = 0.005  # of the time, for decoding widths that were not measured l
 
 class StepPrice(NamedTuple):
     """Of a step of n_sessions sessions. n_rows: of the step without guesses. width: rows that it is padded
-    to, 0 for none. seconds: of the step by rows, with what it costs later ones; unpadded: if it is not
-    padded. rate: tokens per second that its time is worth. guess_s: what a verified guess takes outside
-    the decode, in the lead's Python."""
+    to, 0 for none. seconds: of the step by rows, with what it costs later ones; plain_s: without guesses and
+    without padding. rate: tokens per second that its time is worth. guess_s: what a verified guess takes
+    outside the decode, in the lead's Python."""
 
     n_rows: int
     width: int
     seconds: list[float]
-    unpadded: list[float]
+    plain_s: float
     rate: float
     n_sessions: int
     guess_s: float = 0.0
-
-    @property
-    def plain_s(self) -> float:
-        """Seconds of the step without guesses and without padding."""
-        return self.unpadded[min(self.n_rows, len(self.unpadded) - 1)]
 
 
 class Pricing:
     """Learns from every step. costs: seconds of decodes of any width; widths: of those among equal ones."""
 
-    def __init__(self, costs: StepCosts, widths: Widths, *, may_alternate: bool, again: bool) -> None:
-        """may_alternate: steps with and without guesses may follow each other. again: a wrong guess has all
-        rows of its session evaluated again, so that n_rows says nothing of the rate."""
+    def __init__(self, costs: StepCosts, widths: Widths, *, again: bool) -> None:
+        """again: a wrong guess has all rows of its session evaluated again, so that n_rows says nothing of
+        the rate."""
         self.costs = costs
         self.widths = widths
         self.throughput = Ratio(KEEP)  # tokens per second
         self.plain_rate = 0.0  # tokens per second of steps without guesses, of as many sessions as the latest
         self._outside = Slope(KEEP_GUESS)  # seconds outside decodes by guesses, both of a session
         self._usual_outside = Median(LATEST)
-        self._aftermath = Aftermath() if may_alternate and widths.pays else None
         self._again = again
         self._probe_s = 0.0  # time that probing has saved up
         self._n_cells = 0  # in use at the latest step
@@ -76,25 +68,36 @@ class Pricing:
         return () if self.widths.pays else self.costs.curve(self._n_cells)
 
     def step(self, n_sessions: int, n_rows: int, n_cells: int, *, may_pad: bool) -> StepPrice:
-        """The price of the next step."""
+        """The price of the next step. may_pad: it may have one of a few widths."""
         self._n_cells = n_cells
-        unpadded = self.costs.curve(n_cells)
-        if self._aftermath and n_rows == n_sessions:
-            unpadded = self._aftermath.charged(unpadded, n_rows)
-        width = self.widths.width(n_rows) if may_pad else 0
-        seconds = self.widths.curve(width) if width else unpadded
-        rate = self._rate(seconds, n_sessions if self._again else n_rows)
-        return StepPrice(n_rows, width, seconds, unpadded, rate, n_sessions, self._guess_s())
+        seconds = self.costs.curve(n_cells)
+        plain_s = seconds[min(n_rows, len(seconds) - 1)]
+        if may_pad:
+            plain_s = self.widths.steady.get(n_rows, plain_s)
+        rate = self._rate(plain_s, n_sessions if self._again else n_rows)
+        if may_pad:
+            seconds = self.widths.seconds(n_rows, plain_s, rate)
+        return StepPrice(n_rows, PLAIN, seconds, plain_s, rate, n_sessions, self._guess_s())
+
+    def padded(self, price: StepPrice, offers: Sequence[Offered]) -> StepPrice:
+        """The price of this step in the width that is best for it. offers: as Widths.choose() takes them."""
+        lost = price.rate * price.guess_s
+        worth = [
+            Offered([p - lost for p in offer.probabilities if p > lost], offer.seconds) for offer in offers
+        ]
+        width = self.widths.choose(price.n_rows, price.plain_s, worth, price.rate)
+        if width == PLAIN:
+            return price._replace(seconds=[price.plain_s] * (price.n_rows + 1))
+        return price._replace(width=width, seconds=[self.widths.steady[width]] * (width + 1))
 
     def of_guess(self, price: StepPrice, n: int) -> float:
         """Tokens that plain steps would make in the time of each of n guesses."""
-        plain_s = self.widths.steady.get(price.n_rows, price.plain_s)
+        plain_s = price.plain_s
         more_s = price.seconds[min(price.n_rows + n, len(price.seconds) - 1)] - plain_s
         return price.n_sessions * max(0.0, more_s) / (plain_s * max(1, n)) if plain_s else 0.0
 
-    def _rate(self, seconds: Sequence[float], n_rows: int) -> float:
+    def _rate(self, plain_s: float, n_rows: int) -> float:
         """Tokens per second: of late, and at least those of plain steps."""
-        plain_s = min(seconds[min(n_rows, len(seconds) - 1)], self.widths.steady.get(n_rows, math.inf))
         return max(self.throughput.value, n_rows / plain_s if plain_s else 0.0)
 
     def chosen(
@@ -118,33 +121,12 @@ class Pricing:
                 return list(map(len, offers))
         return counts
 
-    def decided(self, price: StepPrice, offers: Sequence[Sequence[float]], counts: Sequence[int]) -> None:
-        """These guesses of the offers are verified. Would any be if the step cost later ones nothing?"""
-        if self._aftermath is None:
-            return
-        pays = any(counts)
-        if not pays and any(offers):
-            seconds = self.costs.curve(self._n_cells)
-            rate = self._rate(seconds, price.n_rows)
-            pays = any(choose(seconds, price.n_rows, offers, rate))
-        self._aftermath.would_pay(pays)
-
-    def padded(self, n_sessions: int, price: StepPrice, offers: Sequence[Offered]) -> None:
-        """Count what this step could have gained at each width. offers: what was offered, and what would be
-        if rows were free."""
-        most = max(offers, key=lambda offer: sum(offer.probabilities) - price.rate * offer.seconds)
-        self.widths.observe(n_sessions, offers[0], price.unpadded, most)
-
     def observe(self, planned: Planned, step: TimedStep) -> None:
         """A step without prompts."""
-        usual_s = step.decode_s
-        if self._aftermath:
-            plain = not any(planned.proposals)
-            usual_s = self._aftermath.usual(step.n_rows, step.decode_s, plain=plain)
-        if step.n_rows == planned.width:
-            self.widths.timed(step.n_rows, step.decode_s)
-        elif not planned.width:
-            self.costs.observe(step.n_rows, step.n_cells, usual_s)
+        if not planned.width and (not self.widths.pays or self.widths.is_settled(step.n_rows)):
+            self.costs.observe(step.n_rows, step.n_cells, step.decode_s)
+        if self.widths.pays:
+            self.widths.stepped(step.n_rows, planned.width, step.decode_s)
         curve = self.costs.curve(step.n_cells)
         plain_s = self.widths.steady.get(step.n_sessions, curve[min(step.n_sessions, len(curve) - 1)])
         self.plain_rate = step.n_sessions / plain_s if plain_s else 0.0

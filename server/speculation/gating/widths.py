@@ -1,8 +1,11 @@
-"""One width for all steps, where a change of width costs more than rows do. Pure.
+"""Steps of few widths, where a change of width costs more than rows do. Pure.
 
-On such a machine (server/llama/shapes.py) rows up to that width are free, and steps with fewer are padded.
-Which width is best depends on how many guesses there are, how good they are, and how long they took to make:
-every step counts what each width would have gained.
+On such a machine (server/llama/shapes.py) a step is as quick as others of its width only after two of them:
+the graph of the first is built anew, that of the second recorded. So steps are padded to one of a few widths,
+and another one is taken once it would have gained, since the last change, what the change costs: at once
+where one step gains as much. Who waits like this loses at most twice what the best choice would have lost.
+From plain steps that is the way there and back, since guesses that look good follow each other less often
+than they seem to: with the way there alone hard replies lost 2 percent more, and easy ones gained nothing.
 """
 
 from __future__ import annotations
@@ -10,17 +13,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from server.estimators import Ratio
+from server.estimators import Mean
 
-# Of the past, per step: about the last 33 steps count. 16: a width is chosen by luck, 2.5 times the changes;
-# 66: a text that is guessed worse pays for wide steps for 260 steps, not 140 (simulated, as all below).
-KEEP = 0.97
-EVERY = 16  # steps between two decisions. 8 or 32: the rate stays within 0.1 percent
-BETTER = 1.02  # times the rate that another width must have. 1.01: 2.5 times the changes; 1.04: a sixth
 SMOOTHING = 0.1  # weight of a measured time: nine tenths of a change show after 22 steps. 0.05: 45; 0.2: 11
 # Weight for widths that are not measured: one that was twice as slow as at first is within 10 percent of that
 # after 230 steps. 0.005: 460; 0.02: 120, so that a slow width is tried twice as often.
 RECOVERY = 0.01
+SETTLING = 2  # steps until one takes its usual time: the first builds the graph, the second records it
+# Steps after a change. Off by two: half, one step that was disturbed shifts what a change costs by a fifth;
+# twice, 20 changes pass before a cost that is too low shows.
+WINDOW = 10
+PLAIN = 0  # the width of steps without guesses, which are not padded
 
 
 class Offered(NamedTuple):
@@ -34,81 +37,129 @@ class Offered(NamedTuple):
 class Widths:
     """Chooses the width of steps."""
 
-    def __init__(self, steady: Mapping[int, float]) -> None:
-        """steady: seconds of a decode by rows, among equal ones; none where padding does not pay."""
-        self.steady = dict(steady)
-        self._at_first = dict(steady)
-        guessing = [width for width in self.steady if width > 1]
-        self.best = min(guessing, key=lambda width: self.steady[width], default=0)  # 0: any width
-        self._begin(1)
+    def __init__(self, steady: Mapping[int, float], change_s: float = 0.0) -> None:
+        """steady: seconds of a decode by rows, among equal ones; none where padding does not pay. change_s:
+        seconds that the first one after others takes longer."""
+        self.steady = dict(sorted(steady.items()))
+        self._at_first = dict(self.steady)
+        self._change = [Mean(change_s, 2, WINDOW) for _ in range(SETTLING)]
+        self._rows = [0] * SETTLING  # of the latest steps, the last one first
+        self._n_rows = 0  # of sessions, for which the other widths are compared
+        self._missed: dict[int, float] = {}  # tokens that each width would have gained since the last change
+        self.width = PLAIN  # of the latest step
 
     @property
     def pays(self) -> bool:
         """Whether padding can pay on this machine."""
         return bool(self.steady)
 
-    def width(self, n_rows: int) -> int:
-        """Of a step with n_rows rows without guesses; 0: any."""
-        return self.best if n_rows == self._n_rows and n_rows <= self.best else 0
+    @property
+    def change_s(self) -> float:
+        """Seconds that a change of width costs: of the first step and of the second."""
+        return sum(mean.value for mean in self._change)
 
-    def curve(self, width: int) -> list[float]:
-        """Seconds of a step that is padded to `width`, for 0 … width rows."""
-        return [self.steady[width]] * (width + 1)
+    def is_settled(self, n_rows: int) -> bool:
+        """Whether a step of n_rows rows takes its usual time now."""
+        return all(rows == n_rows for rows in self._rows)
 
-    def observe(
-        self, n_rows: int, offer: Offered, curve: Sequence[float], padded: Offered | None = None
-    ) -> None:
-        """A step could have had these guesses beside n_rows rows. curve: seconds of a decode by rows, of any
-        width. padded: what a step of one width would have been offered, where that differs."""
+    def by_plain(self, width: int) -> float:
+        """Times the seconds of one row that a padded step took at the start."""
+        return self._at_first[width] / self._at_first.get(1, self._at_first[width])
+
+    def seconds(self, n_rows: int, plain_s: float, rate: float) -> list[float]:
+        """Of the next step for 0, 1, … rows, n_rows of which are no guesses, as who still has to guess should
+        see it: after plain steps there are rows for guesses only in widths that have missed what leaving
+        costs. plain_s: without guesses, among equal ones. rate: tokens per second that time is worth."""
+        current, change_s = self._start(n_rows), self.change_s
+        if current == PLAIN:
+            enough = rate * self._leaving_s(PLAIN)
+            open_to = {w: s for w, s in self.steady.items() if self._missed.get(w, 0.0) > enough}
+            best = [(n_rows, plain_s), *open_to.items()]
+        else:
+            wider = [(w, s if w == current else s + change_s) for w, s in self.steady.items() if w > n_rows]
+            best = [(n_rows, plain_s + change_s), *wider]
+        seconds, least = list[float](), best[-1][1]
+        for i in range(len(best) - 1, -1, -1):  # what costs more than something wider is padded
+            least = min(least, best[i][1])
+            best[i] = best[i][0], least
+        for width, taken_s in best:
+            seconds += [taken_s] * (width + 1 - len(seconds))
+        return seconds
+
+    def choose(self, n_rows: int, plain_s: float, offers: Sequence[Offered], rate: float) -> int:
+        """The width of the next step: its rows with padding, or PLAIN. offers: the guesses that there are
+        beside n_rows rows, and those that there would be with free rows, for whose sake this step is not made
+        wider. rate: tokens per second that time is worth."""
+        current = self._start(n_rows)
+        gains = [_gains(offer.probabilities) for offer in offers]
+        now, later = {PLAIN: -rate * plain_s}, {PLAIN: -rate * plain_s}
+        for width, taken_s in self.steady.items():
+            if width > n_rows:
+                # what guesses took is spent in any case now, but not in steps to come
+                now[width] = _first(gains[0], width - n_rows) - rate * taken_s
+                later[width] = max(
+                    _first(gain, width - n_rows) - rate * (taken_s + offer.seconds)
+                    for gain, offer in zip(gains, offers, strict=True)
+                )
+        best, most = current, rate * self._leaving_s(current)
+        for width in now:
+            missed = self._missed.get(width, 0.0)
+            self._missed[width] = max(0.0, missed + later[width] - later[current])
+            more = now[width] - now[current]
+            if more > 0.0 and missed + more > most:
+                best, most = width, missed + more
+        if best != current:
+            self._missed = {}
+        return best
+
+    def _start(self, n_rows: int) -> int:
+        """The width that costs no change. What was missed is forgotten with another number of rows."""
         if n_rows != self._n_rows:
-            self._begin(n_rows)
-        gains, last = _gains(n_rows, offer), len(curve) - 1
-        choices = [
-            (gain, curve[min(n_rows + k, last)] + (offer.seconds if k else 0.0))
-            for k, gain in enumerate(gains[: max(1, len(curve) - n_rows)])
-        ]
-        self._gains[0].observe(*max(choices, key=lambda choice: choice[0] / max(choice[1], 1e-9)))
-        padded = padded or offer
-        gains = _gains(n_rows, padded)
-        for width in self.steady:
-            k = width - n_rows
-            gain = gains[min(k, len(gains) - 1)] if k >= 0 else 0.0
-            self._gains[width].observe(gain, padded.seconds if k > 0 else 0.0)
-        self._left -= 1
-        if self._left <= 0:
-            self._decide()
+            self._n_rows, self._missed = n_rows, {}
+        return self._current(n_rows)
 
-    def timed(self, width: int, seconds: float) -> None:
-        """A padded step's decode took `seconds`. What made it longer than at first, a longer context above
-        all, does so at other widths, too; the others also recover towards what they were at first."""
-        known = self.steady[width]
-        now = self.steady[width] = known + SMOOTHING * (min(seconds, 2.0 * known) - known)
-        longer = now - self._at_first[width]
+    def _current(self, n_rows: int) -> int:
+        return self.width if self.width > n_rows and self.width in self.steady else PLAIN
+
+    def _leaving_s(self, current: int) -> float:
+        return self.change_s * (2.0 if current == PLAIN else 1.0)
+
+    def interrupted(self) -> None:
+        """A step of another shape comes between, with rows of a prompt, say."""
+        self._rows = [0] * SETTLING
+
+    def stepped(self, n_rows: int, width: int, seconds: float) -> None:
+        """The decode of a step without prompts, of n_rows rows with padding, took `seconds`. width: PLAIN for
+        one that was not padded."""
+        place = next((i for i, rows in enumerate(self._rows) if rows != n_rows), None)
+        self._rows = [n_rows, *self._rows[:-1]]
+        self.width = width
+        known = self.steady.get(n_rows)
+        if known is None:
+            return
+        if place is None:
+            self._timed(n_rows, known, seconds)
+        else:
+            self._change[place].observe(min(max(seconds - known, 0.0), known))
+
+    def _timed(self, n_rows: int, known: float, seconds: float) -> None:
+        """A step among equal ones. What made it longer than at first, a longer context above all, does so at
+        other widths, too; the others also recover towards what they were at first."""
+        now = self.steady[n_rows] = known + SMOOTHING * (min(seconds, 2.0 * known) - known)
+        longer = now - self._at_first[n_rows]
         for other, first in self._at_first.items():
-            if other != width:
+            if other != n_rows:
                 self.steady[other] += RECOVERY * (first + longer - self.steady[other])
 
-    def _begin(self, n_rows: int) -> None:
-        self._n_rows, self._left = n_rows, EVERY
-        # tokens, and seconds beside decodes of that width; by width, 0: any, decodes included
-        self._gains = {width: Ratio(KEEP) for width in (0, *self.steady)}
 
-    def _rate(self, width: int) -> float:
-        gain = self._gains[width]
-        seconds = gain.under + (gain.weight * self.steady[width] if width else 0.0)
-        return gain.over / max(seconds, 1e-9)
-
-    def _decide(self) -> None:
-        self._left = EVERY
-        best = max((0, *self.steady), key=self._rate)
-        if self._rate(best) > BETTER * self._rate(self.best):
-            self.best = best
+def _first(gains: Sequence[float], n: int) -> float:
+    return gains[min(n, len(gains) - 1)]
 
 
-def _gains(n_rows: int, offer: Offered) -> list[float]:
-    """Tokens expected of a step with the first 0 … all of these guesses."""
-    gains, total = [float(n_rows)], float(n_rows)
-    for probability in offer.probabilities:
+def _gains(probabilities: Sequence[float]) -> list[float]:
+    """Tokens expected of the first 0 … all of these guesses."""
+    gains, total = [0.0], 0.0
+    for probability in probabilities:
         total += probability
         gains.append(total)
     return gains

@@ -36,16 +36,18 @@ def test_a_change_that_costs_is_found():
     assert shapes.padding_pays
     assert set(shapes.steady) == set(shapes.mixed) == {1, 2, 3}
     assert all(shapes.mixed[w] > shapes.steady[w] + CHANGE_S / 2 for w in (1, 2, 3))
+    assert shapes.change_s > CHANGE_S / 2
+    assert UNKNOWN.change_s == 0.0
 
 
 def test_a_change_that_costs_nothing_is_found_too():
     assert not measure(Recorded(0.0), (1, 4)).padding_pays
-    assert steady_widths(Recorded(0.0), 17) == {} or not measure(Recorded(0.0), (4, 8)).padding_pays
+    assert steady_widths(Recorded(0.0), 17) == UNKNOWN or not measure(Recorded(0.0), (4, 8)).padding_pays
 
 
 def test_nothing_is_measured_where_a_cpu_decodes():
-    assert steady_widths(Recorded(CHANGE_S, overlaps=True), 17)
-    assert steady_widths(Recorded(CHANGE_S, overlaps=False), 17) == {}
+    assert steady_widths(Recorded(CHANGE_S, overlaps=True), 17).steady
+    assert steady_widths(Recorded(CHANGE_S, overlaps=False), 17) == UNKNOWN
 
 
 def test_padding_does_not_pay_where_rows_cost_more_than_changes():
@@ -55,7 +57,7 @@ def test_padding_does_not_pay_where_rows_cost_more_than_changes():
 
 def test_the_cache_is_left_empty_and_what_cannot_be_measured_is_unknown():
     backend = Recorded(CHANGE_S)
-    assert set(steady_widths(backend, 17)) == {1, 4, 8, 12, 17}
+    assert set(steady_widths(backend, 17).steady) == {1, 2, 4, 8, 12, 17}
     batch = Batch()
     batch.extend(0, 0, [1], 1)
     backend.decode(batch)  # raises if something is there

@@ -177,7 +177,7 @@ def test_guesses_that_are_there_spare_those_that_take_time():
     allows = frozenset({"draft"}).__contains__
     speculated = cast(Speculated, SimpleNamespace(acceptance=Acceptance(), allows=allows))
     seconds = [0.0, 1.0, *[1.2] * 16]
-    price = StepPrice(1, 0, seconds, seconds, 2.5, 1)
+    price = StepPrice(1, 0, seconds, 1.0, 2.5, 1)
     for i in range(200):
         speculated.acceptance.observe_best("draft", 200, hit=i % 4 > 0)
     ask = cast(Ask, SimpleNamespace(limit=16))

@@ -8,7 +8,7 @@ from server.engine.proposer import NOTHING, Planned, Proposal, TimedStep
 from server.speculation.gating.balance import TRIED, Balance
 from server.speculation.gating.costs import StepCosts
 from server.speculation.gating.pricing import Pricing
-from server.speculation.gating.widths import Widths
+from server.speculation.gating.widths import PLAIN, Offered, Widths
 
 SECONDS = {1: 0.040, 2: 0.070, 3: 0.082, 4: 0.092, 5: 0.102}  # of a step by rows, on two cores
 N_CELLS = 64
@@ -16,7 +16,7 @@ N_CELLS = 64
 
 def after_an_easy_text() -> Pricing:
     """Steps of late made three tokens in the time of a plain one."""
-    pricing = Pricing(StepCosts(5, SECONDS), Widths({}), may_alternate=True, again=False)
+    pricing = Pricing(StepCosts(5, SECONDS), Widths({}), again=False)
     for _ in range(100):
         pricing.observe(Planned([NOTHING]), TimedStep(5, N_CELLS, 0.102, 0.102, 8, 1))
     assert pricing.throughput.value > 3 / SECONDS[1]
@@ -44,8 +44,8 @@ def test_a_drafter_rests_where_plain_steps_are_faster(n_right: int, rests: bool)
 
 def test_guesses_of_a_padded_step_cost_what_padding_does():
     """Whatever is guessed: a step is padded to four rows for the sake of its guesses."""
-    pricing = Pricing(StepCosts(5, SECONDS), Widths({1: 4.0, 4: 5.0}), may_alternate=True, again=False)
-    price = pricing.step(1, 1, N_CELLS, may_pad=True)
+    pricing = Pricing(StepCosts(5, SECONDS), Widths({1: 4.0, 4: 5.0}), again=False)
+    price = pricing.padded(pricing.step(1, 1, N_CELLS, may_pad=True), [Offered([0.9, 0.8])])
     assert price.width == 4
     for n in (1, 2, 3):
         assert n * pricing.of_guess(price, n) == pytest.approx(0.25)
@@ -55,9 +55,7 @@ def test_guesses_of_a_padded_step_cost_what_padding_does():
 def test_a_guess_is_charged_the_time_that_it_takes_outside_the_decode(disturbed: tuple[int, ...]):
     """300 µs for each session, 40 for each of its guesses, which would pay if they took nothing. What
     disturbs a step is no guess's cost."""
-    pricing = Pricing(
-        StepCosts(5, dict.fromkeys(range(1, 6), 0.001)), Widths({}), may_alternate=True, again=False
-    )
+    pricing = Pricing(StepCosts(5, dict.fromkeys(range(1, 6), 0.001)), Widths({}), again=False)
     for i in range(200):
         n = i % 4
         proposal = Proposal(tuple(range(n)), tuple(range(-1, n - 1)), ("draft",) * n)
@@ -76,3 +74,18 @@ def test_rows_of_prompts_are_no_tokens_that_plain_steps_make():
     pricing = after_an_easy_text()
     price = pricing.step(1, 3, N_CELLS, may_pad=False)
     assert pricing.of_guess(price, 1) == pytest.approx(price.seconds[4] / price.plain_s - 1)
+
+
+def test_a_step_that_is_not_padded_has_no_guesses():
+    pricing = Pricing(StepCosts(5, SECONDS), Widths({1: 4.0, 4: 5.0}, 1.0), again=False)
+    price = pricing.padded(pricing.step(1, 1, N_CELLS, may_pad=True), [Offered([0.2])])
+    assert price.width == PLAIN
+    assert pricing.chosen(price, [[0.2]]) == [0]
+
+
+def test_plain_steps_are_measured_once_they_take_their_usual_time():
+    """The first two after others are built anew and recorded."""
+    pricing = Pricing(StepCosts(5, {1: 4.0}), Widths({1: 4.0, 4: 5.0}, 1.0), again=False)
+    for decode_s in (9.0, 9.0, 4.0, 4.0):
+        pricing.observe(Planned([NOTHING]), TimedStep(1, N_CELLS, decode_s, decode_s, 1, 1))
+    assert pricing.costs.curve(N_CELLS)[1] == pytest.approx(4.0)

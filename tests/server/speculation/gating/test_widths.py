@@ -1,26 +1,43 @@
-"""Widths: padding to the width that gains most, where it pays at all."""
+"""Widths: padding to the one that gains most, and changes that pay."""
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
-from server.speculation.gating.widths import EVERY, Offered, Widths
+from server.speculation.gating.widths import PLAIN, Offered, Widths
 
-CURVE = [0.0, 0.007, 0.009, *[0.010] * 31]  # a change of width costs
-STEADY = {4: 0.0080, 8: 0.0082, 17: 0.0084}
+STEADY = {1: 0.005, 4: 0.0060, 8: 0.0062, 17: 0.0064}
+CHANGE_S = 0.001  # of the first step; the second one is taken to cost as much
+RATE = 200.0  # tokens per second: those of plain steps
 SURE = [0.95**k for k in range(1, 17)]
 
 
-def settled(widths: Widths, offers: list[list[float]], *, n_rows: int = 1) -> int:
-    for i in range(4 * EVERY):
-        widths.observe(n_rows, Offered(offers[i % len(offers)]), CURVE)
-    return widths.width(n_rows)
+class Scene:
+    """Steps of one session on a machine where widths are as they are said to be."""
+
+    def __init__(self, steady: dict[int, float] = STEADY, change_s: float = CHANGE_S) -> None:
+        self.widths = Widths(steady, change_s)
+        self.seconds = 0.0
+        self._rows = [0, 0]
+        self._change_s = change_s
+
+    def step(self, *offers: Offered, n_rows: int = 1, rate: float = RATE) -> int:
+        width = self.widths.choose(n_rows, self.widths.steady[1], offers, rate)
+        rows = width or n_rows
+        decode_s = STEADY.get(rows, 0.005) + self._change_s * (self._rows != [rows, rows])
+        self._rows = [rows, self._rows[0]]
+        self.seconds += decode_s
+        self.widths.stepped(rows, width, decode_s)
+        return width
+
+    def steps(self, *offers: list[float], n: int = 40) -> list[int]:
+        return [self.step(Offered(offers[i % len(offers)])) for i in range(n)]
 
 
 def test_nothing_is_padded_where_a_change_costs_nothing():
-    widths = Widths({})
-    assert not widths.pays
-    assert settled(widths, [SURE]) == 0
+    assert not Widths({}).pays
 
 
 @pytest.mark.parametrize(
@@ -29,91 +46,156 @@ def test_nothing_is_padded_where_a_change_costs_nothing():
         pytest.param([SURE], 17, id="many good guesses"),
         pytest.param([SURE[:3]], 4, id="few good guesses"),
         pytest.param([SURE[:7], SURE[:6]], 8, id="some"),
-        pytest.param([SURE[:0]], 0, id="none"),
-        pytest.param([[0.02, 0.01]], 0, id="bad ones"),
-        pytest.param([SURE[:2], *[SURE[:0]] * 4], 0, id="now and then"),
+        pytest.param([SURE[:0]], PLAIN, id="none"),
+        pytest.param([[0.02, 0.01]], PLAIN, id="bad ones"),
+        pytest.param([[0.5], *[[]] * 9], PLAIN, id="now and then"),
     ],
 )
 def test_the_width_that_gains_most(offers: list[list[float]], width: int):
-    assert settled(Widths(STEADY), offers) == width
+    assert set(Scene().steps(*offers)[20:]) == {width}
 
 
-def test_rows_for_more_guesses_than_there_are_gain_nothing():
-    assert settled(Widths(STEADY), [SURE[:7]]) == 8
+def test_many_good_guesses_are_taken_at_once():
+    assert Scene().step(Offered(SURE)) == 17
 
 
-@pytest.mark.parametrize(
-    ("acceptance", "spent_s", "width"),
-    [
-        pytest.param(0.9, 0.010, 17, id="they take long and are good"),
-        pytest.param(0.4, 0.0, 17, id="they are bad and take no time"),
-        pytest.param(0.4, 0.003, 1, id="bad, and steps wait for them"),
-        pytest.param(0.05, 0.0, 1, id="hardly ever right"),
-    ],
-)
-def test_steps_without_guesses_where_guesses_do_not_pay(acceptance: float, spent_s: float, width: int):
-    widths = Widths({1: 0.005, 17: 0.0064})
-    assert widths.best == 17, "to begin with"
+def test_few_are_taken_once_they_would_have_paid_the_way_there_and_back():
+    """0.5 tokens for 0.2 more of them a step; there and back take 0.8."""
+    gain = 0.5 - RATE * (STEADY[4] - STEADY[1])
+    there_and_back = 2 * RATE * 2 * CHANGE_S
+    assert Scene().steps([0.5], n=9).index(4) == there_and_back // gain
+
+
+def test_steps_without_guesses_are_padded_until_that_has_cost_as_much_as_a_change():
+    scene = Scene()
+    scene.steps(SURE, n=5)
+    lost_s = STEADY[17] - STEADY[1]
+    n_padded = scene.steps([], n=9).index(PLAIN)
+    assert n_padded * lost_s < scene.widths.change_s < (n_padded + 1) * lost_s + 1e-9
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_mixture_of_texts_is_slower_than_plain_steps_by_more_than_a_twentieth(seed: int):
+    """Guesses are right as often as they are said to be."""
+    rng, scene, n_tokens, n_guesses = random.Random(seed), Scene(), 0, 0
+    for i in range(3000):
+        if i % 50 == 0:
+            n_guesses = rng.choice([0, 0, 1, 2, 8])
+        offer = [0.6**k for k in range(1, n_guesses + 1)] if rng.random() < 0.5 else []
+        width = scene.step(Offered(offer))
+        n_tokens += 1
+        for probability in ([0.6] * len(offer))[: max(0, width - 1)]:
+            if rng.random() > probability:
+                break
+            n_tokens += 1
+    assert n_tokens / scene.seconds > 0.95 / STEADY[1]
+
+
+def drafted(scene: Scene, acceptance: float, spent_s: float) -> int:
+    """A step of a draft model in the lead, which guesses where there are rows for it and that pays."""
     offer = Offered([acceptance**k for k in range(1, 17)], spent_s)
-    for _ in range(4 * EVERY):
-        widths.observe(1, offer, CURVE)
-    assert widths.width(1) == width
+    guesses = len(scene.widths.seconds(1, 0.005, RATE)) > 2 and sum(offer.probabilities) > RATE * spent_s
+    return scene.step(offer) if guesses else scene.step(Offered(()), offer)
+
+
+@pytest.mark.parametrize(("spent_s", "width"), [(0.001, 17), (0.02, PLAIN)])
+def test_what_steps_wait_for_has_to_pay_too(spent_s: float, width: int):
+    scene = Scene()
+    scene.steps(SURE, n=3)
+    assert {drafted(scene, 0.8, spent_s) for _ in range(30)} <= {17, width}
+    assert drafted(scene, 0.8, spent_s) == width
 
 
 def test_guesses_come_back_when_they_would_pay():
-    """Nothing is guessed in steps of one row: what is known of whoever would guess has to say it."""
-    widths = Widths({1: 0.005, 17: 0.0064})
-    for _ in range(4 * EVERY):
-        widths.observe(1, Offered([0.3], 0.003), CURVE)
-    assert widths.width(1) == 1
-    assert widths.curve(1) == [0.005] * 2
-    for acceptance, width in ((0.3, 1), (0.8, 17)):
-        padded = Offered([acceptance**k for k in range(1, 9)], 0.008)
-        for _ in range(4 * EVERY):
-            widths.observe(1, Offered(()), CURVE, padded)
-        assert widths.width(1) == width
+    """Nothing is guessed in plain steps: what is known of whoever would guess has to say it."""
+    scene = Scene()
+    for acceptance, width in ((0.3, PLAIN), (0.9, 17), (0.3, PLAIN), (0.9, 17)):
+        assert [drafted(scene, acceptance, 0.008) for _ in range(30)][-1] == width
+
+
+def test_what_guesses_took_is_no_reason_to_throw_them_away():
+    scene = Scene()
+    scene.steps(SURE, n=3)
+    for _ in range(3):
+        assert scene.step(Offered([0.9, 0.8], 0.02)) == 17
+    assert scene.step(Offered(())) == PLAIN
 
 
 def test_a_width_is_for_as_many_sessions_as_it_was_found_for():
-    widths = Widths(STEADY)
-    assert settled(widths, [SURE], n_rows=2) == 17
-    assert widths.width(1) == 0
-    assert settled(widths, [SURE[:3]]) == 4
+    scene = Scene()
+    assert scene.steps([0.5], n=3) == [PLAIN, PLAIN, 4]
+    scene = Scene()
+    scene.steps([0.5], n=2)
+    assert scene.step(Offered([0.5]), n_rows=2) == PLAIN
+    assert scene.steps([0.5], n=3) == [PLAIN, PLAIN, 4]
 
 
-def test_guesses_are_free_up_to_the_width():
-    assert Widths(STEADY).curve(4) == [0.0080] * 5
+def test_guesses_are_free_up_to_the_width_and_cost_a_change_beyond_it():
+    scene = Scene()
+    assert scene.widths.seconds(1, 0.005, RATE) == [0.005] * 2, "after plain steps there are no rows for them"
+    scene.steps([0.9, 0.8, 0.7], n=5)
+    assert scene.widths.width == 4
+    seconds = scene.widths.seconds(1, 0.005, RATE)
+    assert seconds[:5] == pytest.approx([0.006] * 5, rel=0.02), "plain steps are a change away, too"
+    assert seconds[5] == pytest.approx(0.0062 + scene.widths.change_s)
+    assert len(seconds) == 18
+
+
+def test_what_a_change_costs_is_measured():
+    scene = Scene(change_s=0.003)
+    scene.widths = Widths(STEADY, CHANGE_S)
+    for _ in range(40):
+        scene.steps(SURE, n=3)
+        scene.steps([], n=30)
+    assert scene.widths.change_s == pytest.approx(2 * 0.003, rel=0.1)
+
+
+def test_after_a_prompt_a_step_is_no_measure_of_its_width():
+    widths = Widths(STEADY, CHANGE_S)
+    for _ in range(9):
+        widths.stepped(1, PLAIN, 0.005)
+    assert widths.is_settled(1)
+    widths.interrupted()
+    assert not widths.is_settled(1)
+    for seconds in (0.008, 0.009, 0.005):
+        widths.stepped(1, PLAIN, seconds)
+    assert widths.steady[1] == pytest.approx(0.005)
+    assert widths.is_settled(1)
 
 
 def test_a_width_that_turns_out_slow_is_left():
-    widths = Widths(STEADY)
-    assert settled(widths, [SURE]) == 17
+    scene = Scene()
+    assert scene.steps(SURE)[-1] == 17
+    widths = list[int]()
     for _ in range(60):
-        widths.timed(17, 0.012)
-    assert settled(widths, [SURE]) == 0
+        widths.append(scene.widths.choose(1, 0.005, [Offered(SURE[:8])], RATE))
+        scene.widths.stepped(widths[-1], widths[-1], 0.02 if widths[-1] == 17 else STEADY[widths[-1]])
+    assert widths[0] == 17
+    assert widths[-1] == 8
 
 
 def test_one_outlier_counts_little():
-    widths = Widths(STEADY)
-    widths.timed(8, 5.0)
-    assert widths.steady[8] < 0.0095
+    widths = Widths(STEADY, CHANGE_S)
+    for seconds in (0.007, 0.007, 5.0):
+        widths.stepped(8, 8, seconds)
+    assert widths.steady[8] < 0.0072
     assert widths.steady[17] == pytest.approx(STEADY[17], rel=0.01)
+    assert widths.change_s < 2 * CHANGE_S
 
 
 def test_a_longer_context_makes_all_widths_slower():
-    widths = Widths({1: 0.005, 17: 0.0065})
+    widths = Widths({1: 0.005, 17: 0.0065}, CHANGE_S)
     for _ in range(600):
-        widths.timed(17, 0.0095)
+        widths.stepped(17, 17, 0.0095)
     assert widths.steady[1] == pytest.approx(0.008, rel=0.02)
 
 
 def test_a_width_that_was_slow_is_tried_again():
     """Others had the machine for a while, say: nobody would measure it otherwise."""
-    widths = Widths({1: 0.005, 17: 0.0065})
-    widths.best = 17
+    widths = Widths({1: 0.005, 17: 0.0065}, CHANGE_S)
     for _ in range(60):
-        widths.timed(17, 0.05)
+        widths.stepped(17, 17, 0.05)
     assert widths.steady[17] > 0.03
     for _ in range(600):
-        widths.timed(1, 0.005)
+        widths.stepped(1, PLAIN, 0.005)
     assert widths.steady[17] == pytest.approx(0.0065, rel=0.05)
