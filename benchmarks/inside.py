@@ -8,6 +8,7 @@ is noise, and what the gate decides can be compared with a fixed rule.
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -171,7 +172,8 @@ def _beside(plain: Timed, decided: Timed) -> list[str]:
 
 
 def _rates(replies: Sequence[tuple[int, float]]) -> list[float]:
-    return [n / seconds for n, seconds in replies]
+    """Infinite where a reply came with its first token, in the step that ended its prompt."""
+    return [n / seconds if seconds else math.inf for n, seconds in replies]
 
 
 def _cells(replies: Sequence[tuple[int, float]], alone: Sequence[float]) -> list[str]:
