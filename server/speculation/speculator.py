@@ -71,6 +71,7 @@ class Speculator(Proposer):
         self._sessions: dict[int, Speculated] = {}
         self._wire_ids = itertools.count(secrets.randbits(48) << 16)
         self._drafting_s = 0.0  # by the draft model since the last step without prompts
+        self._looks = False  # whether lookups guess in this step
 
     # -- Proposer ----------------------------------------
 
@@ -79,7 +80,8 @@ class Speculator(Proposer):
             self._remote.drain()
         if self.groups:
             self.groups.serve(n_active, self.pricing.seconds)
-        if self._may_guess(LOOKUP):
+        self._looks = self._policy.lookup and self._may_guess(LOOKUP)
+        if self._looks:
             for speculated in self._sessions.values():
                 speculated.index(INDEXED)
 
@@ -104,17 +106,16 @@ class Speculator(Proposer):
         may_pad = not stable and self._may_pad(asks, n_rows)
         price = self.pricing.step(len(asks), n_rows, n_cells, may_pad=may_pad)
         wanting = [ask for ask in asks if ask.limit > 0]
-        looks = self._may_guess(LOOKUP)
         for ask in wanting:
-            self._begin(ask, looks=looks)
+            self._begin(ask)
         spent_s = 0.0
         if self._inline and wanting and self._may_guess(MODEL):
             spent_s = self._draft(self._inline, asks, price)
             if self._policy.by_rejection:
                 chains = [self._inline.chain(ask.session) for ask in asks]
                 return self._planned(chains, price, spent_s)
-        guessed = any(self._sessions[ask.session].tree.n_below for ask in wanting)
-        proposals = [self._offer(ask) for ask in asks] if guessed else [NOTHING] * len(asks)
+        proposals = [self._offer(ask) if ask.limit > 0 else NOTHING for ask in asks]
+        guessed = any(proposals)
         offers = [proposal.probabilities for proposal in proposals]
         if may_pad:
             price = self._padded(asks, price, offers, spent_s)
@@ -132,12 +133,12 @@ class Speculator(Proposer):
         undrafted_s = self.pricing.undrafted_s(price) if any(proposals) else 0.0
         return Planned(proposals, price.width, spent_s, undrafted_s)
 
-    def _begin(self, ask: Ask, *, looks: bool) -> None:
+    def _begin(self, ask: Ask) -> None:
         """Guess what a grammar, the client and, if lookups guess, earlier texts say of this session."""
         speculated = self._sessions[ask.session]
         if speculated.prediction is not None:
             speculated.expect(ask.limit)
-        if looks and speculated.look_up(ask.limit) and self.groups:
+        if self._looks and speculated.look_up(ask.limit) and self.groups:
             self.groups.heard(LOOKUP)
         if ask.forced:
             speculated.tree.guess(GRAMMAR, ask.forced, [255] * len(ask.forced))
@@ -148,6 +149,9 @@ class Speculator(Proposer):
         """The guesses that are verified. lost: tokens that plain steps would make in the time of each."""
         proposals: list[Proposal] = []
         for ask, offer, n in zip(asks, offers, counts, strict=True):
+            if not n:
+                proposals.append(NOTHING)
+                continue
             speculated = self._sessions[ask.session]
             taken = offer.take(n if n >= speculated.session.bounds.n_min else 0)
             if speculated.drafters:
@@ -162,11 +166,11 @@ class Speculator(Proposer):
         speculated.tree.commit(tokens, speculated.acceptance)
         if speculated.prediction is not None:
             speculated.prediction.extend(tokens)
-        if self._may_guess(LOOKUP):
+        if self._looks:
             speculated.index(INDEXED)
         if self._inline and self.groups and tally:
             self.groups.right(MODEL, tally.get(self._inline.inline.source, (0, 0))[1])
-        if self._remote:
+        if self._remote and (speculated.drafters or speculated.heard or speculated.balance.resting or tally):
             self._remote.committed(speculated, base, tokens)
             self._remote.count(tally)
             if self._policy.gate:
@@ -294,6 +298,8 @@ class Speculator(Proposer):
 
     def _offer(self, ask: Ask) -> Proposal:
         speculated = self._sessions[ask.session]
+        if not speculated.tree.n_below:
+            return NOTHING
         bounds = speculated.session.bounds
         sources = None if bounds.drafters is None else speculated.allows
         leaves = 1 if bounds.exactness == "width-stable" else self._policy.leaves

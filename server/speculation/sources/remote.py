@@ -115,6 +115,8 @@ class RemoteDrafters:
 
     def committed(self, speculated: Speculated, base: int, tokens: tuple[int, ...]) -> None:
         """Tell drafters that these tokens follow the first `base` ones."""
+        if not speculated.drafters:
+            return
         message = Commit(speculated.wire_id, base, speculated.tree.chain, tokens)
         for drafter in speculated.drafters:
             self._bus.send(drafter, message)
