@@ -114,8 +114,8 @@ class Speculator(Proposer):
             if self._policy.by_rejection:
                 chains = [self._inline.chain(ask.session) for ask in asks]
                 return self._planned(chains, price, spent_s)
-        proposals = [self._offer(ask) if ask.limit > 0 else NOTHING for ask in asks]
-        guessed = any(proposals)
+        guessed = any(self._sessions[ask.session].tree.n_below for ask in wanting)
+        proposals = [self._offer(ask) for ask in asks] if guessed else [NOTHING] * len(asks)
         offers = [proposal.probabilities for proposal in proposals]
         if may_pad:
             price = self._padded(asks, price, offers, spent_s)

