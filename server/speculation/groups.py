@@ -17,6 +17,7 @@ from server.speculation.sources.remote import DrafterRecord, RemoteDrafters
 SURE_SHARE = 0.9
 PAYS = 1.05  # times the rate of plain steps: less is lost to trials, messages and wrong guesses
 NOT_TRIED = "a draft model in the lead has these cores until it was tried"
+TRIED = "to see whether the lead is faster without it"
 RENEWED = 64  # steps until what may pay is computed anew
 
 MODEL, LOOKUP = "draft model in the lead", "lookup"  # the groups that are not the drafters of a machine
@@ -179,8 +180,10 @@ class Groups:
         """Have the drafters of each machine rest or go on, as its payoff says."""
         for host, group in self._hosts.items():
             if self._remote and group.payoff.on == any(record.resting for record in group.records):
-                untried = group.crowds and not group.payoff.is_known
-                self._remote.rest(host, not group.payoff.on, NOT_TRIED if untried else "")
+                why = TRIED if group.payoff.is_tried else ""
+                if group.crowds and not group.payoff.is_known:
+                    why = NOT_TRIED
+                self._remote.rest(host, not group.payoff.on, why)
 
 
 def _name(host: str, records: Sequence[DrafterRecord]) -> str:

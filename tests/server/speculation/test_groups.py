@@ -11,7 +11,7 @@ from server.engine.scheduler import Limits
 from server.llama.backend import Batch, Logits
 from server.speculation.gating.costs import StepCosts
 from server.speculation.gating.payoff import CLEAR, FIRST, HOLD, LENGTH, SETTLED, UNHEARD
-from server.speculation.groups import LOOKUP, MODEL, RENEWED, Groups
+from server.speculation.groups import LOOKUP, MODEL, RENEWED, TRIED, Groups
 from server.speculation.policy import Policy
 from server.speculation.sources.remote import RemoteDrafters
 from server.speculation.speculator import Speculator
@@ -134,6 +134,18 @@ def test_a_liar_rests_after_one_trial(in_time: bool):
     assert scene.beside(HOLD[False], per_reply=HOLD[False]) <= SETTLED
     most = SETTLED + LENGTH[True] + 5  # with the prompts' decodes
     assert 0 < scene.beside(500) <= most, "when it is tried again"
+
+
+def test_it_is_told_why_one_rests(caplog: pytest.LogCaptureFixture):
+    caplog.set_level("INFO", "duo.drafters")
+    scene = Scene(lies=True)
+    scene.beside(PAST, per_reply=PAST)
+    scene.beside(500, per_reply=500)
+    said = [record.message.removeprefix("drafter drafter ") for record in caplog.records]
+    first, again, verdict = said[1:4]
+    assert first == f"rests: {TRIED}"
+    assert again == "goes on", "tried with it again"
+    assert verdict == "rests: the lead is faster without it now"
 
 
 def test_one_whose_guesses_were_right_begins_the_next_reply_again():
