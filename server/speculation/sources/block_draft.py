@@ -119,8 +119,10 @@ class BlockDraft:
         self._paths.pop(session, None)
 
     def _ready(self, session: int) -> _BlockPath | None:
-        """The session's path, if one more guess fits the context."""
+        """The session's path, if one more guess fits the context and the last one does not end the text."""
         path = self._paths.get(session)
-        if path is None or len(path.session.tokens) + path.n_guessed >= self._model.n_ctx:
+        if path is None or (path.n_guessed and path.token in self._model.vocab.eog):
+            return None
+        if len(path.session.tokens) + path.n_guessed >= self._model.n_ctx:
             return None
         return path

@@ -152,9 +152,12 @@ class DraftModel:
         return n if n >= self._most_rows else 0
 
     def _ready(self, session: int) -> _CachedPath | None:
-        """The session's path, if one more guess fits the context and the KV cache; evicts for it."""
+        """The session's path, if it does not end with a guess that ends the text, and one more guess fits the
+        context and the KV cache; evicts for it."""
         path = self._paths.get(session)
         if path is None or len(path.tokens) >= self._backend.n_ctx:
+            return None
+        if len(path.tokens) > path.n_committed and path.tokens[-1] in self._backend.vocab.eog:
             return None
         held = sum([len(other.tokens) + 1 for other in self._paths.values()])
         return path if self._slots.limit_idle(self._backend.n_cells - held) else None

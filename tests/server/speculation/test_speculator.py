@@ -349,3 +349,25 @@ def test_guesses_that_were_slow_for_a_while_are_soon_made_again():
     for i in range(1, 4):  # 300 tokens: guesses of 1.5 s are tried once
         scene.rate(request((*PROMPT, i), max_tokens=100))
     assert scene.rate(request((*PROMPT, 4), max_tokens=100)) > 1.5
+
+
+@pytest.mark.parametrize("by_block", [False, True])
+def test_nothing_is_guessed_after_the_end_of_a_text(by_block: bool):
+    """Whoever guesses is always right, that the text ends too, and nothing bars its guesses."""
+    clock, model = Clock(), FakeModel(eog_rate=0.05)
+    target = TimedBackend(clock, model, 1.0, 0.0)
+    with_block = WithBlock(target, block := ToyBlock(target, model))
+    drafts = TimedBackend(clock, model, 0.0, 0.0)
+    inline = BlockDraft(with_block, clock=clock) if by_block else DraftModel(drafts, clock=clock)
+    speculator = Speculator(Policy(leaves=1, lookup=False, gate=False), inline=inline, clock=clock)
+    backend = with_block if by_block else target
+    limits = Limits(n_batch=64, n_chunk=64, draft_max=32)
+    harness = Harness(cast(FakeBackend, backend), speculator, limits=limits, clock=clock)
+    [outcome] = harness.run(request(PROMPT, max_tokens=100))
+    assert outcome.finished.reason == "stop"
+    n_tokens = len(outcome.tokens)
+    assert 3 < n_tokens < 60
+    stats = outcome.finished.stats
+    assert stats.n_drafted == stats.n_accepted > 1
+    n_rows = block.n_decodes if by_block else drafts.n_rows - len(PROMPT)
+    assert n_rows <= n_tokens + 2
