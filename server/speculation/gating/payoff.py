@@ -100,17 +100,22 @@ class Payoff:
         """True once there is a verdict for any number of sessions."""
         return any(band.on is not None for band in self._bands.values())
 
-    def memory(self) -> dict[str, bool]:
-        """What recall() takes after a restart: verdicts by the number of bits of the number of sessions."""
-        return {str(bits): band.on for bits, band in self._bands.items() if band.on is not None}
+    def memory(self) -> dict[str, tuple[bool, float]]:
+        """What recall() takes after a restart: verdicts and seconds until the next trial, by the number of
+        bits of the number of sessions."""
+        known = {bits: band for bits, band in self._bands.items() if band.on is not None}
+        return {str(bits): (band.on is True, max(0.0, band.left_s)) for bits, band in known.items()}
 
     def recall(self, memory: object) -> None:
-        """Begin with these verdicts, each of which is tried as soon as a new one would be."""
+        """Begin with these verdicts, each of which is tried when it would have been without the restart."""
         found = cast(dict[str, object], memory) if isinstance(memory, dict) else {}
-        for bits, on in found.items():
-            if isinstance(on, bool) and bits.isdecimal():
-                band = self._bands[int(bits)] = _Band()
-                band.on, band.left, band.pardons = on, HOLD[on], 0
+        for bits, known in found.items():
+            match known:
+                case (bool() as on, int() | float() as left_s) if bits.isdecimal() and left_s >= 0.0:
+                    band = self._bands[int(bits)] = _Band()
+                    band.on, band.left, band.left_s, band.pardons = on, HOLD[on], float(left_s), 0
+                case _:
+                    pass
 
     def serve(self, n_sessions: int, *, may_pay: bool = True) -> None:
         """The next step serves this number of sessions, prompts included. More of them count at once, fewer

@@ -242,7 +242,7 @@ def test_beside_a_draft_model_in_the_lead_those_on_its_cores_rest_until_they_wer
     groups.serve(1, list)
     assert {d.presence.id: d.resting for d in remote.drafters()} == {"a": True, "b": False}
     groups = Groups(remote, MODEL)
-    groups.recall({"here: toy": {"1": True}})
+    groups.recall({"here: toy": {"1": (True, 0.0)}})
     groups.serve(1, list)
     assert not any(d.resting for d in remote.drafters()), "a has shown that it pays"
     pool.bus(Presence("c", "drafter", "another", "0", CARD, 1, host="here")).start(Silent())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable
 
@@ -229,7 +230,7 @@ def test_a_group_that_begins_to_hurt_rests_without_a_trial_and_for_a_while():
 
 def test_verdicts_are_known_after_a_restart():
     before = Payoff()
-    before.recall({"1": True, "3": False})
+    before.recall({"1": (True, 0.0), "3": [False, 30.0]})
     after = Payoff()
     after.recall(before.memory())
     on = list[bool]()
@@ -239,7 +240,22 @@ def test_verdicts_are_known_after_a_restart():
     assert on == [True, True, False]
 
 
-@pytest.mark.parametrize("memory", [None, [], {"x": True}, {"1": 3}, {"-1": True}, "text"])
+def test_a_restart_is_no_reason_for_a_trial():
+    """A lead is ended and started again after each minute."""
+    payoff, n_tokens, seconds = Payoff(), 0, 0.0
+    for _ in range(20):
+        rate, _ = run(payoff, rate_on=0.5, rate_off=1.0, steps=200)
+        n_tokens, seconds = n_tokens + 200, seconds + 200 / rate
+        memory = json.loads(json.dumps(payoff.memory()))
+        payoff = Payoff()
+        payoff.recall(memory)
+    assert n_tokens / seconds > 1 - 3 * LOSS
+
+
+@pytest.mark.parametrize(
+    "memory",
+    [None, [], {"x": (True, 1.0)}, {"1": 3}, {"1": True}, {"-1": (True, 1.0)}, {"1": (True, -1.0)}, "text"],
+)
 def test_a_memory_that_is_none_is_ignored(memory: object):
     payoff = Payoff()
     payoff.recall(memory)
