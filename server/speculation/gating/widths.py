@@ -3,9 +3,9 @@
 On such a machine (server/llama/shapes.py) a step is as quick as others of its width only after two of them:
 the graph of the first is built anew, that of the second recorded. So steps are padded to one of a few widths,
 and another one is taken once it would have gained, since the last change, what the change costs: at once
-where one step gains as much. Who waits like this loses at most twice what the best choice would have lost.
-From plain steps that is the way there and back, since guesses that look good follow each other less often
-than they seem to: with the way there alone hard replies lost 2 percent more, and easy ones gained nothing.
+where one step gains as much. From plain steps that is the way there and back, since guesses that look good
+follow each other less often than they seem to: with the way there alone hard replies lost 2 percent more, and
+easy ones gained nothing (simulated, ADR 10).
 """
 
 from __future__ import annotations
@@ -61,10 +61,6 @@ class Widths:
     def is_settled(self, n_rows: int) -> bool:
         """Whether a step of n_rows rows takes its usual time now."""
         return all(rows == n_rows for rows in self._rows)
-
-    def by_plain(self, width: int) -> float:
-        """Times the seconds of one row that a padded step took at the start."""
-        return self._at_first[width] / self._at_first.get(1, self._at_first[width])
 
     def seconds(self, n_rows: int, plain_s: float, rate: float) -> list[float]:
         """Of the next step for 0, 1, … rows, n_rows of which are no guesses, as who still has to guess should
