@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from benchmarks import limits
+from benchmarks import compare, limits
 from benchmarks.limits import Guess, by_rows, ideal_ms, in_turn_ms
 
 FLAT = by_rows({1: 4.0, 64: 4.0})
@@ -63,3 +65,22 @@ def test_steps_without_those_of_one_row_are_refused(steps: str, capsys: pytest.C
     with pytest.raises(SystemExit):
         limits.main(["--steps", steps, "--guess-ms", "1"])
     assert "--steps" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("gate", "told"),
+    [
+        ({"steady_ms": {"1": 4.7, "4": 6.5}, "step_ms": {"1": 9.0}}, "1:4.70,4:6.50"),
+        ({"steady_ms": {}, "step_ms": {"1": 9.0}}, "1:9.00"),
+    ],
+)
+def test_compare_prints_what_it_takes(gate: dict[str, Any], told: str):
+    health: dict[str, Any] = {"gate": gate, "drafters": [{"guess_ms": 1.13}]}
+    alone: dict[str, Any] = {"gate": gate, "drafters": []}
+    servers = [
+        SimpleNamespace(name="duo, drafts", health=lambda: health),
+        SimpleNamespace(name="duo", health=lambda: alone),
+        SimpleNamespace(name="llama-server", health=dict),
+    ]
+    [line] = compare._paces(cast(Any, servers))  # pyright: ignore[reportPrivateUsage]
+    assert line == f"duo, drafts: --steps {told} (ms by rows) --guess-ms 1.13."

@@ -63,9 +63,10 @@ class Widths:
         return all(rows == n_rows for rows in self._rows)
 
     def seconds(self, n_rows: int, plain_s: float, rate: float) -> list[float]:
-        """Of the next step for 0, 1, … rows, n_rows of which are no guesses, as who still has to guess should
-        see it: after plain steps there are rows for guesses only in widths that have missed what leaving
-        costs. plain_s: without guesses, among equal ones. rate: tokens per second that time is worth."""
+        """Of the next step for 0, 1, … rows, n_rows of which are no guesses. A draft model in the lead
+        decides by it how much to guess. After plain steps it has rows for guesses only in widths that have
+        missed as much as the change costs. plain_s: of a plain step among others. rate: tokens per second
+        that time is worth."""
         current, change_s = self._start(n_rows), self.change_s
         if current == PLAIN:
             enough = rate * self._leaving_s(PLAIN)
@@ -83,9 +84,9 @@ class Widths:
         return seconds
 
     def choose(self, n_rows: int, plain_s: float, offers: Sequence[Offered], rate: float) -> int:
-        """The width of the next step: its rows with padding, or PLAIN. offers: the guesses that there are
-        beside n_rows rows, and those that there would be with free rows, for whose sake this step is not made
-        wider. rate: tokens per second that time is worth."""
+        """The width of the next step: its rows with padding, or PLAIN. offers: the guesses beside
+        n_rows rows, then those that a draft model would make with free rows. The latter count as missed, and
+        never widen this step. rate: tokens per second that time is worth."""
         current = self._start(n_rows)
         gains = [_gains(offer.probabilities) for offer in offers]
         now, later = {PLAIN: -rate * plain_s}, {PLAIN: -rate * plain_s}

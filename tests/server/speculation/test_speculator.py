@@ -353,7 +353,7 @@ def test_guesses_that_were_slow_for_a_while_are_soon_made_again():
 
 @pytest.mark.parametrize("by_block", [False, True])
 def test_nothing_is_guessed_after_the_end_of_a_text(by_block: bool):
-    """Whoever guesses is always right, that the text ends too, and nothing bars its guesses."""
+    """All guesses are right, also the one that ends the text, and the gate is off."""
     clock, model = Clock(), FakeModel(eog_rate=0.05)
     target = TimedBackend(clock, model, 1.0, 0.0)
     with_block = WithBlock(target, block := ToyBlock(target, model))

@@ -107,7 +107,7 @@ def test_what_steps_wait_for_has_to_pay_too(spent_s: float, width: int):
 
 
 def test_guesses_come_back_when_they_would_pay():
-    """Nothing is guessed in plain steps: what is known of whoever would guess has to say it."""
+    """The draft model makes no guesses in plain steps: what it would probably make decides."""
     scene = Scene()
     for acceptance, width in ((0.3, PLAIN), (0.9, 17), (0.3, PLAIN), (0.9, 17)):
         assert [drafted(scene, acceptance, 0.008) for _ in range(30)][-1] == width

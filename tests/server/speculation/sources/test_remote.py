@@ -277,3 +277,17 @@ def test_a_session_whose_guesses_are_all_wrong_is_taken_from_its_drafters_for_a_
         assert drafter.opened() == [easy]
         advance(1, hard, right=False)
     assert set(drafter.opened()) == {hard, easy}
+
+
+def test_what_a_guess_takes_is_known_from_the_presence_until_a_message_says_it():
+    scene = Scene()
+    drafter = scene.add(td_us=2000)
+    [record] = scene.remote.drafters()
+    assert record.guess_s == pytest.approx(0.002)
+    scene.open(1)
+    [wire_id] = drafter.opened()
+    [told] = [message for message in drafter.messages if isinstance(message, Open)]
+    draft = Draft("drafter", wire_id, len(PROMPT), told.chain, 900, (ROOT,), (9,), b"\x80")
+    drafter.bus.send("lead", draft)
+    scene.settle()
+    assert record.guess_s == pytest.approx(0.0009)
