@@ -84,7 +84,7 @@ def load_target(settings: LeadSettings, n_threads: int) -> LlamaBackend:
     n_streams = 0 if settings.kv_unified else most
     options = replace(options, n_streams=n_streams, n_tail=settings.draft_max, head=head)
     if computes_elsewhere(settings.weights):
-        forgo_graphs(path, most)
+        forgo_graphs(path, most, gate=settings.gate)
     backend = LlamaBackend(options)
     if not settings.kv_unified:
         backend.n_ctx = min(backend.n_ctx, backend.n_cells // most)

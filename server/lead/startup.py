@@ -45,6 +45,7 @@ from server.lead.recollection import keep, of_model, recall
 from server.lead.serving import embedding_by, served_by
 from server.lead.tiers import open_snapshots, pace_of, save_copies
 from server.llama.backend import Backend
+from server.llama.cuda_graphs import WIDE
 from server.llama.lenders import watch
 from server.llama.llamacpp import LlamaBackend
 from server.llama.options import LlamaOptions
@@ -213,8 +214,9 @@ def _speculator(
     remote = _join_bus(stack, settings, site, backend) if site.redis_url else None
     if inline is None and remote is None:
         logger.info("  drafters none: no --redis was given, and no --draft-model")
+    most = settings.parallel + GUESSED
     policy = Policy(
-        max_rows=settings.parallel + GUESSED,
+        max_rows=backend.own_rows or most,
         leaves=leaves_of(settings, backend),
         lookup=settings.lookup and settings.verify == "exact",
         gate=settings.gate,
@@ -227,7 +229,9 @@ def _speculator(
     if settings.draft_max:
         what = of_model(backend.options)
         known = on_own_thread(remembered, backend, policy.max_rows, what)
-        shapes = on_own_thread(steady_widths, backend, policy.max_rows)
+        if own := backend.own_rows:
+            most = settings.stable_width if settings.stable_width > own else WIDE
+        shapes = on_own_thread(steady_widths, backend, most, own)
     costs = StepCosts(policy.max_rows, known)
     widths = Widths(shapes.steady, shapes.change_s)
     proposer = Speculator(policy, remote=remote, inline=inline, costs=costs, widths=widths)

@@ -49,6 +49,10 @@ class LlamaBatch:
         if batch.shared or self._shared:
             self._share(batch)
 
+    def want(self, row: int) -> None:
+        """Have this row's logits be made, too."""
+        self._wanted[row] = True
+
     def embed(self, hidden: Hidden) -> None:
         """Have the rows read these hidden rows, an array that may be written to, beside their tokens."""
         self.batch.embd = FLOATS(ctypes.c_float.from_buffer(hidden.data))  # data_as() takes a µs more
@@ -70,8 +74,11 @@ class LlamaContext:
 
     handle: Any = None
 
-    def attach(self, model: LoadedModel, handle: Any, *, n_streams: int, overlaps: bool) -> None:
-        """Use this context of the model. n_streams, overlaps: as in LlamaOptions and Backend."""
+    def attach(
+        self, model: LoadedModel, handle: Any, *, n_streams: int, overlaps: bool, own_rows: int = 0
+    ) -> None:
+        """Use this context of the model. n_streams, overlaps: as in LlamaOptions and Backend. own_rows: as
+        cuda_graphs.py tells it."""
         self.handle = handle
         self.overlaps = overlaps
         self.n_batch = int(C.llama_n_batch(handle))
@@ -79,6 +86,8 @@ class LlamaContext:
         self.memory = C.llama_get_memory(handle)
         self.rows = LlamaBatch(self.n_batch)
         self.n_tail = int(C.llama_n_rs_seq(handle))
+        self.own_rows = own_rows
+        self._shape = 0, 0  # rows of the latest decode, and how many of them were wanted
         self._trimmed_states = set[int]()  # sequences that use an earlier state until their next decode
         self._n_streams = n_streams
         self._n_vocab = model.n_vocab
@@ -91,14 +100,30 @@ class LlamaContext:
         return logits()
 
     def start(self, batch: Batch) -> Callable[[], Logits]:
+        n_wanted, extra = sum(batch.wanted), None
         self.rows.fill(batch)
+        if self.own_rows and (extra := self._to_differ(batch, n_wanted)) is not None:
+            self.rows.want(extra)
         status = int(C.llama_decode(self.handle, self.rows.batch))
         if status:  # 1: there are too few cells
             reason = "the KV cache is full" if status == 1 else f"llama_decode returned {status}"
             raise BackendError(f"{reason} ({len(batch)} rows)")
         if self._trimmed_states:
             self._trimmed_states.difference_update(batch.seqs)
-        return functools.partial(self._logits, sum(batch.wanted))
+        if extra is None:
+            return functools.partial(self._logits, n_wanted)
+        place = sum(batch.wanted[:extra])
+        return lambda: np.delete(self._logits(n_wanted + 1), place, axis=0)
+
+    def _to_differ(self, batch: Batch, n_wanted: int) -> int | None:
+        """A row whose logits are wanted besides, so that this decode is not recorded: it is one of a prompt,
+        as wide as the one before, and its width must not be (see cuda_graphs.py)."""
+        shape, before = (len(batch), n_wanted), self._shape
+        self._shape = shape
+        if shape != before or shape[0] <= self.own_rows or n_wanted == shape[0]:
+            return None
+        self._shape = shape[0], n_wanted + 1
+        return batch.wanted.index(False)
 
     def _logits(self, n_rows: int) -> Logits:
         """Waits for a GPU."""

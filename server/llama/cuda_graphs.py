@@ -1,4 +1,14 @@
-"""Whether CUDA replays decodes from recorded graphs: not where that ends the process."""
+"""Whether CUDA replays decodes from recorded graphs, and of which widths: not where that ends the process.
+
+ggml multiplies up to OWN_ROWS rows of 16-bit matrices by kernels of its own (its mmf.cu), more by cuBLAS,
+which has other kernels for other numbers of rows. A decode is recorded once it has the shape of the one
+before, and the graph that was there is updated. An update keeps launch attributes that cannot be read back,
+such as the preferred size of a cluster, and reports success (sgl-project/sglang, pull request 37657): a kernel
+of cuBLAS then runs with those of another one. Seen with a model of 7B in F16: on H100 and H200 a decode of
+24 rows after 17 never ends; with 64 streams the GPU reports an illegal instruction within seconds. Neither
+happens without graphs, nor with cuBLAS computing in 32 bits, which takes twice as long (docs/serving.md).
+ggml multiplies quantised matrices itself.
+"""
 
 from __future__ import annotations
 
@@ -12,24 +22,33 @@ from server.llama.tensors import has_half_matrices
 logger = logging.getLogger("duo.llama")
 
 OFF = "GGML_CUDA_DISABLE_GRAPHS"  # of ggml, which asks for it before its first graph
-# Slots up to which graphs are recorded: ggml multiplies up to 16 rows by kernels of its own (its mmf.cu),
-# more by cuBLAS. Half: 9 to 16 slots lose graphs for nothing. Twice: 32 streams ended the process.
-MOST_SLOTS = 16
+# Rows for which ggml has kernels of its own. Half: steps of 9 to 16 rows are padded to WIDE for nothing.
+# Twice: graphs of cuBLAS are updated.
+OWN_ROWS = 16
+# The only width beyond OWN_ROWS that is recorded: 32 guesses, as many as drafters make ahead. On H100 with 7B
+# in F16 it takes 8.4 ms, 17 rows 8.0, 65 rows 9.7. Half: half of a long right draft waits for the next step.
+WIDE = 33
 
 
-def forgo_graphs(path: Path, n_slots: int) -> bool:
-    """Have ggml record no CUDA graphs in this process if its model would end it. Must come before the first
-    decode. Returns whether that was needed.
-
-    Where a step has more than 16 rows of a model in 16-bit floats, a graph holds kernels of cuBLAS. With 64
-    streams the GPU then reports an illegal instruction within seconds; neither without graphs nor with cuBLAS
-    computing in 32 bits, which takes twice as long (docs/serving.md). 16 streams with guesses have as many
-    rows and ran: what else it takes is not known. ggml multiplies quantised matrices itself.
-    """
-    if n_slots <= MOST_SLOTS or OFF in os.environ:
-        return False
-    if not any(device.name.startswith("CUDA") for device in devices()) or not has_half_matrices(path):
+def forgo_graphs(path: Path, n_slots: int, *, gate: bool = True) -> bool:
+    """Have ggml record no CUDA graphs in this process if its model would need graphs of several widths
+    beyond OWN_ROWS: with more slots than that, or with as many guesses as there are (gate: false). Must come
+    before the first decode. Returns whether that was needed."""
+    if (gate and n_slots <= OWN_ROWS) or not _may_fail(path):
         return False
     os.environ[OFF] = "1"
-    logger.info("  no CUDA graphs: they fail with more than %d slots and 16-bit weights", MOST_SLOTS)
+    why = f"more than {OWN_ROWS} slots" if gate else "--no-gate"
+    logger.info("  no CUDA graphs: they fail with %s and 16-bit weights", why)
     return True
+
+
+def own_rows(path: Path) -> int:
+    """Rows up to which decodes of every width may be recorded; beyond, one width only. 0: all may be."""
+    return OWN_ROWS if _may_fail(path) else 0
+
+
+def _may_fail(path: Path) -> bool:
+    """Whether graphs are recorded, of kernels of cuBLAS."""
+    if OFF in os.environ or not any(device.name.startswith("CUDA") for device in devices()):
+        return False
+    return has_half_matrices(path)

@@ -15,6 +15,7 @@ from typing import Any
 from server.errors import BackendError, StartupError
 from server.llama.backend import Batch, FillInMiddle
 from server.llama.context import LlamaContext
+from server.llama.cuda_graphs import own_rows
 from server.llama.cuts import Cuts
 from server.llama.library import (
     COMPRESSED,
@@ -153,7 +154,8 @@ class LlamaBackend(LlamaContext):
         elsewhere = computes_elsewhere(options.weights)
         whole = self.model.is_whole(options.weights.n_gpu_layers) and not options.weights.places
         overlaps = elsewhere and whole
-        self.attach(self.model, handle, n_streams=options.n_streams, overlaps=overlaps)
+        rows = own_rows(options.model_path) if elsewhere else 0
+        self.attach(self.model, handle, n_streams=options.n_streams, overlaps=overlaps, own_rows=rows)
         self.vocab = LlamaVocabulary(model)
         self.n_ctx = min(self.model.longest(options.rope), self.n_cells // max(1, options.n_streams))
         self.n_seqs = options.n_streams or options.n_seqs

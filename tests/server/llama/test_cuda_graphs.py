@@ -1,4 +1,4 @@
-"""Many slots on a CUDA device and 16-bit weights: no recorded graphs."""
+"""16-bit weights on a CUDA device: no recorded graphs, or of one width beyond those of ggml's own kernels."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from server.llama import cuda_graphs
-from server.llama.cuda_graphs import MOST_SLOTS, OFF, forgo_graphs
+from server.llama.cuda_graphs import OFF, OWN_ROWS, forgo_graphs, own_rows
 from server.llama.devices import CPU, GPU, GgmlDevice
 from server.llama.tensors import MATRIX, has_half_matrices, tensors
 
@@ -49,9 +49,18 @@ def test_half_matrices_are_told_from_half_vectors_and_other_types(at: Path):
 def test_many_slots_on_cuda_have_no_graphs(at: Path, monkeypatch: pytest.MonkeyPatch):
     have(monkeypatch, "CUDA0", "CPU")
     write(at, matrix=np.zeros(N, np.float16))
-    assert not forgo_graphs(at, MOST_SLOTS)
+    assert not forgo_graphs(at, OWN_ROWS)
     assert OFF not in os.environ
-    assert forgo_graphs(at, MOST_SLOTS + 1)
+    assert own_rows(at) == OWN_ROWS
+    assert forgo_graphs(at, OWN_ROWS + 1)
+    assert os.environ[OFF] == "1"
+    assert own_rows(at) == 0
+
+
+def test_any_number_of_guesses_has_no_graphs(at: Path, monkeypatch: pytest.MonkeyPatch):
+    have(monkeypatch, "CUDA0", "CPU")
+    write(at, matrix=np.zeros(N, np.float16))
+    assert forgo_graphs(at, 1, gate=False)
     assert os.environ[OFF] == "1"
 
 
@@ -70,4 +79,5 @@ def test_other_devices_and_other_weights_keep_theirs(at: Path, monkeypatch: pyte
     have(monkeypatch, "CUDA0", "CPU")
     write(at, matrix=np.zeros(N, np.float32))
     assert not forgo_graphs(at, 64)
+    assert own_rows(at) == 0
     assert OFF not in os.environ
