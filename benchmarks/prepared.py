@@ -284,9 +284,9 @@ class TimedSpeculator(Speculator):
         super().__init__(policy, clock=watch, **options)
         self._watch = watch
 
-    def _draft(self, inline: Synchronous, asks: Sequence[Ask], price: StepPrice) -> float:
+    def _draft(self, inline: Synchronous, asks: Sequence[Ask], price: StepPrice, least: float) -> float:
         seconds, draft = list[float](), super()._draft
-        self.spent = self._watch.outside(lambda: seconds.append(draft(inline, asks, price)))
+        self.spent = self._watch.outside(lambda: seconds.append(draft(inline, asks, price, least)))
         return seconds[0]
 
 

@@ -9,7 +9,7 @@ from typing import cast
 
 from server.engine.proposer import TimedStep
 from server.speculation.gating.gate import potential
-from server.speculation.gating.payoff import CLEARLY, CLEARLY_WORK, FEWER, Payoff
+from server.speculation.gating.payoff import FEWER, Payoff
 from server.speculation.sources.remote import DrafterRecord, RemoteDrafters
 
 # Share of good guesses that are right: more is rare. Where a row adds a tenth of the first one's time,
@@ -169,8 +169,7 @@ class Groups:
                 # beside a draft model in the lead, those on its cores have to show that they bring more
                 apart = host != self._own_host or MODEL not in (*self._inside, *self._priced)
                 begins = apart or (group is not None and group.payoff.on)
-                payoff = Payoff(begins=begins, clearly=CLEARLY if apart else CLEARLY_WORK)
-                group = _Group(payoff=payoff, crowds=not apart)
+                group = _Group(payoff=Payoff(begins=begins), crowds=not apart)
                 group.payoff.recall(self._known.get(_name(host, records)))
             group.records = records
             self._hosts[host] = group

@@ -62,21 +62,25 @@ class Speculated:
         self.lookup.extend(new)
         self.n_indexed += len(new)
 
-    def look_up(self, n: int) -> bool:
-        """Graft guesses of the lookup, n in a row at most. Returns whether there are any."""
+    def look_up(self, n: int, least: float = 0.0) -> bool:
+        """Graft guesses of the lookup, n in a row at most, as long as their path has probability `least`.
+        Returns whether there are any."""
         if self.lookup is None or self.n_indexed < len(self.session.tokens):
             return False
-        return self._guess("lookup", *self.lookup.guess(n))
+        return self._guess("lookup", *self.lookup.guess(n), least)
 
     def expect(self, n: int) -> None:
         """Graft what the client expects, n in a row at most."""
         if self.prediction is not None:
             self._guess("prediction", *self.prediction.guess(n))
 
-    def _guess(self, source: str, tokens: Sequence[int], confidences: Sequence[float]) -> bool:
+    def _guess(
+        self, source: str, tokens: Sequence[int], confidences: Sequence[float], least: float = 0.0
+    ) -> bool:
         if not tokens or not self.allows(source):
             return False
         paths = accumulate(confidences, mul)
-        n = next((i for i, path in enumerate(paths) if path < LEAST), len(tokens))
+        least = max(least, LEAST)
+        n = next((i for i, path in enumerate(paths) if path < least), len(tokens))
         self.tree.guess(source, tokens[:n], [int(255 * c) for c in confidences[:n]])
         return True

@@ -106,16 +106,17 @@ class Speculator(Proposer):
         may_pad = not stable and self._may_pad(asks, n_rows)
         price = self.pricing.step(len(asks), n_rows, n_cells, may_pad=may_pad)
         wanting = [ask for ask in asks if ask.limit > 0]
+        least = price.lost if self._policy.gate and not (stable or self._policy.again) else 0.0
         for ask in wanting:
-            self._begin(ask)
+            self._begin(ask, least)
         spent_s = 0.0
         if self._inline and wanting and self._may_guess(MODEL):
-            spent_s = self._draft(self._inline, asks, price)
+            spent_s = self._draft(self._inline, asks, price, least)
             if self._policy.by_rejection:
                 chains = [self._inline.chain(ask.session) for ask in asks]
                 return self._planned(chains, price, spent_s)
         guessed = any(self._sessions[ask.session].tree.n_below for ask in wanting)
-        proposals = [self._offer(ask) for ask in asks] if guessed else [NOTHING] * len(asks)
+        proposals = [self._offer(ask, least) for ask in asks] if guessed else [NOTHING] * len(asks)
         offers = [proposal.probabilities for proposal in proposals]
         if may_pad:
             price = self._padded(asks, price, offers, spent_s)
@@ -133,12 +134,13 @@ class Speculator(Proposer):
         undrafted_s = self.pricing.undrafted_s(price) if any(proposals) else 0.0
         return Planned(proposals, price.width, spent_s, undrafted_s)
 
-    def _begin(self, ask: Ask) -> None:
-        """Guess what a grammar, the client and, if lookups guess, earlier texts say of this session."""
+    def _begin(self, ask: Ask, least: float) -> None:
+        """Guess what a grammar, the client and, if lookups guess, earlier texts say of this session. least:
+        path probability of lookups' guesses."""
         speculated = self._sessions[ask.session]
         if speculated.prediction is not None:
             speculated.expect(ask.limit)
-        if self._looks and speculated.look_up(ask.limit) and self.groups:
+        if self._looks and speculated.look_up(ask.limit, least) and self.groups:
             self.groups.heard(LOOKUP)
         if ask.forced:
             speculated.tree.guess(GRAMMAR, ask.forced, [255] * len(ask.forced))
@@ -273,12 +275,17 @@ class Speculator(Proposer):
             options.append(self._inline.outlook(asks, self._sessions, price.rate))
         return self.pricing.padded(price, options)
 
-    def _draft(self, inline: Synchronous, asks: Sequence[Ask], price: StepPrice) -> float:
-        """Have the draft model guess for sessions with too few guesses. Returns the seconds that took."""
+    def _draft(self, inline: Synchronous, asks: Sequence[Ask], price: StepPrice, least: float) -> float:
+        """Have the draft model guess for sessions with too few guesses. Returns the seconds that took. least:
+        path probability of guesses that count."""
         wanting, seconds = [ask for ask in asks if ask.limit > 0], price.seconds
         if self._policy.gate and not self._policy.by_rejection:
             n = len(wanting)
-            wanting = [ask for ask in wanting if not self._is_served(inline, ask, price, n)]
+            wanting = [
+                ask
+                for ask in wanting
+                if not self._is_served(inline, ask, self._offer(ask, least).probabilities, price, n)
+            ]
         if self._policy.again and wanting:
             rates = [self._sessions[ask.session].acceptance.mean(inline.inline.source) for ask in wanting]
             acceptance, n_tail = sum(rates) / len(rates), self._policy.n_tail
@@ -289,21 +296,23 @@ class Speculator(Proposer):
             self.groups.heard(MODEL)
         return spent_s
 
-    def _is_served(self, inline: Synchronous, ask: Ask, price: StepPrice, n_asking: int) -> bool:
-        """Whether the session's other guesses are worth more than the draft model's would be."""
+    def _is_served(
+        self, inline: Synchronous, ask: Ask, probabilities: Sequence[float], price: StepPrice, n_asking: int
+    ) -> bool:
+        """Whether the session's other guesses are worth more than the draft model's would be. probabilities:
+        of these."""
         speculated = self._sessions[ask.session]
-        if not speculated.tree.n_below:
-            return False
-        return inline.is_needless(ask, speculated, self._offer(ask).probabilities, price, n_asking)
+        return bool(probabilities) and inline.is_needless(ask, speculated, probabilities, price, n_asking)
 
-    def _offer(self, ask: Ask) -> Proposal:
+    def _offer(self, ask: Ask, least: float) -> Proposal:
+        """The session's guesses, best first, as long as their path has probability `least`."""
         speculated = self._sessions[ask.session]
         if not speculated.tree.n_below:
             return NOTHING
         bounds = speculated.session.bounds
         sources = None if bounds.drafters is None else speculated.allows
         leaves = 1 if bounds.exactness == "width-stable" else self._policy.leaves
-        wanted = OfferBounds(ask.limit, leaves, bounds.p_min, sources, ask.allows)
+        wanted = OfferBounds(ask.limit, leaves, max(bounds.p_min, least), sources, ask.allows)
         return speculated.tree.offer(speculated.acceptance, wanted)
 
     def _weigh(self, remote: RemoteDrafters, speculated: Speculated, tally: CountsBySource) -> None:

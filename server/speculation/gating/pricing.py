@@ -38,6 +38,11 @@ class StepPrice(NamedTuple):
     n_sessions: int
     guess_s: float = 0.0
 
+    @property
+    def lost(self) -> float:
+        """Tokens that are made elsewhere in the time that a verified guess takes in Python."""
+        return self.rate * self.guess_s
+
 
 class Pricing:
     """Learns from every step. costs: seconds of decodes of any width; widths: of those among equal ones."""
@@ -81,7 +86,7 @@ class Pricing:
 
     def padded(self, price: StepPrice, offers: Sequence[Offered]) -> StepPrice:
         """The price of this step in the width that is best for it. offers: as Widths.choose() takes them."""
-        lost = price.rate * price.guess_s
+        lost = price.lost
         worth = [
             Offered([p - lost for p in offer.probabilities if p > lost], offer.seconds) for offer in offers
         ]
@@ -109,7 +114,7 @@ class Pricing:
     ) -> list[int]:
         """How many guesses of each offer pay; all, now and then, to time a width. offers: probabilities.
         again, n_tail: as choose() takes them."""
-        if (lost := price.rate * price.guess_s) and not again:
+        if (lost := price.lost) and not again:
             offers = [[probability - lost for probability in offer] for offer in offers]
         counts = choose(price.seconds, price.n_rows, offers, price.rate, again, n_tail)
         chosen = price.n_rows + sum(counts)

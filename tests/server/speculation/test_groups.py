@@ -10,7 +10,7 @@ from server.engine.proposer import TimedStep
 from server.engine.scheduler import Limits
 from server.llama.backend import Batch, Logits
 from server.speculation.gating.costs import StepCosts
-from server.speculation.gating.payoff import CLEAR, FIRST, HOLD, LENGTH, SETTLED, UNHEARD
+from server.speculation.gating.payoff import FEWEST, FIRST, HOLD, LENGTH, SETTLED, UNHEARD
 from server.speculation.groups import LOOKUP, MODEL, RENEWED, TRIED, Groups
 from server.speculation.policy import Policy
 from server.speculation.sources.remote import RemoteDrafters
@@ -154,7 +154,7 @@ def test_one_whose_guesses_were_right_begins_the_next_reply_again():
     assert scene.beside(20) == 0
     [record] = scene.speculator.drafters()
     record.counts["accepted"] += 1  # as if one of them had come true
-    assert scene.beside(20) == SETTLED + CLEAR[True], "until it is clear that this text is no better"
+    assert scene.beside(20) == SETTLED + FEWEST[True], "until it is clear that this text is no better"
 
 
 def test_who_works_in_vain_rests_though_every_reply_is_shorter_than_a_trial():
@@ -171,7 +171,7 @@ def test_one_that_leaves_and_comes_back_is_tried_anew(meanwhile: int):
         scene.neighbour.leave()
         scene.beside(meanwhile)
         scene.neighbour.join()
-        assert FIRST - 2 <= scene.beside(2 * PAST) <= FIRST + CLEAR[True]
+        assert FIRST - 2 <= scene.beside(2 * PAST) <= FIRST + FEWEST[True]
 
 
 @pytest.mark.parametrize("n_before", [FIRST + 4, FIRST + SETTLED + 4])
@@ -278,7 +278,7 @@ def test_beside_a_draft_model_in_the_lead_those_on_its_cores_are_judged_by_work_
         groups.stepped(TimedStep(5, 9, time_s, time_s, n_tokens, 1), work_s=1.0)
     assert n_rested >= FIRST - SETTLED
     assert record.resting is rests
-    assert not rests or n_on <= SETTLED + CLEAR[True] + 1, "one that slows down is not tried for long"
+    assert not rests or n_on <= SETTLED + FEWEST[True] + 1, "one that slows down is not tried for long"
 
 
 @pytest.mark.parametrize("n_right", [0, 3])

@@ -8,7 +8,17 @@ from collections.abc import Callable
 
 import pytest
 
-from server.speculation.gating.payoff import CLEAR, FEWER, FIRST, HOLD, LENGTH, LOSS, PARDONS, SETTLED, Payoff
+from server.speculation.gating.payoff import (
+    FEWER,
+    FEWEST,
+    FIRST,
+    HOLD,
+    LENGTH,
+    LOSS,
+    PARDONS,
+    SETTLED,
+    Payoff,
+)
 
 
 def run(
@@ -27,7 +37,7 @@ def run(
 
 def test_a_group_that_hurts_rests_soon_and_costs_one_percent():
     payoff = Payoff()
-    _, n_on = run(payoff, rate_on=0.5, rate_off=1.0, steps=FIRST + SETTLED + CLEAR[False] + HOLD[False])
+    _, n_on = run(payoff, rate_on=0.5, rate_off=1.0, steps=FIRST + SETTLED + FEWEST[False] + HOLD[False])
     assert n_on == FIRST
     rate, _ = run(payoff, rate_on=0.5, rate_off=1.0, steps=20_000)
     assert 1 - 1.5 * LOSS < rate < 1.0, "it is tried again, and that costs a hundredth"
@@ -40,11 +50,15 @@ def test_a_group_that_helps_costs_one_percent_of_trials():
 
 
 def test_a_trial_ends_as_soon_as_it_is_clear():
-    for rate_on, most in ((2.0, SETTLED + CLEAR[False]), (1.1, SETTLED + LENGTH[False])):
-        payoff = Payoff()
-        run(payoff, rate_on, rate_off=1.0, steps=FIRST)
-        _, n_on = run(payoff, rate_on, rate_off=1.0, steps=HOLD[True])
-        assert HOLD[True] - n_on == most
+    for scatter, most in ((0.0, FEWEST[False]), (0.3, LENGTH[False])):
+        payoff, n_off = Payoff(), 0
+        for i in range(FIRST + SETTLED + LENGTH[False]):
+            step_s = (1.0 if payoff.on else 1.1) * (1.0 + (scatter if i % 2 else -scatter))
+            n_off += not payoff.on
+            payoff.serve(1)
+            payoff.step(1, 1, step_s, heard=lambda i=i: i)
+        assert payoff.on
+        assert n_off == SETTLED + most
 
 
 def test_a_group_that_begins_to_help_is_taken_back():
@@ -62,7 +76,7 @@ def test_a_text_that_is_hard_to_guess_costs_the_next_one_nothing(hard: float):
     assert not payoff.on
     payoff.new_reply()
     _, n_on = run(payoff, rate_on=3.0, rate_off=1.0, steps=60)
-    assert n_on >= 60 - SETTLED - CLEAR[False]
+    assert n_on >= 60 - SETTLED - FEWEST[False]
 
 
 def test_a_group_that_loses_in_every_text_is_tried_in_the_first_ones_only():
@@ -86,7 +100,7 @@ def test_a_group_that_had_to_show_first_what_it_brings_gets_no_second_chance():
 
 def test_among_several_a_new_reply_says_nothing():
     payoff = Payoff()
-    run(payoff, rate_on=0.95, rate_off=1.0, steps=400, n_sessions=4)
+    run(payoff, rate_on=0.95, rate_off=1.0, steps=60, n_sessions=4)
     assert not payoff.on
     payoff.new_reply()
     assert not payoff.on
