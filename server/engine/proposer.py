@@ -129,7 +129,11 @@ class Proposer:
         """The last n tokens of the session's list are new. tally: of the proposal verified with them."""
 
     def stepped(self, planned: Planned, step: TimedStep) -> None:
-        """What became of a step without prompt rows; planned: its guesses, one proposal per session."""
+        """What became of a step without prompt rows; planned: its guesses, one proposal per session. Where a
+        GPU decodes it is told while the next step's rows are decoded, after that step's propose()."""
+
+    def meanwhile(self) -> None:
+        """A GPU decodes: this thread has time for what nobody waits for."""
 
     def close(self, session: int, *, keep: bool) -> None:
         """The session ended. keep: the conversation may go on."""

@@ -247,7 +247,8 @@ def _join_bus(stack: ExitStack, settings: LeadSettings, site: Site, backend: Lla
     card = vocabulary_card(backend.vocab)
     own = Presence(id, "lead", settings.name, version("duo"), card, settings.parallel)
     bus = stack.enter_context(closing(RedisBus(str(site.redis_url), settings.pool, own)))
-    remote = RemoteDrafters(bus, own, max_ahead=min(AHEAD, 2 * settings.draft_max))
+    most = min(AHEAD, 2 * settings.draft_max)
+    remote = RemoteDrafters(bus, own, max_ahead=most, overlaps=backend.overlaps)
     bus.start(remote)
     return remote
 

@@ -96,6 +96,11 @@ class Speculator(Proposer):
             self._remote.open(speculated)
 
     def propose(self, asks: Sequence[Ask], n_rows: int, n_cells: int) -> Planned:
+        planned = self._propose(asks, n_rows, n_cells)
+        self.pricing.widths.planned(planned.width)
+        return planned
+
+    def _propose(self, asks: Sequence[Ask], n_rows: int, n_cells: int) -> Planned:
         stable = self._is_stable(asks[0])
         if n_rows != len(asks):
             self.pricing.widths.interrupted()
@@ -201,6 +206,10 @@ class Speculator(Proposer):
         n_drafted = sum(source not in UNDRAFTED for source in sources)
         td_s = self._inline.inline.td.value / step.n_sessions
         return self.pricing.costs.alone(step.n_rows, step.n_cells) + n_drafted * td_s
+
+    def meanwhile(self) -> None:
+        if self._remote:
+            self._remote.flush()
 
     def close(self, session: int, *, keep: bool) -> None:
         speculated = self._sessions.pop(session, None)

@@ -131,7 +131,7 @@ class Pricing:
         if not planned.width and (not self.widths.pays or self.widths.is_settled(step.n_rows)):
             self.costs.observe(step.n_rows, step.n_cells, step.decode_s)
         if self.widths.pays:
-            self.widths.stepped(step.n_rows, planned.width, step.decode_s)
+            self.widths.stepped(step.n_rows, step.decode_s)
         curve = self.costs.curve(step.n_cells)
         plain_s = self.widths.steady.get(step.n_sessions, curve[min(step.n_sessions, len(curve) - 1)])
         self.plain_rate = step.n_sessions / plain_s if plain_s else 0.0

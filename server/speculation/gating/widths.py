@@ -46,7 +46,7 @@ class Widths:
         self._rows = [0] * SETTLING  # of the latest steps, the last one first
         self._n_rows = 0  # of sessions, for which the other widths are compared
         self._missed: dict[int, float] = {}  # tokens that each width would have gained since the last change
-        self.width = PLAIN  # of the latest step
+        self.width = PLAIN  # of the latest step that was planned
 
     @property
     def pays(self) -> bool:
@@ -125,12 +125,14 @@ class Widths:
         """A step of another shape comes between, with rows of a prompt, say."""
         self._rows = [0] * SETTLING
 
-    def stepped(self, n_rows: int, width: int, seconds: float) -> None:
-        """The decode of a step without prompts, of n_rows rows with padding, took `seconds`. width: PLAIN for
-        one that was not padded."""
+    def planned(self, width: int) -> None:
+        """The next step has this width; PLAIN: it is not padded."""
+        self.width = width
+
+    def stepped(self, n_rows: int, seconds: float) -> None:
+        """The decode of a step without prompts, of n_rows rows with padding, took `seconds`."""
         place = next((i for i, rows in enumerate(self._rows) if rows != n_rows), None)
         self._rows = [n_rows, *self._rows[:-1]]
-        self.width = width
         known = self.steady.get(n_rows)
         if known is None:
             return

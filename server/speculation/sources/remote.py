@@ -62,10 +62,19 @@ class RemoteDrafters:
     """Drafters over a Bus; implements Listener. Grafts their guesses into the trees of sessions."""
 
     def __init__(
-        self, bus: Bus, own: Presence, *, max_ahead: int, clock: Callable[[], float] = time.monotonic
+        self,
+        bus: Bus,
+        own: Presence,
+        *,
+        max_ahead: int,
+        clock: Callable[[], float] = time.monotonic,
+        overlaps: bool = False,
     ) -> None:
-        """own: this lead's presence; max_ahead: tokens to guess past the committed ones, at most."""
+        """own: this lead's presence; max_ahead: tokens to guess past the committed ones, at most. overlaps: a
+        GPU decodes, and flush() is called when it has begun: commits are sent then, since the threads of the
+        bus and the engine's take turns."""
         self._bus = bus
+        self._later: list[tuple[str, Message]] | None = [] if overlaps else None  # not sent yet
         self._own = own
         self.host = own.host
         self._max_ahead = max_ahead
@@ -119,7 +128,21 @@ class RemoteDrafters:
             return
         message = Commit(speculated.wire_id, base, speculated.tree.chain, tokens)
         for drafter in speculated.drafters:
-            self._bus.send(drafter, message)
+            if self._later is None:
+                self._bus.send(drafter, message)
+            else:
+                self._later.append((drafter, message))
+
+    def flush(self) -> None:
+        """Send what waits."""
+        if self._later:
+            waiting, self._later = self._later, []
+            for drafter, message in waiting:
+                self._bus.send(drafter, message)
+
+    def _send(self, drafter: str, message: Message) -> None:
+        self.flush()  # in order
+        self._bus.send(drafter, message)
 
     def weigh(self, speculated: Speculated, n_accepted: float, n_lost: float) -> None:
         """A step of the session: tokens that its drafters brought, and that plain steps would have made in
@@ -173,7 +196,7 @@ class RemoteDrafters:
         """Have this drafter close the session if it has it."""
         if drafter in speculated.drafters:
             speculated.drafters.remove(drafter)
-            self._bus.send(drafter, Close(self._own.id, speculated.wire_id, keep))
+            self._send(drafter, Close(self._own.id, speculated.wire_id, keep))
             self._drafters[drafter].n_assigned -= 1
 
     @property
@@ -213,7 +236,7 @@ class RemoteDrafters:
         self._drafters[presence.id] = DrafterRecord(join, presence, reason)
         if reason:
             logger.warning("drafter %s (%s) refused: %s", presence.id, presence.model, reason)
-            self._bus.send(presence.id, Refuse(self._own.id, reason))
+            self._send(presence.id, Refuse(self._own.id, reason))
         else:
             logger.info("drafter %s (%s) joined", presence.id, presence.model)
 
@@ -244,17 +267,17 @@ class RemoteDrafters:
             _hidden(told.bounds.salt),
             told.n_dropped,
         )
-        self._bus.send(drafter, message)
+        self._send(drafter, message)
 
     def _answer(self, want: Want, record: DrafterRecord) -> None:
         """Say whether the session is open for this drafter: a Close or an Open may have been lost. To be told
         all of it counts as many messages, since a few bytes ask for megabytes."""
         speculated = self._sessions.get(want.session)
         if speculated is None or want.drafter not in speculated.drafters:
-            self._bus.send(want.drafter, Close(self._own.id, want.session, keep=True))
+            self._send(want.drafter, Close(self._own.id, want.session, keep=True))
         elif want.n_known == speculated.tree.position:
             chain = speculated.tree.chain
-            self._bus.send(want.drafter, Commit(want.session, want.n_known, chain, ()))
+            self._send(want.drafter, Commit(want.session, want.n_known, chain, ()))
         else:
             record.n_window += speculated.tree.position // TOLD
             self._announce(speculated, want.drafter)

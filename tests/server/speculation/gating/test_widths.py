@@ -25,11 +25,12 @@ class Scene:
 
     def step(self, *offers: Offered, n_rows: int = 1, rate: float = RATE) -> int:
         width = self.widths.choose(n_rows, self.widths.steady[1], offers, rate)
+        self.widths.planned(width)
         rows = width or n_rows
         decode_s = STEADY.get(rows, 0.005) + self._change_s * (self._rows != [rows, rows])
         self._rows = [rows, self._rows[0]]
         self.seconds += decode_s
-        self.widths.stepped(rows, width, decode_s)
+        self.widths.stepped(rows, decode_s)
         return width
 
     def steps(self, *offers: list[float], n: int = 40) -> list[int]:
@@ -153,12 +154,12 @@ def test_what_a_change_costs_is_measured():
 def test_after_a_prompt_a_step_is_no_measure_of_its_width():
     widths = Widths(STEADY, CHANGE_S)
     for _ in range(9):
-        widths.stepped(1, PLAIN, 0.005)
+        widths.stepped(1, 0.005)
     assert widths.is_settled(1)
     widths.interrupted()
     assert not widths.is_settled(1)
     for seconds in (0.008, 0.009, 0.005):
-        widths.stepped(1, PLAIN, seconds)
+        widths.stepped(1, seconds)
     assert widths.steady[1] == pytest.approx(0.005)
     assert widths.is_settled(1)
 
@@ -169,7 +170,8 @@ def test_a_width_that_turns_out_slow_is_left():
     widths = list[int]()
     for _ in range(60):
         widths.append(scene.widths.choose(1, 0.005, [Offered(SURE[:8])], RATE))
-        scene.widths.stepped(widths[-1], widths[-1], 0.02 if widths[-1] == 17 else STEADY[widths[-1]])
+        scene.widths.planned(widths[-1])
+        scene.widths.stepped(widths[-1], 0.02 if widths[-1] == 17 else STEADY[widths[-1]])
     assert widths[0] == 17
     assert widths[-1] == 8
 
@@ -177,7 +179,7 @@ def test_a_width_that_turns_out_slow_is_left():
 def test_one_outlier_counts_little():
     widths = Widths(STEADY, CHANGE_S)
     for seconds in (0.007, 0.007, 5.0):
-        widths.stepped(8, 8, seconds)
+        widths.stepped(8, seconds)
     assert widths.steady[8] < 0.0072
     assert widths.steady[17] == pytest.approx(STEADY[17], rel=0.01)
     assert widths.change_s < 2 * CHANGE_S
@@ -186,7 +188,7 @@ def test_one_outlier_counts_little():
 def test_a_longer_context_makes_all_widths_slower():
     widths = Widths({1: 0.005, 17: 0.0065}, CHANGE_S)
     for _ in range(600):
-        widths.stepped(17, 17, 0.0095)
+        widths.stepped(17, 0.0095)
     assert widths.steady[1] == pytest.approx(0.008, rel=0.02)
 
 
@@ -194,8 +196,8 @@ def test_a_width_that_was_slow_is_tried_again():
     """Others had the machine for a while, say: nobody would measure it otherwise."""
     widths = Widths({1: 0.005, 17: 0.0065}, CHANGE_S)
     for _ in range(60):
-        widths.stepped(17, 17, 0.05)
+        widths.stepped(17, 0.05)
     assert widths.steady[17] > 0.03
     for _ in range(600):
-        widths.stepped(1, PLAIN, 0.005)
+        widths.stepped(1, 0.005)
     assert widths.steady[17] == pytest.approx(0.0065, rel=0.05)

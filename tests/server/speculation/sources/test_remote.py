@@ -58,10 +58,10 @@ class Heard:
 class Scene:
     """A lead, by hand; and drafters."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, overlaps: bool = False) -> None:
         self.pool = MemoryPool()
         bus = self.pool.bus(LEAD)
-        self.remote = RemoteDrafters(bus, LEAD, max_ahead=8)
+        self.remote = RemoteDrafters(bus, LEAD, max_ahead=8, overlaps=overlaps)
         self.speculator = Speculator(Policy(), remote=self.remote)
         bus.start(self.remote)
 
@@ -291,3 +291,27 @@ def test_what_a_guess_takes_is_known_from_the_presence_until_a_message_says_it()
     drafter.bus.send("lead", draft)
     scene.settle()
     assert record.guess_s == pytest.approx(0.0009)
+
+
+@pytest.mark.parametrize("overlaps", [False, True])
+def test_commits_wait_for_the_next_decode_of_a_gpu_and_other_messages_for_nothing(overlaps: bool):
+    scene = Scene(overlaps=overlaps)
+    drafter = scene.add()
+
+    def kinds() -> list[str]:
+        scene.settle()
+        return [type(message).__name__ for message in drafter.messages]
+
+    def commit() -> None:
+        speculated.session.tokens.append(7)  # pyright: ignore
+        scene.speculator.committed(1, 1, {})
+
+    scene.open(1)
+    [speculated] = scene.speculator._sessions.values()  # pyright: ignore[reportPrivateUsage]
+    commit()
+    assert kinds() == (["Open"] if overlaps else ["Open", "Commit"])
+    scene.speculator.meanwhile()
+    assert kinds() == ["Open", "Commit"]
+    commit()
+    scene.speculator.close(1, keep=True)
+    assert kinds() == ["Open", "Commit", "Commit", "Close"], "in order, although no decode follows"

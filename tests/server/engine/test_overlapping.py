@@ -1,0 +1,78 @@
+"""Where a GPU decodes, the proposer learns from a step while the next one is decoded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from server.engine.proposer import Ask, OpenedSession, Planned, TimedStep
+from server.llama.backend import Batch, Logits
+from tests.fake_backend import FakeBackend, FakeModel
+from tests.support import PROMPT, Harness, OracleProposer, request
+
+ENDLESS = FakeModel(eog_rate=0.0)
+PROMPTS = (PROMPT, PROMPT[::-1])
+
+
+class Watched(OracleProposer):
+    """Writes down what it is told, and when."""
+
+    def __init__(self) -> None:
+        super().__init__([], wrong_every=0)
+        self.told: list[str] = []
+
+    def open(self, session: OpenedSession) -> None:
+        super().open(session)
+        self.told.append("open")
+
+    def propose(self, asks: Sequence[Ask], n_rows: int, n_cells: int) -> Planned:
+        self.told.append("propose")
+        return super().propose(asks, n_rows, n_cells)
+
+    def stepped(self, planned: Planned, step: TimedStep) -> None:
+        self.told.append("stepped")
+
+    def meanwhile(self) -> None:
+        self.told.append("meanwhile")
+
+
+class Decoding(FakeBackend):
+    """Says when a decode begins and ends."""
+
+    def __init__(self, say: Callable[[str], None], *, overlaps: bool) -> None:
+        super().__init__(ENDLESS, overlaps=overlaps)
+        self._say = say
+
+    def decode(self, batch: Batch) -> Logits:
+        self._say("decode")
+        logits = super().decode(batch)
+        self._say("decoded")
+        return logits
+
+
+def told(overlaps: bool, n_requests: int) -> str:
+    watched = Watched()
+    backend = Decoding(watched.told.append, overlaps=overlaps)
+    Harness(backend, proposer=watched, n_slots=1).run(*(request(prompt=PROMPTS[i], max_tokens=3) for i in range(n_requests)))
+    return " ".join(watched.told)
+
+
+STEP = "propose decode meanwhile decoded"
+LATE = "propose decode meanwhile stepped decoded"
+
+
+@pytest.mark.parametrize(
+    ("overlaps", "n_requests", "said"),
+    [
+        (
+            False,
+            1,
+            "open propose decode decoded propose decode decoded stepped propose decode decoded stepped",
+        ),
+        (True, 1, f"open {STEP} {STEP} {LATE} stepped"),
+        (True, 2, f"open open {STEP} {STEP} {LATE} stepped {STEP} {STEP} {LATE} stepped"),
+    ],
+)
+def test_each_step_is_told_once_and_before_a_prompt_comes_between(overlaps: bool, n_requests: int, said: str):
+    assert told(overlaps, n_requests) == said
