@@ -66,6 +66,7 @@ class Speculator(Proposer):
             again=policy.again,
         )
         self._overhead = Overhead()
+        self._n_sessions, self._n_told = 1, 0  # of the latest step, and of these those that drafters have
         self.groups = self._make_groups() if policy.gate else None
         self._pools: dict[str, LookupPool] = {}  # by salt, the one used last at the end
         self._sessions: dict[int, Speculated] = {}
@@ -189,8 +190,11 @@ class Speculator(Proposer):
             plain_s = self.pricing.costs.curve(step.n_cells)[min(step.n_sessions, self._policy.max_rows)]
             self._inline.stepped(step, planned.spent_s, plain_s)
         if self._remote:
-            outside_s = max(0.0, step.step_s - step.decode_s - planned.spent_s) / step.n_sessions
-            self._overhead.observe(outside_s, told=self._remote.drafting, guessing=any(planned.proposals))
+            outside_s = max(0.0, step.step_s - step.decode_s - planned.spent_s)
+            told, guessing = self._remote.drafting, any(planned.proposals)
+            self._overhead.observe(outside_s, step.n_sessions, told=told, guessing=guessing)
+            self._n_sessions = step.n_sessions
+            self._n_told = sum(bool(one.drafters) for one in self._sessions.values()) if told else 0
         if self.groups:
             late_s = self._drafting_s - planned.spent_s  # in steps with prompts, of which nobody is told
             step = step._replace(step_s=step.step_s + late_s) if late_s else step
@@ -327,6 +331,6 @@ class Speculator(Proposer):
     def _weigh(self, remote: RemoteDrafters, speculated: Speculated, tally: CountsBySource) -> None:
         """What the session's drafters brought it in a step, beside what they cost."""
         n_right = sum(n for source, (_, n) in tally.items() if source in speculated.drafters) if tally else 0
-        overhead_s = self._overhead.seconds(guessing=bool(tally))
+        overhead_s = self._overhead.seconds(self._n_sessions, self._n_told, guessing=bool(tally))
         remote.weigh(speculated, n_right, speculated.n_lost + overhead_s * self.pricing.plain_rate)
         speculated.n_lost = 0.0

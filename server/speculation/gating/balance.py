@@ -27,25 +27,32 @@ LATEST = 31  # steps of a kind. Half: their scatter shows; twice: a change is se
 # Steps of a kind until it counts: a process's first ones take up to ten times as long. Half: one of them
 # counts whole; twice: a bad drafter costs ten steps more.
 KNOWN = 5
+QUIET, TOLD, GUESSING = "quiet", "told", "guessing"  # steps: without drafters, with them, with guesses
 
 
 class Overhead:
-    """Seconds that drafters take from a step outside its decode, for each session: messages, choosing, and
-    what verifying takes in Python. Nothing until steps without drafters are known, too."""
+    """Seconds that drafters take from a step outside its decode, for each session that they have: messages,
+    choosing, and what verifying takes in Python. By the number of sessions, in powers of two; nothing until
+    steps without drafters are known there, too."""
 
     def __init__(self) -> None:
-        self._quiet, self._told, self._guessing = Median(LATEST), Median(LATEST), Median(LATEST)
+        self._kinds: dict[tuple[int, str], Median] = {}  # seconds for each session of the step
 
-    def observe(self, outside_s: float, *, told: bool, guessing: bool) -> None:
-        """A step spent outside_s seconds outside its decode for each session. told: drafters had sessions;
-        guessing: it verified guesses."""
-        kind = self._guessing if guessing else self._told if told else self._quiet
-        kind.observe(outside_s)
+    def observe(self, outside_s: float, n_sessions: int, *, told: bool, guessing: bool) -> None:
+        """A step of n_sessions sessions spent outside_s seconds outside its decode. told: drafters had some
+        of them; guessing: it verified guesses."""
+        kind = GUESSING if guessing else TOLD if told else QUIET
+        self._of(n_sessions, kind).observe(outside_s / n_sessions)
 
-    def seconds(self, *, guessing: bool) -> float:
-        kind = self._guessing if guessing else self._told
-        known = min(kind.count, self._quiet.count) >= KNOWN
-        return max(0.0, kind.value - self._quiet.value) if known else 0.0
+    def seconds(self, n_sessions: int, n_told: int, *, guessing: bool) -> float:
+        """For each of n_told sessions, of n_sessions in the step."""
+        kind, quiet = self._of(n_sessions, GUESSING if guessing else TOLD), self._of(n_sessions, QUIET)
+        if not n_told or min(kind.count, quiet.count) < KNOWN:
+            return 0.0
+        return max(0.0, kind.value - quiet.value) * n_sessions / n_told
+
+    def _of(self, n_sessions: int, kind: str) -> Median:
+        return self._kinds.setdefault((n_sessions.bit_length(), kind), Median(LATEST))
 
 
 class Balance:

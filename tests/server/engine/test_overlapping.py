@@ -54,7 +54,9 @@ class Decoding(FakeBackend):
 def told(overlaps: bool, n_requests: int) -> str:
     watched = Watched()
     backend = Decoding(watched.told.append, overlaps=overlaps)
-    Harness(backend, proposer=watched, n_slots=1).run(*(request(prompt=PROMPTS[i], max_tokens=3) for i in range(n_requests)))
+    Harness(backend, proposer=watched, n_slots=1).run(
+        *(request(prompt=PROMPTS[i], max_tokens=3) for i in range(n_requests))
+    )
     return " ".join(watched.told)
 
 

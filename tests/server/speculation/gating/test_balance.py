@@ -55,20 +55,38 @@ def test_a_text_that_turns_hard_is_noticed_within_a_few_lines():
 def test_drafters_cost_nothing_until_steps_without_them_are_known():
     overhead = Overhead()
     for _ in range(KNOWN):
-        overhead.observe(0.0005, told=True, guessing=False)
-    assert overhead.seconds(guessing=False) == 0.0
+        overhead.observe(0.0005, 1, told=True, guessing=False)
+    assert overhead.seconds(1, 1, guessing=False) == 0.0
     for _ in range(KNOWN):
-        overhead.observe(0.0002, told=False, guessing=False)
-    assert abs(overhead.seconds(guessing=False) - 0.0003) < 1e-9
+        overhead.observe(0.0002, 1, told=False, guessing=False)
+    assert abs(overhead.seconds(1, 1, guessing=False) - 0.0003) < 1e-9
     for _ in range(KNOWN):
-        overhead.observe(0.0001, told=True, guessing=True)
-    assert overhead.seconds(guessing=True) == 0.0
+        overhead.observe(0.0001, 1, told=True, guessing=True)
+    assert overhead.seconds(1, 1, guessing=True) == 0.0
 
 
 def test_the_first_steps_of_a_process_are_no_measure_of_what_drafters_cost():
     overhead = Overhead()
     for _ in range(KNOWN):
-        overhead.observe(0.0002, told=False, guessing=False)
+        overhead.observe(0.0002, 1, told=False, guessing=False)
     for outside_s in (0.015, 0.003, *[0.0004] * KNOWN):
-        overhead.observe(outside_s, told=True, guessing=True)
-    assert abs(overhead.seconds(guessing=True) - 0.0002) < 1e-9
+        overhead.observe(outside_s, 1, told=True, guessing=True)
+    assert abs(overhead.seconds(1, 1, guessing=True) - 0.0002) < 1e-9
+
+
+def test_what_drafters_cost_is_borne_by_the_sessions_that_they_have():
+    overhead = Overhead()
+    for _ in range(KNOWN):
+        overhead.observe(64 * 0.00002, 64, told=False, guessing=False)
+        overhead.observe(64 * 0.00005, 64, told=True, guessing=False)
+    assert abs(overhead.seconds(64, 64, guessing=False) - 0.00003) < 1e-9
+    assert abs(overhead.seconds(64, 4, guessing=False) - 16 * 0.00003) < 1e-9
+    assert overhead.seconds(64, 0, guessing=False) == 0.0
+
+
+def test_steps_of_few_sessions_are_no_measure_of_those_of_many():
+    overhead = Overhead()
+    for _ in range(KNOWN):
+        overhead.observe(0.0004, 1, told=False, guessing=False)
+        overhead.observe(64 * 0.00005, 64, told=True, guessing=False)
+    assert overhead.seconds(64, 4, guessing=False) == 0.0
