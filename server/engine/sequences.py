@@ -97,7 +97,8 @@ class Sequences:
         n_shadows = self._n_shadows if wide else tree.n_leaves - 1
         seqs = (session.seq, *self._shadows(session.seq)[:n_shadows])
         for shadow in seqs[1:]:
-            self._backend.copy(session.seq, shadow, self._backend.length(shadow), session.n_kv)
+            if (start := self._backend.length(shadow)) < session.n_kv:
+                self._backend.copy(session.seq, shadow, start, session.n_kv)
         for i, token in enumerate(rows):
             batch.append(seqs, session.n_kv + i, token, wanted=i == len(rows) - 1)
         base = len(session.tokens)
@@ -119,16 +120,18 @@ class Sequences:
         base = len(session.tokens)
         session.n_kv, session.n_again = base + len(nodes), 0
         tree = layout.tree
-        if tree is not None:
-            main = sum(MAIN in tree.below[node] for node in nodes)
-            shadows = self._shadows(session.seq)[: layout.n_shadows]
-            if main < len(nodes):
-                winner = shadows[tree.below[nodes[-1]][0] - 1]
-                self._backend.trim(session.seq, base + main)
-                self._backend.copy(winner, session.seq, base + main, session.n_kv)
-            for shadow in shadows:
-                self._backend.trim(shadow, base)
-        self._backend.trim(session.seq, session.n_kv)
+        if tree is None:
+            self._backend.trim(session.seq, session.n_kv)
+            return
+        main = sum(MAIN in tree.below[node] for node in nodes)
+        if layout.n_pad or main < sum(MAIN in below for below in tree.below):
+            self._backend.trim(session.seq, base + main)
+        shadows = self._shadows(session.seq)
+        if main < len(nodes):
+            winner = shadows[tree.below[nodes[-1]][0] - 1]
+            self._backend.copy(winner, session.seq, base + main, session.n_kv)
+        for shadow in shadows[: max(0, tree.n_leaves - 1)]:  # the others got the pending tokens only
+            self._backend.trim(shadow, base)
 
     def _can_take_back(self, n_rows: int) -> bool:
         """Whether the last n_rows rows of a step can be trimmed."""

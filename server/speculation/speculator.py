@@ -112,9 +112,9 @@ class Speculator(Proposer):
         may_pad = not stable and self._may_pad(asks, n_rows)
         price = self.pricing.step(len(asks), n_rows, n_cells, may_pad=may_pad)
         wanting = [ask for ask in asks if ask.limit > 0]
-        least = price.lost if self._policy.gate and not (stable or self._policy.again) else 0.0
+        least, seldom = self._bounds(price, stable=stable, may_pad=may_pad)
         for ask in wanting:
-            self._begin(ask, least)
+            self._begin(ask, seldom)
         spent_s = 0.0
         if self._inline and wanting and self._may_guess(MODEL):
             spent_s = self._draft(self._inline, asks, price, least)
@@ -139,6 +139,14 @@ class Speculator(Proposer):
     def _planned(self, proposals: Sequence[Proposal], price: StepPrice, spent_s: float) -> Planned:
         undrafted_s = self.pricing.undrafted_s(price) if any(proposals) else 0.0
         return Planned(proposals, price.width, spent_s, undrafted_s)
+
+    def _bounds(self, price: StepPrice, *, stable: bool, may_pad: bool) -> tuple[float, float]:
+        """Path probabilities below which guesses are not offered, and below which lookups make none: their
+        time in Python, and that of their row where each takes some, are worth more."""
+        if stable or self._policy.again or not self._policy.gate:
+            return 0.0, 0.0
+        by_row = self._looks and not may_pad  # in a padded step some are free
+        return price.lost, price.lost + (price.rate * price.row_s if by_row else 0.0)
 
     def _begin(self, ask: Ask, least: float) -> None:
         """Guess what a grammar, the client and, if lookups guess, earlier texts say of this session. least:

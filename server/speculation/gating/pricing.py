@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -42,6 +43,13 @@ class StepPrice(NamedTuple):
     def lost(self) -> float:
         """Tokens that are made elsewhere in the time that a verified guess takes in Python."""
         return self.rate * self.guess_s
+
+    @property
+    def row_s(self) -> float:
+        """Seconds that a row for a guess adds on average in the step for which that is least; infinite where
+        there is no such row."""
+        n, seconds = self.n_rows, self.seconds
+        return min(((s - seconds[n]) / i for i, s in enumerate(seconds[n + 1 :], start=1)), default=math.inf)
 
 
 class Pricing:
