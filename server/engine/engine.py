@@ -56,7 +56,6 @@ class Engine:
     def submit(self, session_id: int, request: GenerationRequest) -> None:
         """Queue a request. Drafters hear of it at once, so that they prefill while it waits."""
         self.vet(request)
-        self.meter.catch_up()
         session = Session(session_id, request, self._state.backend.n_ctx)
         open_session(self._state, session)
         self._state.waiting.append(session)
@@ -86,11 +85,8 @@ class Engine:
         works = plan(state.active, state.limits)
         state.residence.snapshots.at_work(bool(works))
         if not works:
-            meter.catch_up()
             return bool(state.active)
         works = make_room(state, works)
-        if any(not work.session.decodes for work in works):
-            meter.catch_up()
         n_held = state.n_held()
         planned = propose(state, works, n_held)
         batch, layouts = build(state, works, planned, n_held)
@@ -112,7 +108,6 @@ class Engine:
         if self.meanwhile is not None:
             self.meanwhile()
         self._state.proposer.meanwhile()
-        self.meter.catch_up()
 
     @property
     def n_slots(self) -> int:

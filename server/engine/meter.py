@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from statistics import median
 
 from server.engine.proposer import Planned, TimedStep
@@ -27,7 +26,6 @@ class Meter:
         self._n_rows = self._n_cells = 0
         self._decode_s = 0.0
         self.n_decodes = self.n_decoding = 0  # decodes, and sessions in them
-        self._late: Callable[[], None] | None = None  # what the proposer has not been told yet
         self._overheads: deque[float] = deque(maxlen=N_OVERHEADS)
 
     def begin(self) -> None:
@@ -56,19 +54,9 @@ class Meter:
         step_s = state.clock() - self._began
         state.residence.move_costs.stepped(decode_s, cells)
         n_new = _n_tokens(works) - self._n_tokens
-        step = TimedStep(rows, cells, decode_s, step_s, n_new, len(works))
-        self.catch_up()
-        self._late = partial(state.proposer.stepped, planned, step)
-        if not state.backend.overlaps:
-            self.catch_up()
+        state.proposer.stepped(planned, TimedStep(rows, cells, decode_s, step_s, n_new, len(works)))
         if len(works) == 1:
             self._overheads.append(step_s - decode_s - planned.spent_s)
-
-    def catch_up(self) -> None:
-        """Tell the proposer of the step before, if it was not told. While a GPU decodes it costs no time."""
-        late, self._late = self._late, None
-        if late is not None:
-            late()
 
     @property
     def cells(self) -> tuple[int, int]:

@@ -129,8 +129,7 @@ class Proposer:
         """The last n tokens of the session's list are new. tally: of the proposal verified with them."""
 
     def stepped(self, planned: Planned, step: TimedStep) -> None:
-        """What became of a step without prompt rows; planned: its guesses, one proposal per session. Where a
-        GPU decodes it is told while the next step's rows are decoded, after that step's propose()."""
+        """What became of a step without prompt rows; planned: its guesses, one proposal per session."""
 
     def meanwhile(self) -> None:
         """A GPU decodes: this thread has time for what nobody waits for."""

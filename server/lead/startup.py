@@ -223,6 +223,7 @@ def _speculator(
         by_rejection=settings.verify == "rejection",
         again=not backend.can_trim,
         n_tail=backend.n_tail,
+        overlaps=backend.overlaps,
     )
     known: dict[int, float] = {}
     shapes = UNKNOWN

@@ -31,7 +31,7 @@ from server.speculation.gating.tree import OfferBounds
 from server.speculation.gating.widths import PLAIN, Offered, Widths
 from server.speculation.groups import LOOKUP, MODEL, Groups
 from server.speculation.policy import Policy
-from server.speculation.sources.lookup import Lookup, LookupPool
+from server.speculation.sources.lookup import Lookup, LookupPools
 from server.speculation.sources.remote import DrafterRecord, RemoteDrafters
 from server.speculation.sources.synchronous import InlineModel, Synchronous
 from server.speculation.speculated import Speculated
@@ -39,7 +39,6 @@ from server.speculation.speculated import Speculated
 GRAMMAR = "grammar"
 UNDRAFTED = (LOOKUP, GRAMMAR, "prediction")  # sources that take no model's time
 INDEXED = 64  # tokens that a step adds to a lookup's index at most: an eighth of a millisecond
-MAX_POOLS = 16  # salts whose texts are remembered, of up to 30 MB each
 
 
 class Speculator(Proposer):
@@ -66,13 +65,13 @@ class Speculator(Proposer):
             again=policy.again,
         )
         self._overhead = Overhead()
-        self._n_sessions, self._n_told = 1, 0  # of the latest step, and of these those that drafters have
         self.groups = self._make_groups() if policy.gate else None
-        self._pools: dict[str, LookupPool] = {}  # by salt, the one used last at the end
+        self._pools = LookupPools()
         self._sessions: dict[int, Speculated] = {}
         self._wire_ids = itertools.count(secrets.randbits(48) << 16)
         self._drafting_s = 0.0  # by the draft model since the last step without prompts
         self._looks = False  # whether lookups guess in this step
+        self._late: tuple[Planned, TimedStep, float] | None = None  # not learned from yet
 
     # -- Proposer ----------------------------------------
 
@@ -87,9 +86,10 @@ class Speculator(Proposer):
                 speculated.index(INDEXED)
 
     def open(self, session: OpenedSession) -> None:
-        lookup = Lookup(pool=self._pool(session.bounds.salt)) if self._policy.lookup else None
+        lookup = Lookup(pool=self._pools.of(session.bounds.salt)) if self._policy.lookup else None
         speculated = Speculated(next(self._wire_ids), session, SessionAcceptance(self.acceptance), lookup)
         self._sessions[session.id] = speculated
+        self._learn()
         self.pricing.widths.interrupted()  # by its prompt
         if self.groups and len(self._sessions) == 1:
             self.groups.opened()
@@ -104,6 +104,7 @@ class Speculator(Proposer):
     def _propose(self, asks: Sequence[Ask], n_rows: int, n_cells: int) -> Planned:
         stable = self._is_stable(asks[0])
         if n_rows != len(asks):
+            self._learn()
             self.pricing.widths.interrupted()
         if self._policy.gate and not self.pricing.costs.knows(n_rows) and not stable:
             return Planned([NOTHING] * len(asks))  # what a plain step costs has to be known first
@@ -193,21 +194,32 @@ class Speculator(Proposer):
                 self._weigh(self._remote, speculated, tally)
 
     def stepped(self, planned: Planned, step: TimedStep) -> None:
-        self.pricing.observe(planned, step)
+        self._learn()
         if self._inline:
             plain_s = self.pricing.costs.curve(step.n_cells)[min(step.n_sessions, self._policy.max_rows)]
             self._inline.stepped(step, planned.spent_s, plain_s)
+        late_s = self._drafting_s - planned.spent_s  # in steps with prompts, of which nobody is told
+        self._drafting_s = 0.0
+        self._late = planned, step, late_s
+        if not self._policy.overlaps:
+            self._learn()
+
+    def meanwhile(self) -> None:
         if self._remote:
-            outside_s = max(0.0, step.step_s - step.decode_s - planned.spent_s)
-            told, guessing = self._remote.drafting, any(planned.proposals)
-            self._overhead.observe(outside_s, step.n_sessions, told=told, guessing=guessing)
-            self._n_sessions = step.n_sessions
-            self._n_told = sum(bool(one.drafters) for one in self._sessions.values()) if told else 0
+            self._remote.flush()
+        self._learn()
+
+    def _learn(self) -> None:
+        """From the latest step, if that has not been done: what steps cost, and which sources pay."""
+        if self._late is None:
+            return
+        (planned, step, late_s), self._late = self._late, None
+        self.pricing.observe(planned, step)
+        if self._remote:
+            self._overhead.observe(planned, step, self._remote.n_told)
         if self.groups:
-            late_s = self._drafting_s - planned.spent_s  # in steps with prompts, of which nobody is told
             step = step._replace(step_s=step.step_s + late_s) if late_s else step
             self.groups.stepped(step, self._work_s(planned, step))
-            self._drafting_s = 0.0
 
     def _work_s(self, planned: Planned, step: TimedStep) -> float:
         """What a step takes where nobody drafts on these cores, and the draft model in the lead makes all
@@ -219,16 +231,12 @@ class Speculator(Proposer):
         td_s = self._inline.inline.td.value / step.n_sessions
         return self.pricing.costs.alone(step.n_rows, step.n_cells) + n_drafted * td_s
 
-    def meanwhile(self) -> None:
-        if self._remote:
-            self._remote.flush()
-
     def close(self, session: int, *, keep: bool) -> None:
         speculated = self._sessions.pop(session, None)
         if speculated is None:
             return
         if speculated.lookup is not None:
-            self._pool(speculated.session.bounds.salt).add(speculated.reply)
+            self._pools.of(speculated.session.bounds.salt).add(speculated.reply)
         if self._inline:
             self._inline.inline.close(session, keep=keep)
             self._inline.ended(len(speculated.reply))
@@ -260,19 +268,12 @@ class Speculator(Proposer):
         return self.groups is None or self.groups.guesses(group)
 
     def _is_stable(self, ask: Ask) -> bool:
-        """Whether the session is width-stable: alone, and padded to one width, so that guesses are free."""
+        """Whether the session is width-stable: alone, in one width, so that guesses are free."""
         return self._sessions[ask.session].session.bounds.exactness == "width-stable"
 
     def _is_told(self, ask: Ask) -> bool:
         """Whether a grammar or the client says what comes next."""
         return bool(ask.forced) or self._sessions[ask.session].prediction is not None
-
-    def _pool(self, salt: str) -> LookupPool:
-        """The other texts that lookups of this salt may know."""
-        pool = self._pools[salt] = self._pools.pop(salt, None) or LookupPool()
-        if len(self._pools) > MAX_POOLS:
-            del self._pools[next(iter(self._pools))]
-        return pool
 
     def _may_pad(self, asks: Sequence[Ask], n_rows: int) -> bool:
         """Whether the step may be padded to one width: where that can pay, without rows of other sessions,
@@ -339,6 +340,6 @@ class Speculator(Proposer):
     def _weigh(self, remote: RemoteDrafters, speculated: Speculated, tally: CountsBySource) -> None:
         """What the session's drafters brought it in a step, beside what they cost."""
         n_right = sum(n for source, (_, n) in tally.items() if source in speculated.drafters) if tally else 0
-        overhead_s = self._overhead.seconds(self._n_sessions, self._n_told, guessing=bool(tally))
+        overhead_s = self._overhead.seconds(guessing=bool(tally))
         remote.weigh(speculated, n_right, speculated.n_lost + overhead_s * self.pricing.plain_rate)
         speculated.n_lost = 0.0

@@ -8,6 +8,7 @@ payoff.py's.
 
 from __future__ import annotations
 
+from server.engine.proposer import Planned, TimedStep
 from server.estimators import Median, Ratio
 
 # Of the past, per step: about the last 33 steps count. Off by two: half, one unlucky line ends a good draft;
@@ -37,22 +38,27 @@ class Overhead:
 
     def __init__(self) -> None:
         self._kinds: dict[tuple[int, str], Median] = {}  # seconds for each session of the step
+        self._n_sessions, self._n_told = 1, 0  # of the latest step
 
-    def observe(self, outside_s: float, n_sessions: int, *, told: bool, guessing: bool) -> None:
-        """A step of n_sessions sessions spent outside_s seconds outside its decode. told: drafters had some
-        of them; guessing: it verified guesses."""
-        kind = GUESSING if guessing else TOLD if told else QUIET
-        self._of(n_sessions, kind).observe(outside_s / n_sessions)
+    def observe(self, planned: Planned, step: TimedStep, n_told: int) -> None:
+        """A step without prompts. n_told: sessions that drafters have."""
+        self._n_sessions, self._n_told = step.n_sessions, n_told
+        guessing = any(planned.proposals)
+        if guessing and not n_told:
+            return  # guesses of others
+        kind = GUESSING if guessing else TOLD if n_told else QUIET
+        outside_s = max(0.0, step.step_s - step.decode_s - planned.spent_s)
+        self._of(kind).observe(outside_s / step.n_sessions)
 
-    def seconds(self, n_sessions: int, n_told: int, *, guessing: bool) -> float:
-        """For each of n_told sessions, of n_sessions in the step."""
-        kind, quiet = self._of(n_sessions, GUESSING if guessing else TOLD), self._of(n_sessions, QUIET)
-        if not n_told or min(kind.count, quiet.count) < KNOWN:
+    def seconds(self, *, guessing: bool) -> float:
+        """In a step like the latest one. guessing: with guesses."""
+        kind, quiet = self._of(GUESSING if guessing else TOLD), self._of(QUIET)
+        if not self._n_told or min(kind.count, quiet.count) < KNOWN:
             return 0.0
-        return max(0.0, kind.value - quiet.value) * n_sessions / n_told
+        return max(0.0, kind.value - quiet.value) * self._n_sessions / self._n_told
 
-    def _of(self, n_sessions: int, kind: str) -> Median:
-        return self._kinds.setdefault((n_sessions.bit_length(), kind), Median(LATEST))
+    def _of(self, kind: str) -> Median:
+        return self._kinds.setdefault((self._n_sessions.bit_length(), kind), Median(LATEST))
 
 
 class Balance:

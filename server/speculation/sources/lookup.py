@@ -20,6 +20,7 @@ LookupGuess: TypeAlias = tuple[list[int], list[float]]
 
 MIN_NGRAM, MAX_NGRAM = 2, 4  # tokens: one says next to nothing; longer matches are found by following
 MAX_LENGTH = 32  # tokens: longer matches are no surer
+MAX_POOLS = 16  # salts whose texts are remembered, of up to 30 MB each
 POOL_TOKENS = 100_000  # kept of other texts: about 30 MB with the index
 # An assumed hit rate after a match of n tokens is n / (n + DOUBT). Of 37 replies to chat prompts, of 80
 # tokens each, 0.43 were right after 2, 0.39 after 3, 0.38 after 4, 0.6 after 5. Half: lookups alone make 0.99
@@ -79,6 +80,19 @@ class LookupPool:
             gram = tuple(text[end - self.ngram : end])
             if self._ends.get(gram, (None,))[0] is text:
                 del self._ends[gram]
+
+
+class LookupPools:
+    """The other texts that lookups of each salt may know: of the MAX_POOLS salts used last."""
+
+    def __init__(self) -> None:
+        self._pools: dict[str, LookupPool] = {}  # the one used last at the end
+
+    def of(self, salt: str) -> LookupPool:
+        pool = self._pools[salt] = self._pools.pop(salt, None) or LookupPool()
+        if len(self._pools) > MAX_POOLS:
+            del self._pools[next(iter(self._pools))]
+        return pool
 
 
 class Lookup:

@@ -200,6 +200,11 @@ class RemoteDrafters:
             self._drafters[drafter].n_assigned -= 1
 
     @property
+    def n_told(self) -> int:
+        """Sessions that drafters have."""
+        return sum(bool(one.drafters) for one in self._sessions.values()) if self.drafting else 0
+
+    @property
     def drafting(self) -> bool:
         """True if any drafter has a session."""
         return any(record.n_assigned for record in self._drafters.values())

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from server.engine.proposer import NOTHING, ROOT, Planned, Proposal, TimedStep
 from server.speculation.gating.balance import KNOWN, RESTS, TRIED, Balance, Overhead
 
 
@@ -52,41 +55,62 @@ def test_a_text_that_turns_hard_is_noticed_within_a_few_lines():
     assert 0 < n_until_resting(balance, 0.0, 0.1) < 100
 
 
+class Steps:
+    """What steps that take no time to decode tell an Overhead."""
+
+    def __init__(self) -> None:
+        self.overhead = Overhead()
+
+    def take(
+        self, outside_s: float, n: int = KNOWN, *, told: int = 0, of: int = 1, guessing: bool = False
+    ) -> None:
+        """n steps of `of` sessions, `told` of which drafters have."""
+        planned = Planned([Proposal((7,), (ROOT,), ("drafter",)) if guessing else NOTHING] * of)
+        for _ in range(n):
+            self.overhead.observe(planned, TimedStep(of, 0, 0.0, outside_s, of, of), told)
+
+    def cost(self, *, guessing: bool = False) -> float:
+        return self.overhead.seconds(guessing=guessing)
+
+
 def test_drafters_cost_nothing_until_steps_without_them_are_known():
-    overhead = Overhead()
-    for _ in range(KNOWN):
-        overhead.observe(0.0005, 1, told=True, guessing=False)
-    assert overhead.seconds(1, 1, guessing=False) == 0.0
-    for _ in range(KNOWN):
-        overhead.observe(0.0002, 1, told=False, guessing=False)
-    assert abs(overhead.seconds(1, 1, guessing=False) - 0.0003) < 1e-9
-    for _ in range(KNOWN):
-        overhead.observe(0.0001, 1, told=True, guessing=True)
-    assert overhead.seconds(1, 1, guessing=True) == 0.0
+    steps = Steps()
+    steps.take(0.0005, told=1)
+    assert steps.cost() == 0.0
+    steps.take(0.0002)
+    assert steps.cost() == 0.0, "nobody has a session"
+    steps.take(0.0005, told=1)
+    assert steps.cost() == pytest.approx(0.0003)
+    steps.take(0.0001, told=1, guessing=True)
+    assert steps.cost(guessing=True) == 0.0
 
 
 def test_the_first_steps_of_a_process_are_no_measure_of_what_drafters_cost():
-    overhead = Overhead()
-    for _ in range(KNOWN):
-        overhead.observe(0.0002, 1, told=False, guessing=False)
+    steps = Steps()
+    steps.take(0.0002)
     for outside_s in (0.015, 0.003, *[0.0004] * KNOWN):
-        overhead.observe(outside_s, 1, told=True, guessing=True)
-    assert abs(overhead.seconds(1, 1, guessing=True) - 0.0002) < 1e-9
+        steps.take(outside_s, 1, told=1, guessing=True)
+    assert steps.cost(guessing=True) == pytest.approx(0.0002)
 
 
-def test_what_drafters_cost_is_borne_by_the_sessions_that_they_have():
-    overhead = Overhead()
-    for _ in range(KNOWN):
-        overhead.observe(64 * 0.00002, 64, told=False, guessing=False)
-        overhead.observe(64 * 0.00005, 64, told=True, guessing=False)
-    assert abs(overhead.seconds(64, 64, guessing=False) - 0.00003) < 1e-9
-    assert abs(overhead.seconds(64, 4, guessing=False) - 16 * 0.00003) < 1e-9
-    assert overhead.seconds(64, 0, guessing=False) == 0.0
+def test_guesses_of_others_are_no_measure_of_what_drafters_cost():
+    steps = Steps()
+    steps.take(0.0002)
+    steps.take(0.0009, guessing=True)
+    steps.take(0.0003, told=1, guessing=True)
+    assert steps.cost(guessing=True) == pytest.approx(0.0001)
+
+
+@pytest.mark.parametrize(("told", "each_s"), [(64, 0.00003), (4, 16 * 0.00003)])
+def test_what_drafters_cost_is_borne_by_the_sessions_that_they_have(told: int, each_s: float):
+    steps = Steps()
+    steps.take(64 * 0.00002, of=64)
+    steps.take(64 * 0.00005, of=64, told=told)
+    assert steps.cost() == pytest.approx(each_s)
 
 
 def test_steps_of_few_sessions_are_no_measure_of_those_of_many():
-    overhead = Overhead()
-    for _ in range(KNOWN):
-        overhead.observe(0.0004, 1, told=False, guessing=False)
-        overhead.observe(64 * 0.00005, 64, told=True, guessing=False)
-    assert overhead.seconds(64, 4, guessing=False) == 0.0
+    steps = Steps()
+    steps.take(0.0004)
+    steps.take(64 * 0.00005, of=64, told=4)
+    assert steps.cost() == 0.0
