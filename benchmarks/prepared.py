@@ -105,6 +105,7 @@ class PreparedBackend:
         """decode_s: what a model takes for a decode, by rows. errs: its rows differ from the lead's where a
         guess shall be wrong."""
         self.n_seqs = n_seqs
+        self._lengths = [0] * n_seqs
         self._decode_s = decode_s
         self._errs = errs
         self.vocab = SizedVocabulary(rows.shape[1])
@@ -118,6 +119,9 @@ class PreparedBackend:
         began = time.perf_counter()
         self.n_rows_last, self.n_decodes = len(batch), self.n_decodes + 1
         positions = [p for p, wanted in zip(batch.positions, batch.wanted, strict=True) if wanted]
+        for i, (seq, position) in enumerate(zip(batch.seqs, batch.positions, strict=True)):
+            for one in batch.shared.get(i, (seq,)):
+                self._lengths[one] = position + 1
         out = self._out[: len(positions)]
         for i, position in enumerate(positions):
             out[i] = self._rows[row_after(position + (self._errs and not _right(position + 1)))]
@@ -128,7 +132,7 @@ class PreparedBackend:
         return functools.partial(self.decode, batch)
 
     def length(self, seq: int) -> int:
-        return self.n_ctx  # at least: nothing is ever missing
+        return self._lengths[seq]
 
     def intact(self, seq: int, length: int) -> bool:
         return True
@@ -136,8 +140,12 @@ class PreparedBackend:
     def save(self, seq: int) -> bytes:
         return b""
 
-    def trim(self, seq: int, length: int) -> None: ...
-    def copy(self, source: int, target: int, start: int, end: int) -> None: ...
+    def trim(self, seq: int, length: int) -> None:
+        self._lengths[seq] = min(self._lengths[seq], length)
+
+    def copy(self, source: int, target: int, start: int, end: int) -> None:
+        self._lengths[target] = end
+
     def load(self, seq: int, data: bytes) -> None: ...
     def shift(self, seq: int, start: int, end: int) -> None: ...
     def close(self) -> None: ...

@@ -59,7 +59,7 @@ class ToyModel(FakeModel):
 class ToyBackend(FakeBackend):
     """A FakeBackend that is opened as a LlamaBackend is."""
 
-    description, tool_template, n_params, n_bytes = "toy", None, 0, 0
+    description, tool_template, n_params, n_bytes, own_rows = "toy", None, 0, 0, 0
 
     def __init__(self, options: LlamaOptions, *, error: float = 0.0, step_s: float = STEP_S) -> None:
         super().__init__(ToyModel(seed=3, error=error), n_cells=options.n_cells, n_seqs=options.n_seqs)

@@ -10,7 +10,7 @@ import pytest
 
 from drafters.draft_session import GREEDY
 from drafters.model import ModelDrafter
-from drafters.worker import MAX_FAILURES, PUBLISH_S, WANT_S
+from drafters.worker import MAX_FAILURES, MESSAGE_S, PUBLISH_S, WANT_S
 from server.errors import BackendError
 from server.llama.backend import Batch, Logits
 from server.sampling.params import SamplingParams
@@ -40,6 +40,23 @@ def test_guesses_go_out_every_few_milliseconds():
         scene.worker.turn(wait=False)
     scene.settle()
     assert [len(draft.tokens) for draft in scene.lead.drafts()] == [1, 2, 2, 1]
+
+
+@pytest.mark.parametrize("n_sessions", [1, 2, 8, 16])
+def test_with_many_sessions_a_second_has_as_many_messages_as_with_few(n_sessions: int):
+    scene, n_turns = Scene(FakeBackend(ENDLESS, n_seqs=16, n_cells=16_384)), 96
+    for session in range(1, n_sessions + 1):
+        scene.bus.send("drafter", open_(session=session, max_ahead=n_turns))
+    scene.pool.pump()
+    for _ in range(n_turns):
+        scene.now += MESSAGE_S
+        scene.worker.turn(wait=False)
+    scene.pool.pump()
+    drafts = scene.lead.drafts()
+    first = [next(draft for draft in drafts if draft.session == 1 + i) for i in range(n_sessions)]
+    assert all(len(draft.tokens) == 1 for draft in first), "the beginning of a path goes out at once"
+    seconds, apart_s = n_turns * MESSAGE_S, max(PUBLISH_S, n_sessions * MESSAGE_S)
+    assert 0.5 * seconds / apart_s < len(drafts) / n_sessions - 1 <= seconds / apart_s
 
 
 class Overlapping(FakeBackend):
