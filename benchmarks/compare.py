@@ -9,6 +9,8 @@ accepted of all drafted tokens, those behind a wrong one too: benchmarks/depths.
 With --clients, several clients ask at once (benchmarks/contest.py), with or without llama-server; duo then
 drafts in any case, with each of --duo-flags.
 
+Without --llama-server --sweep compares duo with itself without drafts, whatever its numbers are.
+
 With --faults, leads with bad drafters join in (benchmarks/faults.py). Without --llama-server all are compared
 with duo without drafts: what remains of its speed when drafters are dead, lying, lagging or flapping.
 """
@@ -203,8 +205,11 @@ def _paces(servers: Sequence[Process]) -> list[str]:
 
 def measure(args: argparse.Namespace) -> program.Result:
     """Raises DuoError."""
-    if not (args.llama_server or args.faults or args.clients):
-        raise StartupError("give --llama-server, or --clients, or --faults to compare bad drafters with none")
+    if not (args.llama_server or args.faults or args.clients or args.sweep):
+        raise StartupError(
+            "give --llama-server; or, for duo alone, --clients, --sweep 1 or --faults, which compares bad "
+            "drafters with none"
+        )
     program.check_files(args.model, args.draft_model, *filter(None, [args.eagle3]))
     if args.llama_server:
         args.llama_server = program.binary(args.llama_server)

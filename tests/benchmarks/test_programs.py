@@ -127,7 +127,7 @@ def test_compare_measures_bad_drafters_without_llama_server(
 
 def test_compare_says_that_it_has_nothing_to_compare(capsys: pytest.CaptureFixture[str]):
     assert compare.main([]) == 1
-    assert "give --llama-server, or --clients, or --faults" in capsys.readouterr().err
+    assert "give --llama-server; or, for duo alone, --clients" in capsys.readouterr().err
 
 
 def test_compare_refuses_what_cannot_be_executed(capsys: pytest.CaptureFixture[str]):
@@ -179,3 +179,10 @@ def test_demo_tells_in_one_line_that_there_is_no_room(
     assert demo.main(["--measure-only"]) == 1
     assert "\ndemo: [Errno 28]" in capsys.readouterr().err
     assert not small_cache.exists()
+
+
+@pytest.mark.usefixtures("reciting_duo")
+def test_compare_measures_duo_alone_with_a_sweep(capsys: pytest.CaptureFixture[str]):
+    assert compare.main(["--sweep", "1", "--prompts", "2", "--max-tokens", "20"]) == 0
+    rows = [line.split(" | ")[0] for line in capsys.readouterr().out.splitlines() if line.startswith("| duo")]
+    assert rows == ["| duo", "| duo, drafts"]

@@ -114,10 +114,15 @@ def reachable(
         return math.inf
     tokens, paths, spent_s = float(n_rows), list(acceptances), 0.0
     best = tokens / seconds[n_rows]
+    more = 1.0 / max(1e-9, 1.0 - max(paths, default=0.0))  # times a round's tokens: of all that may follow
     for rows in range(n_rows + len(paths), min(last, n_rows + limit * len(paths)) + 1, len(paths)):
-        tokens += sum(paths)
+        gained = sum(paths)
         spent_s += td_s
-        best = max(best, tokens / (seconds[rows] + spent_s))
+        step_s = seconds[rows] + spent_s
+        if tokens + gained * more <= best * step_s:
+            break  # all that may follow takes at least as long
+        tokens += gained
+        best = max(best, tokens / step_s)
         paths = [path * acceptance for path, acceptance in zip(paths, acceptances, strict=True)]
     return best
 
