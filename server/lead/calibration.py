@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any, TypeVar, TypeVarTuple
 
 from server.errors import BackendError
@@ -36,6 +36,9 @@ CHECKED, CHECK_S = 4, 0.3  # most rows, and most seconds, of the check of a kept
 # If a decode now takes less than this share of the kept seconds, the machine was busy then: what is kept is
 # at most a quarter too long. 0.6: two thirds; 0.9: a ninth, but scatter costs BUDGET_S now and then.
 DISTURBED = 0.8
+# Seconds until a start says that its first decodes have not ended. Half: slow disks are called hanging
+# devices; twice: who waits has given up.
+SILENT_S = 60.0
 
 
 def measure(backend: Backend, max_rows: int, *, budget_s: float = BUDGET_S) -> dict[int, float]:
@@ -117,7 +120,14 @@ def on_own_thread(work: Callable[[*Ts], T], *arguments: *Ts) -> T:
     """work(*arguments), on a thread that ends with it. For what decodes before the engine does.
 
     OpenMP keeps worker threads for each thread that has decoded. With more of them than cores, those of the
-    engine would sleep at every barrier.
+    engine would sleep at every barrier. Says so if it takes SILENT_S: a device may hang.
     """
     with ThreadPoolExecutor(1) as own:
-        return own.submit(work, *arguments).result()
+        done = own.submit(work, *arguments)
+        if not wait([done], SILENT_S).done:
+            logger.warning(
+                "  steps    the first ones have not ended for %.0f s: the disk is slow, or the device hangs "
+                "(on CUDA GGML_CUDA_DISABLE_GRAPHS=1 may help)",
+                SILENT_S,
+            )
+        return done.result()

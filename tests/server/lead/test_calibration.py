@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+import threading
 from pathlib import Path
 
 import pytest
 
-from server.lead.calibration import WIDTHS, measure, remembered
+from server.lead import calibration
+from server.lead.calibration import WIDTHS, measure, on_own_thread, remembered
 from server.lead.recollection import keep, of_model, recall
 from server.llama.options import LlamaOptions
 from server.llama.shapes import CONTEXT
@@ -97,3 +100,29 @@ def test_another_model_file_is_another_memory(tmp_path: Path):
     before = of_model(options)
     model.write_bytes(b"GGUF!")
     assert of_model(options) != before
+
+
+def test_a_start_that_waits_for_a_device_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    assert on_own_thread(lambda: 7) == 7
+    assert not caplog.records
+    said = threading.Event()
+
+    def wait_for_word() -> int:
+        said.wait()
+        return 8
+
+    class Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            said.set()
+
+    listener = Listener()
+    calibration.logger.addHandler(listener)
+    monkeypatch.setattr(calibration, "SILENT_S", 0.0)
+    try:
+        assert on_own_thread(wait_for_word) == 8
+    finally:
+        said.set()
+        calibration.logger.removeHandler(listener)
+    assert "GGML_CUDA_DISABLE_GRAPHS=1" in caplog.text
