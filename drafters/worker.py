@@ -19,9 +19,9 @@ from server.speculation.wire.presence import Presence
 logger = logging.getLogger("duo.drafter")
 
 PUBLISH_S = 0.002  # guesses made in about this time go into one message. Half: more messages; twice: later
-# For each session that is drafted for, if that is longer: a lead ignores who sends 4,000 messages a second.
-# With 16 sessions 1,750 are sent then, else 2,900 to 4,200; half: 2,700. Where none is ignored, all bring as
-# many tokens per second.
+# Between two messages for one session, times the sessions that are drafted for, if that is longer: a lead
+# ignores who sends 4,000 a second. With 16 sessions 1,750 are sent then, else 2,900 to 4,200; half: 2,700,
+# with as many tokens per second where none is ignored (over real Redis, beside decodes that only wait).
 MESSAGE_S = 0.001
 WANT_S = 0.2  # between two requests for the same Open: some round trips of a slow network. Half: more in vain
 LEASE_S = 5.0  # a session that its lead says nothing about for so long is asked for: its Close may be lost
@@ -135,7 +135,8 @@ class Worker:
                 logger.warning("no more drafts for a session of %s", session.lead)
 
     def _publish(self, *, all_of_it: bool) -> None:
-        """Send guesses: at once where a path begins, else those of PUBLISH_S, branches after their path."""
+        """Send guesses: at once where a path begins, else those of PUBLISH_S or longer, branches after their
+        path."""
         now, td_us = self._clock(), self._td_us
         apart_s = max(PUBLISH_S, MESSAGE_S * len(self._busy))
         due = all_of_it or now + td_us / 1e6 - self._published_at > apart_s

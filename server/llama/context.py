@@ -116,8 +116,8 @@ class LlamaContext:
         return lambda: np.delete(self._logits(n_wanted + 1), place, axis=0)
 
     def _to_differ(self, batch: Batch, n_wanted: int) -> int | None:
-        """A row whose logits are wanted besides, so that this decode is not recorded: it is one of a prompt,
-        as wide as the one before, and its width must not be (see cuda_graphs.py)."""
+        """A row that is not wanted, if this decode would be recorded and must not be (cuda_graphs.py): it is
+        part of a prompt, with the shape of the decode before. With that row wanted it has another shape."""
         shape, before = (len(batch), n_wanted), self._shape
         self._shape = shape
         if shape != before or shape[0] <= self.own_rows or n_wanted == shape[0]:

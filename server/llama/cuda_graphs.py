@@ -2,12 +2,13 @@
 
 ggml multiplies up to OWN_ROWS rows of 16-bit matrices by kernels of its own (its mmf.cu), more by cuBLAS,
 which has other kernels for other numbers of rows. A decode is recorded once it has the shape of the one
-before, and the graph that was there is updated. An update keeps launch attributes that cannot be read back,
-such as the preferred size of a cluster, and reports success (sgl-project/sglang, pull request 37657): a
-kernel of cuBLAS then runs with those of another one. Seen with a model of 7B in F16: on H100 and H200 a
-decode of 24 rows after 17 never ends; with 64 streams the GPU reports an illegal instruction within seconds.
-Neither happens without graphs, nor with cuBLAS computing in 32 bits, which takes twice as long
-(docs/serving.md). ggml multiplies quantised matrices itself.
+before, and the graph that was there is updated. With a model of 7B in F16 on an H100 a decode of 24 rows
+after 17 never ended, though each width alone did; with 64 streams on an H200 the GPU reports an illegal
+instruction within seconds. Neither was seen without graphs, the second not with cuBLAS computing in 32
+bits, which takes twice as long (docs/serving.md). The likely cause: an update keeps launch attributes that
+cannot be read back, such as the preferred size of a cluster, and reports success, so that a kernel of
+cuBLAS runs with those of another one (sgl-project/sglang, pull request 37657, on GB300). ggml multiplies
+quantised matrices itself.
 """
 
 from __future__ import annotations

@@ -113,9 +113,9 @@ class Speculator(Proposer):
         may_pad = not stable and self._may_pad(asks, n_rows)
         price = self.pricing.step(len(asks), n_rows, n_cells, may_pad=may_pad)
         wanting = [ask for ask in asks if ask.limit > 0]
-        least, seldom = self._bounds(price, stable=stable, may_pad=may_pad)
+        least, least_by_lookup = self._bounds(price, stable=stable, may_pad=may_pad)
         for ask in wanting:
-            self._begin(ask, seldom)
+            self._begin(ask, least_by_lookup)
         spent_s = 0.0
         if self._inline and wanting and self._may_guess(MODEL):
             spent_s = self._draft(self._inline, asks, price, least)
@@ -142,8 +142,8 @@ class Speculator(Proposer):
         return Planned(proposals, price.width, spent_s, undrafted_s)
 
     def _bounds(self, price: StepPrice, *, stable: bool, may_pad: bool) -> tuple[float, float]:
-        """Path probabilities below which guesses are not offered, and below which lookups make none: their
-        time in Python, and that of their row where each takes some, are worth more."""
+        """The path probability below which a guess costs more Python time than it is worth, so that none is
+        offered; and below which lookups make none, since its row costs time as well."""
         if stable or self._policy.again or not self._policy.gate:
             return 0.0, 0.0
         by_row = self._looks and not may_pad  # in a padded step some are free

@@ -12,6 +12,7 @@ from typing import TypeAlias, cast
 from server.engine.scheduler import Limits
 from server.llama.backend import Backend, Batch, Logits
 from server.llama.with_block import WithBlock
+from server.speculation.gating.widths import Widths
 from server.speculation.policy import Policy
 from server.speculation.sources.block_draft import BlockDraft
 from server.speculation.sources.remote import RemoteDrafters
@@ -70,6 +71,9 @@ class Watched(FakeBackend):
         FakeBackend.copy(self, source, target, start, end)
 
 
+PADDED = {width: STEP_S + ROW_S * width for width in (1, 4, 8, 16)}  # seconds of padded steps
+
+
 class Scene:
     """A lead, a pool, and the drafters that a test adds, with their own clock. Messages are delivered before
     every `every`-th step; live: by another thread at any time, with the real clock."""
@@ -86,22 +90,25 @@ class Scene:
         live: bool = False,
         limits: Limits | None = None,
     ) -> None:
-        """inline: a model in the lead, or what a prediction block of the target guesses."""
+        """inline: a model in the lead, or what a prediction block of the target guesses. Where the policy
+        says that a GPU decodes, steps are padded, too."""
         self.shape: Shape = shape
         self.pool = MemoryPool()
         self.clock = Clock()
         step_s = LIVE_STEP_S if live else 0.0
         self.backend = Watched(TRUTH, clock=self.clock, step_s=step_s, can_trim=self.can_trim)
+        self.backend.overlaps = policy.overlaps
         if not self.can_trim:
             policy = replace(policy, leaves=1, again=True)
         bus = self.pool.bus(LEAD)
         clock = time.perf_counter if live else self.clock
-        remote = RemoteDrafters(bus, LEAD, max_ahead=16, clock=clock)
+        remote = RemoteDrafters(bus, LEAD, max_ahead=16, clock=clock, overlaps=policy.overlaps)
+        widths = Widths(PADDED if policy.overlaps else {})
         model: Backend = self.backend
         if isinstance(inline, FakeModel):
             model = WithBlock(self.backend, ToyBlock(self.backend, inline))
             inline = BlockDraft(model, clock=clock)
-        self.proposer = Speculator(policy, remote=remote, inline=inline, clock=clock)
+        self.proposer = Speculator(policy, remote=remote, inline=inline, widths=widths, clock=clock)
         bus.start(remote)
         self.harness = Harness(cast(FakeBackend, model), self.proposer, clock=clock, limits=limits)
         self._live = live

@@ -64,6 +64,19 @@ def test_nor_does_all_of_it_together(temperature: float, kind: Kind):
     assert_right_and_wrong(clients)
 
 
+@of_kinds
+@at_temperatures
+@of_shapes
+def test_nor_does_a_gpu_that_leaves_time_and_has_padded_steps(shape: Shape, temperature: float, kind: Kind):
+    """Commits go out while the next step is decoded, and shadows keep what a step left in them."""
+    scene = Scene(shape, Policy(lookup=False, overlaps=True))
+    during = two(scene)
+    clients = converse(asks_of(kind, temperature), lambda asks: in_scene(scene, asks, during))
+    assert_same(clients, alone(kind, temperature))
+    assert_right_and_wrong(clients)
+    assert scene.backend.n_trees > 0, "in a padded step all shadows take part, in one with a chain, too"
+
+
 @at_temperatures
 def test_nor_do_messages_that_come_at_any_time(temperature: float):
     """Another thread delivers them, so that each run has another order."""
