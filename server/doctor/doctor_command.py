@@ -20,6 +20,7 @@ from server.doctor.examination import drafting, guess_seconds, guesses, pace, re
 from server.doctor.forecast import Device, Guess, Seconds, Text, beside, inside, n_tokens, undrafted
 from server.errors import StartupError
 from server.flags import n_cores
+from server.lead.attention import AttentionChoice
 from server.lead.loading import load_target, prepared
 from server.lead.serving import template_of
 from server.lead.tiers import free_memory
@@ -88,7 +89,7 @@ def examine(settings: DoctorSettings, console: Console) -> Findings:
     findings = Findings(free_bytes=free_memory(), free_gpu_bytes=list(machine.gpus))
     findings.weights_bytes = _bytes(draft) + _bytes(settings.model)
     console.print(f"The target, {settings.model.name}: its steps, and what it says …")
-    with closing(load_target(settings, settings.threads or machine.n_cores)) as target:
+    with closing(_target(settings, settings.threads or machine.n_cores)) as target:
         findings.step_s = step_seconds(target)
         if not any(findings.step_s):
             raise StartupError(f"the steps of {settings.model} cannot be measured: it does not forget tokens")
@@ -113,6 +114,11 @@ def examine(settings: DoctorSettings, console: Console) -> Findings:
     return findings
 
 
+def _target(settings: DoctorSettings, n_threads: int) -> LlamaBackend:
+    """As a lead would load it."""
+    return load_target(settings, n_threads, AttentionChoice())
+
+
 def _measure_beside(
     findings: Findings, settings: DoctorSettings, machine: Machine, placement: Placement, draft: Path
 ) -> None:
@@ -122,7 +128,7 @@ def _measure_beside(
     n_threads = settings.threads or placement.target_threads or machine.n_cores
     if placement.target_gpu is not None:
         settings = settings.model_copy(update={"split_mode": "none", "main_gpu": placement.target_gpu})
-    with drafting(options) as drafter, closing(load_target(settings, n_threads)) as target:
+    with drafting(options) as drafter, closing(_target(settings, n_threads)) as target:
         findings.beside_s = step_seconds(target)
         findings.guess_beside_s = pace(drafter)
 

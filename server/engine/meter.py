@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from statistics import median
+from typing import NamedTuple
 
 from server.engine.proposer import Planned, TimedStep
 from server.engine.scheduler import Work
@@ -13,6 +14,15 @@ from server.llama.backend import Batch, Logits
 
 PREFILL = 32  # prompt rows from which a step tells what a prompt token costs: below, reading weights does
 N_OVERHEADS = 1024  # steps that the median overhead is taken of
+
+
+class StepKind(NamedTuple):
+    """Rows of a step without prompts, cells in use, and tokens of a session in it, on average. Cells and
+    tokens in the middle between powers of two."""
+
+    n_rows: int
+    n_cells: int
+    n_tokens: int
 
 
 class Meter:
@@ -27,6 +37,7 @@ class Meter:
         self._decode_s = 0.0
         self.n_decodes = self.n_decoding = 0  # decodes, and sessions in them
         self._overheads: deque[float] = deque(maxlen=N_OVERHEADS)
+        self.kinds: Counter[StepKind] = Counter()
 
     def begin(self) -> None:
         self._began = self._state.clock()
@@ -53,6 +64,7 @@ class Meter:
         state, rows, cells, decode_s = self._state, self._n_rows, self._n_cells, self._decode_s
         step_s = state.clock() - self._began
         state.residence.move_costs.stepped(decode_s, cells)
+        self.kinds[StepKind(rows, _rounded(cells), _rounded(self._n_tokens // len(works)))] += 1
         n_new = _n_tokens(works) - self._n_tokens
         state.proposer.stepped(planned, TimedStep(rows, cells, decode_s, step_s, n_new, len(works)))
         if len(works) == 1:
@@ -66,6 +78,11 @@ class Meter:
     def overhead_us(self) -> float:
         """Median microseconds outside decode and drafting in recent one-session steps; 0 before the first."""
         return median(self._overheads) * 1e6 if self._overheads else 0.0
+
+
+def _rounded(n: int) -> int:
+    """The middle between powers of two, 64 at least."""
+    return 3 * max(64, 1 << n.bit_length()) // 4
 
 
 def _n_tokens(works: Sequence[Work]) -> int:

@@ -19,7 +19,7 @@ from server.llama.embedder import MOST_TOKENS, LlamaEmbedder, ranks
 from server.llama.embedding import Pooling
 from server.llama.hub import fetch, source
 from server.llama.library import computes_elsewhere, default_cells
-from server.llama.llamacpp import LlamaBackend
+from server.llama.llamacpp import ChooseAttention, LlamaBackend
 from server.llama.model_settings import downloaded
 from server.llama.mtp import LlamaBlock
 from server.llama.options import MAX_SEQS, LlamaOptions
@@ -66,8 +66,10 @@ def prepared(settings: S) -> S:
     return settings
 
 
-def load_target(settings: LeadSettings, n_threads: int) -> LlamaBackend:
-    """The target model with room for all slots. Raises StartupError."""
+def load_target(
+    settings: LeadSettings, n_threads: int, attention: ChooseAttention | None = None
+) -> LlamaBackend:
+    """The target model with room for all slots. attention: as of LlamaBackend. Raises StartupError."""
     for flag, n_rows in (("batch", settings.batch_size), ("ubatch", settings.ubatch_size)):
         if 0 < n_rows < settings.stable_width:
             width = settings.stable_width
@@ -85,7 +87,7 @@ def load_target(settings: LeadSettings, n_threads: int) -> LlamaBackend:
     options = replace(options, n_streams=n_streams, n_tail=settings.draft_max, head=head)
     if computes_elsewhere(settings.weights):
         forgo_graphs(path, most, gate=settings.gate)
-    backend = LlamaBackend(options)
+    backend = LlamaBackend(options, attention)
     if not settings.kv_unified:
         backend.n_ctx = min(backend.n_ctx, backend.n_cells // most)
     return backend

@@ -30,6 +30,7 @@ from server.engine.scheduler import Limits
 from server.engine.thread import Bounds, EngineThread, Observer
 from server.errors import LostModelError, StartupError
 from server.flags import n_cores
+from server.lead.attention import AttentionChoice
 from server.lead.calibration import on_own_thread, remembered, steady_widths
 from server.lead.listening import Door, DrainingServer, answering, configured, door_of, open_socket
 from server.lead.loading import (
@@ -112,10 +113,11 @@ def run_lead(settings: LeadSettings, site: Site) -> int:
     door = door_of(settings, site.listener.getsockname()[0])
     sys.setswitchinterval(GIL_SWITCH_S)
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
+    attention = AttentionChoice()
     with ExitStack() as models, ExitStack() as stack:
         waiting = create_waiting_app(Health("loading", settings.parallel, 0, 0, 0.0), door.edge)
         with answering(site.listener, waiting, door.tls):
-            backend = _load(models, settings, site)
+            backend = _load(models, settings, site, attention)
             model, inline = drafting_inside(models, settings, site.draft_model, backend)
             proposer = _speculator(stack, settings, site, backend, inline)
             embedder = load_embedder(models, settings, backend)
@@ -128,7 +130,7 @@ def run_lead(settings: LeadSettings, site: Site) -> int:
         if settings.print != "none":
             observers.append(ReplyPrinter(console, backend.vocab, show_rejected=settings.print == "all"))
         engine = EngineThread(
-            _engine_maker(settings, backend.options, model, proposer, snapshots),
+            _engine_maker(settings, backend.options, model, proposer, snapshots, attention),
             n_ctx=backend.n_ctx,
             observers=observers,
             max_queued=settings.max_queued,
@@ -162,10 +164,11 @@ def _until_ended(models: ExitStack, serving: Coroutine[None, None, None]) -> Non
         raise
 
 
-def _load(stack: ExitStack, settings: LeadSettings, site: Site) -> LlamaBackend:
+def _load(stack: ExitStack, settings: LeadSettings, site: Site, attention: AttentionChoice) -> LlamaBackend:
     logger.info("duo %s: loading %s", version("duo"), settings.model)
     began = time.perf_counter()
-    backend = stack.enter_context(closing(load_target(settings, site.n_threads)))
+    stack.callback(attention.keep)
+    backend = stack.enter_context(closing(load_target(settings, site.n_threads, attention)))
     seconds = time.perf_counter() - began
     about = f"{backend.description}, {backend.n_params / 1e6:.1f}M parameters, context {backend.n_ctx}"
     logger.info("  model    %s (%s, %d threads) in %.1f s", backend.name, about, site.n_threads, seconds)
@@ -260,6 +263,7 @@ def _engine_maker(
     model: Backend,
     proposer: Speculator,
     snapshots: Snapshots | None,
+    attention: AttentionChoice,
 ) -> Callable[[Observer], Engine]:
     limits = Limits(
         n_batch=model.n_batch,
@@ -272,6 +276,7 @@ def _engine_maker(
 
     def make(emit: Observer) -> Engine:
         engine = Engine(model, proposer, emit, n_slots=settings.parallel, limits=limits)
+        engine.meter.kinds = attention.kinds
         if snapshots is not None:
             engine.residence.save_to(snapshots, *pace_of(options))
         return engine

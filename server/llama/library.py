@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import llama_cpp.llama_cpp as _untyped
 
@@ -108,16 +108,19 @@ def computes_elsewhere(weights: Weights) -> bool:
     return bool(weights.n_gpu_layers) and has_gpu() and (bool(weights.rpc) or bool(free_memory_of_gpus()))
 
 
-def settled(options: LlamaOptions) -> LlamaOptions:
-    """The options with 'auto' decided where attention is computed on the CPU for few sequences: without
-    flash attention, which is slow there for fewer than 64 rows (docs/adr/0012). Quantised values need it."""
+def is_open(options: LlamaOptions) -> bool:
+    """Whether flash attention is left to duo: attention is computed on the CPU for few sequences, with values
+    that do not need it, being quantised. docs/adr/0012."""
     quantised = options.cache_type_v not in ("f32", "f16", "bf16")
     if options.flash_attention != "auto" or quantised or options.n_seqs > MOST_SEQS_ON_CPU:
-        return options
-    if computes_elsewhere(options.weights):
-        return options
+        return False
+    return not computes_elsewhere(options.weights)
+
+
+def settled(options: LlamaOptions, attention: Literal["on", "off"]) -> LlamaOptions:
+    """The options with this decided."""
     n_ubatch = options.n_ubatch or min(ROWS_ON_CPU, options.n_batch)
-    return replace(options, flash_attention="off", n_ubatch=n_ubatch)
+    return replace(options, flash_attention=attention, n_ubatch=n_ubatch)
 
 
 def default_cells(

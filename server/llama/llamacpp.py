@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from server.errors import BackendError, StartupError
 from server.llama.backend import Batch, FillInMiddle
@@ -24,6 +25,7 @@ from server.llama.library import (
     complaint,
     computes_elsewhere,
     context_params,
+    is_open,
     settled,
     tokenize,
 )
@@ -31,6 +33,8 @@ from server.llama.options import LlamaOptions
 from server.llama.parts import model_name
 from server.llama.tails import with_tail
 from server.llama.tensors import ASSISTANTS, EAGLE3
+
+ChooseAttention = Callable[[LoadedModel, LlamaOptions], Literal["on", "off"]]
 
 
 class LlamaVocabulary:
@@ -120,11 +124,14 @@ def _token_or_none(token: int) -> int | None:
 class LlamaBackend(LlamaContext):
     """Implements Backend. Raises StartupError when the model cannot be loaded or its context not created."""
 
-    def __init__(self, options: LlamaOptions) -> None:
+    def __init__(self, options: LlamaOptions, attention: ChooseAttention | None = None) -> None:
+        """attention: chooses where the options leave flash attention open on a CPU; None: without it."""
         self.model = LoadedModel(options.model_path, options.weights)
-        self.options = options = settled(options)
+        self.options = options
         self._model = self.model.handle
         try:
+            if is_open(options):
+                options = settled(options, attention(self.model, options) if attention else "off")
             self._open(options)
         except BaseException:
             self.close()

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pytest
 
 from server.engine.events import Committed, Failed, Finished, Started
+from server.engine.meter import StepKind
 from server.engine.request import GenerationRequest
 from server.engine.scheduler import Limits
 from server.errors import BackendError, InvalidRequestError
@@ -191,6 +192,17 @@ def test_sessions_that_outgrow_the_cache_together_are_all_finished():
     asks = [request((i, *PROMPT), max_tokens=150) for i in range(4)]
     harness = Harness(FakeBackend(ENDLESS, n_cells=420, n_ctx=420))
     assert [outcome.tokens for outcome in harness.run(*asks)] == plain(*asks, model=ENDLESS)
+
+
+def test_steps_are_counted_by_their_rows_cells_and_tokens():
+    harness = Harness(FakeBackend(ENDLESS))
+    harness.run(request(max_tokens=5))
+    kinds = harness.engine.meter.kinds
+    assert kinds == {StepKind(1, 48, 48): 4}, "the prompt's step has other rows"
+    harness.run(*(request((i, *PROMPT) * 3, max_tokens=5) for i in range(2)))
+    added = {kind: n for kind, n in kinds.items() if kind.n_tokens > 48}
+    assert {(kind.n_rows, kind.n_tokens) for kind in added} == {(2, 192)}
+    assert all(kind.n_cells > kind.n_tokens for kind in added), "those of both"
 
 
 def test_a_failing_decode_ends_its_sessions_and_not_the_engine(monkeypatch: pytest.MonkeyPatch):

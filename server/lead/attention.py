@@ -1,0 +1,91 @@
+"""Whether a lead on a CPU uses flash attention: if its steps have been quicker with it (docs/adr/0012)."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+
+from server.engine.meter import StepKind
+from server.lead.calibration import on_own_thread
+from server.lead.recollection import keep, of_model, recall
+from server.llama.attention_times import AttentionTimes, Kind, measure
+from server.llama.library import LoadedModel
+from server.llama.options import LlamaOptions
+
+logger = logging.getLogger("duo.lead")
+
+# What steps are assumed to be before there were any: as many with one row as with four, in the middle of the
+# first and of the second reply of a conversation with prompts of 70 tokens and replies of 214 (means of
+# LMSYS-Chat-1M, arXiv:2309.11998). Twice the tokens: an EPYC with AVX-512 begins without flash attention.
+ASSUMED = [StepKind(n_rows, n_tokens, n_tokens) for n_rows in (1, 4) for n_tokens in (177, 461)]
+BEFORE = 1000  # steps as which they count later. Twice: what a server is used for shows after twice as many
+MOST_STEPS = 100_000  # that count; older ones by less and less. Twice: a change of use shows later
+# Share by which the other kind must be quicker to be taken up at a later start: conversations on disk are
+# evaluated anew then. 0.02: two measurements differ by as much; 0.1: up to 10 percent are given away.
+WORTH = 0.05
+
+
+Kinds = Mapping[StepKind, float]  # steps
+
+
+class AttentionChoice:
+    """Chooses for one model. kinds: how many steps of each kind this process has had, for keep()."""
+
+    def __init__(self) -> None:
+        self.kinds: Counter[StepKind] = Counter()
+        self._what: tuple[object, ...] = ()
+        self._times: AttentionTimes | None = None
+        self._kind: Kind = "off"
+        self._earlier: Kinds = {}  # of earlier processes
+
+    def __call__(self, model: LoadedModel, options: LlamaOptions) -> Kind:
+        """For options that leave it open. Measures at the first start with a model, and remembers."""
+        self._what = of_model(replace(options, n_tail=0))
+        known = recall("attention", self._what)
+        if known is None:
+            self._times = on_own_thread(measure, model, options)
+        else:
+            self._times = known["seconds"] and AttentionTimes(known["seconds"])
+            self._kind, self._earlier = known["kind"], {StepKind(*kind): n for *kind, n in known["kinds"]}
+        if self._times is not None:
+            now = self._kind if known else None
+            self._kind, gain = chosen(self._times, self._earlier, now, shared=not options.n_streams)
+            how = {"on": "with", "off": "without"}[self._kind]
+            logger.info("  steps    %s flash attention, which takes %.0f percent less here", how, 100 * gain)
+        self._keep(self._earlier)
+        return self._kind
+
+    def keep(self) -> None:
+        """Remember the steps of this process for the next start, if there is anything to choose."""
+        if self._times is not None:
+            self._keep(merged(self._earlier, self.kinds))
+
+    def _keep(self, kinds: Kinds) -> None:
+        seconds = self._times and self._times.seconds
+        steps = [[*kind, n] for kind, n in kinds.items()]
+        keep("attention", self._what, {"seconds": seconds, "kind": self._kind, "kinds": steps})
+
+
+def chosen(times: AttentionTimes, kinds: Kinds, now: Kind | None, *, shared: bool) -> tuple[Kind, float]:
+    """The quicker kind for these steps and the assumed ones, and by which share of the other's time. now: the
+    kind until now. shared: rows pass over the cells of other conversations, too, which costs without flash
+    attention."""
+    on = off = 0.0
+    for kind, n in [*kinds.items(), *((kind, BEFORE / len(ASSUMED)) for kind in ASSUMED)]:
+        on += n * times.step_s("on", kind.n_rows, kind.n_tokens)
+        off += n * times.step_s("off", kind.n_rows, kind.n_cells if shared else kind.n_tokens)
+    best: Kind = "on" if on < off else "off"
+    gain = 1 - min(on, off) / max(on, off)
+    if now is not None and best != now and gain < WORTH:
+        return now, -gain
+    return best, gain
+
+
+def merged(earlier: Kinds, later: Kinds) -> Kinds:
+    """The later steps, and of earlier ones as many as make it MOST_STEPS at most."""
+    n_earlier, n_later = sum(earlier.values()), sum(later.values())
+    share = min(1.0, max(0.0, MOST_STEPS - n_later) / max(1.0, n_earlier))
+    kinds = {kind: share * n for kind, n in earlier.items()}
+    return kinds | {kind: kinds.get(kind, 0.0) + n for kind, n in later.items()}

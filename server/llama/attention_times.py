@@ -1,0 +1,136 @@
+"""How long decodes of few rows take on this CPU with flash attention and without, by the tokens before them.
+
+Which is quicker depends on the CPU, the model, the rows and the context (docs/adr/0012).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from server.errors import BackendError
+from server.llama.backend import Batch
+from server.llama.context import LlamaContext
+from server.llama.library import COMPRESSED, ROWS_ON_CPU, C, LoadedModel, context_params
+from server.llama.options import LlamaOptions
+
+Kind = Literal["on", "off"]
+KINDS: tuple[Kind, Kind] = "off", "on"
+DEPTHS = (64, 256, 1024)  # tokens before the timed rows: each the double of the double of the one before
+# Numbers of rows that are timed. Without 16: many guesses at once are taken for four, which are quick with it
+WIDTHS = (1, 4, 16)
+ROUNDS = 5  # most timed decodes of each. The shortest counts; see lead/calibration.py
+# Single rows as long as a round and what comes before it: 72 with a 400M model on two EPYC cores, 100 with
+# 28M, which is too quick for that to matter. Half: a start may take twice BUDGET_S.
+ROUND = 75
+# Most seconds that measuring adds to a first start. Models whose steps are longer than BUDGET_S / ROUND (67
+# ms) do without flash attention. Half: so do those of 33 ms; twice: a start may take 10 s longer.
+BUDGET_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionTimes:
+    """seconds: of a decode, by kind, then by WIDTHS and DEPTHS (as many as the context has room for)."""
+
+    seconds: Mapping[Kind, Sequence[Sequence[float]]]
+
+    def step_s(self, kind: Kind, n_rows: int, n_tokens: int) -> float:
+        """Seconds of a decode of n_rows rows after n_tokens tokens: lines through what was measured."""
+        rows = self.seconds[kind]
+        at = [_line(DEPTHS[: len(row)], row, n_tokens) for row in rows]
+        return _line(WIDTHS, at, n_rows)
+
+
+def _line(places: Sequence[int], values: Sequence[float], place: float) -> float:
+    """Between two values, or beyond the last one in the direction of the last two."""
+    if place <= places[-1] or len(places) < 2:
+        return float(np.interp(place, places, values))
+    slope = (values[-1] - values[-2]) / (places[-1] - places[-2])
+    return values[-1] + max(0.0, slope) * (place - places[-1])
+
+
+def measure(
+    model: LoadedModel, options: LlamaOptions, *, budget_s: float = BUDGET_S
+) -> AttentionTimes | None:
+    """Times two small contexts of the model in turn. None for models with a state or whose cells cannot be
+    moved, and where budget_s is not enough."""
+    n_cells = min(DEPTHS[-1] + WIDTHS[-1], model.longest(options.rope))
+    depths = [depth for depth in DEPTHS if depth + WIDTHS[-1] <= n_cells]
+    stateful = C.llama_model_is_recurrent(model.handle) or C.llama_model_is_hybrid(model.handle)
+    if not depths or stateful or model.metadata("general.architecture") in COMPRESSED:
+        return None
+    small = replace(options, n_cells=n_cells, n_seqs=2, n_streams=0, n_batch=DEPTHS[0], n_tail=0, head=None)
+    with ExitStack() as stack:
+        contexts = [stack.enter_context(closing(_opened(model, small, kind))) for kind in KINDS]
+        if not all(map(_moves, contexts)):
+            return None
+        try:
+            single_s = min(_decode_s(contexts[0], 0, 1) for _ in range(2))
+            n_rounds = min(ROUNDS, int(budget_s / (ROUND * single_s)))
+            if not n_rounds:
+                return None
+            found = [
+                [_shortest_s(contexts, depth, width, n_rounds) for width in WIDTHS]
+                for depth in _deepened(contexts, depths)
+            ]
+        except BackendError:
+            return None
+    seconds = np.array(found)  # by depth, width and kind
+    return AttentionTimes({kind: seconds[:, :, i].T.tolist() for i, kind in enumerate(KINDS)})
+
+
+def _opened(model: LoadedModel, options: LlamaOptions, kind: Kind) -> LlamaContext:
+    context = LlamaContext()
+    params = context_params(replace(options, flash_attention=kind, n_ubatch=ROWS_ON_CPU))
+    params.swa_full = True  # as the model's own context
+    if handle := model.context(params):
+        context.attach(model, handle, n_streams=0, overlaps=False)
+    return context
+
+
+def _moves(context: LlamaContext) -> bool:
+    """Whether its cells can be copied to later positions."""
+    return bool(context.handle) and bool(C.llama_memory_can_shift(context.memory))
+
+
+def _deepened(contexts: Sequence[LlamaContext], depths: Sequence[int]) -> Iterator[int]:
+    """Each of the depths, once sequence 0 of all contexts has that many tokens. Only the first ones are
+    evaluated; after them come copies at later positions: what tokens are does not change the time."""
+    depth = depths[0]
+    for context in contexts:
+        _decode_s(context, 0, depth)
+        _decode_s(context, 0, depth, keep=True)
+    for wanted in depths:
+        while depth < wanted:
+            for context in contexts:
+                context.load(1, context.save(0))
+                C.llama_memory_seq_add(context.memory, 1, 0, -1, depth)
+                context.copy(1, 0, depth, 2 * depth)
+                context.trim(1, 0)
+            depth *= 2
+        yield depth
+
+
+def _shortest_s(contexts: Sequence[LlamaContext], depth: int, width: int, n_rounds: int) -> list[float]:
+    """Of a decode of `width` rows in each context, after one that is not timed: it moves the cells."""
+    for context in contexts:
+        _decode_s(context, depth, 1)
+    rounds = [[_decode_s(context, depth, width) for context in contexts] for _ in range(n_rounds)]
+    return [min(each) for each in zip(*rounds, strict=True)]
+
+
+def _decode_s(context: LlamaContext, position: int, width: int, *, keep: bool = False) -> float:
+    """Seconds of a decode in sequence 0. keep: leave its tokens there."""
+    batch = Batch()
+    batch.extend(0, position, [position % 7 + i % 50 for i in range(width)], width)
+    began = time.perf_counter()
+    context.decode(batch)
+    seconds = time.perf_counter() - began
+    if not keep:
+        context.trim(0, position)
+    return seconds

@@ -1,0 +1,80 @@
+"""Decodes with and without flash attention, timed on the bundled model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from server.llama.attention_times import BUDGET_S, DEPTHS, KINDS, ROUND, WIDTHS, AttentionTimes, Kind, measure
+from server.llama.library import LoadedModel
+from server.llama.llamacpp import LlamaBackend
+from server.llama.options import LlamaOptions, Override, Weights
+from server.settings import BUNDLED_MODEL
+from tests.model.kinds import KINDS as KINDS_OF_MODELS
+from tests.model.random_models import write
+from tests.model.test_kinds import STATEFUL
+
+pytestmark = pytest.mark.model
+
+OPTIONS = LlamaOptions(BUNDLED_MODEL, 4096, 4)
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[LoadedModel]:
+    with closing(LoadedModel(BUNDLED_MODEL, Weights())) as one:
+        yield one
+
+
+def shape(times: AttentionTimes | None) -> tuple[int, ...]:
+    assert times is not None
+    assert all(s > 0 for kind in KINDS for row in times.seconds[kind] for s in row)
+    return tuple(len(row) for kind in KINDS for row in times.seconds[kind])
+
+
+def test_every_width_is_timed_at_every_depth(model: LoadedModel):
+    assert shape(measure(model, OPTIONS, budget_s=60)) == (len(DEPTHS),) * len(KINDS) * len(WIDTHS)
+
+
+def test_copies_at_later_positions_are_what_a_row_attends_to(model: LoadedModel):
+    """Else deep contexts would be timed as short ones."""
+    times = measure(model, OPTIONS, budget_s=60)
+    assert times is not None
+    assert times.seconds["on"][-1][-1] > times.seconds["on"][-1][0]
+
+
+@pytest.mark.parametrize("name", KINDS_OF_MODELS)
+def test_other_kinds_of_models_are_measured_unless_they_have_a_state(name: str, tmp_path: Path):
+    path = tmp_path / "model.gguf"
+    write(path, KINDS_OF_MODELS[name])
+    with closing(LoadedModel(path, Weights())) as one:
+        found = measure(one, replace(OPTIONS, model_path=path), budget_s=60)
+    assert (found is None) == (name in STATEFUL)
+
+
+def test_a_short_context_is_measured_as_far_as_it_goes(tmp_path: Path):
+    path = tmp_path / "model.gguf"
+    write(path, KINDS_OF_MODELS["gemma3"])
+    overrides = (Override("gemma3.context_length", 300),)
+    with closing(LoadedModel(path, Weights(overrides=overrides))) as one:
+        times = measure(one, replace(OPTIONS, model_path=path), budget_s=60)
+    assert shape(times) == (2,) * len(KINDS) * len(WIDTHS)
+
+
+def test_a_slow_model_is_not_measured(model: LoadedModel):
+    assert measure(model, OPTIONS, budget_s=0.0) is None
+    assert 0 < BUDGET_S / ROUND < 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_lead_has_what_was_chosen_unless_its_options_say_it(kind: Kind):
+    def choose(model: LoadedModel, options: LlamaOptions) -> Kind:
+        return kind
+
+    with closing(LlamaBackend(OPTIONS, choose)) as backend:
+        assert backend.options.flash_attention == kind
+    with closing(LlamaBackend(replace(OPTIONS, flash_attention="off"), choose)) as backend:
+        assert backend.options.flash_attention == "off"

@@ -1,0 +1,127 @@
+"""Which attention a lead on a CPU chooses, by what was measured and by the steps that it has had."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from server.engine.meter import StepKind
+from server.lead import attention
+from server.lead.attention import ASSUMED, BEFORE, MOST_STEPS, WORTH, AttentionChoice, chosen, merged
+from server.llama.attention_times import DEPTHS, WIDTHS, AttentionTimes, Kind
+from server.llama.library import LoadedModel
+from server.llama.options import LlamaOptions
+
+NO_MODEL = cast(LoadedModel, None)
+SHORT, LONG = StepKind(1, 96, 96), StepKind(1, 3072, 3072)
+
+
+def times(on_ms: tuple[float, float, float], off_ms: tuple[float, float, float]) -> AttentionTimes:
+    """Milliseconds at the three depths, whatever the rows."""
+    return AttentionTimes({"on": [on_ms] * len(WIDTHS), "off": [off_ms] * len(WIDTHS)})
+
+
+MIXED = times((9, 10, 14), (10, 10.5, 11))
+
+
+def kind_of(of: AttentionTimes, steps: dict[StepKind, float], now: Kind | None = None) -> Kind:
+    return chosen(of, steps, now, shared=True)[0]
+
+
+def test_what_was_not_measured_lies_on_lines():
+    one = AttentionTimes({"on": [[1, 2, 8], [4, 5, 11], [16, 17, 23]], "off": [[0] * 3] * 3})
+    assert one.step_s("on", 1, 64) == one.step_s("on", 1, 10) == 1
+    assert one.step_s("on", 1, 160) == 1.5
+    assert one.step_s("on", 2, 64) == 2
+    assert one.step_s("on", 4, 2 * DEPTHS[-1] - DEPTHS[-2]) == 17
+    assert one.step_s("on", 28, 64) == 28
+
+
+def test_a_short_context_has_few_depths():
+    one = AttentionTimes({"on": [[3], [3], [3]], "off": [[2], [2], [2]]})
+    assert kind_of(one, {}) == "off"
+    assert one.step_s("on", 4, 5000) == 3
+
+
+@pytest.mark.parametrize(("on_ms", "expected"), [(9, "on"), (11, "off")])
+def test_at_first_the_quicker_one_for_short_conversations_is_chosen(on_ms: float, expected: Kind):
+    assert kind_of(times((on_ms, on_ms, 12), (10, 10, 10)), {}) == expected
+
+
+def test_then_the_quicker_one_for_the_steps_that_were():
+    assert kind_of(MIXED, {}) == "on"
+    assert kind_of(MIXED, {LONG: BEFORE}) == "off"
+    assert kind_of(MIXED, {LONG: BEFORE, SHORT: 100 * BEFORE}) == "on"
+
+
+def test_a_change_must_be_worth_it():
+    step = ASSUMED[0]
+    barely = times((10, 10, 10), (10.1, 10.1, 10.1))
+    assert kind_of(barely, {step: 1}) == "on"
+    kind, gain = chosen(barely, {step: 1}, "off", shared=True)
+    assert (kind, gain < 0) == ("off", True)
+    slow = 10 / (1 - 2 * WORTH)
+    assert kind_of(times((10, 10, 10), (slow, slow, slow)), {step: 1}, "off") == "on"
+
+
+def test_cells_of_other_conversations_count_without_flash_attention_if_they_are_shared():
+    beside = {StepKind(1, 6144, 96): 100.0 * BEFORE}
+    few = times((10, 11, 12), (9, 9.5, 20))
+    assert chosen(few, beside, None, shared=True)[0] == "on"
+    assert chosen(few, beside, None, shared=False)[0] == "off"
+
+
+def test_older_steps_give_way_to_later_ones():
+    assert merged({SHORT: 10, LONG: 1}, {LONG: 5}) == {SHORT: 10, LONG: 6}
+    both = merged({SHORT: MOST_STEPS}, {LONG: MOST_STEPS / 4})
+    assert both == {SHORT: 0.75 * MOST_STEPS, LONG: MOST_STEPS / 4}
+    assert merged({SHORT: 10}, {LONG: 2 * MOST_STEPS})[SHORT] == 0
+
+
+class Measured:
+    """Stands in for measure(): counts its calls."""
+
+    def __init__(self, found: AttentionTimes | None) -> None:
+        self.found, self.n = found, 0
+
+    def __call__(self, model: LoadedModel, options: LlamaOptions) -> AttentionTimes | None:
+        self.n += 1
+        return self.found
+
+
+@pytest.fixture
+def options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LlamaOptions:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    (tmp_path / "model.gguf").write_bytes(b"GGUF")
+    return LlamaOptions(tmp_path / "model.gguf", 1024, 4)
+
+
+def test_it_is_measured_once_and_later_starts_know_the_steps_of_earlier_ones(
+    options: LlamaOptions, monkeypatch: pytest.MonkeyPatch
+):
+    measured = Measured(MIXED)
+    monkeypatch.setattr(attention, "measure", measured)
+    first = AttentionChoice()
+    assert first(NO_MODEL, options) == "on"
+    first.kinds[LONG] += 10 * BEFORE
+    first.keep()
+    assert AttentionChoice()(NO_MODEL, options) == "off"
+    third = AttentionChoice()
+    third.kinds[SHORT] += 1000 * BEFORE
+    assert third(NO_MODEL, options) == "off", "its own steps are for the next start"
+    third.keep()
+    assert AttentionChoice()(NO_MODEL, options) == "on"
+    assert measured.n == 1
+
+
+def test_a_model_that_cannot_be_measured_does_without(options: LlamaOptions, monkeypatch: pytest.MonkeyPatch):
+    measured = Measured(None)
+    monkeypatch.setattr(attention, "measure", measured)
+    for _ in range(2):
+        choice = AttentionChoice()
+        assert choice(NO_MODEL, options) == "off"
+        choice.kinds[SHORT] += 1
+        choice.keep()
+    assert measured.n == 1
