@@ -18,7 +18,7 @@ logger = logging.getLogger("duo.lead")
 
 # What steps are assumed to be before there were any: as many with one row as with four, in the middle of the
 # first and of the second reply of a conversation with prompts of 70 tokens and replies of 214 (means of
-# LMSYS-Chat-1M, arXiv:2309.11998). Twice the tokens: an EPYC with AVX-512 begins without flash attention.
+# LMSYS-Chat-1M, arXiv:2309.11998). Twice the tokens: 400M on an EPYC with AVX-512 begin without flash attention.
 ASSUMED = [StepKind(n_rows, n_tokens, n_tokens) for n_rows in (1, 4) for n_tokens in (177, 461)]
 BEFORE = 1000  # steps as which they count later. Twice: what a server is used for shows after twice as many
 MOST_STEPS = 100_000  # that count; older ones by less and less. Twice: a change of use shows later
