@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from server.engine.meter import StepKind
-from server.lead.calibration import on_own_thread
+from server.lead.calibration import DISTURBED, on_own_thread
 from server.lead.recollection import keep, of_model, recall
-from server.llama.attention_times import AttentionTimes, Kind, measure
+from server.llama.attention_times import AttentionTimes, Kind, measure, single_s
 from server.llama.library import LoadedModel
 from server.llama.options import LlamaOptions
 
@@ -18,7 +18,7 @@ logger = logging.getLogger("duo.lead")
 
 # What steps are assumed to be before there were any: as many with one row as with four, in the middle of the
 # first and of the second reply of a conversation with prompts of 70 tokens and replies of 214 (means of
-# LMSYS-Chat-1M, arXiv:2309.11998). Twice the tokens: 400M on an EPYC with AVX-512 begin without flash attention.
+# LMSYS-Chat-1M, arXiv:2309.11998). Twice the tokens: 400M on an EPYC with AVX-512 begin without it.
 ASSUMED = [StepKind(n_rows, n_tokens, n_tokens) for n_rows in (1, 4) for n_tokens in (177, 461)]
 BEFORE = 1000  # steps as which they count later. Twice: what a server is used for shows after twice as many
 MOST_STEPS = 100_000  # that count; older ones by less and less. Twice: a change of use shows later
@@ -41,31 +41,37 @@ class AttentionChoice:
         self._earlier: Kinds = {}  # of earlier processes
 
     def __call__(self, model: LoadedModel, options: LlamaOptions) -> Kind:
-        """For options that leave it open. Measures at the first start with a model, and remembers."""
+        """For options that leave it open. Measures at the first start with a model, and remembers; again if
+        the machine was busy then."""
         self._what = of_model(replace(options, n_tail=0))
         known = recall("attention", self._what)
-        if known is None:
-            self._times = on_own_thread(measure, model, options)
-        else:
-            self._times = known["seconds"] and AttentionTimes(known["seconds"])
-            self._kind, self._earlier = known["kind"], {StepKind(*kind): n for *kind, n in known["kinds"]}
-        if self._times is not None:
-            now = self._kind if known else None
-            self._kind, gain = chosen(self._times, self._earlier, now, shared=not options.n_streams)
-            how = {"on": "with", "off": "without"}[self._kind]
-            logger.info("  steps    %s flash attention, which takes %.0f percent less here", how, 100 * gain)
-        self._keep(self._earlier)
+        before: Kind | None = None  # chosen by these times
+        if known is not None:
+            self._times, before = AttentionTimes(known["seconds"]), known["kind"]
+            self._earlier = {StepKind(*kind): n for *kind, n in known["kinds"]}
+        if self._times is None or on_own_thread(was_disturbed, self._times, model, options):
+            self._times, before = on_own_thread(measure, model, options) or self._times, None
+        if self._times is None:
+            return "off"
+        self._kind, gain = chosen(self._times, self._earlier, before, shared=not options.n_streams)
+        how = {"on": "with", "off": "without"}[self._kind]
+        logger.info("  steps    %s flash attention, which takes %.0f percent less here", how, 100 * gain)
+        self._keep(self._times, self._earlier)
         return self._kind
 
     def keep(self) -> None:
         """Remember the steps of this process for the next start, if there is anything to choose."""
         if self._times is not None:
-            self._keep(merged(self._earlier, self.kinds))
+            self._keep(self._times, merged(self._earlier, self.kinds))
 
-    def _keep(self, kinds: Kinds) -> None:
-        seconds = self._times and self._times.seconds
+    def _keep(self, times: AttentionTimes, kinds: Kinds) -> None:
         steps = [[*kind, n] for kind, n in kinds.items()]
-        keep("attention", self._what, {"seconds": seconds, "kind": self._kind, "kinds": steps})
+        keep("attention", self._what, {"seconds": times.seconds, "kind": self._kind, "kinds": steps})
+
+
+def was_disturbed(times: AttentionTimes, model: LoadedModel, options: LlamaOptions) -> bool:
+    """Whether a decode is much quicker now than when these were measured."""
+    return single_s(model, options) < DISTURBED * times.seconds["off"][0][0]
 
 
 def chosen(times: AttentionTimes, kinds: Kinds, now: Kind | None, *, shared: bool) -> tuple[Kind, float]:

@@ -25,6 +25,7 @@ DEPTHS = (64, 256, 1024)  # tokens before the timed rows: each the double of the
 # Numbers of rows that are timed. Without 16: many guesses at once are taken for four, which are quick with it
 WIDTHS = (1, 4, 16)
 ROUNDS = 5  # most timed decodes of each. The shortest counts; see lead/calibration.py
+FIRST = 4  # decodes whose shortest tells how slow the model is: the first ones read it from the disk
 # Single rows as long as a round and what comes before it: 72 with a 400M model on two EPYC cores, 100 with
 # 28M, which is too quick for that to matter. Half: a start may take twice BUDGET_S.
 ROUND = 75
@@ -59,18 +60,17 @@ def measure(
 ) -> AttentionTimes | None:
     """Times two small contexts of the model in turn. None for models with a state or whose cells cannot be
     moved, and where budget_s is not enough."""
-    n_cells = min(DEPTHS[-1] + WIDTHS[-1], model.longest(options.rope))
-    depths = [depth for depth in DEPTHS if depth + WIDTHS[-1] <= n_cells]
+    small = _small(model, options)
+    depths = [depth for depth in DEPTHS if depth + WIDTHS[-1] <= small.n_cells]
     stateful = C.llama_model_is_recurrent(model.handle) or C.llama_model_is_hybrid(model.handle)
     if not depths or stateful or model.metadata("general.architecture") in COMPRESSED:
         return None
-    small = replace(options, n_cells=n_cells, n_seqs=2, n_streams=0, n_batch=DEPTHS[0], n_tail=0, head=None)
     with ExitStack() as stack:
         contexts = [stack.enter_context(closing(_opened(model, small, kind))) for kind in KINDS]
         if not all(map(_moves, contexts)):
             return None
         try:
-            single_s = min(_decode_s(contexts[0], 0, 1) for _ in range(2))
+            single_s = min(_decode_s(contexts[0], 0, 1) for _ in range(FIRST))
             n_rounds = min(ROUNDS, int(budget_s / (ROUND * single_s)))
             if not n_rounds:
                 return None
@@ -82,6 +82,20 @@ def measure(
             return None
     seconds = np.array(found)  # by depth, width and kind
     return AttentionTimes({kind: seconds[:, :, i].T.tolist() for i, kind in enumerate(KINDS)})
+
+
+def single_s(model: LoadedModel, options: LlamaOptions) -> float:
+    """Seconds of the first decode that measure() times: one row after DEPTHS[0] tokens, without flash
+    attention. Quick enough for every start. Raises BackendError."""
+    with closing(_opened(model, _small(model, options), KINDS[0])) as context:
+        _decode_s(context, 0, DEPTHS[0], keep=True)
+        [seconds] = _shortest_s([context], DEPTHS[0], WIDTHS[0], ROUNDS)
+    return seconds
+
+
+def _small(model: LoadedModel, options: LlamaOptions) -> LlamaOptions:
+    n_cells = min(DEPTHS[-1] + WIDTHS[-1], model.longest(options.rope))
+    return replace(options, n_cells=n_cells, n_seqs=2, n_streams=0, n_batch=DEPTHS[0], n_tail=0, head=None)
 
 
 def _opened(model: LoadedModel, options: LlamaOptions, kind: Kind) -> LlamaContext:

@@ -32,9 +32,9 @@ CELLS_STEP = 256  # cells: what llama.cpp rounds n_ctx up to (llama_context's GG
 # Rows evaluated at once on a CPU without flash attention, whose scores take four bytes for each row, cell and
 # head. 64 and 512 are as quick (docs/adr/0012); 512 takes four times the memory.
 ROWS_ON_CPU = 128
-# Sequences of a context, beyond which it has flash attention on a CPU: those of a lead with 16 slots. Without it
-# a row's scores are of everybody's cells; with it only of its own, which take about 13 times as long for each
-# (docs/adr/0012). Half: steps of 12 streams take 1.1 times as long; twice: those of 32 take 1.2 times as long.
+# Sequences of a context, beyond which it has flash attention on a CPU: those of a lead with 16 slots. Without
+# it a row's scores are of everybody's cells; with it only of its own, which take about 13 times as long for
+# each (docs/adr/0012). Half: steps of 12 streams take 1.1 times as long; twice: those of 32 take 1.2 times.
 MOST_SEQS_ON_CPU = 72
 _SPLIT_MODES = {"none": 0, "layer": 1, "row": 2, "tensor": 3}
 _LOAD_MODES = {(False, False): 0, (True, False): 1, (False, True): 2, (True, True): 3}  # by mmap, mlock

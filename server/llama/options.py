@@ -141,8 +141,8 @@ class LlamaOptions:
     to a multiple of 256. n_streams: not 0, that many sequences instead of n_seqs, with an equal share of the
     cells for each; models with a state or a sliding window have none. n_batch: most rows of a decode, raised
     to one for each sequence. n_threads_batch, n_ubatch: 0 means n_threads, n_batch. F32 caches without flash
-    attention are slower and closest to exact arithmetic; 'auto': see library.is_open. n_tail: most of Backend.n_tail. head: the file of an EAGLE-3 head, which guesses
-    from the model's layers."""
+    attention are slower and closest to exact arithmetic; 'auto': see library.is_open. n_tail: most of
+    Backend.n_tail. head: the file of an EAGLE-3 head, which guesses from the model's layers."""
 
     model_path: Path
     n_cells: int

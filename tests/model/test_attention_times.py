@@ -9,7 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from server.llama.attention_times import BUDGET_S, DEPTHS, KINDS, ROUND, WIDTHS, AttentionTimes, Kind, measure
+from server.llama.attention_times import (
+    BUDGET_S,
+    DEPTHS,
+    KINDS,
+    ROUND,
+    WIDTHS,
+    AttentionTimes,
+    Kind,
+    measure,
+    single_s,
+)
 from server.llama.library import LoadedModel
 from server.llama.llamacpp import LlamaBackend
 from server.llama.options import LlamaOptions, Override, Weights
@@ -62,6 +72,10 @@ def test_a_short_context_is_measured_as_far_as_it_goes(tmp_path: Path):
     with closing(LoadedModel(path, Weights(overrides=overrides))) as one:
         times = measure(one, replace(OPTIONS, model_path=path), budget_s=60)
     assert shape(times) == (2,) * len(KINDS) * len(WIDTHS)
+
+
+def test_the_first_decode_can_be_timed_by_itself(model: LoadedModel):
+    assert single_s(model, OPTIONS) > 0
 
 
 def test_a_slow_model_is_not_measured(model: LoadedModel):

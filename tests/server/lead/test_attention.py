@@ -23,7 +23,8 @@ def times(on_ms: tuple[float, float, float], off_ms: tuple[float, float, float])
     return AttentionTimes({"on": [on_ms] * len(WIDTHS), "off": [off_ms] * len(WIDTHS)})
 
 
-MIXED = times((9, 10, 14), (10, 10.5, 11))
+SINGLE_S = 10.0
+MIXED = times((9, 10, 14), (SINGLE_S, 10.5, 11))
 
 
 def kind_of(of: AttentionTimes, steps: dict[StepKind, float], now: Kind | None = None) -> Kind:
@@ -94,6 +95,7 @@ class Measured:
 @pytest.fixture
 def options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LlamaOptions:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(attention, "single_s", lambda model, options: SINGLE_S)  # pyright: ignore
     (tmp_path / "model.gguf").write_bytes(b"GGUF")
     return LlamaOptions(tmp_path / "model.gguf", 1024, 4)
 
@@ -116,12 +118,24 @@ def test_it_is_measured_once_and_later_starts_know_the_steps_of_earlier_ones(
     assert measured.n == 1
 
 
-def test_a_model_that_cannot_be_measured_does_without(options: LlamaOptions, monkeypatch: pytest.MonkeyPatch):
-    measured = Measured(None)
-    monkeypatch.setattr(attention, "measure", measured)
-    for _ in range(2):
-        choice = AttentionChoice()
-        assert choice(NO_MODEL, options) == "off"
-        choice.kinds[SHORT] += 1
-        choice.keep()
-    assert measured.n == 1
+def test_what_was_measured_on_a_busy_machine_is_measured_again(
+    options: LlamaOptions, monkeypatch: pytest.MonkeyPatch
+):
+    busy, calm = times((30, 31, 50), (20, 21, 22)), Measured(MIXED)
+    monkeypatch.setattr(attention, "measure", Measured(busy))
+    assert AttentionChoice()(NO_MODEL, options) == "off"
+    monkeypatch.setattr(attention, "measure", calm)
+    assert [AttentionChoice()(NO_MODEL, options) for _ in range(3)] == ["on"] * 3
+    assert calm.n == 1
+
+
+def test_a_model_that_could_not_be_measured_does_without_until_it_can(
+    options: LlamaOptions, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(attention, "measure", Measured(None))
+    choice = AttentionChoice()
+    assert choice(NO_MODEL, options) == "off"
+    choice.kinds[SHORT] += 1
+    choice.keep()
+    monkeypatch.setattr(attention, "measure", Measured(MIXED))
+    assert AttentionChoice()(NO_MODEL, options) == "on"
