@@ -30,6 +30,7 @@ from server.api.middleware import Edge
 from server.api.served import Served
 from server.cache.files import DiskTier
 from server.cli import main
+from server.llama.llamacpp import ChooseAttention
 from server.llama.options import LlamaOptions
 from tests.checks import check_engine
 from tests.contract.witness import witnessed
@@ -57,11 +58,18 @@ class ToyModel(FakeModel):
 
 
 class ToyBackend(FakeBackend):
-    """A FakeBackend that is opened as a LlamaBackend is."""
+    """A FakeBackend that is opened as a LlamaBackend is. attention: it has none."""
 
     description, tool_template, n_params, n_bytes, own_rows = "toy", None, 0, 0, 0
 
-    def __init__(self, options: LlamaOptions, *, error: float = 0.0, step_s: float = STEP_S) -> None:
+    def __init__(
+        self,
+        options: LlamaOptions,
+        attention: ChooseAttention | None = None,
+        *,
+        error: float = 0.0,
+        step_s: float = STEP_S,
+    ) -> None:
         super().__init__(ToyModel(seed=3, error=error), n_cells=options.n_cells, n_seqs=options.n_seqs)
         self.n_batch, self.step_s = options.n_batch, step_s
         self.options = options
