@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from server.engine.meter import StepKind
+from server.errors import BackendError
 from server.lead.calibration import DISTURBED, on_own_thread
 from server.lead.recollection import keep, of_model, recall
-from server.llama.attention_times import AttentionTimes, Kind, measure, single_s
+from server.llama.attention_times import DEPTHS, WIDTHS, AttentionTimes, Kind, measure, single_s
 from server.llama.library import LoadedModel
 from server.llama.options import LlamaOptions
 
@@ -41,9 +42,9 @@ class AttentionChoice:
         self._earlier: Kinds = {}  # of earlier processes
 
     def __call__(self, model: LoadedModel, options: LlamaOptions) -> Kind:
-        """For options that leave it open. Measures at the first start with a model, and remembers; again if
+        """For options that say "measure". Measures at the first start with a model, and remembers; again if
         the machine was busy then."""
-        self._what = of_model(replace(options, n_tail=0))
+        self._what = (*of_model(replace(options, n_tail=0)), WIDTHS, DEPTHS)
         known = recall("attention", self._what)
         before: Kind | None = None  # chosen by these times
         if known is not None:
@@ -70,8 +71,12 @@ class AttentionChoice:
 
 
 def was_disturbed(times: AttentionTimes, model: LoadedModel, options: LlamaOptions) -> bool:
-    """Whether a decode is much quicker now than when these were measured."""
-    return single_s(model, options) < DISTURBED * times.seconds["off"][0][0]
+    """Whether a decode is much quicker now than when these were measured. False if it cannot be told."""
+    try:
+        return single_s(model, options) < DISTURBED * times.seconds["off"][0][0]
+    except BackendError as error:
+        logger.warning("attention could not be measured: %s", error.message)
+        return False
 
 
 def chosen(times: AttentionTimes, kinds: Kinds, now: Kind | None, *, shared: bool) -> tuple[Kind, float]:

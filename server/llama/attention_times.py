@@ -88,6 +88,8 @@ def single_s(model: LoadedModel, options: LlamaOptions) -> float:
     """Seconds of the first decode that measure() times: one row after DEPTHS[0] tokens, without flash
     attention. Quick enough for every start. Raises BackendError."""
     with closing(_opened(model, _small(model, options), KINDS[0])) as context:
+        if not context.handle:
+            raise BackendError("llama.cpp makes no small context")
         _decode_s(context, 0, DEPTHS[0], keep=True)
         [seconds] = _shortest_s([context], DEPTHS[0], WIDTHS[0], ROUNDS)
     return seconds

@@ -23,8 +23,8 @@ def times(on_ms: tuple[float, float, float], off_ms: tuple[float, float, float])
     return AttentionTimes({"on": [on_ms] * len(WIDTHS), "off": [off_ms] * len(WIDTHS)})
 
 
-SINGLE_S = 10.0
-MIXED = times((9, 10, 14), (SINGLE_S, 10.5, 11))
+SINGLE_MS = 10.0
+MIXED = times((9, 10, 14), (SINGLE_MS, 10.5, 11))
 
 
 def kind_of(of: AttentionTimes, steps: dict[StepKind, float], now: Kind | None = None) -> Kind:
@@ -95,7 +95,7 @@ class Measured:
 @pytest.fixture
 def options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LlamaOptions:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(attention, "single_s", lambda model, options: SINGLE_S)  # pyright: ignore
+    monkeypatch.setattr(attention, "single_s", lambda model, options: SINGLE_MS)  # pyright: ignore
     (tmp_path / "model.gguf").write_bytes(b"GGUF")
     return LlamaOptions(tmp_path / "model.gguf", 1024, 4)
 

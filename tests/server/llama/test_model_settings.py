@@ -229,16 +229,18 @@ def test_another_adapter_in_the_same_file_is_another_model(folder: Path):
 @pytest.mark.parametrize(
     ("on_gpu", "changed", "attention"),
     [
-        (False, {}, "on"),
+        (False, {}, "off"),
         (True, {}, "auto"),
-        (False, {"flash_attention": "off"}, "off"),
+        (False, {"flash_attention": "measure"}, "off"),
+        (True, {"flash_attention": "measure"}, "measure"),
+        (False, {"flash_attention": "on"}, "on"),
         (False, {"cache_type_v": "q8_0"}, "auto"),
-        (False, {"cache_type_k": "q8_0"}, "on"),
-        (False, {"n_seqs": library.MOST_SEQS_ON_CPU}, "on"),
+        (False, {"cache_type_k": "q8_0"}, "off"),
+        (False, {"n_seqs": library.MOST_SEQS_ON_CPU}, "off"),
         (False, {"n_seqs": library.MOST_SEQS_ON_CPU + 1}, "auto"),
     ],
 )
-def test_flash_attention_is_chosen_on_cpus(
+def test_flash_attention_is_left_out_on_cpus(
     on_gpu: bool, changed: dict[str, Any], attention: str, monkeypatch: pytest.MonkeyPatch
 ):
     def elsewhere(weights: Weights) -> bool:
@@ -246,7 +248,7 @@ def test_flash_attention_is_chosen_on_cpus(
 
     monkeypatch.setattr(library, "computes_elsewhere", elsewhere)
     before = replace(options(), **changed)
-    after = library.settled(before, "on") if library.is_open(before) else before
+    after = library.settled(before, "off") if library.is_open(before) else before
     assert after.flash_attention == attention
     assert after.n_ubatch == (library.ROWS_ON_CPU if library.is_open(before) else 0)
     assert (after.numerics == before.numerics) == (before.flash_attention == attention)
