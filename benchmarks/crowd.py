@@ -187,8 +187,8 @@ class Press(ExitStack):
         messages = [list(islice(cycle(data), i * n, (i + 1) * n)) for i in range(INBOXES)]
         self.size = mean(len(one) for some in messages for one in some)
         self._links, pool = list[_Link](), self._client.connection_pool
-        for some in messages:
-            to = f"drafter:{unique_id('press')}"
+        for i, some in enumerate(messages):
+            to = f"drafter:{unique_id(f'press-{i}')}"
             name = f"duo:{{{POOL}}}:{to}"
             first = self._client.xadd(name, {"w": b""})
             adds = [bus._append(to, b"m", one) for one in some]  # pyright: ignore[reportPrivateUsage]

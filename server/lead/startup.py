@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import os
 import platform
-import secrets
 import signal
 import socket
 import sys
@@ -58,7 +56,7 @@ from server.speculation.policy import Policy
 from server.speculation.sources.remote import RemoteDrafters
 from server.speculation.sources.synchronous import InlineModel
 from server.speculation.speculator import Speculator
-from server.speculation.wire.presence import Presence, vocabulary_card
+from server.speculation.wire.presence import Presence, unique_id, vocabulary_card
 from server.speculation.wire.redis_client import check
 from server.speculation.wire.streams import RedisBus
 from server.terminal.console import LogConsole, log_to
@@ -247,9 +245,8 @@ def _speculator(
 
 
 def _join_bus(stack: ExitStack, settings: LeadSettings, site: Site, backend: LlamaBackend) -> RemoteDrafters:
-    id = f"{platform.node()}-{os.getpid()}-{secrets.token_hex(3)}"
     card = vocabulary_card(backend.vocab)
-    own = Presence(id, "lead", settings.name, version("duo"), card, settings.parallel)
+    own = Presence(unique_id(platform.node()), "lead", settings.name, version("duo"), card, settings.parallel)
     bus = stack.enter_context(closing(RedisBus(str(site.redis_url), settings.pool, own)))
     most = min(AHEAD, 2 * settings.draft_max)
     remote = RemoteDrafters(bus, own, max_ahead=most, overlaps=backend.overlaps)

@@ -65,13 +65,14 @@ class Presence:
 
 MAX_HOST = 64  # characters of an id that come from the name: the rest is the process's
 REMEDY = "a model of the lead's family would fit, and with --translate and the lead's GGUF file any does"
-_PROCESS = re.compile(r"-\d+-[0-9a-f]{4}$")
+ID_BYTES = 4  # random: containers share names and process ids, and 1,000 of them meet once in 8,600 times
+_PROCESS = re.compile(rf"-\d+-[0-9a-f]{{{2 * ID_BYTES}}}$")
 
 
 def unique_id(name: str) -> str:
     """An id on the bus that nobody else has, for a process of this name."""
     spelled = "-".join(printable(name)[:MAX_HOST].split())
-    return f"{spelled}-{os.getpid()}-{secrets.token_hex(2)}"
+    return f"{spelled}-{os.getpid()}-{secrets.token_hex(ID_BYTES)}"
 
 
 def names(drafters: Sequence[Presence]) -> list[str]:

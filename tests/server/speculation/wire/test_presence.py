@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import secrets
 from dataclasses import dataclass, field, replace
 
 import orjson
@@ -91,6 +92,19 @@ def test_who_refuses_says_what_would_fit() -> None:
     assert reason.startswith("EOS tokens differ: lead 2, drafter 7; ")
     assert "--translate" in reason
     assert refusal(replace(ANNE, role="lead"), ANNE) is None
+
+
+def test_processes_of_one_name_and_number_have_ids_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    n_random = list[int]()
+
+    def token_hex(n: int) -> str:
+        n_random.append(n)
+        return f"{len(n_random):0{2 * n}x}"
+
+    monkeypatch.setattr(secrets, "token_hex", token_hex)
+    assert len({unique_id("worker") for _ in range(100)}) == 100
+    n_ids, n_processes = 2 ** (8 * min(n_random)), 1000
+    assert n_processes**2 / 2 / n_ids < 0.001  # that any two are equal
 
 
 def test_drafters_are_called_by_their_names_and_numbered() -> None:
