@@ -49,6 +49,9 @@ def propose(state: EngineState, works: list[Work], n_held: int) -> Planned:
     if not drafting:
         return Planned([NOTHING] * len(works))
     n_rows = sum(work.n_rows for work in works)
+    ruled = any(work.session.constraint for work in drafting)
+    if not ruled and state.proposer.passes(len(drafting), n_rows):
+        return Planned([NOTHING] * len(works))
     planned = state.proposer.propose([_ask(work) for work in drafting], n_rows, n_held)
     state.plain_s = planned.plain_s
     if len(drafting) == n_rows:

@@ -120,6 +120,11 @@ class Proposer:
     def open(self, session: OpenedSession) -> None:
         """A session begins."""
 
+    def passes(self, n_sessions: int, n_rows: int) -> bool:
+        """Make the next step, of n_rows rows, a plain one if nobody guesses for the n_sessions that draw a
+        token in it, none of which has a grammar. Returns whether it does, so that nothing is asked."""
+        return False
+
     def propose(self, asks: Sequence[Ask], n_rows: int, n_cells: int) -> Planned:
         """Guesses for what follows the committed tokens, one proposal per ask, to be decoded beside n_rows
         rows with n_cells cells of the KV cache in use."""

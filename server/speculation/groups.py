@@ -95,8 +95,8 @@ class Groups:
 
     @property
     def all_rest(self) -> bool:
-        """Whether there are groups and none guesses."""
-        if (self._remote and self._remote.drafting) or not (self._inside or self._hosts or self._priced):
+        """Whether nobody guesses."""
+        if self._remote and self._remote.drafting:
             return False
         return not any(map(self.guesses, (*self._inside, *self._priced)))
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
-from operator import mul
 
 from server.engine.proposer import OpenedSession
 from server.speculation.gating.acceptance import Acceptance
 from server.speculation.gating.balance import Balance
 from server.speculation.gating.tree import LEAST, ScoredTree
-from server.speculation.sources.lookup import Lookup, PredictedReply
+from server.speculation.sources.lookup import Lookup, LookupGuess, PredictedReply
 from server.speculation.wire.messages import chain_start
+
+# Share of a step in which lookups index what they miss, and seconds for a token. Half:
+# lookups of a long prompt begin after twice as many steps; twice: gaps grow by a tenth.
+INDEX_SHARE, TOKEN_S = 0.05, 2e-6
+INDEXED = 64  # tokens of a step at least, an eighth of a millisecond
 
 
 @dataclass(slots=True)
@@ -27,19 +30,28 @@ class Speculated:
     acceptance: Acceptance
     lookup: Lookup | None
     prediction: PredictedReply | None = field(init=False)
-    tree: ScoredTree = field(init=False)
     n_prompt: int = field(init=False)
     n_indexed: int = 0
     drafters: set[str] = field(default_factory=set[str])
     heard: bool = False
     n_lost: float = 0.0
     balance: Balance = field(default_factory=Balance)
+    _tree: ScoredTree = field(init=False)
 
     def __post_init__(self) -> None:
         tokens, expected = self.session.tokens, self.session.bounds.prediction
         self.n_prompt = len(tokens)
-        self.tree = ScoredTree(len(tokens), chain_start(tokens))
+        self._tree = ScoredTree(len(tokens), chain_start(tokens))
         self.prediction = PredictedReply(expected) if expected else None
+
+    @property
+    def tree(self) -> ScoredTree:
+        """Of guesses past all committed tokens. It takes in those that are new when somebody looks, so that
+        a session for which nobody guesses costs nothing."""
+        tree, tokens = self._tree, self.session.tokens
+        if tree.position != len(tokens):
+            tree.commit(tokens[tree.position :], self.acceptance)
+        return tree
 
     @property
     def reply(self) -> Sequence[int]:
@@ -53,34 +65,45 @@ class Speculated:
             return True
         return any(one in wanted or one.rsplit("-", 2)[0] in wanted for one in source.split(" & "))
 
-    def index(self, most: int) -> None:
-        """Give the lookup at most `most` more tokens: a long prompt takes several steps."""
-        tokens = self.session.tokens
-        if self.lookup is None or self.n_indexed >= len(tokens):
-            return
-        new = tokens[self.n_indexed : self.n_indexed + most]
+    @property
+    def is_behind(self) -> bool:
+        """Whether the lookup, if there is one, misses tokens."""
+        return self.n_indexed < len(self.session.tokens)
+
+    def index(self, most: int) -> int:
+        """Give the lookup at most `most` more tokens: a long prompt takes several steps. Returns how many."""
+        if self.lookup is None:
+            return 0
+        new = self.session.tokens[self.n_indexed : self.n_indexed + most]
         self.lookup.extend(new)
         self.n_indexed += len(new)
+        return len(new)
 
     def look_up(self, n: int, least: float = 0.0) -> bool:
         """Graft guesses of the lookup, n in a row at most, as long as their path has probability `least`.
-        Returns whether there are any."""
-        if self.lookup is None or self.n_indexed < len(self.session.tokens):
+        Returns whether its text occurred before."""
+        if self.lookup is None or self.is_behind:
             return False
-        return self._guess("lookup", *self.lookup.guess(n), least)
+        if self.allows("lookup"):
+            self._graft("lookup", self.lookup.guess(n, max(least, LEAST)))
+        return self.lookup.matches
 
     def expect(self, n: int) -> None:
         """Graft what the client expects, n in a row at most."""
-        if self.prediction is not None:
-            self._guess("prediction", *self.prediction.guess(n))
+        if self.prediction is not None and self.allows("prediction"):
+            self._graft("prediction", self.prediction.guess(n, LEAST))
 
-    def _guess(
-        self, source: str, tokens: Sequence[int], confidences: Sequence[float], least: float = 0.0
-    ) -> bool:
-        if not tokens or not self.allows(source):
-            return False
-        paths = accumulate(confidences, mul)
-        least = max(least, LEAST)
-        n = next((i for i, path in enumerate(paths) if path < least), len(tokens))
-        self.tree.guess(source, tokens[:n], [int(255 * c) for c in confidences[:n]])
-        return True
+    def _graft(self, source: str, guess: LookupGuess) -> None:
+        tokens, confidences = guess
+        if tokens:
+            self.tree.guess(source, tokens, [int(255 * c) for c in confidences])
+
+
+def index(sessions: Iterable[Speculated], step_s: float) -> None:
+    """Give these sessions' lookups, in order, the tokens that they miss: as many as INDEX_SHARE of a step has
+    time for. step_s: seconds of such a step. With 64 tokens each, 64 sessions took half a step of 16 ms."""
+    left = max(INDEXED, int(INDEX_SHARE * step_s / TOKEN_S))
+    for speculated in sessions:
+        left -= speculated.index(left)
+        if not left:
+            return

@@ -34,11 +34,10 @@ from server.speculation.policy import Policy
 from server.speculation.sources.lookup import Lookup, LookupPools
 from server.speculation.sources.remote import DrafterRecord, RemoteDrafters
 from server.speculation.sources.synchronous import InlineModel, Synchronous
-from server.speculation.speculated import Speculated
+from server.speculation.speculated import Speculated, index
 
 GRAMMAR = "grammar"
 UNDRAFTED = (LOOKUP, GRAMMAR, "prediction")  # sources that take no model's time
-INDEXED = 64  # tokens that a step adds to a lookup's index at most: an eighth of a millisecond
 
 
 class Speculator(Proposer):
@@ -68,6 +67,7 @@ class Speculator(Proposer):
         self.groups = self._make_groups() if policy.gate else None
         self._pools = LookupPools()
         self._sessions: dict[int, Speculated] = {}
+        self._n_expected = 0  # sessions whose client expects a reply
         self._wire_ids = itertools.count(secrets.randbits(48) << 16)
         self._drafting_s = 0.0  # by the draft model since the last step without prompts
         self._looks = False  # whether lookups guess in this step
@@ -81,20 +81,27 @@ class Speculator(Proposer):
         if self.groups:
             self.groups.serve(n_active, self.pricing.seconds)
         self._looks = self._policy.lookup and self._may_guess(LOOKUP)
-        if self._looks:
-            for speculated in self._sessions.values():
-                speculated.index(INDEXED)
+        if not self._policy.overlaps:
+            self._index()
 
     def open(self, session: OpenedSession) -> None:
         lookup = Lookup(pool=self._pools.of(session.bounds.salt)) if self._policy.lookup else None
         speculated = Speculated(next(self._wire_ids), session, SessionAcceptance(self.acceptance), lookup)
         self._sessions[session.id] = speculated
+        self._n_expected += speculated.prediction is not None
         self._learn()
         self.pricing.widths.interrupted()  # by its prompt
         if self.groups and len(self._sessions) == 1:
             self.groups.opened()
         if self._remote:
             self._remote.open(speculated)
+
+    def passes(self, n_sessions: int, n_rows: int) -> bool:
+        if self._n_expected or self.groups is None or not self.groups.all_rest:
+            return False
+        self._interrupt(n_rows - n_sessions)
+        self.pricing.widths.planned(PLAIN)
+        return True
 
     def propose(self, asks: Sequence[Ask], n_rows: int, n_cells: int) -> Planned:
         planned = self._propose(asks, n_rows, n_cells)
@@ -103,13 +110,9 @@ class Speculator(Proposer):
 
     def _propose(self, asks: Sequence[Ask], n_rows: int, n_cells: int) -> Planned:
         stable = self._is_stable(asks[0])
-        if n_rows != len(asks):
-            self._learn()
-            self.pricing.widths.interrupted()
+        self._interrupt(n_rows - len(asks))
         if self._policy.gate and not self.pricing.costs.knows(n_rows) and not stable:
             return Planned([NOTHING] * len(asks))  # what a plain step costs has to be known first
-        if self.groups and self.groups.all_rest and not any(self._is_told(ask) for ask in asks):
-            return Planned([NOTHING] * len(asks))
         may_pad = not stable and self._may_pad(asks, n_rows)
         price = self.pricing.step(len(asks), n_rows, n_cells, may_pad=may_pad)
         wanting = [ask for ask in asks if ask.limit > 0]
@@ -137,6 +140,12 @@ class Speculator(Proposer):
             proposals = self._taken(asks, proposals, counts, self.pricing.of_guess(price, sum(counts)))
         return self._planned(proposals, price, spent_s)
 
+    def _interrupt(self, n_other: int) -> None:
+        """The step has this number of rows beside one for each session."""
+        if n_other:
+            self._learn()
+            self.pricing.widths.interrupted()
+
     def _planned(self, proposals: Sequence[Proposal], price: StepPrice, spent_s: float) -> Planned:
         undrafted_s = self.pricing.undrafted_s(price) if any(proposals) else 0.0
         return Planned(proposals, price.width, spent_s, undrafted_s)
@@ -147,7 +156,7 @@ class Speculator(Proposer):
         if stable or self._policy.again or not self._policy.gate:
             return 0.0, 0.0
         by_row = self._looks and not may_pad  # in a padded step some are free
-        return price.lost, price.lost + (price.rate * price.row_s if by_row else 0.0)
+        return price.lost, price.lost + (price.rate * self.pricing.row_s(price.n_rows) if by_row else 0.0)
 
     def _begin(self, ask: Ask, least: float) -> None:
         """Guess what a grammar, the client and, if lookups guess, earlier texts say of this session. least:
@@ -178,20 +187,20 @@ class Speculator(Proposer):
 
     def committed(self, session: int, n: int, tally: CountsBySource) -> None:
         speculated = self._sessions[session]
-        tokens = tuple(speculated.session.tokens[-n:])
-        base = speculated.tree.position
-        speculated.tree.commit(tokens, speculated.acceptance)
+        if self._looks and speculated.n_indexed + n == len(speculated.session.tokens):
+            speculated.index(n)
         if speculated.prediction is not None:
-            speculated.prediction.extend(tokens)
-        if self._looks:
-            speculated.index(INDEXED)
+            speculated.prediction.extend(speculated.session.tokens[-n:])
         if self._inline and self.groups and tally:
             self.groups.right(MODEL, tally.get(self._inline.inline.source, (0, 0))[1])
-        if self._remote and (speculated.drafters or speculated.heard or speculated.balance.resting or tally):
-            self._remote.committed(speculated, base, tokens)
+        if self._remote and (tally or speculated.drafters):
+            self._remote.committed(speculated, n)
             self._remote.count(tally)
             if self._policy.gate:
-                self._weigh(self._remote, speculated, tally)
+                overhead_s = self._overhead.seconds(guessing=bool(tally))
+                self._remote.weigh(speculated, tally, overhead_s * self.pricing.plain_rate)
+        elif self._remote and speculated.balance.resting:
+            self._remote.rested(speculated)
 
     def stepped(self, planned: Planned, step: TimedStep) -> None:
         self._learn()
@@ -207,7 +216,14 @@ class Speculator(Proposer):
     def meanwhile(self) -> None:
         if self._remote:
             self._remote.flush()
+        self._index()
         self._learn()
+
+    def _index(self) -> None:
+        """Give lookups that are behind some of what they miss."""
+        if self._looks and (behind := [one for one in self._sessions.values() if one.is_behind]):
+            rate = self.pricing.plain_rate
+            index(behind, len(self._sessions) / rate if rate else 0.0)
 
     def _learn(self) -> None:
         """From the latest step, if that has not been done: what steps cost, and which sources pay."""
@@ -235,6 +251,7 @@ class Speculator(Proposer):
         speculated = self._sessions.pop(session, None)
         if speculated is None:
             return
+        self._n_expected -= speculated.prediction is not None
         if speculated.lookup is not None:
             self._pools.of(speculated.session.bounds.salt).add(speculated.reply)
         if self._inline:
@@ -247,8 +264,6 @@ class Speculator(Proposer):
         """Call `work` whenever a draft model in this process leaves a moment for it."""
         if self._inline:
             self._inline.inline.overlap(work)
-
-    # -- what others may know ----------------------------------------
 
     def drafters(self) -> list[DrafterRecord]:
         """Everybody present on the bus. Safe from any thread."""
@@ -270,10 +285,6 @@ class Speculator(Proposer):
     def _is_stable(self, ask: Ask) -> bool:
         """Whether the session is width-stable: alone, in one width, so that guesses are free."""
         return self._sessions[ask.session].session.bounds.exactness == "width-stable"
-
-    def _is_told(self, ask: Ask) -> bool:
-        """Whether a grammar or the client says what comes next."""
-        return bool(ask.forced) or self._sessions[ask.session].prediction is not None
 
     def _may_pad(self, asks: Sequence[Ask], n_rows: int) -> bool:
         """Whether the step may be padded to one width: where that can pay, without rows of other sessions,
@@ -329,17 +340,11 @@ class Speculator(Proposer):
     def _offer(self, ask: Ask, least: float) -> Proposal:
         """The session's guesses, best first, as long as their path has probability `least`."""
         speculated = self._sessions[ask.session]
-        if not speculated.tree.n_below:
+        tree = speculated.tree
+        if not tree.n_below:
             return NOTHING
         bounds = speculated.session.bounds
         sources = None if bounds.drafters is None else speculated.allows
         leaves = 1 if bounds.exactness == "width-stable" else self._policy.leaves
         wanted = OfferBounds(ask.limit, leaves, max(bounds.p_min, least), sources, ask.allows)
-        return speculated.tree.offer(speculated.acceptance, wanted)
-
-    def _weigh(self, remote: RemoteDrafters, speculated: Speculated, tally: CountsBySource) -> None:
-        """What the session's drafters brought it in a step, beside what they cost."""
-        n_right = sum(n for source, (_, n) in tally.items() if source in speculated.drafters) if tally else 0
-        overhead_s = self._overhead.seconds(guessing=bool(tally))
-        remote.weigh(speculated, n_right, speculated.n_lost + overhead_s * self.pricing.plain_rate)
-        speculated.n_lost = 0.0
+        return tree.offer(speculated.acceptance, wanted)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import statistics
 from itertools import pairwise
 from pathlib import Path
 
@@ -75,15 +76,15 @@ def test_decodes_do_not_count_and_last_as_long_as_a_models():
     assert lead.watch() - before >= 5 * prepared.DECODE_S + spent_s
 
 
-# In a step, with Python 3.11, and a fifth more: a feature that costs each step more has to say so here.
-BUDGETS = {"none": 4_100, "none, lookup": 11_800, "chain by lead": 24_900, "chain by drafter": 13_000}
+# On average in a step, with Python 3.11, and up to a fifth more: a feature that costs more has to say so.
+BUDGETS = {"none": 3_700, "none, lookup": 11_800, "chain by lead": 24_900, "chain by drafter": 13_000}
 
 
 @pytest.mark.parametrize("what", BUDGETS)
 def test_a_step_keeps_to_its_budget_of_bytecodes_which_no_machine_changes(what: str):
     first, second = (steps(SMALL, what, WAYS["temperature 0"], 200, BytecodeWatch()) for _ in range(2))
     assert first == second
-    assert 0.6 * BUDGETS[what] < first.median <= BUDGETS[what]
+    assert 0.6 * BUDGETS[what] < statistics.mean(first.spent) <= BUDGETS[what]
 
 
 @pytest.mark.parametrize("what", WHAT["draft"])

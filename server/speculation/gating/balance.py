@@ -8,6 +8,8 @@ payoff.py's.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from server.engine.proposer import Planned, TimedStep
 from server.estimators import Median, Ratio
 
@@ -28,7 +30,20 @@ LATEST = 31  # steps of a kind. Half: their scatter shows; twice: a change is se
 # Steps of a kind until it counts: a process's first ones take up to ten times as long. Half: one of them
 # counts whole; twice: a bad drafter costs ten steps more.
 KNOWN = 5
-QUIET, TOLD, GUESSING = "quiet", "told", "guessing"  # steps: without drafters, with them, with guesses
+
+
+@dataclass(slots=True)
+class _Outside:
+    """Seconds outside the decode for each session of a step: without drafters, with them, with guesses."""
+
+    quiet: Median = field(default_factory=lambda: Median(LATEST))
+    told: Median = field(default_factory=lambda: Median(LATEST))
+    guessing: Median = field(default_factory=lambda: Median(LATEST))
+
+    def more_s(self, kind: Median) -> float:
+        """Than a quiet step; 0 until both are known."""
+        known = min(kind.count, self.quiet.count) >= KNOWN
+        return max(0.0, kind.value - self.quiet.value) if known else 0.0
 
 
 class Overhead:
@@ -37,28 +52,26 @@ class Overhead:
     steps without drafters are known there, too."""
 
     def __init__(self) -> None:
-        self._kinds: dict[tuple[int, str], Median] = {}  # seconds for each session of the step
-        self._n_sessions, self._n_told = 1, 0  # of the latest step
+        self._bands: dict[int, _Outside] = {}  # by the number of bits of the number of sessions
+        self._costs = {False: 0.0, True: 0.0}  # seconds, by whether the session has guesses
 
     def observe(self, planned: Planned, step: TimedStep, n_told: int) -> None:
         """A step without prompts. n_told: sessions that drafters have."""
-        self._n_sessions, self._n_told = step.n_sessions, n_told
-        guessing = any(planned.proposals)
-        if guessing and not n_told:
-            return  # guesses of others
-        kind = GUESSING if guessing else TOLD if n_told else QUIET
-        outside_s = max(0.0, step.step_s - step.decode_s - planned.spent_s)
-        self._of(kind).observe(outside_s / step.n_sessions)
+        n_sessions, guessing = step.n_sessions, any(planned.proposals)
+        band = self._bands.get(n_sessions.bit_length())
+        if band is None:
+            band = self._bands[n_sessions.bit_length()] = _Outside()
+        if n_told or not guessing:  # else they are guesses of others
+            outside_s = max(0.0, step.step_s - step.decode_s - planned.spent_s)
+            (band.guessing if guessing else band.told if n_told else band.quiet).observe(
+                outside_s / n_sessions
+            )
+        share = n_sessions / n_told if n_told else 0.0
+        self._costs = {False: share * band.more_s(band.told), True: share * band.more_s(band.guessing)}
 
     def seconds(self, *, guessing: bool) -> float:
         """In a step like the latest one. guessing: with guesses."""
-        kind, quiet = self._of(GUESSING if guessing else TOLD), self._of(QUIET)
-        if not self._n_told or min(kind.count, quiet.count) < KNOWN:
-            return 0.0
-        return max(0.0, kind.value - quiet.value) * self._n_sessions / self._n_told
-
-    def _of(self, kind: str) -> Median:
-        return self._kinds.setdefault((self._n_sessions.bit_length(), kind), Median(LATEST))
+        return self._costs[guessing]
 
 
 class Balance:
@@ -70,15 +83,16 @@ class Balance:
         self._n_steps = self._left = 0
         self._next_rest = RESTS[0]
 
+    def rest(self) -> None:
+        """A step in which they rest."""
+        self._left -= 1
+        if self._left <= 0:
+            self.resting, self._net, self._n_steps = False, Ratio(KEEP), 0
+
     def step(self, n_accepted: float, n_lost: float) -> None:
-        """A step in which drafters were heard, or rest: tokens that they brought, and tokens that plain steps
-        would have made in the time they took. At the rate with drafts a text that is harder to guess than the
-        one before would have its drafters rest although they help."""
-        if self.resting:
-            self._left -= 1
-            if self._left <= 0:
-                self.resting, self._net, self._n_steps = False, Ratio(KEEP), 0
-            return
+        """A step in which drafters were heard: tokens that they brought, and tokens that plain steps would
+        have made in the time they took. At the rate with drafts a text that is harder to guess than the one
+        before would have its drafters rest although they help."""
         self._net.observe(n_accepted - n_lost, 1.0)
         self._n_steps += 1
         if self._n_steps < TRIED:

@@ -54,6 +54,7 @@ class StepCosts:
         self._calm = _interpolated(self._calibrated, max_rows) if self._calibrated else [0.0] * (max_rows + 1)
         self._buckets: dict[int, dict[int, _Timing]] = {}
         self._curves: dict[int, tuple[int, list[float]]] = {}  # bucket: when made, seconds
+        self._least: dict[tuple[int, int], tuple[int, float]] = {}  # bucket, rows: when made, row_s
         self._now = 0
 
     def observe(self, rows: int, n_cells: int, seconds: float) -> None:
@@ -78,6 +79,17 @@ class StepCosts:
             curve = self._make(bucket)
             self._curves[bucket] = self._now, curve
         return curve
+
+    def row_s(self, n_rows: int, n_cells: int) -> float:
+        """Seconds that each row beyond the first n_rows adds on average in the step for which that is least;
+        infinite where there is no such row."""
+        curve, key = self.curve(n_cells), (_bucket(n_cells), n_rows)
+        made, row_s = self._least.get(key, (-1, 0.0))
+        if made != self._curves[key[0]][0]:
+            more = enumerate(curve[n_rows + 1 :], start=1)
+            row_s = min(((seconds - curve[n_rows]) / n for n, seconds in more), default=math.inf)
+            self._least[key] = self._curves[key[0]][0], row_s
+        return row_s
 
     def alone(self, rows: int, n_cells: int) -> float:
         """Seconds as measured at the start, when no drafter worked on these cores; more with a longer

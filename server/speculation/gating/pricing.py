@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -43,13 +42,6 @@ class StepPrice(NamedTuple):
     def lost(self) -> float:
         """Tokens that are made elsewhere in the time that a verified guess takes in Python."""
         return self.rate * self.guess_s
-
-    @property
-    def row_s(self) -> float:
-        """Seconds that a row for a guess adds on average in the step for which that is least; infinite where
-        there is no such row."""
-        n, seconds = self.n_rows, self.seconds
-        return min(((s - seconds[n]) / i for i, s in enumerate(seconds[n + 1 :], start=1)), default=math.inf)
 
 
 class Pricing:
@@ -108,6 +100,10 @@ class Pricing:
         plain_s = price.plain_s
         more_s = price.seconds[min(price.n_rows + n, len(price.seconds) - 1)] - plain_s
         return price.n_sessions * max(0.0, more_s) / (plain_s * max(1, n)) if plain_s else 0.0
+
+    def row_s(self, n_rows: int) -> float:
+        """As StepCosts.row_s, for a step like the latest one."""
+        return self.costs.row_s(n_rows, self._n_cells)
 
     def _rate(self, plain_s: float, n_rows: int) -> float:
         """Tokens per second: of late, and at least those of plain steps."""

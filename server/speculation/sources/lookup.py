@@ -40,10 +40,17 @@ class HitRates:
     def record(self, length: int, hit: bool) -> None:
         self._rates[length].observe(hit)
 
-    def after(self, length: int, n: int) -> list[float]:
-        """The rates of n guesses in a row, the first after a match of this length."""
-        rates = [rate.value for rate in self._rates[length : length + n]]
-        return rates + rates[-1:] * (n - len(rates))
+    def after(self, length: int, n: int, least: float = 0.0) -> list[float]:
+        """The rates of n guesses in a row, the first after a match of this length; as many as are right
+        together with probability `least`."""
+        found, path = list[float](), 1.0
+        for i in range(length, length + n):
+            rate = self._rates[min(i, MAX_LENGTH)].value
+            path *= rate
+            if path < least:
+                break
+            found.append(rate)
+        return found
 
 
 class LookupPool:
@@ -136,15 +143,21 @@ class Lookup:
             self._tokens.append(token)
             self._match(followed)
 
-    def guess(self, n: int) -> LookupGuess:
-        """At most n tokens; none if nothing matches."""
+    @property
+    def matches(self) -> bool:
+        """Whether the sequence's end occurred before."""
+        return self._length > 0
+
+    def guess(self, n: int, least: float = 0.0) -> LookupGuess:
+        """At most n tokens that are right together with probability `least`; none if nothing matches."""
         if not self._length or n < 1:
             return [], []
-        guessed = self._text[self._at : self._at + n]
-        if self._text is self._tokens:  # a repetition so short that its own continuation is part of the guess
-            while len(guessed) < n:
-                guessed += guessed[: n - len(guessed)]
-        return guessed, self._rates.after(self._length, len(guessed))
+        own = self._text is self._tokens
+        rates = self._rates.after(self._length, n if own else min(n, len(self._text) - self._at), least)
+        guessed = self._text[self._at : self._at + len(rates)]
+        while len(guessed) < len(rates):  # so short a repetition that its own continuation is guessed, too
+            guessed += guessed[: len(rates) - len(guessed)]
+        return guessed, rates
 
     def _match(self, followed: int) -> None:
         """Choose the text to follow after one more token; the last one agrees in `followed` tokens."""
@@ -217,10 +230,10 @@ class PredictedReply:
             else:
                 self._synced = self._at
 
-    def guess(self, n: int) -> LookupGuess:
-        """At most n tokens; none at the end of the text."""
-        guessed = self._text[self._at : self._at + max(n, 0)]
-        return guessed, self._rates.after(self._length, len(guessed)) if guessed else []
+    def guess(self, n: int, least: float = 0.0) -> LookupGuess:
+        """At most n tokens that are right together with probability `least`; none at the end of the text."""
+        rates = self._rates.after(self._length, min(n, len(self._text) - self._at), least)
+        return self._text[self._at : self._at + len(rates)], rates
 
     def _resync(self) -> None:
         """Go to where the text has the reply's last tokens: the first such place after the divergence, since

@@ -88,6 +88,7 @@ class RemoteDrafters:
         self.hosts: dict[str, list[DrafterRecord]] = {}  # those that are not refused, by machine
         self._sessions: dict[int, Speculated] = {}  # by wire id
         self.n_spared = 0  # sessions in which drafters rest
+        self._may_draft = False  # whether any drafter is neither refused nor resting
 
     # -- Listener: the bus's reader thread ----------------------------------------
 
@@ -122,11 +123,12 @@ class RemoteDrafters:
         self._sessions[speculated.wire_id] = speculated
         self._assign(speculated)
 
-    def committed(self, speculated: Speculated, base: int, tokens: tuple[int, ...]) -> None:
-        """Tell drafters that these tokens follow the first `base` ones."""
+    def committed(self, speculated: Speculated, n: int) -> None:
+        """Tell drafters of the session's last n tokens."""
         if not speculated.drafters:
             return
-        message = Commit(speculated.wire_id, base, speculated.tree.chain, tokens)
+        tokens = speculated.session.tokens
+        message = Commit(speculated.wire_id, len(tokens) - n, speculated.tree.chain, tuple(tokens[-n:]))
         for drafter in speculated.drafters:
             if self._later is None:
                 self._bus.send(drafter, message)
@@ -144,19 +146,25 @@ class RemoteDrafters:
         self.flush()  # in order
         self._bus.send(drafter, message)
 
-    def weigh(self, speculated: Speculated, n_accepted: float, n_lost: float) -> None:
-        """A step of the session: tokens that its drafters brought, and that plain steps would have made in
-        the time they took. Have them rest, or go on, as its balance says."""
-        was_resting = speculated.balance.resting
-        if speculated.heard or was_resting:
-            speculated.balance.step(n_accepted, n_lost)
-        if speculated.balance.resting != was_resting:
-            self.n_spared += 1 if speculated.balance.resting else -1
-            speculated.heard = False
-            if was_resting:
-                self._assign(speculated)
-            else:
+    def weigh(self, speculated: Speculated, tally: CountsBySource, n_lost: float) -> None:
+        """A step of the session. tally: of its guesses; n_lost: tokens that plain steps would have made in
+        the time that its drafters took otherwise. Have them rest, or go on, as its balance says."""
+        if speculated.heard and not speculated.balance.resting:
+            n_right = sum(n for source, (_, n) in tally.items() if source in speculated.drafters)
+            speculated.balance.step(n_right, speculated.n_lost + n_lost)
+            if speculated.balance.resting:
+                self.n_spared += 1
                 self._release(speculated, keep=True)
+        speculated.n_lost = 0.0
+
+    def rested(self, speculated: Speculated) -> None:
+        """A step of a session whose drafters rest: after some of them they go on. Steps in which no drafter
+        may draft do not count."""
+        if self._may_draft:
+            speculated.balance.rest()
+            if not speculated.balance.resting:
+                self.n_spared -= 1
+                self._assign(speculated)
 
     def close(self, speculated: Speculated, *, keep: bool) -> None:
         """Have its drafters close the session."""
@@ -189,13 +197,13 @@ class RemoteDrafters:
                 logger.info("drafter %s %s", record.presence.id, said)
                 for speculated in self._sessions.values():
                     self._withdraw(speculated, record.presence.id, keep=True)
-        for speculated in self._sessions.values():
-            self._assign(speculated)
+        self._assign_all()
 
     def _withdraw(self, speculated: Speculated, drafter: str, *, keep: bool) -> None:
         """Have this drafter close the session if it has it."""
         if drafter in speculated.drafters:
             speculated.drafters.remove(drafter)
+            speculated.heard = speculated.heard and bool(speculated.drafters)
             self._send(drafter, Close(self._own.id, speculated.wire_id, keep))
             self._drafters[drafter].n_assigned -= 1
 
@@ -233,8 +241,7 @@ class RemoteDrafters:
         used = [record for record in self._drafters.values() if not record.refusal]
         hosts = {record.presence.host for record in used}
         self.hosts = {host: [r for r in used if r.presence.host == host] for host in hosts}
-        for speculated in self._sessions.values():
-            self._assign(speculated)
+        self._assign_all()
 
     def _admit(self, join: int, presence: Presence) -> None:
         reason = refusal(self._own, presence)
@@ -244,6 +251,12 @@ class RemoteDrafters:
             self._send(presence.id, Refuse(self._own.id, reason))
         else:
             logger.info("drafter %s (%s) joined", presence.id, presence.model)
+
+    def _assign_all(self) -> None:
+        """Who may draft has changed."""
+        self._may_draft = any(not record.resting for records in self.hosts.values() for record in records)
+        for speculated in self._sessions.values():
+            self._assign(speculated)
 
     def _assign(self, speculated: Speculated) -> None:
         """Open the session at more drafters, if it may have more."""

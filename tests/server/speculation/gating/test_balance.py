@@ -27,7 +27,7 @@ def test_each_rest_in_a_row_takes_twice_as_long_up_to_a_bound():
         n_until_resting(balance, 0.0, 0.05)
         lengths.append(0)
         while balance.resting:
-            balance.step(0.0, 0.0)
+            balance.rest()
             lengths[-1] += 1
     assert lengths == [64, 128, 256, 512, 512, 512]
 
@@ -37,13 +37,13 @@ def test_after_a_good_part_a_rest_is_short_again():
     for _ in range(2):
         n_until_resting(balance, 0.0, 0.05)
         while balance.resting:
-            balance.step(0.0, 0.0)
+            balance.rest()
     for _ in range(TRIED):
         balance.step(2.0, 0.5)
     n_until_resting(balance, 0.0, 0.5)
     n_rest = 0
     while balance.resting:
-        balance.step(0.0, 0.0)
+        balance.rest()
         n_rest += 1
     assert n_rest == RESTS[0]
 

@@ -156,3 +156,15 @@ def test_the_table_can_be_read_while_the_engine_thread_learns_another_width():
     table = costs.table()
     learning = False
     assert {1, 2, 3} <= set(table)
+
+
+def test_the_least_that_a_row_adds_follows_what_was_measured():
+    costs = StepCosts(4, {1: 1.0, 2: 2.0, 4: 2.5})
+    curve = costs.curve(0)
+    assert costs.row_s(1, 0) == pytest.approx((curve[4] - curve[1]) / 3)
+    assert costs.row_s(2, 0) == pytest.approx((curve[4] - curve[2]) / 2)
+    assert costs.row_s(4, 0) == math.inf
+    for _ in range(20):
+        costs.observe(4, 0, 6.0)
+    curve = costs.curve(0)
+    assert costs.row_s(2, 0) == pytest.approx(min(curve[3] - curve[2], (curve[4] - curve[2]) / 2))

@@ -315,3 +315,24 @@ def test_commits_wait_for_the_next_decode_of_a_gpu_and_other_messages_for_nothin
     commit()
     scene.speculator.close(1, keep=True)
     assert kinds() == ["Open", "Commit", "Commit", "Close"], "in order, although no decode follows"
+
+
+def test_a_rest_in_one_session_ends_only_where_a_drafter_may_draft():
+    scene = Scene()
+    drafter = scene.add(host="here")
+    scene.open(1)
+    [speculated] = scene.speculator._sessions.values()  # pyright: ignore[reportPrivateUsage]
+    speculated.heard = True
+    while not speculated.balance.resting:
+        scene.remote.weigh(speculated, {}, 0.1)
+    scene.settle()
+    assert (drafter.opened(), scene.remote.n_spared) == ([], 1)
+    for may_draft in (False, True):
+        scene.remote.rest("here", not may_draft)
+        for _ in range(RESTS[0]):
+            scene.remote.rested(speculated)
+        assert speculated.balance.resting is not may_draft
+    scene.settle()
+    assert len(drafter.opened()) == 1
+    assert not scene.remote.n_spared
+    assert not speculated.heard
