@@ -282,7 +282,7 @@ class ModelDrafter:
             self._end_branches()
         if session.seq == NO_SEQ:
             evaluated = [other for slot, other in self._held.items() if slot not in planned]
-            busy = {other.seq: other.tokens[: other.n_kv] for other in evaluated}
+            busy = {other.seq: (other.tokens, other.n_kv) for other in evaluated}
             taken = self._sequences.take(session.tokens, session.salt, busy)
             if taken is None:
                 return False

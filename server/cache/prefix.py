@@ -8,8 +8,9 @@ idle or busy, gets a copy of their common prefix.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
+from typing import TypeAlias
 
 from server.cache.radix import RadixIndex, common_prefix
 
@@ -20,6 +21,10 @@ ONE_STEP = 64  # tokens that about one step evaluates: so few are worth no place
 # Tokens at a prompt's end that a template may write differently in the next turn: assumed. Half: where it
 # does more, a turn takes another place; twice: prompts that differ in the last 32 only share one.
 TEMPLATE = 16
+
+
+BusyTokens: TypeAlias = tuple[list[int], int]
+"""Of a busy sequence: its session's tokens, and how many of the first ones another sequence may copy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,20 +75,21 @@ class PrefixCache:
         self._idle: RadixIndex[int] = RadixIndex()
         self._marks: RadixIndex[int] = RadixIndex()  # what idle sequences held at their marks
         self._prompts: RadixIndex[int] = RadixIndex()  # of busy sequences, which have them or soon will
+        self._n_cells = 0
         self._uses = 0
         self._last: int | None = None  # the sequence with the conversation used last
 
     def take(
         self,
         tokens: list[int],
-        busy: Mapping[int, list[int]] | None = None,
+        busy: Mapping[int, BusyTokens] | None = None,
         *,
         salt: str = "",
         only: int | None = None,
     ) -> Reuse | None:
         """Claim the best sequence for a prompt, or `only` this idle one; None if all are busy. At least one
-        token is left to evaluate, since its logits are needed. busy: tokens of busy sequences; those of
-        another salt are ignored.
+        token is left to evaluate, since its logits are needed. busy: of busy sequences; those of another salt
+        are ignored.
 
         The longest common prefix is reused. Its own sequence is claimed if it is idle, keeps at least half of
         its tokens, and the prompt goes on where its last one ended; else the place with the least loss.
@@ -100,11 +106,11 @@ class PrefixCache:
             self._last = None if reuse.seq == self._last else self._last
         self._forget(reuse.seq)
         last_used = self._residents[reuse.seq].last_used
-        self._residents[reuse.seq] = _Resident([], salt, True, len(tokens), last_used)
+        self._put(reuse.seq, _Resident([], salt, True, len(tokens), last_used))
         self._prompts.insert(reuse.seq, tokens, salt)
         return reuse
 
-    def longest(self, tokens: list[int], busy: Mapping[int, list[int]], salt: str) -> tuple[int | None, int]:
+    def longest(self, tokens: list[int], busy: Mapping[int, BusyTokens], salt: str) -> tuple[int | None, int]:
         """The sequence with the longest usable prefix, and its length; (None, 0) if there is none. busy: see
         take()."""
         if not self._partial:
@@ -116,9 +122,10 @@ class PrefixCache:
             n_whole, whole = self._idle.match_whole(tokens[:length], salt)
             if n_whole == length:  # it has no more than that: to continue it costs nothing
                 source = whole
-        for seq, held in busy.items():
-            if self._residents[seq].salt == salt and (n := common_prefix(held, tokens)) > length:
-                source, length = seq, n
+        for seq, (held, n_usable) in busy.items():
+            if self._residents[seq].salt == salt and held[: length + 1] == tokens[: length + 1]:
+                n = min(n_usable, common_prefix(held, tokens))
+                source, length = (seq, n) if n > length else (source, length)
         return source, length
 
     def release(self, seq: int, tokens: list[int], salt: str | None = None, *, mark: int = 0) -> None:
@@ -131,7 +138,7 @@ class PrefixCache:
         resident = self._residents[seq]
         salt = resident.salt if salt is None else salt
         n_prompt = min(resident.n_prompt, len(tokens)) if resident.busy else 0
-        self._residents[seq] = _Resident(list(tokens), salt, False, n_prompt, self._uses)
+        self._put(seq, _Resident(list(tokens), salt, False, n_prompt, self._uses))
         if tokens:
             self._idle.insert(seq, tokens, salt)
         if mark:
@@ -152,7 +159,7 @@ class PrefixCache:
         if self._residents[seq].busy:
             raise ValueError(f"sequence {seq} is busy")
         self._forget(seq)
-        self._residents[seq].tokens = []
+        self._put(seq, replace(self._residents[seq], tokens=[]))
 
     def idle(self) -> list[Evicted]:
         """All idle conversations, the worthiest first."""
@@ -165,7 +172,7 @@ class PrefixCache:
     @property
     def n_cells(self) -> int:
         """Cells of idle sequences, shared ones counted for each."""
-        return sum([len(r.tokens) for r in self._residents])
+        return self._n_cells
 
     @property
     def n_busy(self) -> int:
@@ -173,6 +180,10 @@ class PrefixCache:
 
     def is_busy(self, seq: int) -> bool:
         return self._residents[seq].busy
+
+    def _put(self, seq: int, resident: _Resident) -> None:
+        self._n_cells += len(resident.tokens) - len(self._residents[seq].tokens)
+        self._residents[seq] = resident
 
     def _place(self, source: int | None, length: int) -> Reuse:
         """Claim the idle sequence with the least loss for this prefix."""

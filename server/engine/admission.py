@@ -109,7 +109,7 @@ def _place(state: EngineState, session: Session) -> Placed:
         return state.residence.place_alone(salt)
     if not session.request.reuse:
         return state.residence.place_empty(salt, slot)
-    busy = {other.seq: other.tokens[: other.n_reusable] for other in state.active}
+    busy = {other.seq: (other.tokens, other.n_reusable) for other in state.active}
     return state.residence.place(session.tokens, salt, busy, slot)
 
 
@@ -140,5 +140,7 @@ def _fits(state: EngineState, session: Session) -> bool:
 def _missing(state: EngineState, works: list[Work]) -> int:
     """How many cells this work needs beyond the free ones."""
     n_ctx = state.backend.n_ctx
-    rows = sum(work.n_rows + max(work.n_draft, n_pad(state.limits, n_ctx, work, 0)) for work in works)
+    rows = sum([work.n_rows + work.n_draft for work in works])
+    if len(works) == 1:  # a stable session runs alone
+        rows += max(0, n_pad(state.limits, n_ctx, works[0], 0) - works[0].n_draft)
     return state.n_held() + rows - state.backend.n_cells

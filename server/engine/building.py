@@ -20,6 +20,7 @@ def build(
     n_rows = sum(work.n_rows for work in works) + sum(map(len, planned.proposals))
     width, n_ctx = planned.width, state.backend.n_ctx
     missing = width - n_rows if n_held + width <= state.backend.n_cells else 0
+    alone = len(works) == 1  # as a stable session is
     for work, proposal in zip(works, planned.proposals, strict=True):
         layout, session = NO_LAYOUT, work.session
         if not work.completes:
@@ -27,8 +28,9 @@ def build(
         elif session.request.n_beams > 1:
             state.searches.add(batch, session)
         else:
-            n_draft, room = len(proposal), n_ctx - len(session.tokens)
-            padding = n_pad(state.limits, n_ctx, work, n_draft) or max(0, min(missing, room - n_draft))
+            n_draft, room = len(proposal.tokens), n_ctx - len(session.tokens)
+            padding = n_pad(state.limits, n_ctx, work, n_draft) if alone else 0
+            padding = padding or max(0, min(missing, room - n_draft))
             wide = width > len(works)  # else there are no guesses
             layout = state.sequences.add(batch, session, proposal, padding, wide=wide)
             missing -= padding

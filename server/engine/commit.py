@@ -110,7 +110,7 @@ def _decide(
         return found
 
     if not by_rejection or sampling.mirostat:
-        return verify(proposal, draw, stop, session.n_left)
+        return verify(proposal, draw, stop, session.n_left if proposal.tokens else 1)
     randomness = sampling.seed, position
     verdict = judge(proposal.tokens, proposal.drafted, target, randomness, stop, session.n_left)
     sampler.accept(verdict.tokens[-1])
@@ -135,6 +135,8 @@ def _committed(
     verdict: Verdict, proposal: Proposal, logprobs: tuple[TokenLogprobs, ...], now: float
 ) -> Committed:
     """What the caller is told."""
+    if not proposal.tokens:
+        return Committed(verdict.tokens, (None,), 0, (), logprobs, now)
     sources = [proposal.sources[node] for node in verdict.nodes]
     rejected = tuple(t for i, t in enumerate(proposal.tokens) if i not in verdict.nodes)
     padding = (None,) * (len(verdict.tokens) - len(verdict.nodes))

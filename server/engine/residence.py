@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Literal, TypeAlias
 
 from server.cache.catalogue import Found
-from server.cache.prefix import Evicted, PrefixCache, Reuse
+from server.cache.prefix import BusyTokens, Evicted, PrefixCache, Reuse
 from server.cache.snapshots import Snapshots
 from server.engine.copies import Copies
 from server.engine.move_costs import MoveCosts
@@ -56,7 +56,7 @@ class Residence:
         self.move_costs.recall(memory)
 
     def place(
-        self, tokens: list[int], salt: str, busy: Mapping[int, list[int]], slot: int | None = None
+        self, tokens: list[int], salt: str, busy: Mapping[int, BusyTokens], slot: int | None = None
     ) -> Placed:
         """Claim a sequence that holds as much of the prompt as any tier has, or this one. LATER: that is
         being read from disk. To be called while a sequence, or this one, is not busy."""
@@ -182,7 +182,7 @@ class Residence:
         if unwritten:
             logger.warning("%d conversations were not saved within %.0f s", unwritten, timeout_s)
 
-    def _worth_loading(self, tokens: list[int], salt: str, busy: Mapping[int, list[int]]) -> Found | None:
+    def _worth_loading(self, tokens: list[int], salt: str, busy: Mapping[int, BusyTokens]) -> Found | None:
         """The snapshot that is worth loading for this prompt."""
         if len(tokens) <= WORTH_SAVING:
             return None

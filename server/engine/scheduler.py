@@ -39,16 +39,13 @@ class Limits:
 
 @dataclass(slots=True)
 class Work:
-    """Rows for one session: its next n_pending tokens; if these are all, up to n_draft guesses."""
+    """Rows for one session: its next n_pending tokens; if these are all, up to n_draft guesses. completes:
+    they are, so that the next token can be drawn."""
 
     session: Session
     n_pending: int
+    completes: bool
     n_draft: int = 0
-
-    @property
-    def completes(self) -> bool:
-        """Whether the last committed token is among the rows, so that the next one can be drawn."""
-        return self.n_pending == self.session.n_pending
 
     @property
     def n_rows(self) -> int:
@@ -62,14 +59,15 @@ def plan(sessions: Sequence[Session], limits: Limits) -> list[Work]:
     works, left = list[Work](), limits.n_batch
     decoding = [session for session in sessions if session.decodes and not session.request.precompute]
     for i, session in enumerate(decoding):
-        n = min(session.n_pending, max(1, left // (len(decoding) - i)))
-        works.append(Work(session, n))
-        left -= works[-1].n_rows
+        n_pending = 1 + session.n_again
+        n = min(n_pending, max(1, left // (len(decoding) - i)))
+        works.append(Work(session, n, n == n_pending))
+        left -= n - 1 + session.n_rows
     alone = not works and not any(session.request.precompute for session in sessions)
     prompts = _prompts(sessions, left if alone else min(left, limits.n_chunk), limits.n_chunk)
     left -= sum(work.n_pending for work in prompts)
     works += prompts
-    deciding = [work for work in works if work.completes]
+    deciding = [work for work in works if work.completes and work.session.drafts]
     for i, work in enumerate(deciding):
         work.n_draft = max(0, min(_draft_max(work.session, limits), left // (len(deciding) - i)))
         left -= work.n_draft
@@ -93,7 +91,7 @@ def _prompts(sessions: Sequence[Session], n_rows: int, n_told: int) -> list[Work
         if session.n_kv < session.mark_at:
             n = min(n, session.mark_at - session.n_kv)
         if n > 0:
-            works.append(Work(session, n))
+            works.append(Work(session, n, n == session.n_pending))
         n_rows, reserved = n_rows - n, 0
     return works
 
@@ -103,7 +101,7 @@ def _draft_max(session: Session, limits: Limits) -> int:
     one token, and none where a wrong one would have many rows evaluated again."""
     n_max = session.request.speculation.n_max
     most = limits.draft_max if n_max is None else min(n_max, limits.draft_max)
-    if not session.drafts or (limits.again and session.n_pending > 1 + limits.draft_max):
+    if limits.again and session.n_pending > 1 + limits.draft_max:
         return 0
     if limits.is_stable(session):
         most = min(most, limits.stable_width - 1 if session.n_pending == 1 else 0)

@@ -83,8 +83,10 @@ class Sequences:
     ) -> RowLayout:
         """Rows for all pending tokens, the last with logits, then for the proposal, then n_pad of padding.
         wide: all shadows take part, so that steps with as many rows have the same shape."""
-        rows = session.tokens[session.n_kv :]
-        n = len(proposal)
+        rows, n = session.tokens[session.n_kv :], len(proposal.tokens)
+        if len(rows) == 1 and not (n or n_pad or wide):
+            batch.append((session.seq,), session.n_kv, rows[0], wanted=True)
+            return NO_LAYOUT
         if not self._can_take_back(n + n_pad):
             self.checkpoints.before_guesses(session.seq)
         if proposal.parents == tuple(range(-1, n - 1)) and not (wide and self._n_shadows):

@@ -91,7 +91,7 @@ class Session:
 
     @property
     def n_dropped(self) -> int:
-        return sum(len(tokens) for _, tokens in self.drops)
+        return sum(len(tokens) for _, tokens in self.drops) if self.drops else 0
 
     @property
     def position(self) -> int:

@@ -29,13 +29,15 @@ def verify(
     called once per committed token. Ends at the first draw without a matching child, at a stop token, or
     after `limit` >= 1 tokens.
     """
+    if not proposal.tokens:
+        return Verdict((draw(ROOT, 0),), ())
     tokens: list[int] = []
     nodes: list[int] = []
     node: int | None = ROOT
     while node is not None:
         token = draw(node, len(tokens))
         tokens.append(token)
-        node = proposal.child(node, token) if proposal.tokens else None
+        node = proposal.child(node, token)
         if node is not None:
             nodes.append(node)
         if token in stop_tokens or len(tokens) >= limit:

@@ -91,6 +91,8 @@ class LlamaContext:
         self._trimmed_states = set[int]()  # sequences that use an earlier state until their next decode
         self._n_streams = n_streams
         self._n_vocab = model.n_vocab
+        states = C.llama_model_is_recurrent(model.handle) or C.llama_model_is_hybrid(model.handle)
+        self._has_states = bool(states)  # the shorter of a sequence's cells and its state tells its length
         self._window = int(C.llama_model_n_swa(model.handle))
 
     def decode(self, batch: Batch) -> Logits:
@@ -132,13 +134,15 @@ class LlamaContext:
         return view(C.llama_get_logits(self.handle), n_rows, self._n_vocab)
 
     def trim(self, seq: int, length: int) -> None:
-        is_shorter = bool(self.n_tail) and length < self.length(seq)
+        is_shorter = length < self.length(seq)
+        if not is_shorter and not self._has_states:
+            return  # else llama.cpp would look at every cell of the KV cache: 0.15 ms for 65,536 of them
         if not C.llama_memory_seq_rm(self.memory, seq, length, -1):
             raise BackendError("this model's sequences cannot be trimmed")
-        if is_shorter and length:
-            self._trimmed_states.add(seq)
-        elif not length:
+        if not length:
             self._trimmed_states.discard(seq)
+        elif is_shorter and self.n_tail:
+            self._trimmed_states.add(seq)
 
     def length(self, seq: int) -> int:
         return int(C.llama_memory_seq_pos_max(self.memory, seq)) + 1

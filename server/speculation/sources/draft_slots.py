@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from server.cache.prefix import PrefixCache
+from server.cache.prefix import BusyTokens, PrefixCache
 from server.llama.backend import Backend
 
 
@@ -30,10 +30,10 @@ class DraftSlots:
         return self._seqs[slot]
 
     def take(
-        self, tokens: list[int], salt: str, busy: Mapping[int, list[int]] | None = None
+        self, tokens: list[int], salt: str, busy: Mapping[int, BusyTokens] | None = None
     ) -> tuple[int, int] | None:
         """A slot for a conversation, and how many of its first tokens it holds; None if all are busy. busy:
-        tokens of busy slots, to copy a common beginning from if the salt agrees."""
+        of busy slots, to copy a common beginning from if the salt agrees."""
         reuse = self._cache.take(tokens, busy, salt=salt)
         if reuse is None:
             return None

@@ -86,20 +86,20 @@ def test_what_busy_sequences_hold_so_far_is_copied():
     cache = PrefixCache(2)
     prompt = [*SYSTEM, *text(1, 9)]
     assert cache.take(prompt) == Reuse(0, 0, 0)
-    assert cache.take(prompt, {0: prompt[:640]}) == Reuse(1, 640, 0)
+    assert cache.take(prompt, {0: (prompt, 640)}) == Reuse(1, 640, 0)
 
 
 def test_an_idle_sequence_is_preferred_to_a_busy_one_with_as_much():
     cache = PrefixCache(3)
     cache.release(0, [1, 2, 3])
     assert cache.take([7]) == Reuse(1, 0, 1)
-    assert cache.take([1, 2, 3, 4], {1: [1, 2, 3]}) == Reuse(0, 3, 0)
+    assert cache.take([1, 2, 3, 4], {1: ([1, 2, 3, 9], 3)}) == Reuse(0, 3, 0)
 
 
 def test_without_partial_reuse_only_a_whole_sequence_counts():
     cache = PrefixCache(2, partial=False)
     cache.release(0, [1, 2, 3, 4])
-    assert cache.take([1, 2, 3], {0: [1, 2]}) == Reuse(1, 0, 1)
+    assert cache.take([1, 2, 3], {0: ([1, 2], 2)}) == Reuse(1, 0, 1)
     cache.release(1, [])
     assert cache.take([1, 2, 3, 4, 5]) == Reuse(0, 4, 0)
 
@@ -111,7 +111,7 @@ def test_another_salt_reuses_nothing_idle_or_busy():
     cache = PrefixCache(4)
     turn(cache, [1, 2, 3], [], "mine")
     assert cache.take([5, 6, 7, 8], salt="mine") == Reuse(1, 0, 1)
-    busy = {1: [5, 6, 7, 8]}
+    busy = {1: ([5, 6, 7, 8], 4)}
     assert cache.take([1, 2, 3, 4], busy, salt="yours") == Reuse(2, 0, 2)
     assert cache.take([5, 6, 7, 8], busy, salt="mine") == Reuse(3, 3, 1)
     assert cache.idle() == [Evicted(0, [1, 2, 3], "mine")]
@@ -194,7 +194,7 @@ def test_a_side_request_costs_no_conversation_and_is_the_first_to_go(live_is_bus
         turn(cache, text(user, 400), [])
     live = [*SYSTEM, *text(3, 120)]
     turn(cache, live, [])
-    busy = {2: live}
+    busy = {2: (live, len(live))}
     if live_is_busy:
         assert cache.take([*live, 5]) == Reuse(2, 1120, 2)
     side = [[*SYSTEM, *text(n, 50)] for n in (4, 5, 6)]  # a title, follow-up questions, tags
@@ -301,7 +301,9 @@ class Interleavings(RuleBasedStateMachine):
     @rule(parts=PARTS, salt=SALTS)
     def take(self, parts: list[int], salt: str) -> None:
         tokens = written(parts)
-        reuse = self.cache.take(tokens, {seq: self.held(seq) for seq in self.prompts}, salt=salt)
+        reuse = self.cache.take(
+            tokens, {seq: (self.held(seq), len(self.cells[seq])) for seq in self.prompts}, salt=salt
+        )
         if reuse is None:
             assert len(self.prompts) == N_SEQS
             return
