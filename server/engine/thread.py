@@ -291,7 +291,8 @@ class EngineThread:
                     lambda engine: engine.fail_all(BackendError("the server failed while generating"))
                 )
                 wait_s = min(max(PAUSE_S, 2 * wait_s), MOST_PAUSE_S)
-            if idle or self._urgent or not self._overlaps:  # else the loop would take the interpreter now
+                self.hand_over()
+            if idle or not self._overlaps:  # else in the next decode: the loop would delay it until then
                 self.hand_over()
         self.watchdog.sleep()
         self._urgent = True
