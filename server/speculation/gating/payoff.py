@@ -57,16 +57,16 @@ class _Arm:
 
 
 class _Band:
-    """What is known for one number of sessions. on: the verdict, None before there is one; left_s, left:
-    seconds and steps until the next trial. pardons: how often a rest may still be taken back."""
+    """What is known for one number of sessions. on: the verdict, None before there is one; left: steps until
+    the next trial. pardons: how often a rest may still be taken back."""
 
-    __slots__ = ("arms", "left", "left_s", "on", "pardons")
+    __slots__ = ("arms", "left", "on", "pardons")
 
     def __init__(self) -> None:
         self.on: bool | None = None
         self.pardons = PARDONS
         self.arms = {True: _Arm(), False: _Arm()}
-        self.left, self.left_s = FIRST, 0.0
+        self.left = FIRST
 
     def ratio(self) -> float | None:
         """Tokens per second with the group by those without; None while one of them is not known."""
@@ -88,6 +88,9 @@ class Payoff:
         """begins: whether it guesses before its first trial."""
         self.on = self._begins = begins
         self._bands: dict[int, _Band] = {}  # by the number of bits of the number of sessions
+        # Seconds until the next trial, with any number of sessions. With a time for each number, a drafter on
+        # two cores of a lead with 1 to 16 clients was on trial for a third of the first minute.
+        self._left_s = 0.0
         self._at = 0  # that of now
         self._n_fewer = 0  # steps in a row with fewer
         self._n_since = 0  # steps since the group went on, or to rest
@@ -108,7 +111,7 @@ class Payoff:
         """What recall() takes after a restart: verdicts and seconds until the next trial, by the number of
         bits of the number of sessions."""
         known = {bits: band for bits, band in self._bands.items() if band.on is not None}
-        return {str(bits): (band.on is True, max(0.0, band.left_s)) for bits, band in known.items()}
+        return {str(bits): (band.on is True, max(0.0, self._left_s)) for bits, band in known.items()}
 
     def recall(self, memory: object) -> None:
         """Begin with these verdicts, each of which is tried when it would have been without the restart."""
@@ -117,7 +120,8 @@ class Payoff:
             match known:
                 case (bool() as on, int() | float() as left_s) if bits.isdecimal() and left_s >= 0.0:
                     band = self._bands[int(bits)] = _Band()
-                    band.on, band.left, band.left_s, band.pardons = on, HOLD[on], float(left_s), 0
+                    band.on, band.left, band.pardons = on, HOLD[on], 0
+                    self._left_s = max(self._left_s, float(left_s))
                 case _:
                     pass
 
@@ -128,11 +132,12 @@ class Payoff:
         band = n_sessions.bit_length()
         self._n_fewer = 0 if band == self._at else self._n_fewer + 1 if band else FEWER
         if band > self._at or (band and self._n_fewer >= FEWER):
-            self._at, self._n_fewer, self._attempt = band, 0, None
+            self._end_attempt()
+            self._at, self._n_fewer = band, 0
         if band == self._at:
             self._may_pay = may_pay
         if self._attempt is None or not self._may_pay:
-            self._attempt = None
+            self._end_attempt()
             self._turn(self._may_pay and self._verdict(self._at))
 
     def step(
@@ -156,7 +161,7 @@ class Payoff:
         if self._n_since > SETTLED and self._counts(heard):
             band.arms[self.on].observe(n_tokens, seconds)
         band.left -= 1
-        band.left_s -= seconds
+        self._left_s -= seconds
         if self._attempt is not None:
             self._attempt.observe(n_tokens, seconds)
         if bits == self._at:
@@ -176,7 +181,7 @@ class Payoff:
         if not self._begins or band is None or band.on is not False or not band.pardons:
             return
         band.pardons -= 1
-        band.on, band.left, band.left_s = None, FIRST, 0.0
+        band.on, band.left, self._left_s = None, FIRST, 0.0
         band.arms[True] = _Arm()
         if self._at <= 1:
             self._attempt = None
@@ -196,19 +201,25 @@ class Payoff:
                 band.on, band.left = False, HOLD[False]
                 self._turn(False)
                 return
-            due = band.left <= 0 and band.left_s <= 0.0 and tried >= FIRST - SETTLED
+            due = band.left <= 0 and self._left_s <= 0.0 and tried >= FIRST - SETTLED
             if may_try and self._may_pay and due:
                 self._attempt = Ratio(1.0)
                 self._turn(not self.on)
                 band.arms[self.on] = _Arm()
         elif ratio is not None and (tried >= LENGTH[self.on] or band.is_clear(ratio)):
-            other = band.arms[not self.on].rate.value
+            self._end_attempt()
             band.on = ratio * (1 / MARGIN if self.on else MARGIN) > 1.0
-            band.left_s = max(0.0, attempt.under - attempt.over / max(other, 1e-9)) / LOSS
-            band.left, self._attempt = HOLD[band.on], None
+            band.left = HOLD[band.on]
             if band.on:
                 band.pardons = PARDONS
             self._turn(band.on)
+
+    def _end_attempt(self) -> None:
+        """End the trial that goes on, if any. The next one comes when what was lost is LOSS of the time."""
+        attempt, self._attempt = self._attempt, None
+        if attempt is not None:
+            usual = self._bands[self._at].arms[not self.on].rate.value
+            self._left_s = max(0.0, attempt.under - attempt.over / max(usual, 1e-9)) / LOSS
 
     def _turn(self, on: bool) -> None:
         if on != self.on:

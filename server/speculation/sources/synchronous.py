@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from server.engine.proposer import NOTHING, Ask, OpenedSession, Proposal, TimedStep
 from server.estimators import Median, Ratio, Smoothed
@@ -112,6 +112,15 @@ class _StepPath:
     sure: float = 1.0
 
 
+class _Refused(NamedTuple):
+    """All sessions of a step, since each is behind, and to read one is not worth what guesses bring. read_s:
+    seconds to read the one that is least behind."""
+
+    sessions: frozenset[int]
+    gain: Gain
+    read_s: float
+
+
 class Synchronous:
     """Grafts the guesses of a model in the lead into the sessions' trees."""
 
@@ -122,6 +131,7 @@ class Synchronous:
         self._paths: dict[int, _StepPath] = {}
         self._saved_s = 0.0  # by PROBE_SHARE; below 0: what is lent
         self._n_lent = 0  # guesses in this reply
+        self._refused: _Refused | None = None
         self._gains: dict[int, Gain] = {}  # by the number of bits of the number of sessions
         self._read_s, self._n_guessed = 0.0, 0  # in this step: seconds for prompts, sessions with guesses
         self._length = Smoothed(LENGTH_WEIGHT, LENGTH)  # tokens of a reply
@@ -137,7 +147,11 @@ class Synchronous:
     ) -> float:
         """Guess for all these sessions at once, as far as it brings more than `rate`, in tokens per second,
         or the most that these texts can reach. Returns the seconds that took."""
-        self._paths = {}
+        self._paths, self._read_s, self._n_guessed = {}, 0.0, 0
+        plain_s, alone = curve[min(n_rows, len(curve) - 1)], n_sessions == 1
+        self._saved_s += PROBE_SHARE * plain_s
+        if self._policy.gate and not self._may_pay(asks, sessions, n_rows, curve, rate):
+            return 0.0
         for ask in asks:
             speculated = sessions[ask.session]
             if speculated.allows(self.inline.source):
@@ -149,11 +163,10 @@ class Synchronous:
         self._read_s = self._catch_up(curve, n_rows, n_sessions, rate) if self._policy.gate else 0.0
         rows, spent_s = n_rows, self._read_s
         going = self._going(curve, rows, rate)
-        if self._paths and not going and self._may_probe(self.inline.td.value, alone=n_sessions == 1):
+        if self._paths and not going and self._may_probe(self.inline.td.value, alone=alone):
             going, self._saved_s = list(self._paths), min(0.0, self._saved_s - self.inline.td.value)
             self._n_lent += self._saved_s < 0.0
             self.inline.td.restart()  # it was not measured for so long that a disturbance may have passed
-        self._saved_s += PROBE_SHARE * curve[min(n_rows, len(curve) - 1)]
         self._n_guessed = len(going)
         while going:
             began = self._clock()
@@ -165,6 +178,34 @@ class Synchronous:
             going = self._going(curve, rows, rate)
         return spent_s
 
+    def _may_pay(
+        self,
+        asks: Sequence[Ask],
+        sessions: Mapping[int, Speculated],
+        n_rows: int,
+        curve: Sequence[float],
+        rate: float,
+    ) -> bool:
+        """Whether a guess may pay for any session, or there is time for one that does not seem to pay. By the
+        best outlook of all sessions, and at most the rate of plain steps, so that this takes little time."""
+        td_s, plain_s = self.inline.td.value, curve[min(n_rows, len(curve) - 1)]
+        if not asks or not plain_s:
+            return bool(asks)
+        rate, refused = min(rate, n_rows / plain_s), self._refused
+        behind = refused is not None and all(ask.session in refused.sessions for ask in asks)
+        read_s = refused.read_s if refused and behind else 0.0
+        if self._may_probe(read_s + td_s, alone=len(asks) == 1):
+            return True
+        if refused and behind and read_s * rate > refused.gain.tokens(self._length.value):
+            return False
+        outlooks = [sessions[ask.session].acceptance.outlook(self.inline.source) for ask in asks]
+        shares = [sure.share for sure, _ in outlooks]
+        sure = max(shares), max([sure.acceptance for sure, _ in outlooks])
+        unsure = 1.0 - min(shares), max([unsure.acceptance for _, unsure in outlooks])
+        limit = min(max(ask.limit for ask in asks), self.inline.most)
+        seconds = curve[n_rows : n_rows + limit + 1]
+        return worth_drafting(seconds, 1.0, (sure, unsure), td_s / len(asks), rate)
+
     def _catch_up(self, curve: Sequence[float], n_rows: int, n_sessions: int, rate: float) -> float:
         """Let the draft model evaluate what it has not seen of each session, where that pays. Returns the
         seconds that took.
@@ -174,6 +215,7 @@ class Synchronous:
         still to be evaluated has no guesses in this step.
         """
         late = sorted(filter(self.inline.behind, self._paths), key=self.inline.behind)
+        self._refused = None
         if not late:
             return 0.0
         began, going = self._clock(), set(self._going(curve, n_rows, rate))
@@ -190,6 +232,8 @@ class Synchronous:
                 most = most if gain.is_known or alone else 0.0
             if self.inline.behind(session):
                 del self._paths[session]
+        if not self._paths and gain.is_known and not alone:
+            self._refused = _Refused(frozenset(late), gain, self.inline.behind_s(late[0]))
         return self._clock() - began
 
     def _may_probe(self, cost_s: float, *, alone: bool) -> bool:

@@ -383,3 +383,20 @@ def test_sessions_are_not_asked_about_while_nobody_guesses():
     assert speculator.passes(1, 1)
     assert not Speculator(Policy()).passes(1, 1), "lookups guess until they were tried"
     assert not Speculator(Policy(lookup=False, gate=False)).passes(1, 1)
+
+
+@pytest.mark.parametrize("error", [0.1, 0.5, 1.0])
+@pytest.mark.parametrize("n_sessions", [1, 2, 4])
+def test_no_guess_is_missed_where_all_sessions_are_passed_over_together(
+    n_sessions: int, error: float, monkeypatch: pytest.MonkeyPatch
+):
+    def widths() -> list[int]:
+        scene = Scene(error=error, row_s=0.1, policy=Policy(lookup=False))
+        for i in range(3):
+            asks = [request((*PROMPT * (1 + j % 3), i, j), max_tokens=60) for j in range(n_sessions)]
+            scene.harness.run(*asks)
+        return scene.target.widths
+
+    quick = widths()
+    monkeypatch.setattr(Synchronous, "_may_pay", lambda *_: True)
+    assert widths() == quick

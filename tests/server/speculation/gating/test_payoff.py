@@ -274,3 +274,31 @@ def test_a_memory_that_is_none_is_ignored(memory: object):
     payoff = Payoff()
     payoff.recall(memory)
     assert payoff.memory() == {}
+
+
+def test_trials_cost_little_where_the_number_of_sessions_changes():
+    """Every 40 steps. The group makes a fifth of the speed; what the latest trial lost is not made up yet."""
+    payoff, seconds, n_tokens = Payoff(), 0.0, 0
+    for i in range(4000):
+        n_sessions = (1, 3, 6, 12, 24)[i // 40 % 5]
+        rate, _ = run(payoff, rate_on=0.2, rate_off=1.0, steps=1, n_sessions=n_sessions)
+        seconds, n_tokens = seconds + n_sessions / rate, n_tokens + n_sessions
+    assert n_tokens / seconds > 0.9
+
+
+@pytest.mark.parametrize("n_sessions", [4, 16])
+def test_what_a_trial_lost_counts_although_the_number_of_sessions_ended_it(n_sessions: int):
+    payoff = Payoff()
+    run(payoff, rate_on=0.5, rate_off=1.0, steps=FIRST + SETTLED + FEWEST[False], n_sessions=n_sessions)
+    assert not payoff.on
+    while not payoff.on:
+        run(payoff, rate_on=0.1, rate_off=1.0, steps=1, n_sessions=n_sessions)
+    run(payoff, rate_on=0.1, rate_off=1.0, steps=4, n_sessions=n_sessions)
+    lost_s = 4 * n_sessions * (1 / 0.1 - 1)
+    run(payoff, rate_on=0.1, rate_off=1.0, steps=1, n_sessions=4 * n_sessions)
+    assert not payoff.on
+    waited = 0
+    while not payoff.on:
+        run(payoff, rate_on=0.1, rate_off=1.0, steps=1, n_sessions=4 * n_sessions)
+        waited += 4 * n_sessions
+    assert waited >= 0.9 * lost_s / LOSS
