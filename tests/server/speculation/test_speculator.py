@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from server.engine.events import Committed
-from server.engine.proposer import Ask, OpenedSession
+from server.engine.proposer import Ask
 from server.engine.request import GenerationRequest, Speculation
 from server.engine.scheduler import Limits
 from server.llama.backend import Batch, Hidden, Logits
@@ -371,32 +371,3 @@ def test_nothing_is_guessed_after_the_end_of_a_text(by_block: bool):
     assert stats.n_drafted == stats.n_accepted > 1
     n_rows = block.n_decodes if by_block else drafts.n_rows - len(PROMPT)
     assert n_rows <= n_tokens + 2
-
-
-def test_sessions_are_not_asked_about_while_nobody_guesses():
-    speculator = Speculator(Policy(lookup=False))
-    assert speculator.passes(4, 4)
-    tokens = list(PROMPT)
-    speculator.open(OpenedSession(1, tokens, request().sampling, Speculation(prediction=(1, 2))))
-    assert not speculator.passes(1, 1), "the client expects a reply"
-    speculator.close(1, keep=False)
-    assert speculator.passes(1, 1)
-    assert not Speculator(Policy()).passes(1, 1), "lookups guess until they were tried"
-    assert not Speculator(Policy(lookup=False, gate=False)).passes(1, 1)
-
-
-@pytest.mark.parametrize("error", [0.1, 0.5, 1.0])
-@pytest.mark.parametrize("n_sessions", [1, 2, 4])
-def test_no_guess_is_missed_where_all_sessions_are_passed_over_together(
-    n_sessions: int, error: float, monkeypatch: pytest.MonkeyPatch
-):
-    def widths() -> list[int]:
-        scene = Scene(error=error, row_s=0.1, policy=Policy(lookup=False))
-        for i in range(3):
-            asks = [request((*PROMPT * (1 + j % 3), i, j), max_tokens=60) for j in range(n_sessions)]
-            scene.harness.run(*asks)
-        return scene.target.widths
-
-    quick = widths()
-    monkeypatch.setattr(Synchronous, "_may_pay", lambda *_: True)
-    assert widths() == quick
