@@ -199,15 +199,15 @@ class Synchronous:
         read_s = refused.read_s if refused and behind else 0.0
         if self._may_probe(read_s + td_s, alone=len(asks) == 1):
             return True
-        if refused and behind and read_s * rate > refused.gain.tokens(self._length.value):
-            return False
+        barred = refused and behind and read_s * rate > refused.gain.tokens(self._length.value)
+        n_sharing = 1 if barred else len(asks)  # no prompt is read: who was followed so far has no company
         outlooks = [sessions[ask.session].acceptance.outlook(self.inline.source) for ask in asks]
         shares = [sure.share for sure, _ in outlooks]
         sure = max(shares), max([sure.acceptance for sure, _ in outlooks])
         unsure = 1.0 - min(shares), max([unsure.acceptance for _, unsure in outlooks])
         limit = min(max(ask.limit for ask in asks), self.inline.most)
         seconds = curve[n_rows : n_rows + limit + 1]
-        return worth_drafting(seconds, 1.0, (sure, unsure), td_s / len(asks), rate)
+        return worth_drafting(seconds, 1.0, (sure, unsure), td_s / n_sharing, rate)
 
     def _catch_up(self, curve: Sequence[float], n_rows: int, n_sessions: int, rate: float) -> float:
         """Let the draft model evaluate what it has not seen of each session, where that pays. Returns the
