@@ -12,8 +12,8 @@ from server.speculation.gating.tree import LEAST, ScoredTree
 from server.speculation.sources.lookup import Lookup, LookupGuess, PredictedReply
 from server.speculation.wire.messages import chain_start
 
-# Share of a step in which lookups index what they miss, and seconds for a token. Half:
-# lookups of a long prompt begin after twice as many steps; twice: gaps grow by a tenth.
+# Share of a step in which lookups index tokens that they miss, and seconds for one token. Half: lookups of a
+# long prompt begin after twice as many steps; twice: gaps grow by a tenth.
 INDEX_SHARE, TOKEN_S = 0.05, 2e-6
 INDEXED = 64  # tokens of a step at least, an eighth of a millisecond
 

@@ -116,8 +116,8 @@ class _StepPath:
 
 
 class _Refused(NamedTuple):
-    """All sessions of a step, since each is behind, and to read one is not worth what guesses bring. read_s:
-    seconds to read the one that is least behind."""
+    """The sessions of a step, all of which are behind, where reading one costs more than guesses bring. gain:
+    what these brought; read_s: seconds to read the session that is least behind."""
 
     sessions: frozenset[int]
     gain: Gain
@@ -189,8 +189,9 @@ class Synchronous:
         curve: Sequence[float],
         rate: float,
     ) -> bool:
-        """Whether a guess may pay for any session, or there is time for one that does not seem to pay. By the
-        best outlook of all sessions, and at most the rate of plain steps, so that this takes little time."""
+        """Whether a guess may pay for any session, or there is time for one that does not seem to pay. False
+        only if draft() would make none: the best outlook of all sessions counts for each of them, and the
+        rate of plain steps at most. Takes microseconds."""
         td_s, plain_s = self.inline.td.value, curve[min(n_rows, len(curve) - 1)]
         if not asks or not plain_s:
             return bool(asks)
@@ -200,7 +201,7 @@ class Synchronous:
         if self._may_probe(read_s + td_s, alone=len(asks) == 1):
             return True
         barred = refused and behind and read_s * rate > refused.gain.tokens(self._length.value)
-        n_sharing = 1 if barred else len(asks)  # no prompt is read: who was followed so far has no company
+        n_sharing = 1 if barred else len(asks)  # no prompt is read: a followed session shares with nobody
         outlooks = [sessions[ask.session].acceptance.outlook(self.inline.source) for ask in asks]
         shares = [sure.share for sure, _ in outlooks]
         sure = max(shares), max([sure.acceptance for sure, _ in outlooks])
@@ -215,8 +216,8 @@ class Synchronous:
 
         Among several sessions, it pays if guesses brought more tokens than its time is worth, as measured
         with this number of sessions; one session alone is judged by its own text. One that was followed so
-        far is read if a guess pays then, shared with those that are ready. A session whose tokens are still
-        to be evaluated has no guesses in this step.
+        far is read if a guess pays then, whose time it shares with the sessions that are ready. A session
+        whose tokens are still to be evaluated has no guesses in this step.
         """
         late = sorted(filter(self.inline.behind, self._paths), key=self.inline.behind)
         self._refused = None
