@@ -151,9 +151,9 @@ class Synchronous:
         """Guess for all these sessions at once, as far as it brings more than `rate`, in tokens per second,
         or the most that these texts can reach. Returns the seconds that took."""
         self._paths, self._read_s, self._n_guessed = {}, 0.0, 0
-        plain_s, alone = curve[min(n_rows, len(curve) - 1)], n_sessions == 1
-        self._saved_s += PROBE_SHARE * plain_s
+        saved_s, alone = PROBE_SHARE * curve[min(n_rows, len(curve) - 1)], n_sessions == 1
         if self._policy.gate and not self._may_pay(asks, sessions, n_rows, curve, rate):
+            self._saved_s += saved_s
             return 0.0
         for ask in asks:
             speculated = sessions[ask.session]
@@ -170,6 +170,7 @@ class Synchronous:
             going, self._saved_s = list(self._paths), min(0.0, self._saved_s - self.inline.td.value)
             self._n_lent += self._saved_s < 0.0
             self.inline.td.restart()  # it was not measured for so long that a disturbance may have passed
+        self._saved_s += saved_s
         self._n_guessed = len(going)
         while going:
             began = self._clock()
