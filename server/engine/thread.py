@@ -292,7 +292,7 @@ class EngineThread:
                 )
                 wait_s = min(max(PAUSE_S, 2 * wait_s), MOST_PAUSE_S)
                 self.hand_over()
-            if idle or not self._overlaps:  # else in the next decode: the loop would delay it until then
+            if idle or not self._overlaps:  # else during the next decode: before it, the loop would delay it
                 self.hand_over()
         self.watchdog.sleep()
         self._urgent = True

@@ -63,9 +63,8 @@ class Overhead:
             band = self._bands[n_sessions.bit_length()] = _Outside()
         if n_told or not guessing:  # else they are guesses of others
             outside_s = max(0.0, step.step_s - step.decode_s - planned.spent_s)
-            (band.guessing if guessing else band.told if n_told else band.quiet).observe(
-                outside_s / n_sessions
-            )
+            kind = band.guessing if guessing else band.told if n_told else band.quiet
+            kind.observe(outside_s / n_sessions)
         share = n_sessions / n_told if n_told else 0.0
         self._costs = {False: share * band.more_s(band.told), True: share * band.more_s(band.guessing)}
 
