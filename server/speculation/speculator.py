@@ -23,7 +23,6 @@ from server.engine.proposer import (
     TimedStep,
 )
 from server.speculation.gating.acceptance import Acceptance, SessionAcceptance
-from server.speculation.gating.balance import Overhead
 from server.speculation.gating.costs import StepCosts
 from server.speculation.gating.gate import with_losses
 from server.speculation.gating.pricing import Pricing, StepPrice
@@ -35,9 +34,7 @@ from server.speculation.sources.lookup import Lookup, LookupPools
 from server.speculation.sources.remote import DrafterRecord, RemoteDrafters
 from server.speculation.sources.synchronous import InlineModel, Synchronous
 from server.speculation.speculated import Speculated, index
-
-GRAMMAR = "grammar"
-UNDRAFTED = (LOOKUP, GRAMMAR, "prediction")  # sources that take no model's time
+from server.speculation.weighing import GRAMMAR, UNDRAFTED, Weighing
 
 
 class Speculator(Proposer):
@@ -63,10 +60,10 @@ class Speculator(Proposer):
             widths or Widths({}),
             again=policy.again,
         )
-        self._overhead = Overhead()
         self.groups = self._make_groups() if policy.gate else None
         self._pools = LookupPools()
         self._sessions: dict[int, Speculated] = {}
+        self._weighing = Weighing(self._sessions, self.pricing, remote)
         self._n_expected = 0  # sessions whose client expects a reply
         self._wire_ids = itertools.count(secrets.randbits(48) << 16)
         self._drafting_s = 0.0  # by the draft model since the last step without prompts
@@ -115,6 +112,8 @@ class Speculator(Proposer):
             return Planned([NOTHING] * len(asks))  # what a plain step costs has to be known first
         may_pad = not stable and self._may_pad(asks, n_rows)
         price = self.pricing.step(len(asks), n_rows, n_cells, may_pad=may_pad)
+        if self._policy.again:
+            self._weighing.charge_again(asks, price)
         wanting = [ask for ask in asks if ask.limit > 0]
         least, least_by_lookup = self._bounds(price, stable=stable, may_pad=may_pad)
         for ask in wanting:
@@ -124,6 +123,7 @@ class Speculator(Proposer):
             spent_s = self._draft(self._inline, asks, price, least)
             if self._policy.by_rejection:
                 chains = [self._inline.chain(ask.session) for ask in asks]
+                self._weighing.charge(asks, chains, price)
                 return self._planned(chains, price, spent_s)
         guessed = any(self._sessions[ask.session].tree.n_below for ask in wanting)
         proposals = [self._offer(ask, least) for ask in asks] if guessed else [NOTHING] * len(asks)
@@ -137,7 +137,8 @@ class Speculator(Proposer):
             again = [ask.n_pending for ask in asks] if self._policy.again else ()
             counts = self.pricing.chosen(price, offers, again, self._policy.n_tail)
         if guessed:
-            proposals = self._taken(asks, proposals, counts, self.pricing.of_guess(price, sum(counts)))
+            proposals = self._taken(asks, proposals, counts)
+            self._weighing.charge(asks, proposals, price)
         return self._planned(proposals, price, spent_s)
 
     def _interrupt(self, n_other: int) -> None:
@@ -169,20 +170,12 @@ class Speculator(Proposer):
         if ask.forced:
             speculated.tree.guess(GRAMMAR, ask.forced, [255] * len(ask.forced))
 
-    def _taken(
-        self, asks: Sequence[Ask], offers: list[Proposal], counts: list[int], lost: float
-    ) -> list[Proposal]:
-        """The guesses that are verified. lost: tokens that plain steps would make in the time of each."""
+    def _taken(self, asks: Sequence[Ask], offers: list[Proposal], counts: list[int]) -> list[Proposal]:
+        """The guesses that are verified."""
         proposals: list[Proposal] = []
         for ask, offer, n in zip(asks, offers, counts, strict=True):
-            if not n:
-                proposals.append(NOTHING)
-                continue
-            speculated = self._sessions[ask.session]
-            taken = offer.take(n if n >= speculated.session.bounds.n_min else 0)
-            if speculated.drafters:
-                speculated.n_lost = lost * sum(source in speculated.drafters for source in taken.sources)
-            proposals.append(taken)
+            n_min = self._sessions[ask.session].session.bounds.n_min if n else 0
+            proposals.append(offer.take(n if n >= n_min else 0))
         return proposals
 
     def committed(self, session: int, n: int, tally: CountsBySource) -> None:
@@ -196,11 +189,8 @@ class Speculator(Proposer):
         if self._remote and (tally or speculated.drafters):
             self._remote.committed(speculated, n)
             self._remote.count(tally)
-            if self._policy.gate:
-                overhead_s = self._overhead.seconds(guessing=bool(tally))
-                self._remote.weigh(speculated, tally, overhead_s * self.pricing.plain_rate)
-        elif self._remote and speculated.balance.resting:
-            self._remote.rested(speculated)
+        if self._policy.gate and (speculated.n_lost or speculated.heard or speculated.balance.resting):
+            self._weighing.weigh(speculated, tally, inside=self._may_guess(MODEL))
 
     def stepped(self, planned: Planned, step: TimedStep) -> None:
         self._learn()
@@ -231,8 +221,7 @@ class Speculator(Proposer):
             return
         (planned, step, late_s), self._late = self._late, None
         self.pricing.observe(planned, step)
-        if self._remote:
-            self._overhead.observe(planned, step, self._remote.n_told)
+        self._weighing.stepped(planned, step)
         if self.groups:
             step = step._replace(step_s=step.step_s + late_s) if late_s else step
             self.groups.stepped(step, self._work_s(planned, step))
@@ -311,7 +300,8 @@ class Speculator(Proposer):
     def _draft(self, inline: Synchronous, asks: Sequence[Ask], price: StepPrice, least: float) -> float:
         """Have the draft model guess for sessions with too few guesses. Returns the seconds that took. least:
         path probability of guesses that count."""
-        wanting, seconds = [ask for ask in asks if ask.limit > 0], price.seconds
+        wanting = [ask for ask in asks if ask.limit > 0 and not self._sessions[ask.session].balance.resting]
+        seconds = price.seconds
         if self._policy.gate and not self._policy.by_rejection:
             n = len(wanting)
             wanting = [

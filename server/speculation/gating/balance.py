@@ -1,7 +1,8 @@
-"""Do drafters bring one session more than they cost it? Counted in tokens. Pure.
+"""Do guesses of models bring one session more than they cost it? Counted in tokens. Pure.
 
-Where a drafter's guesses are hardly ever right, the lead still takes in its messages, looks at its guesses,
-and now and then verifies one: a few percent of each step. So the drafters of such a session rest, and are
+A hard text misleads what sessions before it taught: guesses that look good are wrong, each for a row and for
+the time of making it. And where a drafter's guesses are hardly ever right, the lead still takes in its
+messages and looks at its guesses. So models rest in a session that they cost more than they bring, and are
 asked again later, for the text may have changed. What no count tells, such as cores that both use, is
 payoff.py's.
 """
@@ -12,19 +13,19 @@ from dataclasses import dataclass, field
 
 from server.engine.proposer import Planned, TimedStep
 from server.estimators import Median, Ratio
+from server.speculation.gating.payoff import LOSS
 
 # Of the past, per step: about the last 33 steps count. Off by two: half, one unlucky line ends a good draft;
 # twice, a hard reply pays for 48 steps until its drafters rest.
 KEEP = 0.97
-# Steps with messages until the balance counts: what is lost by then, at 5 percent a step, is half a step. Off
-# by two, simulated with the bundled pair: 24, 7 of 40 hard replies below 0.95 of no drafts instead of 1; 6,
-# the first wrong guesses of a good draft decide.
-TRIED = 12
-# Steps that drafters first rest, and longest; each rest in a row takes twice as long. With 64 and TRIED a
-# sixth of the loss stays at first. Off by two: half, a quarter; twice, easy replies lose 2
-# percent (simulated).
-RESTS = (64, 512)
-
+# Steps with guesses until the balance counts. 12: of 178 replies of 400M 9 below 0.95 of no drafts instead of
+# 2; 3: those of the bundled pair lose a fiftieth (a draft model in the lead, by the texts of
+# benchmarks.inside in four ways of sampling).
+TRIED = 5
+# Steps with messages after which it counts in any case: what is lost by then, at 5 percent a step, is half a
+# step. Off by two, simulated with the bundled pair: 24, 7 of 40 hard replies below 0.95 of no drafts instead
+# of 1; 5, as much as TRIED, a drafter 50 ms away brings a fifth less, since its first guesses come late.
+HEARD = 12
 
 LATEST = 31  # steps of a kind. Half: their scatter shows; twice: a change is seen after 31 steps, not 16
 # Steps of a kind until it counts: a process's first ones take up to ten times as long. Half: one of them
@@ -74,30 +75,34 @@ class Overhead:
 
 
 class Balance:
-    """Of one session, told step by step."""
+    """Of one session, told step by step. After models have lost it something they rest until that is LOSS of
+    the tokens of all steps."""
 
     def __init__(self) -> None:
         self.resting = False
         self._net = Ratio(KEEP)
-        self._n_steps = self._left = 0
-        self._next_rest = RESTS[0]
+        self._lost = 0.0  # tokens, since they went on
+        self._n_guessed = self._n_steps = self._left = 0
+
+    @property
+    def counts(self) -> bool:
+        """True once it decides whether they rest."""
+        return self._n_guessed >= TRIED or self._n_steps >= HEARD
 
     def rest(self) -> None:
         """A step in which they rest."""
         self._left -= 1
         if self._left <= 0:
-            self.resting, self._net, self._n_steps = False, Ratio(KEEP), 0
+            self.resting, self._net, self._lost = False, Ratio(KEEP), 0.0
+            self._n_guessed = self._n_steps = 0
 
-    def step(self, n_accepted: float, n_lost: float) -> None:
-        """A step in which drafters were heard: tokens that they brought, and tokens that plain steps would
-        have made in the time they took. At the rate with drafts a text that is harder to guess than the one
-        before would have its drafters rest although they help."""
+    def step(self, n_accepted: float, n_lost: float, *, guessed: bool) -> None:
+        """A step in which models guessed, or were heard: tokens that they brought, and tokens that plain
+        steps would have made in the time they took. At the rate with guesses a text that is harder to guess
+        than the one before would have them rest although they help. guessed: their guesses took time."""
         self._net.observe(n_accepted - n_lost, 1.0)
+        self._lost = max(0.0, self._lost + n_lost - n_accepted)
+        self._n_guessed += guessed
         self._n_steps += 1
-        if self._n_steps < TRIED:
-            return
-        if self._net.value < 0.0:
-            self.resting, self._left = True, self._next_rest
-            self._next_rest = min(2 * self._next_rest, RESTS[1])
-        else:
-            self._next_rest = RESTS[0]
+        if self.counts and self._net.value < 0.0:
+            self.resting, self._left = True, int(self._lost / LOSS)

@@ -101,6 +101,19 @@ class Pricing:
         more_s = price.seconds[min(price.n_rows + n, len(price.seconds) - 1)] - plain_s
         return price.n_sessions * max(0.0, more_s) / (plain_s * max(1, n)) if plain_s else 0.0
 
+    def of_row_again(self, price: StepPrice) -> float:
+        """Tokens that plain steps would make in the time of each row that a session has beyond one, since a
+        guess before was wrong."""
+        single_s, n_more = (
+            price.seconds[min(price.n_sessions, len(price.seconds) - 1)],
+            price.n_rows - price.n_sessions,
+        )
+        return (
+            price.n_sessions * max(0.0, price.plain_s - single_s) / (single_s * n_more)
+            if single_s and n_more
+            else 0.0
+        )
+
     def row_s(self, n_rows: int) -> float:
         """As StepCosts.row_s, for a step like the latest one."""
         return self.costs.row_s(n_rows, self._n_cells)

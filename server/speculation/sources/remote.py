@@ -88,7 +88,7 @@ class RemoteDrafters:
         self.hosts: dict[str, list[DrafterRecord]] = {}  # those that are not refused, by machine
         self._sessions: dict[int, Speculated] = {}  # by wire id
         self.n_spared = 0  # sessions in which drafters rest
-        self._may_draft = False  # whether any drafter is neither refused nor resting
+        self.may_draft = False  # whether any drafter is neither refused nor resting
 
     # -- Listener: the bus's reader thread ----------------------------------------
 
@@ -146,25 +146,15 @@ class RemoteDrafters:
         self.flush()  # in order
         self._bus.send(drafter, message)
 
-    def weigh(self, speculated: Speculated, tally: CountsBySource, n_lost: float) -> None:
-        """A step of the session. tally: of its guesses; n_lost: tokens that plain steps would have made in
-        the time that its drafters took otherwise. Have them rest, or go on, as its balance says."""
-        if speculated.heard and not speculated.balance.resting:
-            n_right = sum(n for source, (_, n) in tally.items() if source in speculated.drafters)
-            speculated.balance.step(n_right, speculated.n_lost + n_lost)
-            if speculated.balance.resting:
-                self.n_spared += 1
-                self._release(speculated, keep=True)
-        speculated.n_lost = 0.0
+    def spare(self, speculated: Speculated) -> None:
+        """Have drafters rest in the session, as its balance says."""
+        self.n_spared += 1
+        self._release(speculated, keep=True)
 
-    def rested(self, speculated: Speculated) -> None:
-        """A step of a session whose drafters rest: after some of them they go on. Steps in which no drafter
-        may draft do not count."""
-        if self._may_draft:
-            speculated.balance.rest()
-            if not speculated.balance.resting:
-                self.n_spared -= 1
-                self._assign(speculated)
+    def resume(self, speculated: Speculated) -> None:
+        """Have drafters go on in the session, as its balance says."""
+        self.n_spared -= 1
+        self._assign(speculated)
 
     def close(self, speculated: Speculated, *, keep: bool) -> None:
         """Have its drafters close the session."""
@@ -254,7 +244,7 @@ class RemoteDrafters:
 
     def _assign_all(self) -> None:
         """Who may draft has changed."""
-        self._may_draft = any(not record.resting for records in self.hosts.values() for record in records)
+        self.may_draft = any(not record.resting for records in self.hosts.values() for record in records)
         for speculated in self._sessions.values():
             self._assign(speculated)
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from server.engine.proposer import NOTHING, Ask, OpenedSession, Proposal, TimedStep
-from server.estimators import Median, Ratio, Smoothed
+from server.estimators import Median, Smoothed
 from server.sampling.draft_token import DraftGuess
 from server.sampling.draw import Distribution
 from server.speculation.gating.acceptance import Acceptance, Outlook
+from server.speculation.gating.gain import Gain
 from server.speculation.gating.gate import reachable, worth, worth_drafting
 from server.speculation.gating.pricing import StepPrice
 from server.speculation.gating.widths import Offered
@@ -20,18 +22,10 @@ from server.speculation.speculated import Speculated
 
 LENGTH = 100.0  # tokens of a reply that is expected at first: assumed. Off by two: for some replies only
 LENGTH_WEIGHT = 1 / 16  # of one reply. Half or twice: the mean is that of the last 32 or 8
-# Of the past, per step: the last 50 count. Off by two: half, one text decides; twice, changes take 100 steps.
-GAIN_KEEP = 0.98
-# Steps after which a gain counts. Off by two: half, luck decides; twice, more prompts are read in vain.
-FEW = 8.0
 # Of the time, for guesses that do not seem to pay: their rates would stay unknown else. Off by two: at most
-# that share of the speed, or rates that are known half as soon.
+# that share of the speed, or rates that are known half as soon. In a session alone they are made in any case
+# until its balance counts: a first text that is hard to guess would bar a draft that pays for others.
 PROBE_SHARE = 0.005
-# Guesses that do not seem to pay, in time that is not saved yet, of a session alone, and how many of them in
-# one reply: a first text that is hard to guess would bar a draft that pays. None: the bundled pair is at 1.00
-# of plain steps instead of 1.61 (benchmarks.inside); 8 or 32: within 1 percent. 16 in one reply: that text
-# alone teaches the rates, and the texts after it are not guessed.
-LENT, LENT_EACH = 16, 4
 # Guesses in whose time a session is read that was followed so far: more is a prompt. Where no guess had to
 # pay after that, one of eight sessions of the bundled pair was followed in vain, for 6 percent of the time.
 # Half: four at once make 1.03 of plain steps instead of 1.17, eight 0.92 instead of 0.96; twice: 1.25 and
@@ -83,27 +77,6 @@ class InlineModel(Protocol):
         ...
 
 
-class Gain:
-    """What guesses brought a session in a step of late."""
-
-    def __init__(self) -> None:
-        self._surplus = Ratio(GAIN_KEEP)  # tokens beyond those that their time was worth, by session steps
-        self._extra = Ratio(GAIN_KEEP)  # tokens beyond one
-
-    def observe(self, n_extra: float, n_lost: float, n_sessions: int) -> None:
-        """n_sessions sessions had n_extra tokens more, in a time that was worth n_lost."""
-        self._surplus.observe(n_extra - n_lost, n_sessions)
-        self._extra.observe(n_extra, n_sessions)
-
-    @property
-    def is_known(self) -> bool:
-        return self._surplus.weight >= FEW
-
-    def tokens(self, length: float) -> float:
-        """Gained by a reply of this length."""
-        return self._surplus.value * length / (1.0 + self._extra.value)
-
-
 @dataclass(slots=True)
 class _StepPath:
     """The guesses for one session in this step; sure: the probability that all of them are right. outlook: of
@@ -134,10 +107,10 @@ class Synchronous:
         self._policy = policy
         self._clock = clock
         self._paths: dict[int, _StepPath] = {}
-        self._saved_s = 0.0  # by PROBE_SHARE; below 0: what is lent
-        self._n_lent = 0  # guesses in this reply
+        self._saved_s = 0.0  # by PROBE_SHARE
+        self._tries = False  # whether this step has a guess in any case
         self._refused: _Refused | None = None
-        self._gains: dict[int, Gain] = {}  # by the number of bits of the number of sessions
+        self._gains = defaultdict[int, Gain](Gain)  # by the number of bits of the number of sessions
         self._read_s, self._n_guessed = 0.0, 0  # in this step: seconds for prompts, sessions with guesses
         self._length = Smoothed(LENGTH_WEIGHT, LENGTH)  # tokens of a reply
 
@@ -152,8 +125,11 @@ class Synchronous:
     ) -> float:
         """Guess for all these sessions at once, as far as it brings more than `rate`, in tokens per second,
         or the most that these texts can reach. Returns the seconds that took."""
+        rested = not self._n_guessed
         self._paths, self._read_s, self._n_guessed = {}, 0.0, 0
-        saved_s, alone = PROBE_SHARE * curve[min(n_rows, len(curve) - 1)], n_sessions == 1
+        self._tries = n_sessions == 1 and not all(sessions[ask.session].balance.counts for ask in asks)
+        plain_s = curve[min(n_rows, len(curve) - 1)]
+        saved_s, worth = PROBE_SHARE * plain_s, n_sessions / plain_s if plain_s else 0.0  # tokens per second
         if self._policy.gate and not self._may_pay(asks, sessions, n_rows, curve, rate):
             self._saved_s += saved_s
             return 0.0
@@ -166,23 +142,29 @@ class Synchronous:
                 self._paths[ask.session] = _StepPath(most, acceptance, outlook)
         rate = min(rate, self._reachable(curve, n_rows))
         self._read_s = self._catch_up(curve, n_rows, n_sessions, rate) if self._policy.gate else 0.0
-        rows, spent_s = n_rows, self._read_s
-        going = self._going(curve, rows, rate)
-        if self._paths and not going and self._may_probe(self.inline.td.value, alone=alone):
-            going, self._saved_s = list(self._paths), min(0.0, self._saved_s - self.inline.td.value)
-            self._n_lent += self._saved_s < 0.0
-            self.inline.td.restart()  # it was not measured for so long that a disturbance may have passed
+        rows, spent_s, going = n_rows, self._read_s, self._going(curve, n_rows, rate)
+        if self._paths and not going and self._may_probe(self.inline.td.value):
+            going, self._saved_s = list(self._paths), 0.0
+            if rested:
+                self.inline.td.restart()  # the time of its latest guesses may have been disturbed
         self._saved_s += saved_s
         self._n_guessed = len(going)
         while going:
-            began = self._clock()
-            guesses = self.inline.guess(going, second=self._policy.leaves > 1)
-            spent_s += self._clock() - began
-            for session, guess in zip(going, guesses, strict=True):
-                self._graft(session, guess, sessions[session])
-                rows += guess is not None
+            took_s, n_guesses = self._guess(going, sessions)
+            spent_s, rows = spent_s + took_s, rows + n_guesses
+            for session in going:
+                sessions[session].n_lost += worth * took_s / len(going)
             going = self._going(curve, rows, rate)
         return spent_s
+
+    def _guess(self, going: Sequence[int], sessions: Mapping[int, Speculated]) -> tuple[float, int]:
+        """Guess once more for these sessions. Returns the seconds that took, and the number of guesses."""
+        began = self._clock()
+        guesses = self.inline.guess(going, second=self._policy.leaves > 1)
+        ended = self._clock()
+        for session, guess in zip(going, guesses, strict=True):
+            self._graft(session, guess, sessions[session])
+        return ended - began, sum(guess is not None for guess in guesses)
 
     def _may_pay(
         self,
@@ -201,7 +183,7 @@ class Synchronous:
         rate, refused = min(rate, n_rows / plain_s), self._refused
         behind = refused is not None and all(ask.session in refused.sessions for ask in asks)
         read_s = refused.read_s if refused and behind else 0.0
-        if self._may_probe(read_s + td_s, alone=len(asks) == 1):
+        if self._may_probe(read_s + td_s):
             return True
         barred = refused and behind and read_s * rate > refused.gain.tokens(self._length.value)
         n_sharing = 1 if barred else len(asks)  # no prompt is read: a followed session shares with nobody
@@ -228,7 +210,7 @@ class Synchronous:
             return 0.0
         began, going = self._clock(), set(self._going(curve, n_rows, rate))
         n_ready = len(self._paths) - len(late)
-        gain, alone = self._gains.setdefault(n_sessions.bit_length(), Gain()), n_sessions == 1
+        gain, alone = self._gains[n_sessions.bit_length()], n_sessions == 1
         most = math.inf if alone or len(late) == len(self._paths) else 0.0  # tokens: one shows what it brings
         if gain.is_known and not alone:
             most = gain.tokens(self._length.value)
@@ -239,8 +221,8 @@ class Synchronous:
                 pays = self._goes(self._paths[session], curve, n_rows, rate, n_ready + 1)
             else:
                 pays = session in going and cost_s * rate <= most
-            if pays or self._may_probe(cost_s + self.inline.td.value, alone=alone):
-                self._saved_s -= 0.0 if pays else cost_s
+            if pays or self._may_probe(cost_s + self.inline.td.value):
+                self._saved_s -= 0.0 if pays or self._tries else cost_s
                 self.inline.read(session)
                 n_ready += 1
             if (followed or pays) and not gain.is_known and not alone:
@@ -251,10 +233,9 @@ class Synchronous:
             self._refused = _Refused(frozenset(late), gain, self.inline.behind_s(late[0]))
         return self._clock() - began
 
-    def _may_probe(self, cost_s: float, *, alone: bool) -> bool:
-        """Whether guesses that do not seem to pay may take this long. alone: one session has the step."""
-        lent_s = LENT * self.inline.td.value if alone and self._n_lent < LENT_EACH else 0.0
-        return self._saved_s + lent_s >= cost_s
+    def _may_probe(self, cost_s: float) -> bool:
+        """Whether guesses that do not seem to pay may take this long."""
+        return self._tries or self._saved_s >= cost_s
 
     def stepped(self, step: TimedStep, spent_s: float, plain_s: float) -> None:
         """A step took spent_s for drafting; it would have taken plain_s without guesses."""
@@ -262,13 +243,12 @@ class Synchronous:
         if not (drafting_s > 0.0 and plain_s > 0.0 and self._n_guessed):
             return
         lost = step.n_sessions / plain_s * (drafting_s + step.decode_s - plain_s)
-        gain = self._gains.setdefault(step.n_sessions.bit_length(), Gain())
-        gain.observe(step.n_tokens - step.n_sessions, lost, self._n_guessed)
+        gained = step.n_tokens - step.n_sessions
+        self._gains[step.n_sessions.bit_length()].observe(gained, lost, self._n_guessed)
 
     def ended(self, n_tokens: int) -> None:
-        """A reply of n_tokens tokens has ended."""
+        """A reply has ended."""
         self._length.observe(n_tokens)
-        self._n_lent = 0
 
     def is_needless(
         self, ask: Ask, speculated: Speculated, offered: Sequence[float], price: StepPrice, n_asking: int = 1

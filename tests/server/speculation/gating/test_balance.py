@@ -1,57 +1,66 @@
-"""Drafters rest in a session that they cost more than they bring it."""
+"""Models rest in a session that they cost more than they bring it."""
 
 from __future__ import annotations
 
 import pytest
 
 from server.engine.proposer import NOTHING, ROOT, Planned, Proposal, TimedStep
-from server.speculation.gating.balance import KNOWN, RESTS, TRIED, Balance, Overhead
+from server.speculation.gating.balance import HEARD, KNOWN, TRIED, Balance, Overhead
+from server.speculation.gating.payoff import LOSS
 
 
-def n_until_resting(balance: Balance, n_accepted: float, n_lost: float) -> int:
+def n_until_resting(balance: Balance, n_accepted: float, n_lost: float, *, guessed: bool = True) -> int:
     for i in range(1, 1000):
-        balance.step(n_accepted, n_lost)
+        balance.step(n_accepted, n_lost, guessed=guessed)
         if balance.resting:
             return i
     return 0
 
 
-def test_drafters_that_cost_more_than_they_bring_rest_once_that_is_known():
-    assert n_until_resting(Balance(), 0.0, 0.05) == TRIED
-    assert n_until_resting(Balance(), 0.1, 0.05) == 0
-
-
-def test_each_rest_in_a_row_takes_twice_as_long_up_to_a_bound():
-    balance, lengths = Balance(), list[int]()
-    for _ in range(6):
-        n_until_resting(balance, 0.0, 0.05)
-        lengths.append(0)
-        while balance.resting:
-            balance.rest()
-            lengths[-1] += 1
-    assert lengths == [64, 128, 256, 512, 512, 512]
-
-
-def test_after_a_good_part_a_rest_is_short_again():
-    balance = Balance()
-    for _ in range(2):
-        n_until_resting(balance, 0.0, 0.05)
-        while balance.resting:
-            balance.rest()
-    for _ in range(TRIED):
-        balance.step(2.0, 0.5)
-    n_until_resting(balance, 0.0, 0.5)
-    n_rest = 0
+def n_until_going(balance: Balance) -> int:
+    n = 0
     while balance.resting:
         balance.rest()
-        n_rest += 1
-    assert n_rest == RESTS[0]
+        n += 1
+    return n
+
+
+@pytest.mark.parametrize(("guessed", "n"), [(True, TRIED), (False, HEARD)])
+def test_models_that_cost_more_than_they_bring_rest_once_that_is_known(guessed: bool, n: int):
+    balance = Balance()
+    assert not balance.counts
+    assert n_until_resting(balance, 0.0, 0.05, guessed=guessed) == n
+    assert balance.counts
+    assert n_until_resting(Balance(), 0.1, 0.05, guessed=guessed) == 0
+
+
+def test_first_guesses_that_come_late_are_no_reason_to_rest():
+    balance = Balance()
+    for i in range(HEARD - 1):
+        balance.step(0.0, 0.5 if i < TRIED - 1 else 0.01, guessed=i < TRIED - 1)
+    assert not balance.resting
+
+
+@pytest.mark.parametrize("n_lost", [0.05, 0.5])
+def test_a_rest_is_as_long_as_what_was_lost_before_it_is_dear(n_lost: float):
+    balance = Balance()
+    for _ in range(3):
+        n_steps = n_until_resting(balance, 0.0, n_lost)
+        assert n_until_going(balance) == pytest.approx(n_steps * n_lost / LOSS, abs=1)
+
+
+def test_what_was_brought_before_makes_a_rest_shorter():
+    balance = Balance()
+    for _ in range(TRIED):
+        balance.step(2.0, 0.5, guessed=True)
+    n_steps = n_until_resting(balance, 0.0, 0.5)
+    assert 0 < n_until_going(balance) <= n_steps * 0.5 / LOSS
 
 
 def test_a_text_that_turns_hard_is_noticed_within_a_few_lines():
     balance = Balance()
     for _ in range(500):
-        balance.step(1.0, 0.3)
+        balance.step(1.0, 0.3, guessed=True)
     assert 0 < n_until_resting(balance, 0.0, 0.1) < 100
 
 

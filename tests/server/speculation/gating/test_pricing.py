@@ -30,6 +30,14 @@ def test_guesses_are_priced_by_plain_steps_where_drafters_are_weighed():
     assert pricing.plain_rate == pytest.approx(1 / price.plain_s)
 
 
+def test_rows_that_are_evaluated_again_are_priced_by_plain_steps():
+    """Of two sessions, one of which has three rows."""
+    pricing = Pricing(StepCosts(8, {1: 10.0, 2: 12.0, 8: 24.0}), Widths({}), again=True)
+    assert pricing.of_row_again(pricing.step(2, 2, N_CELLS, may_pad=False)) == 0.0
+    price = pricing.step(2, 4, N_CELLS, may_pad=False)
+    assert 2 * pricing.of_row_again(price) == pytest.approx(2 * (16.0 - 12.0) / 12.0)
+
+
 @pytest.mark.parametrize(("n_right", "rests"), [(2, False), (1, True)])
 def test_a_drafter_rests_where_plain_steps_are_faster(n_right: int, rests: bool):
     """Of three guesses two are right: three tokens in 92 ms, where plain steps take 120. Or one is right: two
@@ -38,7 +46,7 @@ def test_a_drafter_rests_where_plain_steps_are_faster(n_right: int, rests: bool)
     price = pricing.step(1, 1, N_CELLS, may_pad=False)
     balance = Balance()
     for _ in range(2 * TRIED):
-        balance.step(n_right, 3 * pricing.of_guess(price, 3))
+        balance.step(n_right, 3 * pricing.of_guess(price, 3), guessed=True)
     assert balance.resting is rests
 
 

@@ -1,0 +1,66 @@
+"""What models cost each session, and bring it: where that is too little, they rest in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from server.engine.proposer import Ask, CountsBySource, Planned, Proposal, TimedStep
+from server.speculation.gating.balance import Overhead
+from server.speculation.gating.pricing import Pricing, StepPrice
+from server.speculation.groups import LOOKUP
+from server.speculation.sources.remote import RemoteDrafters
+from server.speculation.speculated import Speculated
+
+GRAMMAR = "grammar"
+UNDRAFTED = (LOOKUP, GRAMMAR, "prediction")  # sources that take no model's time
+
+
+class Weighing:
+    """Keeps the balance of every session. Costs are in tokens that plain steps would make in that time."""
+
+    def __init__(
+        self, sessions: Mapping[int, Speculated], pricing: Pricing, remote: RemoteDrafters | None
+    ) -> None:
+        self._sessions = sessions
+        self._pricing = pricing
+        self._remote = remote
+        self._overhead = Overhead()
+
+    def charge(self, asks: Sequence[Ask], proposals: Sequence[Proposal], price: StepPrice) -> None:
+        """Charge sessions for verifying the guesses of models."""
+        lost = self._pricing.of_guess(price, sum(map(len, proposals)))
+        for ask, proposal in zip(asks, proposals, strict=True):
+            if proposal:
+                n_drafted = sum(source not in UNDRAFTED for source in proposal.sources)
+                self._sessions[ask.session].n_lost += lost * n_drafted
+
+    def charge_again(self, asks: Sequence[Ask], price: StepPrice) -> None:
+        """Charge sessions for rows that are evaluated again, since guesses of the step before were wrong."""
+        lost = self._pricing.of_row_again(price)
+        for ask in asks:
+            self._sessions[ask.session].n_lost += lost * (ask.n_pending - 1)
+
+    def weigh(self, speculated: Speculated, tally: CountsBySource, *, inside: bool) -> None:
+        """After a step of a session in which models guessed, were heard, or rest: have them rest, or go on.
+        tally: of its guesses; inside: whether a draft model in the lead may guess. Steps in which no model
+        may guess are no rest."""
+        balance, remote = speculated.balance, self._remote
+        if balance.resting:
+            if inside or (remote is not None and remote.may_draft):
+                balance.rest()
+                if remote is not None and not balance.resting:
+                    remote.resume(speculated)
+        else:
+            n_lost, guessed = speculated.n_lost, speculated.n_lost > 0.0
+            if speculated.heard:
+                n_lost += self._overhead.seconds(guessing=bool(tally)) * self._pricing.plain_rate
+            n_right = sum(n for source, (_, n) in tally.items() if source not in UNDRAFTED)
+            balance.step(n_right, n_lost, guessed=guessed)
+            if remote is not None and balance.resting:
+                remote.spare(speculated)
+        speculated.n_lost = 0.0
+
+    def stepped(self, planned: Planned, step: TimedStep) -> None:
+        """A step without prompts."""
+        if self._remote:
+            self._overhead.observe(planned, step, self._remote.n_told)
