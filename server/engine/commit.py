@@ -65,7 +65,7 @@ def _verify(state: EngineState, work: Work, proposal: Proposal, layout: RowLayou
         session.evaluated(work.n_pending + len(verdict.nodes))
     tally = proposal.tally(verdict.nodes)
     session.commit(verdict, tally, state.clock(), state.plain_s)
-    if session.drafts:
+    if session.drafts and not state.passed:
         state.proposer.committed(session.id, len(verdict.tokens), tally)
     logprobs = _logprobs(verdict, rows, drawn, asked.n_logprobs)
     state.emit(session.id, _committed(verdict, proposal, logprobs, session.last_at))

@@ -45,12 +45,14 @@ def propose(state: EngineState, works: list[Work], n_held: int) -> Planned:
     """One proposal per work: guesses for the sessions that draw a token in this step, else NOTHING. n_held:
     cells in use."""
     drafting = [work for work in works if work.completes and work.session.drafts]
-    state.plain_s = 0.0
+    state.plain_s, state.passed = 0.0, False
     if not drafting:
         return Planned([NOTHING] * len(works))
     n_rows = sum(work.n_rows for work in works)
     ruled = any(work.session.constraint for work in drafting)
-    if not ruled and state.proposer.passes(len(drafting), n_rows):
+    if state.rests and not ruled:
+        state.passed = True
+        state.proposer.passed(len(drafting), n_rows)
         return Planned([NOTHING] * len(works))
     planned = state.proposer.propose([_ask(work) for work in drafting], n_rows, n_held)
     state.plain_s = planned.plain_s

@@ -82,7 +82,8 @@ class Engine:
         step_aside(state)
         admit(state)
         shift_full(state)
-        works = plan(state.active, state.limits)
+        state.rests = state.proposer.rests()
+        works = plan(state.active, state.limits, rests=state.rests)
         state.residence.snapshots.at_work(bool(works))
         if not works:
             return bool(state.active)

@@ -120,10 +120,13 @@ class Proposer:
     def open(self, session: OpenedSession) -> None:
         """A session begins."""
 
-    def passes(self, n_sessions: int, n_rows: int) -> bool:
-        """Make the next step, of n_rows rows, a plain one if nobody guesses for the n_sessions that draw a
-        token in it, none of which has a grammar. Returns whether it does, so that nothing is asked."""
+    def rests(self) -> bool:
+        """Whether nobody guesses in the next step for sessions without a grammar."""
         return False
+
+    def passed(self, n_sessions: int, n_rows: int) -> None:
+        """The next step, of n_rows rows, is a plain one, since nobody guesses for the n_sessions that draw a
+        token in it, none of which has a grammar. Nothing is asked, and nobody told what it commits."""
 
     def propose(self, asks: Sequence[Ask], n_rows: int, n_cells: int) -> Planned:
         """Guesses for what follows the committed tokens, one proposal per ask, to be decoded beside n_rows
@@ -131,7 +134,8 @@ class Proposer:
         return Planned([NOTHING] * len(asks))
 
     def committed(self, session: int, n: int, tally: CountsBySource) -> None:
-        """The last n tokens of the session's list are new. tally: of the proposal verified with them."""
+        """The last n tokens of the session's list are new, and all before them that nobody told. tally: of
+        the proposal verified with them."""
 
     def stepped(self, planned: Planned, step: TimedStep) -> None:
         """What became of a step without prompt rows; planned: its guesses, one proposal per session."""

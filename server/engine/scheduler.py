@@ -53,9 +53,9 @@ class Work:
         return self.n_pending - 1 + self.session.n_rows
 
 
-def plan(sessions: Sequence[Session], limits: Limits) -> list[Work]:
+def plan(sessions: Sequence[Session], limits: Limits, *, rests: bool = False) -> list[Work]:
     """Rows for every decoding session, with what it evaluates again; then for prompts; what is left is shared
-    by the guesses."""
+    by the guesses. rests: there are none for sessions without a grammar."""
     works, left = list[Work](), limits.n_batch
     decoding = [session for session in sessions if session.decodes and not session.request.precompute]
     for i, session in enumerate(decoding):
@@ -68,6 +68,8 @@ def plan(sessions: Sequence[Session], limits: Limits) -> list[Work]:
     left -= sum(work.n_pending for work in prompts)
     works += prompts
     deciding = [work for work in works if work.completes and work.session.drafts]
+    if rests:
+        deciding = [work for work in deciding if work.session.constraint is not None]
     for i, work in enumerate(deciding):
         work.n_draft = max(0, min(_draft_max(work.session, limits), left // (len(deciding) - i)))
         left -= work.n_draft

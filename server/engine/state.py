@@ -36,6 +36,7 @@ class EngineState:
         self.n_slots = n_slots
         self.clock = clock
         self.plain_s = 0.0  # Planned.plain_s of this step
+        self.rests = self.passed = False  # whether nobody guesses in this step, and nobody is asked
         self.active: list[Session] = []
         self.waiting: deque[Session] = deque()
         self.turns = Turns()

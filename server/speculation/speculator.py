@@ -93,12 +93,12 @@ class Speculator(Proposer):
         if self._remote:
             self._remote.open(speculated)
 
-    def passes(self, n_sessions: int, n_rows: int) -> bool:
-        if self._n_expected or self.groups is None or not self.groups.all_rest:
-            return False
+    def rests(self) -> bool:
+        return not self._n_expected and self.groups is not None and self.groups.all_rest
+
+    def passed(self, n_sessions: int, n_rows: int) -> None:
         self._interrupt(n_rows - n_sessions)
         self.pricing.widths.planned(PLAIN)
-        return True
 
     def propose(self, asks: Sequence[Ask], n_rows: int, n_cells: int) -> Planned:
         planned = self._propose(asks, n_rows, n_cells)

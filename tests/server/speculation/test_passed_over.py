@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import pytest
 
-from server.engine.proposer import OpenedSession
+from server.engine.proposer import Ask, CountsBySource, OpenedSession, Planned, Proposer
 from server.engine.request import Speculation
 from server.speculation.policy import Policy
 from server.speculation.sources.synchronous import Synchronous
 from server.speculation.speculator import Speculator
-from tests.server.speculation.test_speculator import Scene
-from tests.support import PROMPT, request
+from tests.fake_backend import FakeBackend, FakeVocabulary
+from tests.server.engine.grammar_of_lists import OneOf
+from tests.server.speculation.test_speculator import MODEL, Scene
+from tests.support import PROMPT, Harness, request
 
 
 def test_sessions_are_not_asked_about_while_nobody_guesses():
     speculator = Speculator(Policy(lookup=False))
-    assert speculator.passes(4, 4)
+    assert speculator.rests()
     tokens = list(PROMPT)
     speculator.open(OpenedSession(1, tokens, request().sampling, Speculation(prediction=(1, 2))))
-    assert not speculator.passes(1, 1), "the client expects a reply"
+    assert not speculator.rests(), "the client expects a reply"
     speculator.close(1, keep=False)
-    assert speculator.passes(1, 1)
-    assert not Speculator(Policy()).passes(1, 1), "lookups guess until they were tried"
-    assert not Speculator(Policy(lookup=False, gate=False)).passes(1, 1)
+    assert speculator.rests()
+    assert not Speculator(Policy()).rests(), "lookups guess until they were tried"
+    assert not Speculator(Policy(lookup=False, gate=False)).rests()
 
 
 @pytest.mark.parametrize("error", [0.1, 0.5, 1.0])
@@ -52,3 +57,40 @@ def test_no_session_is_followed_for_guesses_that_are_not_worth_making():
     scene.harness.run(*(request((*PROMPT, i), max_tokens=80) for i in range(8)))
     assert scene.drafts.widths[0] == len(PROMPT) + 1
     assert scene.drafts.widths.count(2) <= 2
+
+
+class Resting(Proposer):
+    """Nobody guesses. Notes what it is asked and told."""
+
+    def __init__(self) -> None:
+        self.asked, self.told, self.n_passed = list[Ask](), list[int](), 0
+
+    def rests(self) -> bool:
+        return True
+
+    def passed(self, n_sessions: int, n_rows: int) -> None:
+        self.n_passed += 1
+
+    def propose(self, asks: Sequence[Ask], n_rows: int, n_cells: int) -> Planned:
+        self.asked += asks
+        return super().propose(asks, n_rows, n_cells)
+
+    def committed(self, session: int, n: int, tally: CountsBySource) -> None:
+        self.told.append(session)
+
+
+def test_where_nobody_guesses_nothing_is_asked_or_told():
+    proposer = Resting()
+    Harness(FakeBackend(MODEL), proposer).run(*(request((*PROMPT, i), max_tokens=9) for i in range(2)))
+    assert proposer.n_passed >= 9
+    assert proposer.asked == proposer.told == []
+
+
+def test_a_session_with_a_grammar_may_have_guesses_although_nobody_guesses_for_others():
+    proposer = Resting()
+    ruled = replace(request(max_tokens=9), constraint=lambda: OneOf([(5,) * 20], FakeVocabulary.size))
+    Harness(FakeBackend(MODEL), proposer).run(request(max_tokens=20), ruled)
+    assert {ask.limit > 0 for ask in proposer.asked if ask.session == 2} == {True, False}
+    assert {ask.limit for ask in proposer.asked if ask.session == 1} == {0}
+    assert proposer.told.count(2) == 9
+    assert proposer.n_passed >= 10, "once that session has ended"
