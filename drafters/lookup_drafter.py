@@ -63,6 +63,7 @@ class LookupDrafter(Drafter):
         """Kept or not, its reply may help others."""
         if self._followed.pop(session.id, None) is not None:
             self._pool.add(session.tokens[session.n_prompt : session.n_committed])
+            self._pool.index(session.n_committed)
 
     def _follow(self, session: DraftSession) -> _Followed:
         """The session's index; a new one if the latest Open contradicts it."""

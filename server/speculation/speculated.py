@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from server.engine.proposer import OpenedSession
 from server.speculation.gating.acceptance import Acceptance
@@ -99,11 +100,17 @@ class Speculated:
             self.tree.guess(source, tokens, [int(255 * c) for c in confidences])
 
 
-def index(sessions: Iterable[Speculated], step_s: float) -> None:
-    """Give these sessions' lookups, in order, the tokens that they miss: as many as INDEX_SHARE of a step has
-    time for. step_s: seconds of such a step. With 64 tokens each, 64 sessions took half a step of 16 ms."""
+class Indexing(Protocol):
+    """What indexes at most `most` tokens that it misses, and tells how many."""
+
+    def index(self, most: int) -> int: ...
+
+
+def index(behind: Iterable[Indexing], step_s: float) -> None:
+    """Have these index, in order, what they miss: as many tokens as INDEX_SHARE of a step has time for.
+    step_s: seconds of such a step. With 64 tokens each, 64 sessions took half a step of 16 ms."""
     left = max(INDEXED, int(INDEX_SHARE * step_s / TOKEN_S))
-    for speculated in sessions:
-        left -= speculated.index(left)
+    for one in behind:
+        left -= one.index(left)
         if not left:
             return

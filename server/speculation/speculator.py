@@ -210,10 +210,11 @@ class Speculator(Proposer):
         self._learn()
 
     def _index(self) -> None:
-        """Give lookups that are behind some of what they miss."""
-        if self._looks and (behind := [one for one in self._sessions.values() if one.is_behind]):
+        """Give lookups that are behind some of what they miss, then the texts that ended to their pools."""
+        if self._looks:
+            behind = [one for one in self._sessions.values() if one.is_behind]
             rate = self.pricing.plain_rate
-            index(behind, len(self._sessions) / rate if rate else 0.0)
+            index([*behind, *self._pools.behind()], len(self._sessions) / rate if rate else 0.0)
 
     def _learn(self) -> None:
         """From the latest step, if that has not been done: what steps cost, and which sources pay."""

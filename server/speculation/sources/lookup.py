@@ -63,18 +63,51 @@ class LookupPool:
         self._texts: deque[list[int]] = deque()
         self.n_tokens = 0
         self._ends: dict[tuple[int, ...], tuple[list[int], int]] = {}  # n-gram: a text, its end there
+        self._waiting: deque[list[int]] = deque()  # texts to index; of the first one, n-grams up to _end are
+        self._end = ngram
+        self._n_waiting = 0  # their tokens
 
     def add(self, tokens: Sequence[int]) -> None:
-        """Index a finished text: about a microsecond per token."""
+        """Take in a finished text, to be indexed by index()."""
         text = list(tokens[-self._max_tokens :])
         if len(text) <= self.ngram:
             return
-        while self.n_tokens + len(text) > self._max_tokens:
+        self._waiting.append(text)
+        self._n_waiting += len(text)
+        while self._n_waiting > self._max_tokens:
+            self._next()
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether texts wait to be indexed."""
+        return bool(self._waiting)
+
+    def index(self, most: int) -> int:
+        """Index at most `most` tokens of the texts that wait: about a microsecond for each. Returns how
+        many."""
+        left = most
+        while self._waiting and left > 0:
+            text, begin = self._waiting[0], self._end
+            if begin == self.ngram:
+                self._keep(text)
+            self._end = min(len(text), begin + left)
+            for end in range(begin, self._end):
+                self._ends[tuple(text[end - self.ngram : end])] = (text, end)
+            left -= self._end - begin
+            if self._end == len(text):
+                self._next()
+        return most - left
+
+    def _next(self) -> None:
+        """Go on with the text after the first one that waits."""
+        self._n_waiting -= len(self._waiting.popleft())
+        self._end = self.ngram
+
+    def _keep(self, text: list[int]) -> None:
+        while self._texts and self.n_tokens + len(text) > self._max_tokens:
             self._forget(self._texts.popleft())
         self._texts.append(text)
         self.n_tokens += len(text)
-        for end in range(self.ngram, len(text)):
-            self._ends[tuple(text[end - self.ngram : end])] = (text, end)
 
     def find(self, tokens: list[int]) -> tuple[list[int], int] | None:
         """The latest text that has the last n-gram of these tokens with something after it, and the position
@@ -94,6 +127,10 @@ class LookupPools:
 
     def __init__(self) -> None:
         self._pools: dict[str, LookupPool] = {}  # the one used last at the end
+
+    def behind(self) -> list[LookupPool]:
+        """Those with texts that wait to be indexed."""
+        return [pool for pool in self._pools.values() if pool.is_behind]
 
     def of(self, salt: str) -> LookupPool:
         pool = self._pools[salt] = self._pools.pop(salt, None) or LookupPool()

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.speculation.sources.lookup import MAX_LENGTH, HitRates, Lookup, LookupPool, PredictedReply
+from server.speculation.sources.lookup import (
+    MAX_LENGTH,
+    POOL_TOKENS,
+    HitRates,
+    Lookup,
+    LookupPool,
+    PredictedReply,
+)
 
 few = st.lists(st.integers(0, 3), max_size=60)
 
@@ -87,47 +95,75 @@ def test_portions_make_no_difference(tokens: list[int], portions: list[int]):
 # -- the pool
 
 
+def pool_of(*texts: Sequence[int], max_tokens: int = POOL_TOKENS) -> LookupPool:
+    pool = LookupPool(max_tokens)
+    for text in texts:
+        pool.add(text)
+        pool.index(len(text))
+    return pool
+
+
 def test_other_texts_are_used_where_the_own_says_nothing():
-    pool = LookupPool()
-    pool.add([1, 2, 3, 4, 5, 6])
+    pool = pool_of([1, 2, 3, 4, 5, 6])
     assert looked_up([9, 2, 3, 4], pool=pool) == [5, 6]
     assert looked_up([2, 3, 4, 8, 2, 3, 4], 1, pool) == [8]
 
 
 def test_the_end_of_another_text_is_the_end_of_the_guess():
-    pool = LookupPool()
-    pool.add([1, 2, 3, 4])
+    pool = pool_of([1, 2, 3, 4])
     assert looked_up([1, 2, 3, 4], pool=pool) == []
 
 
 def test_another_text_is_followed():
-    pool = LookupPool()
-    pool.add([1, 2, 3, 7, 7, 7, 8, 7, 7, 7, 9])
+    pool = pool_of([1, 2, 3, 7, 7, 7, 8, 7, 7, 7, 9])
     assert looked_up([1, 2, 3, 7, 7, 7], 1, pool) == [8]
 
 
 def test_the_oldest_texts_are_forgotten():
-    pool = LookupPool(max_tokens=20)
     texts = [[*range(start, start + 8)] for start in range(0, 400, 10)]
-    for text in texts:
-        pool.add(text)
+    pool = pool_of(*texts, max_tokens=20)
     assert pool.n_tokens == 16
     assert [bool(looked_up(text[:3], pool=pool)) for text in texts] == [False] * 38 + [True] * 2
     for _ in range(3):
         pool.add([1, 2, 3, 4, 5])
+        pool.index(5)
     assert looked_up([1, 2, 3], pool=pool) == [4, 5]
 
 
 def test_a_text_longer_than_the_pool_leaves_its_end():
-    pool = LookupPool(max_tokens=10)
-    pool.add(range(100))
+    pool = pool_of(range(100), max_tokens=10)
     assert (pool.n_tokens, pool.find([91, 92, 93])) == (10, ([*range(90, 100)], 4))
 
 
 def test_texts_too_short_to_follow_are_not_kept():
-    pool = LookupPool()
-    pool.add([1, 2, 3])
+    pool = pool_of([1, 2, 3])
     assert (pool.n_tokens, pool.find([1, 2, 3])) == (0, None)
+
+
+def test_a_text_is_indexed_in_parts_and_known_as_far_as_it_is():
+    pool = LookupPool()
+    pool.add([1, 2, 3, 4, 5, 6])
+    pool.add([7, 8, 9, 1])
+    assert pool.is_behind
+    assert (pool.n_tokens, pool.find([1, 2, 3])) == (0, None)
+    assert pool.index(2) == 2
+    assert pool.find([2, 3, 4]) is not None
+    assert pool.find([3, 4, 5]) is None
+    assert pool.index(100) == 2
+    assert not pool.is_behind
+    assert looked_up([3, 4, 5], pool=pool) == [6]
+    assert looked_up([7, 8, 9], pool=pool) == [1]
+    assert pool.index(100) == 0
+
+
+def test_of_texts_that_wait_the_latest_are_kept():
+    pool = LookupPool(max_tokens=10)
+    for start in range(0, 60, 10):
+        pool.add(range(start, start + 5))
+    assert pool.index(100) == 4
+    assert [bool(looked_up([i, i + 1, i + 2], pool=pool)) for i in range(0, 60, 10)] == [False] * 4 + [
+        True
+    ] * 2
 
 
 # -- confidence
@@ -222,8 +258,7 @@ def test_a_prediction_only_says_what_is_in_it(text: list[int], reply: list[int])
 def test_a_token_costs_microseconds():
     """On text that matches half of the time. The bound is a multiple of what it takes, for noisy machines."""
     chance = random.Random(2)
-    pool = LookupPool()
-    pool.add([chance.randrange(60) for _ in range(4096)])
+    pool = pool_of([chance.randrange(60) for _ in range(4096)])
     tokens = [chance.randrange(60) for _ in range(4096)]
     best = float("inf")
     for _ in range(5):
