@@ -106,6 +106,7 @@ class Speculator(Proposer):
         return planned
 
     def _propose(self, asks: Sequence[Ask], n_rows: int, n_cells: int) -> Planned:
+        self._weighing.n_sessions = len(asks)
         stable = self._is_stable(asks[0])
         self._interrupt(n_rows - len(asks))
         if self._policy.gate and not self.pricing.costs.knows(n_rows) and not stable:

@@ -25,6 +25,7 @@ class Weighing:
         self._pricing = pricing
         self._remote = remote
         self._overhead = Overhead()
+        self.n_sessions = 1  # that draw a token in this step
 
     def charge(self, asks: Sequence[Ask], proposals: Sequence[Proposal], price: StepPrice) -> None:
         """Charge sessions for verifying the guesses of models."""
@@ -51,11 +52,12 @@ class Weighing:
                 if remote is not None and not balance.resting:
                     remote.resume(speculated)
         else:
-            n_lost, guessed = speculated.n_lost, speculated.n_lost > 0.0
-            if speculated.heard:
+            n_lost, heard = speculated.n_lost, speculated.heard
+            guessed = n_lost > 0.0
+            if heard:
                 n_lost += self._overhead.seconds(guessing=bool(tally)) * self._pricing.plain_rate
             n_right = sum(n for source, (_, n) in tally.items() if source not in UNDRAFTED)
-            balance.step(n_right, n_lost, guessed=guessed)
+            balance.step(n_right, n_lost, guessed=guessed, heard=heard, n_sessions=self.n_sessions)
             if remote is not None and balance.resting:
                 remote.spare(speculated)
         speculated.n_lost = 0.0

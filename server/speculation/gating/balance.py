@@ -18,19 +18,22 @@ from server.speculation.gating.payoff import LOSS
 # Of the past, per step: about the last 33 steps count. Off by two: half, one unlucky line ends a good draft;
 # twice, a hard reply pays for 48 steps until its drafters rest.
 KEEP = 0.97
-# Steps with guesses until the balance counts. 12: of 178 replies of 400M 9 below 0.95 of no drafts instead of
-# 2; 3: those of the bundled pair lose a fiftieth (a draft model in the lead, by the texts of
-# benchmarks.inside in four ways of sampling).
-TRIED = 5
+# Steps with guesses until the balance of a session counts, alone and among several, each of which has few
+# guesses in a step. Alone, 12: of 178 replies of 400M 9 are below 0.95 of no drafts instead of 4; 3: those of
+# the bundled pair lose a fiftieth (benchmarks.inside --every-way). Among several, 12: eight of 400M make 1.67
+# of plain steps instead of 1.84; 48: as much (benchmarks.inside).
+TRIED, TRIED_AMONG = 5, 24
 # Steps with messages after which it counts in any case: what is lost by then, at 5 percent a step, is half a
 # step. Off by two, simulated with the bundled pair: 24, 7 of 40 hard replies below 0.95 of no drafts instead
-# of 1; 5, as much as TRIED, a drafter 50 ms away brings a fifth less, since its first guesses come late.
+# of 1; 5, a drafter 50 ms away brings a fifth less, since its first guesses come late.
 HEARD = 12
+
 
 LATEST = 31  # steps of a kind. Half: their scatter shows; twice: a change is seen after 31 steps, not 16
 # Steps of a kind until it counts: a process's first ones take up to ten times as long. Half: one of them
 # counts whole; twice: a bad drafter costs ten steps more.
 KNOWN = 5
+ENOUGH = 1.0 - 1e-9  # of _guessed, whose sum is not exact
 
 
 @dataclass(slots=True)
@@ -75,34 +78,39 @@ class Overhead:
 
 
 class Balance:
-    """Of one session, told step by step. After models have lost it something they rest until that is LOSS of
-    the tokens of all steps."""
+    """Of one session, told step by step. After models have lost something they rest until that is LOSS of the
+    tokens of all sessions."""
 
     def __init__(self) -> None:
         self.resting = False
         self._net = Ratio(KEEP)
         self._lost = 0.0  # tokens, since they went on
-        self._n_guessed = self._n_steps = self._left = 0
+        self._guessed = 0.0  # steps with guesses, by those until it counts
+        self._n_heard = self._left = 0
 
     @property
     def counts(self) -> bool:
         """True once it decides whether they rest."""
-        return self._n_guessed >= TRIED or self._n_steps >= HEARD
+        return self._guessed >= ENOUGH or self._n_heard >= HEARD
 
     def rest(self) -> None:
         """A step in which they rest."""
         self._left -= 1
         if self._left <= 0:
             self.resting, self._net, self._lost = False, Ratio(KEEP), 0.0
-            self._n_guessed = self._n_steps = 0
+            self._guessed, self._n_heard = 0.0, 0
 
-    def step(self, n_accepted: float, n_lost: float, *, guessed: bool) -> None:
+    def step(
+        self, n_accepted: float, n_lost: float, *, guessed: bool, heard: bool, n_sessions: int = 1
+    ) -> None:
         """A step in which models guessed, or were heard: tokens that they brought, and tokens that plain
         steps would have made in the time they took. At the rate with guesses a text that is harder to guess
-        than the one before would have them rest although they help. guessed: their guesses took time."""
+        than the one before would have them rest although they help. guessed: their guesses took time;
+        heard: drafters have the session."""
         self._net.observe(n_accepted - n_lost, 1.0)
         self._lost = max(0.0, self._lost + n_lost - n_accepted)
-        self._n_guessed += guessed
-        self._n_steps += 1
+        self._n_heard += heard
+        if guessed:
+            self._guessed += 1 / (TRIED if n_sessions == 1 else TRIED_AMONG)
         if self.counts and self._net.value < 0.0:
-            self.resting, self._left = True, int(self._lost / LOSS)
+            self.resting, self._left = True, int(self._lost / (LOSS * n_sessions))

@@ -5,13 +5,15 @@ from __future__ import annotations
 import pytest
 
 from server.engine.proposer import NOTHING, ROOT, Planned, Proposal, TimedStep
-from server.speculation.gating.balance import HEARD, KNOWN, TRIED, Balance, Overhead
+from server.speculation.gating.balance import HEARD, KNOWN, TRIED, TRIED_AMONG, Balance, Overhead
 from server.speculation.gating.payoff import LOSS
 
 
-def n_until_resting(balance: Balance, n_accepted: float, n_lost: float, *, guessed: bool = True) -> int:
+def n_until_resting(
+    balance: Balance, n_accepted: float, n_lost: float, *, guessed: bool = True, n_sessions: int = 1
+) -> int:
     for i in range(1, 1000):
-        balance.step(n_accepted, n_lost, guessed=guessed)
+        balance.step(n_accepted, n_lost, guessed=guessed, heard=not guessed, n_sessions=n_sessions)
         if balance.resting:
             return i
     return 0
@@ -37,7 +39,7 @@ def test_models_that_cost_more_than_they_bring_rest_once_that_is_known(guessed: 
 def test_first_guesses_that_come_late_are_no_reason_to_rest():
     balance = Balance()
     for i in range(HEARD - 1):
-        balance.step(0.0, 0.5 if i < TRIED - 1 else 0.01, guessed=i < TRIED - 1)
+        balance.step(0.0, 0.5 if i < TRIED - 1 else 0.01, guessed=i < TRIED - 1, heard=True)
     assert not balance.resting
 
 
@@ -49,10 +51,17 @@ def test_a_rest_is_as_long_as_what_was_lost_before_it_is_dear(n_lost: float):
         assert n_until_going(balance) == pytest.approx(n_steps * n_lost / LOSS, abs=1)
 
 
+def test_what_one_of_several_sessions_lost_is_a_share_of_the_tokens_of_all():
+    balance = Balance()
+    n_steps = n_until_resting(balance, 0.0, 0.5, n_sessions=8)
+    assert n_steps == TRIED_AMONG
+    assert n_until_going(balance) == pytest.approx(n_steps * 0.5 / LOSS / 8, abs=1)
+
+
 def test_what_was_brought_before_makes_a_rest_shorter():
     balance = Balance()
     for _ in range(TRIED):
-        balance.step(2.0, 0.5, guessed=True)
+        balance.step(2.0, 0.5, guessed=True, heard=False)
     n_steps = n_until_resting(balance, 0.0, 0.5)
     assert 0 < n_until_going(balance) <= n_steps * 0.5 / LOSS
 
@@ -60,7 +69,7 @@ def test_what_was_brought_before_makes_a_rest_shorter():
 def test_a_text_that_turns_hard_is_noticed_within_a_few_lines():
     balance = Balance()
     for _ in range(500):
-        balance.step(1.0, 0.3, guessed=True)
+        balance.step(1.0, 0.3, guessed=True, heard=False)
     assert 0 < n_until_resting(balance, 0.0, 0.1) < 100
 
 

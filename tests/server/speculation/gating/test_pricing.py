@@ -46,7 +46,7 @@ def test_a_drafter_rests_where_plain_steps_are_faster(n_right: int, rests: bool)
     price = pricing.step(1, 1, N_CELLS, may_pad=False)
     balance = Balance()
     for _ in range(2 * TRIED):
-        balance.step(n_right, 3 * pricing.of_guess(price, 3), guessed=True)
+        balance.step(n_right, 3 * pricing.of_guess(price, 3), guessed=True, heard=True)
     assert balance.resting is rests
 
 
