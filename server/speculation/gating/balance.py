@@ -19,10 +19,10 @@ from server.speculation.gating.payoff import LOSS
 # twice, a hard reply pays for 48 steps until its drafters rest.
 KEEP = 0.97
 # Steps with guesses until the balance of a session counts, alone and among several, each of which has few
-# guesses in a step. Alone, 12: of 178 replies of 400M 9 are below 0.95 of no drafts instead of 4; 3: those of
-# the bundled pair lose a fiftieth (benchmarks.inside --every-way). Among several, 12: eight of 400M make 1.67
-# of plain steps instead of 1.84; 48: as much (benchmarks.inside).
-TRIED, TRIED_AMONG = 5, 24
+# guesses in a step. Alone: of 178 replies, 400M and bundled, 7 and 23 are below 0.95 of no drafts with 12, 4
+# and 14 with 5, none and 14 with 3, at which the bundled pair is 1 percent slower in all (benchmarks.inside
+# --every-way). Among several, 12: eight of 400M make 1.67 of plain steps instead of 1.84; 48: as many.
+TRIED, TRIED_AMONG = 3, 24
 # Steps with messages after which it counts in any case: what is lost by then, at 5 percent a step, is half a
 # step. Off by two, simulated with the bundled pair: 24, 7 of 40 hard replies below 0.95 of no drafts instead
 # of 1; 5, a drafter 50 ms away brings a fifth less, since its first guesses come late.
