@@ -154,7 +154,7 @@ def measure(args: argparse.Namespace) -> program.Result:
                 "t/s in all",
                 "median",
                 "slowest by plain",
-                "below 0.95",
+                f"below {SLOW}",
                 "hard ones by plain",
             ]
             parts += [f"{name}, {len(known)} replies of at most {args.max_tokens} tokens."]

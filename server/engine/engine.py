@@ -108,7 +108,11 @@ class Engine:
         """While a GPU decodes."""
         if self.meanwhile is not None:
             self.meanwhile()
-        self._state.proposer.meanwhile()
+        state = self._state
+        state.proposer.meanwhile()
+        state.passed = (
+            state.passed and state.proposer.rests()
+        )  # who goes on now is told what the step commits
 
     @property
     def n_slots(self) -> int:

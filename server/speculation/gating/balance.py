@@ -33,7 +33,6 @@ LATEST = 31  # steps of a kind. Half: their scatter shows; twice: a change is se
 # Steps of a kind until it counts: a process's first ones take up to ten times as long. Half: one of them
 # counts whole; twice: a bad drafter costs ten steps more.
 KNOWN = 5
-ENOUGH = 1.0 - 1e-9  # of _guessed, whose sum is not exact
 
 
 @dataclass(slots=True)
@@ -85,13 +84,13 @@ class Balance:
         self.resting = False
         self._net = Ratio(KEEP)
         self._lost = 0.0  # tokens, since they went on
-        self._guessed = 0.0  # steps with guesses, by those until it counts
+        self._guessed = 0.0  # steps with guesses; one alone says as much as several among others
         self._n_heard = self._left = 0
 
     @property
     def counts(self) -> bool:
         """True once it decides whether they rest."""
-        return self._guessed >= ENOUGH or self._n_heard >= HEARD
+        return self._guessed >= TRIED_AMONG or self._n_heard >= HEARD
 
     def rest(self) -> None:
         """A step in which they rest."""
@@ -106,11 +105,11 @@ class Balance:
         """A step in which models guessed, or were heard: tokens that they brought, and tokens that plain
         steps would have made in the time they took. At the rate with guesses a text that is harder to guess
         than the one before would have them rest although they help. guessed: their guesses took time;
-        heard: drafters have the session."""
+        heard: a drafter of the session has sent guesses."""
         self._net.observe(n_accepted - n_lost, 1.0)
         self._lost = max(0.0, self._lost + n_lost - n_accepted)
         self._n_heard += heard
         if guessed:
-            self._guessed += 1 / (TRIED if n_sessions == 1 else TRIED_AMONG)
+            self._guessed += TRIED_AMONG / TRIED if n_sessions == 1 else 1
         if self.counts and self._net.value < 0.0:
             self.resting, self._left = True, int(self._lost / (LOSS * n_sessions))

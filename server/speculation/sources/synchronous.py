@@ -247,7 +247,7 @@ class Synchronous:
         self._gains[step.n_sessions.bit_length()].observe(gained, lost, self._n_guessed)
 
     def ended(self, n_tokens: int) -> None:
-        """A reply has ended."""
+        """A reply of n_tokens tokens has ended."""
         self._length.observe(n_tokens)
 
     def is_needless(

@@ -86,6 +86,28 @@ def test_where_nobody_guesses_nothing_is_asked_or_told():
     assert proposer.asked == proposer.told == []
 
 
+class Waking(Resting):
+    """Somebody goes on during the second decode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.n_decodes = 0
+
+    def rests(self) -> bool:
+        return self.n_decodes < 2
+
+    def meanwhile(self) -> None:
+        self.n_decodes += 1
+
+
+def test_who_goes_on_during_a_decode_is_told_what_its_step_commits():
+    proposer, backend = Waking(), FakeBackend(MODEL)
+    backend.overlaps = True
+    Harness(backend, proposer).run(request(max_tokens=9))
+    assert proposer.n_passed == 2
+    assert len(proposer.told) == 8, "all but the first step's token"
+
+
 def test_a_session_with_a_grammar_may_have_guesses_although_nobody_guesses_for_others():
     proposer = Resting()
     ruled = replace(request(max_tokens=9), constraint=lambda: OneOf([(5,) * 20], FakeVocabulary.size))

@@ -161,9 +161,8 @@ def test_of_texts_that_wait_the_latest_are_kept():
     for start in range(0, 60, 10):
         pool.add(range(start, start + 5))
     assert pool.index(100) == 4
-    assert [bool(looked_up([i, i + 1, i + 2], pool=pool)) for i in range(0, 60, 10)] == [False] * 4 + [
-        True
-    ] * 2
+    known = [bool(looked_up([i, i + 1, i + 2], pool=pool)) for i in range(0, 60, 10)]
+    assert known == [False] * 4 + [True] * 2
 
 
 # -- confidence

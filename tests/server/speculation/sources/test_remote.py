@@ -336,7 +336,7 @@ def test_a_rest_in_one_session_ends_only_where_a_drafter_may_draft():
     assert (drafter.opened(), scene.remote.n_spared) == ([], 1)
     for may_draft in (False, True):
         scene.remote.rest("here", not may_draft)
-        for _ in range(100):  # after five steps in which a tenth was lost
+        for _ in range(100):  # more than the rest
             step()
         assert speculated.balance.resting is not may_draft
     scene.settle()
