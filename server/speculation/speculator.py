@@ -211,11 +211,12 @@ class Speculator(Proposer):
         self._learn()
 
     def _index(self) -> None:
-        """Give lookups that are behind some of what they miss, then the texts that ended to their pools."""
-        if self._looks:
-            behind = [one for one in self._sessions.values() if one.is_behind]
+        """Give lookups that guess some of what they miss, then pools some of the texts that ended, also while
+        lookups rest: else their next trial begins without these."""
+        sessions = [one for one in self._sessions.values() if one.is_behind] if self._looks else []
+        if behind := [*sessions, *self._pools.behind()]:
             rate = self.pricing.plain_rate
-            index([*behind, *self._pools.behind()], len(self._sessions) / rate if rate else 0.0)
+            index(behind, len(self._sessions) / rate if rate else 0.0)
 
     def _learn(self) -> None:
         """From the latest step, if that has not been done: what steps cost, and which sources pay."""
