@@ -77,7 +77,9 @@ class Duo:
         return self
 
     def __exit__(self, *_: object) -> None:
+        """Stop it; pytest shows what it printed beside a failure."""
         self.stop()
+        print(f"{self.log}:", self.log.read_text(errors="replace"), sep="\n")
 
     def wait_until_ready(self, n_drafters: int = 0) -> None:
         until(lambda: self.health() is not None, READY_S, "duo did not come up: " + self.log.read_text())
@@ -128,8 +130,10 @@ def printed(duo: Duo) -> list[str]:
 
 @contextmanager
 def joined(arguments: list[str], folder: Path, name: str = "second") -> Generator[subprocess.Popen[bytes]]:
-    """A drafter of this command, in a terminal of its own; the end of the context kills it."""
-    with (folder / "drafter.log").open("wb") as log:
+    """A drafter of this command, in a terminal of its own; the end of the context kills it. pytest shows what
+    it printed beside a failure."""
+    path = folder / "drafter.log"
+    with path.open("wb") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "server", *arguments, "--name", name],
             stdout=log,
@@ -140,6 +144,7 @@ def joined(arguments: list[str], folder: Path, name: str = "second") -> Generato
     try:
         yield process
     finally:
+        print(f"{path}, exit status {process.poll()}:", path.read_text(errors="replace"), sep="\n")
         process.kill()
         process.wait()
 

@@ -63,6 +63,11 @@ class Watched:
     def role_of(self, port: int) -> str:
         return str(self._client(port).info("replication")["role"])
 
+    def is_down(self) -> bool:
+        """Whether the sentinel takes the master for dead."""
+        found: Any = self._client(self.sentinel_port, None, "watch").sentinel_master(SERVICE)
+        return bool(found["is_sdown"])
+
     def _link_of(self, port: int) -> str:
         try:
             return str(self._client(port).info("replication").get("master_link_status"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import time
 from collections.abc import Callable, Generator
 from contextlib import ExitStack
 from pathlib import Path
@@ -77,6 +79,40 @@ def test_a_master_that_steps_down_is_left(watched: Watched, join: Join):
         return Close("L", 2, True) in drafter.messages
 
     eventually(arrives)
+
+
+def test_a_start_waits_while_the_master_is_down(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """There is no replica to promote, so that the sentinel goes on to watch the master that it knows."""
+    watched.replica.kill()
+    watched.master.send_signal(signal.SIGSTOP)
+    eventually(watched.is_down)
+
+    def wake(_: float) -> None:
+        watched.master.send_signal(signal.SIGCONT)
+
+    monkeypatch.setattr(time, "sleep", wake)
+    check(watched.url("lead"), POOL, "lead:L")
+    assert caplog.text.count("the sentinels' master is down") == 1
+
+
+def test_a_start_does_not_wait_for_ever(watched: Watched, monkeypatch: pytest.MonkeyPatch):
+    watched.replica.kill()
+    watched.master.kill()
+    eventually(watched.is_down)
+    monkeypatch.setattr("server.speculation.wire.redis_client.FAILOVER_S", 0.2)
+    with pytest.raises(StartupError, match="knows a master that is up"):
+        check(watched.url("lead"), POOL, "lead:L")
+
+
+def test_a_service_that_nobody_watches_is_told_at_once(watched: Watched, monkeypatch: pytest.MonkeyPatch):
+    def fail(_: float) -> None:
+        pytest.fail("it waits")
+
+    monkeypatch.setattr(time, "sleep", fail)
+    with pytest.raises(StartupError, match="knows a master that is up"):
+        check(watched.url("lead").replace(f"/{SERVICE}", "/another"), POOL, "lead:L")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from typing import Any, TypeAlias, cast
 from urllib.parse import unquote, urlsplit
 
@@ -9,6 +11,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.connection import parse_url  # pyright: ignore[reportUnknownVariableType]
 from redis.exceptions import AuthenticationError, RedisError, ResponseError
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 from redis.sentinel import MasterNotFoundError, Sentinel, SentinelConnectionPool
@@ -18,24 +21,28 @@ from server.errors import StartupError
 # Times that a start asks a server that does not answer in time: with 200 ms each way and 5 percent of packets
 # lost, some answers take longer. Half: some starts fail there; twice: a wrong address is told after 12 s.
 TRIES = 3
+# For which a start waits while the sentinels' master is down: twice the 30 s after which sentinels promote a
+# replica by default (down-after-milliseconds, Sentinel's documentation).
+FAILOVER_S = 60.0
+FAILOVER_POLL_S = 0.1  # between two tries while it waits; sentinels themselves look every second
 IO_TIMEOUT_S = 2.0  # for the server to answer; well above the quarter of a second that a read may block
 SENTINEL = "+sentinel"  # behind the scheme of a URL that names sentinels
 OWN = "sentinel_"  # before options of such a URL that are for the sentinels
 SENTINEL_PORT = 26379  # where sentinels listen, by their documentation
+
+_log = logging.getLogger(__name__)
 
 StreamEntry: TypeAlias = tuple[bytes, list[bytes]]  # id; field, value, field, value …
 
 
 def check(url: str, pool: str = "default", member: str = "lead:check") -> None:
     """Raise a StartupError that says what to do unless a usable server answers at this URL. member:
-    "<role>:<id>", whose keys this process will use."""
+    "<role>:<id>", whose keys this process will use. Wait up to FAILOVER_S for sentinels to name a master."""
     client = connect(url)
     client.set_retry(Retry(NoBackoff(), TRIES - 1, supported_errors=(RedisTimeoutError,)))
     place = place_of(url)
     try:
-        client.ping()
-        # Answers 0 for a missing key; a server before 6.2 calls it a syntax error.
-        client.execute_command("XTRIM", f"duo:{{{pool}}}:{member}", "MINID", "0-0")
+        _ask(client, f"duo:{{{pool}}}:{member}")
     except AuthenticationError as error:
         raise StartupError(
             f"the Redis server at {place} wants a user or password ({error}): "
@@ -59,6 +66,27 @@ def check(url: str, pool: str = "default", member: str = "lead:check") -> None:
         client.close()
 
 
+def _ask(client: redis.Redis, key: str) -> None:
+    """Raise a RedisError unless the server takes commands for this key, after a failover if one runs."""
+    deadline = time.monotonic() + FAILOVER_S
+    waits = False
+    while True:
+        try:
+            client.ping()
+            # Answers 0 for a missing key; a server before 6.2 calls it a syntax error.
+            client.execute_command("XTRIM", key, "MINID", "0-0")
+            return
+        except AuthenticationError:
+            raise
+        except (RedisConnectionError, RedisTimeoutError):
+            if time.monotonic() > deadline or not (isinstance(client, _Following) and client.is_watched()):
+                raise
+        if not waits:
+            _log.warning("the sentinels' master is down; waiting up to %.0f s for another", FAILOVER_S)
+        waits = True
+        time.sleep(FAILOVER_POLL_S)
+
+
 def connect(url: str) -> redis.Redis:
     """A client that fails at once instead of retrying for seconds. Raises StartupError for a bad URL."""
     timeouts = {"socket_timeout": IO_TIMEOUT_S, "socket_connect_timeout": IO_TIMEOUT_S}
@@ -80,9 +108,23 @@ def connect(url: str) -> redis.Redis:
 class _Following(redis.Redis):
     """A client of the server that sentinels call the master now, by their latest word at every connection."""
 
+    @property
+    def _pool(self) -> SentinelConnectionPool:
+        return cast(SentinelConnectionPool, self.connection_pool)
+
+    def is_watched(self) -> bool:
+        """True if a sentinel answers that watches the service, whether its master is up or down."""
+        for sentinel in cast(list[redis.Redis], self._pool.sentinel_manager.sentinels):
+            try:
+                if self._pool.service_name in sentinel.sentinel_masters():
+                    return True
+            except RedisError:
+                continue
+        return False
+
     def close(self) -> None:
         super().close()
-        cast(SentinelConnectionPool, self.connection_pool).sentinel_manager.close()
+        self._pool.sentinel_manager.close()
 
 
 def _by_sentinels(url: str, common: dict[str, Any]) -> redis.Redis:
