@@ -26,7 +26,7 @@ requirepass watch
 sentinel monitor drafts 127.0.0.1 {master} 1
 sentinel auth-user drafts sentinel
 sentinel auth-pass drafts four
-sentinel down-after-milliseconds drafts 1500
+sentinel down-after-milliseconds drafts 60000
 sentinel failover-timeout drafts 2000
 """
 
@@ -53,6 +53,15 @@ class Watched:
         conf.write_text(SENTINEL_CONF.format(**fields))
         self._started("sentinel", str(conf), "--sentinel")
         until(self._watches, SOON_S, "the sentinel does not see them")
+
+    def kill_master(self) -> None:
+        self.be_attentive()
+        self.master.kill()
+
+    def be_attentive(self) -> None:
+        """Let the sentinel miss a master in 1.5 s. Before, a machine that stands still causes no failover."""
+        sentinel = self._client(self.sentinel_port, None, "watch")
+        sentinel.sentinel_set(SERVICE, "down-after-milliseconds", 1500)
 
     def url(self, role: Role) -> str:
         nobody = free_port()  # a sentinel that is down: the next one is asked

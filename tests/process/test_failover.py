@@ -43,7 +43,7 @@ def test_no_text_changes_when_the_master_dies(watched: Watched, tmp_path: Path):
         with joined(["draft", "--redis", watched.url("drafter")], tmp_path):
             until(lambda: len(duo.drafters()) == 1, SOON_S, "the drafter did not join")
             until(lambda: said(duo) == alone and accepted(duo), SOON_S, "no guess was accepted")
-            watched.master.kill()
+            watched.kill_master()
             until(lambda: not duo.drafters(), SOON_S, "the lead did not miss it")
             assert said(duo) == alone
             until(lambda: len(duo.drafters()) == 1, SOON_S, "it did not come back")

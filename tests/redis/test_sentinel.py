@@ -53,7 +53,7 @@ def test_when_the_master_dies_both_find_the_replica(
     drafter.wait_to_see("L")
     lead.bus.send("D", Close("L", 1, True))
     drafter.wait(lambda: drafter.messages == [Close("L", 1, True)])
-    watched.master.kill()
+    watched.kill_master()
     lead.wait_to_see()
     lead.wait_to_see("D")
     drafter.wait_to_see("L")
@@ -86,6 +86,7 @@ def test_a_start_waits_while_the_master_is_down(
 ):
     """There is no replica to promote, so that the sentinel goes on to watch the master that it knows."""
     watched.replica.kill()
+    watched.be_attentive()
     watched.master.send_signal(signal.SIGSTOP)
     eventually(watched.is_down)
 
@@ -99,7 +100,7 @@ def test_a_start_waits_while_the_master_is_down(
 
 def test_a_start_does_not_wait_for_ever(watched: Watched, monkeypatch: pytest.MonkeyPatch):
     watched.replica.kill()
-    watched.master.kill()
+    watched.kill_master()
     eventually(watched.is_down)
     monkeypatch.setattr("server.speculation.wire.redis_client.FAILOVER_S", 0.2)
     with pytest.raises(StartupError, match="knows a master that is up"):
