@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from server.engine.proposer import NOTHING, Ask, OpenedSession, Proposal, TimedStep
 from server.estimators import Median, Smoothed
@@ -90,15 +90,6 @@ class _StepPath:
     sure: float = 1.0
 
 
-class _Refused(NamedTuple):
-    """The sessions of a step, all of which are behind, where reading one costs more than guesses bring. gain:
-    what these brought; read_s: seconds to read the session that is least behind."""
-
-    sessions: frozenset[int]
-    gain: Gain
-    read_s: float
-
-
 class Synchronous:
     """Grafts the guesses of a model in the lead into the sessions' trees."""
 
@@ -109,7 +100,6 @@ class Synchronous:
         self._paths: dict[int, _StepPath] = {}
         self._saved_s = 0.0  # by PROBE_SHARE
         self._tries = False  # whether this step has a guess in any case
-        self._refused: _Refused | None = None
         self._gains = defaultdict[int, Gain](Gain)  # by the number of bits of the number of sessions
         self._read_s, self._n_guessed = 0.0, 0  # in this step: seconds for prompts, sessions with guesses
         self._length = Smoothed(LENGTH_WEIGHT, LENGTH)  # tokens of a reply
@@ -130,9 +120,6 @@ class Synchronous:
         self._tries = n_sessions == 1 and not all(sessions[ask.session].balance.counts for ask in asks)
         plain_s = curve[min(n_rows, len(curve) - 1)]
         saved_s, worth = PROBE_SHARE * plain_s, n_sessions / plain_s if plain_s else 0.0  # tokens per second
-        if self._policy.gate and not self._may_pay(asks, sessions, n_rows, curve, rate):
-            self._saved_s += saved_s
-            return 0.0
         for ask in asks:
             speculated = sessions[ask.session]
             if speculated.allows(self.inline.source):
@@ -166,35 +153,6 @@ class Synchronous:
             self._graft(session, guess, sessions[session])
         return ended - began, sum(guess is not None for guess in guesses)
 
-    def _may_pay(
-        self,
-        asks: Sequence[Ask],
-        sessions: Mapping[int, Speculated],
-        n_rows: int,
-        curve: Sequence[float],
-        rate: float,
-    ) -> bool:
-        """Whether a guess may pay for any session, or there is time for one that does not seem to pay. False
-        only if draft() would make none: the best outlook of all sessions counts for each of them, and the
-        rate of plain steps at most. Takes microseconds."""
-        td_s, plain_s = self.inline.td.value, curve[min(n_rows, len(curve) - 1)]
-        if not asks or not plain_s:
-            return bool(asks)
-        rate, refused = min(rate, n_rows / plain_s), self._refused
-        behind = refused is not None and all(ask.session in refused.sessions for ask in asks)
-        read_s = refused.read_s if refused and behind else 0.0
-        if self._may_probe(read_s + td_s):
-            return True
-        barred = refused and behind and read_s * rate > refused.gain.tokens(self._length.value)
-        n_sharing = 1 if barred else len(asks)  # no prompt is read: a followed session shares with nobody
-        outlooks = [sessions[ask.session].acceptance.outlook(self.inline.source) for ask in asks]
-        shares = [sure.share for sure, _ in outlooks]
-        sure = max(shares), max([sure.acceptance for sure, _ in outlooks])
-        unsure = 1.0 - min(shares), max([unsure.acceptance for _, unsure in outlooks])
-        limit = min(max(ask.limit for ask in asks), self.inline.most)
-        seconds = curve[n_rows : n_rows + limit + 1]
-        return worth_drafting(seconds, 1.0, (sure, unsure), td_s / n_sharing, rate)
-
     def _catch_up(self, curve: Sequence[float], n_rows: int, n_sessions: int, rate: float) -> float:
         """Let the draft model evaluate what it has not seen of each session, where that pays. Returns the
         seconds that took.
@@ -205,7 +163,6 @@ class Synchronous:
         whose tokens are still to be evaluated has no guesses in this step.
         """
         late = sorted(filter(self.inline.behind, self._paths), key=self.inline.behind)
-        self._refused = None
         if not late:
             return 0.0
         began, going = self._clock(), set(self._going(curve, n_rows, rate))
@@ -229,8 +186,6 @@ class Synchronous:
                 most = 0.0
             if self.inline.behind(session):
                 del self._paths[session]
-        if not self._paths and gain.is_known and not alone:
-            self._refused = _Refused(frozenset(late), gain, self.inline.behind_s(late[0]))
         return self._clock() - began
 
     def _may_probe(self, cost_s: float) -> bool:

@@ -1,16 +1,13 @@
-"""Sessions for which nobody guesses, or no guess can pay, are passed over together."""
+"""Sessions for which nobody guesses are passed over together, and no draft model follows them in vain."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 
-import pytest
-
 from server.engine.proposer import Ask, CountsBySource, OpenedSession, Planned, Proposer
 from server.engine.request import Speculation
 from server.speculation.policy import Policy
-from server.speculation.sources.synchronous import Synchronous
 from server.speculation.speculator import Speculator
 from tests.fake_backend import FakeBackend, FakeVocabulary
 from tests.server.engine.grammar_of_lists import OneOf
@@ -28,26 +25,6 @@ def test_sessions_are_not_asked_about_while_nobody_guesses():
     assert speculator.rests()
     assert not Speculator(Policy()).rests(), "lookups guess until they were tried"
     assert not Speculator(Policy(lookup=False, gate=False)).rests()
-
-
-@pytest.mark.parametrize("error", [0.1, 0.5, 1.0])
-@pytest.mark.parametrize("n_sessions", [1, 2, 4])
-def test_no_guess_is_missed_where_all_sessions_are_passed_over_together(
-    n_sessions: int, error: float, monkeypatch: pytest.MonkeyPatch
-):
-    def may_pay(*_: object) -> bool:
-        return True
-
-    def widths() -> list[int]:
-        scene = Scene(error=error, row_s=0.1, policy=Policy(lookup=False))
-        for i in range(3):
-            asks = [request((*PROMPT * (1 + j % 3), i, j), max_tokens=60) for j in range(n_sessions)]
-            scene.harness.run(*asks)
-        return scene.target.widths
-
-    quick = widths()
-    monkeypatch.setattr(Synchronous, "_may_pay", may_pay)
-    assert widths() == quick
 
 
 def test_no_session_is_followed_for_guesses_that_are_not_worth_making():
