@@ -114,7 +114,7 @@ class ClockedDrafter(DirectBus):
         self._latency_us = latency_us
         self._turn_us, self._asleep = 0, True
         card = vocabulary_card(backend.vocab)
-        presence = Presence("drafter", "drafter", "draft", "0", card, MOST_AT_ONCE, host="there")
+        presence = Presence("drafter", "drafter", "draft", "0", card, MOST_AT_ONCE, kernel="there")
         steady = {n: td_us * (1 + DRAFT_ROW * (n - 1)) / 1e6 for n in (1, 2, 3)}
         shapes = shapes or Shapes(steady, steady)
         drafter = ModelDrafter(backend, n_branches=N_BRANCHES, shapes=shapes, clock=self._clock)
@@ -188,7 +188,7 @@ def run(
         return round(1e6 * machine.step_s(n)) if machine else round(tt_us * (1 + STEP_ROW * (n - 1)))
 
     target = Reciter(known, vocab, lambda n: world.advance(step_us(n)))
-    lead = Presence(LEAD.id, "lead", "texts", "0", vocabulary_card(vocab), MOST_AT_ONCE, host="here")
+    lead = Presence(LEAD.id, "lead", "texts", "0", vocabulary_card(vocab), MOST_AT_ONCE, kernel="here")
     remote = RemoteDrafters(drafter, lead, max_ahead=2 * DRAFT_MAX, clock=world.clock)
     drafter.start(remote)
     most = MOST_ROWS * at_once

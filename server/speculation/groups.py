@@ -49,16 +49,18 @@ class _Group:
 
 
 class Groups:
-    """The drafters of each machine, the draft model in the lead, and lookups. One trial at a time."""
+    """The drafters of each machine, the draft model in the lead, and lookups. One trial at a time. Drafters
+    elsewhere are not tried: what they take from the lead is charged to each session (balance.py)."""
 
     def __init__(self, remote: RemoteDrafters | None, *inside: str, priced: Sequence[str] = ()) -> None:
         """inside: groups in the lead that are tried, the one that costs most first. priced: those whose time
         is measured guess by guess: they are never tried, and rest only where no guess can pay."""
         self._remote = remote
         self._priced = priced
-        self._own_host = remote.host if remote else ""
+        self._own = remote.own if remote else None
         self._inside = {name: _Group() for name in inside}
-        self._hosts: dict[str, _Group] = {}  # by name
+        self._hosts: dict[str, _Group] = {}  # by name, those that are tried
+        self._away = list[str]()  # names of the others
         self._met: Mapping[str, Sequence[DrafterRecord]] = {}
         self._n_active = 0
         self._unsettled = self._left = 0  # steps until payoffs settle, and until _may_pay is computed anew
@@ -162,27 +164,39 @@ class Groups:
 
     def _meet(self, hosts: Mapping[str, Sequence[DrafterRecord]]) -> None:
         """Begin anew with a machine where another drafter is: nothing is known of it."""
-        before, self._met, self._hosts = self._hosts, hosts, {}
+        before, self._met, self._hosts, self._away = self._hosts, hosts, {}, []
+        # beside a draft model in the lead, those on its cores have to show that they bring more
+        crowds = MODEL in (*self._inside, *self._priced)
         for host, records in hosts.items():
+            if all(map(self._is_away, records)):
+                self._away.append(host)
+                continue
             group = before.get(host)
             if group is None or not {r.join for r in records} <= {r.join for r in group.records}:
-                # beside a draft model in the lead, those on its cores have to show that they bring more
-                apart = host != self._own_host or MODEL not in (*self._inside, *self._priced)
-                begins = apart or (group is not None and group.payoff.on)
-                group = _Group(payoff=Payoff(begins=begins), crowds=not apart)
+                begins = not crowds or (group is not None and group.payoff.on)
+                group = _Group(payoff=Payoff(begins=begins), crowds=crowds)
                 group.payoff.recall(self._known.get(_name(host, records)))
             group.records = records
             self._hosts[host] = group
         self._tried, self._left = None, 0
 
+    def _is_away(self, record: DrafterRecord) -> bool:
+        """Whether the drafter uses no core of the lead, by what it says."""
+        return self._own is not None and record.presence.kernel != self._own.kernel
+
     def _apply(self) -> None:
-        """Have the drafters of each machine rest or go on, as its payoff says."""
+        """Have the drafters of each machine rest or go on."""
         for host, group in self._hosts.items():
-            if self._remote and group.payoff.on == any(record.resting for record in group.records):
-                why = TRIED if group.payoff.is_tried else ""
-                if group.crowds and not group.payoff.is_known:
-                    why = NOT_TRIED
-                self._remote.rest(host, not group.payoff.on, why)
+            why = TRIED if group.payoff.is_tried else ""
+            if group.crowds and not group.payoff.is_known:
+                why = NOT_TRIED
+            self._rest(host, not group.payoff.on, why)
+        for host in self._away:
+            self._rest(host, not self._may_pay, "")
+
+    def _rest(self, host: str, resting: bool, why: str) -> None:
+        if self._remote and any(record.resting != resting for record in self._met[host]):
+            self._remote.rest(host, resting, why)
 
 
 def _name(host: str, records: Sequence[DrafterRecord]) -> str:

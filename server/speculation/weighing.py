@@ -55,7 +55,7 @@ class Weighing:
             n_lost, heard = speculated.n_lost, speculated.heard
             guessed = n_lost > 0.0
             if heard:
-                n_lost += self._overhead.seconds(guessing=bool(tally)) * self._pricing.plain_rate
+                n_lost += self._overhead.tokens(self._pricing.plain_rate, guessing=bool(tally))
             n_right = sum(n for source, (_, n) in tally.items() if source not in UNDRAFTED)
             balance.step(n_right, n_lost, guessed=guessed, heard=heard, n_sessions=self.n_sessions)
             if remote is not None and balance.resting:

@@ -75,8 +75,7 @@ class RemoteDrafters:
         bus and the engine's take turns."""
         self._bus = bus
         self._later: list[tuple[str, Message]] | None = [] if overlaps else None  # not sent yet
-        self._own = own
-        self.host = own.host
+        self.own = own
         self._max_ahead = max_ahead
         self._clock = clock
         self.acceptance = Acceptance()  # of every source, over all sessions
@@ -194,7 +193,7 @@ class RemoteDrafters:
         if drafter in speculated.drafters:
             speculated.drafters.remove(drafter)
             speculated.heard = speculated.heard and bool(speculated.drafters)
-            self._send(drafter, Close(self._own.id, speculated.wire_id, keep))
+            self._send(drafter, Close(self.own.id, speculated.wire_id, keep))
             self._drafters[drafter].n_assigned -= 1
 
     @property
@@ -234,11 +233,11 @@ class RemoteDrafters:
         self._assign_all()
 
     def _admit(self, join: int, presence: Presence) -> None:
-        reason = refusal(self._own, presence)
+        reason = refusal(self.own, presence)
         self._drafters[presence.id] = DrafterRecord(join, presence, reason)
         if reason:
             logger.warning("drafter %s (%s) refused: %s", presence.id, presence.model, reason)
-            self._send(presence.id, Refuse(self._own.id, reason))
+            self._send(presence.id, Refuse(self.own.id, reason))
         else:
             logger.info("drafter %s (%s) joined", presence.id, presence.model)
 
@@ -266,7 +265,7 @@ class RemoteDrafters:
         """Send Open with everything committed so far."""
         told = speculated.session
         message = Open(
-            self._own.id,
+            self.own.id,
             speculated.wire_id,
             speculated.tree.chain,
             self._max_ahead,
@@ -282,7 +281,7 @@ class RemoteDrafters:
         all of it counts as many messages, since a few bytes ask for megabytes."""
         speculated = self._sessions.get(want.session)
         if speculated is None or want.drafter not in speculated.drafters:
-            self._send(want.drafter, Close(self._own.id, want.session, keep=True))
+            self._send(want.drafter, Close(self.own.id, want.session, keep=True))
         elif want.n_known == speculated.tree.position:
             chain = speculated.tree.chain
             self._send(want.drafter, Commit(want.session, want.n_known, chain, ()))
@@ -294,7 +293,7 @@ class RemoteDrafters:
         speculated = self._sessions.get(draft.session)
         if speculated is None or draft.drafter not in speculated.drafters:
             record.counts["stale"] += 1
-        elif draft.tokens and not 0 <= min(draft.tokens) <= max(draft.tokens) < self._own.vocabulary.size:
+        elif draft.tokens and not 0 <= min(draft.tokens) <= max(draft.tokens) < self.own.vocabulary.size:
             record.counts["invalid"] += 1
         else:
             speculated.heard = True

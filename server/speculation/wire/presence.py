@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import re
@@ -10,6 +11,7 @@ import zlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
 from pydantic import AfterValidator, Field
@@ -23,12 +25,23 @@ MAX_SIZE_DIFFERENCE = 128  # padding at the end of a vocabulary that llama.cpp, 
 MAX_TOKENS = 1 << 22  # of a vocabulary: 16 times as many as the largest ones have today
 MAX_BLOCKS = 1 << 12  # checksums of one vocabulary: MAX_TOKENS / BLOCK
 MAX_CAPACITY = 1 << 16  # sessions: 256 times as many as drafters offer
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # new at each start of the machine
 MAX_NAME = 128  # characters: a name fits one line of a log
 
 
 def printable(text: str) -> str:
     """The first MAX_NAME characters, with "?" for those that could forge or garble a line of a log."""
     return "".join(c if c.isprintable() else "?" for c in text[:MAX_NAME])
+
+
+@functools.cache
+def kernel_id() -> str:
+    """What all processes share that run on one kernel, and so on its cores, in whatever containers. Where the
+    kernel tells none (only Linux does), the machine's name."""
+    try:
+        return BOOT_ID.read_text().strip()
+    except OSError:
+        return platform.node()
 
 
 _Name: TypeAlias = Annotated[str, AfterValidator(printable)]
@@ -49,8 +62,8 @@ class VocabularyCard:
 @dataclass(frozen=True, slots=True)
 class Presence:
     """One process on the bus. capacity: sessions at once; td_us: measured microseconds per drafted token (0:
-    not measured yet); host: the machine it runs on; wire: the version of messages that it speaks. The bounds
-    hold for what arrives (roster.read_card)."""
+    not measured yet); host: the machine it runs on; wire: the version of messages that it speaks; kernel:
+    kernel_id() there. The bounds hold for what arrives (roster.read_card)."""
 
     id: Annotated[str, Field(pattern=r"^\S+$"), AfterValidator(printable)]
     role: Role
@@ -61,6 +74,7 @@ class Presence:
     td_us: _U32 = 0
     host: _Name = field(default_factory=platform.node)
     wire: Annotated[int, Field(ge=0, lt=1 << 8)] = VERSION
+    kernel: _Name = field(default_factory=kernel_id)
 
 
 MAX_HOST = 64  # characters of an id that come from the name: the rest is the process's

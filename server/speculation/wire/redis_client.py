@@ -30,7 +30,7 @@ SENTINEL = "+sentinel"  # behind the scheme of a URL that names sentinels
 OWN = "sentinel_"  # before options of such a URL that are for the sentinels
 SENTINEL_PORT = 26379  # where sentinels listen, by their documentation
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger("duo.bus")
 
 StreamEntry: TypeAlias = tuple[bytes, list[bytes]]  # id; field, value, field, value …
 
@@ -82,7 +82,7 @@ def _ask(client: redis.Redis, key: str) -> None:
             if time.monotonic() > deadline or not (isinstance(client, _Following) and client.is_watched()):
                 raise
         if not waits:
-            _log.warning("the sentinels' master is down; waiting up to %.0f s for another", FAILOVER_S)
+            logger.warning("the sentinels' master is down; waiting up to %.0f s for another", FAILOVER_S)
         waits = True
         time.sleep(FAILOVER_POLL_S)
 

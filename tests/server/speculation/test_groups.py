@@ -24,7 +24,7 @@ from tests.server.speculation.test_speculator import Clock
 from tests.support import Harness, request
 
 CARD = vocabulary_card(FakeVocabulary())
-OWN = Presence("lead", "lead", "toy", "0", CARD, 1, host="here")
+OWN = Presence("lead", "lead", "toy", "0", CARD, 1, host="here", kernel="here")
 NONSENSE = ord("~")  # what the toy model never says
 
 
@@ -35,7 +35,7 @@ class Neighbour:
         """in_time: its lies are there before the lead's step begins, else while it takes place."""
         self.lies, self.in_time = lies, in_time
         self.sessions: dict[int, tuple[int, int]] = {}  # base, chain
-        self._presence = Presence("drafter", "drafter", "toy", "0", CARD, 1, host="here")
+        self._presence = Presence("drafter", "drafter", "toy", "0", CARD, 1, host="here", kernel="here")
         self._listener: Listener | None = None
         self._here = False
 
@@ -235,7 +235,7 @@ def test_beside_a_draft_model_in_the_lead_those_on_its_cores_rest_until_they_wer
     remote = RemoteDrafters(bus, OWN, max_ahead=8)
     bus.start(remote)
     for id, host in ("a", "here"), ("b", "elsewhere"):
-        pool.bus(Presence(id, "drafter", "toy", "0", CARD, 1, host=host)).start(Silent())
+        pool.bus(Presence(id, "drafter", "toy", "0", CARD, 1, host=host, kernel=host)).start(Silent())
     pool.pump()
     remote.drain()
     groups = Groups(remote, MODEL)
@@ -245,11 +245,36 @@ def test_beside_a_draft_model_in_the_lead_those_on_its_cores_rest_until_they_wer
     groups.recall({"here: toy": {"1": (True, 0.0)}})
     groups.serve(1, list)
     assert not any(d.resting for d in remote.drafters()), "a has shown that it pays"
-    pool.bus(Presence("c", "drafter", "another", "0", CARD, 1, host="here")).start(Silent())
+    pool.bus(Presence("c", "drafter", "another", "0", CARD, 1, host="here", kernel="here")).start(Silent())
     pool.pump()
     remote.drain()
     groups.serve(1, list)
     assert not any(d.resting for d in remote.drafters()), "one more is no reason to rest"
+
+
+@pytest.mark.parametrize(("host", "kernel"), [("elsewhere", "elsewhere"), ("container", "here")])
+def test_drafters_on_another_machine_are_not_tried(host: str, kernel: str):
+    """Nor do they rest after a text that is hard to guess, unless no guess can pay for so many sessions."""
+    pool = MemoryPool()
+    bus = pool.bus(OWN)
+    remote = RemoteDrafters(bus, OWN, max_ahead=8)
+    bus.start(remote)
+    pool.bus(Presence("a", "drafter", "toy", "0", CARD, 1, host=host, kernel=kernel)).start(Silent())
+    pool.pump()
+    remote.drain()
+    [record] = remote.drafters()
+    record.n_assigned = 1
+    groups, n_rested = Groups(remote), 0
+    for _ in range(2 * (FIRST + LENGTH[True] + SETTLED)):
+        groups.serve(1, list)
+        n_rested += record.resting
+        record.n_heard += not record.resting
+        step_s = 1.0 if record.resting else 1.2
+        groups.stepped(TimedStep(5, 9, step_s, step_s, 1, 1))
+    assert (n_rested == 0) == (kernel != "here")
+    for _ in range(RENEWED):
+        groups.serve(2, lambda: [0.0, 1.0, 2.0, 3.0, 4.0, 5.0])
+    assert record.resting
 
 
 @pytest.mark.parametrize(("slower", "rests"), [(1.15, True), (1.5, True), (0.8, False)])
@@ -261,7 +286,7 @@ def test_beside_a_draft_model_in_the_lead_those_on_its_cores_are_judged_by_work_
     bus = pool.bus(OWN)
     remote = RemoteDrafters(bus, OWN, max_ahead=8)
     bus.start(remote)
-    pool.bus(Presence("a", "drafter", "toy", "0", CARD, 1, host="here")).start(Silent())
+    pool.bus(Presence("a", "drafter", "toy", "0", CARD, 1, host="here", kernel="here")).start(Silent())
     pool.pump()
     remote.drain()
     [record] = remote.drafters()

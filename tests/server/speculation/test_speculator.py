@@ -242,7 +242,9 @@ def test_what_the_client_expects_is_a_draft():
     ask = GenerationRequest(
         PROMPT, request().sampling, 60, speculation=Speculation(prediction=tuple(expected))
     )
-    [outcome] = Harness(FakeBackend(MODEL), Speculator(Policy(lookup=False))).run(ask)
+    clock = Clock()
+    speculator = Speculator(Policy(lookup=False), clock=clock)
+    [outcome] = Harness(TimedBackend(clock, MODEL, 0.95, 0.05), speculator, clock=clock).run(ask)
     assert outcome.tokens == plain.tokens
     assert outcome.finished.stats.n_steps < 15
     assert set(outcome.finished.stats.drafters) == {"prediction"}

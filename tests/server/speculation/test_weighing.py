@@ -7,7 +7,7 @@ import pytest
 from server.engine.proposer import ROOT, Ask, OpenedSession, Proposal
 from server.engine.request import Speculation
 from server.speculation.gating.acceptance import Acceptance
-from server.speculation.gating.balance import TRIED
+from server.speculation.gating.balance import HEARD, TRIED
 from server.speculation.gating.costs import StepCosts
 from server.speculation.gating.payoff import LOSS
 from server.speculation.gating.pricing import Pricing, StepPrice
@@ -72,6 +72,15 @@ def test_only_guesses_of_models_are_charged(sources: tuple[str, ...], n_drafted:
 def test_rows_that_a_wrong_guess_has_evaluated_again_are_charged():
     weighed = Weighed()
     assert weighed.charged(2) == weighed.pricing.of_row_again(weighed.price(2)) > 0.2
+
+
+def test_a_drafter_that_is_heard_and_never_right_rests_although_it_is_not_known_what_messages_take():
+    weighed = Weighed()
+    weighed.session.heard = True
+    for _ in range(HEARD):
+        assert not weighed.session.balance.resting
+        weighed.step()
+    assert weighed.session.balance.resting
 
 
 def test_a_rest_is_counted_in_steps_in_which_a_model_may_guess():

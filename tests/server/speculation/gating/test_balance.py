@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from server.engine.proposer import NOTHING, ROOT, Planned, Proposal, TimedStep
-from server.speculation.gating.balance import HEARD, KNOWN, TRIED, TRIED_AMONG, Balance, Overhead
+from server.speculation.gating.balance import ASSUMED, HEARD, KNOWN, TRIED, TRIED_AMONG, Balance, Overhead
 from server.speculation.gating.payoff import LOSS
 
 
@@ -88,13 +88,14 @@ class Steps:
             self.overhead.observe(planned, TimedStep(of, 0, 0.0, outside_s, of, of), told)
 
     def cost(self, *, guessing: bool = False) -> float:
-        return self.overhead.seconds(guessing=guessing)
+        """Tokens, of steps that make one in a second."""
+        return self.overhead.tokens(1.0, guessing=guessing)
 
 
-def test_drafters_cost_nothing_until_steps_without_them_are_known():
+def test_what_drafters_cost_is_assumed_until_steps_without_them_are_known():
     steps = Steps()
     steps.take(0.0005, told=1)
-    assert steps.cost() == 0.0
+    assert steps.cost() == ASSUMED
     steps.take(0.0002)
     assert steps.cost() == 0.0, "nobody has a session"
     steps.take(0.0005, told=1)
@@ -131,4 +132,4 @@ def test_steps_of_few_sessions_are_no_measure_of_those_of_many():
     steps = Steps()
     steps.take(0.0004)
     steps.take(64 * 0.00005, of=64, told=4)
-    assert steps.cost() == 0.0
+    assert steps.cost() == ASSUMED

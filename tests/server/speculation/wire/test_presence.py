@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import secrets
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import orjson
 import pytest
@@ -16,6 +17,7 @@ from server.speculation.wire.presence import (
     MAX_SIZE_DIFFERENCE,
     Presence,
     VocabularyCard,
+    kernel_id,
     misfit,
     names,
     refusal,
@@ -208,6 +210,27 @@ def test_a_card_without_a_wire_version_is_of_version_2_and_refused() -> None:
         "it speaks version 2 of the wire, this lead version 3: install duo 0.9 on both sides"
     )
     assert refusal(lead, ANNE) is None
+
+
+def test_processes_of_one_kernel_are_known_by_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """In containers the machine has other names."""
+    booted = tmp_path / "boot_id"
+    booted.write_text("7f0c\n")
+    monkeypatch.setattr("server.speculation.wire.presence.BOOT_ID", booted)
+    assert kernel_id.__wrapped__() == "7f0c"
+    booted.unlink()
+    assert kernel_id.__wrapped__() == platform.node()
+
+
+def test_a_card_without_a_kernel_may_be_of_this_machine() -> None:
+    card = orjson.loads(write_card(replace(ANNE, kernel="7f0c")))
+    told = read_card("drafter:anne", orjson.dumps(card))
+    assert told is not None
+    assert told.kernel == "7f0c"
+    del card["kernel"]
+    silent = read_card("drafter:anne", orjson.dumps(card))
+    assert silent is not None
+    assert silent.kernel == kernel_id()
 
 
 @pytest.mark.parametrize("n_blocks", [0, 4, 6, 17])
