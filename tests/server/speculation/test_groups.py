@@ -254,7 +254,7 @@ def test_beside_a_draft_model_in_the_lead_those_on_its_cores_rest_until_they_wer
 
 @pytest.mark.parametrize(("host", "kernel"), [("elsewhere", "elsewhere"), ("container", "here")])
 def test_drafters_on_another_machine_are_not_tried(host: str, kernel: str):
-    """Nor do they rest after a text that is hard to guess, unless no guess can pay for so many sessions."""
+    """Nor do they rest after a text that is hard to guess, unless no guess can pay for this number of sessions."""
     pool = MemoryPool()
     bus = pool.bus(OWN)
     remote = RemoteDrafters(bus, OWN, max_ahead=8)
