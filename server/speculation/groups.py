@@ -18,6 +18,7 @@ SURE_SHARE = 0.9
 PAYS = 1.05  # times the rate of plain steps: less is lost to trials, messages and wrong guesses
 NOT_TRIED = "a draft model in the lead has these cores until it was tried"
 TRIED = "to see whether the lead is faster without it"
+TOO_MANY = "no guess can pay for this number of sessions"
 RENEWED = 64  # steps until what may pay is computed anew
 
 MODEL, LOOKUP = "draft model in the lead", "lookup"  # the groups that are not the drafters of a machine
@@ -190,9 +191,9 @@ class Groups:
             why = TRIED if group.payoff.is_tried else ""
             if group.crowds and not group.payoff.is_known:
                 why = NOT_TRIED
-            self._rest(host, not group.payoff.on, why)
+            self._rest(host, not group.payoff.on, why if self._may_pay else TOO_MANY)
         for host in self._away:
-            self._rest(host, not self._may_pay, "")
+            self._rest(host, not self._may_pay, TOO_MANY)
 
     def _rest(self, host: str, resting: bool, why: str) -> None:
         if self._remote and any(record.resting != resting for record in self._met[host]):

@@ -253,8 +253,9 @@ def test_beside_a_draft_model_in_the_lead_those_on_its_cores_rest_until_they_wer
 
 
 @pytest.mark.parametrize(("host", "kernel"), [("elsewhere", "elsewhere"), ("container", "here")])
-def test_drafters_on_another_machine_are_not_tried(host: str, kernel: str):
-    """Nor do they rest after a text that is hard to guess, unless no guess can pay for this number of sessions."""
+def test_drafters_on_another_machine_are_not_tried(host: str, kernel: str, caplog: pytest.LogCaptureFixture):
+    """Nor do they rest after a hard text, unless no guess can pay for this number of sessions."""
+    caplog.set_level("INFO", "duo.drafters")
     pool = MemoryPool()
     bus = pool.bus(OWN)
     remote = RemoteDrafters(bus, OWN, max_ahead=8)
@@ -275,6 +276,7 @@ def test_drafters_on_another_machine_are_not_tried(host: str, kernel: str):
     for _ in range(RENEWED):
         groups.serve(2, lambda: [0.0, 1.0, 2.0, 3.0, 4.0, 5.0])
     assert record.resting
+    assert kernel == "here" or "rests: no guess can pay" in caplog.text
 
 
 @pytest.mark.parametrize(("slower", "rests"), [(1.15, True), (1.5, True), (0.8, False)])
