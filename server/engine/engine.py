@@ -110,9 +110,8 @@ class Engine:
             self.meanwhile()
         state = self._state
         state.proposer.meanwhile()
-        state.passed = (
-            state.passed and state.proposer.rests()
-        )  # who goes on now is told what the step commits
+        # who goes on now is told what the step commits
+        state.passed = state.passed and state.proposer.rests()
 
     @property
     def n_slots(self) -> int:

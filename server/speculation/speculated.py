@@ -23,8 +23,8 @@ INDEXED = 64  # tokens of a step at least, an eighth of a millisecond
 class Speculated:
     """wire_id is unique across the leads of a pool; of the session's tokens n_prompt were there at first, and
     the first n_indexed are in `lookup`. drafters: the ids of those it is assigned to; heard: since they are,
-    one of them sent guesses; n_lost: tokens that plain steps would have made in the time that guesses
-    of models take in this step, to make those of the lead's and to verify all."""
+    one of them sent guesses; n_lost: tokens that plain steps would have made in the time that
+    models' guesses take in this step: making those of the lead, and verifying all."""
 
     wire_id: int
     session: OpenedSession

@@ -28,7 +28,6 @@ TRIED, TRIED_AMONG = 3, 24
 # of 1; 5, a drafter 50 ms away brings a fifth less, since its first guesses come late.
 HEARD = 12
 
-
 LATEST = 31  # steps of a kind. Half: their scatter shows; twice: a change is seen after 31 steps, not 16
 # Steps of a kind until it counts: a process's first ones take up to ten times as long. Half: one of them
 # counts whole; twice: a bad drafter costs ten steps more.

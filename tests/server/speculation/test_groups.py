@@ -9,6 +9,7 @@ import pytest
 from server.engine.proposer import TimedStep
 from server.engine.scheduler import Limits
 from server.llama.backend import Batch, Logits
+from server.speculation.gating import balance
 from server.speculation.gating.costs import StepCosts
 from server.speculation.gating.payoff import FEWEST, FIRST, HOLD, LENGTH, SETTLED, UNHEARD
 from server.speculation.groups import LOOKUP, MODEL, RENEWED, TRIED, Groups
@@ -31,11 +32,11 @@ NONSENSE = ord("~")  # what the toy model never says
 class Neighbour:
     """A drafter on a bus; implements Bus. Lies, or works and says nothing."""
 
-    def __init__(self, *, lies: bool, in_time: bool) -> None:
+    def __init__(self, *, lies: bool, in_time: bool, kernel: str = "here") -> None:
         """in_time: its lies are there before the lead's step begins, else while it takes place."""
         self.lies, self.in_time = lies, in_time
         self.sessions: dict[int, tuple[int, int]] = {}  # base, chain
-        self._presence = Presence("drafter", "drafter", "toy", "0", CARD, 1, host="here", kernel="here")
+        self._presence = Presence("drafter", "drafter", "toy", "0", CARD, 1, kernel=kernel)
         self._listener: Listener | None = None
         self._here = False
 
@@ -107,8 +108,8 @@ class SlowedBackend(FakeBackend):
 
 
 class Scene:
-    def __init__(self, *, lies: bool, in_time: bool = False) -> None:
-        clock, self.neighbour = Clock(), Neighbour(lies=lies, in_time=in_time)
+    def __init__(self, *, lies: bool, in_time: bool = False, kernel: str = "here") -> None:
+        clock, self.neighbour = Clock(), Neighbour(lies=lies, in_time=in_time, kernel=kernel)
         self.backend = SlowedBackend(clock, self.neighbour)
         remote = RemoteDrafters(self.neighbour, OWN, max_ahead=8, clock=clock)
         self.neighbour.start(remote)
@@ -134,6 +135,19 @@ def test_a_liar_rests_after_one_trial(in_time: bool):
     assert scene.beside(HOLD[False], per_reply=HOLD[False]) <= SETTLED
     most = SETTLED + LENGTH[True] + 5  # with the prompts' decodes
     assert 0 < scene.beside(500) <= most, "when it is tried again"
+
+
+@pytest.mark.parametrize("in_time", [True, False])
+def test_a_liar_on_another_machine_rests_without_a_trial(in_time: bool, caplog: pytest.LogCaptureFixture):
+    """Until it is known that its messages take nothing here; few of its guesses are verified then."""
+    caplog.set_level("INFO", "duo.drafters")
+    scene = Scene(lies=True, in_time=in_time, kernel="elsewhere")
+    assert 0 < scene.beside(60, per_reply=60) <= balance.HEARD + 1, "with the prompt's decode"
+    for _ in range(5):
+        scene.backend.widths.clear()
+        scene.beside(60, per_reply=60)
+        assert sum(width > 1 for width in scene.backend.widths[1:]) <= balance.TRIED
+    assert "rests" not in caplog.text, "there was no trial"
 
 
 def test_it_is_told_why_one_rests(caplog: pytest.LogCaptureFixture):
