@@ -1,10 +1,10 @@
 """Do guesses of models bring one session more than they cost it? Counted in tokens. Pure.
 
 A hard text misleads what sessions before it taught: guesses that look good are wrong, each for a row and for
-the time of making it. And where a drafter's guesses are hardly ever right, the lead still takes in its
-messages and looks at its guesses. So models rest in a session that they cost more than they bring, and are
-asked again later, for the text may have changed. What no count tells, such as cores that both use, is
-payoff.py's.
+the time of making it. So those made for a step may cost a session what models have brought it so far, and
+STAKE. And where a drafter's guesses are hardly ever right, the lead still takes in its messages and looks at
+its guesses. So models rest in a session that they cost more than they bring, and are asked again later, for
+the text may have changed. What no count tells, such as cores that both use, is payoff.py's.
 """
 
 from __future__ import annotations
@@ -27,6 +27,11 @@ TRIED, TRIED_AMONG = 3, 24
 # step. Off by two, simulated with the bundled pair: 24, 7 of 40 hard replies below 0.95 of no drafts instead
 # of 1; 5, a drafter 50 ms away brings a fifth less, since its first guesses come late.
 HEARD = 12
+
+# Tokens that guesses made for one step may cost a session that they have brought nothing. 2: the slowest of
+# 187 replies of the bundled pair is at 0.90 of no drafts instead of 0.94, 11 are below 0.95 instead of 3; 1:
+# all are 3 percent slower; without a bound 0.77, 14 and 3 percent faster (benchmarks.inside --every-way).
+STAKE = 1.5
 
 LATEST = 31  # steps of a kind. Half: their scatter shows; twice: a change is seen after 31 steps, not 16
 # Steps of a kind until it counts: a process's first ones take up to ten times as long. Half: one of them
@@ -85,10 +90,13 @@ class Overhead:
 
 class Balance:
     """Of one session, told step by step. After models have lost something they rest until that is LOSS of the
-    tokens of all sessions."""
+    tokens of all sessions.
+
+    allowance: tokens that the guesses made for the next step may cost the session."""
 
     def __init__(self) -> None:
         self.resting = False
+        self.allowance = STAKE
         self._net = Ratio(KEEP)
         self._lost = 0.0  # tokens, since they went on
         self._guessed = 0.0  # steps with guesses; one alone says as much as several among others
@@ -103,7 +111,7 @@ class Balance:
         """A step in which they rest."""
         self._left -= 1
         if self._left <= 0:
-            self.resting, self._net, self._lost = False, Ratio(KEEP), 0.0
+            self.resting, self.allowance, self._net, self._lost = False, STAKE, Ratio(KEEP), 0.0
             self._guessed, self._n_heard = 0.0, 0
 
     def step(
@@ -115,6 +123,7 @@ class Balance:
         heard: a drafter of the session has sent guesses."""
         self._net.observe(n_accepted - n_lost, 1.0)
         self._lost = max(0.0, self._lost + n_lost - n_accepted)
+        self.allowance = max(STAKE, self.allowance + n_accepted - n_lost)
         self._n_heard += heard
         if guessed:
             self._guessed += TRIED_AMONG / TRIED if n_sessions == 1 else 1

@@ -127,6 +127,19 @@ def reachable(
     return best
 
 
+def affordable(seconds: Sequence[float], n_rows: int, most: int, td_s: float, n_tokens: float) -> int:
+    """How many guesses of one session, `most` at most, take no longer beside n_rows rows than plain steps of
+    n_rows rows that make n_tokens tokens of that session. A guess takes td_s, and its row. All where no time
+    is known."""
+    plain_s, last = seconds[min(n_rows, len(seconds) - 1)], len(seconds) - 1
+    if not plain_s:
+        return most
+    for n in range(1, min(most, last - n_rows) + 1):
+        if seconds[n_rows + n] + n * td_s > (1.0 + n_tokens) * plain_s:
+            return n - 1
+    return most
+
+
 class _Lost:
     """Rows that the next step is expected to evaluate again, where llama.cpp keeps the states of a step's
     last n_tail guesses."""

@@ -14,7 +14,7 @@ from server.sampling.draft_token import DraftGuess
 from server.sampling.draw import Distribution
 from server.speculation.gating.acceptance import Acceptance, Outlook
 from server.speculation.gating.gain import Gain
-from server.speculation.gating.gate import reachable, worth, worth_drafting
+from server.speculation.gating.gate import affordable, reachable, worth, worth_drafting
 from server.speculation.gating.pricing import StepPrice
 from server.speculation.gating.widths import Offered
 from server.speculation.policy import Policy
@@ -125,6 +125,9 @@ class Synchronous:
             if speculated.allows(self.inline.source):
                 self.inline.follow(speculated.session, ask)
                 acceptance, most = speculated.acceptance, min(ask.limit, self.inline.most)
+                if self._policy.gate:
+                    allowance = speculated.balance.allowance
+                    most = affordable(curve, n_rows, most, self.inline.td.value, allowance)
                 outlook = acceptance.outlook(self.inline.source)
                 self._paths[ask.session] = _StepPath(most, acceptance, outlook)
         rate = min(rate, self._reachable(curve, n_rows))

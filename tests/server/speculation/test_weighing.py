@@ -7,7 +7,7 @@ import pytest
 from server.engine.proposer import ROOT, Ask, OpenedSession, Proposal
 from server.engine.request import Speculation
 from server.speculation.gating.acceptance import Acceptance
-from server.speculation.gating.balance import HEARD, TRIED
+from server.speculation.gating.balance import HEARD, STAKE, TRIED
 from server.speculation.gating.costs import StepCosts
 from server.speculation.gating.payoff import LOSS
 from server.speculation.gating.pricing import Pricing, StepPrice
@@ -30,6 +30,9 @@ def test_a_reply_whose_guesses_are_all_wrong_pays_for_a_few_of_them(row_s: float
     scene.target.widths.clear()
     rate = scene.rate(request((*PROMPT, 9), max_tokens=200))
     assert 0 < sum(width > 1 for width in scene.target.widths[1:]) <= 2 * TRIED
+    td_s, _ = scene.drafts.timing
+    n_guesses = STAKE // (row_s + td_s)
+    assert max(scene.target.widths[1:]) <= 1 + 2 * n_guesses, "each with a second choice at most"
     assert rate > 0.95
 
 

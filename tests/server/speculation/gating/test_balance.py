@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 
 from server.engine.proposer import NOTHING, ROOT, Planned, Proposal, TimedStep
-from server.speculation.gating.balance import ASSUMED, HEARD, KNOWN, TRIED, TRIED_AMONG, Balance, Overhead
+from server.speculation.gating.balance import (
+    ASSUMED,
+    HEARD,
+    KNOWN,
+    STAKE,
+    TRIED,
+    TRIED_AMONG,
+    Balance,
+    Overhead,
+)
 from server.speculation.gating.payoff import LOSS
 
 
@@ -71,6 +80,25 @@ def test_a_text_that_turns_hard_is_noticed_within_a_few_lines():
     for _ in range(500):
         balance.step(1.0, 0.3, guessed=True, heard=False)
     assert 0 < n_until_resting(balance, 0.0, 0.1) < 100
+
+
+def test_a_step_may_cost_what_models_have_brought_the_session_and_a_stake():
+    balance = Balance()
+    assert balance.allowance == STAKE
+    balance.step(5.0, 1.0, guessed=True, heard=False)
+    assert balance.allowance == STAKE + 4.0
+    balance.step(0.0, 3.0, guessed=True, heard=False)
+    assert balance.allowance == STAKE + 1.0
+    balance.step(0.0, 3.0, guessed=True, heard=False)
+    assert balance.allowance == STAKE
+
+
+def test_after_a_rest_a_step_may_cost_a_stake():
+    balance = Balance()
+    balance.step(50.0, 1.0, guessed=True, heard=False)
+    n_until_resting(balance, 0.0, 0.5)
+    n_until_going(balance)
+    assert balance.allowance == STAKE
 
 
 class Steps:

@@ -10,7 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.speculation.gating.gate import choose, potential, reachable, with_losses, worth, worth_drafting
+from server.speculation.gating.gate import (
+    affordable,
+    choose,
+    potential,
+    reachable,
+    with_losses,
+    worth,
+    worth_drafting,
+)
 
 
 def _curve(deltas: list[float]) -> list[float]:
@@ -158,6 +166,28 @@ def test_guesses_are_worth_the_best_number_of_them(
     gains = [sum(probabilities[:n]) - rate * (curve[1 + n] - curve[1] + n * td) for n in counts]
     assert worth(curve, 1, probabilities, rate, td) == pytest.approx(max(gains))
     assert worth(curve, len(curve), probabilities, rate, td) == 0.0, "no room"
+
+
+@pytest.mark.parametrize(
+    ("n_rows", "n_tokens", "td_s", "n"),
+    [
+        (1, 0.4, 0.0, 0),
+        (1, 0.5, 0.0, 2),
+        (1, 0.9, 0.0, 2),
+        (1, 0.9, 0.3, 1),
+        (1, 2.0, 0.0, 3),
+        (3, 0.6, 0.0, 0),
+        (3, 0.7, 0.0, 1),
+    ],
+)
+def test_guesses_are_afforded_as_long_as_their_step_is_no_longer_than_tokens_are_worth(
+    n_rows: int, n_tokens: float, td_s: float, n: int
+):
+    assert affordable([0.0, 1.0, 1.5, 1.5, 2.5], n_rows, 9 if n_rows + n < 4 else n, td_s, n_tokens) == n
+
+
+def test_without_times_all_guesses_are_afforded():
+    assert affordable([0.0] * 5, 1, 3, 0.1, 0.0) == 3
 
 
 def test_what_several_sessions_can_reach():
