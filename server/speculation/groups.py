@@ -21,19 +21,18 @@ TRIED = "to see whether the lead is faster without it"
 TOO_MANY = "no guess can pay for this number of sessions"
 RENEWED = 64  # steps until what may pay is computed anew
 
-MODEL, LOOKUP = "draft model in the lead", "lookup"  # the groups that are not the drafters of a machine
+LOOKUP = "lookup"
 
 
 @dataclass(slots=True)
 class _Group:
-    """records: the drafters of a machine; none of a group in the lead, of which n_heard counts how often it
-    guessed and n_true its right guesses. n_before: right guesses when a reply last began for which they
-    count. crowds: it drafts on the lead's cores, beside a draft model in the lead."""
+    """records: the drafters of a machine; none of lookups, of which n_heard counts how often they guessed.
+    n_before: right guesses when a reply last began for which they count. crowds: it drafts on the lead's
+    cores, beside a draft model in the lead."""
 
     records: Sequence[DrafterRecord] = ()
     payoff: Payoff = field(default_factory=Payoff)
     n_heard: int = 0
-    n_true: int = 0
     n_before: int = 0
     crowds: bool = False
 
@@ -42,7 +41,7 @@ class _Group:
 
     def n_right(self) -> int:
         """Guesses that came true: who is never right has no text to blame."""
-        return self.n_true + sum(record.counts["accepted"] for record in self.records)
+        return sum(record.counts["accepted"] for record in self.records)
 
     def works(self) -> bool:
         """Whether a step tells something of it: it guesses, or rests."""
@@ -50,16 +49,15 @@ class _Group:
 
 
 class Groups:
-    """The drafters of each machine, the draft model in the lead, and lookups. One trial at a time. Drafters
-    elsewhere are not tried: what they take from the lead is charged to each session (balance.py)."""
+    """The drafters of the lead's machine, and lookups. One trial at a time. Drafters elsewhere and a draft
+    model in the lead are not tried: what they take is charged to each session (balance.py)."""
 
-    def __init__(self, remote: RemoteDrafters | None, *inside: str, priced: Sequence[str] = ()) -> None:
-        """inside: groups in the lead that are tried, the one that costs most first. priced: those whose time
-        is measured guess by guess: they are never tried, and rest only where no guess can pay."""
+    def __init__(self, remote: RemoteDrafters | None, *, model: bool = False, lookup: bool = False) -> None:
+        """model: there is a draft model in the lead, which rests only where no guess can pay."""
         self._remote = remote
-        self._priced = priced
+        self._model = model
         self._own = remote.own if remote else None
-        self._inside = {name: _Group() for name in inside}
+        self._lookup = _Group() if lookup else None
         self._hosts: dict[str, _Group] = {}  # by name, those that are tried
         self._away = list[str]()  # names of the others
         self._met: Mapping[str, Sequence[DrafterRecord]] = {}
@@ -71,37 +69,37 @@ class Groups:
 
     def memory(self) -> dict[str, object]:
         """What recall() takes after a restart."""
-        now = self._inside | {_name(host, group.records): group for host, group in self._hosts.items()}
+        now = {_name(host, group.records): group for host, group in self._hosts.items()}
+        if self._lookup:
+            now[LOOKUP] = self._lookup
         return dict(self._known) | {name: group.payoff.memory() for name, group in now.items()}
 
     def recall(self, memory: object) -> None:
         """Begin with what was found out before a restart."""
         self._known = cast(dict[str, object], memory) if isinstance(memory, dict) else {}
-        for name, group in self._inside.items():
-            group.payoff.recall(self._known.get(name))
+        if self._lookup:
+            self._lookup.payoff.recall(self._known.get(LOOKUP))
 
-    def guesses(self, name: str) -> bool:
-        """Whether a group in the lead guesses. False if there is none of this name."""
-        if name in self._priced:
-            return self._may_pay
-        return name in self._inside and self._inside[name].payoff.on
+    @property
+    def model_guesses(self) -> bool:
+        """Whether the draft model in the lead may guess. False if there is none."""
+        return self._model and self._may_pay
 
-    def heard(self, name: str) -> None:
-        """A group in the lead guessed."""
-        if name in self._inside:
-            self._inside[name].n_heard += 1
+    @property
+    def lookup_guesses(self) -> bool:
+        """Whether lookups guess. False if there are none."""
+        return self._lookup is not None and self._lookup.payoff.on
 
-    def right(self, name: str, n: int) -> None:
-        """n guesses of a group in the lead came true."""
-        if name in self._inside:
-            self._inside[name].n_true += n
+    def looked_up(self) -> None:
+        """A lookup guessed."""
+        if self._lookup:
+            self._lookup.n_heard += 1
 
     @property
     def all_rest(self) -> bool:
         """Whether nobody guesses."""
-        if self._remote and self._remote.drafting:
-            return False
-        return not any(map(self.guesses, (*self._inside, *self._priced)))
+        drafting = self._remote is not None and self._remote.drafting
+        return not (drafting or self.model_guesses or self.lookup_guesses)
 
     def opened(self) -> None:
         """A reply begins, alone."""
@@ -133,7 +131,7 @@ class Groups:
         self._apply()
 
     def _all(self) -> list[_Group]:
-        return [*self._hosts.values(), *self._inside.values()]
+        return [*self._hosts.values(), *([self._lookup] if self._lookup else [])]
 
     def stepped(self, step: TimedStep, work_s: float = math.inf) -> None:
         """Learn from a step; a group may rest from now on, or go on. work_s: what its rows and guesses take
@@ -166,8 +164,7 @@ class Groups:
     def _meet(self, hosts: Mapping[str, Sequence[DrafterRecord]]) -> None:
         """Begin anew with a machine where another drafter is: nothing is known of it."""
         before, self._met, self._hosts, self._away = self._hosts, hosts, {}, []
-        # beside a draft model in the lead, those on its cores have to show that they bring more
-        crowds = MODEL in (*self._inside, *self._priced)
+        crowds = self._model  # those on its cores have to show that they bring more
         for host, records in hosts.items():
             if all(map(self._is_away, records)):
                 self._away.append(host)

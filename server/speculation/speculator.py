@@ -28,7 +28,7 @@ from server.speculation.gating.gate import with_losses
 from server.speculation.gating.pricing import Pricing, StepPrice
 from server.speculation.gating.tree import OfferBounds
 from server.speculation.gating.widths import PLAIN, Offered, Widths
-from server.speculation.groups import LOOKUP, MODEL, Groups
+from server.speculation.groups import Groups
 from server.speculation.policy import Policy
 from server.speculation.sources.lookup import Lookup, LookupPools
 from server.speculation.sources.remote import DrafterRecord, RemoteDrafters
@@ -60,15 +60,14 @@ class Speculator(Proposer):
             widths or Widths({}),
             again=policy.again,
         )
-        self.groups = self._make_groups() if policy.gate else None
+        self.groups = Groups(remote, model=inline is not None, lookup=policy.lookup) if policy.gate else None
         self._pools = LookupPools()
         self._sessions: dict[int, Speculated] = {}
         self._weighing = Weighing(self._sessions, self.pricing, remote)
         self._n_expected = 0  # sessions whose client expects a reply
         self._wire_ids = itertools.count(secrets.randbits(48) << 16)
-        self._drafting_s = 0.0  # by the draft model since the last step without prompts
         self._looks = False  # whether lookups guess in this step
-        self._late: tuple[Planned, TimedStep, float] | None = None  # not learned from yet
+        self._late: tuple[Planned, TimedStep] | None = None  # not learned from yet
 
     # -- Proposer ----------------------------------------
 
@@ -77,7 +76,7 @@ class Speculator(Proposer):
             self._remote.drain()
         if self.groups:
             self.groups.serve(n_active, self.pricing.seconds)
-        self._looks = self._policy.lookup and self._may_guess(LOOKUP)
+        self._looks = self._policy.lookup and (self.groups is None or self.groups.lookup_guesses)
         if not self._policy.overlaps:
             self._index()
 
@@ -94,7 +93,10 @@ class Speculator(Proposer):
             self._remote.open(speculated)
 
     def rests(self) -> bool:
-        return not self._n_expected and self.groups is not None and self.groups.all_rest
+        if self._n_expected or self.groups is None:
+            return False
+        models_rest = all(one.balance.resting for one in self._sessions.values())
+        return self.groups.all_rest or (models_rest and not self.groups.lookup_guesses)
 
     def passed(self, n_sessions: int, n_rows: int) -> None:
         self._interrupt(n_rows - n_sessions)
@@ -120,7 +122,7 @@ class Speculator(Proposer):
         for ask in wanting:
             self._begin(ask, least_by_lookup)
         spent_s = 0.0
-        if self._inline and wanting and self._may_guess(MODEL):
+        if self._inline and wanting and self._model_guesses:
             spent_s = self._draft(self._inline, asks, price, least)
             if self._policy.by_rejection:
                 chains = [self._inline.chain(ask.session) for ask in asks]
@@ -167,7 +169,7 @@ class Speculator(Proposer):
         if speculated.prediction is not None:
             speculated.expect(ask.limit)
         if self._looks and speculated.look_up(ask.limit, least) and self.groups:
-            self.groups.heard(LOOKUP)
+            self.groups.looked_up()
         if ask.forced:
             speculated.tree.guess(GRAMMAR, ask.forced, [255] * len(ask.forced))
 
@@ -185,22 +187,26 @@ class Speculator(Proposer):
             speculated.index(n)
         if speculated.prediction is not None:
             speculated.prediction.extend(speculated.session.tokens[-n:])
-        if self._inline and self.groups and tally:
-            self.groups.right(MODEL, tally.get(self._inline.inline.source, (0, 0))[1])
         if self._remote and (tally or speculated.drafters):
             self._remote.committed(speculated, n)
             self._remote.count(tally)
+        if speculated.n_lost and not tally and self._had_no_row(speculated):
+            speculated.n_lost = 0.0  # it is what a wider step would bring
         if self._policy.gate and (speculated.n_lost or speculated.heard or speculated.balance.resting):
-            self._weighing.weigh(speculated, tally, inside=self._may_guess(MODEL))
+            self._weighing.weigh(speculated, tally, inside=self._model_guesses)
+
+    def _had_no_row(self, speculated: Speculated) -> bool:
+        """Whether the draft model's guess was right in a step of a width that has no rows for guesses."""
+        widths, model = self.pricing.widths, self._inline
+        is_plain = widths.pays and widths.width == PLAIN
+        return is_plain and model is not None and model.was_right(speculated.session)
 
     def stepped(self, planned: Planned, step: TimedStep) -> None:
         self._learn()
         if self._inline:
             plain_s = self.pricing.costs.curve(step.n_cells)[min(step.n_sessions, self._policy.max_rows)]
             self._inline.stepped(step, planned.spent_s, plain_s)
-        late_s = self._drafting_s - planned.spent_s  # in steps with prompts, of which nobody is told
-        self._drafting_s = 0.0
-        self._late = planned, step, late_s
+        self._late = planned, step
         if not self._policy.overlaps:
             self._learn()
 
@@ -222,11 +228,10 @@ class Speculator(Proposer):
         """From the latest step, if that has not been done: what steps cost, and which sources pay."""
         if self._late is None:
             return
-        (planned, step, late_s), self._late = self._late, None
+        (planned, step), self._late = self._late, None
         self.pricing.observe(planned, step)
         self._weighing.stepped(planned, step)
         if self.groups:
-            step = step._replace(step_s=step.step_s + late_s) if late_s else step
             self.groups.stepped(step, self._work_s(planned, step))
 
     def _work_s(self, planned: Planned, step: TimedStep) -> float:
@@ -263,16 +268,10 @@ class Speculator(Proposer):
 
     # -- decisions ----------------------------------------
 
-    def _make_groups(self) -> Groups:
-        """Where a change of width costs later steps, the draft model's guesses have no price of their own."""
-        model = [MODEL] if self._inline else []
-        lookup = [LOOKUP] if self._policy.lookup else []
-        if self.pricing.widths.pays:
-            return Groups(self._remote, *model, *lookup)
-        return Groups(self._remote, *lookup, priced=model)
-
-    def _may_guess(self, group: str) -> bool:
-        return self.groups is None or self.groups.guesses(group)
+    @property
+    def _model_guesses(self) -> bool:
+        """Whether the draft model in the lead may guess, if there is one."""
+        return self.groups is None or self.groups.model_guesses
 
     def _is_stable(self, ask: Ask) -> bool:
         """Whether the session is width-stable: alone, in one width, so that guesses are free."""
@@ -316,11 +315,7 @@ class Speculator(Proposer):
             rates = [self._sessions[ask.session].acceptance.mean(inline.inline.source) for ask in wanting]
             acceptance, n_tail = sum(rates) / len(rates), self._policy.n_tail
             seconds = with_losses(seconds, price.n_rows, len(asks), acceptance, n_tail)
-        spent_s = inline.draft(wanting, self._sessions, price.n_rows, len(asks), seconds, price.rate)
-        self._drafting_s += spent_s
-        if self.groups and spent_s:
-            self.groups.heard(MODEL)
-        return spent_s
+        return inline.draft(wanting, self._sessions, price.n_rows, len(asks), seconds, price.rate)
 
     def _is_served(
         self, inline: Synchronous, ask: Ask, probabilities: Sequence[float], price: StepPrice, n_asking: int

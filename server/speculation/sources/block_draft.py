@@ -22,11 +22,13 @@ logger = logging.getLogger("duo.drafters")
 
 @dataclass(slots=True)
 class _BlockPath:
-    """The guesses of this step. token: the last one, or the last committed token; hidden: its row."""
+    """The guesses of this step. token: the last one, or the last committed token; hidden: its row. late: the
+    first guess also evaluates what was committed since the block last guessed, a prompt, say."""
 
     session: OpenedSession
     seq: int
     token: int
+    late: bool
     n_guessed: int = 0
     hidden: Hidden | None = None
 
@@ -71,9 +73,10 @@ class BlockDraft:
 
     def follow(self, session: OpenedSession, ask: Ask) -> None:
         """None begins where rows are decoded before the guesses: the hidden row is not known yet."""
-        self._paths.pop(session.id, None)
+        before = self._paths.pop(session.id, None)
         if ask.n_pending == 1 and not self._model.failed:
-            self._paths[session.id] = _BlockPath(session, ask.seq, session.tokens[-1])
+            late = before is None or not before.n_guessed
+            self._paths[session.id] = _BlockPath(session, ask.seq, session.tokens[-1], late)
 
     def behind(self, session: int) -> int:
         """Nothing: what waits is decoded with the first guess."""
@@ -99,6 +102,7 @@ class BlockDraft:
             logger.warning("%s is not used any more: %s", self._model.block.what, error.message)
             self._paths = {}
             return [None] * len(sessions)
+        caught_up = any(path.late and not path.n_guessed for path in paths)
         guesses: dict[int, DraftGuess] = {}
         for path, row, row_hidden in zip(paths, logits, hidden, strict=True):
             sampling = path.session.sampling
@@ -109,7 +113,8 @@ class BlockDraft:
             guesses[path.session.id] = guessed
             path.token, path.hidden = guessed.token, row_hidden
             path.n_guessed += 1
-        self.td.observe(self._clock() - began)
+        if not caught_up:
+            self.td.observe(self._clock() - began)
         return [guesses.get(session) for session in sessions]
 
     def overlap(self, work: Callable[[], None]) -> None:

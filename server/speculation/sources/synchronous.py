@@ -245,6 +245,11 @@ class Synchronous:
             tuple(path.tokens), tuple(range(-1, n - 1)), (self.inline.source,) * n, tuple(path.drafted)
         )
 
+    def was_right(self, session: OpenedSession) -> bool:
+        """Whether the first guess of this step was the token that the session has committed."""
+        path = self._paths.get(session.id)
+        return path is not None and path.tokens[:1] == list(session.tokens[-1:])
+
     def _mean(self, speculated: Speculated) -> float:
         source = self.inline.source
         return speculated.acceptance.mean(source) if speculated.allows(source) else 0.0

@@ -12,7 +12,7 @@ from server.llama.backend import Batch, Logits
 from server.speculation.gating import balance
 from server.speculation.gating.costs import StepCosts
 from server.speculation.gating.payoff import FEWEST, FIRST, HOLD, LENGTH, SETTLED, UNHEARD
-from server.speculation.groups import LOOKUP, MODEL, RENEWED, TRIED, Groups
+from server.speculation.groups import LOOKUP, RENEWED, TRIED, Groups
 from server.speculation.policy import Policy
 from server.speculation.sources.remote import RemoteDrafters
 from server.speculation.speculator import Speculator
@@ -204,25 +204,24 @@ def test_where_no_guess_can_pay_sessions_are_not_announced():
     assert scene.beside(100) <= 2, "the prompt's decode and one more"
 
 
-def test_what_is_priced_guess_by_guess_rests_only_where_nothing_can_pay():
-    groups = Groups(None, priced=[MODEL])
+def test_a_draft_model_in_the_lead_rests_only_where_nothing_can_pay():
+    groups = Groups(None, model=True)
     dear, cheap = [0.0, 1.0, 2.0, 3.0], [0.0, 1.0, 1.1, 1.2]
     step = TimedStep(n_rows=1, n_cells=9, decode_s=1.0, step_s=9.0, n_tokens=1, n_sessions=1)
     for curve in (cheap, dear, cheap):
         for _ in range(2 * RENEWED):
             groups.serve(1, lambda curve=curve: curve)
-            groups.heard(MODEL)
             groups.stepped(step)
-        assert groups.guesses(MODEL) == (curve is cheap)
+        assert groups.model_guesses == (curve is cheap)
         assert groups.all_rest == (curve is dear)
     assert groups.memory() == {}
 
 
 def test_a_moment_without_sessions_is_no_reason_to_rest():
     scene = Scene(lies=True)
-    groups = Groups(None, LOOKUP)
+    groups = Groups(None, lookup=True)
     groups.serve(0, lambda: [0.0, 1.0, 1.1, 1.2])
-    assert groups.guesses(LOOKUP)
+    assert groups.lookup_guesses
     scene.speculator.drain(0)
     assert scene.beside(12, per_reply=12) > 8
 
@@ -238,7 +237,7 @@ def test_after_a_restart_it_begins_with_what_was_found_out():
 
 @pytest.mark.parametrize("memory", [None, [], {LOOKUP: 3}, {LOOKUP: {"1": "off"}}])
 def test_a_memory_of_something_else_is_ignored(memory: object):
-    groups = Groups(None, LOOKUP)
+    groups = Groups(None, lookup=True)
     groups.recall(memory)
     assert groups.memory() == {LOOKUP: {}}
 
@@ -252,10 +251,10 @@ def test_beside_a_draft_model_in_the_lead_those_on_its_cores_rest_until_they_wer
         pool.bus(Presence(id, "drafter", "toy", "0", CARD, 1, host=host, kernel=host)).start(Silent())
     pool.pump()
     remote.drain()
-    groups = Groups(remote, MODEL)
+    groups = Groups(remote, model=True)
     groups.serve(1, list)
     assert {d.presence.id: d.resting for d in remote.drafters()} == {"a": True, "b": False}
-    groups = Groups(remote, MODEL)
+    groups = Groups(remote, model=True)
     groups.recall({"here: toy": {"1": (True, 0.0)}})
     groups.serve(1, list)
     assert not any(d.resting for d in remote.drafters()), "a has shown that it pays"
@@ -307,7 +306,7 @@ def test_beside_a_draft_model_in_the_lead_those_on_its_cores_are_judged_by_work_
     remote.drain()
     [record] = remote.drafters()
     record.n_assigned = 1
-    groups = Groups(remote, priced=[MODEL])
+    groups = Groups(remote, model=True)
     n_rested = n_on = 0
     for _ in range(FIRST + LENGTH[True] + SETTLED + 100):
         groups.serve(1, list)
@@ -320,19 +319,3 @@ def test_beside_a_draft_model_in_the_lead_those_on_its_cores_are_judged_by_work_
     assert n_rested >= FIRST - SETTLED
     assert record.resting is rests
     assert not rests or n_on <= SETTLED + FEWEST[True] + 1, "one that slows down is not tried for long"
-
-
-@pytest.mark.parametrize("n_right", [0, 3])
-def test_a_new_reply_takes_back_a_rest_of_the_model_in_the_lead_if_it_was_right_before(n_right: int):
-    groups = Groups(None, MODEL)
-    step = TimedStep(n_rows=1, n_cells=9, decode_s=1.0, step_s=1.0, n_tokens=1, n_sessions=1)
-    for _ in range(2 * (FIRST + LENGTH[True] + LENGTH[False])):
-        groups.serve(1, list)
-        on = groups.guesses(MODEL)
-        if on:
-            groups.heard(MODEL)
-        groups.stepped(step._replace(step_s=3.0 if on else 1.0))
-    assert not groups.guesses(MODEL), "a text that is hard to guess"
-    groups.right(MODEL, n_right)
-    groups.opened()
-    assert groups.guesses(MODEL) == (n_right > 0)
