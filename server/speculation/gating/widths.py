@@ -5,7 +5,8 @@ the graph of the first is built anew, that of the second recorded. So steps are 
 and another one is taken once it would have gained, since the last change, what the change costs: at once
 where one step gains as much. From plain steps that is the way there and back, since guesses that look good
 follow each other less often than they seem to: with the way there alone hard replies lost 2 percent more, and
-easy ones gained nothing (simulated, ADR 10).
+easy ones gained nothing (simulated, ADR 10). After a step of another shape, with rows of a prompt, every
+width costs that, so that only the way back has to pay.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ class Widths:
         self._n_rows = 0  # of sessions, for which the other widths are compared
         self._missed: dict[int, float] = {}  # tokens that each width would have gained since the last change
         self.width = PLAIN  # of the latest step that was planned
+        self._interrupted = False  # the latest step had another shape
 
     @property
     def pays(self) -> bool:
@@ -65,10 +67,12 @@ class Widths:
     def seconds(self, n_rows: int, plain_s: float, rate: float) -> list[float]:
         """Of the next step for 0, 1, … rows, n_rows of which are no guesses. A draft model in the lead
         decides by it how much to guess. After plain steps it has rows for guesses only in widths that have
-        missed as much as the change costs. plain_s: of a plain step among others. rate: tokens per second
+        missed as much as the change costs; after a prompt in all, with the way back. plain_s: of a plain step among others. rate: tokens per second
         that time is worth."""
         current, change_s = self._start(n_rows), self.change_s
-        if current == PLAIN:
+        if current is None:
+            best = [(n_rows, plain_s), *((w, s + change_s) for w, s in self.steady.items() if w > n_rows)]
+        elif current == PLAIN:
             enough = rate * self._leaving_s(PLAIN)
             open_to = {w: s for w, s in self.steady.items() if self._missed.get(w, 0.0) > enough}
             best = [(n_rows, plain_s), *open_to.items()]
@@ -98,6 +102,8 @@ class Widths:
                     _first(gain, width - n_rows) - rate * (taken_s + offer.seconds)
                     for gain, offer in zip(gains, offers, strict=True)
                 )
+        if current is None:
+            return max(now, key=lambda width: now[width] - (rate * self.change_s if width else 0.0))
         best, most = current, rate * self._leaving_s(current)
         for width in now:
             missed = self._missed.get(width, 0.0)
@@ -109,13 +115,13 @@ class Widths:
             self._missed = {}
         return best
 
-    def _start(self, n_rows: int) -> int:
-        """The width that costs no change. What was missed is forgotten with another number of rows."""
+    def _start(self, n_rows: int) -> int | None:
+        """The width that costs no change; None after a step of another shape, when all cost as much. What was
+        missed is forgotten with another number of rows."""
         if n_rows != self._n_rows:
             self._n_rows, self._missed = n_rows, {}
-        return self._current(n_rows)
-
-    def _current(self, n_rows: int) -> int:
+        if self._interrupted:
+            return None
         return self.width if self.width > n_rows and self.width in self.steady else PLAIN
 
     def _leaving_s(self, current: int) -> float:
@@ -124,6 +130,7 @@ class Widths:
     def interrupted(self) -> None:
         """A step of another shape comes between, with rows of a prompt, say."""
         self._rows = [0] * SETTLING
+        self._interrupted = True
 
     def planned(self, width: int) -> None:
         """The next step has this width; PLAIN: it is not padded."""
@@ -133,6 +140,7 @@ class Widths:
         """The decode of a step without prompts, of n_rows rows with padding, took `seconds`."""
         place = next((i for i, rows in enumerate(self._rows) if rows != n_rows), None)
         self._rows = [n_rows, *self._rows[:-1]]
+        self._interrupted = False
         known = self.steady.get(n_rows)
         if known is None:
             return

@@ -67,6 +67,26 @@ def test_few_are_taken_once_they_would_have_paid_the_way_there_and_back():
     assert Scene().steps([0.5], n=9).index(4) == there_and_back // gain
 
 
+def test_after_a_prompt_a_width_has_to_pay_the_way_back_only():
+    """A step gains 0.7 tokens by four rows, and a change costs 0.4."""
+    scene = Scene()
+    offer = Offered([0.9])
+    assert scene.step(offer) == PLAIN
+    scene.widths.interrupted()
+    assert scene.widths.seconds(1, STEADY[1], RATE)[4] == STEADY[4] + scene.widths.change_s
+    assert scene.step(offer) == 4
+    scene.widths.interrupted()
+    assert scene.step(Offered([0.5])) == PLAIN, "0.3 tokens"
+
+
+def test_after_a_prompt_steps_without_guesses_are_plain_at_once():
+    scene = Scene()
+    scene.steps(SURE, n=5)
+    assert scene.step(Offered([])) == 17
+    scene.widths.interrupted()
+    assert scene.step(Offered([])) == PLAIN
+
+
 def test_steps_without_guesses_are_padded_until_that_has_cost_as_much_as_a_change():
     scene = Scene()
     scene.steps(SURE, n=5)
