@@ -1,0 +1,121 @@
+"""A prediction block where a change of width costs steps, as on a GPU: steps without guesses have no row for
+one, and a step is wide once that would have paid."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+
+from server.engine.proposer import Ask, OpenedSession
+from server.engine.request import Speculation
+from server.engine.scheduler import Limits
+from server.llama.backend import Batch, Hidden, Logits
+from server.llama.with_block import WithBlock
+from server.speculation.gating.costs import StepCosts
+from server.speculation.gating.widths import Widths
+from server.speculation.policy import Policy
+from server.speculation.sources.block_draft import BlockDraft
+from server.speculation.speculator import Speculator
+from tests.fake_backend import FakeBackend, FakeModel
+from tests.server.speculation.test_speculator import MODEL, Clock, TimedBackend
+from tests.support import PROMPT, Harness, request
+from tests.toy_block import ToyBlock
+
+STEADY = {1: 1.0, 4: 1.1, 8: 1.2}  # seconds of a decode by its rows
+CHANGE_S = 1.0  # of the first decode of a width and of the second
+
+
+class ShapedBackend(TimedBackend):
+    """Its decodes take what STEADY says, and longer after a change of width."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock, MODEL, 0.0, 0.0)
+
+    def decode(self, batch: Batch) -> Logits:
+        logits = super().decode(batch)
+        changed = self.widths[-3:] != [len(batch)] * 3
+        self.clock.now += STEADY.get(len(batch), 2.0) + CHANGE_S * changed
+        return logits
+
+
+class RowBlock(ToyBlock):
+    """A guess takes 0.2 s, and 0.1 s for each row that it evaluates beside."""
+
+    def evaluate(self, batch: Batch, hidden: Hidden, depth: int = 0) -> tuple[Logits, Hidden]:
+        cast(TimedBackend, self.target).clock.now += 0.1 + 0.1 * len(batch)
+        return super().evaluate(batch, hidden, depth)
+
+
+class Scene:
+    """A lead whose model has a block that errs at a share of positions."""
+
+    def __init__(self, error: float) -> None:
+        self.clock = Clock()
+        self.target = ShapedBackend(self.clock)
+        self.block = RowBlock(self.target, FakeModel(error=error, error_seed=9, eog_rate=0.0))
+        self.model = WithBlock(self.target, self.block)
+        self.inline = BlockDraft(self.model, clock=self.clock)
+        self.inline.rehearse()
+        calibrated = {n: 1.0 + 0.02 * n for n in range(1, 65)}
+        self.speculator = Speculator(
+            Policy(leaves=1, lookup=False),
+            inline=self.inline,
+            costs=StepCosts(64, calibrated),
+            widths=Widths(STEADY, CHANGE_S),
+            clock=self.clock,
+        )
+        limits = Limits(n_batch=64, n_chunk=64, draft_max=8)
+        backend = cast(FakeBackend, self.model)
+        self.harness = Harness(backend, self.speculator, limits=limits, clock=self.clock)
+
+    def rate(self, prompt: int, max_tokens: int) -> float:
+        began = self.clock.now
+        [outcome] = self.harness.run(request((*PROMPT, prompt), max_tokens=max_tokens))
+        return len(outcome.tokens) / (self.clock.now - began)
+
+
+def test_a_right_guess_without_a_row_for_it_is_no_reason_to_rest():
+    """It takes a fifth of a step and brings nothing, until a wider step pays."""
+    scene = Scene(error=0.0)
+    assert scene.rate(0, 100) > 1.5
+
+
+def test_a_first_text_that_is_hard_to_guess_bars_no_block_that_pays():
+    scene = Scene(error=1.0)
+    assert scene.rate(0, 100) > 0.85, "few guesses are made"
+    scene.block.cells.model = MODEL
+    assert [scene.rate(i, 60) for i in (1, 2, 3)][-1] > 1.5
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_guess_that_evaluates_what_was_missed_does_not_tell_what_a_guess_takes(late: bool):
+    scene = Scene(error=0.0)
+    prompt = Batch()
+    prompt.extend(0, 0, list(PROMPT), 1)
+    scene.model.decode(prompt)
+    session = OpenedSession(1, [*PROMPT, 5], request().sampling, Speculation())
+    scene.inline.td.restart()
+    for _ in range(1 + late):
+        scene.inline.follow(session, Ask(1, 8, seq=0))
+    scene.inline.guess([1], second=False)
+    assert scene.inline.td.count == 0, "it has evaluated the prompt"
+    scene.inline.guess([1], second=False)
+    assert scene.inline.td.value == pytest.approx(0.2)
+    scene.inline.follow(session, Ask(1, 8, seq=0))
+    scene.inline.guess([1], second=False)
+    assert scene.inline.td.count == 2, "the block guessed in the step before"
+
+
+def test_nothing_is_asked_while_the_model_rests_in_all_sessions():
+    scene = Scene(error=0.0)
+    sessions = [OpenedSession(i, list(PROMPT), request().sampling, Speculation()) for i in (1, 2)]
+    for session in sessions:
+        scene.speculator.open(session)
+    first, second = (scene.speculator._sessions[i].balance for i in (1, 2))  # pyright: ignore[reportPrivateUsage]
+    assert not scene.speculator.rests()
+    first.resting = True
+    assert not scene.speculator.rests()
+    second.resting = True
+    assert scene.speculator.rests()
+    assert not Speculator(Policy(), inline=scene.inline).rests(), "lookups guess"
