@@ -1,6 +1,6 @@
 """Does a group of sources bring more than it costs? Tried out now and then. Pure.
 
-A group is the drafters of one machine, or the draft model in the lead. What it costs shows in no single
+A group is the drafters of the lead's machine, or lookups. What it costs shows in no single
 count: rows of the batch, the lead's Python for messages, cores and memory bandwidth that both use. So now
 and then a group that guesses rests for some steps, or one that rests guesses, and tokens per second decide.
 What helps one session may hurt sixteen: each number of sessions, by powers of two, has its own verdict.
