@@ -191,7 +191,7 @@ class Speculator(Proposer):
             self._remote.committed(speculated, n)
             self._remote.count(tally)
         if speculated.n_lost and not tally and self._had_no_row(speculated):
-            speculated.n_lost = 0.0  # it is what a wider step would bring
+            speculated.n_lost = 0.0  # in a wider step the guess would have paid
         if self._policy.gate and (speculated.n_lost or speculated.heard or speculated.balance.resting):
             self._weighing.weigh(speculated, tally, inside=self._model_guesses)
 
