@@ -93,10 +93,7 @@ class Speculator(Proposer):
             self._remote.open(speculated)
 
     def rests(self) -> bool:
-        if self._n_expected or self.groups is None:
-            return False
-        models_rest = all(one.balance.resting for one in self._sessions.values())
-        return self.groups.all_rest or (models_rest and not self.groups.lookup_guesses)
+        return not self._n_expected and self.groups is not None and self.groups.all_rest
 
     def passed(self, n_sessions: int, n_rows: int) -> None:
         self._interrupt(n_rows - n_sessions)

@@ -103,7 +103,10 @@ class Widths:
                     for gain, offer in zip(gains, offers, strict=True)
                 )
         if current is None:
-            return max(now, key=lambda width: now[width] - (rate * self.change_s if width else 0.0))
+            best = max(now, key=lambda width: now[width] - (rate * self.change_s if width else 0.0))
+            if best != PLAIN:
+                self._missed = {}
+            return best
         best, most = current, rate * self._leaving_s(current)
         for width in now:
             missed = self._missed.get(width, 0.0)

@@ -3,6 +3,8 @@ one, and a step is wide once that would have paid."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import cast
 
 import pytest
@@ -12,6 +14,7 @@ from server.engine.request import Speculation
 from server.engine.scheduler import Limits
 from server.llama.backend import Batch, Hidden, Logits
 from server.llama.with_block import WithBlock
+from server.sampling.draft_token import DraftGuess
 from server.speculation.gating.costs import StepCosts
 from server.speculation.gating.widths import Widths
 from server.speculation.policy import Policy
@@ -107,15 +110,16 @@ def test_a_guess_that_evaluates_what_was_missed_does_not_tell_what_a_guess_takes
     assert scene.inline.td.count == 2, "the block guessed in the step before"
 
 
-def test_nothing_is_asked_while_the_model_rests_in_all_sessions():
-    scene = Scene(error=0.0)
-    sessions = [OpenedSession(i, list(PROMPT), request().sampling, Speculation()) for i in (1, 2)]
-    for session in sessions:
-        scene.speculator.open(session)
-    first, second = (scene.speculator._sessions[i].balance for i in (1, 2))  # pyright: ignore[reportPrivateUsage]
-    assert not scene.speculator.rests()
-    first.resting = True
-    assert not scene.speculator.rests()
-    second.resting = True
-    assert scene.speculator.rests()
-    assert not Speculator(Policy(), inline=scene.inline).rests(), "lookups guess"
+def test_a_rest_ends_within_a_reply(monkeypatch: pytest.MonkeyPatch):
+    """Of which no guess is right."""
+    scene = Scene(error=1.0)
+    guess, sizes = scene.inline.guess, list[int]()
+
+    def noted(sessions: Sequence[int], *, second: bool) -> list[DraftGuess | None]:
+        sizes.append(len(scene.target.widths))
+        return guess(sessions, second=second)
+
+    monkeypatch.setattr(scene.inline, "guess", noted)
+    scene.harness.run(request(max_tokens=900))
+    rests = [after - before for before, after in pairwise(sizes) if after - before > 50]
+    assert rests, "more than 50 steps without a guess, and then more guesses"
