@@ -98,6 +98,7 @@ class Speculator(Proposer):
     def passed(self, n_sessions: int, n_rows: int) -> None:
         self._interrupt(n_rows - n_sessions)
         self.pricing.widths.planned(PLAIN)
+        self._weighing.passed()
 
     def propose(self, asks: Sequence[Ask], n_rows: int, n_cells: int) -> Planned:
         planned = self._propose(asks, n_rows, n_cells)

@@ -48,9 +48,7 @@ class Weighing:
         balance, remote = speculated.balance, self._remote
         if balance.resting:
             if inside or (remote is not None and remote.may_draft):
-                balance.rest()
-                if remote is not None and not balance.resting:
-                    remote.resume(speculated)
+                self._rest(speculated)
         else:
             n_lost, heard = speculated.n_lost, speculated.heard
             guessed = n_lost > 0.0
@@ -61,6 +59,19 @@ class Weighing:
             if remote is not None and balance.resting:
                 remote.spare(speculated)
         speculated.n_lost = 0.0
+
+    def passed(self) -> None:
+        """A step in which nobody guesses, for no drafter has a session: rests of drafters end in time."""
+        if self._remote is not None and self._remote.n_spared and self._remote.may_draft:
+            for speculated in self._sessions.values():
+                if speculated.balance.resting:
+                    self._rest(speculated)
+
+    def _rest(self, speculated: Speculated) -> None:
+        """One step of a rest."""
+        speculated.balance.rest()
+        if self._remote is not None and not speculated.balance.resting:
+            self._remote.resume(speculated)
 
     def stepped(self, planned: Planned, step: TimedStep) -> None:
         """A step without prompts."""
