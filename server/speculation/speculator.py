@@ -93,12 +93,15 @@ class Speculator(Proposer):
             self._remote.open(speculated)
 
     def rests(self) -> bool:
-        return not self._n_expected and self.groups is not None and self.groups.all_rest
+        groups = self.groups
+        if self._n_expected or groups is None or groups.lookup_guesses:
+            return False
+        return groups.all_rest or all(one.balance.resting for one in self._sessions.values())
 
     def passed(self, n_sessions: int, n_rows: int) -> None:
         self._interrupt(n_rows - n_sessions)
         self.pricing.widths.planned(PLAIN)
-        self._weighing.passed()
+        self._weighing.passed(inside=self._model_guesses)
 
     def propose(self, asks: Sequence[Ask], n_rows: int, n_cells: int) -> Planned:
         planned = self._propose(asks, n_rows, n_cells)

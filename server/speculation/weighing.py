@@ -60,9 +60,10 @@ class Weighing:
                 remote.spare(speculated)
         speculated.n_lost = 0.0
 
-    def passed(self) -> None:
-        """A step in which nobody guesses, for no drafter has a session: rests of drafters end in time."""
-        if self._remote is not None and self._remote.n_spared and self._remote.may_draft:
+    def passed(self, *, inside: bool) -> None:
+        """A step in which nobody is asked, since models rest in all sessions: their rests end in time.
+        inside: as in weigh()."""
+        if inside or (self._remote is not None and self._remote.may_draft):
             for speculated in self._sessions.values():
                 if speculated.balance.resting:
                     self._rest(speculated)

@@ -194,27 +194,36 @@ def test_a_session_that_was_put_back_goes_on_with_the_same_text(wrong_every: int
 
 # -- what drafts cost ----------------------------------------
 
+N_TOKENS = 400  # of a long reply
+
 
 @cache
 def rate(error: float | None, row_s: float) -> float:
-    """Tokens per second of a long reply, by a clock on which a step of one row takes a second. error: how
+    """Tokens per second of long replies, by a clock on which a step of one row takes a second. error: how
     often the draft model is wrong, None for no drafts."""
+    seconds = [_seconds(error, row_s, seed) for seed in (range(8, 11) if error else [9])]
+    return N_TOKENS * len(seconds) / sum(seconds)
+
+
+def _seconds(error: float | None, row_s: float, error_seed: int) -> float:
+    """Of a reply of N_TOKENS tokens."""
     clock = Clock()
     target = TimedBackend(clock, ENDLESS, 1.0 - row_s, row_s)
     target.can_trim = False
-    drafts = TimedBackend(clock, FakeModel(error=error or 0.0, error_seed=9, eog_rate=0.0), 0.05, 0.0)
-    policy = Policy(lookup=False, leaves=1, again=True)
-    inline = DraftModel(drafts, clock=clock)
+    model = FakeModel(error=error or 0.0, error_seed=error_seed, eog_rate=0.0)
+    inline = DraftModel(TimedBackend(clock, model, 0.05, 0.0), clock=clock)
     harness = Harness(
         target,
-        Speculator(policy, inline=inline, clock=clock),
+        Speculator(Policy(lookup=False, leaves=1, again=True), inline=inline, clock=clock),
         limits=Limits(n_batch=64, n_chunk=16, draft_max=DRAFT_MAX),
         clock=clock,
     )
     harness.run(request(max_tokens=300))  # to learn
     began = clock.now
-    [outcome] = harness.run(request((*PROMPT, 5), max_tokens=400, draft_max=0 if error is None else None))
-    return len(outcome.tokens) / (clock.now - began)
+    draft_max = 0 if error is None else None
+    [outcome] = harness.run(request((*PROMPT, 5), max_tokens=N_TOKENS, draft_max=draft_max))
+    assert len(outcome.tokens) == N_TOKENS
+    return clock.now - began
 
 
 @pytest.mark.parametrize("error", [0.1, 0.3, 0.5, 0.8, 1.0])

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import pytest
+
 from server.engine.proposer import Ask, CountsBySource, OpenedSession, Planned, Proposer
 from server.engine.request import Speculation
 from server.speculation.policy import Policy
@@ -25,6 +27,23 @@ def test_sessions_are_not_asked_about_while_nobody_guesses():
     assert speculator.rests()
     assert not Speculator(Policy()).rests(), "lookups guess until they were tried"
     assert not Speculator(Policy(lookup=False, gate=False)).rests()
+
+
+def test_while_the_draft_model_rests_in_all_sessions_they_are_passed_over(monkeypatch: pytest.MonkeyPatch):
+    """And it goes on within the reply."""
+    scene = Scene(error=0.0, row_s=0.5)
+    n_passed, passed = 0, scene.speculator.passed
+
+    def count(n_sessions: int, n_rows: int) -> None:
+        nonlocal n_passed
+        n_passed += 1
+        passed(n_sessions, n_rows)
+
+    monkeypatch.setattr(scene.speculator, "passed", count)
+    scene.drafts.confused = 1.0
+    scene.harness.run(request(max_tokens=400))
+    assert n_passed > 100
+    assert max(scene.target.widths[100:]) > 1, "it was asked again"
 
 
 def test_no_session_is_followed_for_guesses_that_are_not_worth_making():
