@@ -44,7 +44,7 @@ from server.lead.recollection import keep, of_model, recall
 from server.lead.serving import embedding_by, served_by
 from server.lead.tiers import open_snapshots, pace_of, save_copies
 from server.llama.backend import Backend
-from server.llama.cuda_graphs import WIDE
+from server.llama.cuda_graphs import WIDE, keep_apart
 from server.llama.lenders import watch
 from server.llama.llamacpp import LlamaBackend
 from server.llama.options import LlamaOptions
@@ -89,6 +89,7 @@ class Site:
 
 def serve(settings: LeadSettings) -> int:
     """duo serve: a lead, alone or with the drafters of --redis. Raises StartupError."""
+    keep_apart(settings.weights, settings.draft_weights)
     with closing(open_socket(settings.host, settings.port)) as listener:
         if settings.redis:
             check(settings.redis, settings.pool)
@@ -235,7 +236,7 @@ def _speculator(
             most = settings.stable_width if settings.stable_width > own else WIDE
         shapes = on_own_thread(steady_widths, backend, most, own)
     costs = StepCosts(policy.max_rows, known)
-    widths = Widths(shapes.steady, shapes.change_s)
+    widths = Widths(shapes.steady, shapes.change_s, shapes.single_s)
     proposer = Speculator(policy, remote=remote, inline=inline, costs=costs, widths=widths)
     if (groups := proposer.groups) is not None:
         what = of_model(backend.options), site.n_threads, str(site.draft_model)

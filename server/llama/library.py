@@ -15,6 +15,7 @@ from typing import Any, Literal
 import llama_cpp.llama_cpp as _untyped
 
 from server.errors import StartupError
+from server.llama.cuda_graphs import places_apart
 from server.llama.devices import GPU, INTEGRATED, borrow, devices, own_gpus, tensor_overrides
 from server.llama.load_progress import LoadProgress
 from server.llama.options import CacheType, LlamaOptions, Override, Rope, Weights
@@ -257,8 +258,8 @@ def _model_params(weights: Weights, vocab_only: bool) -> Any:
     if not weights.rpc and (own := own_gpus()) is not None:
         params.devices = ctypes.cast(own, ctypes.c_void_p)
         params.own_gpus = own  # it must live as long
-    if weights.places:
-        params.places = places = tensor_overrides(weights.places)  # it must live as long
+    if there := weights.places or places_apart(weights):
+        params.places = places = tensor_overrides(there)  # it must live as long
         params.tensor_buft_overrides = ctypes.cast(places, ctypes.c_void_p)
     if weights.overrides:
         params.kv_overrides = _c_overrides(weights.overrides)

@@ -11,7 +11,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 
+from server.llama.cuda_graphs import FEWEST_ROWS, KEPT_APART
+
 logger = logging.getLogger("duo.children")
+
+OWN = ((FEWEST_ROWS, KEPT_APART),)  # variables that a process sets for itself, by the models that it has
 
 SOONEST_S, LATEST_S = 0.2, 30.0  # pause before a restart; doubles with every quick death
 HEALTHY_S = 10.0  # after a life this long the pause begins at SOONEST_S again
@@ -85,11 +89,16 @@ def _hang_up(process: subprocess.Popen[bytes]) -> None:
         process.stdin.close()
 
 
+def inherited() -> dict[str, str]:
+    """The environment, but for what this process set for its own models."""
+    return {name: value for name, value in os.environ.items() if (name, value) not in OWN}
+
+
 def drafter(name: str, arguments: Sequence[str], environment: Mapping[str, str]) -> Child:
     """arguments: the flags of duo-drafter; environment: what differs from duo's own. Its standard input is a
     pipe that closes when duo dies, however it dies."""
     command = [sys.executable, "-m", "drafters", *arguments, "--end-with-parent"]
-    everything = {**os.environ, **environment}
+    everything = {**inherited(), **environment}
 
     def start() -> subprocess.Popen[bytes]:
         return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env=everything)

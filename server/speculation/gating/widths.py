@@ -1,12 +1,13 @@
 """Steps of few widths, where a change of width costs more than rows do. Pure.
 
 On such a machine (server/llama/shapes.py) a step is as quick as others of its width only after two of them:
-the graph of the first is built anew, that of the second recorded. So steps are padded to one of a few widths,
-and another one is taken once it would have gained, since the last change, what the change costs: at once
-where one step gains as much. From plain steps that is the way there and back, since guesses that look good
-follow each other less often than they seem to: with the way there alone hard replies lost 2 percent more, and
-easy ones gained nothing (simulated, ADR 10). After a step of another shape, with rows of a prompt, every
-width costs that, so that only the way back has to pay.
+the graph of the first is built anew, that of the second recorded. To come back to a step of one row, or to
+the latest other width that was recorded, may cost less than to take another one (cuda_graphs.py). So steps
+are padded to one of a few widths, and another one is taken once it would have gained, since the last change,
+what the change costs: at once where one step gains as much. From plain steps that is the way there and back,
+since guesses that look good follow each other less often than they seem to: with the way there alone hard
+replies lost 2 percent more, and easy ones gained nothing (simulated, ADR 10). After a step of another shape,
+with rows of a prompt, plain steps are a change, too.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ SETTLING = 2  # steps until one takes its usual time: the first builds the graph
 # twice, 20 changes pass before a cost that is too low shows.
 WINDOW = 10
 PLAIN = 0  # the width of steps without guesses, which are not padded
+# Changes: to steps of a single row, to the latest other width that was recorded, to another one.
+SINGLE, KEPT, OTHER = "single", "kept", "other"
 
 
 class Offered(NamedTuple):
@@ -38,12 +41,19 @@ class Offered(NamedTuple):
 class Widths:
     """Chooses the width of steps."""
 
-    def __init__(self, steady: Mapping[int, float], change_s: float = 0.0) -> None:
+    def __init__(
+        self, steady: Mapping[int, float], change_s: float = 0.0, single_s: float | None = None
+    ) -> None:
         """steady: seconds of a decode by rows, among equal ones; none where padding does not pay. change_s:
-        seconds that the first one after others takes longer."""
+        seconds that the first one after others takes longer; single_s: that one of a single row does."""
         self.steady = dict(sorted(steady.items()))
         self._at_first = dict(self.steady)
-        self._change = [Mean(change_s, 2, WINDOW) for _ in range(SETTLING)]
+        kept_s = change_s if single_s is None else single_s
+        self._change = {
+            kind: [Mean(kept_s if kind != OTHER else change_s, 2, WINDOW) for _ in range(SETTLING)]
+            for kind in (SINGLE, KEPT, OTHER)
+        }
+        self._kept = 0  # rows of the latest two steps in a row that had several
         self._rows = [0] * SETTLING  # of the latest steps, the last one first
         self._n_rows = 0  # of sessions, for which the other widths are compared
         self._missed: dict[int, float] = {}  # tokens that each width would have gained since the last change
@@ -55,10 +65,12 @@ class Widths:
         """Whether padding can pay on this machine."""
         return bool(self.steady)
 
-    @property
-    def change_s(self) -> float:
-        """Seconds that a change of width costs: of the first step and of the second."""
-        return sum(mean.value for mean in self._change)
+    def change_s(self, n_rows: int) -> float:
+        """Seconds that a change to steps of n_rows rows costs: of the first step and of the second."""
+        return sum(mean.value for mean in self._change[self._kind(n_rows)])
+
+    def _kind(self, n_rows: int) -> str:
+        return SINGLE if n_rows == 1 else KEPT if n_rows == self._kept else OTHER
 
     def is_settled(self, n_rows: int) -> bool:
         """Whether a step of n_rows rows takes its usual time now."""
@@ -69,16 +81,21 @@ class Widths:
         decides by it how much to guess. After plain steps it has rows for guesses only in widths that have
         missed as much as the change costs; after a prompt it has them in all, which cost the way back.
         plain_s: of a plain step among others. rate: tokens per second that time is worth."""
-        current, change_s = self._start(n_rows), self.change_s
+        current, back_s = self._start(n_rows), self.change_s(n_rows)
         if current is None:
-            best = [(n_rows, plain_s), *((w, s + change_s) for w, s in self.steady.items() if w > n_rows)]
+            wide = ((w, s + self.change_s(w)) for w, s in self.steady.items() if w > n_rows)
+            best = [(n_rows, plain_s), *wide]
         elif current == PLAIN:
-            enough = rate * self._leaving_s(PLAIN)
-            open_to = {w: s for w, s in self.steady.items() if self._missed.get(w, 0.0) > enough}
+            open_to = {
+                w: s
+                for w, s in self.steady.items()
+                if self._missed.get(w, 0.0) > rate * (self.change_s(w) + back_s)
+            }
             best = [(n_rows, plain_s), *open_to.items()]
         else:
-            wider = [(w, s if w == current else s + change_s) for w, s in self.steady.items() if w > n_rows]
-            best = [(n_rows, plain_s + change_s), *wider]
+            changed = {w: s if w == current else s + self.change_s(w) for w, s in self.steady.items()}
+            wider = [(w, s) for w, s in changed.items() if w > n_rows]
+            best = [(n_rows, plain_s + back_s), *wider]
         seconds, least = list[float](), best[-1][1]
         for i in range(len(best) - 1, -1, -1):  # what costs more than something wider is padded
             least = min(least, best[i][1])
@@ -91,7 +108,7 @@ class Widths:
         """The width of the next step: its rows with padding, or PLAIN. offers: the guesses beside
         n_rows rows, then those that a draft model would make with free rows. The latter count as missed, and
         never widen this step. rate: tokens per second that time is worth."""
-        current = self._start(n_rows)
+        current, back_s = self._start(n_rows), self.change_s(n_rows)
         gains = [_gains(offer.probabilities) for offer in offers]
         now, later = {PLAIN: -rate * plain_s}, {PLAIN: -rate * plain_s}
         for width, taken_s in self.steady.items():
@@ -103,32 +120,31 @@ class Widths:
                     for gain, offer in zip(gains, offers, strict=True)
                 )
         if current is None:
-            best = max(now, key=lambda width: now[width] - (rate * self.change_s if width else 0.0))
+            best = max(now, key=lambda width: now[width] - (rate * self.change_s(width) if width else 0.0))
             if best != PLAIN:
                 self._missed = {}
             return best
-        best, most = current, rate * self._leaving_s(current)
+        best, most = current, 0.0
         for width in now:
             missed = self._missed.get(width, 0.0)
             self._missed[width] = max(0.0, missed + later[width] - later[current])
             more = now[width] - now[current]
-            if more > 0.0 and missed + more > most:
-                best, most = width, missed + more
+            cost_s = (self.change_s(width) if width else 0.0) + (0.0 if width and current else back_s)
+            surplus = missed + more - rate * cost_s
+            if more > 0.0 and surplus > most:
+                best, most = width, surplus
         if best != current:
             self._missed = {}
         return best
 
     def _start(self, n_rows: int) -> int | None:
-        """The width that costs no change; None after a step of another shape, when all cost as much. What was
+        """The width that costs no change; None after a step of another shape, when all do. What was
         missed is forgotten with another number of rows."""
         if n_rows != self._n_rows:
             self._n_rows, self._missed = n_rows, {}
         if self._interrupted:
             return None
         return self.width if self.width > n_rows and self.width in self.steady else PLAIN
-
-    def _leaving_s(self, current: int) -> float:
-        return self.change_s * (2.0 if current == PLAIN else 1.0)
 
     def interrupted(self) -> None:
         """A step of another shape comes between, with rows of a prompt, say."""
@@ -150,7 +166,9 @@ class Widths:
         if place is None:
             self._timed(n_rows, known, seconds)
         else:
-            self._change[place].observe(min(max(seconds - known, 0.0), known))
+            self._change[self._kind(n_rows)][place].observe(min(max(seconds - known, 0.0), known))
+        if place != 0 and n_rows > 1:
+            self._kept = n_rows
 
     def _timed(self, n_rows: int, known: float, seconds: float) -> None:
         """A step among equal ones. What made it longer than at first, a longer context above all, does so at

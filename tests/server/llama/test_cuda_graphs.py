@@ -1,4 +1,5 @@
-"""16-bit weights on a CUDA device: no recorded graphs, or of one width beyond those of ggml's own kernels."""
+"""Recorded graphs on a CUDA device: none, or of one width beyond those of ggml's own kernels, with 16-bit
+weights; one of their own for single rows."""
 
 from __future__ import annotations
 
@@ -10,9 +11,19 @@ import numpy as np
 import pytest
 
 from server.llama import cuda_graphs
-from server.llama.cuda_graphs import OFF, OWN_ROWS, forgo_graphs, own_rows
+from server.llama.cuda_graphs import (
+    FEWEST_ROWS,
+    KEPT_APART,
+    OFF,
+    OWN_ROWS,
+    forgo_graphs,
+    keep_apart,
+    own_rows,
+    places_apart,
+)
 from server.llama.devices import CPU, GPU, GgmlDevice
-from server.llama.tensors import MATRIX, has_half_matrices, tensors
+from server.llama.options import HOST, TensorPlace, Weights
+from server.llama.tensors import MATRIX, has_half_matrices, tensors, unmatched
 
 N = MATRIX // 2  # halves of a large matrix
 
@@ -81,3 +92,57 @@ def test_other_devices_and_other_weights_keep_theirs(at: Path, monkeypatch: pyte
     assert not forgo_graphs(at, 64)
     assert own_rows(at) == 0
     assert OFF not in os.environ
+
+
+@pytest.fixture
+def one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "environ", dict[str, str]())
+    have(monkeypatch, "CUDA0", "CPU")
+
+
+@pytest.mark.usefixtures("one_gpu")
+def test_single_rows_have_a_graph_of_their_own_where_all_weights_are_on_one_gpu(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    assert places_apart(Weights()) == (), "nobody asked for it"
+    keep_apart(Weights(), Weights())
+    places = places_apart(Weights())
+    named = ("blk.0.attn_norm.weight", "blk.32.nextn.enorm.weight")
+    assert [unmatched(named, [place]) for place in places] == [[], []]
+    others = "blk.10.attn_norm.weight", "blk.0.attn_norm_2.weight", "blk.32.nextn.hnorm.weight"
+    assert len(unmatched(others, places)) == len(places), "no other tensor"
+    assert {place.buffer for place in places} == {HOST}
+    have(monkeypatch, "CUDA0", "CUDA1", "CPU")
+    assert places_apart(Weights()) == (), "llama.cpp would have the GPUs take turns"
+    assert places_apart(Weights(split_mode="none")) == places
+    have(monkeypatch, "Metal", "CPU")
+    assert places_apart(Weights()) == ()
+
+
+@pytest.mark.usefixtures("one_gpu")
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param(Weights(n_gpu_layers=0), id="on the host"),
+        pytest.param(Weights(n_gpu_layers=20), id="partly on the host"),
+        pytest.param(Weights(places=(TensorPlace("exps", HOST),)), id="experts on the host"),
+        pytest.param(Weights(rpc=("far:1",)), id="with a lender"),
+    ],
+)
+def test_a_model_that_is_partly_elsewhere_shares_its_graph(other: Weights):
+    """Nor has another one in its process its own: the variable of ggml is for both."""
+    keep_apart(Weights(), other)
+    assert FEWEST_ROWS not in os.environ
+    keep_apart(Weights())
+    assert places_apart(other) == ()
+
+
+@pytest.mark.usefixtures("one_gpu")
+def test_graphs_are_shared_where_the_user_says_so():
+    os.environ[FEWEST_ROWS] = "32"
+    keep_apart(Weights())
+    assert os.environ[FEWEST_ROWS] == "32"
+    assert places_apart(Weights()) == ()
+    os.environ[FEWEST_ROWS] = KEPT_APART
+    os.environ[OFF] = "1"
+    assert places_apart(Weights()) == (), "there are no graphs"

@@ -9,6 +9,7 @@ from contextlib import closing
 
 import pytest
 
+from server.llama.cuda_graphs import FEWEST_ROWS, KEPT_APART
 from server.local import children
 from server.local.children import Child
 
@@ -70,6 +71,15 @@ def test_every_process_and_pipe_is_closed():
         assert process.returncode is not None
         assert process.stdin
         assert process.stdin.closed
+
+
+def test_children_do_not_inherit_what_duo_set_for_its_own_models(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("THEIRS", "theirs")
+    monkeypatch.setenv(FEWEST_ROWS, KEPT_APART)
+    assert FEWEST_ROWS not in children.inherited()
+    assert children.inherited()["THEIRS"] == "theirs"
+    monkeypatch.setenv(FEWEST_ROWS, "32")
+    assert children.inherited()[FEWEST_ROWS] == "32"
 
 
 def test_none_is_started_once_it_is_closing():

@@ -73,7 +73,7 @@ def test_after_a_prompt_a_width_has_to_pay_the_way_back_only():
     offer = Offered([0.9])
     assert scene.step(offer) == PLAIN
     scene.widths.interrupted()
-    assert scene.widths.seconds(1, STEADY[1], RATE)[4] == STEADY[4] + scene.widths.change_s
+    assert scene.widths.seconds(1, STEADY[1], RATE)[4] == STEADY[4] + scene.widths.change_s(4)
     assert scene.step(offer) == 4
     scene.widths.interrupted()
     assert scene.step(Offered([0.5])) == PLAIN, "0.3 tokens"
@@ -92,7 +92,7 @@ def test_steps_without_guesses_are_padded_until_that_has_cost_as_much_as_a_chang
     scene.steps(SURE, n=5)
     lost_s = STEADY[17] - STEADY[1]
     n_padded = scene.steps([], n=9).index(PLAIN)
-    assert n_padded * lost_s < scene.widths.change_s < (n_padded + 1) * lost_s + 1e-9
+    assert n_padded * lost_s < scene.widths.change_s(1) < (n_padded + 1) * lost_s + 1e-9
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -158,7 +158,7 @@ def test_guesses_are_free_up_to_the_width_and_cost_a_change_beyond_it():
     assert scene.widths.width == 4
     seconds = scene.widths.seconds(1, 0.005, RATE)
     assert seconds[:5] == pytest.approx([0.006] * 5, rel=0.02), "plain steps are a change away, too"
-    assert seconds[5] == pytest.approx(0.0062 + scene.widths.change_s)
+    assert seconds[5] == pytest.approx(0.0062 + scene.widths.change_s(8))
     assert len(seconds) == 18
 
 
@@ -168,7 +168,37 @@ def test_what_a_change_costs_is_measured():
     for _ in range(40):
         scene.steps(SURE, n=3)
         scene.steps([], n=30)
-    assert scene.widths.change_s == pytest.approx(2 * 0.003, rel=0.1)
+    assert scene.widths.change_s(1) == pytest.approx(2 * 0.003, rel=0.1)
+    assert scene.widths.change_s(17) == pytest.approx(2 * 0.003, rel=0.1)
+
+
+def test_where_plain_steps_are_nearly_free_to_come_back_to_widths_have_to_pay_the_way_there():
+    """A step gains 0.3 tokens by four rows; there and back take 0.8, or 0.4 where the way back is free."""
+    scene = Scene()
+    scene.widths = Widths(STEADY, CHANGE_S, single_s=0.0)
+    assert scene.steps([0.5], n=9).index(4) == 1
+    scene.steps(SURE, n=3)
+    assert scene.step(Offered([])) == PLAIN, "at once"
+
+
+def test_the_width_that_was_recorded_is_cheaper_to_come_back_to_than_others():
+    """Which is measured: here its first step costs a tenth."""
+    widths = Widths(STEADY, CHANGE_S)
+    for _ in range(40):
+        for rows, first_s in (
+            (17, CHANGE_S),
+            (1, 0.0),
+            (17, 0.0001),
+            (1, 0.0),
+            (8, CHANGE_S),
+            (1, 0.0),
+            (8, 0.0001),
+        ):
+            for extra_s in (first_s, 0.0, 0.0):
+                widths.stepped(rows, STEADY[rows] + extra_s)
+    assert widths.change_s(8) == pytest.approx(0.0001, rel=0.2), "it was the last one"
+    assert widths.change_s(17) == widths.change_s(4) == pytest.approx(CHANGE_S, rel=0.2)
+    assert widths.change_s(1) == pytest.approx(0.0, abs=1e-5)
 
 
 def test_after_a_prompt_a_step_is_no_measure_of_its_width():
@@ -202,7 +232,7 @@ def test_one_outlier_counts_little():
         widths.stepped(8, seconds)
     assert widths.steady[8] < 0.0072
     assert widths.steady[17] == pytest.approx(STEADY[17], rel=0.01)
-    assert widths.change_s < 2 * CHANGE_S
+    assert widths.change_s(17) < 2 * CHANGE_S
 
 
 def test_a_longer_context_makes_all_widths_slower():
