@@ -1,0 +1,231 @@
+"""A prediction block on an emulated GPU that replays recorded graphs: `python -m benchmarks.graphs`.
+
+Model, block, engine and proposer are real and compute on the CPU; by a virtual clock a step takes what GPUS
+says, and more after a change of width (docs/adr/0010). So nothing is noise, and the first replies of a new
+lead can be compared with plain steps: easy and hard prompts are shuffled, since what a lead learns depends on
+their order.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from benchmarks import program, report, texts
+from benchmarks.clocked import DRAFT_MAX, LEAVES, N_BATCH
+from benchmarks.inside import HARD, SHORTEST, SLOW
+from benchmarks.machines import Machine
+from benchmarks.prompts import hard, load
+from benchmarks.temperature import N_CELLS, WAYS
+from benchmarks.with_block import BLOCK, join
+from server.engine.engine import Engine
+from server.engine.events import Event, Finished
+from server.engine.proposer import NoProposer, Proposer
+from server.engine.request import GenerationRequest
+from server.engine.scheduler import Limits
+from server.llama.backend import Batch, Hidden, Logits
+from server.llama.llamacpp import LlamaBackend, LlamaOptions
+from server.llama.mtp import LlamaBlock
+from server.llama.options import Weights
+from server.llama.with_block import Path as BlockPath
+from server.llama.with_block import WithBlock
+from server.sampling.params import SamplingParams
+from server.speculation.gating.costs import StepCosts
+from server.speculation.gating.widths import Widths
+from server.speculation.policy import Policy
+from server.speculation.sources.block_draft import BlockDraft
+from server.speculation.speculator import Speculator
+from tests.benchmarks.virtual import World
+
+MOST_ROWS = 64
+PROMPT_ROWS = 34  # of a decode from which it is a prompt's: a step has at most 33
+WAYS_ASKED = "temperature 0", "temperature 1"
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """In milliseconds. steady: a step by its rows, among equal ones. After a change the first step takes longer
+    by `built`, the second by `replayed` if its graph is there, else by `recorded`, or by `renewed` if
+    something else was decoded since it was. guess: one of the block, which takes longer by `unlike` if its
+    decode has other rows than the one before, and by `read` if it also evaluates a prompt. outside: Python of
+    a step."""
+
+    steady: dict[int, float]
+    recorded: float
+    built: float = 1.5
+    replayed: float = 0.1
+    renewed: float = 1.5
+    guess: float = 0.45
+    unlike: float = 0.25
+    read: float = 3.5
+    outside: float = 0.25
+
+
+# The bundled target with its block at the cost of 8B, on an H100: traces of leads, 2026-11-26
+GPUS = {
+    "8B F16": Gpu({1: 5.8, 2: 7.2, 4: 7.5, 8: 7.8, 12: 8.1, 33: 9.0}, 5.0),
+    "8B Q8_0": Gpu({1: 4.3, 2: 4.8, 4: 5.2, 8: 7.0, 12: 8.0, 17: 8.9, 33: 10.2}, 5.5, guess=0.4),
+}
+
+
+class Graphs:
+    """What changes of width cost. apart: decodes of one row have a graph of their own (keep_apart)."""
+
+    def __init__(self, gpu: Gpu, *, apart: bool) -> None:
+        self._gpu, self._apart = gpu, apart
+        self._rows = (0, 0)  # of the latest decodes
+        self._recorded = {True: 0, False: 0}  # rows of the recorded graph, by whether it is that of one row
+        self._renews = {True: False, False: False}  # whether something else was decoded since
+
+    def extra_ms(self, n_rows: int) -> float:
+        """How much longer a decode of this many rows takes than among equal ones."""
+        before, self._rows = self._rows, (n_rows, self._rows[0])
+        graph = self._apart and n_rows == 1
+        if n_rows >= PROMPT_ROWS:
+            self._renews[False] = True
+            return 0.0
+        if before[0] != n_rows:
+            return self._gpu.built
+        if before[1] == n_rows:
+            return 0.0
+        there, renews = self._recorded[graph] == n_rows, self._renews[graph]
+        self._recorded[graph], self._renews[graph] = n_rows, False
+        if not there:
+            return self._gpu.recorded
+        return self._gpu.renewed if renews or not self._apart else self._gpu.replayed
+
+
+class TimedModel(WithBlock):
+    """Moves the clock by what a GPU would take."""
+
+    def __init__(self, target: LlamaBackend, block: LlamaBlock, gpu: Gpu, graphs: Graphs) -> None:
+        super().__init__(target, block)
+        self.world = World()
+        self._gpu, self._graphs, self._machine = gpu, graphs, Machine(gpu.steady, gpu.guess, 0.0)
+        self._n_before = 0  # rows of the block's decode before
+
+    def decode(self, batch: Batch) -> Logits:
+        logits = super().decode(batch)
+        step_ms = 1e3 * self._machine.step_s(len(batch)) + self._graphs.extra_ms(len(batch))
+        self.world.advance(round(1e3 * (step_ms + self._gpu.outside)))
+        return logits
+
+    def guess(self, paths: Sequence[BlockPath], depth: int) -> tuple[Logits, Hidden]:
+        n_rows = sum(1 if path.hidden is not None else self._n_late(path.seq) + 1 for path in paths)
+        found = super().guess(paths, depth)
+        extra = self._gpu.unlike if n_rows != self._n_before else 0.0
+        extra += self._gpu.read if n_rows > DRAFT_MAX else 0.0
+        self._n_before = n_rows
+        self.world.advance(round(1e3 * (self._gpu.guess + extra)))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    prompt: tuple[int, ...]
+    sampling: SamplingParams
+
+
+def speculator(model: TimedModel, gpu: Gpu, *, apart: bool) -> Speculator:
+    """As a lead on this GPU makes it at its start."""
+    known = {n: ms / 1e3 for n, ms in gpu.steady.items()}
+    curve = Machine(gpu.steady, gpu.guess, 0.0)
+    costs = StepCosts(MOST_ROWS, {n: curve.step_s(n) + gpu.outside / 1e3 for n in range(1, MOST_ROWS + 1)})
+    change_ms = gpu.built + gpu.recorded / 2
+    widths = Widths(known, change_ms / 1e3, (gpu.built if apart else change_ms) / 1e3)
+    inline = BlockDraft(model, clock=model.world.clock)
+    for _ in range(8):
+        inline.td.observe(gpu.guess / 1e3)
+    policy = Policy(leaves=LEAVES, lookup=False, max_rows=MOST_ROWS)
+    return Speculator(policy, inline=inline, costs=costs, widths=widths, clock=model.world.clock)
+
+
+def replies(
+    model: TimedModel, proposer: Proposer, asked: Sequence[Asked], n: int
+) -> dict[int, tuple[int, float]]:
+    """Tokens and seconds of each reply, one after the other, each without its first token."""
+    ends: dict[int, tuple[int, float]] = {}
+
+    def happened(id: int, event: Event) -> None:
+        if isinstance(event, Finished):
+            ends[id] = event.stats.n_predicted - 1, event.stats.predicted_ms / 1e3
+
+    limits = Limits(n_batch=N_BATCH, draft_max=DRAFT_MAX, leaves=LEAVES)
+    engine = Engine(model, proposer, happened, n_slots=1, limits=limits, clock=model.world.clock)
+    for id, one in enumerate(asked):
+        engine.submit(id, GenerationRequest(one.prompt, one.sampling, n, stop_tokens=model.vocab.eog))
+    while engine.step():
+        pass
+    for seq in range(model.n_seqs):
+        model.trim(seq, 0)
+    return {id: end for id, end in ends.items() if end[0] >= SHORTEST}
+
+
+def measure(args: argparse.Namespace) -> program.Result:
+    """Raises DuoError."""
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "with-block.gguf"
+        join(args.model, BLOCK, path)
+        options = LlamaOptions(
+            path, N_CELLS, 2 * LEAVES, n_threads=args.threads, n_tail=16, weights=Weights(mtp=True)
+        )
+        with closing(LlamaBackend(options)) as target, closing(LlamaBlock(target)) as block:
+            rows = [
+                row
+                for name in GPUS
+                for order in args.orders
+                for row in _rows(target, block, name, order, args)
+            ]
+    heads = ["GPU", "order", "graphs", "in all", "median", "slowest", f"below {SLOW}", "hard ones"]
+    what = f"By plain steps. At most {args.max_tokens} tokens, {len(WAYS_ASKED)} ways of sampling."
+    return "a prediction block on a GPU that records graphs", [what, report.table(heads, rows, n_words=3)]
+
+
+def _rows(
+    target: LlamaBackend, block: LlamaBlock, name: str, order: int, args: argparse.Namespace
+) -> list[list[str]]:
+    prompts = [*texts.prompt_ids(target, load(args.prompts)), *texts.prompt_ids(target, hard())]
+    ways = [WAYS[way] for way in WAYS_ASKED]
+    asked = [Asked(prompt, way.reseeded(i)) for way in ways for i, prompt in enumerate(prompts, 1)]
+    random.Random(order).shuffle(asked)
+    gpu, rows = GPUS[name], list[list[str]]()
+    for apart in (False, True):
+        plain, drafted = (TimedModel(target, block, gpu, Graphs(gpu, apart=apart)) for _ in range(2))
+        alone = replies(plain, NoProposer(), asked, args.max_tokens)
+        found = replies(drafted, speculator(drafted, gpu, apart=apart), asked, args.max_tokens)
+        graphs = "one for single rows" if apart else "one for all"
+        rows.append([name, str(order), graphs, *_figures(alone, found)])
+    return rows
+
+
+def _figures(alone: dict[int, tuple[int, float]], found: dict[int, tuple[int, float]]) -> list[str]:
+    """The texts are equal but for near-ties, after which they may have other lengths."""
+    rates = [{id: n / seconds for id, (n, seconds) in each.items()} for each in (alone, found)]
+    ratios = {id: rate / rates[0][id] for id, rate in rates[1].items() if id in rates[0]}
+    poor = [id for id, ratio in ratios.items() if ratio < HARD]
+    together = sum(found[id][0] / rates[0][id] for id in poor) / max(1e-9, sum(found[id][1] for id in poor))
+    total = sum(found[id][0] / rates[0][id] for id in ratios) / sum(found[id][1] for id in ratios)
+    n_slow = sum(ratio < SLOW for ratio in ratios.values())
+    slowest, usual = min(ratios.values()), median(ratios.values())
+    return [f"{total:.2f}", f"{usual:.2f}", f"{slowest:.2f}", f"{n_slow} of {len(ratios)}", f"{together:.2f}"]
+
+
+def _parser() -> argparse.ArgumentParser:
+    shared = ("model", "threads", "prompts", "max-tokens")
+    what = "A prediction block on a GPU that replays recorded graphs, under a virtual clock."
+    parser = program.make_parser("graphs", what, *shared, prompts=30, max_tokens=120)
+    parser.add_argument("--orders", type=program.numbers, default=[5, 6], help="of the prompts")
+    return parser
+
+
+main = program.main(_parser, measure)
+
+if __name__ == "__main__":
+    sys.exit(main())
