@@ -51,8 +51,8 @@ WAYS_ASKED = "temperature 0", "temperature 1"
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """In milliseconds. steady: a step by its rows, among equal ones. After a change the first step takes longer
-    by `built`, the second by `replayed` if its graph is there, else by `recorded`, or by `renewed` if
+    """In milliseconds. steady: a step by its rows, among equal ones. After a change the first step takes
+    longer by `built`, the second by `replayed` if its graph is there, else by `recorded`, or by `renewed` if
     something else was decoded since it was. guess: one of the block, which takes longer by `unlike` if its
     decode has other rows than the one before, and by `read` if it also evaluates a prompt. outside: Python of
     a step."""
