@@ -42,6 +42,7 @@ SHORTEST = 20  # tokens of a reply
 HARD = 1.1  # times plain steps: replies below are hard to guess
 SLOW = 0.95  # times plain steps: replies below are slower than they should be
 FIXED_MAX, FIXED_P = 12, 0.5
+GAPS = "p95 gap of steps, by plain", "of tokens"
 
 
 class Fixed(Synchronous):
@@ -87,7 +88,7 @@ KINDS = {
 @dataclass(frozen=True, slots=True)
 class Timed:
     """replies: tokens and seconds of each after its first token; seconds: of all of them together; gaps:
-    seconds between two steps of a reply."""
+    seconds between two tokens of a reply, 0 for those of one step."""
 
     replies: list[tuple[int, float]]
     seconds: float
@@ -113,7 +114,7 @@ def run(
     def happened(id: int, event: Event) -> None:
         events.append((id, event))
         if isinstance(event, Committed):
-            times.setdefault(id, []).append(world.clock())
+            times.setdefault(id, []).extend([world.clock()] * len(event.tokens))
 
     engine = Engine(
         target,
@@ -164,9 +165,7 @@ def measure(args: argparse.Namespace) -> program.Result:
                 for n in args.sessions
             ]
             parts += [
-                report.table(
-                    ["at once", "plain, t/s", "as duo decides", "ratio", "p95 gap by plain"], rows, n_words=0
-                )
+                report.table(["at once", "plain, t/s", "as duo decides", "ratio", *GAPS], rows, n_words=0)
             ]
     return "a draft model inside the lead", parts
 
@@ -187,8 +186,13 @@ def _known(target: LlamaBackend, args: argparse.Namespace) -> list[Text]:
 def _beside(plain: Timed, decided: Timed) -> list[str]:
     """Of all replies together, prompts included."""
     rates = [sum(n + 1 for n, _ in timed.replies) / timed.seconds for timed in (plain, decided)]
-    gaps = [float(np.percentile(timed.gaps, 95)) for timed in (plain, decided)]
-    return [f"{rates[0]:.1f}", f"{rates[1]:.1f}", f"{rates[1] / rates[0]:.2f}", f"{gaps[1] / gaps[0]:.2f}"]
+    steps, tokens = (
+        np.percentile(decided.gaps if with_none else [gap for gap in decided.gaps if gap], 95)
+        / np.percentile(plain.gaps, 95)
+        for with_none in (False, True)
+    )
+    gains = rates[1] / rates[0], steps, tokens
+    return [f"{rates[0]:.1f}", f"{rates[1]:.1f}", *(f"{gain:.2f}" for gain in gains)]
 
 
 def _rates(replies: Sequence[tuple[int, float]]) -> list[float]:
