@@ -213,7 +213,7 @@ def _beside(
     pooling: Pooling | None,
 ) -> LlamaEmbedder:
     """The target's weights, or another model, with half the threads, so that replies go on."""
-    n_threads = max(1, target.options.n_threads // 2)
+    n_threads = max(1, max(target.options.n_threads, target.options.n_threads_batch) // 2)
     if other is not None:
         options = LlamaOptions(other, MOST_TOKENS, 1, n_threads=n_threads, weights=settings.draft_weights)
     else:

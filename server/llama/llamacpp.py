@@ -148,6 +148,12 @@ class LlamaBackend(LlamaContext):
             )
         if not _divides(model):
             options = replace(options, n_streams=0)
+        elsewhere = computes_elsewhere(options.weights)
+        overlaps = (
+            elsewhere and self.model.is_whole(options.weights.n_gpu_layers) and not options.weights.places
+        )
+        if overlaps:
+            options = options.with_few_threads()
         self.options = options = with_tail(self.model, options)
         params = context_params(options)
         params.swa_full = True  # a trimmed sequence needs cells that its sliding window had passed
@@ -159,9 +165,6 @@ class LlamaBackend(LlamaContext):
                 f"llama.cpp makes no context of {options.n_cells} tokens{complaint()}: perhaps a smaller "
                 "--ctx-size fits, or another --cache-type-v or --flash-attn"
             )
-        elsewhere = computes_elsewhere(options.weights)
-        whole = self.model.is_whole(options.weights.n_gpu_layers) and not options.weights.places
-        overlaps = elsewhere and whole
         rows = own_rows(options.model_path) if elsewhere else 0
         self.attach(self.model, handle, n_streams=options.n_streams, overlaps=overlaps, own_rows=rows)
         self.vocab = LlamaVocabulary(model)

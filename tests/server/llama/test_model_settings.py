@@ -274,3 +274,10 @@ def test_which_tensors_are_experts(layer: int):
     assert [bool(re.search(place.pattern, name)) for place in (first, second)] == [layer == 0, layer == 1]
     assert not re.search(EXPERTS, "blk.0.ffn_gate_inp.weight")
     assert not re.search(EXPERTS, "blk.0.ffn_up_shexp.weight")
+
+
+def test_where_gpus_compute_all_layers_a_single_row_has_one_thread():
+    options = LlamaOptions(Path("model.gguf"), 256, 1, n_threads=8).with_few_threads()
+    assert (options.n_threads, options.n_threads_batch) == (1, 8)
+    options = LlamaOptions(Path("model.gguf"), 256, 1, n_threads=8, n_threads_batch=4).with_few_threads()
+    assert (options.n_threads, options.n_threads_batch) == (1, 4)
