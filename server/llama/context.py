@@ -87,7 +87,9 @@ class LlamaContext:
         self.rows = LlamaBatch(self.n_batch)
         self.n_tail = int(C.llama_n_rs_seq(handle))
         self.own_rows = own_rows
-        self._shape = 0, 0  # rows of the latest decode, and how many of them were wanted
+        self.dropped: list[int] = []  # of the logits of the latest decode, those that nobody wanted
+        # rows of the latest decode of several, and how many of them were wanted, by whether any was
+        self._shapes = {False: (0, 0), True: (0, 0)}
         self._trimmed_states = set[int]()  # sequences that use an earlier state until their next decode
         self._n_streams = n_streams
         self._n_vocab = model.n_vocab
@@ -102,30 +104,36 @@ class LlamaContext:
         return logits()
 
     def start(self, batch: Batch) -> Callable[[], Logits]:
-        n_wanted, extra = sum(batch.wanted), None
+        n_wanted = sum(batch.wanted)
         self.rows.fill(batch)
-        if self.own_rows and (extra := self._to_differ(batch, n_wanted)) is not None:
-            self.rows.want(extra)
+        extra = self._to_differ(batch, n_wanted) if self.own_rows else ()
+        for row in extra:
+            self.rows.want(row)
         status = int(C.llama_decode(self.handle, self.rows.batch))
         if status:  # 1: there are too few cells
             reason = "the KV cache is full" if status == 1 else f"llama_decode returned {status}"
             raise BackendError(f"{reason} ({len(batch)} rows)")
         if self._trimmed_states:
             self._trimmed_states.difference_update(batch.seqs)
-        if extra is None:
+        self.dropped = places = [sum(batch.wanted[:row]) + i for i, row in enumerate(extra)]
+        if not places:
             return functools.partial(self._logits, n_wanted)
-        place = sum(batch.wanted[:extra])
-        return lambda: np.delete(self._logits(n_wanted + 1), place, axis=0)
+        return lambda: np.delete(self._logits(n_wanted + len(places)), places, axis=0)
 
-    def _to_differ(self, batch: Batch, n_wanted: int) -> int | None:
-        """A row that is not wanted, if this decode would be recorded and must not be (cuda_graphs.py): it is
-        part of a prompt, with the shape of the decode before. With that row wanted it has another shape."""
-        shape, before = (len(batch), n_wanted), self._shape
-        self._shape = shape
-        if shape != before or shape[0] <= self.own_rows or n_wanted == shape[0]:
-            return None
-        self._shape = shape[0], n_wanted + 1
-        return batch.wanted.index(False)
+    def _to_differ(self, batch: Batch, n_wanted: int) -> list[int]:
+        """Rows that are not wanted, if this decode would be recorded and must not be (cuda_graphs.py): it is
+        part of a prompt, with the shape of the latest one that had the same graph. With these rows wanted it
+        has another shape. llama.cpp has one graph for decodes without wanted rows, one for those with some,
+        and perhaps one for single rows, which do not count for that."""
+        n_rows, shapes = len(batch), self._shapes
+        if n_rows == 1:
+            return []
+        n_more = 0
+        if n_rows > self.own_rows and n_wanted < n_rows:
+            while n_more < 2 and shapes[n_wanted + n_more > 0] == (n_rows, n_wanted + n_more):
+                n_more += 1
+        shapes[n_wanted + n_more > 0] = n_rows, n_wanted + n_more
+        return [i for i, wanted in enumerate(batch.wanted) if not wanted][:n_more]
 
     def _logits(self, n_rows: int) -> Logits:
         """Waits for a GPU."""

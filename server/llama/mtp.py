@@ -40,7 +40,8 @@ class BlockContext(LlamaContext):
                 f"llama.cpp makes no context for {self.what}{complaint()}: perhaps it lacks memory, and a "
                 "smaller --ctx-size helps"
             )
-        self.attach(model, handle, n_streams=options.n_streams, overlaps=target.overlaps)
+        streams, rows = options.n_streams, target.own_rows
+        self.attach(model, handle, n_streams=streams, overlaps=target.overlaps, own_rows=rows)
         self.n_embd = int(C.llama_model_n_embd_out(model.handle))
         one_cache = not int(
             C.llama_model_n_swa(model.handle)
@@ -51,7 +52,8 @@ class BlockContext(LlamaContext):
     def evaluate(self, batch: Batch, hidden: Hidden, depth: int = 0) -> tuple[Logits, Hidden]:
         self.rows.embed(hidden)
         logits = self.decode(batch)
-        return logits, self.rows_of(self.handle, len(logits))
+        rows = self.rows_of(self.handle, len(logits) + len(self.dropped))
+        return logits, np.delete(rows, self.dropped, axis=0) if self.dropped else rows
 
     def rows_of(self, handle: Any, n: int) -> Hidden:
         """A view of the hidden rows of a context's last decode."""

@@ -162,9 +162,9 @@ class LlamaOptions:
     head: Path | None = None
 
     def with_few_threads(self) -> LlamaOptions:
-        """For a model whose layers are all computed by GPUs: the CPU looks up a row's embedding, for which one
-        thread is as quick as many (8B in F16 on an H100: 5.70 ms a step instead of 5.78 with 16), and need not
-        wait for threads whose cores others use. Prompts and wider steps keep theirs."""
+        """For a model whose layers are all computed by GPUs: the CPU looks up a row's embedding, for which
+        one thread is as quick as many (8B in F16 on an H100: 5.70 ms a step instead of 5.78 with 16), and
+        waits for none whose core others use. Prompts and wider steps keep theirs."""
         return replace(self, n_threads=1, n_threads_batch=self.n_threads_batch or self.n_threads)
 
     @property

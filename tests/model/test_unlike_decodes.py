@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from contextlib import closing
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from server.llama.backend import Batch, Logits
+from benchmarks.with_block import BLOCK, join
+from server.llama.backend import Batch, Hidden, Logits
 from server.llama.llamacpp import LlamaBackend, LlamaOptions
+from server.llama.mtp import LlamaBlock
+from server.llama.options import Weights
 from server.settings import BUNDLED_MODEL
 
 pytestmark = pytest.mark.model
@@ -16,10 +21,14 @@ pytestmark = pytest.mark.model
 N_ROWS = 24
 
 
-def chunks(backend: LlamaBackend, wanted: list[bool]) -> list[tuple[Logits, int]]:
-    """What decodes of three equal chunks of a prompt return, and how many rows of logits llama.cpp made."""
+def chunks(
+    backend: LlamaBackend, wanted: list[bool], *, between: Callable[[int], None] = lambda position: None
+) -> list[tuple[Logits, int]]:
+    """What decodes of three equal chunks of a prompt return, and how many rows of logits llama.cpp made.
+    between: decodes something at the position of the next chunk, and trims it."""
     found: list[tuple[Logits, int]] = []
     for position in range(0, 3 * N_ROWS, N_ROWS):
+        between(position)
         batch = Batch()
         batch.extend(0, position, [40 + i for i in range(N_ROWS)], 0)
         batch.wanted = list(wanted)
@@ -41,10 +50,29 @@ def test_equal_chunks_have_other_numbers_of_wanted_rows_and_the_logits_that_were
         few = chunks(backend, wanted)
     n = len(at)
     assert [made for _, made in as_usual] == [made for _, made in few] == [n, n, n]
-    assert [made for _, made in unlike] == [n, n + 1, n]
+    assert [made for _, made in unlike] == ([n, n + 1, n] if n else [0, 1, 2]), (
+        "decodes without have a graph too"
+    )
     for (expected, _), (found, _) in zip(as_usual, unlike, strict=True):
         assert found.shape == expected.shape == (n, backend.vocab.size)
         assert np.array_equal(found, expected)
+
+
+@pytest.mark.parametrize(("n_between", "made"), [(1, [1, 2, 1]), (8, [1, 1, 1])])
+def test_single_rows_in_between_leave_the_graph_of_others_as_it_is(n_between: int, made: list[int]):
+    """They may have one of their own, so that a prompt with as many rows as that before would be recorded."""
+    options = LlamaOptions(BUNDLED_MODEL, n_cells=256, n_seqs=1, n_batch=64, n_threads=1)
+    with closing(LlamaBackend(options)) as backend:
+        backend.own_rows = 16
+
+        def between(position: int) -> None:
+            batch = Batch()
+            batch.extend(0, position, [40] * n_between, n_between)
+            backend.decode(batch)
+            backend.trim(0, position)
+
+        wanted = [i == N_ROWS - 1 for i in range(N_ROWS)]
+        assert [n for _, n in chunks(backend, wanted, between=between)] == made
 
 
 def test_a_step_of_guesses_stays_as_it_is():
@@ -52,3 +80,32 @@ def test_a_step_of_guesses_stays_as_it_is():
     with closing(LlamaBackend(options)) as backend:
         backend.own_rows = 16
         assert [made for _, made in chunks(backend, [True] * N_ROWS)] == [N_ROWS] * 3
+
+
+def test_a_prediction_block_returns_the_rows_that_were_wanted(tmp_path: Path):
+    """Of what it catches up with the last row is wanted."""
+    join(BUNDLED_MODEL, BLOCK, tmp_path / "joined.gguf")
+    options = LlamaOptions(tmp_path / "joined.gguf", 256, 1, n_batch=64, weights=Weights(mtp=True))
+    found = list[list[tuple[Logits, Hidden]]]()
+    with closing(LlamaBackend(options)) as target:
+        for own_rows in (0, 16):
+            target.own_rows = own_rows
+            with closing(LlamaBlock(target)) as block:
+                found.append([*caught_up(block)])
+                assert block.dropped == ([0] if own_rows else []), (
+                    "the third chunk had the shape of the first"
+                )
+    for usual, unlike in zip(*found, strict=True):
+        for expected, values in zip(usual, unlike, strict=True):
+            assert values.shape == expected.shape
+            assert np.array_equal(values, expected)
+
+
+def caught_up(block: LlamaBlock) -> Iterator[tuple[Logits, Hidden]]:
+    """What equal chunks return, of which the second has no wanted row."""
+    rows = np.random.default_rng(1).normal(size=(N_ROWS, block.n_embd)).astype(np.float32)
+    for i, n_wanted in enumerate((1, 0, 1)):
+        batch = Batch()
+        batch.extend(0, i * N_ROWS, [40 + i for i in range(N_ROWS)], n_wanted)
+        logits, hidden = block.evaluate(batch, rows)
+        yield logits.copy(), hidden.copy()
