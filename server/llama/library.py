@@ -142,7 +142,7 @@ class LoadedModel:
         first = parts(path)[0]
         if weights.rpc:
             borrow(weights.rpc)
-        self._params = _model_params(weights, vocab_only)  # llama.cpp looks at its arrays later too
+        self._params = _model_params(first, weights, vocab_only)  # llama.cpp looks at its arrays later too
         self._overrides = weights.overrides
         self._params.progress_callback = C.llama_progress_callback(LoadProgress(first.stem))
         forget_errors()
@@ -241,7 +241,7 @@ class LoadedModel:
         return adapter
 
 
-def _model_params(weights: Weights, vocab_only: bool) -> Any:
+def _model_params(path: Path, weights: Weights, vocab_only: bool) -> Any:
     """llama_model_params, which own the arrays that they point at. Raises StartupError."""
     params = C.llama_model_default_params()
     params.vocab_only = vocab_only
@@ -258,7 +258,7 @@ def _model_params(weights: Weights, vocab_only: bool) -> Any:
     if not weights.rpc and (own := own_gpus()) is not None:
         params.devices = ctypes.cast(own, ctypes.c_void_p)
         params.own_gpus = own  # it must live as long
-    if there := weights.places or places_apart(weights):
+    if there := weights.places or places_apart(path, weights):
         params.places = places = tensor_overrides(there)  # it must live as long
         params.tensor_buft_overrides = ctypes.cast(places, ctypes.c_void_p)
     if weights.overrides:
