@@ -75,10 +75,10 @@ class LlamaContext:
     handle: Any = None
 
     def attach(
-        self, model: LoadedModel, handle: Any, *, n_streams: int, overlaps: bool, own_rows: int = 0
+        self, model: LoadedModel, handle: Any, *, n_streams: int, overlaps: bool, unlike_rows: int = 0
     ) -> None:
-        """Use this context of the model. n_streams, overlaps: as in LlamaOptions and Backend. own_rows: as
-        cuda_graphs.py tells it."""
+        """Use this context of the model. n_streams, overlaps: as in LlamaOptions and Backend.
+        unlike_rows: not 0, that parts of prompts with more rows must not be recorded (cuda_graphs.py)."""
         self.handle = handle
         self.overlaps = overlaps
         self.n_batch = int(C.llama_n_batch(handle))
@@ -86,7 +86,7 @@ class LlamaContext:
         self.memory = C.llama_get_memory(handle)
         self.rows = LlamaBatch(self.n_batch)
         self.n_tail = int(C.llama_n_rs_seq(handle))
-        self.own_rows = own_rows
+        self.unlike_rows = unlike_rows
         self.dropped: list[int] = []  # of the logits of the latest decode, those that nobody wanted
         # rows of the latest decode of several, and how many of them were wanted, by whether any was
         self._shapes = {False: (0, 0), True: (0, 0)}
@@ -106,7 +106,7 @@ class LlamaContext:
     def start(self, batch: Batch) -> Callable[[], Logits]:
         n_wanted = sum(batch.wanted)
         self.rows.fill(batch)
-        extra = self._to_differ(batch, n_wanted) if self.own_rows else ()
+        extra = self._to_differ(batch, n_wanted) if self.unlike_rows else ()
         for row in extra:
             self.rows.want(row)
         status = int(C.llama_decode(self.handle, self.rows.batch))
@@ -129,7 +129,7 @@ class LlamaContext:
         if n_rows == 1:
             return []
         n_more = 0
-        if n_rows > self.own_rows and n_wanted < n_rows:
+        if n_rows > self.unlike_rows and n_wanted < n_rows:
             while n_more < 2 and shapes[n_wanted + n_more > 0] == (n_rows, n_wanted + n_more):
                 n_more += 1
         shapes[n_wanted + n_more > 0] = n_rows, n_wanted + n_more

@@ -4,9 +4,10 @@ ggml keeps one recorded graph for each first operation that a GPU computes in a 
 weights are in the host's memory, the CPU applies them to a single row, and the GPU to more (KEPT_APART), so
 that decodes of one row begin with another operation on the GPU: they have a graph of their own, which wider
 ones and prompts leave as it is. To come back to it costs an 8B model in Q8_0 on an H100 1.2 ms instead of
-5.0; to go from there to eight rows 1.3 instead of 5.5. Not with 16-bit weights, for the reason below: prompts
-with equal numbers of rows follow each other on the other graph. LlamaContext keeps these from being recorded,
-but that was not tried on a GPU: before it did, one F16 lead of about ten ended with an exception of the GPU.
+5.0; to go from there to eight rows 1.3 instead of 5.5. Prompts with equal numbers of rows follow each other
+on the other graph, since single rows between them do not count: LlamaContext keeps them from being recorded,
+as attention may be left to cuBLAS. Not with 16-bit weights, for the reason below, until that was tried on a
+GPU: before LlamaContext did it, one F16 lead of about ten ended with an exception of the GPU.
 
 ggml multiplies up to OWN_ROWS rows of 16-bit matrices by kernels of its own (its mmf.cu), more by cuBLAS,
 which has other kernels for other numbers of rows. A decode is recorded once it has the shape of the one

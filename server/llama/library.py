@@ -18,7 +18,7 @@ from server.errors import StartupError
 from server.llama.cuda_graphs import places_apart
 from server.llama.devices import GPU, INTEGRATED, borrow, devices, own_gpus, tensor_overrides
 from server.llama.load_progress import LoadProgress
-from server.llama.options import CacheType, LlamaOptions, Override, Rope, Weights
+from server.llama.options import CacheType, LlamaOptions, Override, Rope, TensorPlace, Weights
 from server.llama.parts import parts
 from server.llama.tensors import tensors, unmatched
 
@@ -142,7 +142,9 @@ class LoadedModel:
         first = parts(path)[0]
         if weights.rpc:
             borrow(weights.rpc)
-        self._params = _model_params(first, weights, vocab_only)  # llama.cpp looks at its arrays later too
+        apart = places_apart(first, weights)
+        self.keeps_apart = bool(apart)  # decodes of a single row have a graph of their own (cuda_graphs.py)
+        self._params = _model_params(weights, vocab_only, apart)  # llama.cpp looks at its arrays later too
         self._overrides = weights.overrides
         self._params.progress_callback = C.llama_progress_callback(LoadProgress(first.stem))
         forget_errors()
@@ -241,7 +243,7 @@ class LoadedModel:
         return adapter
 
 
-def _model_params(path: Path, weights: Weights, vocab_only: bool) -> Any:
+def _model_params(weights: Weights, vocab_only: bool, apart: Sequence[TensorPlace]) -> Any:
     """llama_model_params, which own the arrays that they point at. Raises StartupError."""
     params = C.llama_model_default_params()
     params.vocab_only = vocab_only
@@ -258,7 +260,7 @@ def _model_params(path: Path, weights: Weights, vocab_only: bool) -> Any:
     if not weights.rpc and (own := own_gpus()) is not None:
         params.devices = ctypes.cast(own, ctypes.c_void_p)
         params.own_gpus = own  # it must live as long
-    if there := weights.places or places_apart(path, weights):
+    if there := weights.places or apart:
         params.places = places = tensor_overrides(there)  # it must live as long
         params.tensor_buft_overrides = ctypes.cast(places, ctypes.c_void_p)
     if weights.overrides:

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from server.errors import BackendError, StartupError
 from server.llama.backend import Batch, FillInMiddle
 from server.llama.context import LlamaContext
-from server.llama.cuda_graphs import own_rows
+from server.llama.cuda_graphs import OWN_ROWS, own_rows
 from server.llama.cuts import Cuts
 from server.llama.library import (
     COMPRESSED,
@@ -165,8 +165,9 @@ class LlamaBackend(LlamaContext):
                 f"llama.cpp makes no context of {options.n_cells} tokens{complaint()}: perhaps a smaller "
                 "--ctx-size fits, or another --cache-type-v or --flash-attn"
             )
-        rows = own_rows(options.model_path) if elsewhere else 0
-        self.attach(self.model, handle, n_streams=options.n_streams, overlaps=overlaps, own_rows=rows)
+        self.own_rows = own_rows(options.model_path) if elsewhere else 0
+        unlike = OWN_ROWS if self.own_rows or self.model.keeps_apart else 0
+        self.attach(self.model, handle, n_streams=options.n_streams, overlaps=overlaps, unlike_rows=unlike)
         self.vocab = LlamaVocabulary(model)
         self.n_ctx = min(self.model.longest(options.rope), self.n_cells // max(1, options.n_streams))
         self.n_seqs = options.n_streams or options.n_seqs

@@ -40,8 +40,8 @@ class BlockContext(LlamaContext):
                 f"llama.cpp makes no context for {self.what}{complaint()}: perhaps it lacks memory, and a "
                 "smaller --ctx-size helps"
             )
-        streams, rows = options.n_streams, target.own_rows
-        self.attach(model, handle, n_streams=streams, overlaps=target.overlaps, own_rows=rows)
+        streams, rows = options.n_streams, target.unlike_rows
+        self.attach(model, handle, n_streams=streams, overlaps=target.overlaps, unlike_rows=rows)
         self.n_embd = int(C.llama_model_n_embd_out(model.handle))
         one_cache = not int(
             C.llama_model_n_swa(model.handle)

@@ -44,9 +44,9 @@ def test_equal_chunks_have_other_numbers_of_wanted_rows_and_the_logits_that_were
     options = LlamaOptions(BUNDLED_MODEL, n_cells=256, n_seqs=1, n_batch=64, n_threads=1)
     with closing(LlamaBackend(options)) as backend:
         as_usual = chunks(backend, wanted)
-        backend.own_rows = 16
+        backend.unlike_rows = 16
         unlike = chunks(backend, wanted)
-        backend.own_rows = N_ROWS
+        backend.unlike_rows = N_ROWS
         few = chunks(backend, wanted)
     n = len(at)
     assert [made for _, made in as_usual] == [made for _, made in few] == [n, n, n]
@@ -63,7 +63,7 @@ def test_single_rows_in_between_leave_the_graph_of_others_as_it_is(n_between: in
     """They may have one of their own, so that a prompt with as many rows as that before would be recorded."""
     options = LlamaOptions(BUNDLED_MODEL, n_cells=256, n_seqs=1, n_batch=64, n_threads=1)
     with closing(LlamaBackend(options)) as backend:
-        backend.own_rows = 16
+        backend.unlike_rows = 16
 
         def between(position: int) -> None:
             batch = Batch()
@@ -78,7 +78,7 @@ def test_single_rows_in_between_leave_the_graph_of_others_as_it_is(n_between: in
 def test_a_step_of_guesses_stays_as_it_is():
     options = LlamaOptions(BUNDLED_MODEL, n_cells=256, n_seqs=1, n_batch=64, n_threads=1)
     with closing(LlamaBackend(options)) as backend:
-        backend.own_rows = 16
+        backend.unlike_rows = 16
         assert [made for _, made in chunks(backend, [True] * N_ROWS)] == [N_ROWS] * 3
 
 
@@ -88,11 +88,11 @@ def test_a_prediction_block_returns_the_rows_that_were_wanted(tmp_path: Path):
     options = LlamaOptions(tmp_path / "joined.gguf", 256, 1, n_batch=64, weights=Weights(mtp=True))
     found = list[list[tuple[Logits, Hidden]]]()
     with closing(LlamaBackend(options)) as target:
-        for own_rows in (0, 16):
-            target.own_rows = own_rows
+        for unlike_rows in (0, 16):
+            target.unlike_rows = unlike_rows
             with closing(LlamaBlock(target)) as block:
                 found.append([*caught_up(block)])
-                assert block.dropped == ([0] if own_rows else []), (
+                assert block.dropped == ([0] if unlike_rows else []), (
                     "the third chunk had the shape of the first"
                 )
     for usual, unlike in zip(*found, strict=True):
