@@ -36,7 +36,7 @@ OFF = "GGML_CUDA_DISABLE_GRAPHS"  # of ggml, which asks for it before its first 
 # Of ggml, which asks for it once, when it looks for devices: rows from which a GPU computes what has weights
 # in the host's memory. It is 32 by itself.
 FEWEST_ROWS = "GGML_OP_OFFLOAD_MIN_BATCH"
-KEPT_APART = "2"  # with 3, decodes of two rows share the graph of those of one
+KEPT_APART = "2"  # so that only decodes of one row have the other graph. 3: those of two rows have it as well
 # A model's first norm, and that of what its prediction block reads.
 FIRST_NORMS = r"^blk\.0\.attn_norm\.weight$", r"\.nextn\.enorm\.weight$"
 # Rows for which ggml has kernels of its own. Half: steps of 9 to 16 rows are padded to WIDE for nothing.
@@ -56,8 +56,9 @@ def keep_apart(*models: Weights) -> None:
 
 
 def places_apart(path: Path, weights: Weights) -> tuple[TensorPlace, ...]:
-    """Where a model's tensors go so that decodes of a single row have a graph of their own; none where they
-    have not. None on several GPUs: llama.cpp has these take turns once a tensor is elsewhere."""
+    """Where a model's tensors go so that decodes of a single row have a graph of their own; none where these
+    share the graph of others. None on several GPUs: llama.cpp has them take turns once a tensor is
+    elsewhere."""
     if os.environ.get(FEWEST_ROWS) != KEPT_APART or OFF in os.environ:
         return ()
     if weights.n_gpu_layers >= 0 or weights.places or weights.rpc or weights.split_mode in ("row", "tensor"):

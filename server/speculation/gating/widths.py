@@ -79,7 +79,7 @@ class Widths:
     def seconds(self, n_rows: int, plain_s: float, rate: float) -> list[float]:
         """Of the next step for 0, 1, … rows, n_rows of which are no guesses. A draft model in the lead
         decides by it how much to guess. After plain steps it has rows for guesses only in widths that have
-        missed as much as the change costs; after a prompt it has them in all, which cost the way back.
+        missed as much as there and back cost; after a prompt it has them in all, at the price of a change.
         plain_s: of a plain step among others. rate: tokens per second that time is worth."""
         current, back_s = self._start(n_rows), self.change_s(n_rows)
         if current is None:

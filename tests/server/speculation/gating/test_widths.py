@@ -67,8 +67,8 @@ def test_few_are_taken_once_they_would_have_paid_the_way_there_and_back():
     assert Scene().steps([0.5], n=9).index(4) == there_and_back // gain
 
 
-def test_after_a_prompt_a_width_has_to_pay_the_way_back_only():
-    """A step gains 0.7 tokens by four rows, and a change costs 0.4."""
+def test_after_a_prompt_a_width_has_to_pay_one_change_only():
+    """A plain step is a change, too. A step gains 0.7 tokens by four rows, and a change costs 0.4."""
     scene = Scene()
     offer = Offered([0.9])
     assert scene.step(offer) == PLAIN
