@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+import numpy as np
+
 from benchmarks import program, report, texts
 from benchmarks.clocked import DRAFT_MAX, LEAVES, N_BATCH
 from benchmarks.inside import HARD, SHORTEST, SLOW
@@ -52,26 +54,38 @@ WAYS_ASKED = "temperature 0", "temperature 1"
 @dataclass(frozen=True, slots=True)
 class Gpu:
     """In milliseconds. steady: a step by its rows, among equal ones. After a change the first step takes
-    longer by `built`, the second by `replayed` if its graph is there, else by `recorded`, or by `renewed` if
-    something else was decoded since it was. guess: one of the block, which takes longer by `unlike` if its
-    decode has other rows than the one before, and by `read` if it also evaluates a prompt. outside: Python of
-    a step."""
+    longer by `built`, the second by `recorded`, both by its rows: if the graph of these rows was the latest
+    one, by `renewed`, and if nothing else was decoded since with that graph, by `again` and nothing. guess:
+    one of the block, which takes longer by `unlike` if its decode has other rows than the one before, and by
+    `read` if it also evaluates a prompt. outside: Python of a step."""
 
     steady: dict[int, float]
-    recorded: float
-    built: float = 1.5
-    replayed: float = 0.1
-    renewed: float = 1.5
+    built: dict[int, float]
+    recorded: dict[int, float]
+    renewed: dict[int, float]
+    again: float = 1.3
     guess: float = 0.45
     unlike: float = 0.25
     read: float = 3.5
     outside: float = 0.25
 
 
-# The bundled target with its block at the cost of 8B, on an H100: traces of leads, 2026-11-26
+# The bundled target with its block at the cost of 8B, on an H100, 2026-11-26: F16 by traces of leads, Q8_0 by
+# decodes in the order in question, medians of four
 GPUS = {
-    "8B F16": Gpu({1: 5.8, 2: 7.2, 4: 7.5, 8: 7.8, 12: 8.1, 33: 9.0}, 5.0),
-    "8B Q8_0": Gpu({1: 4.3, 2: 4.8, 4: 5.2, 8: 7.0, 12: 8.0, 17: 8.9, 33: 10.2}, 5.5, guess=0.4),
+    "8B F16": Gpu(
+        {1: 5.8, 2: 7.2, 4: 7.5, 8: 7.8, 12: 8.1, 33: 8.9},
+        {1: 1.5, 4: 1.9, 12: 1.8, 33: 3.0},
+        {1: 3.7, 4: 6.4, 8: 6.5, 12: 7.0, 33: 13.0},
+        {1: 1.4, 4: 2.4, 12: 2.6, 33: 6.4},
+    ),
+    "8B Q8_0": Gpu(
+        {1: 4.4, 2: 4.8, 4: 5.2, 8: 7.2, 12: 8.1, 17: 8.9, 33: 10.3},
+        {1: 1.3, 4: 1.5, 8: 1.8, 12: 2.2, 33: 2.0},
+        {1: 3.7, 4: 6.6, 8: 6.9, 12: 8.6, 16: 8.3, 33: 5.4},
+        {1: 1.4, 4: 2.5, 8: 3.3, 12: 3.9, 33: 4.3},
+        guess=0.4,
+    ),
 }
 
 
@@ -82,24 +96,28 @@ class Graphs:
         self._gpu, self._apart = gpu, apart
         self._rows = (0, 0)  # of the latest decodes
         self._recorded = {True: 0, False: 0}  # rows of the recorded graph, by whether it is that of one row
-        self._renews = {True: False, False: False}  # whether something else was decoded since
+        self._renews = {True: False, False: False}  # whether something else was decoded with it since
 
     def extra_ms(self, n_rows: int) -> float:
         """How much longer a decode of this many rows takes than among equal ones."""
         before, self._rows = self._rows, (n_rows, self._rows[0])
         graph = self._apart and n_rows == 1
-        if n_rows >= PROMPT_ROWS:
-            self._renews[False] = True
+        known = self._recorded[graph] == n_rows
+        kept = known and not self._renews[graph]
+        if not kept:
+            self._renews[graph] = True
+        if n_rows >= PROMPT_ROWS or before == (n_rows, n_rows):
             return 0.0
         if before[0] != n_rows:
-            return self._gpu.built
-        if before[1] == n_rows:
+            return self._gpu.again if kept else _between(self._gpu.built, n_rows)
+        if kept:
             return 0.0
-        there, renews = self._recorded[graph] == n_rows, self._renews[graph]
         self._recorded[graph], self._renews[graph] = n_rows, False
-        if not there:
-            return self._gpu.recorded
-        return self._gpu.renewed if renews or not self._apart else self._gpu.replayed
+        return _between(self._gpu.renewed if known else self._gpu.recorded, n_rows)
+
+
+def _between(known: dict[int, float], n_rows: int) -> float:
+    return float(np.interp(n_rows, list(known), list(known.values())))
 
 
 class TimedModel(WithBlock):
@@ -138,8 +156,9 @@ def speculator(model: TimedModel, gpu: Gpu, *, apart: bool) -> Speculator:
     known = {n: ms / 1e3 for n, ms in gpu.steady.items()}
     curve = Machine(gpu.steady, gpu.guess, 0.0)
     costs = StepCosts(MOST_ROWS, {n: curve.step_s(n) + gpu.outside / 1e3 for n in range(1, MOST_ROWS + 1)})
-    change_ms = gpu.built + gpu.recorded / 2
-    widths = Widths(known, change_ms / 1e3, (gpu.built if apart else change_ms) / 1e3)
+    wide = [_between(gpu.built, n) for n in known if n > 1]
+    change_ms = sum(wide) / len(wide)
+    widths = Widths(known, change_ms / 1e3, (gpu.again if apart else change_ms) / 1e3)
     inline = BlockDraft(model, clock=model.world.clock)
     for _ in range(8):
         inline.td.observe(gpu.guess / 1e3)

@@ -11,8 +11,8 @@ from server.llama.context import LlamaContext
 from server.llama.library import CELLS_STEP, COMPRESSED, C, LoadedModel, context_params
 from server.llama.options import LlamaOptions
 
-# Rows: a block guesses two to four. Each adds 0.8 % to every step (7B, one H100). Off by two: wrong
-# guesses before the last two have rows evaluated again, or every step takes 3 % longer.
+# Rows: a block guesses two to four. Off by two: wrong guesses before the last two have rows evaluated again,
+# or every step takes 2 % longer (benchmarks.tails: four add 2 to 3 % on an H100, eight 4 to 5 %).
 MOST = 4
 # Kept states take at most this share of what the weights take. Off by two: four slots of Qwen3.6 35B-A3B keep
 # one state each instead of three, or one slot of a 27B model gives states the memory of 100,000 tokens.
