@@ -295,9 +295,10 @@ class Speculator(Proposer):
         """The step in the width that is best for it. Where rows are dear the draft model stopped earlier than
         it would with free rows."""
         merged = sorted((probability for offer in offers for probability in offer), reverse=True)
-        options = [Offered(merged, spent_s)]
+        options = [Offered(merged, spent_s / max(1, len(merged)))]
         if self._inline and self.pricing.widths.width == PLAIN:
-            options.append(self._inline.outlook(asks, self._sessions, price.rate))
+            plain_rate = price.n_rows / price.plain_s
+            options.append(self._inline.outlook(asks, self._sessions, plain_rate))
         return self.pricing.padded(price, options)
 
     def _draft(self, inline: Synchronous, asks: Sequence[Ask], price: StepPrice, least: float) -> float:

@@ -19,7 +19,9 @@ SMALL = HybridShape(4, 256, 256, n_heads=2, n_kv=1, n_values=2, n_groups=2, size
 pytestmark = pytest.mark.model
 
 
-def test_each_width_is_timed_with_each_tail(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+def test_each_width_is_timed_with_each_tail(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
     monkeypatch.setitem(tails.SIZES, "0.8B", SMALL)
     assert tails.main(["--tails", "2,4", "--widths", "1,4", "--rounds", "3", "--threads", "1"]) == 0
     out = capsys.readouterr().out
@@ -34,7 +36,10 @@ def test_a_step_takes_back_what_its_tail_allows(tmp_path: Path, n_tail: int, kep
     path = tmp_path / "hybrid.gguf"
     tails.write(path, SMALL)
     options = LlamaOptions(path, 512, 1, n_batch=CONTEXT, n_tail=n_tail)
-    with closing(LoadedModel(path, Weights())) as model, closing(TimedContext(model, options, n_tail)) as context:
+    with (
+        closing(LoadedModel(path, Weights())) as model,
+        closing(TimedContext(model, options, n_tail)) as context,
+    ):
         before = context.length
         assert context.step_s(4) > 0
         assert context.length - before == kept
@@ -44,5 +49,8 @@ def test_a_tail_that_is_not_kept_is_told(tmp_path: Path):
     path = tmp_path / "hybrid.gguf"
     tails.write(path, SMALL)
     options = LlamaOptions(path, 512, 1, n_batch=CONTEXT, n_tail=2)
-    with closing(LoadedModel(path, Weights())) as model, pytest.raises(StartupError, match="keeps 2 states, not 4"):
+    with (
+        closing(LoadedModel(path, Weights())) as model,
+        pytest.raises(StartupError, match="keeps 2 states, not 4"),
+    ):
         TimedContext(model, options, 4)

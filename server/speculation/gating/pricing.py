@@ -88,7 +88,7 @@ class Pricing:
         """The price of this step in the width that is best for it. offers: as Widths.choose() takes them."""
         lost = price.lost
         worth = [
-            Offered([p - lost for p in offer.probabilities if p > lost], offer.seconds) for offer in offers
+            Offered([p - lost for p in offer.probabilities if p > lost], offer.each_s) for offer in offers
         ]
         width = self.widths.choose(price.n_rows, price.plain_s, worth, price.rate)
         if width == PLAIN:

@@ -12,6 +12,7 @@ with rows of a prompt, plain steps are a change, too.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -31,11 +32,11 @@ SINGLE, KEPT, OTHER = "single", "kept", "other"
 
 
 class Offered(NamedTuple):
-    """probabilities[i]: that a guess is reached and right, best first. seconds: that making them held up the
-    step."""
+    """probabilities[i]: that a guess is reached and right, best first. each_s: seconds that making one holds
+    up the step."""
 
     probabilities: Sequence[float]
-    seconds: float = 0.0
+    each_s: float = 0.0
 
 
 class Widths:
@@ -57,6 +58,7 @@ class Widths:
         self._rows = [0] * SETTLING  # of the latest steps, the last one first
         self._n_rows = 0  # of sessions, for which the other widths are compared
         self._missed: dict[int, float] = {}  # tokens that each width would have gained since the last change
+        self._rate = math.inf  # tokens per second that the latest choice went by
         self.width = PLAIN  # of the latest step that was planned
         self._interrupted = False  # the latest step had another shape
 
@@ -81,7 +83,7 @@ class Widths:
         decides by it how much to guess. After plain steps it has rows for guesses only in widths that have
         missed as much as there and back cost; after a prompt it has them in all, at the price of a change.
         plain_s: of a plain step among others. rate: tokens per second that time is worth."""
-        current, back_s = self._start(n_rows), self.change_s(n_rows)
+        current, back_s, rate = self._start(n_rows), self.change_s(n_rows), min(rate, self._rate)
         if current is None:
             wide = ((w, s + self.change_s(w)) for w, s in self.steady.items() if w > n_rows)
             best = [(n_rows, plain_s), *wide]
@@ -107,18 +109,19 @@ class Widths:
     def choose(self, n_rows: int, plain_s: float, offers: Sequence[Offered], rate: float) -> int:
         """The width of the next step: its rows with padding, or PLAIN. offers: the guesses beside
         n_rows rows, then those that a draft model would make with free rows. The latter count as missed, and
-        never widen this step. rate: tokens per second that time is worth."""
+        never widen this step. rate: tokens per second that time is worth; at most those of the best step that
+        these guesses allow, since more is the rate of another text (gate.py)."""
         current, back_s = self._start(n_rows), self.change_s(n_rows)
-        gains = [_gains(offer.probabilities) for offer in offers]
+        steps = {
+            width: _steps(offers, width - n_rows, s) for width, s in self.steady.items() if width > n_rows
+        }
+        reached = [(n_rows + tokens) / seconds for each in steps.values() for tokens, seconds in each]
+        rate = self._rate = min(rate, max(n_rows / plain_s, *reached))
         now, later = {PLAIN: -rate * plain_s}, {PLAIN: -rate * plain_s}
-        for width, taken_s in self.steady.items():
-            if width > n_rows:
-                # what guesses took is spent in any case now, but not in steps to come
-                now[width] = _first(gains[0], width - n_rows) - rate * taken_s
-                later[width] = max(
-                    _first(gain, width - n_rows) - rate * (taken_s + offer.seconds)
-                    for gain, offer in zip(gains, offers, strict=True)
-                )
+        for width, each in steps.items():
+            # what guesses took is spent in any case now, but not in steps to come
+            now[width] = each[0][0] - rate * self.steady[width]
+            later[width] = max(tokens - rate * seconds for tokens, seconds in each)
         if current is None:
             best = max(now, key=lambda width: now[width] - (rate * self.change_s(width) if width else 0.0))
             if best != PLAIN:
@@ -141,7 +144,7 @@ class Widths:
         """The width that costs no change; None after a step of another shape, when all do. What was
         missed is forgotten with another number of rows."""
         if n_rows != self._n_rows:
-            self._n_rows, self._missed = n_rows, {}
+            self._n_rows, self._missed, self._rate = n_rows, {}, math.inf
         if self._interrupted:
             return None
         return self.width if self.width > n_rows and self.width in self.steady else PLAIN
@@ -180,14 +183,7 @@ class Widths:
                 self.steady[other] += RECOVERY * (first + longer - self.steady[other])
 
 
-def _first(gains: Sequence[float], n: int) -> float:
-    return gains[min(n, len(gains) - 1)]
-
-
-def _gains(probabilities: Sequence[float]) -> list[float]:
-    """Tokens expected of the first 0 … all of these guesses."""
-    gains, total = [0.0], 0.0
-    for probability in probabilities:
-        total += probability
-        gains.append(total)
-    return gains
+def _steps(offers: Sequence[Offered], n: int, decode_s: float) -> list[tuple[float, float]]:
+    """Tokens that the first n guesses of each offer bring, and seconds of a step that makes them."""
+    firsts = [(offer.probabilities[:n], offer.each_s) for offer in offers]
+    return [(sum(first), decode_s + len(first) * each_s) for first, each_s in firsts]

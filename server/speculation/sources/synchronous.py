@@ -223,17 +223,15 @@ class Synchronous:
         return there > 0.0 and there >= worth(price.seconds, price.n_rows, own, rate, td_s / n_asking)
 
     def outlook(self, asks: Sequence[Ask], sessions: Mapping[int, Speculated], rate: float) -> Offered:
-        """What it would probably offer if rows were free."""
-        probabilities, deepest, td_s = list[float](), 0, self.inline.td.value
-        least = rate * td_s / max(1, len(asks))
+        """What it would probably offer if rows were free. rate: tokens per second of plain steps."""
+        probabilities, each_s = list[float](), self.inline.td.value / max(1, len(asks))
         for ask in asks:
             speculated, depth = sessions[ask.session], 0
             acceptance, limit = self._mean(speculated), min(ask.limit, self.inline.most)
-            while depth < limit and acceptance ** (depth + 1) > least:
+            while depth < limit and acceptance ** (depth + 1) > rate * each_s:
                 depth += 1
                 probabilities.append(acceptance**depth)
-            deepest = max(deepest, depth)
-        return Offered(sorted(probabilities, reverse=True), deepest * td_s)
+        return Offered(sorted(probabilities, reverse=True), each_s)
 
     def chain(self, session: int) -> Proposal:
         """The guesses for the session, with the distributions they were sampled from."""

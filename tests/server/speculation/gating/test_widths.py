@@ -112,33 +112,35 @@ def test_no_mixture_of_texts_is_slower_than_plain_steps_by_more_than_a_twentieth
     assert n_tokens / scene.seconds > 0.95 / STEADY[1]
 
 
-def drafted(scene: Scene, acceptance: float, spent_s: float) -> int:
-    """A step of a draft model in the lead, which guesses where there are rows for it and that pays."""
-    offer = Offered([acceptance**k for k in range(1, 17)], spent_s)
-    guesses = len(scene.widths.seconds(1, 0.005, RATE)) > 2 and sum(offer.probabilities) > RATE * spent_s
-    return scene.step(offer) if guesses else scene.step(Offered(()), offer)
+def drafted(scene: Scene, acceptance: float, each_s: float) -> int:
+    """A step of a draft model in the lead, which guesses where there are rows for it and that pays. each_s:
+    seconds of a guess."""
+    paths = [acceptance**k for k in range(1, 17)]
+    offer = Offered([path for path in paths if path > RATE * each_s], each_s)
+    has_rows = len(scene.widths.seconds(1, 0.005, RATE)) > 2
+    return scene.step(offer) if has_rows else scene.step(Offered(()), offer)
 
 
-@pytest.mark.parametrize(("spent_s", "width"), [(0.001, 17), (0.02, PLAIN)])
-def test_what_steps_wait_for_has_to_pay_too(spent_s: float, width: int):
+@pytest.mark.parametrize(("each_s", "width"), [(1 / 16_000, 17), (1 / 800, 8), (1 / 200, PLAIN)])
+def test_what_steps_wait_for_has_to_pay_too(each_s: float, width: int):
     scene = Scene()
     scene.steps(SURE, n=3)
-    assert {drafted(scene, 0.8, spent_s) for _ in range(30)} <= {17, width}
-    assert drafted(scene, 0.8, spent_s) == width
+    assert {drafted(scene, 0.8, each_s) for _ in range(30)} <= {17, width}
+    assert drafted(scene, 0.8, each_s) == width
 
 
 def test_guesses_come_back_when_they_would_pay():
     """The draft model makes no guesses in plain steps: what it would probably make decides."""
     scene = Scene()
-    for acceptance, width in ((0.3, PLAIN), (0.9, 17), (0.3, PLAIN), (0.9, 17)):
-        assert [drafted(scene, acceptance, 0.008) for _ in range(30)][-1] == width
+    for acceptance, width in ((0.2, PLAIN), (0.95, 17), (0.2, PLAIN), (0.95, 17)):
+        assert [drafted(scene, acceptance, 0.0005) for _ in range(30)][-1] == width
 
 
 def test_what_guesses_took_is_no_reason_to_throw_them_away():
     scene = Scene()
     scene.steps(SURE, n=3)
     for _ in range(3):
-        assert scene.step(Offered([0.9, 0.8], 0.02)) == 17
+        assert scene.step(Offered([0.9, 0.8], 0.01)) == 17
     assert scene.step(Offered(())) == PLAIN
 
 
@@ -251,3 +253,10 @@ def test_a_width_that_was_slow_is_tried_again():
     for _ in range(600):
         widths.stepped(1, 0.005)
     assert widths.steady[17] == pytest.approx(0.0065, rel=0.05)
+
+
+@pytest.mark.parametrize("rate", [RATE, 4 * RATE])
+def test_what_the_text_before_made_is_no_reason_to_leave_guesses(rate: float):
+    """At four times the rate of plain steps no step here would be worth its time."""
+    scene = Scene()
+    assert [scene.step(Offered([0.6, 0.3]), rate=rate) for _ in range(6)][-1] == 4
