@@ -7,7 +7,9 @@ are padded to one of a few widths, and another one is taken once it would have g
 what the change costs: at once where one step gains as much. From plain steps that is the way there and back,
 since guesses that look good follow each other less often than they seem to: with the way there alone hard
 replies lost 2 percent more, and easy ones gained nothing (simulated, ADR 10). After a step of another shape,
-with rows of a prompt, plain steps are a change, too.
+with rows of a prompt, plain steps are a change, too, and what it costs to take a wider width then is spread
+over the steps that one was kept for of late (the block's easy replies by the median 3.5 times plain steps
+instead of 3.0, emulated, ADR 10).
 """
 
 from __future__ import annotations
@@ -26,6 +28,9 @@ SETTLING = 2  # steps until one takes its usual time: the first builds the graph
 # Steps after a change. Off by two: half, one step that was disturbed shifts what a change costs by a fifth;
 # twice, 20 changes pass before a cost that is too low shows.
 WINDOW = 10
+# Times that a width was kept for a single step, as is assumed at first. 1 or 4: new leads are as quick
+# within 2 percent (benchmarks.graphs).
+FEW_STAYS = 2
 PLAIN = 0  # the width of steps without guesses, which are not padded
 # Changes: to steps of a single row, to the latest other width that was recorded, to another one.
 SINGLE, KEPT, OTHER = "single", "kept", "other"
@@ -54,6 +59,8 @@ class Widths:
             kind: [Mean(kept_s if kind != OTHER else change_s, 2, WINDOW) for _ in range(SETTLING)]
             for kind in (SINGLE, KEPT, OTHER)
         }
+        self._stay = Mean(1.0, FEW_STAYS, WINDOW)  # steps in a row with one wider width
+        self._n_stayed = 0  # steps of this width so far
         self._kept = 0  # rows of the latest two steps in a row that had several
         self._rows = [0] * SETTLING  # of the latest steps, the last one first
         self._n_rows = 0  # of sessions, for which the other widths are compared
@@ -71,6 +78,10 @@ class Widths:
         """Seconds that a change to steps of n_rows rows costs: of the first step and of the second."""
         return sum(mean.value for mean in self._change[self._kind(n_rows)])
 
+    def _spread_s(self, n_rows: int) -> float:
+        """Seconds of that for each of the steps that are likely to follow."""
+        return self.change_s(n_rows) / self._stay.value
+
     def _kind(self, n_rows: int) -> str:
         return SINGLE if n_rows == 1 else KEPT if n_rows == self._kept else OTHER
 
@@ -81,11 +92,11 @@ class Widths:
     def seconds(self, n_rows: int, plain_s: float, rate: float) -> list[float]:
         """Of the next step for 0, 1, … rows, n_rows of which are no guesses. A draft model in the lead
         decides by it how much to guess. After plain steps it has rows for guesses only in widths that have
-        missed as much as there and back cost; after a prompt it has them in all, at the price of a change.
+        missed as much as there and back cost; after a prompt it has them in all, at a share of the change.
         plain_s: of a plain step among others. rate: tokens per second that time is worth."""
         current, back_s, rate = self._start(n_rows), self.change_s(n_rows), min(rate, self._rate)
         if current is None:
-            wide = ((w, s + self.change_s(w)) for w, s in self.steady.items() if w > n_rows)
+            wide = ((w, s + self._spread_s(w)) for w, s in self.steady.items() if w > n_rows)
             best = [(n_rows, plain_s), *wide]
         elif current == PLAIN:
             open_to = {
@@ -123,7 +134,7 @@ class Widths:
             now[width] = each[0][0] - rate * self.steady[width]
             later[width] = max(tokens - rate * seconds for tokens, seconds in each)
         if current is None:
-            best = max(now, key=lambda width: now[width] - (rate * self.change_s(width) if width else 0.0))
+            best = max(now, key=lambda width: now[width] - (rate * self._spread_s(width) if width else 0.0))
             if best != PLAIN:
                 self._missed = {}
             return best
@@ -156,6 +167,12 @@ class Widths:
 
     def planned(self, width: int) -> None:
         """The next step has this width; PLAIN: it is not padded."""
+        if width == self.width and not self._interrupted:
+            self._n_stayed += 1
+        else:
+            if self.width != PLAIN:
+                self._stay.observe(self._n_stayed)
+            self._n_stayed = 1
         self.width = width
 
     def stepped(self, n_rows: int, seconds: float) -> None:

@@ -260,3 +260,19 @@ def test_what_the_text_before_made_is_no_reason_to_leave_guesses(rate: float):
     """At four times the rate of plain steps no step here would be worth its time."""
     scene = Scene()
     assert [scene.step(Offered([0.6, 0.3]), rate=rate) for _ in range(6)][-1] == 4
+
+
+@pytest.mark.parametrize(("n_kept", "width"), [(1, PLAIN), (12, 4)])
+def test_after_a_prompt_a_change_is_spread_over_as_many_steps_as_widths_are_kept(n_kept: int, width: int):
+    """A step of four rows gains 0.1 tokens by a plain one, and to change to it takes 0.4. To leave a
+    width takes two steps more."""
+    scene = Scene()
+    for _ in range(20):
+        scene.widths.interrupted()
+        scene.steps(SURE[:3], n=n_kept)
+        scene.steps([], n=20)
+    scene.widths.interrupted()
+    assert scene.step(Offered([0.3])) == width
+    scene.widths.interrupted()
+    open_to = len(scene.widths.seconds(1, 0.005, RATE)) - 1
+    assert open_to == 17, "a draft model has rows in any case"
