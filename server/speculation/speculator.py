@@ -297,8 +297,8 @@ class Speculator(Proposer):
         merged = sorted((probability for offer in offers for probability in offer), reverse=True)
         options = [Offered(merged, spent_s / max(1, len(merged)))]
         if self._inline and self.pricing.widths.width == PLAIN:
-            plain_rate = price.n_rows / price.plain_s
-            options.append(self._inline.outlook(asks, self._sessions, plain_rate))
+            going = [ask for ask in asks if not self._sessions[ask.session].balance.resting]
+            options.append(self._inline.outlook(going, self._sessions, price.n_rows / price.plain_s))
         return self.pricing.padded(price, options)
 
     def _draft(self, inline: Synchronous, asks: Sequence[Ask], price: StepPrice, least: float) -> float:

@@ -123,3 +123,22 @@ def test_a_rest_ends_within_a_reply(monkeypatch: pytest.MonkeyPatch):
     scene.harness.run(request(max_tokens=900))
     rests = [after - before for before, after in pairwise(sizes) if after - before > 50]
     assert rests, "more than 50 steps without a guess, and then more guesses"
+
+
+@pytest.mark.parametrize("resting", [False, True])
+def test_guesses_that_a_resting_session_does_not_make_open_no_width(resting: bool):
+    scene = Scene(error=0.0)
+    prompt = Batch()
+    prompt.extend(0, 0, list(PROMPT), 1)
+    scene.model.decode(prompt)
+    speculator, widths = scene.speculator, scene.speculator.pricing.widths
+    speculator.open(OpenedSession(1, [*PROMPT, 5], request().sampling, Speculation()))
+    speculator._sessions[1].balance.resting = resting  # pyright: ignore[reportPrivateUsage]
+    opened = list[bool]()
+    for _ in range(30):
+        if speculator.propose([Ask(1, 8, seq=0)], 1, len(PROMPT)).width:
+            opened.append(True)
+            break
+        widths.stepped(1, STEADY[1])
+        opened.append(len(widths.seconds(1, STEADY[1], 1.0)) > 2)
+    assert any(opened) is not resting
