@@ -180,8 +180,8 @@ def replies(
     engine = Engine(model, proposer, happened, n_slots=1, limits=limits, clock=model.world.clock)
     for id, one in enumerate(asked):
         engine.submit(id, GenerationRequest(one.prompt, one.sampling, n, stop_tokens=model.vocab.eog))
-    while engine.step():
-        pass
+        while engine.step():
+            pass
     for seq in range(model.n_seqs):
         model.trim(seq, 0)
     return {id: end for id, end in ends.items() if end[0] >= SHORTEST}

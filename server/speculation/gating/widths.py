@@ -8,8 +8,8 @@ what the change costs: at once where one step gains as much. From plain steps th
 since guesses that look good follow each other less often than they seem to: with the way there alone hard
 replies lost 2 percent more, and easy ones gained nothing (simulated, ADR 10). After a step of another shape,
 with rows of a prompt, plain steps are a change, too, and what it costs to take a wider width then is spread
-over the steps that one was kept for of late (the block's easy replies by the median 3.5 times plain steps
-instead of 3.0, emulated, ADR 10).
+over the steps that one was kept for of late (by an emulated GPU the median reply
+of a block gained by a fifth, ADR 10).
 """
 
 from __future__ import annotations
