@@ -298,7 +298,7 @@ class Speculator(Proposer):
         options = [Offered(merged, spent_s / max(1, len(merged)))]
         if self._inline and self.pricing.widths.width == PLAIN:
             going = [ask for ask in asks if not self._sessions[ask.session].balance.resting]
-            options.append(self._inline.outlook(going, self._sessions, price.n_rows / price.plain_s))
+            options.append(self._inline.outlook(going, self._sessions, price.plain_rate))
         return self.pricing.padded(price, options)
 
     def _draft(self, inline: Synchronous, asks: Sequence[Ask], price: StepPrice, least: float) -> float:

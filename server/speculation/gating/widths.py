@@ -8,8 +8,7 @@ what the change costs: at once where one step gains as much. From plain steps th
 since guesses that look good follow each other less often than they seem to: with the way there alone hard
 replies lost 2 percent more, and easy ones gained nothing (simulated, ADR 10). After a step of another shape,
 with rows of a prompt, plain steps are a change, too, and what it costs to take a wider width then is spread
-over the steps that one was kept for of late (by an emulated GPU the median reply
-of a block gained by a fifth, ADR 10).
+over as many steps as widths were kept for of late (section D of benchmarks/RESULTS.md, emulated).
 """
 
 from __future__ import annotations
@@ -127,7 +126,8 @@ class Widths:
             width: _steps(offers, width - n_rows, s) for width, s in self.steady.items() if width > n_rows
         }
         reached = [(n_rows + tokens) / seconds for each in steps.values() for tokens, seconds in each]
-        rate = self._rate = min(rate, max(n_rows / plain_s, *reached))
+        plain = n_rows / plain_s if plain_s else math.inf
+        rate = self._rate = min(rate, max([plain, *reached]))
         now, later = {PLAIN: -rate * plain_s}, {PLAIN: -rate * plain_s}
         for width, each in steps.items():
             # what guesses took is spent in any case now, but not in steps to come

@@ -276,3 +276,9 @@ def test_after_a_prompt_a_change_is_spread_over_as_many_steps_as_widths_are_kept
     scene.widths.interrupted()
     open_to = len(scene.widths.seconds(1, 0.005, RATE)) - 1
     assert open_to == 17, "a draft model has rows in any case"
+
+
+def test_more_sessions_than_the_widest_step_has_rows_are_not_padded():
+    scene = Scene()
+    assert scene.widths.choose(40, 0.02, [Offered(SURE)], RATE) == PLAIN
+    assert len(scene.widths.seconds(40, 0.02, RATE)) == 41
