@@ -56,7 +56,7 @@ def keep_apart(*models: Weights) -> None:
         os.environ.setdefault(FEWEST_ROWS, KEPT_APART)
 
 
-def places_apart(path: Path, weights: Weights) -> tuple[TensorPlace, ...]:
+def places_apart(weights: Weights) -> tuple[TensorPlace, ...]:
     """Where a model's tensors go so that decodes of a single row have a graph of their own; none where these
     share the graph of others. None on several GPUs: llama.cpp has them take turns once a tensor is
     elsewhere."""

@@ -142,7 +142,7 @@ class LoadedModel:
         first = parts(path)[0]
         if weights.rpc:
             borrow(weights.rpc)
-        apart = places_apart(first, weights)
+        apart = places_apart(weights)
         self.keeps_apart = bool(apart)  # decodes of a single row have a graph of their own (cuda_graphs.py)
         self._params = _model_params(weights, vocab_only, apart)  # llama.cpp looks at its arrays later too
         self._overrides = weights.overrides

@@ -95,31 +95,31 @@ def test_other_devices_and_other_weights_keep_theirs(at: Path, monkeypatch: pyte
 
 
 @pytest.fixture
-def quantised(at: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A model on the only GPU."""
+def one_gpu(at: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`at` keeps the variables of the environment."""
     have(monkeypatch, "CUDA0", "CPU")
-    return write(at, matrix=np.zeros(N, np.float32))
 
 
+@pytest.mark.usefixtures("one_gpu")
 def test_single_rows_have_a_graph_of_their_own_where_all_weights_are_on_one_gpu(
-    quantised: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ):
-    at = quantised
-    assert places_apart(at, Weights()) == (), "nobody asked for it"
+    assert places_apart(Weights()) == (), "nobody asked for it"
     keep_apart(Weights(), Weights())
-    places = places_apart(at, Weights())
+    places = places_apart(Weights())
     named = ("blk.0.attn_norm.weight", "blk.32.nextn.enorm.weight")
     assert [unmatched(named, [place]) for place in places] == [[], []]
     others = "blk.10.attn_norm.weight", "blk.0.attn_norm_2.weight", "blk.32.nextn.hnorm.weight"
     assert len(unmatched(others, places)) == len(places), "no other tensor"
     assert {place.buffer for place in places} == {HOST}
     have(monkeypatch, "CUDA0", "CUDA1", "CPU")
-    assert places_apart(at, Weights()) == (), "llama.cpp would have the GPUs take turns"
-    assert places_apart(at, Weights(split_mode="none")) == places
+    assert places_apart(Weights()) == (), "llama.cpp would have the GPUs take turns"
+    assert places_apart(Weights(split_mode="none")) == places
     have(monkeypatch, "Metal", "CPU")
-    assert places_apart(at, Weights()) == ()
+    assert places_apart(Weights()) == ()
 
 
+@pytest.mark.usefixtures("one_gpu")
 @pytest.mark.parametrize(
     "other",
     [
@@ -129,26 +129,20 @@ def test_single_rows_have_a_graph_of_their_own_where_all_weights_are_on_one_gpu(
         pytest.param(Weights(rpc=("far:1",)), id="with a lender"),
     ],
 )
-def test_a_model_that_is_partly_elsewhere_shares_its_graph(quantised: Path, other: Weights):
+def test_a_model_that_is_partly_elsewhere_shares_its_graph(other: Weights):
     """Nor has another one in its process its own: the variable of ggml is for both."""
     keep_apart(Weights(), other)
     assert FEWEST_ROWS not in os.environ
     keep_apart(Weights())
-    assert places_apart(quantised, other) == ()
+    assert places_apart(other) == ()
 
 
-def test_graphs_are_shared_where_the_user_says_so(quantised: Path):
-    at = quantised
+@pytest.mark.usefixtures("one_gpu")
+def test_graphs_are_shared_where_the_user_says_so():
     os.environ[FEWEST_ROWS] = "32"
     keep_apart(Weights())
     assert os.environ[FEWEST_ROWS] == "32"
-    assert places_apart(at, Weights()) == ()
+    assert places_apart(Weights()) == ()
     os.environ[FEWEST_ROWS] = KEPT_APART
     os.environ[OFF] = "1"
-    assert places_apart(at, Weights()) == (), "there are no graphs"
-
-
-def test_16_bit_weights_share_their_graph(quantised: Path):
-    keep_apart(Weights())
-    assert places_apart(quantised, Weights())
-    assert not places_apart(write(quantised, matrix=np.zeros(N, np.float16)), Weights())
+    assert places_apart(Weights()) == (), "there are no graphs"
