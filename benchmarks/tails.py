@@ -140,7 +140,7 @@ def write(path: Path, shape: HybridShape) -> None:
 
 
 def _blocks(rows: int, columns: int, rng: np.random.Generator) -> npt.NDArray[np.uint8]:
-    """Random weights at Q8_0 whose products with a row of ones have the variance of one of its channels."""
+    """Random weights at Q8_0. A row of channels keeps its variance when it is multiplied by them."""
     blocks = rng.integers(0, 256, (rows * columns // BLOCK, BLOCK_BYTES), dtype=np.uint8)
     scale = np.array([columns**-0.5 / 74], dtype=np.float16)  # 74: of bytes evenly distributed
     blocks[:, :2] = scale.view(np.uint8)

@@ -27,8 +27,8 @@ SETTLING = 2  # steps until one takes its usual time: the first builds the graph
 # Steps after a change. Off by two: half, one step that was disturbed shifts what a change costs by a fifth;
 # twice, 20 changes pass before a cost that is too low shows.
 WINDOW = 10
-# Times that a width was kept for a single step, as is assumed at first. 1 or 4: new leads are as quick
-# within 2 percent (benchmarks.graphs).
+# Times that a width was kept for a single step, as is assumed at first. 1 or 4: new leads make as many tokens
+# per second within 2 percent (30 prompts on the emulated GPUs of benchmarks.graphs).
 FEW_STAYS = 2
 PLAIN = 0  # the width of steps without guesses, which are not padded
 # Changes: to steps of a single row, to the latest other width that was recorded, to another one.
@@ -78,7 +78,7 @@ class Widths:
         return sum(mean.value for mean in self._change[self._kind(n_rows)])
 
     def _spread_s(self, n_rows: int) -> float:
-        """Seconds of that for each of the steps that are likely to follow."""
+        """change_s() for each of the steps that are likely to keep this width."""
         return self.change_s(n_rows) / self._stay.value
 
     def _kind(self, n_rows: int) -> str:

@@ -96,7 +96,7 @@ def test_other_devices_and_other_weights_keep_theirs(at: Path, monkeypatch: pyte
 
 @pytest.fixture
 def one_gpu(at: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`at` keeps the variables of the environment."""
+    """The machine has one GPU. at: gives the test an environment of its own."""
     have(monkeypatch, "CUDA0", "CPU")
 
 

@@ -72,6 +72,13 @@ class Scene:
         backend = cast(FakeBackend, self.model)
         self.harness = Harness(backend, self.speculator, limits=limits, clock=self.clock)
 
+    def opened(self) -> OpenedSession:
+        """A session whose prompt the model has evaluated."""
+        prompt = Batch()
+        prompt.extend(0, 0, list(PROMPT), 1)
+        self.model.decode(prompt)
+        return OpenedSession(1, [*PROMPT, 5], request().sampling, Speculation())
+
     def rate(self, prompt: int, max_tokens: int) -> float:
         began = self.clock.now
         [outcome] = self.harness.run(request((*PROMPT, prompt), max_tokens=max_tokens))
@@ -94,10 +101,7 @@ def test_a_first_text_that_is_hard_to_guess_bars_no_block_that_pays():
 @pytest.mark.parametrize("late", [False, True])
 def test_a_guess_that_evaluates_what_was_missed_does_not_tell_what_a_guess_takes(late: bool):
     scene = Scene(error=0.0)
-    prompt = Batch()
-    prompt.extend(0, 0, list(PROMPT), 1)
-    scene.model.decode(prompt)
-    session = OpenedSession(1, [*PROMPT, 5], request().sampling, Speculation())
+    session = scene.opened()
     scene.inline.td.restart()
     for _ in range(1 + late):
         scene.inline.follow(session, Ask(1, 8, seq=0))
@@ -128,11 +132,8 @@ def test_a_rest_ends_within_a_reply(monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.parametrize("resting", [False, True])
 def test_guesses_that_a_resting_session_does_not_make_open_no_width(resting: bool):
     scene = Scene(error=0.0)
-    prompt = Batch()
-    prompt.extend(0, 0, list(PROMPT), 1)
-    scene.model.decode(prompt)
     speculator, widths = scene.speculator, scene.speculator.pricing.widths
-    speculator.open(OpenedSession(1, [*PROMPT, 5], request().sampling, Speculation()))
+    speculator.open(scene.opened())
     speculator._sessions[1].balance.resting = resting  # pyright: ignore[reportPrivateUsage]
     opened = list[bool]()
     for _ in range(30):
