@@ -286,7 +286,9 @@ class EngineThread:
                 tidy = idle and (tidy or (was_idle and not self.engine.residence.copy_ahead()))
                 wait_s = (IDLE_S if was_idle else PAUSE_S) if idle else 0.0
             except Exception:
-                logger.exception("a step of the engine failed; it ends %s", self._requests() or "no request")
+                accounts = [generation.account for generation in list(self._generations.values())]
+                ids = ", ".join(sorted({account.id for account in accounts if account is not None}))
+                logger.exception("a step of the engine failed; it ends %s", ids or "no request")
                 self._carry_out(
                     lambda engine: engine.fail_all(BackendError("the server failed while generating"))
                 )
@@ -311,11 +313,6 @@ class EngineThread:
             logger.exception("a request could not be begun")
             self._emit(id, Failed(BackendError("the server failed before generating")))
 
-    def _requests(self) -> str:
-        """Ids of the requests whose generations have not ended, for the log."""
-        accounts = [generation.account for generation in list(self._generations.values())]
-        return ", ".join(sorted({account.id for account in accounts if account is not None}))
-
     def _obey(self, wait_s: float) -> bool:
         """Carry out the commands that are there, waiting that long for the first. False: the thread ends."""
         try:
@@ -339,10 +336,12 @@ class EngineThread:
         self._overlaps = True
         self.hand_over()
 
-    def hand_over(self) -> None:
-        """Hand the outbox to the loop in one call, if it is urgent or GATHER_S have passed."""
+    def hand_over(self, *, guessing: bool = False) -> None:
+        """Hand the outbox to the loop in one call, if it is urgent or GATHER_S have passed. guessing: a draft
+        model is about to, which the loop would delay; what is not urgent waits for a decode with time."""
         now = time.monotonic()
-        if not self._outbox or not (self._urgent or now - self._flushed_at >= GATHER_S):
+        waits = now - self._flushed_at < GATHER_S or (guessing and self._overlaps)
+        if not self._outbox or (waits and not self._urgent):
             return
         if self._loop is not None and not self._loop.is_closed():
             events, self._outbox = self._outbox, []

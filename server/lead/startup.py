@@ -136,7 +136,7 @@ def run_lead(settings: LeadSettings, site: Site) -> int:
             bounds=_bounds(settings),
             profile=settings.profile,
         )
-        proposer.overlap(engine.hand_over)
+        proposer.overlap(partial(engine.hand_over, guessing=True))
         engine.command(lambda _: warm_up(model, inline))
         _announce(site, door)
         mode = "sync" if site.draft_model else "async"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from server.engine import thread as engine_thread
 from server.engine.engine import Engine
 from server.engine.events import Committed, Event, Failed, Finished, Started
+from server.engine.proposer import Ask, Planned
 from server.engine.thread import GATHER_S, EngineThread
 from server.errors import BackendError, BusyError
 from server.llama.backend import Batch, Logits
@@ -34,12 +36,27 @@ class Watched(FakeBackend):
             self.decoding = False
 
 
-async def told(overlaps: bool, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Event], list[bool]]:
+class Guessing(NoProposer):
+    """Hands over before it proposes, as a draft model in the lead does."""
+
+    thread: EngineThread
+
+    def propose(self, asks: Sequence[Ask], n_rows: int, n_cells: int) -> Planned:
+        self.thread.hand_over(guessing=True)
+        return NoProposer.propose(self, asks, n_rows, n_cells)
+
+
+async def told(
+    overlaps: bool, monkeypatch: pytest.MonkeyPatch, proposer: NoProposer | None = None
+) -> tuple[list[Event], list[bool]]:
     """Two replies' events, and of every hand-over whether a decode was under way."""
     backend = Watched(FakeModel(eog_rate=0.0), step_s=2 * GATHER_S, overlaps=overlaps)
     loop, handed = asyncio.get_running_loop(), list[bool]()
     events: list[Event] = []
-    thread = EngineThread(lambda emit: Engine(backend, NoProposer(), emit), n_ctx=backend.n_ctx)
+    made = proposer or NoProposer()
+    thread = EngineThread(lambda emit: Engine(backend, made, emit), n_ctx=backend.n_ctx)
+    if isinstance(made, Guessing):
+        made.thread = thread
     call_soon = loop.call_soon_threadsafe
 
     def noted(*args: object, **named: object) -> object:
@@ -94,6 +111,13 @@ async def test_tokens_are_handed_over_while_a_gpu_computes(overlaps: bool, monke
     assert any(handed) is overlaps
     if overlaps:
         assert sum(not during for during in handed) == 1, "no decode follows the last end"
+
+
+async def test_only_what_is_urgent_is_handed_over_before_guesses(monkeypatch: pytest.MonkeyPatch):
+    events, handed = await told(True, monkeypatch, Guessing())
+    assert sum(len(event.tokens) for event in events if isinstance(event, Committed)) == 2 * N
+    assert sum(not during for during in handed) <= 2 * 2, "first tokens and ends"
+    assert any(handed)
 
 
 async def test_a_reply_that_nobody_reads_ends_with_a_reason(monkeypatch: pytest.MonkeyPatch):
