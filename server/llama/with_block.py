@@ -108,17 +108,21 @@ class WithBlock:
         self.length, self.intact = backend.length, backend.intact
         self._nothing = np.zeros(block.n_embd, dtype=np.float32)  # the row before the first position
         self._waiting = [_Waiting() for _ in range(backend.n_seqs)]
+        self._late: list[int] = []  # sequences that the block evaluates during the model's next decode
         self.failed = False
         self.n_unknown = 0  # positions that the block evaluated without the row before them
 
     def decode(self, batch: Batch) -> Logits:
-        logits = self._backend.decode(batch)
-        if not self.failed:
-            self._take_in(batch)
-        return logits
+        finish = self.start(batch)
+        if batch.meanwhile is not None and self.overlaps:
+            batch.meanwhile()
+        return finish()
 
     def start(self, batch: Batch) -> Callable[[], Logits]:
         started = self._backend.start(batch)
+        if self._late:  # a GPU has time for both
+            late, self._late = self._late, []
+            self._catch_up([seq for seq in late if self._n_late(seq) > MOST_WAITING])
 
         def finish() -> Logits:
             logits = started()
@@ -222,9 +226,7 @@ class WithBlock:
         ):
             for each in batch.shared.get(i, (seq,)):
                 self._waiting[each].add(position, token, rows[i])
-        late = [seq for seq in set(batch.seqs) if self._n_late(seq) > MOST_WAITING]
-        if late:
-            self._catch_up(late)
+        self._late = [seq for seq in set(batch.seqs) if self._n_late(seq) > MOST_WAITING]
 
     def _agree(self, seq: int) -> None:
         """Have the block hold what the model holds of the sequence."""

@@ -159,13 +159,19 @@ def test_the_row_before_is_kept_from_step_to_step_and_in_a_snapshot():
     assert lead.model.n_unknown == 0
 
 
-def test_long_prompts_are_evaluated_at_once_and_short_rows_wait_for_a_guess():
+def test_many_rows_are_evaluated_during_the_next_decode_and_few_wait_for_a_guess():
     lead = Lead()
     lead.decode(0, [lead.token() for _ in range(MOST_WAITING)])
+    lead.decode(0, [lead.token()])
     assert lead.block.n_decodes == 0
+    batch = Batch()
+    batch.extend(0, len(lead.held[0]), [lead.token()], 1)
+    finish = lead.model.start(batch)
+    assert lead.block.n_decodes == 2  # 65 rows, at most 64 at once, while a GPU decodes
+    finish()
+    lead.held[0] += batch.tokens
     lead.decode(0, [lead.token()])
-    assert lead.block.n_decodes == 2  # 65 rows, at most 64 at once
-    lead.decode(0, [lead.token()])
+    assert lead.block.n_decodes == 2
     lead.guess([0], 1)
     assert lead.block.n_decodes == 3
 
@@ -180,8 +186,8 @@ def test_a_token_that_was_not_the_next_after_all_is_evaluated_again():
 
 def test_a_copy_of_a_beginning_knows_its_length_before_anything_else_is_evaluated():
     lead = Lead()
-    for _ in range(2):
-        lead.decode(0, [lead.token() for _ in range(50)])
+    for n in (50, 50, 1):
+        lead.decode(0, [lead.token() for _ in range(n)])
     lead.copy(0, 1, 19)
     lead.guess([1], 2)
     assert lead.model.n_unknown == 1
