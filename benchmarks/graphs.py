@@ -57,7 +57,8 @@ class Gpu:
     longer by `built`, the second by `recorded`, both by its rows: if the graph of these rows was the latest
     one, by `renewed`, and if nothing else was decoded since with that graph, by `again` and nothing. guess:
     one of the block, which takes longer by `unlike` if its decode has other rows than the one before, and by
-    `read` if it also evaluates a prompt. outside: Python of a step."""
+    `read` if it also evaluates a prompt. outside: Python of a step, which takes longer by `drafted` if the
+    block has guessed for it."""
 
     steady: dict[int, float]
     built: dict[int, float]
@@ -68,10 +69,11 @@ class Gpu:
     unlike: float = 0.25
     read: float = 3.5
     outside: float = 0.25
+    drafted: float = 0.45
 
 
 # The bundled target with its block at the cost of 8B, on an H100, 2026-11-26: F16 by traces of leads, Q8_0 by
-# decodes in the order in question, medians of four
+# decodes in the order in question, medians of four; `drafted` by a trace of a lead, 2026-11-27
 GPUS = {
     "8B F16": Gpu(
         {1: 5.8, 2: 7.2, 4: 7.5, 8: 7.8, 12: 8.1, 33: 8.9},
@@ -128,11 +130,15 @@ class TimedModel(WithBlock):
         self.world = World()
         self._gpu, self._graphs, self._machine = gpu, graphs, Machine(gpu.steady, gpu.guess, 0.0)
         self._n_before = 0  # rows of the block's decode before
+        self._has_guessed = False  # for this step
+        self.overlaps = True
 
     def decode(self, batch: Batch) -> Logits:
         logits = super().decode(batch)
         step_ms = 1e3 * self._machine.step_s(len(batch)) + self._graphs.extra_ms(len(batch))
-        self.world.advance(round(1e3 * (step_ms + self._gpu.outside)))
+        outside_ms = self._gpu.outside + (self._gpu.drafted if self._has_guessed else 0.0)
+        self._has_guessed = False
+        self.world.advance(round(1e3 * (step_ms + outside_ms)))
         return logits
 
     def guess(self, paths: Sequence[BlockPath], depth: int) -> tuple[Logits, Hidden]:
@@ -140,7 +146,7 @@ class TimedModel(WithBlock):
         found = super().guess(paths, depth)
         extra = self._gpu.unlike if n_rows != self._n_before else 0.0
         extra += self._gpu.read if n_rows > DRAFT_MAX else 0.0
-        self._n_before = n_rows
+        self._n_before, self._has_guessed = n_rows, True
         self.world.advance(round(1e3 * (self._gpu.guess + extra)))
         return found
 
@@ -162,7 +168,7 @@ def speculator(model: TimedModel, gpu: Gpu, *, apart: bool) -> Speculator:
     inline = BlockDraft(model, clock=model.world.clock)
     for _ in range(8):
         inline.td.observe(gpu.guess / 1e3)
-    policy = Policy(leaves=LEAVES, lookup=False, max_rows=MOST_ROWS)
+    policy = Policy(leaves=LEAVES, lookup=False, max_rows=MOST_ROWS, overlaps=True)
     return Speculator(policy, inline=inline, costs=costs, widths=widths, clock=model.world.clock)
 
 
