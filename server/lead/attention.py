@@ -19,8 +19,11 @@ logger = logging.getLogger("duo.lead")
 
 # What steps are assumed to be before there were any: as many with one row as with four, in the middle of the
 # first and of the second reply of a conversation with prompts of 70 tokens and replies of 214 (means of
-# LMSYS-Chat-1M, arXiv:2309.11998). Twice the tokens: 400M on an EPYC with AVX-512 begin without it.
-ASSUMED = [StepKind(n_rows, n_tokens, n_tokens) for n_rows in (1, 4) for n_tokens in (177, 461)]
+# LMSYS-Chat-1M, arXiv:2309.11998), while another one of this length is idle in the KV cache. Without that,
+# the bundled model on an EPYC with AVX-512 begins without flash attention, and its replies are 11 percent
+# slower; with two, nothing changes: 400M on an Intel Xeon begin without it (docs/adr/0012).
+IDLE = 2 * (70 + 214)
+ASSUMED = [StepKind(n_rows, n_tokens + IDLE, n_tokens) for n_rows in (1, 4) for n_tokens in (177, 461)]
 BEFORE = 1000  # steps as which they count later. Twice: what a server is used for shows after twice as many
 MOST_STEPS = 100_000  # that count; older ones by less and less. Twice: a change of use shows later
 # Share by which the other kind must be quicker to be taken up at a later start: conversations on disk are
@@ -42,7 +45,7 @@ class AttentionChoice:
         self._earlier: Kinds = {}  # of earlier processes
 
     def __call__(self, model: LoadedModel, options: LlamaOptions) -> Kind:
-        """For options that say "measure". Measures at the first start with a model, and remembers; again if
+        """Where the options leave it open. Measures at the first start with a model, and remembers; again if
         the machine was busy then."""
         self._what = (*of_model(replace(options, n_tail=0)), WIDTHS, DEPTHS)
         known = recall("attention", self._what)

@@ -112,7 +112,7 @@ def is_open(options: LlamaOptions) -> bool:
     """Whether duo decides about flash attention: the options leave it open, and attention is computed on the
     CPU for few sequences, with values that are not quantised, since those need it. docs/adr/0012."""
     quantised = options.cache_type_v not in ("f32", "f16", "bf16")
-    if options.flash_attention not in ("auto", "measure") or quantised or options.n_seqs > MOST_SEQS_ON_CPU:
+    if options.flash_attention != "auto" or quantised or options.n_seqs > MOST_SEQS_ON_CPU:
         return False
     return not computes_elsewhere(options.weights)
 
@@ -294,7 +294,7 @@ def context_params(options: LlamaOptions) -> Any:
     params.n_threads_batch = options.n_threads_batch or options.n_threads
     params.type_k = _cache_type(options.cache_type_k)
     params.type_v = _cache_type(options.cache_type_v)
-    params.flash_attn_type = {"auto": -1, "measure": -1, "off": 0, "on": 1}[options.flash_attention]
+    params.flash_attn_type = {"auto": -1, "off": 0, "on": 1}[options.flash_attention]
     rope = options.rope
     if rope.scaling is not None:
         params.rope_scaling_type = {"none": 0, "linear": 1, "yarn": 2}[rope.scaling]

@@ -125,14 +125,13 @@ class LlamaBackend(LlamaContext):
     """Implements Backend. Raises StartupError when the model cannot be loaded or its context not created."""
 
     def __init__(self, options: LlamaOptions, attention: ChooseAttention | None = None) -> None:
-        """attention: chooses flash attention on a CPU where it shall be measured; None: without it."""
+        """attention: chooses flash attention on a CPU where the options leave it open; None: without it."""
         self.model = LoadedModel(options.model_path, options.weights)
         self.options = options
         self._model = self.model.handle
         try:
             if is_open(options):
-                measured = attention if options.flash_attention == "measure" else None
-                options = settled(options, measured(self.model, options) if measured else "off")
+                options = settled(options, attention(self.model, options) if attention else "off")
             self._open(options)
         except BaseException:
             self.close()

@@ -98,7 +98,7 @@ class ModelSettings(BaseSettings):
     cache_type_k: CacheType = Field("f16", description="of keys in the KV cache")
     cache_type_v: CacheType = Field("f16", description="of values; quantised ones need flash attention")
     flash_attn: FlashAttention = Field(
-        "auto", description="flash attention; auto: not on a CPU; measure: there if quicker"
+        "auto", description="flash attention; auto: on a CPU only if it is quicker there"
     )
     threads_batch: int = Field(
         0, ge=0, description="CPU threads of steps with more than one row; 0: --threads"

@@ -12,7 +12,7 @@ from server.llama.parts import parts
 
 SplitMode: TypeAlias = Literal["none", "layer", "row", "tensor"]
 CacheType: TypeAlias = Literal["f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1"]
-FlashAttention: TypeAlias = Literal["on", "off", "auto", "measure"]
+FlashAttention: TypeAlias = Literal["on", "off", "auto"]
 RopeScaling: TypeAlias = Literal["none", "linear", "yarn"]
 
 MAX_SEQS = 256  # sequences: LLAMA_MAX_SEQ of llama.cpp
@@ -141,8 +141,8 @@ class LlamaOptions:
     to a multiple of 256. n_streams: not 0, that many sequences instead of n_seqs, with an equal share of the
     cells for each; models with a state or a sliding window have none. n_batch: most rows of a decode, raised
     to one for each sequence. n_threads_batch, n_ubatch: 0 means n_threads, n_batch. F32 caches without flash
-    attention are slower and closest to exact arithmetic; 'auto': without on a CPU; 'measure': there whichever
-    is quicker (library.is_open). n_tail: most of Backend.n_tail. head: the file of an EAGLE-3 head, which
+    attention are slower and closest to exact arithmetic; 'auto': on a CPU as LlamaBackend's `attention`
+    chooses (library.is_open). n_tail: most of Backend.n_tail. head: the file of an EAGLE-3 head, which
     guesses from the model's layers."""
 
     model_path: Path

@@ -22,7 +22,7 @@ from tests.model.test_kinds import STATEFUL
 
 pytestmark = pytest.mark.model
 
-OPTIONS = LlamaOptions(BUNDLED_MODEL, 4096, 4, flash_attention="measure")
+OPTIONS = LlamaOptions(BUNDLED_MODEL, 4096, 4)
 
 
 @pytest.fixture(scope="module")
@@ -82,12 +82,13 @@ def test_a_slow_model_is_not_measured(model: LoadedModel):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_lead_has_what_was_chosen_if_it_shall_measure(kind: Kind):
+def test_a_lead_has_what_was_chosen_unless_it_is_told(kind: Kind):
     def choose(model: LoadedModel, options: LlamaOptions) -> Kind:
         return kind
 
     with closing(LlamaBackend(OPTIONS, choose)) as backend:
         assert backend.options.flash_attention == kind
-    for said in ("auto", "off"):
-        with closing(LlamaBackend(replace(OPTIONS, flash_attention=said), choose)) as backend:
-            assert backend.options.flash_attention == "off"
+    with closing(LlamaBackend(replace(OPTIONS, flash_attention="off"), choose)) as backend:
+        assert backend.options.flash_attention == "off"
+    with closing(LlamaBackend(OPTIONS)) as backend:
+        assert backend.options.flash_attention == "off", "nobody chooses"

@@ -1,4 +1,5 @@
-"""Width-stable replies are equal to the last bit: quantised weights, default attention, one thread or two.
+"""Width-stable replies are equal to the last bit: quantised weights, with flash attention and
+without, one thread or two.
 
 Each reply is asked for twice, and tokens and logprobs are compared exactly. The second time a lookup may
 guess it, and the KV cache holds another conversation.
@@ -15,6 +16,7 @@ import pytest
 
 from drafters.drafter_settings import BUNDLED_MODEL as DRAFT
 from server.engine.request import GenerationRequest, Speculation
+from server.llama.attention_times import KINDS
 from server.llama.backend import Vocabulary
 from server.llama.llamacpp import LlamaBackend, LlamaOptions
 from server.local.embedded import EmbeddedServer
@@ -42,10 +44,11 @@ def n_threads(request: pytest.FixtureRequest) -> int:
     return request.param
 
 
-@pytest.fixture(scope="module")
-def target(n_threads: int) -> Iterator[LlamaBackend]:
-    """Opened as by a lead with default options."""
-    with closing(LlamaBackend(LlamaOptions(TARGET, n_cells=8192, n_seqs=12, n_threads=n_threads))) as one:
+@pytest.fixture(scope="module", params=KINDS, ids=[f"flash_attention_{kind}" for kind in KINDS])
+def target(n_threads: int, request: pytest.FixtureRequest) -> Iterator[LlamaBackend]:
+    """Opened as by a lead with default options, which chooses one of the kinds of attention."""
+    options = LlamaOptions(TARGET, n_cells=8192, n_seqs=12, n_threads=n_threads)
+    with closing(LlamaBackend(replace(options, flash_attention=request.param))) as one:
         yield one
 
 

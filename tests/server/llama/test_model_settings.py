@@ -32,6 +32,11 @@ from server.settings import LeadSettings
 MODEL = Path("m.gguf")
 
 
+@pytest.fixture(autouse=True)
+def _as_a_user_has_it(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]
+    monkeypatch.delenv("DUO_FLASH_ATTN", raising=False)
+
+
 def options(*flags: str) -> LlamaOptions:
     return read(LeadSettings, flags).options(MODEL, n_cells=64, n_seqs=1, n_threads=4)
 
@@ -231,8 +236,6 @@ def test_another_adapter_in_the_same_file_is_another_model(folder: Path):
     [
         (False, {}, "off"),
         (True, {}, "auto"),
-        (False, {"flash_attention": "measure"}, "off"),
-        (True, {"flash_attention": "measure"}, "measure"),
         (False, {"flash_attention": "on"}, "on"),
         (False, {"cache_type_v": "q8_0"}, "auto"),
         (False, {"cache_type_k": "q8_0"}, "off"),
@@ -240,7 +243,7 @@ def test_another_adapter_in_the_same_file_is_another_model(folder: Path):
         (False, {"n_seqs": library.MOST_SEQS_ON_CPU + 1}, "auto"),
     ],
 )
-def test_flash_attention_is_left_out_on_cpus(
+def test_duo_decides_about_flash_attention_on_cpus(
     on_gpu: bool, changed: dict[str, Any], attention: str, monkeypatch: pytest.MonkeyPatch
 ):
     def elsewhere(weights: Weights) -> bool:
