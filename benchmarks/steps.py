@@ -85,7 +85,7 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--threads", type=program.numbers, default=[1, 2], help="such as 1,2: each in turn")
     add("--widths", type=program.numbers, default=list(WIDTHS), help="rows of a step, such as 1,4,8")
-    add("--flash-attn", choices=("on", "off", "auto"), default="auto", help="auto: off on a CPU (ADR 12)")
+    add("--flash-attn", choices=("on", "off", "auto"), default="auto", help="auto: off on a CPU")
     add("--context", type=int, default=512, help="tokens in the KV cache before the step")
     return parser
 

@@ -26,6 +26,7 @@ from rich.table import Table
 
 from server.errors import StartupError
 from server.flags import n_cores
+from server.lead.attention import AttentionChoice
 from server.lead.recollection import keep, of_model
 from server.llama.backend import Backend, Batch, Logits, Vocabulary
 from server.llama.llamacpp import LlamaBackend
@@ -214,13 +215,14 @@ def probe(settings: ProbeSettings) -> int:
     options = settings.options(settings.model, n_cells=N_CELLS, n_seqs=2, n_threads=n_threads)
     options = dataclasses.replace(options, n_streams=0 if settings.kv_unified else 2)
     widths = range(1, settings.max_width + 1)
-    with closing(LlamaBackend(options)) as backend:
+    with closing(LlamaBackend(options, AttentionChoice())) as backend:
+        attention = backend.options.flash_attention
         result = probe_backend(backend, widths)
         title = f"{backend.description}, {n_threads} thread{'s' if n_threads > 1 else ''}"
     keep("probe", of_model(options), result.as_json())  # for the /health of a lead with these options
     if settings.json_output:
-        shown = settings.model_dump(include={"gpu_layers", "flash_attn", "cache_type_k", "cache_type_v"})
-        about = {"model": str(settings.model), "threads": n_threads, **shown}
+        shown = settings.model_dump(include={"gpu_layers", "cache_type_k", "cache_type_v"})
+        about = {"model": str(settings.model), "threads": n_threads, "flash_attn": attention, **shown}
         print(json.dumps({**about, **result.as_json()}, indent=2))
     else:
         console = Console()

@@ -138,7 +138,7 @@ def test_what_is_no_adapter_of_this_model_is_refused(tmp_path: Path):
 
 @pytest.mark.parametrize("kind", ["f32", "bf16", "q8_0", "q4_0"])
 def test_every_type_of_cache_gives_a_text(kind: str, plain: list[int]):
-    text = reply_of(BUNDLED_MODEL, "-ctk", kind, "-ctv", kind)
+    text = reply_of(BUNDLED_MODEL, "-ctk", kind, "-ctv", kind, "-fa", "auto")
     assert len(text) == N_TOKENS
     if kind == "f32":
         assert text == plain

@@ -26,7 +26,7 @@ def duo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Duo]:
     template.write_text(TEMPLATE)
     names = ("--alias", "one,two", "--chat-template-file", str(template))
     defaults = ("--seed", "7", "-n", "6", "--temp", "1", "--draft-max", "0")
-    kinds = ("-ctk", "q8_0", "-ctv", "q8_0", "--embeddings")
+    kinds = ("-ctk", "q8_0", "-ctv", "q8_0", "-fa", "auto", "--embeddings")
     sizes = ("--threads", "1", "-c", "512", "-np", "1")
     with Duo(folder, "serve", *sizes, *names, *defaults, *kinds) as one:
         one.wait_until_ready()
