@@ -89,6 +89,8 @@ class Speculator(Proposer):
         self.pricing.widths.interrupted()  # by its prompt
         if self.groups and len(self._sessions) == 1:
             self.groups.opened()
+            if self._inline:
+                speculated.asked_from = len(session.tokens) + self._inline.alone.wait
         if self._remote:
             self._remote.open(speculated)
 
@@ -96,7 +98,9 @@ class Speculator(Proposer):
         groups = self.groups
         if self._n_expected or groups is None or groups.lookup_guesses:
             return False
-        return groups.all_rest or all(one.balance.resting for one in self._sessions.values())
+        drafted = self._remote is not None and self._remote.drafting
+        sessions = self._sessions.values()
+        return groups.all_rest or all(one.balance.resting if drafted else one.rests for one in sessions)
 
     def passed(self, n_sessions: int, n_rows: int) -> None:
         self._interrupt(n_rows - n_sessions)
@@ -297,14 +301,14 @@ class Speculator(Proposer):
         merged = sorted((probability for offer in offers for probability in offer), reverse=True)
         options = [Offered(merged, spent_s / max(1, len(merged)))]
         if self._inline and self.pricing.widths.width == PLAIN:
-            going = [ask for ask in asks if not self._sessions[ask.session].balance.resting]
+            going = [ask for ask in asks if not self._sessions[ask.session].rests]
             options.append(self._inline.outlook(going, self._sessions, price.plain_rate))
         return self.pricing.padded(price, options)
 
     def _draft(self, inline: Synchronous, asks: Sequence[Ask], price: StepPrice, least: float) -> float:
         """Have the draft model guess for sessions with too few guesses. Returns the seconds that took. least:
         path probability of guesses that count."""
-        wanting = [ask for ask in asks if ask.limit > 0 and not self._sessions[ask.session].balance.resting]
+        wanting = [ask for ask in asks if ask.limit > 0 and not self._sessions[ask.session].rests]
         seconds = price.seconds
         if self._policy.gate and not self._policy.by_rejection:
             n = len(wanting)

@@ -13,7 +13,7 @@ from server.estimators import Median, Smoothed
 from server.sampling.draft_token import DraftGuess
 from server.sampling.draw import Distribution
 from server.speculation.gating.acceptance import Acceptance, Outlook
-from server.speculation.gating.gain import Gain
+from server.speculation.gating.gain import Gain, ReplyGain
 from server.speculation.gating.gate import affordable, reachable, worth, worth_drafting
 from server.speculation.gating.pricing import StepPrice
 from server.speculation.gating.widths import Offered
@@ -103,6 +103,8 @@ class Synchronous:
         self._gains = defaultdict[int, Gain](Gain)  # by the number of bits of the number of sessions
         self._read_s, self._n_guessed = 0.0, 0  # in this step: seconds for prompts, sessions with guesses
         self._length = Smoothed(LENGTH_WEIGHT, LENGTH)  # tokens of a reply
+        self.alone = ReplyGain()
+        self._is_stable = False  # whether this step has its width in any case
 
     def draft(
         self,
@@ -118,6 +120,9 @@ class Synchronous:
         rested = not self._n_guessed
         self._paths, self._read_s, self._n_guessed = {}, 0.0, 0
         self._tries = n_sessions == 1 and not all(sessions[ask.session].balance.counts for ask in asks)
+        self._is_stable = any(
+            sessions[ask.session].session.bounds.exactness == "width-stable" for ask in asks
+        )
         plain_s = curve[min(n_rows, len(curve) - 1)]
         saved_s, worth = PROBE_SHARE * plain_s, n_sessions / plain_s if plain_s else 0.0  # tokens per second
         for ask in asks:
@@ -197,8 +202,12 @@ class Synchronous:
 
     def stepped(self, step: TimedStep, spent_s: float, plain_s: float) -> None:
         """A step took spent_s for drafting; it would have taken plain_s without guesses."""
+        if not (spent_s > 0.0 and plain_s > 0.0):
+            return
         drafting_s = spent_s - self._read_s
-        if not (drafting_s > 0.0 and plain_s > 0.0 and self._n_guessed):
+        if step.n_sessions == 1 and not self._is_stable:
+            self.alone.observe(step.n_tokens - 1, (spent_s + step.decode_s - plain_s) / plain_s)
+        if not (drafting_s > 0.0 and self._n_guessed):
             return
         lost = step.n_sessions / plain_s * (drafting_s + step.decode_s - plain_s)
         gained = step.n_tokens - step.n_sessions
@@ -207,6 +216,7 @@ class Synchronous:
     def ended(self, n_tokens: int) -> None:
         """A reply of n_tokens tokens has ended."""
         self._length.observe(n_tokens)
+        self.alone.ended(n_tokens)
 
     def is_needless(
         self, ask: Ask, speculated: Speculated, offered: Sequence[float], price: StepPrice, n_asking: int = 1

@@ -55,6 +55,36 @@ def test_no_session_is_followed_for_guesses_that_are_not_worth_making():
     assert scene.drafts.widths.count(2) <= 2
 
 
+def test_short_replies_are_not_guessed_for_while_that_loses():
+    """Each of them would end before the draft model rests in it. Later it is asked again."""
+    scene = Scene(error=0.0, row_s=0.1, td_s=0.3, policy=Policy(leaves=1, lookup=False))
+    scene.drafts.confused = 1.0
+
+    def n_drafts(n_tokens: int) -> int:
+        n_before = len(scene.drafts.widths)
+        scene.harness.run(request(max_tokens=n_tokens))
+        return len(scene.drafts.widths) - n_before
+
+    tried = [n_drafts(12) > 0 for _ in range(80)]
+    assert all(tried[:10])
+    assert 0 < sum(tried[-40:]) <= 8
+    scene.drafts.confused = 0.0
+    assert [n_drafts(400) for _ in range(20)][-1] > 300
+
+
+def test_what_width_stable_replies_lose_does_not_count_for_others():
+    """They have their width in any case."""
+    scene = Scene(error=0.0, row_s=0.1, td_s=0.3, policy=Policy(leaves=1, lookup=False))
+    scene.drafts.confused = 1.0
+    stable = replace(request(max_tokens=12), speculation=Speculation(exactness="width-stable"))
+    for _ in range(80):
+        scene.harness.run(stable)
+    for _ in range(3):
+        n_before = len(scene.drafts.widths)
+        scene.harness.run(request(max_tokens=12))
+        assert len(scene.drafts.widths) > n_before
+
+
 class Resting(Proposer):
     """Nobody guesses. Notes what it is asked and told."""
 
