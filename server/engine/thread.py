@@ -338,7 +338,7 @@ class EngineThread:
 
     def hand_over(self, *, guessing: bool = False) -> None:
         """Hand the outbox to the loop in one call, if it is urgent or GATHER_S have passed. guessing: a draft
-        model is about to, which the loop would delay; what is not urgent waits for a decode with time."""
+        model guesses next, which the loop would delay; only what is urgent goes, if a GPU decodes later."""
         now = time.monotonic()
         waits = now - self._flushed_at < GATHER_S or (guessing and self._overlaps)
         if not self._outbox or (waits and not self._urgent):
