@@ -18,7 +18,7 @@ from tests.http_lead import Lead, serving
 from tests.support import ENDLESS
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # llama.cpp's threads wait without using up a core
-os.environ.setdefault("DUO_FLASH_ATTN", "off")  # what a CPU is quicker with would decide about near-ties
+os.environ.setdefault("DUO_FLASH_ATTN", "off")  # else near-ties would depend on this CPU's choice
 settings.register_profile("duo", deadline=None)  # no test fails because the machine is busy
 settings.load_profile("duo")
 

@@ -1,8 +1,9 @@
 """A model with its prediction block: what happens to a sequence of the model happens to the block's.
 
 The block evaluates the model's tokens, each with the model's hidden row before it. Rows wait until a guess is
-wanted, since they are decoded with it then; many are evaluated at once. So a guess needs nothing but the last
-committed token, whatever was copied, saved, loaded or shifted before.
+wanted, since they are decoded with it then; many are evaluated during the model's next decode, for which a
+GPU has time. So a guess needs nothing but the last committed token, whatever was copied, saved, loaded or
+shifted before.
 """
 
 from __future__ import annotations
@@ -120,7 +121,7 @@ class WithBlock:
 
     def start(self, batch: Batch) -> Callable[[], Logits]:
         started = self._backend.start(batch)
-        if self._late:  # a GPU has time for both
+        if self._late:
             late, self._late = self._late, []
             self._catch_up([seq for seq in late if self._n_late(seq) > MOST_WAITING])
 

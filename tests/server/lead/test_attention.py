@@ -74,6 +74,12 @@ def test_cells_of_other_conversations_count_without_flash_attention_if_they_are_
     assert chosen(few, beside, None, shared=False)[0] == "off"
 
 
+def test_at_first_an_idle_conversation_is_assumed_in_the_cache():
+    alone_quicker = times((10, 10, 10), (9, 9, 13))
+    assert chosen(alone_quicker, {}, None, shared=False)[0] == "off"
+    assert chosen(alone_quicker, {}, None, shared=True)[0] == "on"
+
+
 def test_older_steps_give_way_to_later_ones():
     assert merged({SHORT: 10, LONG: 1}, {LONG: 5}) == {SHORT: 10, LONG: 6}
     both = merged({SHORT: MOST_STEPS}, {LONG: MOST_STEPS / 4})
