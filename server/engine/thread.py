@@ -9,16 +9,17 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
-from server.engine.account import CURRENT, place_in, tenant
+from server.engine.account import place_in, tenant
 from server.engine.engine import Engine
-from server.engine.events import Committed, Event, Failed, Finished, Progress, Started
+from server.engine.events import Committed, Event, Failed, Progress, Started
+from server.engine.live_generation import ENDS, LiveGeneration
 from server.engine.request import GenerationRequest
 from server.engine.watchdog import Watchdog
 from server.errors import (
@@ -28,10 +29,8 @@ from server.errors import (
     DuoError,
     InvalidRequestError,
     LostModelError,
-    TimeLimitError,
-    UnreadError,
 )
-from server.tenants import Place, Places
+from server.tenants import Places
 
 logger = logging.getLogger("duo.engine")
 
@@ -44,10 +43,8 @@ PAUSE_S = 0.02  # after the last reply, before an idle engine prepares for what 
 MOST_PAUSE_S = 60.0  # between two failed steps without a request: the pause doubles with each of them
 GATHER_S = 0.005  # between hand-overs of tokens to the event loop: each one costs compute time
 SAVE_S = 10.0  # at most, until conversations are on disk when the server ends
-MOST_UNREAD = 8192  # events of a generation before it ends: 1 MB, or 25 MB with 20 logprobs per token
 JOIN_S = 0.5  # at most, for a thread that is to end, before it is looked at again
 ANSWER_S = 60.0  # at most for a question, which is answered between two steps
-ENDS = (Finished, Failed)  # events that end a generation
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,65 +56,6 @@ class Bounds:
     max_tokens: int | None = None
     time_s: float | None = None
     step_s: float | None = None
-
-
-class LiveGeneration:
-    """Implements Generation."""
-
-    def __init__(self, id: int, engine: EngineThread, place: Place | None) -> None:
-        """place: in the queue; None if it only precomputes, which takes none."""
-        self.id = id
-        self.place = place
-        self.account = CURRENT.get()
-        self._engine = engine
-        self._unread: list[Event] = []
-        self._arrived = asyncio.Event()
-        self._ended = False
-        self._timer: asyncio.TimerHandle | None = None
-
-    def __aiter__(self) -> AsyncIterator[list[Event]]:
-        return self
-
-    async def __anext__(self) -> list[Event]:
-        if self._ended and not self._unread:
-            raise StopAsyncIteration
-        await self._arrived.wait()
-        self._arrived.clear()
-        events, self._unread = self._unread, []
-        return events
-
-    @property
-    def precompute(self) -> bool:
-        return self.place is None
-
-    def cancel(self, keep: int | None = None) -> None:
-        self._engine.command(lambda engine: engine.cancel(self.id, keep))
-
-    def expire_in(self, seconds: float) -> None:
-        """Fail after that time, unless it has ended, even if the engine does not answer any more."""
-        self._timer = asyncio.get_running_loop().call_later(seconds, self._expire, seconds)
-
-    def deliver(self, event: Event) -> None:
-        """Give the reader an event, none after the last one. A generation that nobody reads ends."""
-        if self._ended:
-            return
-        if len(self._unread) >= MOST_UNREAD and not isinstance(event, ENDS):
-            event = Failed(UnreadError(len(self._unread)))
-            self.cancel()
-        self._ended = isinstance(event, ENDS)
-        if self._ended and self._timer is not None:
-            self._timer.cancel()
-        if self.account is not None:
-            self.account.see(event)
-            if isinstance(event, Failed) and event.error.status >= 500:
-                fields = {"request_id": self.account.id}
-                logger.error("%s failed: %s", self.account.id, event.error, extra={"fields": fields})
-        self._unread.append(event)
-        self._arrived.set()
-
-    def _expire(self, seconds: float) -> None:
-        self.deliver(Failed(TimeLimitError(seconds)))
-        self.cancel()
 
 
 class EngineThread:
@@ -188,12 +126,15 @@ class EngineThread:
             request = replace(request, max_tokens=most)
         request = replace(request, tenant=tenant())
         place = None if request.precompute else place_in(self.places)
-        generation = LiveGeneration(next(self._ids), self, place)
+        generation = LiveGeneration(next(self._ids), self._cancel, place)
         self._generations[generation.id] = generation
         if self._bounds.time_s is not None and not request.precompute:
             generation.expire_in(self._bounds.time_s)
         self.command(lambda _: self._begin(generation.id, request))
         return generation
+
+    def _cancel(self, id: int, keep: int | None) -> None:
+        self.command(lambda engine: engine.cancel(id, keep))
 
     def command(self, command: Command) -> None:
         """Call it on the engine thread before the next step."""
@@ -316,13 +257,14 @@ class EngineThread:
     def _obey(self, wait_s: float) -> bool:
         """Carry out the commands that are there, waiting that long for the first. False: the thread ends."""
         try:
-            command = self._commands.get(timeout=wait_s) if wait_s else self._commands.get_nowait()
-            while command is not None:
+            while wait_s or not self._commands.empty():
+                command, wait_s = self._commands.get(timeout=wait_s or None), 0.0
+                if command is None:
+                    return False
                 self._carry_out(command)
-                command = self._commands.get_nowait()
         except queue.Empty:
-            return True
-        return False
+            pass
+        return True
 
     def _carry_out(self, command: Command) -> None:
         """An exception is logged: it must not end the thread."""

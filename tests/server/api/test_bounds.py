@@ -18,10 +18,11 @@ import pytest
 from server.api.middleware import Edge
 from server.engine.engine import Engine
 from server.engine.events import Committed, Event, Failed, Finished
+from server.engine.live_generation import LiveGeneration
 from server.engine.proposer import NoProposer
 from server.engine.request import GenerationRequest
 from server.engine.scheduler import Limits
-from server.engine.thread import Bounds, EngineThread, LiveGeneration
+from server.engine.thread import Bounds, EngineThread
 from server.errors import BusyError, InvalidRequestError, LostModelError
 from server.lead.listening import Door
 from server.sampling.constraint import Constraint

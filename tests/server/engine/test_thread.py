@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from server.engine import thread as engine_thread
+from server.engine import live_generation
 from server.engine.engine import Engine
 from server.engine.events import Committed, Event, Failed, Finished, Started
 from server.engine.proposer import Ask, Planned
@@ -121,7 +121,7 @@ async def test_only_what_is_urgent_is_handed_over_before_guesses(monkeypatch: py
 
 
 async def test_a_reply_that_nobody_reads_ends_with_a_reason(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(engine_thread, "MOST_UNREAD", 20)
+    monkeypatch.setattr(live_generation, "MOST_UNREAD", 20)
     backend = FakeBackend(FakeModel(eog_rate=0.0), n_ctx=80)
     thread = EngineThread(lambda emit: Engine(backend, NoProposer(), emit), n_ctx=backend.n_ctx)
     thread.start()

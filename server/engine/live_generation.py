@@ -1,0 +1,77 @@
+"""One generation on the event loop: what the engine's thread says of it, for its one reader."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+
+from server.engine.account import CURRENT
+from server.engine.events import Event, Failed, Finished
+from server.errors import TimeLimitError, UnreadError
+from server.tenants import Place
+
+logger = logging.getLogger("duo.engine")
+
+MOST_UNREAD = 8192  # events of a generation before it ends: 1 MB, or 25 MB with 20 logprobs per token
+ENDS = (Finished, Failed)  # events that end a generation
+
+
+class LiveGeneration:
+    """Implements Generation."""
+
+    def __init__(self, id: int, cancel: Callable[[int, int | None], None], place: Place | None) -> None:
+        """cancel: as Engine.cancel, on the engine's thread. place: in the queue; None if it only precomputes,
+        which takes none."""
+        self.id = id
+        self.place = place
+        self.account = CURRENT.get()
+        self._cancel = cancel
+        self._unread: list[Event] = []
+        self._arrived = asyncio.Event()
+        self._ended = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __aiter__(self) -> AsyncIterator[list[Event]]:
+        return self
+
+    async def __anext__(self) -> list[Event]:
+        if self._ended and not self._unread:
+            raise StopAsyncIteration
+        await self._arrived.wait()
+        self._arrived.clear()
+        events, self._unread = self._unread, []
+        return events
+
+    @property
+    def precompute(self) -> bool:
+        return self.place is None
+
+    def cancel(self, keep: int | None = None) -> None:
+        self._cancel(self.id, keep)
+
+    def expire_in(self, seconds: float) -> None:
+        """Fail after that time, unless it has ended, even if the engine does not answer any more."""
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._expire, seconds)
+
+    def deliver(self, event: Event) -> None:
+        """Give the reader an event, none after the last one. A generation that nobody reads ends."""
+        if self._ended:
+            return
+        if len(self._unread) >= MOST_UNREAD and not isinstance(event, ENDS):
+            event = Failed(UnreadError(len(self._unread)))
+            self.cancel()
+        self._ended = isinstance(event, ENDS)
+        if self._ended and self._timer is not None:
+            self._timer.cancel()
+        if self.account is not None:
+            self.account.see(event)
+            if isinstance(event, Failed) and event.error.status >= 500:
+                fields = {"request_id": self.account.id}
+                logger.error("%s failed: %s", self.account.id, event.error, extra={"fields": fields})
+        self._unread.append(event)
+        self._arrived.set()
+
+    def _expire(self, seconds: float) -> None:
+        self.deliver(Failed(TimeLimitError(seconds)))
+        self.cancel()
