@@ -41,7 +41,10 @@ T = TypeVar("T")
 IDLE_S = 0.1  # between the steps of an idle engine, which take in who joined or left
 PAUSE_S = 0.02  # after the last reply, before an idle engine prepares for what may come
 MOST_PAUSE_S = 60.0  # between two failed steps without a request: the pause doubles with each of them
-GATHER_S = 0.005  # between hand-overs of tokens to the event loop: each one costs compute time
+# Seconds between hand-overs of tokens to the event loop, by whether a GPU decodes meanwhile. On a CPU the
+# loop takes a core from the decode. Bundled, two cores, by llama-server's rate: 0.93 with 5 ms, 0.97 with 8,
+# 0.99 with 16, which is a frame of a screen, 1.02 with 32 (section J of benchmarks/RESULTS.md).
+GATHER_S = {False: 0.016, True: 0.005}
 SAVE_S = 10.0  # at most, until conversations are on disk when the server ends
 JOIN_S = 0.5  # at most, for a thread that is to end, before it is looked at again
 ANSWER_S = 60.0  # at most for a question, which is answered between two steps
@@ -282,7 +285,7 @@ class EngineThread:
         """Hand the outbox to the loop in one call, if it is urgent or GATHER_S have passed. guessing: a draft
         model guesses next, which the loop would delay; only what is urgent goes, if a GPU decodes later."""
         now = time.monotonic()
-        waits = now - self._flushed_at < GATHER_S or (guessing and self._overlaps)
+        waits = now - self._flushed_at < GATHER_S[self._overlaps] or (guessing and self._overlaps)
         if not self._outbox or (waits and not self._urgent):
             return
         if self._loop is not None and not self._loop.is_closed():

@@ -107,7 +107,7 @@ def test_a_reply_that_was_cut_off_is_not_parsed(client: openai.OpenAI):
 @pytest.fixture
 def unhurried() -> Iterator[openai.OpenAI]:
     """Of a server that is slower than tokens are gathered to be sent together."""
-    with serving(FakeBackend(step_s=2 * GATHER_S)) as lead:
+    with serving(FakeBackend(step_s=2 * GATHER_S[False])) as lead:
         with openai.OpenAI(base_url=f"{lead.url}/v1", api_key="none", max_retries=0) as one:
             yield one
 

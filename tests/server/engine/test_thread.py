@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from server.engine import live_generation
+from server.engine import thread as engine_thread
 from server.engine.engine import Engine
 from server.engine.events import Committed, Event, Failed, Finished, Started
 from server.engine.proposer import Ask, Planned
@@ -50,7 +51,7 @@ async def told(
     overlaps: bool, monkeypatch: pytest.MonkeyPatch, proposer: NoProposer | None = None
 ) -> tuple[list[Event], list[bool]]:
     """Two replies' events, and of every hand-over whether a decode was under way."""
-    backend = Watched(FakeModel(eog_rate=0.0), step_s=2 * GATHER_S, overlaps=overlaps)
+    backend = Watched(FakeModel(eog_rate=0.0), step_s=2 * GATHER_S[False], overlaps=overlaps)
     loop, handed = asyncio.get_running_loop(), list[bool]()
     events: list[Event] = []
     made = proposer or NoProposer()
@@ -111,6 +112,16 @@ async def test_tokens_are_handed_over_while_a_gpu_computes(overlaps: bool, monke
     assert any(handed) is overlaps
     if overlaps:
         assert sum(not during for during in handed) == 1, "no decode follows the last end"
+
+
+@pytest.mark.parametrize("overlaps", [False, True])
+async def test_tokens_are_gathered_for_longer_where_the_event_loop_takes_a_core(
+    overlaps: bool, monkeypatch: pytest.MonkeyPatch
+):
+    assert engine_thread.GATHER_S[False] > engine_thread.GATHER_S[True]
+    monkeypatch.setattr(engine_thread, "GATHER_S", {False: 3600.0, True: 0.0})
+    _, handed = await told(overlaps, monkeypatch)
+    assert (len(handed) > N) is overlaps
 
 
 async def test_only_what_is_urgent_is_handed_over_before_guesses(monkeypatch: pytest.MonkeyPatch):
