@@ -136,7 +136,8 @@ class Groups:
     def stepped(self, step: TimedStep, work_s: float = math.inf) -> None:
         """Learn from a step; a group may rest from now on, or go on. work_s: what its rows and guesses take
         where nobody drafts on these cores. Beside a draft model in the lead, a drafter on its cores can only
-        save that model's time: whether it does shows in work by time; tokens depend on the text."""
+        save that model's time: whether it does shows in work by time, from the start; tokens depend on the
+        text."""
         if self._tried and not self._tried.payoff.is_tried:  # another number of sessions ended it
             self._tried = None
         for group in [self._tried] if self._tried else self._all():
@@ -144,8 +145,10 @@ class Groups:
                 continue
             payoff, may_try = group.payoff, self._tried is None
             was_on = payoff.on
-            made = work_s if group.crowds and work_s < math.inf else step.n_tokens
-            payoff.step(step.n_sessions, made, step.step_s, heard=group.heard, may_try=may_try)
+            if group.crowds and work_s < math.inf:
+                payoff.step(step.n_sessions, work_s, step.step_s, may_try=may_try)
+            else:
+                payoff.step(step.n_sessions, step.n_tokens, step.step_s, heard=group.heard, may_try=may_try)
             if payoff.is_tried:
                 self._tried = group
             elif group is self._tried:

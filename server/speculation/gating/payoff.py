@@ -146,13 +146,13 @@ class Payoff:
         n_tokens: float,
         seconds: float,
         *,
-        heard: Callable[[], int] = lambda: 0,
+        heard: Callable[[], int] | None = None,
         may_try: bool = True,
     ) -> None:
-        """A step of n_sessions sessions committed n_tokens tokens. heard: tells how often guesses came;
-        may_try: no other group is on trial."""
+        """A step of n_sessions sessions committed n_tokens tokens. heard: tells how often guesses came, if a
+        trial waits for them; may_try: no other group is on trial."""
         self._n_since += 1
-        if self._n_since == 1:
+        if self._n_since == 1 and heard:
             self._before = heard()
         bits = n_sessions.bit_length()
         band = self._bands.get(bits)
@@ -167,9 +167,9 @@ class Payoff:
         if bits == self._at:
             self._judge(band, self._attempt, may_try=may_try)
 
-    def _counts(self, heard: Callable[[], int]) -> bool:
+    def _counts(self, heard: Callable[[], int] | None) -> bool:
         """False while a group on trial has not said anything yet: it reads what came while it rested."""
-        if not self.on or self._attempt is None or self._n_since > UNHEARD:
+        if heard is None or not self.on or self._attempt is None or self._n_since > UNHEARD:
             return True
         return heard() > self._before
 
