@@ -119,8 +119,14 @@ class Slope:
         self.moments = [0.0] * N_MOMENTS  # weight, sums, products
 
     def observe(self, x: float, y: float) -> None:
-        news = (1.0, x, y, x * x, x * y)
-        self.moments = [self._keep * old + new for old, new in zip(self.moments, news, strict=True)]
+        keep, (weight, sum_x, sum_y, sum_xx, sum_xy) = self._keep, self.moments
+        self.moments = [
+            keep * weight + 1.0,
+            keep * sum_x + x,
+            keep * sum_y + y,
+            keep * sum_xx + x * x,
+            keep * sum_xy + x * y,
+        ]
 
     @property
     def value(self) -> float:

@@ -17,7 +17,7 @@ def build(
     """The batch, and how the rows of each work are laid out in it. planned: one proposal for each work; to
     planned.width rows the step is padded as far as there is room. n_held: cells in use."""
     batch, layouts = Batch(), list[RowLayout]()
-    n_rows = sum(work.n_rows for work in works) + sum(map(len, planned.proposals))
+    n_rows = sum([work.n_rows for work in works]) + sum(map(len, planned.proposals))
     width, n_ctx = planned.width, state.backend.n_ctx
     missing = width - n_rows if n_held + width <= state.backend.n_cells else 0
     alone = len(works) == 1  # as a stable session is

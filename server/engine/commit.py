@@ -95,6 +95,9 @@ def _decide(
     the rule of rejection.py."""
     sampler, position, stop = session.sampler, session.position, session.request.stop_tokens
     sampling = session.request.sampling
+    by_rejection = by_rejection and not sampling.mirostat
+    if not proposal.tokens and drawn is None and not by_rejection:
+        return Verdict((sampler.choose(rows[0], position),), ())
 
     def draw(node: int, i: int) -> int:
         if drawn is not None:
@@ -109,7 +112,7 @@ def _decide(
             drawn.append(found)
         return found
 
-    if not by_rejection or sampling.mirostat:
+    if not by_rejection:
         return verify(proposal, draw, stop, session.n_left if proposal.tokens else 1)
     randomness = sampling.seed, position
     verdict = judge(proposal.tokens, proposal.drafted, target, randomness, stop, session.n_left)

@@ -86,4 +86,4 @@ def _rounded(n: int) -> int:
 
 
 def _n_tokens(works: Sequence[Work]) -> int:
-    return sum(len(work.session.tokens) for work in works)
+    return sum([len(work.session.tokens) for work in works])

@@ -57,16 +57,22 @@ def plan(sessions: Sequence[Session], limits: Limits, *, rests: bool = False) ->
     """Rows for every decoding session, with what it evaluates again; then for prompts; what is left is shared
     by the guesses. rests: there are none for sessions without a grammar."""
     works, left = list[Work](), limits.n_batch
-    decoding = [session for session in sessions if session.decodes and not session.request.precompute]
+    decoding, prompts = list[Session](), list[Session]()
+    for session in sessions:
+        if not session.decodes:
+            prompts.append(session)
+        elif not session.request.precompute:
+            decoding.append(session)
     for i, session in enumerate(decoding):
         n_pending = 1 + session.n_again
         n = min(n_pending, max(1, left // (len(decoding) - i)))
         works.append(Work(session, n, n == n_pending))
         left -= n - 1 + session.n_rows
-    alone = not works and not any(session.request.precompute for session in sessions)
-    prompts = _prompts(sessions, left if alone else min(left, limits.n_chunk), limits.n_chunk)
-    left -= sum(work.n_pending for work in prompts)
-    works += prompts
+    if prompts:
+        alone = not works and not any(session.request.precompute for session in sessions)
+        more = _prompts(prompts, left if alone else min(left, limits.n_chunk), limits.n_chunk)
+        left -= sum(work.n_pending for work in more)
+        works += more
     deciding = [work for work in works if work.completes and work.session.drafts]
     if rests:
         deciding = [work for work in deciding if work.session.constraint is not None]
@@ -76,14 +82,11 @@ def plan(sessions: Sequence[Session], limits: Limits, *, rests: bool = False) ->
     return works
 
 
-def _prompts(sessions: Sequence[Session], n_rows: int, n_told: int) -> list[Work]:
+def _prompts(prompts: Sequence[Session], n_rows: int, n_told: int) -> list[Work]:
     """Work for at most n_rows rows of prompts. The prompt admitted first gets half of the rows at least, and
     what the others do not need; those share the rest, the one with the fewest tokens left first. n_told: most
     rows of a session whose prompt is told, since each has logits."""
     works = list[Work]()
-    prompts = [session for session in sessions if session.n_pending > 1 and not session.decodes]
-    if not prompts:
-        return works
     others = sorted(prompts[1:], key=lambda other: other.n_due)
     reserved = min(n_rows // 2, sum(other.n_due for other in others))
     for session in (prompts[0], *others):

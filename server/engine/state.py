@@ -56,4 +56,4 @@ class EngineState:
 
     def n_held(self) -> int:
         """Cells of the KV cache in use."""
-        return self.cache.n_cells + sum(session.n_kv + session.n_extra for session in self.active)
+        return self.cache.n_cells + sum([session.n_kv + session.n_extra for session in self.active])

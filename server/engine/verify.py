@@ -29,8 +29,6 @@ def verify(
     called once per committed token. Ends at the first draw without a matching child, at a stop token, or
     after `limit` >= 1 tokens.
     """
-    if not proposal.tokens:
-        return Verdict((draw(ROOT, 0),), ())
     tokens: list[int] = []
     nodes: list[int] = []
     node: int | None = ROOT

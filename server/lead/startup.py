@@ -24,6 +24,7 @@ from server.api.served import Health, Served
 from server.api.traffic import Traffic
 from server.cache.snapshots import Snapshots
 from server.engine.engine import Engine
+from server.engine.proposer import NoProposer, Proposer
 from server.engine.scheduler import Limits
 from server.engine.thread import Bounds, EngineThread, Observer
 from server.errors import LostModelError, StartupError
@@ -124,12 +125,12 @@ def run_lead(settings: LeadSettings, site: Site) -> int:
         snapshots = open_snapshots(settings, backend, lambda: engine.command(lambda _: None))
         if snapshots is not None:
             stack.callback(snapshots.close)
-        traffic = Traffic()
-        observers: list[Observer] = [traffic]
+        observers: list[Observer] = [traffic := Traffic()]
         if settings.print != "none":
             observers.append(ReplyPrinter(console, backend.vocab, show_rejected=settings.print == "all"))
+        asked = proposer if settings.draft_max or site.redis_url else NoProposer()  # which learns nothing
         engine = EngineThread(
-            _engine_maker(settings, backend.options, model, proposer, snapshots, attention),
+            _engine_maker(settings, backend.options, model, asked, snapshots, attention),
             n_ctx=backend.n_ctx,
             observers=observers,
             max_queued=settings.max_queued,
@@ -259,7 +260,7 @@ def _engine_maker(
     settings: LeadSettings,
     options: LlamaOptions,
     model: Backend,
-    proposer: Speculator,
+    proposer: Proposer,
     snapshots: Snapshots | None,
     attention: AttentionChoice,
 ) -> Callable[[Observer], Engine]:

@@ -115,9 +115,10 @@ class LlamaContext:
             raise BackendError(f"{reason} ({len(batch)} rows)")
         if self._trimmed_states:
             self._trimmed_states.difference_update(batch.seqs)
-        self.dropped = places = [sum(batch.wanted[:row]) + i for i, row in enumerate(extra)]
-        if not places:
+        if not extra:
+            self.dropped = []
             return functools.partial(self._logits, n_wanted)
+        self.dropped = places = [sum(batch.wanted[:row]) + i for i, row in enumerate(extra)]
         return lambda: np.delete(self._logits(n_wanted + len(places)), places, axis=0)
 
     def _to_differ(self, batch: Batch, n_wanted: int) -> list[int]:
