@@ -8,8 +8,8 @@ n of them. With twice the memory 0.7 times the scatter is left, and a change is 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, insort
 from collections import deque
-from statistics import median
 from typing import Any, cast
 
 N_MOMENTS = 5  # of a Slope
@@ -51,8 +51,12 @@ class Smoothed:
 class Median:
     """Of the latest n observations: those that were disturbed do not count if they are fewer than half."""
 
+    __slots__ = ("_latest", "_n", "_ranked", "value")
+
     def __init__(self, n: int) -> None:
-        self._latest: deque[float] = deque(maxlen=n)
+        self._n = n
+        self._latest: deque[float] = deque()
+        self._ranked: list[float] = []
         self.value = 0.0
 
     @property
@@ -61,12 +65,18 @@ class Median:
         return len(self._latest)
 
     def observe(self, value: float) -> None:
-        self._latest.append(value)
-        self.value = median(self._latest)
+        latest, ranked = self._latest, self._ranked
+        if len(latest) == self._n:
+            del ranked[bisect_left(ranked, latest.popleft())]
+        latest.append(value)
+        insort(ranked, value)
+        middle = len(ranked) // 2
+        self.value = ranked[middle] if len(ranked) % 2 else (ranked[middle - 1] + ranked[middle]) / 2
 
     def restart(self) -> None:
         """The next observation counts alone, since the others are old."""
         self._latest.clear()
+        self._ranked.clear()
 
 
 class Ratio:

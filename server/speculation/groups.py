@@ -81,6 +81,11 @@ class Groups:
             self._lookup.payoff.recall(self._known.get(LOOKUP))
 
     @property
+    def crowded(self) -> bool:
+        """Whether drafters share the lead's cores with its draft model."""
+        return self._model and bool(self._hosts)
+
+    @property
     def model_guesses(self) -> bool:
         """Whether the draft model in the lead may guess. False if there is none."""
         return self._model and self._may_pay

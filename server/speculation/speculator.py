@@ -208,7 +208,7 @@ class Speculator(Proposer):
 
     def stepped(self, planned: Planned, step: TimedStep) -> None:
         self._learn()
-        if self._inline:
+        if self._inline and planned.spent_s:
             plain_s = self.pricing.costs.curve(step.n_cells)[min(step.n_sessions, self._policy.max_rows)]
             self._inline.stepped(step, planned.spent_s, plain_s)
         self._late = planned, step
@@ -241,8 +241,8 @@ class Speculator(Proposer):
 
     def _work_s(self, planned: Planned, step: TimedStep) -> float:
         """What a step takes where nobody drafts on these cores, and the draft model in the lead makes all
-        guesses but the lookups'. Infinite if that is not known."""
-        if self._inline is None or self._remote is None:
+        guesses but the lookups'. Infinite if that is not known, or nobody is judged by it."""
+        if self._inline is None or self.groups is None or not self.groups.crowded:
             return math.inf
         sources = [source for proposal in planned.proposals for source in proposal.sources]
         n_drafted = sum(source not in UNDRAFTED for source in sources)

@@ -9,6 +9,7 @@ the text may have changed. What no count tells, such as cores that both use, is 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from server.engine.proposer import Planned, TimedStep
@@ -43,6 +44,9 @@ KNOWN = 5
 ASSUMED = 0.05
 
 
+NO_COSTS = {False: 0.0, True: 0.0}
+
+
 @dataclass(slots=True)
 class _Outside:
     """Seconds outside the decode for each session of a step: without drafters, with them, with guesses."""
@@ -65,7 +69,7 @@ class Overhead:
     def __init__(self) -> None:
         self._bands: dict[int, _Outside] = {}  # by the number of bits of the number of sessions
         # seconds, by whether the session has guesses; None: not known
-        self._costs: dict[bool, float | None] = {False: None, True: None}
+        self._costs: Mapping[bool, float | None] = {False: None, True: None}
 
     def observe(self, planned: Planned, step: TimedStep, n_told: int) -> None:
         """A step without prompts. n_told: sessions that drafters have."""
@@ -77,9 +81,12 @@ class Overhead:
             outside_s = max(0.0, step.step_s - step.decode_s - planned.spent_s)
             kind = band.guessing if guessing else band.told if n_told else band.quiet
             kind.observe(outside_s / n_sessions)
-        for kind, seen in (False, band.told), (True, band.guessing):
-            more_s = band.more_s(seen) if n_told else 0.0
-            self._costs[kind] = more_s * n_sessions / n_told if more_s else more_s
+        if not n_told:
+            self._costs = NO_COSTS
+            return
+        told_s, guessing_s = band.more_s(band.told), band.more_s(band.guessing)
+        share = n_sessions / n_told
+        self._costs = {False: told_s and share * told_s, True: guessing_s and share * guessing_s}
 
     def tokens(self, plain_rate: float, *, guessing: bool) -> float:
         """What a session loses in a step like the latest one, at plain_rate tokens per second; ASSUMED while

@@ -154,7 +154,7 @@ class Pricing:
             self.costs.observe(step.n_rows, step.n_cells, step.decode_s)
         if self.widths.pays:
             self.widths.stepped(step.n_rows, step.decode_s)
-        curve = self.costs.curve(step.n_cells)
+        curve = self.costs.last_curve(step.n_cells)
         plain_s = self.widths.steady.get(step.n_sessions, curve[min(step.n_sessions, len(curve) - 1)])
         self.plain_rate = step.n_sessions / plain_s if plain_s else 0.0
         self.throughput.observe(step.n_tokens, step.step_s)
