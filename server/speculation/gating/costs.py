@@ -81,7 +81,7 @@ class StepCosts:
         return curve
 
     def last_curve(self, n_cells: int) -> list[float]:
-        """curve() as it was last made, for who decides nothing by it: a new one takes 72 us with 32 widths."""
+        """curve() as it was last made, for who decides nothing by it: to make one takes 72 us."""
         _, curve = self._curves.get(_bucket(n_cells), (0, []))
         return curve or self.curve(n_cells)
 
