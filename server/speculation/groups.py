@@ -86,6 +86,11 @@ class Groups:
         return self._model and bool(self._hosts)
 
     @property
+    def calm(self) -> bool:
+        """Whether no drafter may work on the lead's cores."""
+        return not any(group.payoff.on for group in self._hosts.values())
+
+    @property
     def model_guesses(self) -> bool:
         """Whether the draft model in the lead may guess. False if there is none."""
         return self._model and self._may_pay

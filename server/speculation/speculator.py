@@ -68,6 +68,7 @@ class Speculator(Proposer):
         self._wire_ids = itertools.count(secrets.randbits(48) << 16)
         self._looks = False  # whether lookups guess in this step
         self._late: tuple[Planned, TimedStep] | None = None  # not learned from yet
+        self._calm_td_s = 0.0  # of a guess of the draft model while no drafter works on the lead's cores
 
     # -- Proposer ----------------------------------------
 
@@ -234,9 +235,12 @@ class Speculator(Proposer):
         if self._late is None:
             return
         (planned, step), self._late = self._late, None
-        self.pricing.observe(planned, step)
+        calm = self.groups is None or self.groups.calm
+        self.pricing.observe(planned, step, calm=calm)
         self._weighing.stepped(planned, step)
         if self.groups:
+            if calm and self._inline:
+                self._calm_td_s = self._inline.inline.td.value
             self.groups.stepped(step, self._work_s(planned, step))
 
     def _work_s(self, planned: Planned, step: TimedStep) -> float:
@@ -246,8 +250,8 @@ class Speculator(Proposer):
             return math.inf
         sources = [source for proposal in planned.proposals for source in proposal.sources]
         n_drafted = sum(source not in UNDRAFTED for source in sources)
-        td_s = self._inline.inline.td.value / step.n_sessions
-        return self.pricing.costs.alone(step.n_rows, step.n_cells) + n_drafted * td_s
+        guesses_s = n_drafted * self._calm_td_s / step.n_sessions
+        return self.pricing.calm_s(step.n_rows, step.n_cells) + guesses_s
 
     def close(self, session: int, *, keep: bool) -> None:
         speculated = self._sessions.pop(session, None)

@@ -51,7 +51,6 @@ class StepCosts:
         """calibrated: seconds by rows as measured at start, for widths that no step has had yet."""
         self._max_rows = max_rows
         self._calibrated = {r: s for r, s in (calibrated or {}).items() if 0 < r <= max_rows}
-        self._calm = _interpolated(self._calibrated, max_rows) if self._calibrated else [0.0] * (max_rows + 1)
         self._buckets: dict[int, dict[int, _Timing]] = {}
         self._curves: dict[int, tuple[int, list[float]]] = {}  # bucket: when made, seconds
         self._least: dict[tuple[int, int], tuple[int, float]] = {}  # bucket, rows: when made, row_s
@@ -96,17 +95,14 @@ class StepCosts:
             self._least[key] = self._curves[key[0]][0], row_s
         return row_s
 
-    def alone(self, rows: int, n_cells: int) -> float:
-        """Seconds as measured at the start, when no drafter worked on these cores; more with a longer
-        context, as far as that is known. Infinite where nothing was measured."""
-        rows = min(rows, self._max_rows)
-        shortest = self.curve(0)[rows] if self._calibrated else 0.0
-        return self._calm[rows] * self.curve(n_cells)[rows] / shortest if shortest else math.inf
-
     def knows(self, rows: int) -> bool:
         """Whether this width was ever measured, with any context."""
         known = rows in self._calibrated or any(rows in timings for timings in self._buckets.values())
         return known or rows > self._max_rows
+
+    def has_seen(self, n_cells: int) -> bool:
+        """Whether there was a step with such a context."""
+        return _bucket(n_cells) in self._buckets
 
     def is_stale(self, rows: int, n_cells: int) -> bool:
         """Whether this width was not measured lately."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from copy import deepcopy
 from typing import NamedTuple
 
 from server.engine.proposer import Planned, TimedStep
@@ -50,12 +52,13 @@ class StepPrice(NamedTuple):
 
 
 class Pricing:
-    """Learns from every step. costs: seconds of decodes of any width; widths: of those among equal ones."""
+    """Learns from every step. costs: seconds of decodes of any width; calm: while no drafter works on the
+    lead's cores; widths: of those among equal ones."""
 
     def __init__(self, costs: StepCosts, widths: Widths, *, again: bool) -> None:
         """again: a wrong guess has all rows of its session evaluated again, so that n_rows says nothing of
         the rate."""
-        self.costs = costs
+        self.costs = self.calm = costs  # one until a drafter works there
         self.widths = widths
         self.throughput = Ratio(KEEP)  # tokens per second
         self.plain_rate = 0.0  # tokens per second of steps without guesses, of as many sessions as the latest
@@ -71,7 +74,19 @@ class Pricing:
 
     def undrafted_s(self, price: StepPrice) -> float:
         """Seconds of this step if nobody drafted, neither for it nor on its cores."""
-        return min(price.plain_s, self.costs.alone(price.n_rows, self._n_cells))
+        return min(price.plain_s, self.calm_s(price.n_rows, self._n_cells))
+
+    def calm_s(self, n_rows: int, n_cells: int) -> float:
+        """Seconds of a decode while no drafter works on the lead's cores; in a context that had no such step,
+        longer by as much as others are. Infinite where none is known."""
+        curve = self.costs.curve(n_cells)
+        rows = min(n_rows, len(curve) - 1)
+        if self.calm is self.costs:
+            return curve[rows] or math.inf
+        calm_s, shortest_s = self.calm.curve(n_cells)[rows], self.costs.curve(0)[rows]
+        if shortest_s and not self.calm.has_seen(n_cells):
+            calm_s *= curve[rows] / shortest_s
+        return calm_s or math.inf
 
     def seconds(self) -> Sequence[float]:
         """Of a decode by rows; empty where padded rows are free."""
@@ -148,10 +163,14 @@ class Pricing:
                 return list(map(len, offers))
         return counts
 
-    def observe(self, planned: Planned, step: TimedStep) -> None:
-        """A step without prompts."""
+    def observe(self, planned: Planned, step: TimedStep, *, calm: bool = True) -> None:
+        """A step without prompts. calm: no drafter worked on the lead's cores."""
+        if not calm and self.calm is self.costs:
+            self.calm = deepcopy(self.costs)
         if not planned.width and (not self.widths.pays or self.widths.is_settled(step.n_rows)):
             self.costs.observe(step.n_rows, step.n_cells, step.decode_s)
+            if calm and self.calm is not self.costs:
+                self.calm.observe(step.n_rows, step.n_cells, step.decode_s)
         if self.widths.pays:
             self.widths.stepped(step.n_rows, step.decode_s)
         curve = self.costs.last_curve(step.n_cells)

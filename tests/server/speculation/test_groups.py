@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
-from server.engine.proposer import TimedStep
+from server.engine.proposer import NOTHING, Planned, Proposal, TimedStep
 from server.engine.scheduler import Limits
+from server.estimators import Median
 from server.llama.backend import Batch, Logits
 from server.speculation.gating import balance
 from server.speculation.gating.costs import StepCosts
@@ -15,6 +18,7 @@ from server.speculation.gating.payoff import FEWEST, FIRST, HOLD, LENGTH, SETTLE
 from server.speculation.groups import LOOKUP, RENEWED, TRIED, Groups
 from server.speculation.policy import Policy
 from server.speculation.sources.remote import RemoteDrafters
+from server.speculation.sources.synchronous import InlineModel
 from server.speculation.speculator import Speculator
 from server.speculation.wire.bus import Listener
 from server.speculation.wire.messages import Close, Commit, Draft, Message, Open
@@ -332,3 +336,33 @@ def test_beside_a_draft_model_in_the_lead_those_on_its_cores_are_judged_by_work_
     assert n_rested >= FIRST - SETTLED
     assert record.resting is rests
     assert not rests or n_on <= SETTLED + FEWEST[True] + 1, "one that slows down is not tried for long"
+
+
+def test_work_is_reckoned_by_steps_without_company_not_by_the_start_nor_by_guesses_beside_a_drafter():
+    """The start took steps of four rows for slower than they are. On trial is a drafter, beside which such
+    steps take a sixth longer, and guesses four times as long; before it most steps are of one row."""
+    pool = MemoryPool()
+    bus = pool.bus(OWN)
+    remote = RemoteDrafters(bus, OWN, max_ahead=8)
+    bus.start(remote)
+    pool.bus(Presence("a", "drafter", "toy", "0", CARD, 1, host="here", kernel="here")).start(Silent())
+    pool.pump()
+    remote.drain()
+    [record] = remote.drafters()
+    record.n_assigned = 1
+    td = Median(1)
+    inline = cast(InlineModel, SimpleNamespace(td=td, source="draft"))
+    costs = StepCosts(8, {1: 1.0, 4: 3.0})
+    speculator = Speculator(Policy(lookup=False), remote=remote, inline=inline, costs=costs)
+    guesses, n_on = Proposal((1, 2, 3), (-1, 0, 1), ("draft",) * 3), 0
+    for i in range(FIRST + LENGTH[True] + SETTLED + 100):
+        speculator.drain(1)
+        n_on += not record.resting
+        slower, is_wide = 1.0 if record.resting else 1.15, not record.resting or i % 8 == 7
+        td.observe(0.1 if record.resting else 0.4)
+        spent_s, decode_s = 3 * td.value * is_wide, slower * (2.0 if is_wide else 1.0)
+        planned = Planned([guesses if is_wide else NOTHING], 0, spent_s)
+        step_s = spent_s + decode_s
+        speculator.stepped(planned, TimedStep(4 if is_wide else 1, 9, decode_s, step_s, 3, 1))
+    assert record.resting
+    assert 0 < n_on <= SETTLED + FEWEST[True] + 1

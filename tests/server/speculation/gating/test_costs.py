@@ -77,17 +77,6 @@ def test_a_calibration_on_a_busy_machine_is_corrected_by_the_first_steps():
     assert curve[4] <= 2.0
 
 
-def test_what_a_step_takes_without_company_is_what_the_start_measured():
-    costs = StepCosts(8, {1: 0.010})
-    for _ in range(40):
-        costs.observe(1, 100, 0.030)  # beside a drafter on these cores
-        costs.observe(1, 2000, 0.045)
-    assert costs.alone(1, 100) == pytest.approx(0.010)
-    assert costs.alone(1, 2000) == pytest.approx(0.015, rel=0.02)
-    assert costs.alone(2, 100) == pytest.approx(0.0105), "a width between or beyond those measured"
-    assert StepCosts(8).alone(1, 100) == math.inf
-
-
 def test_what_no_step_confirmed_is_worth_a_try():
     costs = StepCosts(4, {1: 1.0, 4: 2.0})
     assert costs.curve(0)[1] == 1.0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from server.engine.proposer import NOTHING, Planned, Proposal, TimedStep
@@ -48,6 +50,38 @@ def test_a_drafter_rests_where_plain_steps_are_faster(n_right: int, rests: bool)
     for _ in range(2 * TRIED):
         balance.step(n_right, 3 * pricing.of_guess(price, 3), guessed=True, heard=True)
     assert balance.resting is rests
+
+
+def plain(n_cells: int, seconds: float) -> tuple[Planned, TimedStep]:
+    return Planned([NOTHING]), TimedStep(1, n_cells, seconds, seconds, 1, 1)
+
+
+def test_what_a_step_takes_without_company_is_learned_from_steps_without():
+    pricing = Pricing(StepCosts(8, {1: 0.010}), Widths({}), again=False)
+    assert pricing.calm_s(1, 100) == pytest.approx(0.010)
+    for _ in range(40):  # beside a drafter on these cores
+        pricing.observe(*plain(100, 0.030), calm=False)
+        pricing.observe(*plain(2000, 0.045), calm=False)
+    assert pricing.costs.curve(100)[1] == pytest.approx(0.030)
+    assert pricing.calm_s(1, 100) == pytest.approx(0.010), "as the start measured"
+    assert pricing.calm_s(1, 2000) == pytest.approx(0.015), "by as much as steps with company take longer"
+    assert pricing.calm_s(2, 100) == pytest.approx(0.0105), "a width between or beyond those measured"
+    price = pricing.step(1, 1, 100, may_pad=False)
+    assert pricing.undrafted_s(price) == pytest.approx(0.010)
+    for _ in range(40):
+        pricing.observe(*plain(100, 0.020))
+        pricing.observe(*plain(2000, 0.025))
+    assert pricing.calm_s(1, 100) == pytest.approx(0.020)
+    assert pricing.calm_s(1, 2000) == pytest.approx(0.025)
+    assert Pricing(StepCosts(8), Widths({}), again=False).calm_s(1, 100) == math.inf
+
+
+def test_without_company_there_is_one_account_of_steps():
+    pricing = Pricing(StepCosts(8, {1: 0.010}), Widths({}), again=False)
+    for _ in range(40):
+        pricing.observe(*plain(100, 0.020))
+    assert pricing.calm is pricing.costs
+    assert pricing.calm_s(1, 100) == pytest.approx(0.020)
 
 
 def test_guesses_of_a_padded_step_cost_what_padding_does():
