@@ -11,7 +11,7 @@ from server.engine.meter import StepKind
 from server.errors import BackendError
 from server.lead.calibration import DISTURBED, on_own_thread
 from server.lead.recollection import keep, of_model, recall
-from server.llama.attention_times import DEPTHS, WIDTHS, AttentionTimes, Kind, measure, single_s
+from server.llama.attention_times import DEPTHS, WIDTHS, AttentionTimes, Kind, first_s, measure
 from server.llama.library import LoadedModel
 from server.llama.options import LlamaOptions
 
@@ -74,9 +74,11 @@ class AttentionChoice:
 
 
 def was_disturbed(times: AttentionTimes, model: LoadedModel, options: LlamaOptions) -> bool:
-    """Whether a decode is much quicker now than when these were measured. False if it cannot be told."""
+    """Whether decodes are much quicker now than when these were measured. False if it cannot be told."""
     try:
-        return single_s(model, options) < DISTURBED * times.seconds["off"][0][0]
+        now = first_s(model, options)
+        then = [at[0] for at in times.seconds["off"][: len(now)]]
+        return any(now_s < DISTURBED * then_s for now_s, then_s in zip(now, then, strict=True))
     except BackendError as error:
         logger.warning("attention could not be measured: %s", error.message)
         return False

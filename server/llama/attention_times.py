@@ -24,7 +24,13 @@ KINDS: tuple[Kind, Kind] = "off", "on"
 DEPTHS = (64, 256, 1024)  # tokens before the timed rows: each the double of the double of the one before
 # Numbers of rows that are timed. Without 16: many guesses at once are taken for four, which are quick with it
 WIDTHS = (1, 4, 16)
+# Of WIDTHS, those that every start times again. A single row alone: beside other work it took its usual time,
+# and four and sixteen rows two to three times theirs. All: a start with 400M takes 0.35 s longer.
+CHECKED = WIDTHS[:2]
 ROUNDS = 5  # most timed decodes of each. The shortest counts; see lead/calibration.py
+# Passes over all of that, where BUDGET_S allows as many with all rounds. Of four starts of the bundled model
+# with one pass one found 7.9 ms for four rows instead of 3, of six with two none (docs/adr/0012).
+PASSES = 2
 FIRST = 4  # decodes whose shortest tells how slow the model is: the first ones read it from the disk
 # Single rows as long as a round and what comes before it: 72 with a 400M model on two EPYC cores, 100 with
 # 28M, which is too quick for that to matter. Half: a start may take twice BUDGET_S.
@@ -74,25 +80,33 @@ def measure(
             n_rounds = min(ROUNDS, int(budget_s / (ROUND * single_s)))
             if not n_rounds:
                 return None
-            found = [
-                [_shortest_s(contexts, depth, width, n_rounds) for width in WIDTHS]
-                for depth in _deepened(contexts, depths)
-            ]
+            n_passes = PASSES if PASSES * ROUNDS * ROUND * single_s <= budget_s else 1
+            found = [_pass(contexts, depths, n_rounds) for _ in range(n_passes)]
         except BackendError:
             return None
-    seconds = np.array(found)  # by depth, width and kind
+    seconds = np.min(found, axis=0)  # by depth, width and kind
     return AttentionTimes({kind: seconds[:, :, i].T.tolist() for i, kind in enumerate(KINDS)})
 
 
-def single_s(model: LoadedModel, options: LlamaOptions) -> float:
-    """Seconds of the first decode that measure() times: one row after DEPTHS[0] tokens, without flash
-    attention. Quick enough for every start. Raises BackendError."""
+def _pass(contexts: Sequence[LlamaContext], depths: Sequence[int], n_rounds: int) -> list[list[list[float]]]:
+    """Seconds by depth, width and context. Leaves sequence 0 of all contexts empty."""
+    found = [
+        [_shortest_s(contexts, depth, width, n_rounds) for width in WIDTHS]
+        for depth in _deepened(contexts, depths)
+    ]
+    for context in contexts:
+        context.trim(0, 0)
+    return found
+
+
+def first_s(model: LoadedModel, options: LlamaOptions) -> list[float]:
+    """Seconds of the first decodes that measure() times: of each of CHECKED rows after DEPTHS[0] tokens,
+    without flash attention. Quick enough for every start. Raises BackendError."""
     with closing(_opened(model, _small(model, options), KINDS[0])) as context:
         if not context.handle:
             raise BackendError("llama.cpp makes no small context")
         _decode_s(context, 0, DEPTHS[0], keep=True)
-        [seconds] = _shortest_s([context], DEPTHS[0], WIDTHS[0], ROUNDS)
-    return seconds
+        return [_shortest_s([context], DEPTHS[0], width, ROUNDS)[0] for width in CHECKED]
 
 
 def _small(model: LoadedModel, options: LlamaOptions) -> LlamaOptions:

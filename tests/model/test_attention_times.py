@@ -10,7 +10,19 @@ from pathlib import Path
 import pytest
 
 from server.llama import attention_times
-from server.llama.attention_times import DEPTHS, KINDS, WIDTHS, AttentionTimes, Kind, measure, single_s
+from server.llama.attention_times import (
+    CHECKED,
+    DEPTHS,
+    KINDS,
+    PASSES,
+    ROUND,
+    ROUNDS,
+    WIDTHS,
+    AttentionTimes,
+    Kind,
+    first_s,
+    measure,
+)
 from server.llama.context import LlamaContext
 from server.llama.library import LoadedModel
 from server.llama.llamacpp import LlamaBackend
@@ -52,7 +64,28 @@ def test_deep_contexts_hold_as_many_tokens(model: LoadedModel, monkeypatch: pyte
 
     monkeypatch.setattr(attention_times, "_shortest_s", shortest_s)
     assert measure(model, OPTIONS, budget_s=60) is not None
-    assert lengths == [depth for depth in DEPTHS for _ in range(len(KINDS) * len(WIDTHS))]
+    a_pass = [depth for depth in DEPTHS for _ in range(len(KINDS) * len(WIDTHS))]
+    assert lengths == PASSES * a_pass
+
+
+def test_a_slower_model_has_one_pass(model: LoadedModel, monkeypatch: pytest.MonkeyPatch):
+    passes: list[int] = []
+
+    def decode_s(context: LlamaContext, position: int, width: int, *, keep: bool = False) -> float:
+        return 0.01
+
+    def a_pass(
+        contexts: Sequence[LlamaContext], depths: Sequence[int], n_rounds: int
+    ) -> list[list[list[float]]]:
+        passes.append(n_rounds)
+        return [[[1.0] * len(contexts) for _ in WIDTHS] for _ in depths]
+
+    monkeypatch.setattr(attention_times, "_decode_s", decode_s)
+    monkeypatch.setattr(attention_times, "_pass", a_pass)
+    for budget_s in (PASSES * ROUNDS * ROUND * 0.0101, PASSES * ROUNDS * ROUND * 0.0099):
+        passes.clear()
+        assert measure(model, OPTIONS, budget_s=budget_s) is not None
+        assert passes == [ROUNDS] * (PASSES if budget_s > PASSES * ROUNDS * ROUND * 0.01 else 1)
 
 
 @pytest.mark.parametrize("name", KINDS_OF_MODELS)
@@ -73,8 +106,10 @@ def test_a_short_context_is_measured_as_far_as_it_goes(tmp_path: Path):
     assert shape(times) == (2,) * len(KINDS) * len(WIDTHS)
 
 
-def test_the_first_decode_can_be_timed_by_itself(model: LoadedModel):
-    assert single_s(model, OPTIONS) > 0
+def test_the_first_decodes_can_be_timed_by_themselves(model: LoadedModel):
+    seconds = first_s(model, OPTIONS)
+    assert len(seconds) == len(CHECKED)
+    assert min(seconds) > 0
 
 
 def test_a_slow_model_is_not_measured(model: LoadedModel):

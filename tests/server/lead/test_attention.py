@@ -101,7 +101,7 @@ class Measured:
 @pytest.fixture
 def options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LlamaOptions:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(attention, "single_s", lambda model, options: SINGLE_MS)  # pyright: ignore
+    monkeypatch.setattr(attention, "first_s", lambda model, options: [SINGLE_MS, SINGLE_MS])  # pyright: ignore
     (tmp_path / "model.gguf").write_bytes(b"GGUF")
     return LlamaOptions(tmp_path / "model.gguf", 1024, 4)
 
@@ -127,7 +127,10 @@ def test_it_is_measured_once_and_later_starts_know_the_steps_of_earlier_ones(
 def test_what_was_measured_on_a_busy_machine_is_measured_again(
     options: LlamaOptions, monkeypatch: pytest.MonkeyPatch
 ):
-    busy, calm = times((30, 31, 50), (20, 21, 22)), Measured(MIXED)
+    """One in which wide decodes alone took longer, as they do beside other work on their cores."""
+    calm, slow = Measured(MIXED), [20.0, 21.0, 22.0]
+    single = [SINGLE_MS, 10.5, 11.0]
+    busy = AttentionTimes({"on": [[30.0, 31.0, 50.0]] * 3, "off": [single, slow, slow]})
     monkeypatch.setattr(attention, "measure", Measured(busy))
     assert AttentionChoice()(NO_MODEL, options) == "off"
     monkeypatch.setattr(attention, "measure", calm)
