@@ -17,7 +17,7 @@ from server.speculation.gating.costs import StepCosts
 from server.speculation.gating.payoff import FEWEST, FIRST, HOLD, LENGTH, SETTLED, UNHEARD
 from server.speculation.groups import LOOKUP, RENEWED, TRIED, Groups
 from server.speculation.policy import Policy
-from server.speculation.sources.remote import RemoteDrafters
+from server.speculation.sources.remote import DrafterRecord, RemoteDrafters
 from server.speculation.sources.synchronous import InlineModel
 from server.speculation.speculator import Speculator
 from server.speculation.wire.bus import Listener
@@ -310,11 +310,8 @@ def test_drafters_on_another_machine_are_not_tried(host: str, kernel: str, caplo
     assert kernel == "here" or "rests: no guess can pay" in caplog.text
 
 
-@pytest.mark.parametrize(("slower", "rests"), [(1.15, True), (1.5, True), (0.8, False)])
-def test_beside_a_draft_model_in_the_lead_those_on_its_cores_are_judged_by_work_not_by_texts(
-    slower: float, rests: bool
-):
-    """Texts are easy to guess where it is slower with them, hard where it is quicker; no guess comes."""
+def with_a_drafter() -> tuple[RemoteDrafters, DrafterRecord]:
+    """On the lead's cores, and assigned to a session. It says nothing."""
     pool = MemoryPool()
     bus = pool.bus(OWN)
     remote = RemoteDrafters(bus, OWN, max_ahead=8)
@@ -324,6 +321,15 @@ def test_beside_a_draft_model_in_the_lead_those_on_its_cores_are_judged_by_work_
     remote.drain()
     [record] = remote.drafters()
     record.n_assigned = 1
+    return remote, record
+
+
+@pytest.mark.parametrize(("slower", "rests"), [(1.15, True), (1.5, True), (0.8, False)])
+def test_beside_a_draft_model_in_the_lead_those_on_its_cores_are_judged_by_work_not_by_texts(
+    slower: float, rests: bool
+):
+    """Texts are easy to guess where it is slower with them, hard where it is quicker; no guess comes."""
+    remote, record = with_a_drafter()
     groups = Groups(remote, model=True)
     n_rested = n_on = 0
     for _ in range(FIRST + LENGTH[True] + SETTLED + 100):
@@ -341,15 +347,7 @@ def test_beside_a_draft_model_in_the_lead_those_on_its_cores_are_judged_by_work_
 def test_work_is_reckoned_by_steps_without_company_not_by_the_start_nor_by_guesses_beside_a_drafter():
     """The start took steps of four rows for slower than they are. On trial is a drafter, beside which such
     steps take a sixth longer, and guesses four times as long; before it most steps are of one row."""
-    pool = MemoryPool()
-    bus = pool.bus(OWN)
-    remote = RemoteDrafters(bus, OWN, max_ahead=8)
-    bus.start(remote)
-    pool.bus(Presence("a", "drafter", "toy", "0", CARD, 1, host="here", kernel="here")).start(Silent())
-    pool.pump()
-    remote.drain()
-    [record] = remote.drafters()
-    record.n_assigned = 1
+    remote, record = with_a_drafter()
     td = Median(1)
     inline = cast(InlineModel, SimpleNamespace(td=td, source="draft"))
     costs = StepCosts(8, {1: 1.0, 4: 3.0})
