@@ -239,7 +239,7 @@ class Speculator(Proposer):
         self.pricing.observe(planned, step, calm=calm)
         self._weighing.stepped(planned, step)
         if self.groups:
-            if calm and self._inline:
+            if self._inline and (calm or not self._calm_td_s):
                 self._calm_td_s = self._inline.inline.td.value
             self.groups.stepped(step, self._work_s(planned, step))
 

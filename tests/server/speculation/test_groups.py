@@ -364,3 +364,22 @@ def test_work_is_reckoned_by_steps_without_company_not_by_the_start_nor_by_guess
         speculator.stepped(planned, TimedStep(4 if is_wide else 1, 9, decode_s, step_s, 3, 1))
     assert record.resting
     assert 0 < n_on <= SETTLED + FEWEST[True] + 1
+
+
+def test_a_guess_has_a_time_where_a_drafter_drafts_on_these_cores_from_the_start():
+    """As before a restart. Its guesses are work that the draft model in the lead would have had."""
+    remote, _ = with_a_drafter()
+    inline = cast(InlineModel, SimpleNamespace(td=Median(1), source="draft"))
+    inline.td.observe(0.5)
+    costs = StepCosts(8, {1: 1.0, 4: 2.0})
+    speculator = Speculator(Policy(lookup=False), remote=remote, inline=inline, costs=costs)
+    groups = speculator.groups
+    assert groups is not None
+    groups.recall({"here: toy": {"1": (True, 0.0)}})
+    seen = list[float]()
+    groups.stepped = lambda step, work_s=0.0: seen.append(work_s)
+    speculator.drain(1)
+    assert not groups.calm
+    guesses = Proposal((1, 2, 3), (-1, 0, 1), ("a",) * 3)
+    speculator.stepped(Planned([guesses]), TimedStep(4, 9, 2.0, 2.0, 3, 1))
+    assert seen == [pytest.approx(costs.curve(9)[4] + 3 * 0.5, rel=0.1)]
