@@ -25,7 +25,7 @@ DEPTHS = (64, 256, 1024)  # tokens before the timed rows: each the double of the
 # Numbers of rows that are timed. Without 16: many guesses at once are taken for four, which are quick with it
 WIDTHS = (1, 4, 16)
 # Of WIDTHS, those that every start times again. A single row alone: beside other work it took its usual time,
-# and four and sixteen rows two to three times theirs. All: a start with 400M takes 0.35 s longer.
+# and four and sixteen rows twice theirs. All: a start with 400M takes 0.35 s longer.
 CHECKED = WIDTHS[:2]
 ROUNDS = 5  # most timed decodes of each. The shortest counts; see lead/calibration.py
 # Passes over all of that, where BUDGET_S allows as many with all rounds. Of four starts of the bundled model
