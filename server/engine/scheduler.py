@@ -16,7 +16,8 @@ class Limits:
     leaves: most of a session's tree, each of which needs a KV sequence. stable_width: rows of every step of a
     session whose bits shall not depend on drafts. exactness: of requests that do not say. by_rejection: the
     rule of rejection.py decides. again: all rows of a session are evaluated again after a wrong guess
-    (checkpoints.py)."""
+    (checkpoints.py). streams: each sequence has a KV cache of its own; llama.cpp decodes those of one batch
+    together as far as their numbers follow each other."""
 
     n_batch: int = 512
     n_chunk: int = 64
@@ -26,6 +27,7 @@ class Limits:
     exactness: Exactness = "default"
     by_rejection: bool = False
     again: bool = False
+    streams: bool = False
 
     def is_stable(self, session: Session) -> bool:
         """Whether the session's bits shall not depend on drafts or other sessions. It runs alone."""
@@ -79,6 +81,8 @@ def plan(sessions: Sequence[Session], limits: Limits, *, rests: bool = False) ->
     for i, work in enumerate(deciding):
         work.n_draft = max(0, min(_draft_max(work.session, limits), left // (len(deciding) - i)))
         left -= work.n_draft
+    if limits.streams:
+        works.sort(key=lambda work: work.session.seq)
     return works
 
 

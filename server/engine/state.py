@@ -45,7 +45,7 @@ class EngineState:
             most = limits.draft_max if self.sequences.checkpoints.can_guess else backend.n_tail
             draft_max = min(limits.draft_max, most)
             limits = replace(limits, draft_max=draft_max, leaves=1, stable_width=1, again=True)
-        self.limits = limits
+        self.limits = replace(limits, streams=not backend.can_share)
         self.searches = Searches(backend, self.sequences, n_slots)
         self.residence = Residence(backend, self.sequences, self.n_held)
         self.cache = self.residence.cache

@@ -65,3 +65,12 @@ def test_a_stream_of_short_prompts_delays_a_long_one_by_its_own_time_at_most():
         rows_of_step([long, *(prefilling(i, 90) for i in (1, 2, 3))])
         steps += 1
     assert steps == -(-3500 // 256)
+
+
+def test_with_a_kv_cache_for_each_sequence_rows_are_in_their_order():
+    sessions = [prefilling(id, 1) for id in range(4)]
+    for session, seq in zip(sessions, (2, 0, 3, 1), strict=True):
+        session.seq = seq
+    works = plan(sessions, Limits(streams=True))
+    assert [work.session.seq for work in works] == [0, 1, 2, 3]
+    assert [work.session.seq for work in plan(sessions, LIMITS)] == [2, 0, 3, 1]
