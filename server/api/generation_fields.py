@@ -147,6 +147,11 @@ class GenerationFields(SharedFields, StructuredFields):
         return self.return_tokens
 
     @property
+    def continues(self) -> bool:
+        """Whether the prompt may hold an earlier reply."""
+        return True
+
+    @property
     def tells_prompt(self) -> bool:
         """Whether logprobs of the prompt are told."""
         return False

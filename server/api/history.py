@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from contextvars import Context
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger("duo.api")
 
 WORTH_SETTLING = 16  # tokens that the next turn would have to evaluate
+# Seconds after a reply until it is remembered, if nobody wants that sooner: 1.3 ms of the interpreter, which
+# the last bytes of the reply and the next prompt need first. Half: a client that takes 10 ms to ask again is
+# held up; twice: what the next turn begins with is evaluated that much later.
+LATER_S = 0.02
 
 
 def after_bos(vocabulary: Vocabulary, tokens: list[int]) -> list[int]:
@@ -50,6 +55,7 @@ class History:
         self._rewritten = Rewritten()
         self._tasks = set[asyncio.Task[Any]]()
         self._remembering = set[asyncio.Task[Any]]()
+        self._wanted = asyncio.Event()
 
     def rendered(self, text: str, salt: str) -> list[int]:
         """The tokens of a prompt that the template has written, with earlier replies as they were generated.
@@ -82,7 +88,7 @@ class History:
         settle: also evaluate the beginning of the next turn."""
         remember = partial(self._remember, asked, request, said, settle)
         own = Context()  # it is none of the costs of the request that has ended
-        remembering = asyncio.create_task(self._served.prompt_work.run(remember), context=own)
+        remembering = asyncio.create_task(self._later(remember), context=own)
         task = asyncio.create_task(self._keep(remembering, request.salt), context=own)
         for doing, those in ((remembering, self._remembering), (task, self._tasks)):
             those.add(doing)
@@ -91,7 +97,14 @@ class History:
     async def remembered(self) -> None:
         """Wait until the replies that have ended are remembered: a turn that follows at once needs that."""
         if self._remembering:
+            self._wanted.set()
             await asyncio.wait(self._remembering)
+
+    async def _later(self, remember: Callable[[], list[int]]) -> list[int]:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._wanted.wait(), LATER_S)
+        self._wanted.clear()
+        return await self._served.prompt_work.run(remember)
 
     @property
     def idle(self) -> bool:

@@ -13,7 +13,7 @@ from server.api.access import salt_of
 from server.api.body import Body
 from server.api.complaints import invalid
 from server.api.delivery import unless_gone
-from server.api.generation_fields import MAX_SALT
+from server.api.generation_fields import MAX_SALT, GenerationFields
 from server.api.served import ModelCard, Served
 from server.errors import FieldError, InvalidRequestError, NotFoundError, UnsupportedFieldError
 
@@ -31,12 +31,13 @@ WINDOW = 1 << 20  # bytes in which marks are counted at a time
 
 
 async def aside(request: Request, work: Callable[[*Ts], T], *arguments: *Ts) -> T:
-    """The result of work, done on a prompt thread once the replies that have ended are remembered. Raises
-    BusyError; ClientDisconnect if the client leaves."""
+    """The result of work, done on a prompt thread; if a body among the arguments may continue a reply, once
+    those that have ended are remembered. Raises BusyError; ClientDisconnect if the client leaves."""
     served: Served = request.state.served
 
     async def done() -> T:
-        await served.history.remembered()
+        if any(isinstance(one, GenerationFields) and one.continues for one in arguments):
+            await served.history.remembered()
         return await served.prompt_work.run(work, *arguments)
 
     return await unless_gone(request, done())

@@ -7,14 +7,16 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from queue import SimpleQueue
 from threading import Thread
-from typing import Any, TypeVar, TypeVarTuple
+from typing import Any, TypeAlias, TypeVar, TypeVarTuple
 
 from server.engine.account import tenant
 from server.tenants import FairSemaphore, Places
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
+Job: TypeAlias = tuple[Callable[[], Any], "asyncio.Future[Any]"]
 
 N_THREADS = 2
 """At a time. Python code runs on one at a time anyway; with a second one a short prompt passes a long one."""
@@ -28,11 +30,14 @@ CLOSE_S = 5.0
 
 class PromptWork:
     """Used on one event loop. Its threads are daemons: work that hangs does not keep the process from
-    ending."""
+    ending. They are kept, since the loop waits for a thread to start, for 1 ms beside a decode on all
+    cores."""
 
     def __init__(self, max_waiting: int = MAX_WAITING) -> None:
         self._turns = FairSemaphore(N_THREADS, Places(max_waiting))
         self._running: dict[asyncio.Future[Any], float] = {}  # since when
+        self._jobs = SimpleQueue[Job | None]()
+        self._threads: list[Thread] = []
 
     @property
     def n_waiting(self) -> int:
@@ -47,8 +52,13 @@ class PromptWork:
         done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._running[done] = time.monotonic()
         done.add_done_callback(partial(self._ended, whose))
-        job = partial(_carry_out, partial(work, *arguments), done)
-        Thread(target=job, name="duo-prompt", daemon=True).start()
+        if not self._threads:
+            for _ in range(N_THREADS):
+                self._threads.append(
+                    Thread(target=_work_off, args=(self._jobs,), name="duo-prompt", daemon=True)
+                )
+                self._threads[-1].start()
+        self._jobs.put((partial(work, *arguments), done))
         return await asyncio.shield(done)
 
     def stuck(self) -> str | None:
@@ -58,9 +68,12 @@ class PromptWork:
         return f"a prompt was not prepared in {STUCK_S:.0f} s" if hangs else None
 
     async def close(self) -> None:
-        """Wait for running work, at most CLOSE_S."""
+        """Wait for running work, at most CLOSE_S, and end the threads."""
         if self._running:
             await asyncio.wait(self._running, timeout=CLOSE_S)
+        for _ in self._threads:
+            self._jobs.put(None)
+        self._threads = []
 
     def _ended(self, whose: str, done: asyncio.Future[T]) -> None:
         del self._running[done]
@@ -68,10 +81,13 @@ class PromptWork:
         done.exception()  # nobody may be left to look at it
 
 
-def _carry_out(work: Callable[[], T], done: asyncio.Future[T]) -> None:
-    try:
-        tell = partial(done.set_result, work())
-    except BaseException as error:
-        tell = partial(done.set_exception, error)
-    with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-        done.get_loop().call_soon_threadsafe(tell)
+def _work_off(jobs: SimpleQueue[Job | None]) -> None:
+    while (job := jobs.get()) is not None:
+        work, done = job
+        try:
+            tell = partial(done.set_result, work())
+        except BaseException as error:
+            tell = partial(done.set_exception, error)
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            done.get_loop().call_soon_threadsafe(tell)
+        del job, work, done, tell  # nothing of it is kept while this waits

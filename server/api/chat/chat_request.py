@@ -87,6 +87,10 @@ class ChatRequest(GenerationFields, ToolFields):
     }
 
     @property
+    def continues(self) -> bool:
+        return any(message.role == "assistant" for message in self.messages)
+
+    @property
     def template_variables(self) -> dict[str, Any]:
         """Effort "none" is no effort, but switches thinking off in templates that know enable_thinking."""
         effort: dict[str, Any] = {"reasoning_effort": self.reasoning_effort} if self.reasoning_effort else {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
@@ -10,6 +10,7 @@ import openai
 import pytest
 from openai.types.chat import ChatCompletion
 
+from server.api.history import History
 from server.text.template import CHATML
 from tests.contract.contract import validate
 from tests.fake_backend import FakeBackend, FakeModel
@@ -38,9 +39,9 @@ def lead(request: pytest.FixtureRequest) -> Iterator[Lead]:
         yield one
 
 
-def say(client: openai.OpenAI, history: list[Any], **more: Any) -> ChatCompletion:
+def say(client: openai.OpenAI, messages: list[Any], **more: Any) -> ChatCompletion:
     return client.chat.completions.create(
-        model="default", messages=history, temperature=1, seed=len(history), max_tokens=60, extra_body=more
+        model="default", messages=messages, temperature=1, seed=len(messages), max_tokens=60, extra_body=more
     )
 
 
@@ -68,6 +69,32 @@ def test_ten_turns_evaluate_only_what_is_new(lead: Lead):
             content = reply.choices[0].message.content
             history.append({"role": "assistant", "content": content})
             lead.until_idle()
+
+
+@pytest.mark.parametrize("lead", [CHATML], indirect=True)
+@pytest.mark.parametrize("continues", [True, False])
+def test_only_a_turn_that_may_continue_a_reply_waits_until_it_is_remembered(
+    lead: Lead, continues: bool, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("server.api.history.LATER_S", 3600.0)  # if nobody wants it sooner
+    done = list[str]()
+
+    def note(name: str) -> None:
+        work: Callable[..., Any] = getattr(History, name)
+
+        def noted(*given: Any) -> Any:
+            done.append(name)
+            return work(*given)
+
+        monkeypatch.setattr(History, name, noted)
+
+    note("rendered")
+    note("_remember")
+    asked = [{"role": "user", "content": "a question"}]
+    with openai.OpenAI(base_url=f"{lead.url}/v1", api_key="none") as client:
+        said = {"role": "assistant", "content": say(client, asked).choices[0].message.content}
+        say(client, [*asked, said, *asked] if continues else asked)
+    assert done[:2] == ["rendered", "_remember" if continues else "rendered"]
 
 
 @pytest.mark.parametrize("lead", [THINKING], indirect=True)

@@ -107,6 +107,16 @@ async def test_errors_are_the_callers():
             await work.run(lambda: 1 // 0)
 
 
+async def test_threads_are_kept_until_it_is_closed():
+    work = PromptWork()
+    threads = {await work.run(threading.current_thread) for _ in range(2 * N_THREADS)}
+    assert len(threads) <= N_THREADS
+    await work.close()
+    for thread in threads:
+        await asyncio.to_thread(thread.join, WAIT_S)
+        assert not thread.is_alive()
+
+
 async def test_work_that_hangs_shows_in_the_health_and_does_not_keep_the_server(
     gate: Gate, monkeypatch: pytest.MonkeyPatch
 ):
