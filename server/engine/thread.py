@@ -290,5 +290,7 @@ class EngineThread:
             return
         if self._loop is not None and not self._loop.is_closed():
             events, self._outbox = self._outbox, []
-            self._urgent, self._flushed_at = False, now
+            urgent, self._urgent, self._flushed_at = self._urgent, False, now
             self._loop.call_soon_threadsafe(self._deliver, events)
+            if urgent and not self._overlaps:
+                time.sleep(0)  # else the next decode takes all cores, and the loop waits for one for 1 ms

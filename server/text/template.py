@@ -10,7 +10,6 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any
 
-from server.cache.radix import common_prefix
 from server.errors import ContextOverflowError, DuoError, InvalidRequestError, StartupError, TimeLimitError
 from server.formats.families import JSON_IN_TAGS, UNKNOWN
 from server.formats.learning import PROBE_TOOLS, learned
@@ -30,7 +29,7 @@ CHATML = (
 )
 _PREFILL_MARK = "\ue000prefill\ue001"  # private use: stands for the reply's beginning while rendering
 
-_FOLLOWING = ("\ue002", "\ue003")  # two contents of a message that follows: they begin differently
+_FOLLOWING = "\ue002"  # the content of a message that follows, or what is still added to one
 
 RENDER_S = 10.0
 """Seconds of one rendering, a hundred times what 1000 messages take on a busy machine: a template that takes
@@ -161,8 +160,8 @@ class ChatTemplate:
         """What the prompt begins with, whatever is still added to the last message. Raises
         InvalidRequestError."""
         *before, last = messages
-        one, other = self._both(before, last, setting)
-        return one[: common_prefix(one, other)]
+        text, _, _ = self._followed(before, last, setting).partition(_FOLLOWING)
+        return text
 
     def settled(self, messages: Sequence[Message], reply: Message, setting: Setting = BARE) -> str | None:
         """What the prompt of the next turn begins with for sure, once the reply (an assistant message) is in
@@ -175,23 +174,20 @@ class ChatTemplate:
             if not followers:
                 continue
             try:
-                one, other = self._both([*messages, reply], followers[0], setting, followers[1:])
+                rendered = self._followed([*messages, reply], followers[0], setting, followers[1:])
             except InvalidRequestError:
                 continue
-            n_common = common_prefix(one, other)
-            if n_common < len(one):
-                return one[:n_common]
+            text, shown, _ = rendered.partition(_FOLLOWING)
+            if shown:
+                return text
         return None
 
-    def _both(
+    def _followed(
         self, before: Sequence[Message], last: Message, setting: Setting, after: Sequence[Message] = ()
-    ) -> list[str]:
-        """Renderings in which a message goes on differently."""
-        content = text_of(last.get("content"))
-        return [
-            self._render([*before, {**last, "content": content + more}, *after], setting)
-            for more in _FOLLOWING
-        ]
+    ) -> str:
+        """The rendering with _FOLLOWING at the end of a message's content."""
+        content = text_of(last.get("content")) + _FOLLOWING
+        return self._render([*before, {**last, "content": content}, *after], setting)
 
     def _render(
         self, messages: Sequence[Message], setting: Setting, *, add_generation_prompt: bool = True
