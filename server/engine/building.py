@@ -15,11 +15,11 @@ def build(
     state: EngineState, works: Sequence[Work], planned: Planned, n_held: int
 ) -> tuple[Batch, list[RowLayout]]:
     """The batch, and how the rows of each work are laid out in it. planned: one proposal for each work; to
-    planned.width rows the step is padded as far as there is room. n_held: cells in use."""
+    planned.width or planned.least rows the step is padded as far as there is room. n_held: cells in use."""
     batch, layouts = Batch(), list[RowLayout]()
     n_rows = sum([work.n_rows for work in works]) + sum(map(len, planned.proposals))
-    width, n_ctx = planned.width, state.backend.n_ctx
-    missing = width - n_rows if n_held + width <= state.backend.n_cells else 0
+    width, least, n_ctx = planned.width, max(planned.width, planned.least), state.backend.n_ctx
+    missing = least - n_rows if n_held + least <= state.backend.n_cells else 0
     alone = len(works) == 1  # as a stable session is
     for work, proposal in zip(works, planned.proposals, strict=True):
         layout, session = NO_LAYOUT, work.session

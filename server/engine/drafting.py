@@ -42,8 +42,16 @@ def shift_full(state: EngineState) -> None:
 
 
 def propose(state: EngineState, works: list[Work], n_held: int) -> Planned:
-    """One proposal per work: guesses for the sessions that draw a token in this step, else NOTHING. n_held:
-    cells in use."""
+    """One proposal per work: guesses for the sessions that draw a token in this step, else NOTHING; and to
+    how many rows the step is padded. n_held: cells in use."""
+    planned = _guesses(state, works, n_held)
+    n_rows = len(works) + sum(map(len, planned.proposals))
+    if n_rows == 1 or planned.width or not _may_pad(state, works):
+        return planned
+    return planned._replace(least=state.proposer.padded(n_rows, n_held))
+
+
+def _guesses(state: EngineState, works: list[Work], n_held: int) -> Planned:
     drafting = [work for work in works if work.completes and work.session.drafts]
     state.plain_s, state.passed = 0.0, False
     if not drafting:
@@ -61,6 +69,18 @@ def propose(state: EngineState, works: list[Work], n_held: int) -> Planned:
     given = {work.session.id: one for work, one in zip(drafting, planned.proposals, strict=True)}
     width = planned.width if all(work.n_pending == 1 for work in works) else 0
     return Planned([given.get(work.session.id, NOTHING) for work in works], width, planned.spent_s)
+
+
+def _may_pad(state: EngineState, works: list[Work]) -> bool:
+    """Whether the step has one row for each session and its guesses, which further rows change nothing of."""
+    limits = state.limits
+    return not (limits.again or limits.streams) and all(
+        work.n_pending == 1
+        and work.session.decodes
+        and work.session.request.n_beams == 1
+        and not limits.is_stable(work.session)
+        for work in works
+    )
 
 
 def _may_draft(state: EngineState, session: Session) -> bool:

@@ -88,13 +88,15 @@ class Ask(NamedTuple):
 
 class Planned(NamedTuple):
     """The guesses of a step, one proposal per session. width: rows that the step has after padding, 0: no
-    padding. spent_s: seconds that a draft model worked, or the lead waited, for the proposals. plain_s:
-    seconds of its decode without the guesses, by what was measured; 0: there are none, or it is not known."""
+    padding to a shape. spent_s: seconds that a draft model worked, or the lead waited, for the proposals.
+    plain_s: seconds of its decode without the guesses, by what was measured; 0: there are none, or it is not
+    known. least: rows that it is padded to since fewer take longer."""
 
     proposals: Sequence[Proposal]
     width: int = 0
     spent_s: float = 0.0
     plain_s: float = 0.0
+    least: int = 0
 
 
 class TimedStep(NamedTuple):
@@ -132,6 +134,11 @@ class Proposer:
         """Guesses for what follows the committed tokens, one proposal per ask, to be decoded beside n_rows
         rows with n_cells cells of the KV cache in use."""
         return Planned([NOTHING] * len(asks))
+
+    def padded(self, n_rows: int, n_cells: int) -> int:
+        """Rows that a step of n_rows rows without prompts takes least time with, padding included; n_rows
+        where that is not known. n_cells: of the KV cache in use."""
+        return n_rows
 
     def committed(self, session: int, n: int, tally: CountsBySource) -> None:
         """The last n tokens of the session's list are new, and all before them that nobody told. tally: of

@@ -24,7 +24,7 @@ from server.api.served import Health, Served
 from server.api.traffic import Traffic
 from server.cache.snapshots import Snapshots
 from server.engine.engine import Engine
-from server.engine.proposer import NoProposer, Proposer
+from server.engine.proposer import Proposer
 from server.engine.scheduler import Limits
 from server.engine.thread import Bounds, EngineThread, Observer
 from server.errors import LostModelError, StartupError
@@ -53,6 +53,7 @@ from server.llama.shapes import UNKNOWN
 from server.settings import LeadSettings
 from server.speculation.gating.costs import StepCosts
 from server.speculation.gating.widths import Widths
+from server.speculation.plain import PlainSteps
 from server.speculation.policy import Policy
 from server.speculation.sources.remote import RemoteDrafters
 from server.speculation.sources.synchronous import InlineModel
@@ -128,7 +129,7 @@ def run_lead(settings: LeadSettings, site: Site) -> int:
         observers: list[Observer] = [traffic := Traffic()]
         if settings.print != "none":
             observers.append(ReplyPrinter(console, backend.vocab, show_rejected=settings.print == "all"))
-        asked = proposer if settings.draft_max or site.redis_url else NoProposer()  # which learns nothing
+        asked = proposer if settings.draft_max or site.redis_url else PlainSteps(proposer.pricing.costs)
         engine = EngineThread(
             _engine_maker(settings, backend.options, model, asked, snapshots, attention),
             n_ctx=backend.n_ctx,
@@ -236,6 +237,8 @@ def _speculator(
         if own := backend.own_rows:
             most = settings.stable_width if settings.stable_width > own else WIDE
         shapes = on_own_thread(steady_widths, backend, most, own)
+    elif settings.parallel > 2 and not backend.overlaps:  # two rows never take longer than three
+        known = on_own_thread(remembered, backend, 2 * settings.parallel, of_model(backend.options))
     costs = StepCosts(policy.max_rows, known)
     widths = Widths(shapes.steady, shapes.change_s, shapes.single_s)
     proposer = Speculator(policy, remote=remote, inline=inline, costs=costs, widths=widths)

@@ -187,6 +187,9 @@ class Speculator(Proposer):
             proposals.append(offer.take(n if n >= n_min else 0))
         return proposals
 
+    def padded(self, n_rows: int, n_cells: int) -> int:
+        return n_rows if self.pricing.widths.pays else self.pricing.costs.padded(n_rows, n_cells)
+
     def committed(self, session: int, n: int, tally: CountsBySource) -> None:
         speculated = self._sessions[session]
         if self._looks and speculated.n_indexed + n == len(speculated.session.tokens):
@@ -315,25 +318,17 @@ class Speculator(Proposer):
         wanting = [ask for ask in asks if ask.limit > 0 and not self._sessions[ask.session].rests]
         seconds = price.seconds
         if self._policy.gate and not self._policy.by_rejection:
-            n = len(wanting)
+            offers = [self._offer(ask, least).probabilities for ask in wanting]
             wanting = [
                 ask
-                for ask in wanting
-                if not self._is_served(inline, ask, self._offer(ask, least).probabilities, price, n)
+                for ask, offer in zip(wanting, offers, strict=True)
+                if not inline.is_needless(ask, self._sessions[ask.session], offer, price, len(offers))
             ]
         if self._policy.again and wanting:
             rates = [self._sessions[ask.session].acceptance.mean(inline.inline.source) for ask in wanting]
             acceptance, n_tail = sum(rates) / len(rates), self._policy.n_tail
             seconds = with_losses(seconds, price.n_rows, len(asks), acceptance, n_tail)
         return inline.draft(wanting, self._sessions, price.n_rows, len(asks), seconds, price.rate)
-
-    def _is_served(
-        self, inline: Synchronous, ask: Ask, probabilities: Sequence[float], price: StepPrice, n_asking: int
-    ) -> bool:
-        """Whether the session's other guesses are worth more than the draft model's would be. probabilities:
-        of these."""
-        speculated = self._sessions[ask.session]
-        return bool(probabilities) and inline.is_needless(ask, speculated, probabilities, price, n_asking)
 
     def _offer(self, ask: Ask, least: float) -> Proposal:
         """The session's guesses, best first, as long as their path has probability `least`."""

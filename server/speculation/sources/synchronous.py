@@ -224,6 +224,8 @@ class Synchronous:
         """Whether guesses that are there bring the session as much as this model's would, whose time counts.
         offered: probabilities that they are reached and right, best first. n_asking: sessions that share the
         time of each round of guesses."""
+        if not offered:
+            return False
         acceptance, td_s = self._mean(speculated), self.inline.td.value
         limit = min(ask.limit, self.inline.most)
         alike = [acceptance] * n_asking
