@@ -72,15 +72,15 @@ def _guesses(state: EngineState, works: list[Work], n_held: int) -> Planned:
 
 
 def _may_pad(state: EngineState, works: list[Work]) -> bool:
-    """Whether the step has one row for each session and its guesses, which further rows change nothing of."""
+    """Whether the step has one row for each session and its guesses, and no stable one, which is alone."""
     limits = state.limits
-    return not (limits.again or limits.streams) and all(
-        work.n_pending == 1
-        and work.session.decodes
-        and work.session.request.n_beams == 1
-        and not limits.is_stable(work.session)
-        for work in works
-    )
+    if limits.again or limits.streams:
+        return False
+    for work in works:
+        session = work.session
+        if work.n_pending > 1 or not session.decodes or session.request.n_beams > 1:
+            return False
+    return not limits.is_stable(works[0].session)
 
 
 def _may_draft(state: EngineState, session: Session) -> bool:

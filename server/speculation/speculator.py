@@ -199,16 +199,20 @@ class Speculator(Proposer):
         if self._remote and (tally or speculated.drafters):
             self._remote.committed(speculated, n)
             self._remote.count(tally)
-        if speculated.n_lost and not tally and self._had_no_row(speculated):
+        if speculated.n_lost and not tally and self._was_missed(speculated):
             speculated.n_lost = 0.0  # in a wider step the guess would have paid
         if self._policy.gate and (speculated.n_lost or speculated.heard or speculated.balance.resting):
             self._weighing.weigh(speculated, tally, inside=self._model_guesses)
 
-    def _had_no_row(self, speculated: Speculated) -> bool:
-        """Whether the draft model's guess was right in a step of a width that has no rows for guesses."""
+    def _was_missed(self, speculated: Speculated) -> bool:
+        """Whether the draft model's guess was right in a step that had no row for it: in a width without
+        any, or since the session would have lost too much by a wrong one, of which it may lose more now."""
         widths, model = self.pricing.widths, self._inline
-        is_plain = widths.pays and widths.width == PLAIN
-        return is_plain and model is not None and model.was_right(speculated.session)
+        if model is None or not model.was_right(speculated.session):
+            return False
+        watched = model.watched(speculated.session)
+        speculated.balance.allowance += watched
+        return watched or (widths.pays and widths.width == PLAIN)
 
     def stepped(self, planned: Planned, step: TimedStep) -> None:
         self._learn()

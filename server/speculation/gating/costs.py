@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 
 import numpy as np
+from numpy.typing import NDArray
 
 from server.estimators import Mean
 
@@ -56,7 +57,7 @@ class StepCosts:
         self._calibrated = {r: s for r, s in (calibrated or {}).items() if 0 < r <= max_rows}
         self._buckets: dict[int, dict[int, _Timing]] = {}
         self._curves: dict[int, tuple[int, list[float]]] = {}  # bucket: when made, seconds
-        self._padded: dict[int, list[int]] = {}  # bucket: rows to which steps are padded, by their rows
+        self._padded: dict[int, dict[int, int]] = {}  # bucket: rows of steps that are padded, and to how many
         self._least: dict[tuple[int, int], tuple[int, float]] = {}  # bucket, rows: when made, row_s
         self._now = 0
 
@@ -91,8 +92,7 @@ class StepCosts:
     def padded(self, n_rows: int, n_cells: int) -> int:
         """Rows that a step of n_rows rows takes least time with, padding included."""
         self.curve(n_cells)
-        padded = self._padded.get(_bucket(n_cells), ())
-        return padded[n_rows] if n_rows < len(padded) else n_rows
+        return self._padded.get(_bucket(n_cells), {}).get(n_rows, n_rows)
 
     def row_s(self, n_rows: int, n_cells: int) -> float:
         """Seconds that each row beyond the first n_rows adds on average in the step for which that is least;
@@ -135,15 +135,17 @@ class StepCosts:
         if ratios:  # those of this context, by which the curve of another one is scaled
             scales = _lines(ratios, self._max_rows)
             curve = [seconds * scale for seconds, scale in zip(curve, scales, strict=True)]
-        padded, best = list(range(self._max_rows + 1)), 0
-        for rows in range(self._max_rows, 0, -1):  # what costs more than something wider is padded
-            if best and curve[best] < (1 - SAVES) * curve[rows]:
-                padded[rows] = best
-            elif (rows in seen or rows in elsewhere) and not (best and curve[best] < curve[rows]):
-                best = rows
-            curve[rows] = min(curve[rows : rows + 2])
-        self._padded[bucket] = padded
-        return curve
+        return self._widened(bucket, np.array(curve), [*seen, *elsewhere])
+
+    def _widened(self, bucket: int, curve: NDArray[np.float64], known: list[int]) -> list[float]:
+        """The curve where what takes longer than a wider step is padded. known: widths that were measured."""
+        measured = np.full_like(curve, np.inf)
+        measured[known] = curve[known]
+        least = np.minimum.accumulate(measured[::-1])[::-1]
+        dear: list[int] = np.flatnonzero(least < (1 - SAVES) * curve).tolist()
+        self._padded[bucket] = {rows: rows + int(np.argmin(measured[rows:])) for rows in dear}
+        widened: list[float] = np.minimum.accumulate(curve[::-1])[::-1].tolist()
+        return widened
 
     def _elsewhere(self, bucket: int) -> dict[int, float]:
         """Seconds by rows from the nearest other context, or as calibrated. Calibrated widths count as a

@@ -79,15 +79,19 @@ class InlineModel(Protocol):
 
 @dataclass(slots=True)
 class _StepPath:
-    """The guesses for one session in this step; sure: the probability that all of them are right. outlook: of
-    every next guess, since nothing is learned before the step's end."""
+    """The guesses for one session in this step: as many as it may lose by, of `most` that there may be; sure:
+    the probability that all of them are right. outlook: of every next guess, since nothing is learned before
+    the step's end. watched: more would pay than it may lose by, so that one is made to see whether it is
+    right."""
 
     limit: int
+    most: int
     acceptance: Acceptance
     outlook: Sequence[Outlook]
     tokens: list[int] = field(default_factory=list[int])
     drafted: list[Distribution] = field(default_factory=list[Distribution])
     sure: float = 1.0
+    watched: bool = False
 
 
 class Synchronous:
@@ -130,11 +134,10 @@ class Synchronous:
             if speculated.allows(self.inline.source):
                 self.inline.follow(speculated.session, ask)
                 acceptance, most = speculated.acceptance, min(ask.limit, self.inline.most)
-                if self._policy.gate:
-                    allowance = speculated.balance.allowance
-                    most = affordable(curve, n_rows, most, self.inline.td.value, allowance)
+                allowance = speculated.balance.allowance if self._policy.gate else math.inf
+                limit = affordable(curve, n_rows, most, self.inline.td.value, allowance)
                 outlook = acceptance.outlook(self.inline.source)
-                self._paths[ask.session] = _StepPath(most, acceptance, outlook)
+                self._paths[ask.session] = _StepPath(limit, most, acceptance, outlook)
         rate = min(rate, self._reachable(curve, n_rows))
         self._read_s = self._catch_up(curve, n_rows, n_sessions, rate) if self._policy.gate else 0.0
         rows, spent_s, going = n_rows, self._read_s, self._going(curve, n_rows, rate)
@@ -260,6 +263,11 @@ class Synchronous:
         path = self._paths.get(session.id)
         return path is not None and path.tokens[:1] == list(session.tokens[-1:])
 
+    def watched(self, session: OpenedSession) -> bool:
+        """Whether this step's guess was made to see whether it is right."""
+        path = self._paths.get(session.id)
+        return path is not None and path.watched
+
     def _mean(self, speculated: Speculated) -> float:
         source = self.inline.source
         return speculated.acceptance.mean(source) if speculated.allows(source) else 0.0
@@ -269,7 +277,7 @@ class Synchronous:
         if not paths:
             return math.inf
         acceptances = [sum(share * right for share, right in path.outlook) for path in paths]
-        limit = max(path.limit for path in paths)
+        limit = max(path.limit or path.most for path in paths)
         return reachable(curve, n_rows, acceptances, limit, self.inline.td.value)
 
     def _going(self, curve: Sequence[float], rows: int, rate: float) -> list[int]:
@@ -280,14 +288,20 @@ class Synchronous:
     def _goes(self, path: _StepPath, curve: Sequence[float], rows: int, rate: float, n: int) -> bool:
         """Whether another guess pays for this session, if n share the time of a round."""
         left, td_s = path.limit - len(path.tokens), self.inline.td.value / n
-        if left <= 0 or not self._policy.gate:
+        if not self._policy.gate:
             return left > 0
-        return worth_drafting(curve[rows : rows + left + 1], path.sure, path.outlook, td_s, rate)
+        if left > 0 and worth_drafting(curve[rows : rows + left + 1], path.sure, path.outlook, td_s, rate):
+            return not path.watched
+        if not path.tokens and path.limit < path.most:
+            most = curve[rows : rows + path.most + 1]
+            path.watched = worth_drafting(most, path.sure, path.outlook, td_s, rate)
+            return path.watched
+        return False
 
     def _graft(self, session: int, guess: DraftGuess | None, speculated: Speculated) -> None:
         path = self._paths[session]
         if guess is None:
-            path.limit = 0  # the draft model cannot go on
+            path.limit = path.most = 0  # the draft model cannot go on
             return
         confidence = int(255 * guess.confidence)
         source = self.inline.source

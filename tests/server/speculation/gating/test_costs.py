@@ -36,6 +36,29 @@ def test_a_width_that_costs_more_than_a_wider_one_is_as_good_as_the_wider_one():
     assert known(4, {1: 1.0, 2: 3.0, 3: 2.0, 4: 2.0}) == [0.0, 1.0, 2.0, 2.0, 2.0]
 
 
+def test_a_step_is_padded_to_the_rows_that_take_least_time():
+    costs = StepCosts(20, {1: 1.0, 2: 2.7, 4: 3.8, 7: 5.0, 8: 3.7, 15: 5.9, 16: 5.7})
+    padded = [costs.padded(n, 0) for n in range(1, 22)]
+    # 3.8 is too little more than 3.7, as 5.9 than 5.7; 17 and more were not measured
+    assert padded == [1, 2, 3, 4, 8, 8, 8, *range(8, 21), 21]
+
+
+def test_steps_are_padded_by_what_they_took_of_late():
+    costs = StepCosts(8, {1: 1.0, 3: 2.0, 4: 2.0})
+    assert costs.padded(3, 0) == 3
+    for _ in range(50):
+        costs.observe(3, 0, 4.0)
+        costs.observe(4, 0, 2.0)
+    assert costs.padded(3, 0) == 4
+    for _ in range(50):
+        costs.observe(4, 0, 5.0)
+    assert costs.padded(3, 0) == 3
+
+
+def test_nothing_known_pads_nothing():
+    assert [StepCosts(4).padded(n, 0) for n in range(1, 7)] == list(range(1, 7))
+
+
 def test_an_outlier_moves_little_and_a_lasting_change_much():
     costs = StepCosts(2)
     for _ in range(50):

@@ -1,0 +1,68 @@
+"""Steps that are padded since fewer rows take longer: the text is the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from server.engine.proposer import Proposer
+from server.engine.request import GenerationRequest, Speculation
+from server.engine.scheduler import Limits
+from server.sampling.params import SamplingParams
+from server.speculation.gating.costs import StepCosts
+from server.speculation.plain import PlainSteps
+from tests.fake_backend import FakeBackend, FakeModel
+from tests.server.engine.test_branches import TreeOracle
+from tests.support import Harness
+
+N = 20
+ODD = StepCosts(16, {n: (3.0 if n % 4 else 1.0) + n / 10 for n in range(1, 17)} | {1: 0.5})
+"""Rows that are no multiple of four take longer than the next one that is, but for a single one."""
+
+
+class PaddedOracle(TreeOracle):
+    def padded(self, n_rows: int, n_cells: int) -> int:
+        return ODD.padded(n_rows, n_cells)
+
+
+def toy() -> FakeBackend:
+    return FakeBackend(FakeModel(sharpness=4.0, eog_rate=0.0), n_seqs=12)
+
+
+def asked(n: int) -> list[GenerationRequest]:
+    sampling = [SamplingParams(0.7, seed=i) for i in range(n)]
+    return [GenerationRequest(list(f"more, {i}".encode()), s, max_tokens=N) for i, s in enumerate(sampling)]
+
+
+def run(backend: FakeBackend, proposer: Proposer, *asks: GenerationRequest) -> list[tuple[int, ...]]:
+    harness = Harness(backend, proposer, limits=Limits(draft_max=8, leaves=3))
+    return [outcome.tokens for outcome in harness.run(*asks)]
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4])
+def test_plain_steps_are_padded(n: int):
+    expected = run(toy(), Proposer(), *asked(n))
+    backend = toy()
+    assert run(backend, PlainSteps(ODD), *asked(n)) == expected
+    prompts = len(asked(n)[0].prompt)
+    assert {width for width in backend.widths if width < prompts} == {1 if n == 1 else 4}
+
+
+def test_steps_with_guesses_are_padded():
+    expected = run(toy(), Proposer(), *asked(2))
+    texts = [[*ask.prompt, *text] for ask, text in zip(asked(2), expected, strict=True)]
+    backend = toy()
+    oracle = PaddedOracle(texts)
+    assert run(backend, oracle, *asked(2)) == expected
+    assert oracle.n_branched > 0
+    steps = backend.widths[2:]
+    assert max(steps) > 4
+    assert not {width for width in steps if 1 < width < 16 and width % 4}
+
+
+def test_a_width_stable_session_keeps_its_width():
+    [ask] = asked(1)
+    backend = toy()
+    run(backend, PlainSteps(ODD), replace(ask, speculation=Speculation(exactness="width-stable")))
+    assert not {2, 3, 4} & set(backend.widths)
