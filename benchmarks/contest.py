@@ -12,8 +12,8 @@ import statistics
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, replace
+from itertools import islice, pairwise
 from typing import TypeAlias
 
 from benchmarks import report
@@ -224,10 +224,10 @@ def _asked_at_once(server: Process, shares: Sequence[Sequence[Prompt]], max_toke
 def run_bouts(servers: Sequence[Process], args: argparse.Namespace) -> list[Bout]:
     """Rounds with every number of clients in turn, each asking another server first. Raises ReplyError."""
     bouts: list[Bout] = []
-    prompts = endless()
+    prompts = (replace(prompt, more={"cache_prompt": False}) for prompt in endless())
     for turn in range(args.rounds):
         for n in args.clients:
-            shares = [[next(prompts) for _ in range(args.prompts)] for _ in range(n)]
+            shares = [list(islice(prompts, args.prompts)) for _ in range(n)]
             order = [(turn + i) % len(servers) for i in range(len(servers))]
             replies = {i: _asked_at_once(servers[i], shares, args.max_tokens) for i in order}
             bouts.append([replies[i] for i in range(len(servers))])
