@@ -98,12 +98,14 @@ class History:
         """Wait until the replies that have ended are remembered: a turn that follows at once needs that."""
         if self._remembering:
             self._wanted.set()
-            await asyncio.wait(self._remembering)
+            try:
+                await asyncio.wait(self._remembering)
+            finally:
+                self._wanted.clear()
 
     async def _later(self, remember: Callable[[], list[int]]) -> list[int]:
         with suppress(TimeoutError):
             await asyncio.wait_for(self._wanted.wait(), LATER_S)
-        self._wanted.clear()
         return await self._served.prompt_work.run(remember)
 
     @property

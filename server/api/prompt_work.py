@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -37,7 +38,7 @@ class PromptWork:
         self._turns = FairSemaphore(N_THREADS, Places(max_waiting))
         self._running: dict[asyncio.Future[Any], float] = {}  # since when
         self._jobs = SimpleQueue[Job | None]()
-        self._threads: list[Thread] = []
+        self._end: Callable[[], None] | None = None  # of the threads, once there are any
 
     @property
     def n_waiting(self) -> int:
@@ -52,12 +53,10 @@ class PromptWork:
         done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._running[done] = time.monotonic()
         done.add_done_callback(partial(self._ended, whose))
-        if not self._threads:
+        if self._end is None:
+            self._end = weakref.finalize(self, _end, self._jobs)
             for _ in range(N_THREADS):
-                self._threads.append(
-                    Thread(target=_work_off, args=(self._jobs,), name="duo-prompt", daemon=True)
-                )
-                self._threads[-1].start()
+                Thread(target=_work_off, args=(self._jobs,), name="duo-prompt", daemon=True).start()
         self._jobs.put((partial(work, *arguments), done))
         return await asyncio.shield(done)
 
@@ -71,14 +70,19 @@ class PromptWork:
         """Wait for running work, at most CLOSE_S, and end the threads."""
         if self._running:
             await asyncio.wait(self._running, timeout=CLOSE_S)
-        for _ in self._threads:
-            self._jobs.put(None)
-        self._threads = []
+        if self._end is not None:
+            self._end()
+            self._end = None
 
     def _ended(self, whose: str, done: asyncio.Future[T]) -> None:
         del self._running[done]
         self._turns.leave(whose)
         done.exception()  # nobody may be left to look at it
+
+
+def _end(jobs: SimpleQueue[Job | None]) -> None:
+    for _ in range(N_THREADS):
+        jobs.put(None)
 
 
 def _work_off(jobs: SimpleQueue[Job | None]) -> None:

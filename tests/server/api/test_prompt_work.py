@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import threading
 from collections.abc import AsyncIterator, Callable
@@ -107,11 +108,15 @@ async def test_errors_are_the_callers():
             await work.run(lambda: 1 // 0)
 
 
-async def test_threads_are_kept_until_it_is_closed():
+@pytest.mark.parametrize("closed", [True, False])
+async def test_threads_are_kept_until_it_is_closed_or_gone(closed: bool):
     work = PromptWork()
     threads = {await work.run(threading.current_thread) for _ in range(2 * N_THREADS)}
     assert len(threads) <= N_THREADS
-    await work.close()
+    if closed:
+        await work.close()
+    del work
+    gc.collect()
     for thread in threads:
         await asyncio.to_thread(thread.join, WAIT_S)
         assert not thread.is_alive()
