@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -104,3 +105,17 @@ def test_what_cannot_be_is_told_in_one_line(flags: list[str], said: str):
     assert ended.returncode == 1
     assert said in ended.stderr
     assert ended.stderr.count("\n") == 1
+
+
+def test_a_lead_without_drafts_measures_the_widths_that_it_pads_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "measured"))
+    with Duo(tmp_path, "serve", "--threads", "1", "-c", "1024", "-np", "3", "--draft-max", "0") as one:
+        one.wait_until_ready()
+        health = one.health()
+    assert health
+    assert (
+        {"1"} <= set(health["gate"]["step_ms"]) <= {"1", "2", "3", "4", "5", "6"}
+    )  # as far as there was time
+    assert [*(tmp_path / "measured").rglob("steps-*.json")]
