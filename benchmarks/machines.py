@@ -26,7 +26,8 @@ class Machine:
 
 
 # Two threads of an EPYC, 150 tokens, without flash attention: as benchmarks.steps measures them, a tenth of a
-# millisecond of Python added. In Q8_0 with it, 60 tokens, where llama.cpp has quicker code from 8 rows on
+# millisecond of Python added. 400M Q8_0: with flash attention, 60 tokens; llama.cpp has quicker code from 8
+# rows on
 MACHINES = {
     "400M BF16": Machine(
         {1: 28.9, 2: 44.9, 4: 55.4, 8: 69.8, 12: 85.8, 16: 101.0, 24: 130.5, 32: 159.6, 48: 220.2, 64: 255.0},

@@ -199,20 +199,22 @@ class Speculator(Proposer):
         if self._remote and (tally or speculated.drafters):
             self._remote.committed(speculated, n)
             self._remote.count(tally)
-        if speculated.n_lost and not tally and self._was_missed(speculated):
-            speculated.n_lost = 0.0  # in a wider step the guess would have paid
+        if speculated.n_lost and not tally:
+            self._missed(speculated)
         if self._policy.gate and (speculated.n_lost or speculated.heard or speculated.balance.resting):
             self._weighing.weigh(speculated, tally, inside=self._model_guesses)
 
-    def _was_missed(self, speculated: Speculated) -> bool:
-        """Whether the draft model's guess was right in a step that had no row for it: in a width without
-        any, or since the session would have lost too much by a wrong one, of which it may lose more now."""
+    def _missed(self, speculated: Speculated) -> None:
+        """A right guess of the draft model costs its session nothing if the step had no row for it. If it was
+        made to see whether it is right, the guesses of later steps may cost one token more."""
         widths, model = self.pricing.widths, self._inline
         if model is None or not model.was_right(speculated.session):
-            return False
+            return
         watched = model.watched(speculated.session)
-        speculated.balance.allowance += watched
-        return watched or (widths.pays and widths.width == PLAIN)
+        if watched:
+            speculated.balance.allowance += 1.0
+        if watched or (widths.pays and widths.width == PLAIN):
+            speculated.n_lost = 0.0
 
     def stepped(self, planned: Planned, step: TimedStep) -> None:
         self._learn()

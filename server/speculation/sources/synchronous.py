@@ -79,10 +79,10 @@ class InlineModel(Protocol):
 
 @dataclass(slots=True)
 class _StepPath:
-    """The guesses for one session in this step: as many as it may lose by, of `most` that there may be; sure:
-    the probability that all of them are right. outlook: of every next guess, since nothing is learned before
-    the step's end. watched: more would pay than it may lose by, so that one is made to see whether it is
-    right."""
+    """The guesses for one session in this step. limit: how many its allowance affords; most: how many there
+    may be apart from that. outlook: of every next guess, since nothing is learned before the step's end.
+    sure: the probability that all guesses are right. watched: no affordable number of guesses pays, a larger
+    one would; so one guess is made, to see whether it is right."""
 
     limit: int
     most: int
@@ -264,7 +264,7 @@ class Synchronous:
         return path is not None and path.tokens[:1] == list(session.tokens[-1:])
 
     def watched(self, session: OpenedSession) -> bool:
-        """Whether this step's guess was made to see whether it is right."""
+        """Whether this step's guess was made only to see whether it is right."""
         path = self._paths.get(session.id)
         return path is not None and path.watched
 
@@ -286,7 +286,8 @@ class Synchronous:
         return [id for id, path in self._paths.items() if self._goes(path, curve, rows, rate, n)]
 
     def _goes(self, path: _StepPath, curve: Sequence[float], rows: int, rate: float, n: int) -> bool:
-        """Whether another guess pays for this session, if n share the time of a round."""
+        """Whether another guess is made for this session, if n share the time of a round: since it pays, or
+        to be watched. Sets path.watched."""
         left, td_s = path.limit - len(path.tokens), self.inline.td.value / n
         if not self._policy.gate:
             return left > 0

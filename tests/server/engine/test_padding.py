@@ -14,7 +14,7 @@ from server.speculation.gating.costs import StepCosts
 from server.speculation.plain import PlainSteps
 from tests.fake_backend import FakeBackend, FakeModel
 from tests.server.engine.test_branches import TreeOracle
-from tests.support import Harness
+from tests.support import Harness, OracleProposer
 
 N = 20
 ODD = StepCosts(16, {n: (3.0 if n % 4 else 1.0) + n / 10 for n in range(1, 17)} | {1: 0.5})
@@ -24,6 +24,11 @@ ODD = StepCosts(16, {n: (3.0 if n % 4 else 1.0) + n / 10 for n in range(1, 17)} 
 class PaddedOracle(TreeOracle):
     def padded(self, n_rows: int, n_cells: int) -> int:
         return ODD.padded(n_rows, n_cells)
+
+
+class EightAreDear(OracleProposer):
+    def padded(self, n_rows: int, n_cells: int) -> int:
+        return 12 if n_rows == 8 else n_rows
 
 
 def toy() -> FakeBackend:
@@ -62,7 +67,12 @@ def test_steps_with_guesses_are_padded():
 
 
 def test_a_width_stable_session_keeps_its_width():
+    """Also where its guesses fill that, and a wider step would be quicker."""
     [ask] = asked(1)
+    stable = replace(ask, speculation=Speculation(exactness="width-stable"))
+    [text] = run(toy(), Proposer(), ask)
+    oracle = EightAreDear([[*ask.prompt, *text]])
     backend = toy()
-    run(backend, PlainSteps(ODD), replace(ask, speculation=Speculation(exactness="width-stable")))
-    assert not {2, 3, 4} & set(backend.widths)
+    assert run(backend, oracle, stable) == [text]
+    assert oracle.accepted > 0
+    assert set(backend.widths[1:]) == {8}
