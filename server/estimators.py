@@ -96,30 +96,6 @@ class Ratio:
         self.value = self.over / self.under if self.under > 0.0 else 0.0
 
 
-class Rate(Ratio):
-    """A Ratio that also tells how far it may be off."""
-
-    __slots__ = ("_over2", "_product", "_under2")
-
-    def __init__(self, keep: float) -> None:
-        super().__init__(keep)
-        self._over2 = self._product = self._under2 = 0.0
-
-    def observe(self, over: float, under: float) -> None:
-        super().observe(over, under)
-        keep = self._keep * self._keep
-        self._over2 = keep * self._over2 + over * over
-        self._product = keep * self._product + over * under
-        self._under2 = keep * self._under2 + under * under
-
-    @property
-    def error(self) -> float:
-        """Standard error by the value, as if observations did not depend on each other."""
-        value = self.value
-        squares = self._over2 - 2.0 * value * self._product + value * value * self._under2
-        return math.sqrt(max(0.0, squares)) / self.over if self.over > 0.0 else math.inf
-
-
 class Slope:
     """How much y grows with x, by least squares; the past weighs `keep` for each new observation. moments:
     all that was seen, as N_MOMENTS numbers."""

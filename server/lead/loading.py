@@ -242,7 +242,7 @@ def n_places(settings: LeadSettings) -> int:
 
 def warm_up(backend: Backend, inline: InlineModel | None) -> None:
     """Decode something and forget it, on the thread that will decode, so that no request waits for its slow
-    first decodes. On a GPU a prediction block begins with each of its first widths, too: its first trial
+    first decodes. On a GPU a prediction block begins with each of its first widths, too: its first try
     would find it slow. inline: what guesses in the lead, rehearsed."""
     widths = (min(WARM_UP_ROWS, backend.n_batch), 1)
     for n_rows in (*widths, 2, 3, 4) if backend.overlaps and isinstance(backend, WithBlock) else widths:

@@ -244,8 +244,8 @@ def _speculator(
     proposer = Speculator(policy, remote=remote, inline=inline, costs=costs, widths=widths)
     if (groups := proposer.groups) is not None:
         what = of_model(backend.options), site.n_threads, str(site.draft_model)
-        groups.recall(recall("payoffs", what))
-        stack.callback(lambda: keep("payoffs", what, groups.memory()))
+        groups.recall(recall("credits", what))
+        stack.callback(lambda: keep("credits", what, groups.memory()))
     return proposer
 
 

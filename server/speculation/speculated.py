@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from server.engine.proposer import OpenedSession
 from server.speculation.gating.acceptance import Acceptance
@@ -12,11 +11,6 @@ from server.speculation.gating.balance import Balance
 from server.speculation.gating.tree import LEAST, ScoredTree
 from server.speculation.sources.lookup import Lookup, LookupGuess, PredictedReply
 from server.speculation.wire.messages import chain_start
-
-# Share of a step in which lookups index tokens that they miss, and seconds for one token. Half: lookups of a
-# long prompt begin after twice as many steps; twice: gaps grow by a tenth.
-INDEX_SHARE, TOKEN_S = 0.05, 2e-6
-INDEXED = 64  # tokens of a step at least, an eighth of a millisecond
 
 
 @dataclass(slots=True)
@@ -87,14 +81,10 @@ class Speculated:
         self.n_indexed += len(new)
         return len(new)
 
-    def look_up(self, n: int, least: float = 0.0) -> bool:
-        """Graft guesses of the lookup, n in a row at most, as long as their path has probability `least`.
-        Returns whether its text occurred before."""
-        if self.lookup is None or self.is_behind:
-            return False
-        if self.allows("lookup"):
+    def look_up(self, n: int, least: float = 0.0) -> None:
+        """Graft guesses of the lookup, n in a row at most, as long as their path has probability `least`."""
+        if self.lookup is not None and not self.is_behind and self.allows("lookup"):
             self._graft("lookup", self.lookup.guess(n, max(least, LEAST)))
-        return self.lookup.matches
 
     def expect(self, n: int) -> None:
         """Graft what the client expects, n in a row at most."""
@@ -105,19 +95,3 @@ class Speculated:
         tokens, confidences = guess
         if tokens:
             self.tree.guess(source, tokens, [int(255 * c) for c in confidences])
-
-
-class Indexing(Protocol):
-    """What indexes at most `most` tokens that it misses, and tells how many."""
-
-    def index(self, most: int) -> int: ...
-
-
-def index(behind: Iterable[Indexing], step_s: float) -> None:
-    """Have these index, in order, what they miss: as many tokens as INDEX_SHARE of a step has time for.
-    step_s: seconds of such a step. With 64 tokens each, 64 sessions took half a step of 16 ms."""
-    left = max(INDEXED, int(INDEX_SHARE * step_s / TOKEN_S))
-    for one in behind:
-        left -= one.index(left)
-        if not left:
-            return

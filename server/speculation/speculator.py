@@ -7,7 +7,6 @@ its time costs, by the measured costs of steps and by how often each source was 
 from __future__ import annotations
 
 import itertools
-import math
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -29,13 +28,12 @@ from server.speculation.gating.pricing import Pricing, StepPrice
 from server.speculation.gating.tree import OfferBounds
 from server.speculation.gating.widths import PLAIN, Offered, Widths
 from server.speculation.groups import Groups
+from server.speculation.lookups import Lookups
 from server.speculation.policy import Policy
-from server.speculation.sources.lookup import Lookup, LookupPools
 from server.speculation.sources.remote import DrafterRecord, RemoteDrafters
 from server.speculation.sources.synchronous import InlineModel, Synchronous
-from server.speculation.speculated import Speculated, index
-from server.speculation.weighing import GRAMMAR, UNDRAFTED, Weighing
-
+from server.speculation.speculated import Speculated
+from server.speculation.weighing import GRAMMAR, Weighing
 
 class Speculator(Proposer):
     """Sessions without any source cost a few microseconds a step."""
@@ -61,14 +59,12 @@ class Speculator(Proposer):
             again=policy.again,
         )
         self.groups = Groups(remote, model=inline is not None, lookup=policy.lookup) if policy.gate else None
-        self._pools = LookupPools()
         self._sessions: dict[int, Speculated] = {}
-        self._weighing = Weighing(self._sessions, self.pricing, remote)
+        self._lookups = Lookups(self._sessions, clock, guesses=policy.lookup, overlaps=policy.overlaps)
+        self._weighing = Weighing(self._sessions, self.pricing, remote, inline)
         self._n_expected = 0  # sessions whose client expects a reply
         self._wire_ids = itertools.count(secrets.randbits(48) << 16)
-        self._looks = False  # whether lookups guess in this step
         self._late: tuple[Planned, TimedStep] | None = None  # not learned from yet
-        self._calm_td_s = 0.0  # of a guess of the draft model while no drafter works on the lead's cores
 
     # -- Proposer ----------------------------------------
 
@@ -77,21 +73,20 @@ class Speculator(Proposer):
             self._remote.drain()
         if self.groups:
             self.groups.serve(n_active, self.pricing.seconds)
-        self._looks = self._policy.lookup and (self.groups is None or self.groups.lookup_guesses)
+            self._lookups.guesses = guesses = self.groups.lookup_guesses
+            self._lookups.alone = guesses and self.groups.models_rest
         if not self._policy.overlaps:
             self._index()
 
     def open(self, session: OpenedSession) -> None:
-        lookup = Lookup(pool=self._pools.of(session.bounds.salt)) if self._policy.lookup else None
+        lookup = self._lookups.open(session.bounds.salt) if self._policy.lookup else None
         speculated = Speculated(next(self._wire_ids), session, SessionAcceptance(self.acceptance), lookup)
         self._sessions[session.id] = speculated
         self._n_expected += speculated.prediction is not None
         self._learn()
         self.pricing.widths.interrupted()  # by its prompt
-        if self.groups and len(self._sessions) == 1:
-            self.groups.opened()
-            if self._inline:
-                speculated.asked_from = len(session.tokens) + self._inline.alone.wait
+        if self._inline and self.groups and len(self._sessions) == 1:
+            speculated.asked_from = len(session.tokens) + self._inline.alone.wait
         if self._remote:
             self._remote.open(speculated)
 
@@ -109,7 +104,9 @@ class Speculator(Proposer):
         self._weighing.passed(inside=self._model_guesses)
 
     def propose(self, asks: Sequence[Ask], n_rows: int, n_cells: int) -> Planned:
+        began = self._clock()
         planned = self._propose(asks, n_rows, n_cells)
+        self._lookups.took(began, alone=True)  # nothing would be chosen without them
         self.pricing.widths.planned(planned.width)
         return planned
 
@@ -125,8 +122,10 @@ class Speculator(Proposer):
             self._weighing.charge_again(asks, price)
         wanting = [ask for ask in asks if ask.limit > 0]
         least, least_by_lookup = self._bounds(price, stable=stable, may_pad=may_pad)
+        began = self._clock()
         for ask in wanting:
             self._begin(ask, least_by_lookup)
+        self._lookups.took(began, alone=False)
         spent_s = 0.0
         if self._inline and wanting and self._model_guesses:
             spent_s = self._draft(self._inline, asks, price, least)
@@ -165,7 +164,7 @@ class Speculator(Proposer):
         offered; and below which lookups make none, since its row costs time as well."""
         if stable or self._policy.again or not self._policy.gate:
             return 0.0, 0.0
-        by_row = self._looks and not may_pad  # in a padded step some are free
+        by_row = self._lookups.guesses and not may_pad  # in a padded step some are free
         return price.lost, price.lost + (price.rate * self.pricing.row_s(price.n_rows) if by_row else 0.0)
 
     def _begin(self, ask: Ask, least: float) -> None:
@@ -174,8 +173,8 @@ class Speculator(Proposer):
         speculated = self._sessions[ask.session]
         if speculated.prediction is not None:
             speculated.expect(ask.limit)
-        if self._looks and speculated.look_up(ask.limit, least) and self.groups:
-            self.groups.looked_up()
+        if self._lookups.guesses:
+            speculated.look_up(ask.limit, least)
         if ask.forced:
             speculated.tree.guess(GRAMMAR, ask.forced, [255] * len(ask.forced))
 
@@ -192,13 +191,14 @@ class Speculator(Proposer):
 
     def committed(self, session: int, n: int, tally: CountsBySource) -> None:
         speculated = self._sessions[session]
-        if self._looks and speculated.n_indexed + n == len(speculated.session.tokens):
-            speculated.index(n)
+        self._lookups.committed(speculated, n)
         if speculated.prediction is not None:
             speculated.prediction.extend(speculated.session.tokens[-n:])
         if self._remote and (tally or speculated.drafters):
             self._remote.committed(speculated, n)
             self._remote.count(tally)
+        if self.groups and tally:
+            self.groups.count(tally, self._weighing.row_lost)
         if speculated.n_lost and not tally:
             self._missed(speculated)
         if self._policy.gate and (speculated.n_lost or speculated.heard or speculated.balance.resting):
@@ -232,43 +232,26 @@ class Speculator(Proposer):
         self._learn()
 
     def _index(self) -> None:
-        """Give lookups that guess some of what they miss, then pools some of the texts that ended, also while
-        lookups rest: else their next trial begins without these."""
-        sessions = [one for one in self._sessions.values() if one.is_behind] if self._looks else []
-        if behind := [*sessions, *self._pools.behind()]:
-            rate = self.pricing.plain_rate
-            index(behind, len(self._sessions) / rate if rate else 0.0)
+        rate = self.pricing.plain_rate
+        self._lookups.index(len(self._sessions) / rate if rate else 0.0)
 
     def _learn(self) -> None:
         """From the latest step, if that has not been done: what steps cost, and which sources pay."""
         if self._late is None:
             return
         (planned, step), self._late = self._late, None
-        calm = self.groups is None or self.groups.calm
+        calm = self.groups is None or self.groups.is_calm()
         self.pricing.observe(planned, step, calm=calm)
-        self._weighing.stepped(planned, step)
+        charge = self._weighing.stepped(planned, step, self._lookups.taken_s(), calm=calm)
         if self.groups:
-            if self._inline and (calm or not self._calm_td_s):
-                self._calm_td_s = self._inline.inline.td.value
-            self.groups.stepped(step, self._work_s(planned, step))
-
-    def _work_s(self, planned: Planned, step: TimedStep) -> float:
-        """What a step takes where nobody drafts on these cores, and the draft model in the lead makes all
-        guesses but the lookups'. Infinite if that is not known, or nobody is judged by it."""
-        if self._inline is None or self.groups is None or not self.groups.crowded:
-            return math.inf
-        sources = [source for proposal in planned.proposals for source in proposal.sources]
-        n_drafted = sum(source not in UNDRAFTED for source in sources)
-        guesses_s = n_drafted * self._calm_td_s / step.n_sessions
-        return self.pricing.calm_s(step.n_rows, step.n_cells) + guesses_s
+            self.groups.stepped(step, charge)
 
     def close(self, session: int, *, keep: bool) -> None:
         speculated = self._sessions.pop(session, None)
         if speculated is None:
             return
         self._n_expected -= speculated.prediction is not None
-        if speculated.lookup is not None:
-            self._pools.of(speculated.session.bounds.salt).add(speculated.reply)
+        self._lookups.close(speculated)
         if self._inline:
             self._inline.inline.close(session, keep=keep)
             self._inline.ended(len(speculated.reply))

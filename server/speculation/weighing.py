@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from server.engine.proposer import Ask, CountsBySource, Planned, Proposal, TimedStep
 from server.speculation.gating.balance import Overhead
 from server.speculation.gating.pricing import Pricing, StepPrice
-from server.speculation.groups import LOOKUP
+from server.speculation.groups import LOOKUP, StepCharge
 from server.speculation.sources.remote import RemoteDrafters
+from server.speculation.sources.synchronous import InlineModel
 from server.speculation.speculated import Speculated
 
 GRAMMAR = "grammar"
@@ -19,17 +20,24 @@ class Weighing:
     """Keeps the balance of every session. Costs are in tokens that plain steps would make in that time."""
 
     def __init__(
-        self, sessions: Mapping[int, Speculated], pricing: Pricing, remote: RemoteDrafters | None
+        self,
+        sessions: Mapping[int, Speculated],
+        pricing: Pricing,
+        remote: RemoteDrafters | None,
+        inline: InlineModel | None = None,
     ) -> None:
         self._sessions = sessions
         self._pricing = pricing
         self._remote = remote
+        self._inline = inline
         self._overhead = Overhead()
+        self.row_lost = 0.0  # tokens that plain steps would make in the time of each guess of this step
         self.n_sessions = 1  # that draw a token in this step
+        self._calm_td_s = 0.0  # of a guess of the model in the lead while no drafter works beside it
 
     def charge(self, asks: Sequence[Ask], proposals: Sequence[Proposal], price: StepPrice) -> None:
         """Charge sessions for verifying the guesses of models."""
-        lost = self._pricing.of_guess(price, sum(map(len, proposals)))
+        lost = self.row_lost = self._pricing.of_guess(price, sum(map(len, proposals)))
         for ask, proposal in zip(asks, proposals, strict=True):
             if proposal:
                 n_drafted = sum(source not in UNDRAFTED for source in proposal.sources)
@@ -74,7 +82,26 @@ class Weighing:
         if self._remote is not None and not speculated.balance.resting:
             self._remote.resume(speculated)
 
-    def stepped(self, planned: Planned, step: TimedStep) -> None:
-        """A step without prompts."""
+    def stepped(
+        self, planned: Planned, step: TimedStep, looked_s: float = 0.0, *, calm: bool = True
+    ) -> StepCharge:
+        """What a step without prompts cost. looked_s: seconds that lookups took; calm: no drafter worked on
+        the lead's cores."""
+        rate = self._pricing.plain_rate
+        told, saved = self._told(planned, step, rate), None
+        crowded_s = 0.0 if calm else (self._pricing.crowding - 1.0) * step.decode_s
+        if self._inline:
+            td_s, source = self._inline.td.value, self._inline.source
+            if calm or not self._calm_td_s:
+                self._calm_td_s = td_s
+            n_inside = sum(proposal.sources.count(source) for proposal in planned.proposals)
+            crowded_s += n_inside * max(0.0, td_s - self._calm_td_s)
+            saved = rate * self._calm_td_s
+        return StepCharge(told, rate * crowded_s, rate * looked_s, saved)
+
+    def _told(self, planned: Planned, step: TimedStep, rate: float) -> float:
+        """Tokens for drafters' messages, and for choosing among their guesses, in this step."""
+        n_told = self._remote.n_told if self._remote else 0
         if self._remote:
-            self._overhead.observe(planned, step, self._remote.n_told)
+            self._overhead.observe(planned, step, n_told)
+        return n_told * self._overhead.tokens(rate, guessing=any(planned.proposals)) if n_told else 0.0

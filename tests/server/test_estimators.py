@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
-import random
-from statistics import fmean, pstdev
+from statistics import fmean
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.estimators import Mean, Median, Rate, Ratio, Smoothed
+from server.estimators import Mean, Median, Ratio, Smoothed
 
 VALUES = st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=60)
 
@@ -80,27 +78,3 @@ def test_a_ratio_is_that_of_sums_that_fade(pairs: list[tuple[float, float]]):
     under = sum(w * u for w, (_, u) in zip(fading, reversed(pairs), strict=True))
     assert ratio.value == pytest.approx(over / under)
     assert ratio.weight == pytest.approx(sum(fading))
-
-
-def test_a_rate_tells_how_far_it_may_be_off():
-    random_ = random.Random(1)
-    found, told = list[float](), list[float]()
-    for _ in range(400):
-        rate = Rate(1.0)
-        assert rate.error == math.inf
-        for _ in range(50):
-            seconds = random_.uniform(1.0, 2.0)
-            rate.observe(3.0 * seconds + random_.gauss(0.0, 1.0), seconds)
-        found.append(rate.value)
-        told.append(rate.error * rate.value)
-    assert fmean(found) == pytest.approx(3.0, abs=0.02)
-    assert fmean(told) == pytest.approx(pstdev(found), rel=0.1)
-
-
-def test_a_rate_without_scatter_is_sure_and_fades_as_a_ratio_does():
-    rate, ratio = Rate(0.9), Ratio(0.9)
-    for i in range(20):
-        rate.observe(2.0 * (1 + i % 3), 1.0 + i % 3)
-        ratio.observe(2.0 * (1 + i % 3), 1.0 + i % 3)
-    assert rate.value == ratio.value
-    assert rate.error == pytest.approx(0.0, abs=1e-6)

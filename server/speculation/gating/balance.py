@@ -4,7 +4,7 @@ A hard text misleads what sessions before it taught: guesses that look good are 
 the time of making it. So those made for a step may cost a session what models have brought it so far, and
 STAKE. And where a drafter's guesses are hardly ever right, the lead still takes in its messages and looks at
 its guesses. So models rest in a session that they cost more than they bring, and are asked again later, for
-the text may have changed. What no count tells, such as cores that both use, is payoff.py's.
+the text may have changed. Drafters on the lead's cores have a credit over all sessions, too (credit.py).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from server.engine.proposer import Planned, TimedStep
 from server.estimators import Median, Ratio
-from server.speculation.gating.payoff import LOSS
+from server.speculation.gating.credit import LOSS
 
 # Of the past, per step: about the last 33 steps count. Off by two: half, one unlucky line ends a good draft;
 # twice, a hard reply pays for 48 steps until its drafters rest.

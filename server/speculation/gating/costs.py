@@ -114,6 +114,11 @@ class StepCosts:
         """Whether there was a step with such a context."""
         return _bucket(n_cells) in self._buckets
 
+    def measured(self, rows: int, n_cells: int) -> float:
+        """Seconds of steps of this width with such a context; 0 if there was none."""
+        timing = self._buckets.get(_bucket(n_cells), {}).get(rows)
+        return timing.value if timing else 0.0
+
     def is_stale(self, rows: int, n_cells: int) -> bool:
         """Whether this width was not measured lately."""
         timing = self._buckets.get(_bucket(n_cells), {}).get(rows)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from server.estimators import Ratio, Smoothed
-from server.speculation.gating.payoff import LOSS
+from server.speculation.gating.credit import LOSS
 
 # Of the past, per step: the last 50 count. Off by two: half, one text decides; twice, changes take 100 steps.
 GAIN_KEEP = 0.98

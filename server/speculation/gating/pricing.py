@@ -23,6 +23,9 @@ KEEP_GUESS, FEW = 0.99, 32.0  # steps, too, before which it is not known: a slow
 # steps of a process take up to 40 times as long. Half: guesses look cheaper than they are; twice: one
 # interruption looks like a tenth of a guess's cost for 100 steps.
 OUTLIER, LATEST = 4.0, 31
+KNOWN = (
+    5  # decodes beside a drafter until it counts that they are slower. Half: one disturbed step counts whole
+)
 PROBE_SHARE = 0.005  # of the time, for decoding widths that were not measured lately
 
 
@@ -64,6 +67,9 @@ class Pricing:
         self.plain_rate = 0.0  # tokens per second of steps without guesses, of as many sessions as the latest
         self._outside = Slope(KEEP_GUESS)  # seconds outside decodes by guesses, both of a session
         self._usual_outside = Median(LATEST)
+        self._crowding = Median(
+            LATEST
+        )  # time of decodes beside a drafter on the lead's cores, by that of calm ones
         self._again = again
         self._probe_s = 0.0  # time that probing has saved up
         self._n_cells = 0  # in use at the latest step
@@ -87,6 +93,11 @@ class Pricing:
         if shortest_s and not self.calm.has_seen(n_cells):
             calm_s *= curve[rows] / shortest_s
         return calm_s or math.inf
+
+    @property
+    def crowding(self) -> float:
+        """Time of decodes beside a drafter on the lead's cores, by that of calm ones. 1: it is not known."""
+        return max(1.0, self._crowding.value) if self._crowding.count >= KNOWN else 1.0
 
     def seconds(self) -> Sequence[float]:
         """Of a decode by rows; empty where padded rows are free."""
@@ -171,6 +182,8 @@ class Pricing:
             self.costs.observe(step.n_rows, step.n_cells, step.decode_s)
             if calm and self.calm is not self.costs:
                 self.calm.observe(step.n_rows, step.n_cells, step.decode_s)
+            elif not calm and (calm_s := self.calm.measured(step.n_rows, step.n_cells)):
+                self._crowding.observe(step.decode_s / calm_s)
         if self.widths.pays:
             self.widths.stepped(step.n_rows, step.decode_s)
         curve = self.costs.last_curve(step.n_cells)

@@ -180,11 +180,6 @@ class Lookup:
             self._tokens.append(token)
             self._match(followed)
 
-    @property
-    def matches(self) -> bool:
-        """Whether the sequence's end occurred before."""
-        return self._length > 0
-
     def guess(self, n: int, least: float = 0.0) -> LookupGuess:
         """At most n tokens that are right together with probability `least`; none if nothing matches."""
         if not self._length or n < 1:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import logging
+import math
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
@@ -26,14 +27,15 @@ logger = logging.getLogger("duo.drafters")
 
 MAX_RATE = 4000  # messages per second of one drafter; what is above is dropped
 TOLD = 64  # tokens told anew that count as a message, so 256,000 a second. Half: half as many
+TELL_S = 60.0  # at least, between two lines of the log that say that a drafter rests
 MAX_QUEUED = 20_000  # messages waiting for the engine thread: five seconds of one drafter
 
 
 @dataclass(slots=True)
 class DrafterRecord:
     """What this lead knows of one drafter. join: a number for each time that one joins; refusal: why it is
-    not used, None when it is. n_heard: messages with guesses; n_window: messages of this second, the window;
-    told: that these are too many."""
+    not used, None when it is. n_window: messages of this second, the window;
+    told: that these are too many. rest_told: the log tells that it rests, since rest_told_at."""
 
     join: int
     presence: Presence
@@ -42,10 +44,11 @@ class DrafterRecord:
     td_s: float = 0.0
     n_assigned: int = 0
     resting: bool = False
-    n_heard: int = 0
     window: int = 0
     n_window: int = 0
     told: bool = False
+    rest_told_at: float = -math.inf
+    rest_told: bool = False
 
     @property
     def guess_s(self) -> float:
@@ -86,7 +89,6 @@ class RemoteDrafters:
         self._drafters: dict[str, DrafterRecord] = {}
         self.hosts: dict[str, list[DrafterRecord]] = {}  # those that are not refused, by machine
         self._sessions: dict[int, Speculated] = {}  # by wire id
-        self.n_spared = 0  # sessions in which drafters rest
         self.may_draft = False  # whether any drafter is neither refused nor resting
 
     # -- Listener: the bus's reader thread ----------------------------------------
@@ -112,7 +114,6 @@ class RemoteDrafters:
             if record is None or record.refusal or not self._within_rate(record, at):
                 continue
             if isinstance(message, Draft):
-                record.n_heard += 1
                 self._graft(message, record)
             else:
                 self._answer(message, record)
@@ -147,18 +148,15 @@ class RemoteDrafters:
 
     def spare(self, speculated: Speculated) -> None:
         """Have drafters rest in the session, as its balance says."""
-        self.n_spared += 1
         self._release(speculated, keep=True)
 
     def resume(self, speculated: Speculated) -> None:
         """Have drafters go on in the session, as its balance says."""
-        self.n_spared -= 1
         self._assign(speculated)
 
     def close(self, speculated: Speculated, *, keep: bool) -> None:
         """Have its drafters close the session."""
-        if self._sessions.pop(speculated.wire_id, None) and speculated.balance.resting:
-            self.n_spared -= 1
+        self._sessions.pop(speculated.wire_id, None)
         self._release(speculated, keep=keep)
 
     def _release(self, speculated: Speculated, *, keep: bool) -> None:
@@ -176,17 +174,26 @@ class RemoteDrafters:
             if record:
                 record.counts.update(drafted=drafted, accepted=accepted)
 
-    def rest(self, host: str, resting: bool, why: str = "") -> None:
-        """Have the drafters of this machine rest or go on; to rest is to have no session. why: they rest, if
-        not since the lead is faster without them."""
+    def rest(self, host: str, why: str, *, quietly: bool = False) -> None:
+        """Have the drafters of this machine rest, which is to have no session, or go on if `why` is empty.
+        why: they rest. quietly: this happens often."""
         for record in self.hosts.get(host, ()):
-            if record.resting != resting:
-                record.resting = resting
-                said = f"rests: {why or 'the lead is faster without it now'}" if resting else "goes on"
-                logger.info("drafter %s %s", record.presence.id, said)
+            if record.resting != bool(why):
+                record.resting = bool(why)
+                self._tell_rest(record, why, quietly=quietly)
                 for speculated in self._sessions.values():
                     self._withdraw(speculated, record.presence.id, keep=True)
         self._assign_all()
+
+    def _tell_rest(self, record: DrafterRecord, why: str, *, quietly: bool) -> None:
+        """Log that a drafter rests, at most once in TELL_S seconds, and that it goes on again."""
+        tells, now = record.rest_told, self._clock()
+        if record.resting:
+            tells = not quietly and now - record.rest_told_at >= TELL_S
+            record.rest_told_at = now if tells else record.rest_told_at
+        record.rest_told = record.resting and tells
+        level, said = logging.INFO if tells else logging.DEBUG, f"rests: {why}" if why else "goes on"
+        logger.log(level, "drafter %s %s", record.presence.id, said)
 
     def _withdraw(self, speculated: Speculated, drafter: str, *, keep: bool) -> None:
         """Have this drafter close the session if it has it."""

@@ -14,8 +14,8 @@ from server.estimators import Median
 from server.llama.backend import Batch, Logits
 from server.speculation.gating import balance
 from server.speculation.gating.costs import StepCosts
-from server.speculation.gating.payoff import FEWEST, FIRST, HOLD, LENGTH, SETTLED, UNHEARD
-from server.speculation.groups import LOOKUP, RENEWED, TRIED, Groups
+from server.speculation.gating.credit import CREDIT, LOSS
+from server.speculation.groups import FIRST, LOOKUP, RENEWED, WAITS, Groups, StepCharge
 from server.speculation.policy import Policy
 from server.speculation.sources.remote import DrafterRecord, RemoteDrafters
 from server.speculation.sources.synchronous import InlineModel
@@ -131,20 +131,33 @@ class Scene:
         return self.backend.n_beside - before
 
 
-PAST = FIRST + SETTLED + LENGTH[False]  # decodes until the first verdict
+SLOWER = 0.2  # of a plain step, beside a neighbour at work
+
+
+def test_what_steps_take_without_it_is_seen_before_it_works():
+    scene = Scene(lies=False)
+    assert scene.beside(FIRST - 2, per_reply=FIRST - 2) == 0
+    assert scene.beside(20) > 10
+
+
+def test_who_works_in_vain_costs_its_credit_and_then_one_percent():
+    scene = Scene(lies=False)
+    assert scene.beside(100, per_reply=10) <= CREDIT / SLOWER + 20, "with the prompts' decodes"
+    n_more = scene.beside(5000, per_reply=500)
+    assert 0 < SLOWER * n_more <= 5000 * LOSS + CREDIT
 
 
 @pytest.mark.parametrize("in_time", [True, False])
-def test_a_liar_rests_after_one_trial(in_time: bool):
+def test_a_liar_costs_one_percent(in_time: bool):
+    """Beside what it costs each reply until its drafters rest there."""
     scene = Scene(lies=True, in_time=in_time)
-    assert scene.beside(PAST) <= FIRST + 2
-    assert scene.beside(HOLD[False], per_reply=HOLD[False]) <= SETTLED
-    most = SETTLED + LENGTH[True] + 5  # with the prompts' decodes
-    assert 0 < scene.beside(500) <= most, "when it is tried again"
+    assert scene.beside(200) <= CREDIT / SLOWER + 20
+    n_more = scene.beside(3000, per_reply=500)
+    assert 0 < SLOWER * n_more <= 3000 * LOSS + CREDIT
 
 
 @pytest.mark.parametrize("in_time", [True, False])
-def test_a_liar_on_another_machine_rests_without_a_trial(in_time: bool, caplog: pytest.LogCaptureFixture):
+def test_a_liar_on_another_machine_rests_in_each_reply(in_time: bool, caplog: pytest.LogCaptureFixture):
     """Until it is known that its messages take nothing here. Few of its guesses are verified then, each time
     that it gets the session: at first and after each rest."""
     caplog.set_level("INFO", "duo.drafters")
@@ -156,7 +169,7 @@ def test_a_liar_on_another_machine_rests_without_a_trial(in_time: bool, caplog: 
         scene.beside(60, per_reply=60)
         n_opened = scene.neighbour.n_opened - before
         assert sum(width > 1 for width in scene.backend.widths[1:]) <= n_opened * balance.TRIED
-    assert "rests" not in caplog.text, "there was no trial"
+    assert "rests" not in caplog.text, "nor altogether"
 
 
 def test_one_that_rests_in_the_only_conversation_goes_on_within_the_reply():
@@ -169,51 +182,23 @@ def test_one_that_rests_in_the_only_conversation_goes_on_within_the_reply():
 
 
 def test_it_is_told_why_one_rests(caplog: pytest.LogCaptureFixture):
-    caplog.set_level("INFO", "duo.drafters")
-    scene = Scene(lies=True)
-    scene.beside(PAST, per_reply=PAST)
-    scene.beside(500, per_reply=500)
-    said = [record.message.removeprefix("drafter drafter ") for record in caplog.records]
-    first, again, verdict = said[1:4]
-    assert first == f"rests: {TRIED}"
-    assert again == "goes on", "tried with it again"
-    assert verdict == "rests: the lead is faster without it now"
-
-
-def test_one_whose_guesses_were_right_begins_the_next_reply_again():
-    scene = Scene(lies=True)
-    scene.beside(PAST)
-    assert scene.beside(20) == 0
-    [record] = scene.speculator.drafters()
-    record.counts["accepted"] += 1  # as if one of them had come true
-    assert scene.beside(20) == SETTLED + FEWEST[True], "until it is clear that this text is no better"
-
-
-def test_who_works_in_vain_rests_though_every_reply_is_shorter_than_a_trial():
+    caplog.set_level("DEBUG", "duo.drafters")
     scene = Scene(lies=False)
-    assert scene.beside(PAST, per_reply=10) <= 10 / 9 * FIRST + 2  # with the prompt's decode
-    assert scene.beside(1000, per_reply=10) <= 10 / 9 * (UNHEARD + LENGTH[True] + SETTLED)
+    scene.beside(200, per_reply=200)
+    said = [(record.levelname, record.message.removeprefix("drafter drafter ")) for record in caplog.records]
+    looks = [("DEBUG", f"rests: {WAITS}"), ("DEBUG", "goes on")]
+    assert said[1:] == [*looks, ("INFO", "rests: the lead is faster without it now")]
 
 
 @pytest.mark.parametrize("meanwhile", [0, 20])
-def test_one_that_leaves_and_comes_back_is_tried_anew(meanwhile: int):
-    scene = Scene(lies=True)
-    scene.beside(2 * PAST)
+def test_one_that_leaves_and_comes_back_has_its_credit_again(meanwhile: int):
+    scene = Scene(lies=False)
+    once = scene.beside(200)
     for _ in range(2):
         scene.neighbour.leave()
         scene.beside(meanwhile)
         scene.neighbour.join()
-        assert FIRST - 2 <= scene.beside(2 * PAST) <= FIRST + FEWEST[True]
-
-
-@pytest.mark.parametrize("n_before", [FIRST + 4, FIRST + SETTLED + 4])
-def test_one_that_leaves_while_it_is_tried_leaves_nothing_of_the_trial(n_before: int):
-    scene = Scene(lies=False)
-    scene.beside(n_before, per_reply=n_before)
-    scene.neighbour.leave()
-    assert scene.beside(20) == 0
-    scene.neighbour.join()
-    assert scene.beside(FIRST, per_reply=FIRST) == FIRST
+        assert scene.beside(200) == pytest.approx(once, abs=10)
 
 
 def test_where_no_guess_can_pay_sessions_are_not_announced():
@@ -229,7 +214,7 @@ def test_a_draft_model_in_the_lead_rests_only_where_nothing_can_pay():
     for curve in (cheap, dear, cheap):
         for _ in range(2 * RENEWED):
             groups.serve(1, lambda curve=curve: curve)
-            groups.stepped(step)
+            groups.stepped(step, StepCharge())
         assert groups.model_guesses == (curve is cheap)
         assert groups.all_rest == (curve is dear)
     assert groups.memory() == {}
@@ -241,26 +226,26 @@ def test_a_moment_without_sessions_is_no_reason_to_rest():
     groups.serve(0, lambda: [0.0, 1.0, 1.1, 1.2])
     assert groups.lookup_guesses
     scene.speculator.drain(0)
-    assert scene.beside(12, per_reply=12) > 8
+    assert scene.beside(2 * FIRST, per_reply=2 * FIRST) > FIRST // 2
 
 
 def test_after_a_restart_it_begins_with_what_was_found_out():
-    before, after = Scene(lies=True), Scene(lies=True)
-    before.beside(4 * PAST)
+    before, after = Scene(lies=False), Scene(lies=False)
+    before.beside(200)
     assert before.speculator.groups
     assert after.speculator.groups
     after.speculator.groups.recall(before.speculator.groups.memory())
-    assert after.beside(HOLD[False] // 2) <= 2, "the prompts' decodes"
+    assert after.beside(200) == 0
 
 
-@pytest.mark.parametrize("memory", [None, [], {LOOKUP: 3}, {LOOKUP: {"1": "off"}}])
+@pytest.mark.parametrize("memory", [None, [], {LOOKUP: 3}, {LOOKUP: {"1": (False, 3.0)}}])
 def test_a_memory_of_something_else_is_ignored(memory: object):
     groups = Groups(None, lookup=True)
     groups.recall(memory)
     assert groups.memory() == {LOOKUP: {}}
 
 
-def test_beside_a_draft_model_in_the_lead_those_on_its_cores_rest_until_they_were_tried():
+def test_those_on_the_leads_cores_wait_once():
     pool = MemoryPool()
     bus = pool.bus(OWN)
     remote = RemoteDrafters(bus, OWN, max_ahead=8)
@@ -272,10 +257,10 @@ def test_beside_a_draft_model_in_the_lead_those_on_its_cores_rest_until_they_wer
     groups = Groups(remote, model=True)
     groups.serve(1, list)
     assert {d.presence.id: d.resting for d in remote.drafters()} == {"a": True, "b": False}
-    groups = Groups(remote, model=True)
-    groups.recall({"here: toy": {"1": (True, 0.0)}})
-    groups.serve(1, list)
-    assert not any(d.resting for d in remote.drafters()), "a has shown that it pays"
+    for _ in range(FIRST):
+        groups.stepped(TimedStep(1, 9, 1.0, 1.0, 1, 1), StepCharge())
+        groups.serve(1, list)
+    assert not any(d.resting for d in remote.drafters())
     pool.bus(Presence("c", "drafter", "another", "0", CARD, 1, host="here", kernel="here")).start(Silent())
     pool.pump()
     remote.drain()
@@ -284,7 +269,9 @@ def test_beside_a_draft_model_in_the_lead_those_on_its_cores_rest_until_they_wer
 
 
 @pytest.mark.parametrize(("host", "kernel"), [("elsewhere", "elsewhere"), ("container", "here")])
-def test_drafters_on_another_machine_are_not_tried(host: str, kernel: str, caplog: pytest.LogCaptureFixture):
+def test_drafters_on_another_machine_have_no_credit_to_lose(
+    host: str, kernel: str, caplog: pytest.LogCaptureFixture
+):
     """Nor do they rest after a hard text, unless no guess can pay for this number of sessions."""
     caplog.set_level("INFO", "duo.drafters")
     pool = MemoryPool()
@@ -297,12 +284,10 @@ def test_drafters_on_another_machine_are_not_tried(host: str, kernel: str, caplo
     [record] = remote.drafters()
     record.n_assigned = 1
     groups, n_rested = Groups(remote), 0
-    for _ in range(2 * (FIRST + LENGTH[True] + SETTLED)):
+    for _ in range(100):
         groups.serve(1, list)
         n_rested += record.resting
-        record.n_heard += not record.resting
-        step_s = 1.0 if record.resting else 1.2
-        groups.stepped(TimedStep(5, 9, step_s, step_s, 1, 1))
+        groups.stepped(TimedStep(5, 9, 1.2, 1.2, 1, 1), StepCharge(crowded=0.2))
     assert (n_rested == 0) == (kernel != "here")
     for _ in range(RENEWED):
         groups.serve(2, lambda: [0.0, 1.0, 2.0, 3.0, 4.0, 5.0])
@@ -324,62 +309,80 @@ def with_a_drafter() -> tuple[RemoteDrafters, DrafterRecord]:
     return remote, record
 
 
-@pytest.mark.parametrize(("slower", "rests"), [(1.15, True), (1.5, True), (0.8, False)])
-def test_beside_a_draft_model_in_the_lead_those_on_its_cores_are_judged_by_work_not_by_texts(
-    slower: float, rests: bool
+@pytest.mark.parametrize(("saved", "rests"), [(0.0, True), (0.1, True), (0.3, False)])
+def test_beside_a_draft_model_in_the_lead_those_on_its_cores_are_judged_by_the_time_they_save(
+    saved: float, rests: bool
 ):
-    """Texts are easy to guess where it is slower with them, hard where it is quicker; no guess comes."""
+    """Not by right guesses, which the draft model would have had as well. Each step has one that is right."""
     remote, record = with_a_drafter()
     groups = Groups(remote, model=True)
-    n_rested = n_on = 0
-    for _ in range(FIRST + LENGTH[True] + SETTLED + 100):
+    n_on = 0
+    for _ in range(FIRST + 200):
         groups.serve(1, list)
-        n_rested += record.resting
         n_on += not record.resting
-        time_s = 1.0 if record.resting else slower
-        n_tokens = 10 if time_s > 1.0 else 1 if time_s < 1.0 else 5
-        groups.stepped(TimedStep(5, 9, time_s, time_s, n_tokens, 1), work_s=1.0)
-    assert n_rested >= FIRST - SETTLED
+        if not record.resting:
+            groups.count({"a": (1, 1), "draft": (3, 3)}, 0.1)
+        groups.is_calm()
+        groups.stepped(TimedStep(5, 9, 1.2, 1.2, 2, 1), StepCharge(crowded=0.2, saved=saved))
     assert record.resting is rests
-    assert not rests or n_on <= SETTLED + FEWEST[True] + 1, "one that slows down is not tried for long"
+    assert n_on >= CREDIT / (0.2 - saved) if rests else n_on == 201
 
 
-def test_work_is_reckoned_by_steps_without_company_not_by_the_start_nor_by_guesses_beside_a_drafter():
-    """The start took steps of four rows for slower than they are. On trial is a drafter, beside which such
-    steps take a sixth longer, and guesses four times as long; before it most steps are of one row."""
+def test_a_guess_that_another_source_made_as_well_brings_a_drafter_nothing():
+    for source, rests in (("a", False), ("a & lookup", True)):
+        remote, record = with_a_drafter()
+        groups = Groups(remote, lookup=True)
+        for _ in range(FIRST + 100):
+            groups.serve(1, list)
+            groups.count({source: (1, 1)}, 0.1)
+            groups.is_calm()
+            groups.stepped(TimedStep(2, 9, 1.2, 1.2, 2, 1), StepCharge(crowded=0.2))
+        assert record.resting is rests
+
+
+@pytest.mark.parametrize(("looked", "rest"), [(0.01, False), (0.05, True)])
+def test_lookups_rest_where_searching_takes_more_than_they_bring(looked: float, rest: bool):
+    """One of 32 steps has a right guess of theirs, whose row takes a tenth of a step."""
+    groups = Groups(None, lookup=True)
+    for i in range(1000):
+        groups.serve(1, list)
+        if i % 32 == 31 and groups.lookup_guesses:
+            groups.count({LOOKUP: (1, 1)}, 0.1)
+        groups.stepped(TimedStep(1, 9, 1.0, 1.0, 1, 1), StepCharge(looked=looked))
+    assert groups.lookup_guesses is not rest
+
+
+def test_what_a_drafter_costs_is_the_time_that_steps_and_guesses_take_longer_beside_it():
+    """The start took steps of four rows for slower than they are. Beside the drafter all take a sixth
+    longer, and guesses of the draft model in the lead four times as long."""
     remote, record = with_a_drafter()
-    td = Median(1)
-    inline = cast(InlineModel, SimpleNamespace(td=td, source="draft"))
+    inline = cast(InlineModel, SimpleNamespace(td=Median(1), source="draft"))
     costs = StepCosts(8, {1: 1.0, 4: 3.0})
     speculator = Speculator(Policy(lookup=False), remote=remote, inline=inline, costs=costs)
-    guesses, n_on = Proposal((1, 2, 3), (-1, 0, 1), ("draft",) * 3), 0
-    for i in range(FIRST + LENGTH[True] + SETTLED + 100):
-        speculator.drain(1)
-        n_on += not record.resting
-        slower, is_wide = 1.0 if record.resting else 1.15, not record.resting or i % 8 == 7
-        td.observe(0.1 if record.resting else 0.4)
-        spent_s, decode_s = 3 * td.value * is_wide, slower * (2.0 if is_wide else 1.0)
-        planned = Planned([guesses if is_wide else NOTHING], 0, spent_s)
-        step_s = spent_s + decode_s
-        speculator.stepped(planned, TimedStep(4 if is_wide else 1, 9, decode_s, step_s, 3, 1))
-    assert record.resting
-    assert 0 < n_on <= SETTLED + FEWEST[True] + 1
-
-
-def test_a_guess_has_a_time_where_a_drafter_drafts_on_these_cores_from_the_start():
-    """As before a restart. Its guesses are work that the draft model in the lead would have had."""
-    remote, _ = with_a_drafter()
-    inline = cast(InlineModel, SimpleNamespace(td=Median(1), source="draft"))
-    inline.td.observe(0.5)
-    costs = StepCosts(8, {1: 1.0, 4: 2.0})
-    speculator = Speculator(Policy(lookup=False), remote=remote, inline=inline, costs=costs)
-    groups = speculator.groups
+    groups, charges = speculator.groups, list[tuple[StepCharge, bool]]()
     assert groups is not None
-    groups.recall({"here: toy": {"1": (True, 0.0)}})
-    seen = list[float]()
-    groups.stepped = lambda step, work_s=0.0: seen.append(work_s)
-    speculator.drain(1)
-    assert not groups.calm
-    guesses = Proposal((1, 2, 3), (-1, 0, 1), ("a",) * 3)
-    speculator.stepped(Planned([guesses]), TimedStep(4, 9, 2.0, 2.0, 3, 1))
-    assert seen == [pytest.approx(costs.curve(9)[4] + 3 * 0.5, rel=0.1)]
+    stepped = groups.stepped
+
+    def heard(step: TimedStep, charge: StepCharge) -> None:
+        charges.append((charge, record.resting))
+        stepped(step, charge)
+
+    groups.stepped = heard
+    guesses = Proposal((1, 2, 3), (-1, 0, 1), ("draft",) * 3)
+    for _ in range(4):
+        for is_wide in (True, False) * 4:
+            speculator.drain(1)
+            record.n_assigned = int(not record.resting)
+            inline.td.observe(0.1 if record.resting else 0.4)
+            decode_s = (1.0 if record.resting else 1.15) * (2.0 if is_wide else 1.0)
+            spent_s = 3 * inline.td.value * is_wide
+            planned = Planned([guesses if is_wide else NOTHING], 0, spent_s)
+            n_rows = 4 if is_wide else 1
+            speculator.stepped(planned, TimedStep(n_rows, 9, decode_s, decode_s + spent_s, 3, 1))
+    assert all(charge.crowded == 0.0 for charge, _ in charges[:FIRST])
+    found = [charge for charge, resting in charges if not resting][-2:]
+    plain, wide = sorted(found, key=lambda charge: charge.crowded)
+    rate = speculator.pricing.plain_rate
+    assert plain.crowded == pytest.approx(rate * 0.15 * 1.15, rel=0.1)
+    assert wide.crowded == pytest.approx(rate * (0.15 * 2.3 + 3 * 0.3), rel=0.1)
+    assert wide.saved == pytest.approx(rate * 0.1)

@@ -17,7 +17,7 @@ from server.engine.scheduler import Limits
 from server.llama.backend import Batch, Hidden, Logits
 from server.llama.with_block import WithBlock
 from server.speculation.gating.acceptance import Acceptance
-from server.speculation.gating.payoff import FIRST, Payoff
+from server.speculation.gating.credit import Credits
 from server.speculation.gating.pricing import StepPrice
 from server.speculation.policy import Policy
 from server.speculation.sources.block_draft import BlockDraft
@@ -146,8 +146,8 @@ def test_where_a_change_of_shape_costs_the_draft_model_decodes_row_by_row(one_sh
     (outcome,) = scene.harness.run(request())
     assert outcome.tokens == plain.tokens
     assert scene.drafts.n_rows > 60
-    first_trial = scene.drafts.widths[len(PROMPT) // scene.drafts.n_batch + 2 :][:FIRST]
-    assert set(first_trial) == ({1} if one_shape else {1, 2})
+    first_guesses = scene.drafts.widths[len(PROMPT) // scene.drafts.n_batch + 2 :][:16]
+    assert set(first_guesses) == ({1} if one_shape else {1, 2})
 
 
 @pytest.fixture
@@ -155,7 +155,7 @@ def nobody_rests(monkeypatch: pytest.MonkeyPatch) -> None:
     def ignore(*_: Any, **__: Any) -> None:
         pass
 
-    monkeypatch.setattr(Payoff, "step", ignore)
+    monkeypatch.setattr(Credits, "step", ignore)
 
 
 @pytest.mark.usefixtures("nobody_rests")

@@ -9,7 +9,7 @@ from server.engine.request import Speculation
 from server.speculation.gating.acceptance import Acceptance
 from server.speculation.gating.balance import HEARD, STAKE, TRIED
 from server.speculation.gating.costs import StepCosts
-from server.speculation.gating.payoff import LOSS
+from server.speculation.gating.credit import LOSS
 from server.speculation.gating.pricing import Pricing, StepPrice
 from server.speculation.gating.widths import Widths
 from server.speculation.speculated import Speculated

@@ -15,7 +15,7 @@ from server.speculation.gating.balance import (
     Balance,
     Overhead,
 )
-from server.speculation.gating.payoff import LOSS
+from server.speculation.gating.credit import LOSS
 
 
 def n_until_resting(

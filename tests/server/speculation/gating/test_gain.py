@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from server.speculation.gating.credit import LOSS
 from server.speculation.gating.gain import HOPED, ReplyGain
-from server.speculation.gating.payoff import LOSS
 
 
 def replies(gain: ReplyGain, n: int, net: float) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -13,20 +13,21 @@ from server.engine.proposer import NOTHING, OpenedSession, Planned, TimedStep
 from server.engine.request import Speculation
 from server.sampling.params import SamplingParams
 from server.speculation.gating.balance import HEARD, KNOWN
-from server.speculation.gating.payoff import Payoff
+from server.speculation.gating.credit import Credits
 from server.speculation.policy import Policy
 from server.speculation.sources.assignment import MOST
-from server.speculation.sources.remote import MAX_QUEUED, MAX_RATE, RemoteDrafters
+from server.speculation.sources.remote import MAX_QUEUED, MAX_RATE, TELL_S, RemoteDrafters
 from server.speculation.speculator import Speculator
 from server.speculation.wire.messages import ROOT, Close, Commit, Draft, Message, Open, Refuse, Want
 from server.speculation.wire.presence import Presence, vocabulary_card
 from tests.checks import is_idle
 from tests.fake_backend import FakeBackend, FakeVocabulary
 from tests.memory_bus import MemoryPool
+from tests.server.speculation.test_speculator import Clock
 from tests.support import PROMPT, Harness, request
 
 CARD = vocabulary_card(FakeVocabulary())
-LEAD = Presence("lead", "lead", "toy", "0.9", CARD, 4, host="here")
+LEAD = Presence("lead", "lead", "toy", "0.9", CARD, 4, host="here", kernel="here")
 SAMPLING = SamplingParams()
 
 
@@ -58,15 +59,15 @@ class Heard:
 class Scene:
     """A lead, by hand; and drafters."""
 
-    def __init__(self, *, overlaps: bool = False) -> None:
+    def __init__(self, *, overlaps: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
         self.pool = MemoryPool()
         bus = self.pool.bus(LEAD)
-        self.remote = RemoteDrafters(bus, LEAD, max_ahead=8, overlaps=overlaps)
+        self.remote = RemoteDrafters(bus, LEAD, max_ahead=8, overlaps=overlaps, clock=clock)
         self.speculator = Speculator(Policy(), remote=self.remote)
         bus.start(self.remote)
 
     def add(self, id: str = "drafter", **other: object) -> Heard:
-        presence = replace(Presence(id, "drafter", "toy", "0", CARD, 8), **other)
+        presence = replace(Presence(id, "drafter", "toy", "0", CARD, 8, kernel="elsewhere"), **other)
         heard = Heard(self.pool, presence)
         self.settle()
         return heard
@@ -220,18 +221,18 @@ def test_one_salt_too_many_costs_the_texts_of_the_one_used_least_recently():
     assert n_steps("salt 2") == plain
 
 
-def test_a_trial_is_told_the_sessions_of_the_step(monkeypatch: pytest.MonkeyPatch):
+def test_a_credit_is_told_the_sessions_of_the_step(monkeypatch: pytest.MonkeyPatch):
     """Those that wait for a slot are not in it, those without drafts are."""
     told: list[int] = []
-    step = Payoff.step
+    step = Credits.step
 
-    def recorded(payoff: Payoff, n_sessions: int, n_tokens: int, seconds: float, **other: Any) -> None:
+    def recorded(credits: Credits, n_sessions: int, net: float) -> None:
         told.append(n_sessions)
-        step(payoff, n_sessions, n_tokens, seconds, **other)
+        step(credits, n_sessions, net)
 
-    monkeypatch.setattr(Payoff, "step", recorded)
+    monkeypatch.setattr(Credits, "step", recorded)
     scene = Scene()
-    scene.add(host="here")
+    scene.add(host="here", kernel="here")
     harness = Harness(FakeBackend(), scene.speculator, n_slots=2)
     asks = [request((*PROMPT, i), max_tokens=30, stop_tokens=frozenset()) for i in range(3)]
     asks.append(request((*PROMPT, 9), max_tokens=30, stop_tokens=frozenset(), draft_max=0))
@@ -240,11 +241,8 @@ def test_a_trial_is_told_the_sessions_of_the_step(monkeypatch: pytest.MonkeyPatc
     assert told.count(2) > told.count(1), "one may be alone at the end"
 
 
-def test_a_session_whose_guesses_are_all_wrong_is_taken_from_its_drafters_for_a_while(
-    monkeypatch: pytest.MonkeyPatch,
-):
+def test_a_session_whose_guesses_are_all_wrong_is_taken_from_its_drafters_for_a_while():
     """Messages cost 0.4 ms of 4.5 here. The other session keeps its drafter."""
-    monkeypatch.setattr("server.speculation.gating.payoff.FIRST", 10_000)  # no trial of the drafter itself
     scene = Scene()
     tokens = {1: list(PROMPT), 2: list(PROMPT)}
     step = TimedStep(1, 64, 0.004, 0.0041, 1, 1)
@@ -278,6 +276,20 @@ def test_a_session_whose_guesses_are_all_wrong_is_taken_from_its_drafters_for_a_
         n_rested += 1
     assert n_rested > HEARD
     assert set(drafter.opened()) == {hard, easy}
+
+
+def test_that_a_drafter_rests_is_told_once_a_minute(caplog: pytest.LogCaptureFixture):
+    caplog.set_level("INFO", "duo.drafters")
+    clock = Clock()
+    scene = Scene(clock=clock)
+    scene.add(host="there")
+    for _ in range(2 * 4):
+        for why in ("it is too slow", ""):
+            scene.remote.rest("there", why)
+        clock.now += TELL_S / 4
+    scene.remote.rest("there", "a moment", quietly=True)
+    said = [record.message.removeprefix("drafter drafter ") for record in caplog.records]
+    assert said[1:] == 2 * ["rests: it is too slow", "goes on"]
 
 
 def test_what_a_guess_takes_is_known_from_the_presence_until_a_message_says_it():
@@ -333,13 +345,12 @@ def test_a_rest_in_one_session_ends_only_where_a_drafter_may_draft():
         speculated.n_lost = 0.1
         step()
     scene.settle()
-    assert (drafter.opened(), scene.remote.n_spared) == ([], 1)
+    assert drafter.opened() == []
     for may_draft in (False, True):
-        scene.remote.rest("here", not may_draft)
+        scene.remote.rest("here", "" if may_draft else "of a test")
         for _ in range(100):  # more than the rest
             step()
         assert speculated.balance.resting is not may_draft
     scene.settle()
     assert len(drafter.opened()) == 1
-    assert not scene.remote.n_spared
     assert not speculated.heard
