@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from server.engine.events import Committed
-from server.engine.proposer import Ask
+from server.engine.proposer import Ask, Planned, TimedStep
 from server.engine.request import GenerationRequest, Speculation
 from server.engine.scheduler import Limits
 from server.llama.backend import Batch, Hidden, Logits
@@ -24,7 +24,7 @@ from server.speculation.sources.block_draft import BlockDraft
 from server.speculation.sources.draft_model import UNTIMED, DraftModel
 from server.speculation.sources.synchronous import InlineModel, Synchronous
 from server.speculation.speculated import Speculated
-from server.speculation.speculator import Speculator
+from server.speculation.speculator import ALL_OF, ONE_OF, Speculator
 from tests.fake_backend import FakeBackend, FakeModel
 from tests.support import PROMPT, Harness, Outcome, request
 from tests.toy_block import ToyBlock
@@ -148,6 +148,20 @@ def test_where_a_change_of_shape_costs_the_draft_model_decodes_row_by_row(one_sh
     assert scene.drafts.n_rows > 60
     first_guesses = scene.drafts.widths[len(PROMPT) // scene.drafts.n_batch + 2 :][:16]
     assert set(first_guesses) == ({1} if one_shape else {1, 2})
+
+
+def test_of_many_steps_in_which_nobody_guesses_some_are_learned_from(monkeypatch: pytest.MonkeyPatch):
+    speculator, learned = Speculator(Policy(lookup=False)), list[TimedStep]()
+    observe = speculator.pricing.observe
+
+    def heard(planned: Planned, step: TimedStep, *, calm: bool) -> None:
+        learned.append(step)
+        observe(planned, step, calm=calm)
+
+    monkeypatch.setattr(speculator.pricing, "observe", heard)
+    harness = Harness(FakeBackend(MODEL), speculator)
+    harness.run(request(max_tokens=ALL_OF + 10 * ONE_OF))
+    assert ALL_OF + 9 <= len(learned) <= ALL_OF + 10
 
 
 @pytest.fixture
