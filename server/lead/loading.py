@@ -13,7 +13,7 @@ from server.flags import n_cores
 from server.lead.calibration import on_own_thread, steady_widths
 from server.llama.assistant import Assistant
 from server.llama.backend import Backend, Batch, PredictionBlock
-from server.llama.cuda_graphs import forgo_graphs
+from server.llama.cuda_graphs import forgo_graphs, forgo_graphs_on_host
 from server.llama.eagle3 import LlamaHead
 from server.llama.embedder import MOST_TOKENS, LlamaEmbedder, ranks
 from server.llama.embedding import Pooling
@@ -85,6 +85,7 @@ def load_target(
     )
     n_streams = 0 if settings.kv_unified else most
     options = replace(options, n_streams=n_streams, n_tail=settings.draft_max, head=head)
+    forgo_graphs_on_host(settings.weights)
     if computes_elsewhere(settings.weights):
         forgo_graphs(path, most, gate=settings.gate)
     backend = LlamaBackend(options, attention)

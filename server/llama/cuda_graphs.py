@@ -83,6 +83,15 @@ def forgo_graphs(path: Path, n_slots: int, *, gate: bool = True) -> bool:
     return True
 
 
+def forgo_graphs_on_host(weights: Weights) -> None:
+    """Have ggml record no CUDA graphs in this process if its model is in the host's memory: a GPU computes
+    only what has 32 rows or more, such as prompts. Must come before the first decode. With graphs the GPU
+    reported an illegal instruction to drafters on the host's CPU within a minute in each of three runs,
+    without them in none of three (the bundled draft model, H200, 2026-11-27)."""
+    if weights.n_gpu_layers == 0:
+        os.environ.setdefault(OFF, "1")
+
+
 def own_rows(path: Path) -> int:
     """Rows up to which decodes of every width may be recorded; beyond, one width only. 0: all may be."""
     return OWN_ROWS if _may_fail(path) else 0

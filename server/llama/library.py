@@ -6,6 +6,7 @@ import ctypes
 import functools
 import logging
 import os
+import sys
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -60,8 +61,10 @@ def _log(level: int, text: bytes, _: object) -> None:
     line = text.decode(errors="replace").strip()
     if level == 4 and line:
         _first_error = _first_error or line
-    fatal = "CUDA error" in line  # ggml ends the process next, and says only where
-    logger.log(logging.ERROR if fatal else min(_LEVELS.get(level, logging.DEBUG), logging.INFO), line)
+    if "CUDA error" in line:  # ggml ends the process next, and says there only where
+        print(line, file=sys.stderr, flush=True)
+    else:
+        logger.log(min(_LEVELS.get(level, logging.DEBUG), logging.INFO), line)
 
 
 def forget_errors() -> None:

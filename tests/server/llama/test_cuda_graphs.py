@@ -17,6 +17,7 @@ from server.llama.cuda_graphs import (
     OFF,
     OWN_ROWS,
     forgo_graphs,
+    forgo_graphs_on_host,
     keep_apart,
     own_rows,
     places_apart,
@@ -92,6 +93,13 @@ def test_other_devices_and_other_weights_keep_theirs(at: Path, monkeypatch: pyte
     assert not forgo_graphs(at, 64)
     assert own_rows(at) == 0
     assert OFF not in os.environ
+
+
+@pytest.mark.parametrize(("n_gpu_layers", "set_to"), [(0, "1"), (4, None), (-1, None)])
+@pytest.mark.usefixtures("at")
+def test_a_model_in_the_hosts_memory_has_no_graphs(n_gpu_layers: int, set_to: str | None):
+    forgo_graphs_on_host(Weights(n_gpu_layers=n_gpu_layers))
+    assert os.environ.get(OFF) == set_to
 
 
 @pytest.fixture
