@@ -95,8 +95,9 @@ class Weighing:
             if calm or not self._calm_td_s:
                 self._calm_td_s = td_s
             n_inside = sum(proposal.sources.count(source) for proposal in planned.proposals)
-            crowded_s += n_inside * max(0.0, td_s - self._calm_td_s)
-            saved = rate * self._calm_td_s
+            each = 1.0 / step.n_sessions  # of the time of a round of guesses, one for each session
+            crowded_s += each * n_inside * max(0.0, td_s - self._calm_td_s)
+            saved = rate * each * self._calm_td_s
         return StepCharge(told, rate * crowded_s, rate * looked_s, saved)
 
     def _told(self, planned: Planned, step: TimedStep, rate: float) -> float:

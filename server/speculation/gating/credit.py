@@ -17,6 +17,10 @@ LOSS = 0.01
 # Tokens of a session that a group may lose before it has brought any. Half: one hard reply, in which models
 # rest after 12 steps, may end the drafters' credit; twice: a bad drafter costs 10 tokens at first.
 CREDIT = 5.0
+# How often a rest doubles, if the group brought nothing since the one before: a try also costs what is not
+# counted, such as prompts that are read beside a drafter. 2: a bad drafter is tried twice as often; 4: one
+# that begins to help may rest for 8000 steps.
+DOUBLED = 3
 # Of what is above CREDIT, per step: what the last 100 steps brought counts. Half: one hard line decides about
 # the text; twice: a group that began to hurt does so for twice as long.
 KEEP = 0.99
@@ -32,12 +36,13 @@ class Credit:
     """Of one group with about the same number of sessions. left: it guesses in the left-th step from now; 0:
     it does already. looks: it rests to see what steps take without it."""
 
-    __slots__ = ("_lost", "_n_steps", "_wait", "left", "looks", "tokens")
+    __slots__ = ("_lost", "_n_rests", "_n_steps", "_wait", "left", "looks", "tokens")
 
     def __init__(self, wait: int) -> None:
         """wait: steps until it guesses, at first and once more in each wait / LOOK."""
         self._wait = self.left = wait
         self.looks = True
+        self._n_rests = 0  # in a row, between which it brought nothing
         self._begin()
 
     def _begin(self) -> None:
@@ -50,8 +55,12 @@ class Credit:
         self.tokens += net - (1.0 - KEEP) * max(0.0, self.tokens - CREDIT)
         self._lost = max(0.0, self._lost - net)
         self._n_steps += 1
+        if self.tokens > 2.0 * CREDIT:
+            self._n_rests = 0
         if self.tokens < 0.0:
-            self.left, self.looks = max(self._wait, math.ceil(self._lost / LOSS)), False
+            doubled = 1 << min(self._n_rests, DOUBLED)
+            self.left, self.looks = max(self._wait, math.ceil(doubled * self._lost / LOSS)), False
+            self._n_rests += 1
             self._begin()
         elif self._wait and self._n_steps >= self._wait / LOOK:
             self.left, self.looks, self._n_steps = self._wait, True, 0

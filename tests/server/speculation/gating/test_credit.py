@@ -32,6 +32,26 @@ def test_whatever_it_costs_one_percent_is_lost(cost: float, wait: int):
     assert 0.0 < -total <= LOSS * steps + CREDIT + cost
 
 
+def until(credits: Credits, net: float, *, guesses: bool) -> int:
+    """Steps until the group guesses, or rests."""
+    n = 0
+    while credits.guesses is not guesses:
+        run(credits, net, 1)
+        n += 1
+    return n
+
+
+def test_a_group_that_never_helps_rests_longer_each_time_but_not_for_ever():
+    credits, rests = Credits(), list[int]()
+    for _ in range(6):
+        until(credits, -1.0, guesses=False)
+        rests.append(until(credits, -1.0, guesses=True))
+    assert [round(rest / rests[0]) for rest in rests] == [1, 2, 4, 8, 8, 8]
+    run(credits, 3.0, 10)
+    n_lost = until(credits, -1.0, guesses=False)
+    assert until(credits, -1.0, guesses=True) == pytest.approx(n_lost / LOSS, rel=0.05)
+
+
 def test_a_group_that_hurts_rests_once_its_credit_is_spent():
     _, n_on = run(Credits(), -0.5, 500)
     assert n_on <= CREDIT / 0.5 + 1
