@@ -32,12 +32,14 @@ class StepCharge(NamedTuple):
     """What groups cost a step apart from rows, in tokens that plain steps would make in that time. told:
     messages, and choosing among guesses. crowded: what its decode, and guesses of a draft model in the lead,
     took longer since drafters worked on the lead's cores. looked: searching texts. saved: by each verified
-    guess of a drafter, where a draft model in the lead would have made it; None: there is none."""
+    guess of a drafter, where a draft model in the lead would have made it, None: there is none; most: by all,
+    since that model makes no more of them without drafters."""
 
     told: float = 0.0
     crowded: float = 0.0
     looked: float = 0.0
     saved: float | None = None
+    most: float = 0.0
 
 
 class _Counted(NamedTuple):
@@ -178,7 +180,7 @@ class Groups:
             counted = machine.counted(tally)
             net = counted.n_right - counted.lost
             if charge.saved is not None:  # the draft model would have had these rows, too
-                net = counted.n_verified * charge.saved
+                net = min(counted.n_verified * charge.saved, charge.most)
             if machine.works:  # else all its sessions rest by their own balance
                 credits.step(step.n_sessions, net - charge.told - charge.crowded)
         if self._lookup:

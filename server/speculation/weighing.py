@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from server.engine.proposer import Ask, CountsBySource, Planned, Proposal, TimedStep
+from server.estimators import Ratio
 from server.speculation.gating.balance import Overhead
 from server.speculation.gating.pricing import Pricing, StepPrice
 from server.speculation.groups import LOOKUP, StepCharge
@@ -12,6 +13,9 @@ from server.speculation.sources.remote import RemoteDrafters
 from server.speculation.sources.synchronous import InlineModel
 from server.speculation.speculated import Speculated
 
+# Of what the draft model in the lead spends in a step without a drafter, per step: the last 50 count. Half:
+# one hard reply has drafters rest that would save its time; twice: they go on for 50 steps more in one.
+SPENT_KEEP = 0.98
 GRAMMAR = "grammar"
 UNDRAFTED = (LOOKUP, GRAMMAR, "prediction")  # sources that take no model's time
 
@@ -33,7 +37,9 @@ class Weighing:
         self._overhead = Overhead()
         self.row_lost = 0.0  # tokens that plain steps would make in the time of each guess of this step
         self.n_sessions = 1  # that draw a token in this step
-        self._calm_td_s = 0.0  # of a guess of the model in the lead while no drafter works beside it
+        # of a guess of the model in the lead, and of all in a step, while no drafter works beside it
+        self._calm_td_s = 0.0
+        self._calm_spent_s = Ratio(SPENT_KEEP)
 
     def charge(self, asks: Sequence[Ask], proposals: Sequence[Proposal], price: StepPrice) -> None:
         """Charge sessions for verifying the guesses of models."""
@@ -88,17 +94,19 @@ class Weighing:
         """What a step without prompts cost. looked_s: seconds that lookups took; calm: no drafter worked on
         the lead's cores."""
         rate = self._pricing.plain_rate
-        told, saved = self._told(planned, step, rate), None
+        told, saved, most = self._told(planned, step, rate), None, 0.0
         crowded_s = 0.0 if calm else (self._pricing.crowding - 1.0) * step.decode_s
         if self._inline:
             td_s, source = self._inline.td.value, self._inline.source
             if calm or not self._calm_td_s:
                 self._calm_td_s = td_s
+            if calm:
+                self._calm_spent_s.observe(planned.spent_s, 1.0)
             n_inside = sum(proposal.sources.count(source) for proposal in planned.proposals)
             each = 1.0 / step.n_sessions  # of the time of a round of guesses, one for each session
             crowded_s += each * n_inside * max(0.0, td_s - self._calm_td_s)
-            saved = rate * each * self._calm_td_s
-        return StepCharge(told, rate * crowded_s, rate * looked_s, saved)
+            saved, most = rate * each * self._calm_td_s, rate * self._calm_spent_s.value
+        return StepCharge(told, rate * crowded_s, rate * looked_s, saved, most)
 
     def _told(self, planned: Planned, step: TimedStep, rate: float) -> float:
         """Tokens for drafters' messages, and for choosing among their guesses, in this step."""

@@ -323,9 +323,20 @@ def test_beside_a_draft_model_in_the_lead_those_on_its_cores_are_judged_by_the_t
         if not record.resting:
             groups.count({"a": (1, 1), "draft": (3, 3)}, 0.1)
         groups.is_calm()
-        groups.stepped(TimedStep(5, 9, 1.2, 1.2, 2, 1), StepCharge(crowded=0.2, saved=saved))
+        groups.stepped(TimedStep(5, 9, 1.2, 1.2, 2, 1), StepCharge(crowded=0.2, saved=saved, most=1.0))
     assert record.resting is rests
     assert n_on >= CREDIT / (0.2 - saved) if rests else n_on == 201
+
+
+def test_a_drafter_saves_no_more_than_the_draft_model_in_the_lead_spends():
+    remote, record = with_a_drafter()
+    groups = Groups(remote, model=True)
+    for _ in range(FIRST + 200):
+        groups.serve(1, list)
+        groups.count({"a": (12, 4)}, 0.1)
+        groups.is_calm()
+        groups.stepped(TimedStep(13, 9, 1.2, 1.2, 5, 1), StepCharge(crowded=0.2, saved=0.3, most=0.1))
+    assert record.resting
 
 
 def test_a_guess_that_another_source_made_as_well_brings_a_drafter_nothing():
@@ -386,3 +397,4 @@ def test_what_a_drafter_costs_is_the_time_that_steps_and_guesses_take_longer_bes
     assert plain.crowded == pytest.approx(rate * 0.15 * 1.15, rel=0.1)
     assert wide.crowded == pytest.approx(rate * (0.15 * 2.3 + 3 * 0.3), rel=0.1)
     assert wide.saved == pytest.approx(rate * 0.1)
+    assert wide.most == pytest.approx(rate * 0.15, rel=0.2), "half of the steps had three guesses"
