@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, cast
 
 from server.engine.proposer import CountsBySource, TimedStep
-from server.speculation.gating.credit import Credits
+from server.speculation.gating.credit import FEWER, Credits
 from server.speculation.gating.gate import potential
 from server.speculation.gating.tree import AND
 from server.speculation.sources.remote import DrafterRecord, RemoteDrafters
@@ -102,6 +102,7 @@ class Groups:
         self._n_active = 0
         self._left = 0  # steps until _may_pay is computed anew
         self._may_pay = True
+        self._barred = 0  # steps until drafters may go on, since no guess could pay
         self._n_calm = SETTLED  # steps since a drafter on the lead's cores had a session
         self._tally: dict[str, _Counted] = {}  # by source, since the latest step
         self._known: Mapping[str, object] = {}  # credits before the restart, by name
@@ -158,6 +159,9 @@ class Groups:
             seconds = curve()
             self._may_pay = not any(seconds) or potential(seconds, n_active, SURE_SHARE) >= PAYS
             self._left = RENEWED
+        self._barred = 0 if not n_active else self._barred - 1 if self._barred else 0
+        if not self._may_pay:
+            self._barred = FEWER
         for _, credits in self._beside:
             credits.serve(n_active)
         if self._lookup:
@@ -211,7 +215,7 @@ class Groups:
     def _apply(self) -> None:
         """Have the drafters of each machine rest or go on."""
         for host, machine in self._machines.items():
-            why = "" if self._may_pay else TOO_MANY
+            why = TOO_MANY if self._barred else ""
             if not why and machine.credits and not machine.credits.guesses:
                 why = WAITS if machine.credits.looks else FASTER
             if why != machine.why and self._remote:

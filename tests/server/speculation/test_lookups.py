@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from server.engine.proposer import TimedStep
+from server.speculation.groups import LOOKUP, Groups, StepCharge
 from server.speculation.lookups import INDEX_SHARE, INDEXED, TOKEN_S, Lookups, index
 from server.speculation.speculated import Speculated
 from tests.server.speculation.test_speculated import conversation
@@ -63,3 +65,15 @@ def test_lookups_that_rest_index_nothing_but_what_ended():
     other.index(3)
     other.look_up(1)
     assert other.tree.n_below == 1
+
+
+@pytest.mark.parametrize(("looked", "rest"), [(0.01, False), (0.05, True)])
+def test_lookups_rest_where_searching_takes_more_than_they_bring(looked: float, rest: bool):
+    """One of 32 steps has a right guess of theirs, whose row takes a tenth of a step."""
+    groups = Groups(None, lookup=True)
+    for i in range(1000):
+        groups.serve(1, list)
+        if i % 32 == 31 and groups.lookup_guesses:
+            groups.count({LOOKUP: (1, 1)}, 0.1)
+        groups.stepped(TimedStep(1, 9, 1.0, 1.0, 1, 1), StepCharge(looked=looked))
+    assert groups.lookup_guesses is not rest
