@@ -192,11 +192,15 @@ class Groups:
             self._lookup.step(step.n_sessions, counted.n_right - counted.lost - charge.looked)
 
     def _meet(self, hosts: Mapping[str, Sequence[DrafterRecord]]) -> None:
-        """Begin anew with a machine whose drafters are all others: nothing is known of them."""
+        """Begin anew with a machine where another drafter is, if it rests: nothing is known of that one."""
         before, self._met, self._machines, self._beside = self._machines, hosts, {}, []
         for host, records in hosts.items():
             machine = before.get(host)
-            if machine is None or {r.join for r in records}.isdisjoint(r.join for r in machine.records):
+            known = {record.join for record in machine.records} if machine else set[int]()
+            goes_on = known.issuperset(record.join for record in records) or (
+                machine and machine.credits and machine.credits.guesses
+            )
+            if machine is None or not goes_on:
                 credits = None if all(map(self._is_away, records)) else Credits(FIRST)
                 if credits:
                     credits.recall(self._known.get(_name(host, records)))

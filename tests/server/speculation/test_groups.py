@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
 
-from server.engine.proposer import NOTHING, Planned, Proposal, TimedStep
+from server.engine.proposer import TimedStep
 from server.engine.scheduler import Limits
-from server.estimators import Median
 from server.llama.backend import Batch, Logits
 from server.speculation.gating import balance
 from server.speculation.gating.costs import StepCosts
@@ -18,7 +15,6 @@ from server.speculation.gating.credit import CREDIT, FEWER, LOSS
 from server.speculation.groups import FIRST, LOOKUP, RENEWED, WAITS, Groups, StepCharge
 from server.speculation.policy import Policy
 from server.speculation.sources.remote import DrafterRecord, RemoteDrafters
-from server.speculation.sources.synchronous import InlineModel
 from server.speculation.speculator import Speculator
 from server.speculation.wire.bus import Listener
 from server.speculation.wire.messages import Close, Commit, Draft, Message, Open
@@ -30,6 +26,7 @@ from tests.support import Harness, request
 
 CARD = vocabulary_card(FakeVocabulary())
 OWN = Presence("lead", "lead", "toy", "0", CARD, 1, host="here", kernel="here")
+STEP = TimedStep(n_rows=1, n_cells=9, decode_s=1.0, step_s=1.0, n_tokens=1, n_sessions=1)
 NONSENSE = ord("~")  # what the toy model never says
 
 
@@ -95,6 +92,21 @@ class Silent:
 
     def received(self, message: Message) -> None: ...
     def peers(self, present: Sequence[Presence]) -> None: ...
+
+
+def listening(pool: MemoryPool) -> RemoteDrafters:
+    """A lead on this bus."""
+    bus = pool.bus(OWN)
+    remote = RemoteDrafters(bus, OWN, max_ahead=8)
+    bus.start(remote)
+    return remote
+
+
+def join(pool: MemoryPool, id: str, host: str, kernel: str = "") -> None:
+    """A drafter that says nothing, on a host that is its kernel's, too, if that has no other name."""
+    presence = Presence(id, "drafter", "toy", "0", CARD, 1, host=host, kernel=kernel or host)
+    pool.bus(presence).start(Silent())
+    pool.pump()
 
 
 class SlowedBackend(FakeBackend):
@@ -247,25 +259,38 @@ def test_a_memory_of_something_else_is_ignored(memory: object):
 
 def test_those_on_the_leads_cores_wait_once():
     pool = MemoryPool()
-    bus = pool.bus(OWN)
-    remote = RemoteDrafters(bus, OWN, max_ahead=8)
-    bus.start(remote)
+    remote = listening(pool)
     for id, host in ("a", "here"), ("b", "elsewhere"):
-        pool.bus(Presence(id, "drafter", "toy", "0", CARD, 1, host=host, kernel=host)).start(Silent())
-    pool.pump()
+        join(pool, id, host)
     remote.drain()
     groups = Groups(remote, model=True)
     groups.serve(1, list)
     assert {d.presence.id: d.resting for d in remote.drafters()} == {"a": True, "b": False}
     for _ in range(FIRST):
-        groups.stepped(TimedStep(1, 9, 1.0, 1.0, 1, 1), StepCharge())
+        groups.stepped(STEP, StepCharge())
         groups.serve(1, list)
     assert not any(d.resting for d in remote.drafters())
-    pool.bus(Presence("c", "drafter", "another", "0", CARD, 1, host="here", kernel="here")).start(Silent())
-    pool.pump()
+    join(pool, "c", "here")
     remote.drain()
     groups.serve(1, list)
     assert not any(d.resting for d in remote.drafters()), "one more is no reason to rest"
+
+
+def test_one_more_ends_the_rest_of_those_beside_it():
+    pool = MemoryPool()
+    remote, record = with_a_drafter(pool)
+    groups = Groups(remote)
+    for _ in range(FIRST + 20):
+        groups.serve(1, list)
+        groups.is_calm()
+        groups.stepped(STEP, StepCharge(crowded=1.0))
+    assert record.resting
+    join(pool, "b", "here")
+    remote.drain()
+    for _ in range(FIRST):
+        assert record.resting
+        groups.serve(1, list)
+    assert not any(d.resting for d in remote.drafters())
 
 
 @pytest.mark.parametrize(("host", "kernel"), [("elsewhere", "elsewhere"), ("container", "here")])
@@ -275,11 +300,8 @@ def test_drafters_on_another_machine_have_no_credit_to_lose(
     """Nor do they rest after a hard text, unless no guess can pay for this number of sessions."""
     caplog.set_level("INFO", "duo.drafters")
     pool = MemoryPool()
-    bus = pool.bus(OWN)
-    remote = RemoteDrafters(bus, OWN, max_ahead=8)
-    bus.start(remote)
-    pool.bus(Presence("a", "drafter", "toy", "0", CARD, 1, host=host, kernel=kernel)).start(Silent())
-    pool.pump()
+    remote = listening(pool)
+    join(pool, "a", host, kernel)
     remote.drain()
     [record] = remote.drafters()
     record.n_assigned = 1
@@ -300,14 +322,11 @@ def test_drafters_on_another_machine_have_no_credit_to_lose(
     assert kernel == "here" or "rests: no guess can pay" in caplog.text
 
 
-def with_a_drafter() -> tuple[RemoteDrafters, DrafterRecord]:
+def with_a_drafter(pool: MemoryPool | None = None) -> tuple[RemoteDrafters, DrafterRecord]:
     """On the lead's cores, and assigned to a session. It says nothing."""
-    pool = MemoryPool()
-    bus = pool.bus(OWN)
-    remote = RemoteDrafters(bus, OWN, max_ahead=8)
-    bus.start(remote)
-    pool.bus(Presence("a", "drafter", "toy", "0", CARD, 1, host="here", kernel="here")).start(Silent())
-    pool.pump()
+    pool = pool or MemoryPool()
+    remote = listening(pool)
+    join(pool, "a", "here")
     remote.drain()
     [record] = remote.drafters()
     record.n_assigned = 1
@@ -354,40 +373,3 @@ def test_a_guess_that_another_source_made_as_well_brings_a_drafter_nothing():
             groups.is_calm()
             groups.stepped(TimedStep(2, 9, 1.2, 1.2, 2, 1), StepCharge(crowded=0.2))
         assert record.resting is rests
-
-
-def test_what_a_drafter_costs_is_the_time_that_steps_and_guesses_take_longer_beside_it():
-    """The start took steps of four rows for slower than they are. Beside the drafter all take a sixth
-    longer, and guesses of the draft model in the lead four times as long."""
-    remote, record = with_a_drafter()
-    inline = cast(InlineModel, SimpleNamespace(td=Median(1), source="draft"))
-    costs = StepCosts(8, {1: 1.0, 4: 3.0})
-    speculator = Speculator(Policy(lookup=False), remote=remote, inline=inline, costs=costs)
-    groups, charges = speculator.groups, list[tuple[StepCharge, bool]]()
-    assert groups is not None
-    stepped = groups.stepped
-
-    def heard(step: TimedStep, charge: StepCharge) -> None:
-        charges.append((charge, record.resting))
-        stepped(step, charge)
-
-    groups.stepped = heard
-    guesses = Proposal((1, 2, 3), (-1, 0, 1), ("draft",) * 3)
-    for _ in range(4):
-        for is_wide in (True, False) * 4:
-            speculator.drain(1)
-            record.n_assigned = int(not record.resting)
-            inline.td.observe(0.1 if record.resting else 0.4)
-            decode_s = (1.0 if record.resting else 1.15) * (2.0 if is_wide else 1.0)
-            spent_s = 3 * inline.td.value * is_wide
-            planned = Planned([guesses if is_wide else NOTHING], 0, spent_s)
-            n_rows = 4 if is_wide else 1
-            speculator.stepped(planned, TimedStep(n_rows, 9, decode_s, decode_s + spent_s, 3, 1))
-    assert all(charge.crowded == 0.0 for charge, _ in charges[:FIRST])
-    found = [charge for charge, resting in charges if not resting][-2:]
-    plain, wide = sorted(found, key=lambda charge: charge.crowded)
-    rate = speculator.pricing.plain_rate
-    assert plain.crowded == pytest.approx(rate * 0.15 * 1.15, rel=0.1)
-    assert wide.crowded == pytest.approx(rate * (0.15 * 2.3 + 3 * 0.3), rel=0.1)
-    assert wide.saved == pytest.approx(rate * 0.1)
-    assert wide.most == pytest.approx(rate * 0.15, rel=0.2), "half of the steps had three guesses"

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import cast
+
 import pytest
 
-from server.engine.proposer import ROOT, Ask, OpenedSession, Proposal
+from server.engine.proposer import NOTHING, ROOT, Ask, OpenedSession, Planned, Proposal, TimedStep
 from server.engine.request import Speculation
+from server.estimators import Median
 from server.speculation.gating.acceptance import Acceptance
 from server.speculation.gating.balance import HEARD, STAKE, TRIED
 from server.speculation.gating.costs import StepCosts
 from server.speculation.gating.credit import LOSS
 from server.speculation.gating.pricing import Pricing, StepPrice
 from server.speculation.gating.widths import Widths
+from server.speculation.groups import FIRST, StepCharge
+from server.speculation.policy import Policy
+from server.speculation.sources.synchronous import InlineModel
 from server.speculation.speculated import Speculated
+from server.speculation.speculator import Speculator
 from server.speculation.weighing import Weighing
+from tests.server.speculation.test_groups import with_a_drafter
 from tests.server.speculation.test_speculator import Scene
 from tests.support import PROMPT, request
 
@@ -98,3 +107,40 @@ def test_a_rest_is_counted_in_steps_in_which_a_model_may_guess():
         weighed.step()
     assert not weighed.session.balance.resting
     assert not weighed.session.balance.counts
+
+
+def test_what_a_drafter_costs_is_the_time_that_steps_and_guesses_take_longer_beside_it():
+    """The start took steps of four rows for slower than they are. Beside the drafter all take a sixth
+    longer, and guesses of the draft model in the lead four times as long."""
+    remote, record = with_a_drafter()
+    inline = cast(InlineModel, SimpleNamespace(td=Median(1), source="draft"))
+    costs = StepCosts(8, {1: 1.0, 4: 3.0})
+    speculator = Speculator(Policy(lookup=False), remote=remote, inline=inline, costs=costs)
+    groups, charges = speculator.groups, list[tuple[StepCharge, bool]]()
+    assert groups is not None
+    stepped = groups.stepped
+
+    def heard(step: TimedStep, charge: StepCharge) -> None:
+        charges.append((charge, record.resting))
+        stepped(step, charge)
+
+    groups.stepped = heard
+    guesses = Proposal((1, 2, 3), (-1, 0, 1), ("draft",) * 3)
+    for _ in range(4):
+        for is_wide in (True, False) * 4:
+            speculator.drain(1)
+            record.n_assigned = int(not record.resting)
+            inline.td.observe(0.1 if record.resting else 0.4)
+            decode_s = (1.0 if record.resting else 1.15) * (2.0 if is_wide else 1.0)
+            spent_s = 3 * inline.td.value * is_wide
+            planned = Planned([guesses if is_wide else NOTHING], 0, spent_s)
+            n_rows = 4 if is_wide else 1
+            speculator.stepped(planned, TimedStep(n_rows, 9, decode_s, decode_s + spent_s, 3, 1))
+    assert all(charge.crowded == 0.0 for charge, _ in charges[:FIRST])
+    found = [charge for charge, resting in charges if not resting][-2:]
+    plain, wide = sorted(found, key=lambda charge: charge.crowded)
+    rate = speculator.pricing.plain_rate
+    assert plain.crowded == pytest.approx(rate * 0.15 * 1.15, rel=0.1)
+    assert wide.crowded == pytest.approx(rate * (0.15 * 2.3 + 3 * 0.3), rel=0.1)
+    assert wide.saved == pytest.approx(rate * 0.1)
+    assert wide.most == pytest.approx(rate * 0.15, rel=0.2), "half of the steps had three guesses"
