@@ -38,6 +38,8 @@ class Proposal:
 
     def take(self, n: int) -> Proposal:
         """Its first n guesses, to be verified by lookup."""
+        if n == len(self.tokens) and not self.drafted:
+            return self
         return Proposal(self.tokens[:n], self.parents[:n], self.sources[:n]) if n else NOTHING
 
     def child(self, parent: int, token: int) -> int | None:

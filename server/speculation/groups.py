@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, cast
+from typing import NamedTuple, TypeAlias, cast
 
 from server.engine.proposer import CountsBySource, TimedStep
 from server.speculation.gating.credit import FEWER, Credits
@@ -42,48 +42,32 @@ class StepCharge(NamedTuple):
     most: float = 0.0
 
 
-class _Counted(NamedTuple):
-    """Of guesses: how many were verified, and right; tokens that plain steps would make in the rows' time."""
-
-    n_verified: int = 0
-    n_right: int = 0
-    lost: float = 0.0
-
-
-NOTHING = _Counted()
+_Counted: TypeAlias = tuple[str, int, int, float]
+"""Of a source's guesses: how many were verified, and right; tokens that plain steps would make in the time of
+their rows."""
 
 
 @dataclass(slots=True)
 class _Machine:
-    """The drafters of a machine. credits: None if they use no core of the lead; why: they rest; works:
-    whether one of them has a session."""
+    """The drafters of a machine, and their ids. credits: None if they use no core of the lead; why: they
+    rest; works: whether one of them has a session."""
 
     records: Sequence[DrafterRecord]
     credits: Credits | None
+    ids: frozenset[str] = frozenset()
     why: str = ""
     works: bool = False
 
-    def look(self) -> bool:
-        """Whether one of them has a session now."""
-        self.works = False
-        for record in self.records:
-            self.works = self.works or record.n_assigned > 0
-        return self.works
-
-    def counted(self, tally: Mapping[str, _Counted]) -> _Counted:
-        """Of the guesses of these drafters. Those that somebody else made as well do not count, since they
-        would have been there."""
-        n_verified = n_right = 0
-        lost = 0.0
-        for source, counted in tally.items():
-            if self._made(source):
-                n_verified, n_right = n_verified + counted.n_verified, n_right + counted.n_right
-                lost += counted.lost
-        return _Counted(n_verified, n_right, lost)
-
-    def _made(self, source: str) -> bool:
-        ids = [record.presence.id for record in self.records]
-        return source in ids or (AND in source and all(one in ids for one in source.split(AND)))
+    def net(self, tally: Sequence[_Counted], charge: StepCharge) -> float:
+        """Tokens that the guesses of these drafters brought beyond their rows. Those that somebody else made
+        as well do not count, since they would have been there."""
+        n_verified, net, ids = 0, 0.0, self.ids
+        for source, n, n_right, lost in tally:
+            if source in ids or (AND in source and ids.issuperset(source.split(AND))):
+                n_verified, net = n_verified + n, net + n_right - lost
+        if charge.saved is None:
+            return net
+        return min(n_verified * charge.saved, charge.most)  # the draft model would have had these rows, too
 
 
 class Groups:
@@ -104,7 +88,7 @@ class Groups:
         self._may_pay = True
         self._barred = 0  # steps until drafters may go on, since no guess could pay
         self._n_calm = SETTLED  # steps since a drafter on the lead's cores had a session
-        self._tally: dict[str, _Counted] = {}  # by source, since the latest step
+        self._tally = list[_Counted]()  # since the latest step
         self._known: Mapping[str, object] = {}  # credits before the restart, by name
 
     def memory(self) -> dict[str, object]:
@@ -123,7 +107,8 @@ class Groups:
         """Whether no drafter works on the lead's cores. To be asked once for each step, before stepped()."""
         self._n_calm += 1
         for machine, _ in self._beside:
-            if machine.look():
+            machine.works = bool([record for record in machine.records if record.n_assigned])
+            if machine.works:
                 self._n_calm = 0
         return self._n_calm > SETTLED
 
@@ -159,7 +144,8 @@ class Groups:
             seconds = curve()
             self._may_pay = not any(seconds) or potential(seconds, n_active, SURE_SHARE) >= PAYS
             self._left = RENEWED
-        self._barred = 0 if not n_active else self._barred - 1 if self._barred else 0
+        if self._barred:
+            self._barred = self._barred - 1 if n_active else 0
         if not self._may_pay:
             self._barred = FEWER
         for _, credits in self._beside:
@@ -172,24 +158,18 @@ class Groups:
         """By source: guesses that were verified, and how many were right. lost: tokens that plain steps would
         make in the time of each row."""
         for source, (n_verified, n_right) in tally.items():
-            before = self._tally.get(source, NOTHING)
-            self._tally[source] = _Counted(
-                before.n_verified + n_verified, before.n_right + n_right, before.lost + n_verified * lost
-            )
+            self._tally.append((source, n_verified, n_right, n_verified * lost))
 
     def stepped(self, step: TimedStep, charge: StepCharge) -> None:
         """Learn from a step; a group may rest from now on, or go on."""
-        tally, self._tally = self._tally, {}
+        tally, self._tally = self._tally, []
         for machine, credits in self._beside:
-            counted = machine.counted(tally)
-            net = counted.n_right - counted.lost
-            if charge.saved is not None:  # the draft model would have had these rows, too
-                net = min(counted.n_verified * charge.saved, charge.most)
             if machine.works:  # else all its sessions rest by their own balance
-                credits.step(step.n_sessions, net - charge.told - charge.crowded)
+                net = machine.net(tally, charge) - charge.told - charge.crowded
+                credits.step(step.n_sessions, net)
         if self._lookup:
-            counted = tally.get(LOOKUP, NOTHING)
-            self._lookup.step(step.n_sessions, counted.n_right - counted.lost - charge.looked)
+            found = [n_right - lost for source, _, n_right, lost in tally if source == LOOKUP]
+            self._lookup.step(step.n_sessions, sum(found) - charge.looked)
 
     def _meet(self, hosts: Mapping[str, Sequence[DrafterRecord]]) -> None:
         """Begin anew with a machine where another drafter is, if it rests: nothing is known of that one."""
@@ -205,7 +185,7 @@ class Groups:
                 if credits:
                     credits.recall(self._known.get(_name(host, records)))
                 machine = _Machine(records, credits)
-            machine.records = records
+            machine.records, machine.ids = records, frozenset(r.presence.id for r in records)
             if machine.why and self._remote:  # the new ones among them, too
                 self._remote.rest(host, machine.why, quietly=True)
             self._machines[host] = machine
@@ -219,9 +199,9 @@ class Groups:
     def _apply(self) -> None:
         """Have the drafters of each machine rest or go on."""
         for host, machine in self._machines.items():
-            why = TOO_MANY if self._barred else ""
-            if not why and machine.credits and not machine.credits.guesses:
-                why = WAITS if machine.credits.looks else FASTER
+            credits, why = machine.credits, TOO_MANY if self._barred else ""
+            if not why and credits and not credits.guesses:
+                why = WAITS if credits.looks else FASTER
             if why != machine.why and self._remote:
                 self._remote.rest(host, why, quietly=WAITS in (why, machine.why))
                 machine.why = why

@@ -43,8 +43,8 @@ class Lookups:
             self._pools.of(speculated.session.bounds.salt).add(speculated.reply)
 
     def committed(self, speculated: Speculated, n: int) -> None:
-        """The session has n more tokens."""
-        if self.guesses and speculated.n_indexed + n == len(speculated.session.tokens):
+        """The session, for which they guess, has n more tokens."""
+        if speculated.n_indexed + n == len(speculated.session.tokens):
             speculated.index(n)
 
     def index(self, step_s: float) -> None:
@@ -56,11 +56,9 @@ class Lookups:
             index(behind, step_s)
             self._took_s += 0.0 if self._overlaps else self._clock() - began
 
-    def took(self, began: float, *, alone: bool) -> None:
-        """What was done since then took the lead time because of lookups, if they guess. alone: if nobody
-        else does."""
-        if self.guesses and self.alone is alone:
-            self._took_s += self._clock() - began
+    def took(self, began: float) -> None:
+        """What was done since then took the lead time because of lookups."""
+        self._took_s += self._clock() - began
 
     def taken_s(self) -> float:
         """Seconds that they took since the last call."""

@@ -79,10 +79,12 @@ class Speculator(Proposer):
             self._remote.drain()
         if self.groups:
             self.groups.serve(n_active, self.pricing.seconds)
-            self._lookups.guesses = guesses = self.groups.lookup_guesses
-            self._lookups.alone = guesses and self.groups.models_rest
-        if not self._policy.overlaps:
-            self._index()
+        if self._policy.lookup:
+            if self.groups:
+                self._lookups.guesses = guesses = self.groups.lookup_guesses
+                self._lookups.alone = guesses and self.groups.models_rest
+            if not self._policy.overlaps:
+                self._index()
 
     def open(self, session: OpenedSession) -> None:
         lookup = self._lookups.open(session.bounds.salt) if self._policy.lookup else None
@@ -111,9 +113,11 @@ class Speculator(Proposer):
         self._weighing.passed(inside=self._model_guesses)
 
     def propose(self, asks: Sequence[Ask], n_rows: int, n_cells: int) -> Planned:
-        self._n_passed, began = 0, self._clock()
+        lookups, self._n_passed = self._lookups, 0
+        began = self._clock() if lookups.alone else 0.0
         planned = self._propose(asks, n_rows, n_cells)
-        self._lookups.took(began, alone=True)  # nothing would be chosen without them
+        if lookups.alone:
+            lookups.took(began)  # nothing would be chosen without them
         self.pricing.widths.planned(planned.width)
         return planned
 
@@ -129,10 +133,12 @@ class Speculator(Proposer):
             self._weighing.charge_again(asks, price)
         wanting = [ask for ask in asks if ask.limit > 0]
         least, least_by_lookup = self._bounds(price, stable=stable, may_pad=may_pad)
-        began = self._clock()
+        searches = self._lookups.guesses and not self._lookups.alone
+        began = self._clock() if searches else 0.0
         for ask in wanting:
             self._begin(ask, least_by_lookup)
-        self._lookups.took(began, alone=False)
+        if searches:
+            self._lookups.took(began)
         spent_s = 0.0
         if self._inline and wanting and self._model_guesses:
             spent_s = self._draft(self._inline, asks, price, least)
@@ -198,7 +204,8 @@ class Speculator(Proposer):
 
     def committed(self, session: int, n: int, tally: CountsBySource) -> None:
         speculated = self._sessions[session]
-        self._lookups.committed(speculated, n)
+        if self._lookups.guesses:
+            self._lookups.committed(speculated, n)
         if speculated.prediction is not None:
             speculated.prediction.extend(speculated.session.tokens[-n:])
         if self._remote and (tally or speculated.drafters):
@@ -224,7 +231,8 @@ class Speculator(Proposer):
             speculated.n_lost = 0.0
 
     def stepped(self, planned: Planned, step: TimedStep) -> None:
-        self._learn()
+        if self._late is not None:
+            self._learn()
         if self._n_passed > ALL_OF and self._n_passed % ONE_OF:
             return
         if self._inline and planned.spent_s:

@@ -110,7 +110,8 @@ class Weighing:
 
     def _told(self, planned: Planned, step: TimedStep, rate: float) -> float:
         """Tokens for drafters' messages, and for choosing among their guesses, in this step."""
-        n_told = self._remote.n_told if self._remote else 0
-        if self._remote:
-            self._overhead.observe(planned, step, n_told)
-        return n_told * self._overhead.tokens(rate, guessing=any(planned.proposals)) if n_told else 0.0
+        if self._remote is None:
+            return 0.0
+        n_told = self._remote.n_told
+        guessing = self._overhead.observe(planned, step, n_told)
+        return n_told * self._overhead.tokens(rate, guessing=guessing) if n_told else 0.0

@@ -84,12 +84,24 @@ class _Source:
         self.rates = array("d", _ASSUMED)
         self._counts = array("H", [WORD] * len(_ASSUMED))
 
-    def observe(self, at: int, value: float) -> None:
-        rates, n = self.rates, self._counts[at]
-        if n < LONG_WINDOW:
-            n += 1
-            self._counts[at] = n
-        rates[at] += (value - rates[at]) / n
+    def guessed(self, confidence: int, hit: bool, *, best: bool) -> None:
+        """As Acceptance.observe()."""
+        bucket = _BUCKET[confidence]
+        if best:
+            sure = confidence >= SURE
+            self.observe((bucket, hit), (_BEST, hit), (_SHARE_SURE, sure), (_SURE if sure else _UNSURE, hit))
+        else:
+            self.observe((bucket, hit))
+
+    def observe(self, *seen: tuple[int, float]) -> None:
+        """seen: places and values."""
+        rates, counts = self.rates, self._counts
+        for at, value in seen:
+            n = counts[at]
+            if n < LONG_WINDOW:
+                n += 1
+                counts[at] = n
+            rates[at] += (value - rates[at]) / n
 
 
 class Acceptance:
@@ -101,16 +113,17 @@ class Acceptance:
     def observe(self, source: str, confidence: int, hit: bool, *, best: bool = False) -> None:
         """A guess of this source at a committed position, and whether it was right. best: it is the one that
         this source was surest of."""
-        self._sources[source].observe(_BUCKET[confidence], hit)
-        if best:
-            self.observe_best(source, confidence, hit)
+        self._sources[source].guessed(confidence, hit, best=best)
 
     def observe_best(self, source: str, confidence: int, hit: bool) -> None:
         """Whether the guess that this source was surest of was right."""
-        known, sure = self._sources[source], confidence >= SURE
-        known.observe(_BEST, hit)
-        known.observe(_SHARE_SURE, sure)
-        known.observe(_SURE if sure else _UNSURE, hit)
+        sure = confidence >= SURE
+        of_kind = _SURE if sure else _UNSURE
+        self._sources[source].observe((_BEST, hit), (_SHARE_SURE, sure), (of_kind, hit))
+
+    def known(self, source: str) -> _Source:
+        """What is known of this source."""
+        return self._sources[source]
 
     def probability(self, source: str, confidence: int) -> float:
         """That a guess is right, given that everything before it is."""
@@ -151,11 +164,11 @@ class SessionAcceptance(Acceptance):
         self._levels = _BySource(lambda source: _Level(everybody.outlook(source)[0].share))
 
     def observe(self, source: str, confidence: int, hit: bool, *, best: bool = False) -> None:
-        level = self._levels[source]
-        level.observe(hit, self._everybody.probability(source, confidence))
+        level, known = self._levels[source], self._everybody.known(source)
+        level.observe(hit, known.rates[_BUCKET[confidence]])
         if best:
             level.share_sure.observe(confidence >= SURE)
-        self._everybody.observe(source, confidence, hit, best=best)
+        known.guessed(confidence, hit, best=best)
 
     def observe_best(self, source: str, confidence: int, hit: bool) -> None:
         self._levels[source].share_sure.observe(confidence >= SURE)

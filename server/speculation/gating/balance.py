@@ -71,8 +71,8 @@ class Overhead:
         # seconds, by whether the session has guesses; None: not known
         self._costs: Mapping[bool, float | None] = {False: None, True: None}
 
-    def observe(self, planned: Planned, step: TimedStep, n_told: int) -> None:
-        """A step without prompts. n_told: sessions that drafters have."""
+    def observe(self, planned: Planned, step: TimedStep, n_told: int) -> bool:
+        """A step without prompts. n_told: sessions that drafters have. Returns whether any had guesses."""
         n_sessions, guessing = step.n_sessions, any(planned.proposals)
         band = self._bands.get(n_sessions.bit_length())
         if band is None:
@@ -83,10 +83,11 @@ class Overhead:
             kind.observe(outside_s / n_sessions)
         if not n_told:
             self._costs = NO_COSTS
-            return
+            return guessing
         told_s, guessing_s = band.more_s(band.told), band.more_s(band.guessing)
         share = n_sessions / n_told
         self._costs = {False: told_s and share * told_s, True: guessing_s and share * guessing_s}
+        return guessing
 
     def tokens(self, plain_rate: float, *, guessing: bool) -> float:
         """What a session loses in a step like the latest one, at plain_rate tokens per second; ASSUMED while

@@ -23,7 +23,7 @@ CREDIT = 5.0
 DOUBLED = 3
 # Of what is above CREDIT, per step: what the last 100 steps brought counts. Half: one hard line decides about
 # the text; twice: a group that began to hurt does so for twice as long.
-KEEP = 0.99
+FORGOTTEN = 0.01
 # Share of the steps in which a group rests to see what they take without it. Twice: half a percent of what it
 # brings is lost; half: a machine that became quicker hides for twice as long that a drafter slows it.
 LOOK = 0.0025
@@ -36,11 +36,12 @@ class Credit:
     """Of one group with about the same number of sessions. left: it guesses in the left-th step from now; 0:
     it does already. looks: it rests to see what steps take without it."""
 
-    __slots__ = ("_lost", "_n_rests", "_n_steps", "_wait", "left", "looks", "tokens")
+    __slots__ = ("_lost", "_most", "_n_rests", "_n_steps", "_wait", "left", "looks", "tokens")
 
     def __init__(self, wait: int) -> None:
         """wait: steps until it guesses, at first and once more in each wait / LOOK."""
         self._wait = self.left = wait
+        self._most = round(wait / LOOK) or -1  # steps that it guesses for without another look
         self.looks = True
         self._n_rests = 0  # in a row, between which it brought nothing
         self._begin()
@@ -52,17 +53,18 @@ class Credit:
 
     def step(self, net: float) -> None:
         """A step in which it guessed, and brought each session `net` tokens beyond its cost."""
-        self.tokens += net - (1.0 - KEEP) * max(0.0, self.tokens - CREDIT)
+        above = self.tokens - CREDIT
+        self.tokens += net - FORGOTTEN * above if above > 0.0 else net
         self._lost = max(0.0, self._lost - net)
         self._n_steps += 1
-        if self.tokens > 2.0 * CREDIT:
+        if above > CREDIT:
             self._n_rests = 0
         if self.tokens < 0.0:
             doubled = 1 << min(self._n_rests, DOUBLED)
             self.left, self.looks = max(self._wait, math.ceil(doubled * self._lost / LOSS)), False
             self._n_rests += 1
             self._begin()
-        elif self._wait and self._n_steps >= self._wait / LOOK:
+        elif self._n_steps == self._most:
             self.left, self.looks, self._n_steps = self._wait, True, 0
 
 

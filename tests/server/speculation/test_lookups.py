@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from server.engine.proposer import TimedStep
+from server.engine.proposer import Ask, OpenedSession, TimedStep
+from server.engine.request import Speculation
+from server.sampling.params import SamplingParams
+from server.speculation.gating.costs import StepCosts
+from server.speculation.gating.pricing import StepPrice
 from server.speculation.groups import LOOKUP, Groups, StepCharge
 from server.speculation.lookups import INDEX_SHARE, INDEXED, TOKEN_S, Lookups, index
+from server.speculation.policy import Policy
 from server.speculation.speculated import Speculated
+from server.speculation.speculator import Speculator
 from tests.server.speculation.test_speculated import conversation
 from tests.server.speculation.test_speculator import Clock
 
@@ -37,17 +43,36 @@ def test_indexing_is_charged_unless_a_gpu_decodes_meanwhile(overlaps: bool, monk
     assert lookups.taken_s() == 0.0
 
 
-@pytest.mark.parametrize(("guesses", "alone"), [(False, False), (True, False), (True, True)])
+@pytest.mark.parametrize(("others", "charged"), [(False, 4.0), (True, 1.0)])
 def test_choosing_is_charged_where_nobody_else_guesses_and_searching_where_somebody_does(
-    guesses: bool, alone: bool
+    others: bool, charged: float, monkeypatch: pytest.MonkeyPatch
 ):
+    """To search a text takes a second, and three seconds to choose among guesses."""
     clock = Clock()
-    lookups = Lookups({}, clock, guesses=guesses, overlaps=False)
-    lookups.alone = alone
-    clock.now = 1.0
-    lookups.took(0.25, alone=True)  # choosing
-    lookups.took(0.5, alone=False)  # searching
-    assert lookups.taken_s() == ((0.75 if alone else 0.5) if guesses else 0.0)
+    speculator = Speculator(Policy(gate=True), clock=clock, costs=StepCosts(64, {1: 1.0, 2: 1.1}))
+    speculator.open(OpenedSession(1, [1, 2, 3], SamplingParams(), Speculation()))
+    groups, took = speculator.groups, list[float]()
+    assert groups is not None
+    monkeypatch.setattr(Groups, "models_rest", property(lambda _: not others))
+
+    def search(*_: object) -> None:
+        clock.now += 1.0
+
+    def price(*_: object, **__: object) -> StepPrice:
+        clock.now += 3.0
+        return StepPrice(1, 0, [1.0] * 64, 1.0, 1.0, 1)
+
+    monkeypatch.setattr(Speculated, "look_up", search)
+    monkeypatch.setattr(speculator.pricing, "step", price)
+    speculator.drain(1)
+    planned = speculator.propose([Ask(1, 4)], 1, 0)
+
+    def heard(_: TimedStep, charge: StepCharge) -> None:
+        took.append(charge.looked)
+
+    monkeypatch.setattr(groups, "stepped", heard)
+    speculator.stepped(planned, TimedStep(1, 9, 1.0, 1.0, 1, 1))
+    assert took == [pytest.approx(charged * speculator.pricing.plain_rate)]
 
 
 def test_lookups_that_rest_index_nothing_but_what_ended():

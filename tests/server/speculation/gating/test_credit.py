@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from server.speculation.gating.credit import CREDIT, FEWER, KEEP, LOOK, LOSS, Credits
+from server.speculation.gating.credit import CREDIT, FEWER, FORGOTTEN, LOOK, LOSS, Credits
 
 WAIT = 16
 
@@ -89,7 +89,7 @@ def test_what_it_brought_long_ago_does_not_count():
     credits = Credits()
     run(credits, 3.0, 5000)
     _, n_on = run(credits, -0.5, 1000)
-    assert n_on < 3.0 / (1 - KEEP)
+    assert n_on < 3.0 / FORGOTTEN
 
 
 def test_a_group_that_costs_and_brings_nothing_goes_on():
