@@ -41,7 +41,7 @@ class Credit:
     def __init__(self, wait: int) -> None:
         """wait: steps until it guesses, at first and once more in each wait / LOOK."""
         self._wait = self.left = wait
-        self._most = round(wait / LOOK) or -1  # steps that it guesses for without another look
+        self._most = round(wait / LOOK) or -1  # steps with guesses before another look; -1: none
         self.looks = True
         self._n_rests = 0  # in a row, between which it brought nothing
         self._begin()
