@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias, cast
 
 from server.engine.proposer import CountsBySource, TimedStep
+from server.estimators import Median
 from server.speculation.gating.credit import FEWER, Credits
 from server.speculation.gating.gate import potential
 from server.speculation.gating.tree import AND
@@ -26,6 +28,11 @@ TOO_MANY = "no guess can pay for this number of sessions"
 RENEWED = 64  # steps until what may pay is computed anew
 
 LOOKUP = "lookup"
+INSIDE = "in the lead"  # the draft model
+# Tokens, of which a draft model in the lead may lose the share that it could save at best: 12 where it could
+# make steps twice as fast. Half: two sessions of the bundled pair make 1.21 of plain steps instead of 1.25;
+# twice: a bad one costs twice as much at first (benchmarks.inside --every-way --sessions 2).
+STAKED = 25.0
 
 
 class StepCharge(NamedTuple):
@@ -71,14 +78,18 @@ class _Machine:
 
 
 class Groups:
-    """The drafters of the lead's machine, and lookups. Drafters elsewhere and a draft model in the lead rest
+    """The drafters of the lead's machine, the draft model in the lead, and lookups. Drafters elsewhere rest
     only where no guess can pay: what they take is charged to each session (balance.py)."""
 
-    def __init__(self, remote: RemoteDrafters | None, *, model: bool = False, lookup: bool = False) -> None:
-        """model: there is a draft model in the lead."""
+    def __init__(
+        self, remote: RemoteDrafters | None, td: Median | None = None, *, lookup: bool = False
+    ) -> None:
+        """td: seconds of a round of guesses of the draft model in the lead, None: there is none."""
         self._remote = remote
-        self._model = model
+        self._td = td
         self._own = remote.own if remote else None
+        self._inside = Credits() if td is not None else None
+        self._stake = STAKED  # of the draft model in the lead, in tokens
         self._lookup = Credits() if lookup else None
         self._machines: dict[str, _Machine] = {}  # by name
         self._beside: list[tuple[_Machine, Credits]] = []  # those that use the lead's cores
@@ -95,13 +106,16 @@ class Groups:
         """What recall() takes after a restart."""
         machines = self._machines.items()
         now = {_name(host, one.records): one.credits.memory() for host, one in machines if one.credits}
-        return dict(self._known) | now | ({LOOKUP: self._lookup.memory()} if self._lookup else {})
+        own = {LOOKUP: self._lookup, INSIDE: self._inside}
+        return dict(self._known) | now | {name: one.memory() for name, one in own.items() if one}
 
     def recall(self, memory: object) -> None:
         """Begin with what was found out before a restart."""
         self._known = cast(dict[str, object], memory) if isinstance(memory, dict) else {}
         if self._lookup:
             self._lookup.recall(self._known.get(LOOKUP))
+        if self._inside:
+            self._inside.recall(self._known.get(INSIDE))
 
     def is_calm(self) -> bool:
         """Whether no drafter works on the lead's cores. To be asked once for each step, before stepped()."""
@@ -115,7 +129,7 @@ class Groups:
     @property
     def model_guesses(self) -> bool:
         """Whether the draft model in the lead may guess. False if there is none."""
-        return self._model and self._may_pay
+        return self._inside is not None and self._may_pay and self._inside.guesses
 
     @property
     def lookup_guesses(self) -> bool:
@@ -141,9 +155,7 @@ class Groups:
         if n_active != self._n_active:
             self._n_active, self._left = n_active, 0
         if self._left <= 0 and n_active:
-            seconds = curve()
-            self._may_pay = not any(seconds) or potential(seconds, n_active, SURE_SHARE) >= PAYS
-            self._left = RENEWED
+            self._renew(curve(), n_active)
         if self._barred:
             self._barred = self._barred - 1 if n_active else 0
         if not self._may_pay:
@@ -152,13 +164,29 @@ class Groups:
             credits.serve(n_active)
         if self._lookup:
             self._lookup.serve(n_active)
+        if self._inside:
+            self._inside.serve(n_active)
         self._apply()
+
+    def _renew(self, seconds: Sequence[float], n_active: int) -> None:
+        """What may pay by the seconds of a decode by rows."""
+        self._left, known = RENEWED, any(seconds)
+        self._may_pay = not known or potential(seconds, n_active, SURE_SHARE) >= PAYS
+        if self._td is not None:
+            best = potential(seconds, n_active, SURE_SHARE, self._td.value) if known else math.inf
+            self._stake = STAKED * (1.0 - 1.0 / best)
 
     def count(self, tally: CountsBySource, lost: float) -> None:
         """By source: guesses that were verified, and how many were right. lost: tokens that plain steps would
         make in the time of each row."""
         for source, (n_verified, n_right) in tally.items():
             self._tally.append((source, n_verified, n_right, n_verified * lost))
+
+    def drafted(self, n_sessions: int, net: float) -> None:
+        """A step of n_sessions sessions in which the draft model in the lead guessed: tokens that it brought
+        them beyond those that plain steps make in the time that took."""
+        if self._inside:
+            self._inside.step(n_sessions, net, self._stake)
 
     def stepped(self, step: TimedStep, charge: StepCharge) -> None:
         """Learn from a step; a group may rest from now on, or go on."""

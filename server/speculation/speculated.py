@@ -18,8 +18,7 @@ class Speculated:
     """wire_id is unique across the leads of a pool; of the session's tokens n_prompt were there at first, and
     the first n_indexed are in `lookup`. drafters: the ids of those it is assigned to; heard: since they are,
     one of them sent guesses; n_lost: tokens that plain steps would have made in the time that
-    models' guesses take in this step: making those of the lead, and verifying all. asked_from: tokens from
-    which the draft model in the lead is asked."""
+    models' guesses take in this step: making those of the lead, and verifying all."""
 
     wire_id: int
     session: OpenedSession
@@ -31,7 +30,6 @@ class Speculated:
     drafters: set[str] = field(default_factory=set[str])
     heard: bool = False
     n_lost: float = 0.0
-    asked_from: int = 0
     balance: Balance = field(default_factory=Balance)
     _tree: ScoredTree = field(init=False)
 
@@ -49,11 +47,6 @@ class Speculated:
         if tree.position != len(tokens):
             tree.commit(tokens[tree.position :], self.acceptance)
         return tree
-
-    @property
-    def rests(self) -> bool:
-        """Whether the draft model in the lead guesses nothing for it now."""
-        return self.balance.resting or len(self.session.tokens) < self.asked_from
 
     @property
     def reply(self) -> Sequence[int]:

@@ -63,7 +63,8 @@ class Speculator(Proposer):
             widths or Widths({}),
             again=policy.again,
         )
-        self.groups = Groups(remote, model=inline is not None, lookup=policy.lookup) if policy.gate else None
+        td = inline.td if inline else None
+        self.groups = Groups(remote, td, lookup=policy.lookup) if policy.gate else None
         self._sessions: dict[int, Speculated] = {}
         self._lookups = Lookups(self._sessions, clock, guesses=policy.lookup, overlaps=policy.overlaps)
         self._weighing = Weighing(self._sessions, self.pricing, remote, inline)
@@ -93,8 +94,6 @@ class Speculator(Proposer):
         self._n_expected += speculated.prediction is not None
         self._learn()
         self.pricing.widths.interrupted()  # by its prompt
-        if self._inline and self.groups and len(self._sessions) == 1:
-            speculated.asked_from = len(session.tokens) + self._inline.alone.wait
         if self._remote:
             self._remote.open(speculated)
 
@@ -102,9 +101,7 @@ class Speculator(Proposer):
         groups = self.groups
         if self._n_expected or groups is None or groups.lookup_guesses:
             return False
-        drafted = self._remote is not None and self._remote.drafting
-        sessions = self._sessions.values()
-        return groups.all_rest or all(one.balance.resting if drafted else one.rests for one in sessions)
+        return groups.all_rest or all(one.balance.resting for one in self._sessions.values())
 
     def passed(self, n_sessions: int, n_rows: int) -> None:
         self._n_passed += 1
@@ -237,7 +234,9 @@ class Speculator(Proposer):
             return
         if self._inline and planned.spent_s:
             plain_s = self.pricing.costs.curve(step.n_cells)[min(step.n_sessions, self._policy.max_rows)]
-            self._inline.stepped(step, planned.spent_s, plain_s)
+            net = self._inline.stepped(step, planned.spent_s, plain_s)
+            if self.groups:
+                self.groups.drafted(step.n_sessions, net)
         self._late = planned, step
         if not self._policy.overlaps:
             self._learn()
@@ -314,14 +313,14 @@ class Speculator(Proposer):
         merged = sorted((probability for offer in offers for probability in offer), reverse=True)
         options = [Offered(merged, spent_s / max(1, len(merged)))]
         if self._inline and self.pricing.widths.width == PLAIN:
-            going = [ask for ask in asks if not self._sessions[ask.session].rests]
+            going = [ask for ask in asks if not self._sessions[ask.session].balance.resting]
             options.append(self._inline.outlook(going, self._sessions, price.plain_rate))
         return self.pricing.padded(price, options)
 
     def _draft(self, inline: Synchronous, asks: Sequence[Ask], price: StepPrice, least: float) -> float:
         """Have the draft model guess for sessions with too few guesses. Returns the seconds that took. least:
         path probability of guesses that count."""
-        wanting = [ask for ask in asks if ask.limit > 0 and not self._sessions[ask.session].rests]
+        wanting = [ask for ask in asks if ask.limit > 0 and not self._sessions[ask.session].balance.resting]
         seconds = price.seconds
         if self._policy.gate and not self._policy.by_rejection:
             offers = [self._offer(ask, least).probabilities for ask in wanting]

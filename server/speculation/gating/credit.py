@@ -47,19 +47,20 @@ class Credit:
         self._begin()
 
     def _begin(self) -> None:
-        self.tokens = CREDIT
+        self.tokens = 0.0
         self._lost = 0.0
         self._n_steps = 0  # that it guessed for
 
-    def step(self, net: float) -> None:
-        """A step in which it guessed, and brought each session `net` tokens beyond its cost."""
-        above = self.tokens - CREDIT
-        self.tokens += net - FORGOTTEN * above if above > 0.0 else net
+    def step(self, net: float, stake: float) -> None:
+        """A step in which it guessed, and brought each session `net` tokens beyond its cost. stake: tokens
+        of a session that it may lose before it has brought any."""
+        tokens = self.tokens
+        self.tokens += net - FORGOTTEN * tokens if tokens > 0.0 else net
         self._lost = max(0.0, self._lost - net)
         self._n_steps += 1
-        if above > CREDIT:
+        if tokens > CREDIT:
             self._n_rests = 0
-        if self.tokens < 0.0:
+        if self.tokens < -stake:
             doubled = 1 << min(self._n_rests, DOUBLED)
             self.left, self.looks = max(self._wait, math.ceil(doubled * self._lost / LOSS)), False
             self._n_rests += 1
@@ -103,13 +104,13 @@ class Credits:
         if self._now.left and bits:
             self._now.left -= 1
 
-    def step(self, n_sessions: int, net: float) -> None:
+    def step(self, n_sessions: int, net: float, stake: float = CREDIT) -> None:
         """A step of n_sessions sessions, which the group brought `net` tokens beyond its cost. One in which
-        it rests is ignored."""
+        it rests is ignored. stake: as Credit.step takes it."""
         bits = n_sessions.bit_length()
         credit = self._now if bits == self._at else self._of(bits)
         if not credit.left:
-            credit.step(net / n_sessions)
+            credit.step(net / n_sessions, stake)
 
     def memory(self) -> dict[str, int]:
         """What recall() takes after a restart: steps until it guesses, by bits of the number of sessions."""

@@ -89,17 +89,19 @@ def _losses(
     return losses
 
 
-def potential(seconds: Sequence[float], n_sessions: int, acceptance: float) -> float:
-    """Tokens per second with guesses that cost nothing and are right with probability `acceptance`, by those
-    of plain steps of n_sessions rows. 1 where no guess pays, or no time is known."""
+def potential(seconds: Sequence[float], n_sessions: int, acceptance: float, td_s: float = 0.0) -> float:
+    """Tokens per second with guesses that are right with probability `acceptance`, by those of plain steps of
+    n_sessions rows. td_s: of a round of guesses, one for each session. 1 where no guess pays, or no time is
+    known."""
     last = len(seconds) - 1
     if not 0 < n_sessions <= last or not seconds[n_sessions]:
         return 1.0
     tokens = float(n_sessions)
     plain = best = tokens / seconds[n_sessions]
     for k in range(last - n_sessions):
-        tokens += acceptance ** (1 + k // n_sessions)
-        best = max(best, tokens / seconds[n_sessions + 1 + k])
+        depth = 1 + k // n_sessions
+        tokens += acceptance**depth
+        best = max(best, tokens / (seconds[n_sessions + 1 + k] + depth * td_s))
     return best / plain
 
 

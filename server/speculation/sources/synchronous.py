@@ -13,7 +13,7 @@ from server.estimators import Median, Smoothed
 from server.sampling.draft_token import DraftGuess
 from server.sampling.draw import Distribution
 from server.speculation.gating.acceptance import Acceptance, Outlook
-from server.speculation.gating.gain import Gain, ReplyGain
+from server.speculation.gating.gain import Gain
 from server.speculation.gating.gate import affordable, reachable, worth, worth_drafting
 from server.speculation.gating.pricing import StepPrice
 from server.speculation.gating.widths import Offered
@@ -107,7 +107,6 @@ class Synchronous:
         self._gains = defaultdict[int, Gain](Gain)  # by the number of bits of the number of sessions
         self._read_s, self._n_guessed = 0.0, 0  # in this step: seconds for prompts, sessions with guesses
         self._length = Smoothed(LENGTH_WEIGHT, LENGTH)  # tokens of a reply
-        self.alone = ReplyGain()
         self._is_stable = False  # whether this step has its width in any case
 
     def draft(
@@ -203,23 +202,21 @@ class Synchronous:
         """Whether guesses that do not seem to pay may take this long."""
         return self._tries or self._saved_s >= cost_s
 
-    def stepped(self, step: TimedStep, spent_s: float, plain_s: float) -> None:
-        """A step took spent_s for drafting; it would have taken plain_s without guesses."""
+    def stepped(self, step: TimedStep, spent_s: float, plain_s: float) -> float:
+        """A step took spent_s for drafting; it would have taken plain_s without guesses. Returns the tokens
+        that it had beyond those that plain steps make in that time, 0 where it has its width in any case."""
         if not (spent_s > 0.0 and plain_s > 0.0):
-            return
-        drafting_s = spent_s - self._read_s
-        if step.n_sessions == 1 and not self._is_stable:
-            self.alone.observe(step.n_tokens - 1, (spent_s + step.decode_s - plain_s) / plain_s)
-        if not (drafting_s > 0.0 and self._n_guessed):
-            return
-        lost = step.n_sessions / plain_s * (drafting_s + step.decode_s - plain_s)
-        gained = step.n_tokens - step.n_sessions
-        self._gains[step.n_sessions.bit_length()].observe(gained, lost, self._n_guessed)
+            return 0.0
+        rate, more_s = step.n_sessions / plain_s, spent_s + step.decode_s - plain_s
+        gained, drafting_s = step.n_tokens - step.n_sessions, spent_s - self._read_s
+        if drafting_s > 0.0 and self._n_guessed:
+            lost = rate * (more_s - self._read_s)
+            self._gains[step.n_sessions.bit_length()].observe(gained, lost, self._n_guessed)
+        return 0.0 if self._is_stable else gained - rate * more_s
 
     def ended(self, n_tokens: int) -> None:
         """A reply of n_tokens tokens has ended."""
         self._length.observe(n_tokens)
-        self.alone.ended(n_tokens)
 
     def is_needless(
         self, ask: Ask, speculated: Speculated, offered: Sequence[float], price: StepPrice, n_asking: int = 1

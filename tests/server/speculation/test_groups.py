@@ -8,11 +8,12 @@ import pytest
 
 from server.engine.proposer import TimedStep
 from server.engine.scheduler import Limits
+from server.estimators import Median
 from server.llama.backend import Batch, Logits
 from server.speculation.gating import balance
 from server.speculation.gating.costs import StepCosts
 from server.speculation.gating.credit import CREDIT, FEWER, LOSS
-from server.speculation.groups import FIRST, LOOKUP, RENEWED, WAITS, Groups, StepCharge
+from server.speculation.groups import FIRST, LOOKUP, WAITS, Groups, StepCharge
 from server.speculation.policy import Policy
 from server.speculation.sources.remote import DrafterRecord, RemoteDrafters
 from server.speculation.speculator import Speculator
@@ -219,19 +220,6 @@ def test_where_no_guess_can_pay_sessions_are_not_announced():
     assert scene.beside(100) <= 2, "the prompt's decode and one more"
 
 
-def test_a_draft_model_in_the_lead_rests_only_where_nothing_can_pay():
-    groups = Groups(None, model=True)
-    dear, cheap = [0.0, 1.0, 2.0, 3.0], [0.0, 1.0, 1.1, 1.2]
-    step = TimedStep(n_rows=1, n_cells=9, decode_s=1.0, step_s=9.0, n_tokens=1, n_sessions=1)
-    for curve in (cheap, dear, cheap):
-        for _ in range(2 * RENEWED):
-            groups.serve(1, lambda curve=curve: curve)
-            groups.stepped(step, StepCharge())
-        assert groups.model_guesses == (curve is cheap)
-        assert groups.all_rest == (curve is dear)
-    assert groups.memory() == {}
-
-
 def test_a_moment_without_sessions_is_no_reason_to_rest():
     scene = Scene(lies=True)
     groups = Groups(None, lookup=True)
@@ -263,7 +251,7 @@ def test_those_on_the_leads_cores_wait_once():
     for id, host in ("a", "here"), ("b", "elsewhere"):
         join(pool, id, host)
     remote.drain()
-    groups = Groups(remote, model=True)
+    groups = Groups(remote, Median(1))
     groups.serve(1, list)
     assert {d.presence.id: d.resting for d in remote.drafters()} == {"a": True, "b": False}
     for _ in range(FIRST):
@@ -339,7 +327,7 @@ def test_beside_a_draft_model_in_the_lead_those_on_its_cores_are_judged_by_the_t
 ):
     """Not by right guesses, which the draft model would have had as well. Each step has one that is right."""
     remote, record = with_a_drafter()
-    groups = Groups(remote, model=True)
+    groups = Groups(remote, Median(1))
     n_on = 0
     for _ in range(FIRST + 200):
         groups.serve(1, list)
@@ -354,7 +342,7 @@ def test_beside_a_draft_model_in_the_lead_those_on_its_cores_are_judged_by_the_t
 
 def test_a_drafter_saves_no_more_than_the_draft_model_in_the_lead_spends():
     remote, record = with_a_drafter()
-    groups = Groups(remote, model=True)
+    groups = Groups(remote, Median(1))
     for _ in range(FIRST + 200):
         groups.serve(1, list)
         groups.count({"a": (12, 4)}, 0.1)

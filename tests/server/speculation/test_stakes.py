@@ -1,11 +1,16 @@
-"""Where a few rows are dear and many are not: one guess is made to see whether more may be at stake."""
+"""What a draft model in the lead may lose. One guess shows whether more rows may be at stake."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
+from server.engine.proposer import TimedStep
+from server.estimators import Median
 from server.llama.backend import Batch, Logits
 from server.speculation.gating.costs import StepCosts
+from server.speculation.groups import RENEWED, STAKED, Groups, StepCharge
 from tests.server.speculation.test_speculator import Scene
 from tests.support import request
 
@@ -41,3 +46,46 @@ def test_guesses_that_are_seen_to_be_wrong_are_not(scene: Scene):
     rates = [scene.rate(request((*b"another text", i), max_tokens=100)) for i in range(3)]
     assert min(rates) > 0.95 * PLAIN_RATE
     assert not {WIDE, WIDE + 1} & set(scene.target.widths)
+
+
+STEP = TimedStep(n_rows=1, n_cells=9, decode_s=1.0, step_s=1.0, n_tokens=1, n_sessions=1)
+
+
+def serve(groups: Groups, curve: Sequence[float], net: float, n: int) -> tuple[float, int]:
+    """n steps of one session. net: of each in which the draft model in the lead guesses. Returns what that
+    is together, and in how many steps it guessed."""
+    n_on = 0
+    for _ in range(n):
+        groups.serve(1, lambda: curve)
+        if groups.model_guesses:
+            n_on += 1
+            groups.drafted(1, net)
+        groups.stepped(STEP, StepCharge())
+    return n_on * net, n_on
+
+
+DEAR, CHEAP = [0.0, 1.0, 2.0, 3.0], [0.0, 1.0, 1.1, 1.2]
+
+
+def test_where_nothing_can_pay_a_draft_model_in_the_lead_rests():
+    groups = Groups(None, Median(1))
+    for curve in (CHEAP, DEAR, CHEAP):
+        serve(groups, curve, 1.0, 2 * RENEWED)
+        assert groups.model_guesses == (curve is CHEAP)
+        assert groups.all_rest == (curve is DEAR)
+
+
+def test_a_draft_model_in_the_lead_may_lose_what_it_could_bring_at_best():
+    """At best 2.7 tokens are made in 1.2 + 2 td of steps. One whose guesses take too long has one try."""
+    for td_s, lost in ((0.0, STAKED * (1 - 1.2 / 2.71)), (0.3, STAKED * (1 - 1.8 / 2.71)), (0.9, 0.0)):
+        td = Median(1)
+        td.observe(td_s)
+        groups = Groups(None, td)
+        net, n_on = serve(groups, CHEAP, -1.0, RENEWED)
+        assert -net == pytest.approx(lost, abs=1.01)
+        assert n_on < RENEWED
+        assert not groups.model_guesses
+        again = Groups(None, td)
+        again.recall(groups.memory())
+        assert serve(again, CHEAP, 1.0, 1)[1] == 0, "after a restart"
+        assert serve(groups, CHEAP, 1.0, 100 * RENEWED)[1] > RENEWED, "it is tried again"
