@@ -117,14 +117,10 @@ class Groups:
         if self._inside:
             self._inside.recall(self._known.get(INSIDE))
 
-    def is_calm(self) -> bool:
-        """Whether no drafter works on the lead's cores. To be asked once for each step, before stepped()."""
-        self._n_calm += 1
-        for machine, _ in self._beside:
-            machine.works = bool([record for record in machine.records if record.n_assigned])
-            if machine.works:
-                self._n_calm = 0
-        return self._n_calm > SETTLED
+    @property
+    def calm(self) -> bool | None:
+        """Whether no drafter works on the lead's cores in this step; None: one may be ending its work."""
+        return None if 0 < self._n_calm <= SETTLED else self._n_calm > 0
 
     @property
     def model_guesses(self) -> bool:
@@ -167,6 +163,11 @@ class Groups:
         if self._inside:
             self._inside.serve(n_active)
         self._apply()
+        self._n_calm += 1
+        for machine, _ in self._beside:
+            machine.works = bool([record for record in machine.records if record.n_assigned])
+            if machine.works:
+                self._n_calm = 0
 
     def _renew(self, seconds: Sequence[float], n_active: int) -> None:
         """What may pay by the seconds of a decode by rows."""
@@ -195,6 +196,8 @@ class Groups:
             if machine.works:  # else all its sessions rest by their own balance
                 net = machine.net(tally, charge) - charge.told - charge.crowded
                 credits.step(step.n_sessions, net)
+            else:
+                credits.look()
         if self._lookup:
             found = [n_right - lost for source, _, n_right, lost in tally if source == LOOKUP]
             self._lookup.step(step.n_sessions, sum(found) - charge.looked)

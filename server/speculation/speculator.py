@@ -256,7 +256,7 @@ class Speculator(Proposer):
         if self._late is None:
             return
         (planned, step), self._late = self._late, None
-        calm = self.groups is None or self.groups.is_calm()
+        calm = self.groups is None or self.groups.calm
         self.pricing.observe(planned, step, calm=calm)
         charge = self._weighing.stepped(planned, step, self._lookups.taken_s(), calm=calm)
         if self.groups:

@@ -89,10 +89,10 @@ class Weighing:
             self._remote.resume(speculated)
 
     def stepped(
-        self, planned: Planned, step: TimedStep, looked_s: float = 0.0, *, calm: bool = True
+        self, planned: Planned, step: TimedStep, looked_s: float = 0.0, *, calm: bool | None = True
     ) -> StepCharge:
-        """What a step without prompts cost. looked_s: seconds that lookups took; calm: no drafter worked on
-        the lead's cores."""
+        """What a step without prompts cost. looked_s: seconds that lookups took; calm: as
+        Pricing.observe takes it."""
         rate = self._pricing.plain_rate
         told, saved, most = self._told(planned, step, rate), None, 0.0
         crowded_s = 0.0 if calm else (self._pricing.crowding - 1.0) * step.decode_s

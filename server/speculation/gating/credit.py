@@ -42,7 +42,7 @@ class Credit:
         """wait: steps until it guesses, at first and once more in each wait / LOOK."""
         self._wait = self.left = wait
         self._most = round(wait / LOOK) or -1  # steps with guesses before another look; -1: none
-        self.looks = True
+        self.looks = wait > 0
         self._n_rests = 0  # in a row, between which it brought nothing
         self._begin()
 
@@ -50,6 +50,12 @@ class Credit:
         self.tokens = 0.0
         self._lost = 0.0
         self._n_steps = 0  # that it guessed for
+
+    def wait(self) -> None:
+        """One step of a rest, if it rests."""
+        if self.left:
+            self.left -= 1
+            self.looks = self.looks and self.left > 0
 
     def step(self, net: float, stake: float) -> None:
         """A step in which it guessed, and brought each session `net` tokens beyond its cost. stake: tokens
@@ -101,8 +107,13 @@ class Credits:
             self._n_fewer = self._n_fewer + 1 if bits else FEWER
             if bits > self._at or (bits and self._n_fewer >= FEWER):
                 self._at, self._now, self._n_fewer = bits, self._of(bits), 0
-        if self._now.left and bits:
-            self._now.left -= 1
+        if bits and not self._now.looks:
+            self._now.wait()
+
+    def look(self) -> None:
+        """A step without prompts that the group had no part in. One with prompts shows nothing."""
+        if self._now.looks:
+            self._now.wait()
 
     def step(self, n_sessions: int, net: float, stake: float = CREDIT) -> None:
         """A step of n_sessions sessions, which the group brought `net` tokens beyond its cost. One in which

@@ -174,15 +174,15 @@ class Pricing:
                 return list(map(len, offers))
         return counts
 
-    def observe(self, planned: Planned, step: TimedStep, *, calm: bool = True) -> None:
-        """A step without prompts. calm: no drafter worked on the lead's cores."""
-        if not calm and self.calm is self.costs:
+    def observe(self, planned: Planned, step: TimedStep, *, calm: bool | None = True) -> None:
+        """A step without prompts. calm: no drafter worked on the lead's cores; None: one may have."""
+        if calm is False and self.calm is self.costs:
             self.calm = deepcopy(self.costs)
         if not planned.width and (not self.widths.pays or self.widths.is_settled(step.n_rows)):
             self.costs.observe(step.n_rows, step.n_cells, step.decode_s)
             if calm and self.calm is not self.costs:
                 self.calm.observe(step.n_rows, step.n_cells, step.decode_s)
-            elif not calm and (calm_s := self.calm.measured(step.n_rows, step.n_cells)):
+            elif calm is False and (calm_s := self.calm.measured(step.n_rows, step.n_cells)):
                 self._crowding.observe(step.decode_s / calm_s)
         if self.widths.pays:
             self.widths.stepped(step.n_rows, step.decode_s)

@@ -13,6 +13,7 @@ from server.llama.backend import Batch, Logits
 from server.speculation.gating import balance
 from server.speculation.gating.costs import StepCosts
 from server.speculation.gating.credit import CREDIT, FEWER, LOSS
+from server.speculation.gating.pricing import KNOWN
 from server.speculation.groups import FIRST, LOOKUP, WAITS, Groups, StepCharge
 from server.speculation.policy import Policy
 from server.speculation.sources.remote import DrafterRecord, RemoteDrafters
@@ -160,6 +161,11 @@ def test_who_works_in_vain_costs_its_credit_and_then_one_percent():
     assert 0 < SLOWER * n_more <= 5000 * LOSS + CREDIT
 
 
+def test_the_only_step_of_a_short_reply_counts():
+    scene = Scene(lies=False)
+    assert 0 < scene.beside(300, per_reply=2) <= CREDIT / SLOWER + KNOWN
+
+
 @pytest.mark.parametrize("in_time", [True, False])
 def test_a_liar_costs_one_percent(in_time: bool):
     """Beside what it costs each reply until its drafters rest there."""
@@ -270,14 +276,15 @@ def test_one_more_ends_the_rest_of_those_beside_it():
     groups = Groups(remote)
     for _ in range(FIRST + 20):
         groups.serve(1, list)
-        groups.is_calm()
         groups.stepped(STEP, StepCharge(crowded=1.0))
     assert record.resting
     join(pool, "b", "here")
     remote.drain()
     for _ in range(FIRST):
-        assert record.resting
         groups.serve(1, list)
+        assert record.resting
+        groups.stepped(STEP, StepCharge())
+    groups.serve(1, list)
     assert not any(d.resting for d in remote.drafters())
 
 
@@ -311,13 +318,19 @@ def test_drafters_on_another_machine_have_no_credit_to_lose(
 
 
 def with_a_drafter(pool: MemoryPool | None = None) -> tuple[RemoteDrafters, DrafterRecord]:
-    """On the lead's cores, and assigned to a session. It says nothing."""
+    """On the lead's cores, and assigned to a session unless it rests. It says nothing."""
     pool = pool or MemoryPool()
     remote = listening(pool)
     join(pool, "a", "here")
     remote.drain()
     [record] = remote.drafters()
-    record.n_assigned = 1
+    record.n_assigned, rest = 1, remote.rest
+
+    def rest_or_work(host: str, why: str, *, quietly: bool = False) -> None:
+        rest(host, why, quietly=quietly)
+        record.n_assigned = int(not why)
+
+    remote.rest = rest_or_work
     return remote, record
 
 
@@ -334,10 +347,9 @@ def test_beside_a_draft_model_in_the_lead_those_on_its_cores_are_judged_by_the_t
         n_on += not record.resting
         if not record.resting:
             groups.count({"a": (1, 1), "draft": (3, 3)}, 0.1)
-        groups.is_calm()
         groups.stepped(TimedStep(5, 9, 1.2, 1.2, 2, 1), StepCharge(crowded=0.2, saved=saved, most=1.0))
     assert record.resting is rests
-    assert n_on >= CREDIT / (0.2 - saved) if rests else n_on == 201
+    assert n_on >= CREDIT / (0.2 - saved) if rests else n_on == 200
 
 
 def test_a_drafter_saves_no_more_than_the_draft_model_in_the_lead_spends():
@@ -346,7 +358,6 @@ def test_a_drafter_saves_no_more_than_the_draft_model_in_the_lead_spends():
     for _ in range(FIRST + 200):
         groups.serve(1, list)
         groups.count({"a": (12, 4)}, 0.1)
-        groups.is_calm()
         groups.stepped(TimedStep(13, 9, 1.2, 1.2, 5, 1), StepCharge(crowded=0.2, saved=0.3, most=0.1))
     assert record.resting
 
@@ -358,6 +369,5 @@ def test_a_guess_that_another_source_made_as_well_brings_a_drafter_nothing():
         for _ in range(FIRST + 100):
             groups.serve(1, list)
             groups.count({source: (1, 1)}, 0.1)
-            groups.is_calm()
             groups.stepped(TimedStep(2, 9, 1.2, 1.2, 2, 1), StepCharge(crowded=0.2))
         assert record.resting is rests

@@ -129,7 +129,6 @@ def test_what_a_drafter_costs_is_the_time_that_steps_and_guesses_take_longer_bes
     for _ in range(4):
         for is_wide in (True, False) * 4:
             speculator.drain(1)
-            record.n_assigned = int(not record.resting)
             inline.td.observe(0.1 if record.resting else 0.4)
             decode_s = (1.0 if record.resting else 1.15) * (2.0 if is_wide else 1.0)
             spent_s = 3 * inline.td.value * is_wide

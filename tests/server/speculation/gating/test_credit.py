@@ -20,7 +20,10 @@ def run(credits: Credits, net: float, steps: int, n_sessions: int = 1) -> tuple[
         brought = net if credits.guesses else 0.0
         n_on += credits.guesses
         total += brought
-        credits.step(n_sessions, brought)
+        if credits.guesses:
+            credits.step(n_sessions, brought)
+        else:
+            credits.look()
     return total, n_on
 
 
@@ -64,6 +67,15 @@ def test_what_steps_take_without_it_is_seen_first_and_now_and_then():
     steps = round(10 * WAIT / LOOK)
     _, n_on = run(credits, 1.0, steps)
     assert (1 - LOOK) * steps < n_on < (1 - 0.7 * LOOK) * steps
+
+
+def test_steps_with_prompts_show_nothing():
+    credits = Credits(WAIT)
+    for _ in range(10 * WAIT):
+        credits.serve(1)
+    assert not credits.guesses
+    run(credits, 1.0, WAIT)
+    assert run(credits, 1.0, 1) == (1.0, 1)
 
 
 def test_a_group_that_begins_to_help_is_taken_back():
@@ -139,7 +151,8 @@ def test_what_steps_take_is_seen_anew_after_a_restart():
     before, after = Credits(WAIT), Credits(WAIT)
     run(before, 1.0, 100)
     after.recall(before.memory())
-    assert run(after, 1.0, WAIT) == (1.0, 1)
+    assert run(after, 1.0, WAIT) == (0.0, 0)
+    assert run(after, 1.0, 1) == (1.0, 1)
 
 
 @pytest.mark.parametrize(
