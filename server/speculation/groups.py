@@ -12,7 +12,7 @@ from server.estimators import Median
 from server.speculation.gating.credit import FEWER, Credits
 from server.speculation.gating.gate import potential
 from server.speculation.gating.tree import AND
-from server.speculation.sources.remote import DrafterRecord, RemoteDrafters
+from server.speculation.sources.remote import N_ASSIGNED, DrafterRecord, RemoteDrafters
 
 # Share of good guesses that are right: more is rare. Where a row adds a tenth of the first one's time,
 # guesses may pay for up to 38 sessions then. Off by two, in what fails: 0.8, up to 22; 0.95, up to 54.
@@ -87,7 +87,6 @@ class Groups:
         """td: seconds of a round of guesses of the draft model in the lead, None: there is none."""
         self._remote = remote
         self._td = td
-        self._own = remote.own if remote else None
         self._inside = Credits() if td is not None else None
         self._stake = STAKED  # of the draft model in the lead, in tokens
         self._lookup = Credits() if lookup else None
@@ -147,7 +146,7 @@ class Groups:
         where guesses may pay in any case."""
         self._left -= 1
         if self._remote is not None and self._remote.hosts is not self._met:
-            self._meet(self._remote.hosts)
+            self._meet(self._remote)
         if n_active != self._n_active:
             self._n_active, self._left = n_active, 0
         if self._left <= 0 and n_active:
@@ -156,18 +155,11 @@ class Groups:
             self._barred = self._barred - 1 if n_active else 0
         if not self._may_pay:
             self._barred = FEWER
-        for _, credits in self._beside:
-            credits.serve(n_active)
         if self._lookup:
             self._lookup.serve(n_active)
         if self._inside:
             self._inside.serve(n_active)
-        self._apply()
-        self._n_calm += 1
-        for machine, _ in self._beside:
-            machine.works = bool([record for record in machine.records if record.n_assigned])
-            if machine.works:
-                self._n_calm = 0
+        self._apply(n_active)
 
     def _renew(self, seconds: Sequence[float], n_active: int) -> None:
         """What may pay by the seconds of a decode by rows."""
@@ -202,40 +194,43 @@ class Groups:
             found = [n_right - lost for source, _, n_right, lost in tally if source == LOOKUP]
             self._lookup.step(step.n_sessions, sum(found) - charge.looked)
 
-    def _meet(self, hosts: Mapping[str, Sequence[DrafterRecord]]) -> None:
+    def _meet(self, remote: RemoteDrafters) -> None:
         """Begin anew with a machine where another drafter is, if it rests: nothing is known of that one."""
-        before, self._met, self._machines, self._beside = self._machines, hosts, {}, []
-        for host, records in hosts.items():
+        before, self._met, self._machines, self._beside = self._machines, remote.hosts, {}, []
+        for host, records in remote.hosts.items():
             machine = before.get(host)
             known = {record.join for record in machine.records} if machine else set[int]()
             goes_on = known.issuperset(record.join for record in records) or (
                 machine and machine.credits and machine.credits.guesses
             )
             if machine is None or not goes_on:
-                credits = None if all(map(self._is_away, records)) else Credits(FIRST)
+                credits = Credits(FIRST) if any(map(remote.is_beside, records)) else None
                 if credits:
                     credits.recall(self._known.get(_name(host, records)))
                 machine = _Machine(records, credits)
             machine.records, machine.ids = records, frozenset(r.presence.id for r in records)
-            if machine.why and self._remote:  # the new ones among them, too
-                self._remote.rest(host, machine.why, quietly=True)
+            if machine.why:  # the new ones among them, too
+                remote.rest(host, machine.why, quietly=True)
             self._machines[host] = machine
             if machine.credits:
                 self._beside.append((machine, machine.credits))
 
-    def _is_away(self, record: DrafterRecord) -> bool:
-        """Whether the drafter uses no core of the lead, by what it says."""
-        return self._own is not None and record.presence.kernel != self._own.kernel
-
-    def _apply(self) -> None:
+    def _apply(self, n_active: int) -> None:
         """Have the drafters of each machine rest or go on."""
         for host, machine in self._machines.items():
             credits, why = machine.credits, TOO_MANY if self._barred else ""
-            if not why and credits and not credits.guesses:
-                why = WAITS if credits.looks else FASTER
+            if credits:
+                credits.serve(n_active)
+                if not (why or credits.guesses):
+                    why = WAITS if credits.looks else FASTER
             if why != machine.why and self._remote:
                 self._remote.rest(host, why, quietly=WAITS in (why, machine.why))
                 machine.why = why
+        self._n_calm += 1
+        for machine, _ in self._beside:
+            machine.works = any(map(N_ASSIGNED, machine.records))
+            if machine.works:
+                self._n_calm = 0
 
 
 def _name(host: str, records: Sequence[DrafterRecord]) -> str:

@@ -46,7 +46,7 @@ class Weighing:
         lost = self.row_lost = self._pricing.of_guess(price, sum(map(len, proposals)))
         for ask, proposal in zip(asks, proposals, strict=True):
             if proposal:
-                n_drafted = sum(source not in UNDRAFTED for source in proposal.sources)
+                n_drafted = len(proposal) - sum(map(proposal.sources.count, UNDRAFTED))
                 self._sessions[ask.session].n_lost += lost * n_drafted
 
     def charge_again(self, asks: Sequence[Ask], price: StepPrice) -> None:

@@ -46,7 +46,9 @@ class Pair:
         return [] if self.is_lost(message) else [data]
 
     def open(self) -> None:
-        self.lead.open(OpenedSession(1, list(PROMPT), SamplingParams(), Speculation()))
+        tokens = list(PROMPT)
+        self.lead.open(OpenedSession(1, tokens, SamplingParams(), Speculation()))
+        tokens.append(1)  # the drafter, which has the lead's cores, is told with the first one
         self.settle()
 
     def settle(self) -> None:

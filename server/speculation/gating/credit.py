@@ -52,10 +52,9 @@ class Credit:
         self._n_steps = 0  # that it guessed for
 
     def wait(self) -> None:
-        """One step of a rest, if it rests."""
-        if self.left:
-            self.left -= 1
-            self.looks = self.looks and self.left > 0
+        """One step of a rest."""
+        self.left -= 1
+        self.looks = self.looks and self.left > 0
 
     def step(self, net: float, stake: float) -> None:
         """A step in which it guessed, and brought each session `net` tokens beyond its cost. stake: tokens
@@ -107,12 +106,12 @@ class Credits:
             self._n_fewer = self._n_fewer + 1 if bits else FEWER
             if bits > self._at or (bits and self._n_fewer >= FEWER):
                 self._at, self._now, self._n_fewer = bits, self._of(bits), 0
-        if bits and not self._now.looks:
+        if self._now.left and bits and not self._now.looks:
             self._now.wait()
 
     def look(self) -> None:
         """A step without prompts that the group had no part in. One with prompts shows nothing."""
-        if self._now.looks:
+        if self._now.left and self._now.looks:
             self._now.wait()
 
     def step(self, n_sessions: int, net: float, stake: float = CREDIT) -> None:

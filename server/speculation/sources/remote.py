@@ -14,6 +14,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from server.engine.proposer import CountsBySource
 from server.speculation.gating.acceptance import Acceptance
@@ -28,6 +29,7 @@ logger = logging.getLogger("duo.drafters")
 MAX_RATE = 4000  # messages per second of one drafter; what is above is dropped
 TOLD = 64  # tokens told anew that count as a message, so 256,000 a second. Half: half as many
 TELL_S = 60.0  # at least, between two lines of the log that say that a drafter rests
+N_ASSIGNED = attrgetter("n_assigned")  # of a record: each step asks, and this takes no bytecodes
 MAX_QUEUED = 20_000  # messages waiting for the engine thread: five seconds of one drafter
 
 
@@ -89,6 +91,8 @@ class RemoteDrafters:
         self._drafters: dict[str, DrafterRecord] = {}
         self.hosts: dict[str, list[DrafterRecord]] = {}  # those that are not refused, by machine
         self._sessions: dict[int, Speculated] = {}  # by wire id
+        # those whose prompt is being evaluated, on cores that drafters may use, too
+        self._prompts: dict[int, Speculated] = {}
         self.may_draft = False  # whether any drafter is neither refused nor resting
 
     # -- Listener: the bus's reader thread ----------------------------------------
@@ -105,6 +109,8 @@ class RemoteDrafters:
 
     def drain(self) -> None:
         """Take in who is there and what arrived."""
+        if self._prompts:
+            self._begin()
         if self._present is not self._met:
             self._met = self._present
             self._meet(self._met)
@@ -119,9 +125,23 @@ class RemoteDrafters:
                 self._answer(message, record)
 
     def open(self, speculated: Speculated) -> None:
-        """Tell drafters of a session. If this raises, close() undoes it."""
+        """Tell drafters of a session. If this raises, close() undoes it. Where the lead evaluates on cores,
+        those that use them are told with the first token: to read the prompt beside it would take as long,
+        and in vain if the reply is short."""
         self._sessions[speculated.wire_id] = speculated
+        if self._later is None:
+            self._prompts[speculated.wire_id] = speculated
         self._assign(speculated)
+
+    def _begin(self) -> None:
+        for wire_id, speculated in list(self._prompts.items()):
+            if len(speculated.session.tokens) > speculated.n_prompt:
+                del self._prompts[wire_id]
+                self._assign(speculated)
+
+    def is_beside(self, record: DrafterRecord) -> bool:
+        """Whether the drafter uses cores of the lead's machine, by what it says."""
+        return record.presence.kernel == self.own.kernel
 
     def committed(self, speculated: Speculated, n: int) -> None:
         """Tell drafters of the session's last n tokens."""
@@ -157,6 +177,7 @@ class RemoteDrafters:
     def close(self, speculated: Speculated, *, keep: bool) -> None:
         """Have its drafters close the session."""
         self._sessions.pop(speculated.wire_id, None)
+        self._prompts.pop(speculated.wire_id, None)
         self._release(speculated, keep=keep)
 
     def _release(self, speculated: Speculated, *, keep: bool) -> None:
@@ -211,7 +232,7 @@ class RemoteDrafters:
     @property
     def drafting(self) -> bool:
         """True if any drafter has a session."""
-        return any(record.n_assigned for record in self._drafters.values())
+        return any(map(N_ASSIGNED, self._drafters.values()))
 
     # -- what others may know ----------------------------------------
 
@@ -258,10 +279,12 @@ class RemoteDrafters:
         """Open the session at more drafters, if it may have more."""
         if speculated.balance.resting:
             return
+        early = speculated.wire_id in self._prompts
         speeds = {
             id: speed(record.guess_s, self.acceptance.mean(id))
             for id, record in self._drafters.items()
             if record.is_free and id not in speculated.drafters and speculated.allows(id)
+            if not (early and self.is_beside(record))
         }
         for drafter in assign(speculated.wire_id, speeds, taken=len(speculated.drafters)):
             speculated.drafters.add(drafter)

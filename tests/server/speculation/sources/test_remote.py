@@ -330,6 +330,26 @@ def test_commits_wait_for_the_next_decode_of_a_gpu_and_other_messages_for_nothin
     assert kinds() == ["Open", "Commit", "Commit", "Close"], "in order, although no decode follows"
 
 
+@pytest.mark.parametrize("overlaps", [False, True])
+def test_drafters_on_the_cores_that_evaluate_the_prompt_are_told_with_the_first_token(overlaps: bool):
+    """And not at all if there is none. Where a GPU evaluates it, at once."""
+    scene = Scene(overlaps=overlaps)
+    scene.speculator = Speculator(Policy(gate=False), remote=scene.remote)
+    away, beside = scene.add("away"), scene.add("beside", kernel=LEAD.kernel)
+    prompts = [[*PROMPT, i] for i in range(2)]
+    for id, tokens in enumerate(prompts):
+        scene.speculator.open(OpenedSession(id, tokens, SAMPLING, Speculation()))
+    scene.settle()
+    assert (len(away.opened()), len(beside.opened())) == (2, 2 if overlaps else 0)
+    prompts[1].append(1)
+    scene.speculator.close(0, keep=False)
+    scene.settle()
+    assert away.opened() == beside.opened()
+    assert len(beside.opened()) == 1
+    if not overlaps:
+        assert [m.tokens for m in beside.messages if isinstance(m, Open)] == [tuple(prompts[1])]
+
+
 def test_a_rest_in_one_session_ends_only_where_a_drafter_may_draft():
     scene = Scene()
     drafter = scene.add(host="here")
