@@ -21,6 +21,7 @@ GGML: Any = _llama._lib  # pyright: ignore[reportPrivateUsage]
 
 _lenders: set[str] = set()  # whose devices are known already, for good
 _borrowed: set[int] = set()  # handles of those devices
+_host_only = False  # no model of this process uses a GPU
 CPU, GPU, INTEGRATED = range(3)  # ggml_backend_dev_type; INTEGRATED: a GPU that shares the host's memory
 
 
@@ -134,8 +135,19 @@ def borrow(lenders: Sequence[str]) -> None:
         watch.add(lender)
 
 
+def use_no_gpu() -> None:
+    """Keep the models that this process loads off all GPUs: even with no layer on it, llama.cpp has a GPU
+    compute prompts. That of the lead would take turns between two processes, each time that a drafter on its
+    host's CPU reads a prompt."""
+    global _host_only
+    _host_only = True
+
+
 def own_gpus() -> Any:
-    """What keeps a model from borrowed devices, a C array that ends with None; None if there are none."""
+    """What keeps a model from borrowed devices, or from all, a C array that ends with None; None if it may
+    use all."""
+    if _host_only:
+        return (ctypes.c_void_p * 1)(None)
     if not _borrowed:
         return None
     own = [device for device in devices() if device.type in (GPU, INTEGRATED) and not device.borrowed]
