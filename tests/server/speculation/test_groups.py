@@ -14,7 +14,7 @@ from server.speculation.gating import balance
 from server.speculation.gating.costs import StepCosts
 from server.speculation.gating.credit import CREDIT, FEWER, LOSS
 from server.speculation.gating.pricing import KNOWN
-from server.speculation.groups import FIRST, LOOKUP, WAITS, Groups, StepCharge
+from server.speculation.groups import FIRST, INTRODUCED, LOOKUP, WAITS, Groups, StepCharge
 from server.speculation.policy import Policy
 from server.speculation.sources.remote import DrafterRecord, RemoteDrafters
 from server.speculation.speculator import Speculator
@@ -163,7 +163,7 @@ def test_who_works_in_vain_costs_its_credit_and_then_one_percent():
 
 def test_the_only_step_of_a_short_reply_counts():
     scene = Scene(lies=False)
-    assert 0 < scene.beside(300, per_reply=2) <= CREDIT / SLOWER + KNOWN
+    assert 0 < scene.beside(300, per_reply=2) <= max(INTRODUCED, CREDIT / SLOWER + KNOWN)
 
 
 @pytest.mark.parametrize("in_time", [True, False])
@@ -274,9 +274,10 @@ def test_one_more_ends_the_rest_of_those_beside_it():
     pool = MemoryPool()
     remote, record = with_a_drafter(pool)
     groups = Groups(remote)
-    for _ in range(FIRST + 20):
+    for _ in range(FIRST + INTRODUCED):
         groups.serve(1, list)
         groups.stepped(STEP, StepCharge(crowded=1.0))
+    groups.serve(1, list)
     assert record.resting
     join(pool, "b", "here")
     remote.drain()
@@ -286,6 +287,20 @@ def test_one_more_ends_the_rest_of_those_beside_it():
         groups.stepped(STEP, StepCharge())
     groups.serve(1, list)
     assert not any(d.resting for d in remote.drafters())
+
+
+@pytest.mark.parametrize("at", [3, 20, INTRODUCED + 9])
+def test_one_that_joins_works_until_a_guess_of_it_is_verified(at: int):
+    """And not for longer, nor forever. at: the step with that guess; each costs a token."""
+    remote, record = with_a_drafter()
+    groups, n_on = Groups(remote), 0
+    for _ in range(FIRST + 3 * INTRODUCED):
+        groups.serve(1, list)
+        n_on += not record.resting
+        if n_on == at:
+            remote.count({"a": (1, 0)})
+        groups.stepped(STEP, StepCharge(crowded=1.0))
+    assert n_on == pytest.approx(min(max(at, CREDIT), INTRODUCED), abs=1)
 
 
 @pytest.mark.parametrize(("host", "kernel"), [("elsewhere", "elsewhere"), ("container", "here")])

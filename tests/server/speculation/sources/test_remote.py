@@ -13,7 +13,7 @@ from server.engine.proposer import NOTHING, OpenedSession, Planned, TimedStep
 from server.engine.request import Speculation
 from server.sampling.params import SamplingParams
 from server.speculation.gating.balance import HEARD, KNOWN
-from server.speculation.gating.credit import Credits
+from server.speculation.gating.credit import CREDIT, Credits
 from server.speculation.policy import Policy
 from server.speculation.sources.assignment import MOST
 from server.speculation.sources.remote import MAX_QUEUED, MAX_RATE, TELL_S, RemoteDrafters
@@ -226,9 +226,9 @@ def test_a_credit_is_told_the_sessions_of_the_step(monkeypatch: pytest.MonkeyPat
     told: list[int] = []
     step = Credits.step
 
-    def recorded(credits: Credits, n_sessions: int, net: float) -> None:
+    def recorded(credits: Credits, n_sessions: int, net: float, stake: float = CREDIT) -> None:
         told.append(n_sessions)
-        step(credits, n_sessions, net)
+        step(credits, n_sessions, net, stake)
 
     monkeypatch.setattr(Credits, "step", recorded)
     scene = Scene()
