@@ -21,8 +21,8 @@ PAYS = 1.05  # times the rate of plain steps: less is lost to messages and wrong
 # Steps until a drafter that joins on the lead's cores guesses: what steps take without it is seen in these.
 # Half: too few of them are past the first ones, which are slow; twice: half of a short reply has no guesses.
 FIRST = 16
-# Steps that a drafter which joins may work on the lead's cores until a guess of it is verified, whatever they
-# cost. Where a step takes 1 ms, 6 ms beside it, half ends before the first guess comes; twice costs 0.2 s.
+# Steps that a drafter which joins others on the lead's cores may work until a guess of it is verified. Half:
+# where a step takes 1 ms, 6 beside it, it rests before its first guess comes; twice costs 0.2 s more.
 INTRODUCED = 32
 SETTLED = 4  # steps until a drafter that rests has ended its work
 FASTER = "the lead is faster without it now"
@@ -60,21 +60,22 @@ their rows."""
 @dataclass(slots=True)
 class _Machine:
     """The drafters of a machine, and their ids. credits: None if they use no core of the lead; why: they
-    rest; works: whether one of them has a session. n_new: steps that they may still work although nothing of
-    the newest was verified."""
+    rest; works: whether one of them has a session. n_new: steps that they may still work although no guess of
+    the new ones was verified."""
 
     records: Sequence[DrafterRecord]
     credits: Credits | None
     ids: frozenset[str] = frozenset()
     why: str = ""
     works: bool = False
+    new: Sequence[DrafterRecord] = ()
     n_new: int = 0
 
     def stake(self) -> float:
         """What they may lose before they have brought anything."""
         if not self.n_new:
             return CREDIT
-        shown = all(record.counts["drafted"] for record in self.records)
+        shown = all(record.counts["drafted"] for record in self.new)
         self.n_new = 0 if shown else self.n_new - 1
         return math.inf if self.n_new else CREDIT
 
@@ -213,15 +214,15 @@ class Groups:
         for host, records in remote.hosts.items():
             machine = before.get(host)
             known = {record.join for record in machine.records} if machine else set[int]()
-            is_new = not known.issuperset(record.join for record in records)
-            if machine is None or (is_new and not (machine.credits and machine.credits.guesses)):
+            new = [record for record in records if record.join not in known]
+            if machine is None or (new and not (machine.credits and machine.credits.guesses)):
                 credits = Credits(FIRST) if any(map(remote.is_beside, records)) else None
                 if credits:
                     credits.recall(self._known.get(_name(host, records)))
                 machine = _Machine(records, credits)
             machine.records, machine.ids = records, frozenset(r.presence.id for r in records)
-            if is_new:
-                machine.n_new = INTRODUCED
+            if new and host in before:
+                machine.new, machine.n_new = new, INTRODUCED
             if machine.why:  # the new ones among them, too
                 remote.rest(host, machine.why, quietly=True)
             self._machines[host] = machine

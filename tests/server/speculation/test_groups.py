@@ -270,37 +270,30 @@ def test_those_on_the_leads_cores_wait_once():
     assert not any(d.resting for d in remote.drafters()), "one more is no reason to rest"
 
 
-def test_one_more_ends_the_rest_of_those_beside_it():
+@pytest.mark.parametrize("at", [1, 20, INTRODUCED + 9])
+def test_one_more_ends_the_rest_of_those_beside_it_until_a_guess_of_it_is_verified(at: int):
+    """And not for longer, nor for ever. at: the step with that guess; each costs a token."""
     pool = MemoryPool()
     remote, record = with_a_drafter(pool)
     groups = Groups(remote)
-    for _ in range(FIRST + INTRODUCED):
-        groups.serve(1, list)
-        groups.stepped(STEP, StepCharge(crowded=1.0))
-    groups.serve(1, list)
-    assert record.resting
+
+    def work(n: int, charge: StepCharge, at: int = -1) -> int:
+        """n steps, the at-th of those beside a drafter with a guess of b. Returns how many of these are."""
+        n_on = 0
+        for _ in range(n):
+            groups.serve(1, list)
+            n_on += not record.resting
+            if n_on == at:
+                remote.count({"b": (1, 0)})
+            groups.stepped(STEP, charge)
+        return n_on
+
+    dear = StepCharge(crowded=1.0)
+    assert work(FIRST + 20, dear) == CREDIT + 1
     join(pool, "b", "here")
     remote.drain()
-    for _ in range(FIRST):
-        groups.serve(1, list)
-        assert record.resting
-        groups.stepped(STEP, StepCharge())
-    groups.serve(1, list)
-    assert not any(d.resting for d in remote.drafters())
-
-
-@pytest.mark.parametrize("at", [3, 20, INTRODUCED + 9])
-def test_one_that_joins_works_until_a_guess_of_it_is_verified(at: int):
-    """And not for longer, nor forever. at: the step with that guess; each costs a token."""
-    remote, record = with_a_drafter()
-    groups, n_on = Groups(remote), 0
-    for _ in range(FIRST + 3 * INTRODUCED):
-        groups.serve(1, list)
-        n_on += not record.resting
-        if n_on == at:
-            remote.count({"a": (1, 0)})
-        groups.stepped(STEP, StepCharge(crowded=1.0))
-    assert n_on == pytest.approx(min(max(at, CREDIT), INTRODUCED), abs=1)
+    assert work(FIRST, StepCharge()) == 0
+    assert work(3 * INTRODUCED, dear, at) == min(max(at, CREDIT + 1), INTRODUCED)
 
 
 @pytest.mark.parametrize(("host", "kernel"), [("elsewhere", "elsewhere"), ("container", "here")])
