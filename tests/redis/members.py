@@ -90,6 +90,8 @@ class Server:
         eventually(self._listens)
 
     def _listens(self) -> bool:
+        assert self.process is not None
+        assert self.process.poll() is None, "the server has ended: its own output says why"
         try:
             with redis.Redis.from_url(self.url, retry=None) as client:
                 client.ping()

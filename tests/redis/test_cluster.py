@@ -23,8 +23,10 @@ COMMANDS = set("DEL GETRANGE PEXPIRE SADD SCARD SET SRANDMEMBER SREM UNLINK XADD
 
 @pytest.fixture
 def node() -> Generator[Server]:
-    """The only server of a cluster: it has all slots, and refuses what touches two of them at once."""
-    server = Server("--port", str(free_port()), "--bind", "127.0.0.1", "--cluster-enabled", "yes")
+    """The only server of a cluster: it has all slots, and refuses what touches two of them at once. By itself
+    it would take a second port that is 10,000 higher, which an outgoing connection may have."""
+    ports = "--port", str(free_port()), "--cluster-port", str(free_port())
+    server = Server(*ports, "--bind", "127.0.0.1", "--cluster-enabled", "yes")
     try:
         server.start()
         with redis.Redis.from_url(server.url, decode_responses=True) as client:
