@@ -21,7 +21,7 @@ GGML: Any = _llama._lib  # pyright: ignore[reportPrivateUsage]
 
 _lenders: set[str] = set()  # whose devices are known already, for good
 _borrowed: set[int] = set()  # handles of those devices
-_host_only = False  # no model of this process uses a GPU
+_host_only = False  # use_no_gpu() was called
 CPU, GPU, INTEGRATED = range(3)  # ggml_backend_dev_type; INTEGRATED: a GPU that shares the host's memory
 
 
@@ -136,9 +136,8 @@ def borrow(lenders: Sequence[str]) -> None:
 
 
 def use_no_gpu() -> None:
-    """Keep the models that this process loads off all GPUs: even with no layer on it, llama.cpp has a GPU
-    compute prompts. That of the lead would take turns between two processes, each time that a drafter on its
-    host's CPU reads a prompt."""
+    """Keep the models that this process loads from now on off all GPUs. llama.cpp has a GPU compute prompts
+    even if it has none of the layers: a drafter on the CPU would take turns with the lead on that GPU."""
     global _host_only
     _host_only = True
 
