@@ -32,9 +32,10 @@ RENEWED = 64  # steps until what may pay is computed anew
 
 LOOKUP = "lookup"
 INSIDE = "in the lead"  # the draft model
-# Tokens, of which a draft model in the lead may lose the share that it could save at best: 12 where it could
-# make steps twice as fast. Half: two sessions of the bundled pair make 1.21 of plain steps instead of 1.25;
-# twice: a bad one costs twice as much at first (benchmarks.inside --every-way --sessions 2).
+# Tokens. Times the share of time that a draft model in the lead could save at best, that is what it may
+# lose at first: 12 where it could double the speed. Half: two sessions of the bundled pair make 1.21 of
+# plain steps instead of 1.25; twice: a bad one costs twice as much (benchmarks.inside --every-way
+# --sessions 2).
 STAKED = 25.0
 
 
@@ -60,8 +61,8 @@ their rows."""
 @dataclass(slots=True)
 class _Machine:
     """The drafters of a machine, and their ids. credits: None if they use no core of the lead; why: they
-    rest; works: whether one of them has a session. n_new: steps that they may still work although no guess of
-    the new ones was verified."""
+    rest; works: whether one of them has a session. new: those that joined last, beside others; n_new: steps
+    for which all may still work although no guess of those was verified."""
 
     records: Sequence[DrafterRecord]
     credits: Credits | None
@@ -71,8 +72,8 @@ class _Machine:
     new: Sequence[DrafterRecord] = ()
     n_new: int = 0
 
-    def stake(self) -> float:
-        """What they may lose before they have brought anything."""
+    def next_stake(self) -> float:
+        """Tokens that they may lose before they have brought any. One more step in which they work."""
         if not self.n_new:
             return CREDIT
         shown = all(record.counts["drafted"] for record in self.new)
@@ -176,7 +177,7 @@ class Groups:
         self._apply(n_active)
 
     def _renew(self, seconds: Sequence[float], n_active: int) -> None:
-        """What may pay by the seconds of a decode by rows."""
+        """Compute anew which sources may pay. seconds: of a decode, by rows."""
         self._left, known = RENEWED, any(seconds)
         self._may_pay = not known or potential(seconds, n_active, SURE_SHARE) >= PAYS
         if self._td is not None:
@@ -201,7 +202,7 @@ class Groups:
         for machine, credits in self._beside:
             if machine.works:  # else all its sessions rest by their own balance
                 net = machine.net(tally, charge) - charge.told - charge.crowded
-                credits.step(step.n_sessions, net, machine.stake())
+                credits.step(step.n_sessions, net, machine.next_stake())
             else:
                 credits.look()
         if self._lookup:

@@ -1,8 +1,9 @@
 """What a group of sources may still lose: what it brought less what it cost, in tokens of a session. Pure.
 
-A group is the drafters on the lead's cores, or lookups. Its cost is counted step by step: rows, messages
-and searching in the lead's Python, and the time that decodes take longer while a drafter uses the cores. A
-group without credit rests until its loss is LOSS of all tokens.
+A group is the drafters on the lead's cores, a draft model in the lead, or lookups. Its cost is counted
+step by step: rows, guesses made in the lead, messages and searching in the lead's Python, and the time
+that decodes take longer while a drafter uses the cores. A group that has lost its stake rests until its
+loss is LOSS of all tokens.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ CREDIT = 5.0
 # counted, such as prompts that are read beside a drafter. 2: a bad drafter is tried twice as often; 4: one
 # that begins to help may rest for 8000 steps.
 DOUBLED = 3
-# Of what is above CREDIT, per step: what the last 100 steps brought counts. Half: one hard line decides about
+# Of what it brought, per step: the last 100 steps count. Half: one hard line decides about
 # the text; twice: a group that began to hurt does so for twice as long.
 FORGOTTEN = 0.01
 # Share of the steps in which a group rests to see what they take without it. Twice: half a percent of what it
@@ -52,7 +53,7 @@ class Credit:
         self._n_steps = 0  # that it guessed for
 
     def wait(self) -> None:
-        """One step of a rest."""
+        """It rests for one more step."""
         self.left -= 1
         self.looks = self.looks and self.left > 0
 

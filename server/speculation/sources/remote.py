@@ -29,7 +29,7 @@ logger = logging.getLogger("duo.drafters")
 MAX_RATE = 4000  # messages per second of one drafter; what is above is dropped
 TOLD = 64  # tokens told anew that count as a message, so 256,000 a second. Half: half as many
 TELL_S = 60.0  # at least, between two lines of the log that say that a drafter rests
-N_ASSIGNED = attrgetter("n_assigned")  # of a record: each step asks, and this takes no bytecodes
+N_ASSIGNED = attrgetter("n_assigned")  # of a DrafterRecord; any(map(N_ASSIGNED, records)) runs in C
 MAX_QUEUED = 20_000  # messages waiting for the engine thread: five seconds of one drafter
 
 
@@ -125,15 +125,16 @@ class RemoteDrafters:
                 self._answer(message, record)
 
     def open(self, speculated: Speculated) -> None:
-        """Tell drafters of a session. If this raises, close() undoes it. Where the lead evaluates on cores,
-        those that use them are told with the first token: to read the prompt beside it would take as long,
-        and in vain if the reply is short."""
+        """Tell drafters of a session. If this raises, close() undoes it. Where the lead evaluates on the CPU,
+        drafters on its cores are told with the first token: reading the prompt would slow the lead's own
+        evaluation of it, in vain if the reply is short."""
         self._sessions[speculated.wire_id] = speculated
         if self._later is None:
             self._prompts[speculated.wire_id] = speculated
         self._assign(speculated)
 
     def _begin(self) -> None:
+        """Tell drafters on the lead's cores of the sessions that have their first token."""
         for wire_id, speculated in list(self._prompts.items()):
             if len(speculated.session.tokens) > speculated.n_prompt:
                 del self._prompts[wire_id]
