@@ -7,11 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias, cast
 
-from server.engine.proposer import CountsBySource, TimedStep
+from server.engine.proposer import CountsBySource, Proposal, TimedStep
 from server.estimators import Median
 from server.speculation.gating.credit import CREDIT, FEWER, Credits
 from server.speculation.gating.gate import potential
-from server.speculation.gating.tree import AND
 from server.speculation.sources.remote import N_ASSIGNED, DrafterRecord, RemoteDrafters
 
 # Share of good guesses that are right: more is rare. Where a row adds a tenth of the first one's time,
@@ -21,12 +20,14 @@ PAYS = 1.05  # times the rate of plain steps: less is lost to messages and wrong
 # Steps until a drafter that joins on the lead's cores guesses: what steps take without it is seen in these.
 # Half: too few of them are past the first ones, which are slow; twice: half of a short reply has no guesses.
 FIRST = 16
-# Steps that a drafter which joins others on the lead's cores may work until a guess of it is verified. Half:
-# where a step takes 1 ms, 6 beside it, it rests before its first guess comes; twice costs 0.2 s more.
-INTRODUCED = 32
+# Seconds that it may cost to see a guess of a drafter that joins come true. Half: where a step takes 1 ms,
+# 6 to 14 beside it, one of seven rests before a guess is right; twice: a bad one costs a second more.
+INTRODUCED_S = 1.0
 SETTLED = 4  # steps until a drafter that rests has ended its work
 FASTER = "the lead is faster without it now"
 WAITS = "until it is known what steps take without it"
+JOINS = "another one joins"
+AWAKE = "", ""  # nobody rests
 TOO_MANY = "no guess can pay for this number of sessions"
 RENEWED = 64  # steps until what may pay is computed anew
 
@@ -44,13 +45,14 @@ class StepCharge(NamedTuple):
     messages, and choosing among guesses. crowded: what its decode, and guesses of a draft model in the lead,
     took longer since drafters worked on the lead's cores. looked: searching texts. saved: by each verified
     guess of a drafter, where a draft model in the lead would have made it, None: there is none; most: by all,
-    since that model makes no more of them without drafters."""
+    since that model makes no more of them without drafters. token_s: seconds of plain steps by tokens."""
 
     told: float = 0.0
     crowded: float = 0.0
     looked: float = 0.0
     saved: float | None = None
     most: float = 0.0
+    token_s: float = 0.0
 
 
 _Counted: TypeAlias = tuple[str, int, int, float]
@@ -60,36 +62,43 @@ their rows."""
 
 @dataclass(slots=True)
 class _Machine:
-    """The drafters of a machine, and their ids. credits: None if they use no core of the lead; why: they
-    rest; works: whether one of them has a session. new: those that joined last, beside others; n_new: steps
-    for which all may still work although no guess of those was verified."""
+    """The drafters of a machine, and their ids. credits: None if they use no core of the lead; works: whether
+    one of them has a session. new: those that joined last and are being introduced; spent_s: what that has
+    cost; alone: others rest meanwhile. whys: they rest, those that were there and the new ones; None: not
+    told."""
 
     records: Sequence[DrafterRecord]
     credits: Credits | None
     ids: frozenset[str] = frozenset()
-    why: str = ""
     works: bool = False
     new: Sequence[DrafterRecord] = ()
-    n_new: int = 0
+    spent_s: float = 0.0
+    alone: bool = False
+    whys: tuple[str, str] | None = None
 
-    def next_stake(self) -> float:
-        """Tokens that they may lose before they have brought any. One more step in which they work."""
-        if not self.n_new:
-            return CREDIT
-        shown = all(record.counts["drafted"] for record in self.new)
-        self.n_new = 0 if shown else self.n_new - 1
-        return math.inf if self.n_new else CREDIT
-
-    def net(self, tally: Sequence[_Counted], charge: StepCharge) -> float:
-        """Tokens that the guesses of these drafters brought beyond their rows. Those that somebody else made
-        as well do not count, since they would have been there."""
-        n_verified, net, ids = 0, 0.0, self.ids
+    def step(self, n_sessions: int, tally: Sequence[_Counted], charge: StepCharge) -> None:
+        """A step in which they worked: what their guesses brought beyond rows and messages, and beyond
+        what decodes took longer beside those that use the lead's cores."""
+        n_verified, brought, ids, stake = 0, 0.0, self.ids, CREDIT
         for source, n, n_right, lost in tally:
-            if source in ids or (AND in source and ids.issuperset(source.split(AND))):
-                n_verified, net = n_verified + n, net + n_right - lost
-        if charge.saved is None:
-            return net
-        return min(n_verified * charge.saved, charge.most)  # the draft model would have had these rows, too
+            if source in ids:
+                n_verified, brought = n_verified + n, brought + n_right - lost
+        if charge.saved is not None:  # the draft model would have had these rows, too
+            brought = min(n_verified * charge.saved, charge.most)
+        net = brought - charge.told
+        if self.credits:
+            net -= charge.crowded
+        if self.new and self._introduce(net * charge.token_s):
+            stake = math.inf
+        if self.credits:
+            self.credits.step(n_sessions, net, stake)
+
+    def _introduce(self, saved_s: float) -> bool:
+        """A step in which these drafters saved saved_s seconds. Returns whether some are still introduced."""
+        self.spent_s -= saved_s
+        if self.spent_s >= INTRODUCED_S or all(record.counts["accepted"] for record in self.new):
+            self.new = ()
+        return bool(self.new)
 
 
 class Groups:
@@ -106,7 +115,8 @@ class Groups:
         self._stake = STAKED  # of the draft model in the lead, in tokens
         self._lookup = Credits() if lookup else None
         self._machines: dict[str, _Machine] = {}  # by name
-        self._beside: list[tuple[_Machine, Credits]] = []  # those that use the lead's cores
+        self._weighed: list[_Machine] = []  # those that use the lead's cores, or are introduced
+        self.introduced: list[_Machine] = []  # with drafters that work in any case until a guess was right
         self._met: Mapping[str, Sequence[DrafterRecord]] = {}
         self._n_active = 0
         self._left = 0  # steps until _may_pay is computed anew
@@ -199,22 +209,35 @@ class Groups:
     def stepped(self, step: TimedStep, charge: StepCharge) -> None:
         """Learn from a step; a group may rest from now on, or go on."""
         tally, self._tally = self._tally, []
-        for machine, credits in self._beside:
+        for machine in self._weighed:
             if machine.works:  # else all its sessions rest by their own balance
-                net = machine.net(tally, charge) - charge.told - charge.crowded
-                credits.step(step.n_sessions, net, machine.next_stake())
-            else:
-                credits.look()
+                machine.step(step.n_sessions, tally, charge)
+            elif machine.credits:
+                machine.credits.look()
+        if self.introduced:
+            self.introduced = [machine for machine in self.introduced if machine.new]
         if self._lookup:
             found = [n_right - lost for source, _, n_right, lost in tally if source == LOOKUP]
             self._lookup.step(step.n_sessions, sum(found) - charge.looked)
 
+    def introduce(self, offers: Sequence[Proposal], counts: list[int]) -> None:
+        """Raise one of counts, how many guesses of each offer are verified, so that a guess of a drafter
+        that is being introduced is among them, whether it pays or not."""
+        new = {record.presence.id for machine in self.introduced for record in machine.new}
+        for i, offer in enumerate(offers):
+            first = next((at for at, source in enumerate(offer.sources) if source in new), None)
+            if first is not None:
+                counts[i] = max(counts[i], first + 1)
+                return
+
     def _meet(self, remote: RemoteDrafters) -> None:
         """Begin anew with a machine where another drafter is, if it rests: nothing is known of that one."""
-        before, self._met, self._machines, self._beside = self._machines, remote.hosts, {}, []
+        before, self._met, self._machines = self._machines, remote.hosts, {}
+        known = {record.join for machine in before.values() for record in machine.records}
+        joins = any(record.join in known for records in remote.hosts.values() for record in records)
         for host, records in remote.hosts.items():
             machine = before.get(host)
-            known = {record.join for record in machine.records} if machine else set[int]()
+            rests = machine is not None and machine.whys not in (None, AWAKE)
             new = [record for record in records if record.join not in known]
             if machine is None or (new and not (machine.credits and machine.credits.guesses)):
                 credits = Credits(FIRST) if any(map(remote.is_beside, records)) else None
@@ -222,30 +245,40 @@ class Groups:
                     credits.recall(self._known.get(_name(host, records)))
                 machine = _Machine(records, credits)
             machine.records, machine.ids = records, frozenset(r.presence.id for r in records)
-            if new and host in before:
-                machine.new, machine.n_new = new, INTRODUCED
-            if machine.why:  # the new ones among them, too
-                remote.rest(host, machine.why, quietly=True)
+            if new and (joins or not machine.credits):
+                machine.new, machine.spent_s, machine.alone = new, 0.0, rests
+            machine.whys = None
             self._machines[host] = machine
-            if machine.credits:
-                self._beside.append((machine, machine.credits))
+        machines = self._machines.values()
+        self.introduced = [machine for machine in machines if machine.new]
+        self._weighed = [machine for machine in machines if machine.new or machine.credits]
 
     def _apply(self, n_active: int) -> None:
         """Have the drafters of each machine rest or go on."""
-        for host, machine in self._machines.items():
+        for machine in self._machines.values():
             credits, why = machine.credits, TOO_MANY if self._barred else ""
             if credits:
                 credits.serve(n_active)
                 if not (why or credits.guesses):
                     why = WAITS if credits.looks else FASTER
-            if why != machine.why and self._remote:
-                self._remote.rest(host, why, quietly=WAITS in (why, machine.why))
-                machine.why = why
+            whys = (why, why) if why else AWAKE
+            if machine.new and why != WAITS:
+                whys = why or (JOINS if machine.alone else ""), ""
+            if whys != machine.whys and self._remote:
+                _tell(self._remote, machine, whys)
         self._n_calm += 1
-        for machine, _ in self._beside:
+        for machine in self._weighed:
             machine.works = any(map(N_ASSIGNED, machine.records))
-            if machine.works:
+            if machine.works and machine.credits:
                 self._n_calm = 0
+
+
+def _tell(remote: RemoteDrafters, machine: _Machine, whys: tuple[str, str]) -> None:
+    """Have the drafters of a machine rest, for these reasons, or go on."""
+    quietly, new = not {WAITS, JOINS}.isdisjoint(whys + (machine.whys or AWAKE)), machine.new
+    remote.rest([record for record in machine.records if record not in new], whys[0], quietly=quietly)
+    remote.rest(new, whys[1], quietly=quietly)
+    machine.whys = whys
 
 
 def _name(host: str, records: Sequence[DrafterRecord]) -> str:

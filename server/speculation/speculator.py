@@ -154,6 +154,8 @@ class Speculator(Proposer):
         elif guessed:
             again = [ask.n_pending for ask in asks] if self._policy.again else ()
             counts = self.pricing.chosen(price, offers, again, self._policy.n_tail)
+            if self.groups and self.groups.introduced and not may_pad:
+                self.groups.introduce(proposals, counts)
         if guessed:
             proposals = self._taken(asks, proposals, counts)
             self._weighing.charge(asks, proposals, price)
@@ -172,7 +174,7 @@ class Speculator(Proposer):
     def _bounds(self, price: StepPrice, *, stable: bool, may_pad: bool) -> tuple[float, float]:
         """The path probability below which a guess costs more Python time than it is worth, so that none is
         offered; and below which lookups make none, since its row costs time as well."""
-        if stable or self._policy.again or not self._policy.gate:
+        if stable or self._policy.again or self.groups is None or self.groups.introduced:
             return 0.0, 0.0
         by_row = self._lookups.guesses and not may_pad  # in a padded step some are free
         return price.lost, price.lost + (price.rate * self.pricing.row_s(price.n_rows) if by_row else 0.0)

@@ -106,7 +106,7 @@ class Weighing:
             each = 1.0 / step.n_sessions  # of the time of a round of guesses, one for each session
             crowded_s += each * n_inside * max(0.0, td_s - self._calm_td_s)
             saved, most = rate * each * self._calm_td_s, rate * self._calm_spent_s.value
-        return StepCharge(told, rate * crowded_s, rate * looked_s, saved, most)
+        return StepCharge(told, rate * crowded_s, rate * looked_s, saved, most, 1.0 / rate if rate else 0.0)
 
     def _told(self, planned: Planned, step: TimedStep, rate: float) -> float:
         """Tokens for drafters' messages, and for choosing among their guesses, in this step."""

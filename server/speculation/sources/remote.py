@@ -196,10 +196,10 @@ class RemoteDrafters:
             if record:
                 record.counts.update(drafted=drafted, accepted=accepted)
 
-    def rest(self, host: str, why: str, *, quietly: bool = False) -> None:
-        """Have the drafters of this machine rest, which is to have no session, or go on if `why` is empty.
-        why: they rest. quietly: this happens often."""
-        for record in self.hosts.get(host, ()):
+    def rest(self, records: Sequence[DrafterRecord], why: str, *, quietly: bool = False) -> None:
+        """Have these drafters rest, which is to have no session, or go on if `why` is empty. why: they rest.
+        quietly: this happens often."""
+        for record in records:
             if record.resting != bool(why):
                 record.resting = bool(why)
                 self._tell_rest(record, why, quietly=quietly)

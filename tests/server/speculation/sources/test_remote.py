@@ -285,9 +285,9 @@ def test_that_a_drafter_rests_is_told_once_a_minute(caplog: pytest.LogCaptureFix
     scene.add(host="there")
     for _ in range(2 * 4):
         for why in ("it is too slow", ""):
-            scene.remote.rest("there", why)
+            scene.remote.rest(scene.remote.hosts["there"], why)
         clock.now += TELL_S / 4
-    scene.remote.rest("there", "a moment", quietly=True)
+    scene.remote.rest(scene.remote.hosts["there"], "a moment", quietly=True)
     said = [record.message.removeprefix("drafter drafter ") for record in caplog.records]
     assert said[1:] == 2 * ["rests: it is too slow", "goes on"]
 
@@ -367,7 +367,7 @@ def test_a_rest_in_one_session_ends_only_where_a_drafter_may_draft():
     scene.settle()
     assert drafter.opened() == []
     for may_draft in (False, True):
-        scene.remote.rest("here", "" if may_draft else "of a test")
+        scene.remote.rest(scene.remote.hosts["here"], "" if may_draft else "of a test")
         for _ in range(100):  # more than the rest
             step()
         assert speculated.balance.resting is not may_draft
