@@ -151,6 +151,10 @@ class Groups:
         """Whether the draft model in the lead may guess. False if there is none."""
         return self._inside is not None and self._may_pay and self._inside.guesses
 
+    def model_may_lose(self) -> float:
+        """Tokens of each session that the draft model in the lead may still cost."""
+        return self._stake + self._inside.tokens if self._inside else math.inf
+
     @property
     def lookup_guesses(self) -> bool:
         """Whether lookups guess. False if there are none."""

@@ -7,6 +7,7 @@ its time costs, by the measured costs of steps and by how often each source was 
 from __future__ import annotations
 
 import itertools
+import math
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -56,15 +57,13 @@ class Speculator(Proposer):
         self._policy = policy
         self.acceptance = remote.acceptance if remote else Acceptance()
         self._remote = remote
-        self._inline = Synchronous(inline, policy, clock) if inline else None
         self._clock = clock
-        self.pricing = Pricing(
-            costs or StepCosts(policy.max_rows),
-            widths or Widths({}),
-            again=policy.again,
-        )
+        costs = costs or StepCosts(policy.max_rows)
+        self.pricing = Pricing(costs, widths or Widths({}), again=policy.again)
         td = inline.td if inline else None
-        self.groups = Groups(remote, td, lookup=policy.lookup) if policy.gate else None
+        self.groups = groups = Groups(remote, td, lookup=policy.lookup) if policy.gate else None
+        may_lose = groups.model_may_lose if groups else lambda: math.inf
+        self._inline = Synchronous(inline, policy, clock, may_lose) if inline else None
         self._sessions: dict[int, Speculated] = {}
         self._lookups = Lookups(self._sessions, clock, guesses=policy.lookup, overlaps=policy.overlaps)
         self._weighing = Weighing(self._sessions, self.pricing, remote, inline)
@@ -272,7 +271,6 @@ class Speculator(Proposer):
         self._lookups.close(speculated)
         if self._inline:
             self._inline.inline.close(session, keep=keep)
-            self._inline.ended(len(speculated.reply))
         if self._remote:
             self._remote.close(speculated, keep=keep)
 

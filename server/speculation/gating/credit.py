@@ -93,6 +93,11 @@ class Credits:
         return not self._now.left
 
     @property
+    def tokens(self) -> float:
+        """Of each session, what the group brought of late beyond its cost."""
+        return self._now.tokens
+
+    @property
     def looks(self) -> bool:
         """Whether it rests to see what steps take without it, if it rests."""
         return self._now.looks

@@ -2,35 +2,28 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections import defaultdict
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from server.engine.proposer import NOTHING, Ask, OpenedSession, Proposal, TimedStep
-from server.estimators import Median, Smoothed
+from server.estimators import Median
 from server.sampling.draft_token import DraftGuess
 from server.sampling.draw import Distribution
 from server.speculation.gating.acceptance import Acceptance, Outlook
-from server.speculation.gating.gain import Gain
 from server.speculation.gating.gate import affordable, reachable, worth, worth_drafting
 from server.speculation.gating.pricing import StepPrice
 from server.speculation.gating.widths import Offered
 from server.speculation.policy import Policy
 from server.speculation.speculated import Speculated
 
-LENGTH = 100.0  # tokens of a reply that is expected at first: assumed. Off by two: for some replies only
-LENGTH_WEIGHT = 1 / 16  # of one reply. Half or twice: the mean is that of the last 32 or 8
 # Of the time, for guesses that do not seem to pay: their rates would stay unknown else. Off by two: at most
 # that share of the speed, or rates that are known half as soon. In a session alone they are made in any case
 # until its balance counts: a first text that is hard to guess would bar a draft that pays for others.
 PROBE_SHARE = 0.005
-# Guesses in whose time a session is read that was followed so far: more is a prompt. Where no guess had to
-# pay after that, one of eight sessions of the bundled pair was followed in vain, for 6 percent of the time.
-# Half: four at once make 1.03 of plain steps instead of 1.17, eight 0.92 instead of 0.96; twice: 1.25 and
-# 0.97, two 1.51 instead of 1.52 (benchmarks.inside, 20 texts).
-FOLLOWED = 2.0
 
 
 class InlineModel(Protocol):
@@ -97,16 +90,18 @@ class _StepPath:
 class Synchronous:
     """Grafts the guesses of a model in the lead into the sessions' trees."""
 
-    def __init__(self, inline: InlineModel, policy: Policy, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, inline: InlineModel, policy: Policy, clock: Callable[[], float], may_lose: Callable[[], float]
+    ) -> None:
+        """may_lose: tells the tokens of each session that guesses may still cost."""
         self.inline = inline
+        self._may_lose = may_lose
         self._policy = policy
         self._clock = clock
         self._paths: dict[int, _StepPath] = {}
         self._saved_s = 0.0  # by PROBE_SHARE
         self._tries = False  # whether this step has a guess in any case
-        self._gains = defaultdict[int, Gain](Gain)  # by the number of bits of the number of sessions
-        self._read_s, self._n_guessed = 0.0, 0  # in this step: seconds for prompts, sessions with guesses
-        self._length = Smoothed(LENGTH_WEIGHT, LENGTH)  # tokens of a reply
+        self._n_guessed = 0  # sessions with guesses in this step
         self._is_stable = False  # whether this step has its width in any case
 
     def draft(
@@ -121,7 +116,7 @@ class Synchronous:
         """Guess for all these sessions at once, as far as it brings more than `rate`, in tokens per second,
         or the most that these texts can reach. Returns the seconds that took."""
         rested = not self._n_guessed
-        self._paths, self._read_s, self._n_guessed = {}, 0.0, 0
+        self._paths, self._n_guessed = {}, 0
         self._tries = n_sessions == 1 and not all(sessions[ask.session].balance.counts for ask in asks)
         self._is_stable = any(
             sessions[ask.session].session.bounds.exactness == "width-stable" for ask in asks
@@ -138,8 +133,8 @@ class Synchronous:
                 outlook = acceptance.outlook(self.inline.source)
                 self._paths[ask.session] = _StepPath(limit, most, acceptance, outlook)
         rate = min(rate, self._reachable(curve, n_rows))
-        self._read_s = self._catch_up(curve, n_rows, n_sessions, rate) if self._policy.gate else 0.0
-        rows, spent_s, going = n_rows, self._read_s, self._going(curve, n_rows, rate)
+        spent_s = self._catch_up(curve, n_rows, n_sessions, rate) if self._policy.gate else 0.0
+        rows, going = n_rows, self._going(curve, n_rows, rate)
         if self._paths and not going and self._may_probe(self.inline.td.value):
             going, self._saved_s = list(self._paths), 0.0
             if rested:
@@ -164,39 +159,40 @@ class Synchronous:
         return ended - began, sum(guess is not None for guess in guesses)
 
     def _catch_up(self, curve: Sequence[float], n_rows: int, n_sessions: int, rate: float) -> float:
-        """Let the draft model evaluate what it has not seen of each session, where that pays. Returns the
-        seconds that took.
-
-        Among several sessions, it pays if guesses brought more tokens than its time is worth, as measured
-        with this number of sessions; one session alone is judged by its own text. One that was followed so
-        far is read if a guess pays then, whose time it shares with the sessions that are ready. A session
-        whose tokens are still to be evaluated has no guesses in this step.
+        """Let the draft model evaluate what it has not seen of each session for which a guess pays then.
+        Returns the seconds that took. A session whose tokens are still to be evaluated has no guesses in this
+        step.
         """
         late = sorted(filter(self.inline.behind, self._paths), key=self.inline.behind)
         if not late:
             return 0.0
-        began, going = self._clock(), set(self._going(curve, n_rows, rate))
-        n_ready = len(self._paths) - len(late)
-        gain, alone = self._gains[n_sessions.bit_length()], n_sessions == 1
-        most = math.inf if alone or len(late) == len(self._paths) else 0.0  # tokens: one shows what it brings
-        if gain.is_known and not alone:
-            most = gain.tokens(self._length.value)
+        began, plain_s = self._clock(), curve[min(n_rows, len(curve) - 1)]
+        left_s = math.inf if n_sessions == 1 else self._may_lose() * plain_s
+        paying = self._paying(late, left_s, lambda path, n: self._goes(path, curve, n_rows, rate, n))
         for session in late:
-            cost_s = self.inline.behind_s(session)
-            followed = cost_s <= FOLLOWED * self.inline.td.value
-            if followed and not alone:
-                pays = self._goes(self._paths[session], curve, n_rows, rate, n_ready + 1)
-            else:
-                pays = session in going and cost_s * rate <= most
+            cost_s, pays = self.inline.behind_s(session), session in paying
             if pays or self._may_probe(cost_s + self.inline.td.value):
                 self._saved_s -= 0.0 if pays or self._tries else cost_s
                 self.inline.read(session)
-                n_ready += 1
-            if (followed or pays) and not gain.is_known and not alone:
-                most = 0.0
             if self.inline.behind(session):
                 del self._paths[session]
         return self._clock() - began
+
+    def _paying(
+        self, late: Sequence[int], left_s: float, pays: Callable[[_StepPath, int], bool]
+    ) -> Sequence[int]:
+        """Of sessions with tokens to evaluate, those with the fewest first, the ones to evaluate: as many as
+        left_s affords, and one in any case where none is ready, since it shows what guesses bring. pays:
+        whether a guess pays if its time is shared by n sessions: these and those that are ready."""
+        n_ready = len(self._paths) - len(late)
+        costs_s = itertools.accumulate(map(self.inline.behind_s, late))
+        paying = late[: max(bisect_right(list(costs_s), left_s), int(not n_ready))]
+        while True:
+            n = n_ready + len(paying)
+            going = [session for session in paying if pays(self._paths[session], n)]
+            if len(going) == len(paying):
+                return going
+            paying = going
 
     def _may_probe(self, cost_s: float) -> bool:
         """Whether guesses that do not seem to pay may take this long."""
@@ -207,16 +203,9 @@ class Synchronous:
         that it had beyond those that plain steps make in that time, 0 where it has its width in any case."""
         if not (spent_s > 0.0 and plain_s > 0.0):
             return 0.0
-        rate, more_s = step.n_sessions / plain_s, spent_s + step.decode_s - plain_s
-        gained, drafting_s = step.n_tokens - step.n_sessions, spent_s - self._read_s
-        if drafting_s > 0.0 and self._n_guessed:
-            lost = rate * (more_s - self._read_s)
-            self._gains[step.n_sessions.bit_length()].observe(gained, lost, self._n_guessed)
-        return 0.0 if self._is_stable else gained - rate * more_s
-
-    def ended(self, n_tokens: int) -> None:
-        """A reply of n_tokens tokens has ended."""
-        self._length.observe(n_tokens)
+        more_s = spent_s + step.decode_s - plain_s
+        gained = step.n_tokens - step.n_sessions
+        return 0.0 if self._is_stable else gained - step.n_sessions / plain_s * more_s
 
     def is_needless(
         self, ask: Ask, speculated: Speculated, offered: Sequence[float], price: StepPrice, n_asking: int = 1

@@ -198,7 +198,7 @@ def test_guesses_that_are_there_spare_those_that_take_time():
 
     def is_needless(td_s: float, offered: Sequence[float], n_asking: int = 1) -> bool:
         inline = SimpleNamespace(source="draft", most=16, td=SimpleNamespace(value=td_s))
-        model = Synchronous(cast(InlineModel, inline), Policy(), lambda: 0.0)
+        model = Synchronous(cast(InlineModel, inline), Policy(), lambda: 0.0, lambda: 0.0)
         return model.is_needless(ask, speculated, offered, price, n_asking)
 
     assert is_needless(0.2, [0.9, 0.8])
