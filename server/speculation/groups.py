@@ -170,16 +170,17 @@ class Groups:
         """Whether nobody guesses."""
         return self.models_rest and not self.lookup_guesses
 
-    def serve(self, n_active: int, curve: Callable[[], Sequence[float]]) -> None:
-        """The next step serves this number of sessions. curve: tells the seconds of a decode by rows, none
-        where guesses may pay in any case."""
+    def serve(self, n_active: int, curve: Callable[[int], Sequence[float]], *, padded: bool = False) -> None:
+        """The next step serves this number of sessions. curve: tells the seconds of a decode by rows, where
+        a number of them are no guesses. padded: those are to one of a few widths, so that guesses may pay in
+        any case."""
         self._left -= 1
         if self._remote is not None and self._remote.hosts is not self._met:
             self._meet(self._remote)
         if n_active != self._n_active:
             self._n_active, self._left = n_active, 0
         if self._left <= 0 and n_active:
-            self._renew(curve(), n_active)
+            self._renew(curve(n_active), n_active, padded=padded)
         if self._barred:
             self._barred = self._barred - 1 if n_active else 0
         if not self._may_pay:
@@ -190,10 +191,10 @@ class Groups:
             self._inside.serve(n_active)
         self._apply(n_active)
 
-    def _renew(self, seconds: Sequence[float], n_active: int) -> None:
+    def _renew(self, seconds: Sequence[float], n_active: int, *, padded: bool) -> None:
         """Compute anew which sources may pay. seconds: of a decode, by rows."""
         self._left, known = RENEWED, any(seconds)
-        self._may_pay = not known or potential(seconds, n_active, SURE_SHARE) >= PAYS
+        self._may_pay = padded or not known or potential(seconds, n_active, SURE_SHARE) >= PAYS
         if self._td is not None:
             best = potential(seconds, n_active, SURE_SHARE, self._td.value) if known else math.inf
             self._stake = STAKED * (1.0 - 1.0 / best)

@@ -78,7 +78,7 @@ class Speculator(Proposer):
         if self._remote:
             self._remote.drain()
         if self.groups:
-            self.groups.serve(n_active, self.pricing.seconds)
+            self.groups.serve(n_active, self.pricing.seconds, padded=self.pricing.widths.pays)
         if self._policy.lookup:
             if self.groups:
                 self._lookups.guesses = guesses = self.groups.lookup_guesses

@@ -99,9 +99,14 @@ class Pricing:
         """Time of decodes beside a drafter on the lead's cores, by that of calm ones. 1: it is not known."""
         return max(1.0, self._crowding.value) if self._crowding.count >= KNOWN else 1.0
 
-    def seconds(self) -> Sequence[float]:
-        """Of a decode by rows; empty where padded rows are free."""
-        return () if self.widths.pays else self.costs.curve(self._n_cells)
+    def seconds(self, n_rows: int) -> Sequence[float]:
+        """Of a decode by rows, where more than n_rows rows are padded to one of a few widths if that pays."""
+        seconds = self.costs.curve(self._n_cells)
+        if self.widths.pays:
+            seconds = seconds[: n_rows + 1]
+            for width, taken_s in self.widths.steady.items():
+                seconds += [taken_s] * (width + 1 - len(seconds))
+        return seconds
 
     def step(self, n_sessions: int, n_rows: int, n_cells: int, *, may_pad: bool) -> StepPrice:
         """The price of the next step. may_pad: it may have one of a few widths."""

@@ -111,6 +111,11 @@ def join(pool: MemoryPool, id: str, host: str, kernel: str = "") -> None:
     pool.pump()
 
 
+def unknown(n_rows: int) -> list[float]:
+    """Seconds of steps that nothing is known of."""
+    return []
+
+
 class SlowedBackend(FakeBackend):
     """Every decode takes a second, and a fifth more while the neighbour has something to do."""
 
@@ -235,7 +240,7 @@ def test_where_no_guess_can_pay_sessions_are_not_announced():
 def test_a_moment_without_sessions_is_no_reason_to_rest():
     scene = Scene(lies=True)
     groups = Groups(None, lookup=True)
-    groups.serve(0, lambda: [0.0, 1.0, 1.1, 1.2])
+    groups.serve(0, lambda _: [0.0, 1.0, 1.1, 1.2])
     assert groups.lookup_guesses
     scene.speculator.drain(0)
     assert scene.beside(2 * FIRST, per_reply=2 * FIRST) > FIRST // 2
@@ -264,15 +269,15 @@ def test_those_on_the_leads_cores_wait_once():
         join(pool, id, host)
     remote.drain()
     groups = Groups(remote, Median(1))
-    groups.serve(1, list)
+    groups.serve(1, unknown)
     assert {d.presence.id: d.resting for d in remote.drafters()} == {"a": True, "b": False}
     for _ in range(FIRST):
         groups.stepped(STEP, StepCharge())
-        groups.serve(1, list)
+        groups.serve(1, unknown)
     assert not any(d.resting for d in remote.drafters())
     join(pool, "c", "here")
     remote.drain()
-    groups.serve(1, list)
+    groups.serve(1, unknown)
     assert not any(d.resting for d in remote.drafters()), "one more is no reason to rest"
 
 
@@ -290,17 +295,17 @@ def test_drafters_on_another_machine_have_no_credit_to_lose(
     record.n_assigned, record.counts["accepted"] = 1, 1
     groups, n_rested = Groups(remote), 0
     for _ in range(100):
-        groups.serve(1, list)
+        groups.serve(1, unknown)
         n_rested += record.resting
         groups.stepped(TimedStep(5, 9, 1.2, 1.2, 1, 1), StepCharge(crowded=0.2))
     assert (n_rested == 0) == (kernel != "here")
     for _ in range(3):
-        groups.serve(2, lambda: [0.0, 1.0, 2.0, 3.0, 4.0, 5.0])
+        groups.serve(2, lambda _: [0.0, 1.0, 2.0, 3.0, 4.0, 5.0])
         assert record.resting
         for _ in range(FEWER - 1):
-            groups.serve(1, list)
+            groups.serve(1, unknown)
             assert record.resting, "two may follow"
-    groups.serve(1, list)
+    groups.serve(1, unknown)
     assert kernel == "here" or not record.resting
     assert kernel == "here" or "rests: no guess can pay" in caplog.text
 
@@ -332,7 +337,7 @@ def test_beside_a_draft_model_in_the_lead_those_on_its_cores_are_judged_by_the_t
     groups = Groups(remote, Median(1))
     n_on = 0
     for _ in range(FIRST + 200):
-        groups.serve(1, list)
+        groups.serve(1, unknown)
         n_on += not record.resting
         if not record.resting:
             groups.count({"a": (1, 1), "draft": (3, 3)}, 0.1)
@@ -345,7 +350,7 @@ def test_a_drafter_saves_no_more_than_the_draft_model_in_the_lead_spends():
     remote, record = with_a_drafter()
     groups = Groups(remote, Median(1))
     for _ in range(FIRST + 200):
-        groups.serve(1, list)
+        groups.serve(1, unknown)
         groups.count({"a": (12, 4)}, 0.1)
         groups.stepped(TimedStep(13, 9, 1.2, 1.2, 5, 1), StepCharge(crowded=0.2, saved=0.3, most=0.1))
     assert record.resting

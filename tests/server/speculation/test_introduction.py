@@ -10,7 +10,7 @@ from server.speculation.gating.credit import CREDIT
 from server.speculation.groups import FIRST, INTRODUCED_S, Groups, StepCharge
 from server.speculation.sources.remote import DrafterRecord, RemoteDrafters
 from tests.memory_bus import MemoryPool
-from tests.server.speculation.test_groups import STEP, Scene, join, with_a_drafter
+from tests.server.speculation.test_groups import STEP, Scene, join, unknown, with_a_drafter
 
 
 def named(remote: RemoteDrafters, id: str) -> DrafterRecord:
@@ -29,7 +29,7 @@ def test_one_that_joins_those_that_rest_works_alone_until_a_guess_of_it_is_right
         work, and in how many the first one may."""
         n_on, n_first = 0, 0
         for _ in range(n):
-            groups.serve(1, list)
+            groups.serve(1, unknown)
             n_on, n_first = n_on + (not one.resting), n_first + (not first.resting)
             if n_on == at:
                 remote.count({one.presence.id: (1, 1)})
@@ -53,7 +53,7 @@ def test_a_drafter_that_joins_works_until_its_first_right_guess_although_none_ca
     groups = Groups(remote)
 
     def serve() -> None:
-        groups.serve(1, lambda: [0.0, 1.0, 2.0, 3.0])
+        groups.serve(1, lambda _: [0.0, 1.0, 2.0, 3.0])
 
     for _ in range(FIRST + 1):
         serve()

@@ -14,6 +14,7 @@ from server.speculation.lookups import INDEX_SHARE, INDEXED, TOKEN_S, Lookups, i
 from server.speculation.policy import Policy
 from server.speculation.speculated import Speculated
 from server.speculation.speculator import Speculator
+from tests.server.speculation.test_groups import unknown
 from tests.server.speculation.test_speculated import conversation
 from tests.server.speculation.test_speculator import Clock
 
@@ -97,7 +98,7 @@ def test_lookups_rest_where_searching_takes_more_than_they_bring(looked: float, 
     """One of 32 steps has a right guess of theirs, whose row takes a tenth of a step."""
     groups = Groups(None, lookup=True)
     for i in range(1000):
-        groups.serve(1, list)
+        groups.serve(1, unknown)
         if i % 32 == 31 and groups.lookup_guesses:
             groups.count({LOOKUP: (1, 1)}, 0.1)
         groups.stepped(TimedStep(1, 9, 1.0, 1.0, 1, 1), StepCharge(looked=looked))

@@ -56,7 +56,7 @@ def serve(groups: Groups, curve: Sequence[float], net: float, n: int) -> tuple[f
     is together, and in how many steps it guessed."""
     n_on = 0
     for _ in range(n):
-        groups.serve(1, lambda: curve)
+        groups.serve(1, lambda _: curve)
         if groups.model_guesses:
             n_on += 1
             groups.drafted(1, net)
@@ -89,3 +89,12 @@ def test_a_draft_model_in_the_lead_may_lose_what_it_could_bring_at_best():
         again.recall(groups.memory())
         assert serve(again, CHEAP, 1.0, 1)[1] == 0, "after a restart"
         assert serve(groups, CHEAP, 1.0, 100 * RENEWED)[1] > RENEWED, "it is tried again"
+
+
+def test_where_steps_are_padded_guesses_may_pay_in_any_case():
+    """Yet a draft model in the lead has no more at stake than it could bring."""
+    groups = Groups(None, Median(1), lookup=True)
+    groups.serve(1, lambda _: DEAR, padded=True)
+    assert groups.model_guesses
+    assert groups.lookup_guesses
+    assert groups.model_may_lose() == 0.0

@@ -131,3 +131,12 @@ def test_plain_steps_are_measured_once_they_take_their_usual_time():
     for decode_s in (9.0, 9.0, 4.0, 4.0):
         pricing.observe(Planned([NOTHING]), TimedStep(1, N_CELLS, decode_s, decode_s, 1, 1))
     assert pricing.costs.curve(N_CELLS)[1] == pytest.approx(4.0)
+
+
+def test_what_a_step_may_take_is_that_of_the_width_it_is_padded_to():
+    costs = StepCosts(4, {1: 1.0, 2: 1.8, 3: 1.9, 4: 2.0})
+    assert Pricing(costs, Widths({}), again=False).seconds(2) == pytest.approx(costs.curve(0))
+    pricing = Pricing(costs, Widths({1: 1.0, 4: 1.5, 8: 1.7}), again=False)
+    assert pricing.seconds(1) == pytest.approx([*costs.curve(0)[:2], 1.5, 1.5, 1.5, 1.7, 1.7, 1.7, 1.7])
+    assert pricing.seconds(4) == pytest.approx([*costs.curve(0)[:5], 1.7, 1.7, 1.7, 1.7])
+    assert costs.curve(0) == pytest.approx(Pricing(costs, Widths({}), again=False).seconds(1)), "a copy"
