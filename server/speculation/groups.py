@@ -17,8 +17,8 @@ from server.speculation.sources.remote import N_ASSIGNED, DrafterRecord, RemoteD
 # guesses may pay for up to 38 sessions then. Off by two, in what fails: 0.8, up to 22; 0.95, up to 54.
 SURE_SHARE = 0.9
 PAYS = 1.05  # times the rate of plain steps: less is lost to messages and wrong guesses
-# Steps until a drafter that joins on the lead's cores guesses: what steps take without it is seen in these.
-# Half: too few of them are past the first ones, which are slow; twice: half of a short reply has no guesses.
+# Steps until a drafter that joins on the lead's cores, or lookups, guess: what steps take without is seen in
+# these. Half: too few are past the first ones, which are slow; twice: half of a short reply has no guesses.
 FIRST = 16
 # Seconds that it may cost to see a guess of a drafter that joins come true. Half: where a step takes 1 ms,
 # 6 to 14 beside it, one of seven rests before a guess is right; twice: a bad one costs a second more.
@@ -113,7 +113,7 @@ class Groups:
         self._td = td
         self._inside = Credits() if td is not None else None
         self._stake = STAKED  # of the draft model in the lead, in tokens
-        self._lookup = Credits() if lookup else None
+        self._lookup = Credits(FIRST) if lookup else None
         self._machines: dict[str, _Machine] = {}  # by name
         self._weighed: list[_Machine] = []  # those that use the lead's cores, or are introduced
         self.introduced: list[_Machine] = []  # with drafters that work in any case until a guess was right
@@ -157,8 +157,12 @@ class Groups:
 
     @property
     def lookup_guesses(self) -> bool:
-        """Whether lookups guess. False if there are none."""
-        return self._lookup is not None and self._may_pay and self._lookup.guesses
+        """Whether lookups guess. False if there are none. What steps take without them is seen while models
+        rest, too."""
+        lookup = self._lookup
+        if lookup is None or not self._may_pay:
+            return False
+        return lookup.guesses or (lookup.looks and not self.models_rest)
 
     @property
     def models_rest(self) -> bool:
@@ -198,6 +202,11 @@ class Groups:
         if self._td is not None:
             best = potential(seconds, n_active, SURE_SHARE, self._td.value) if known else math.inf
             self._stake = STAKED * (1.0 - 1.0 / best)
+
+    def passed(self) -> None:
+        """A step without prompts in which nobody guesses."""
+        if self._lookup:
+            self._lookup.look()
 
     def count(self, tally: CountsBySource, lost: float) -> None:
         """By source: guesses that were verified, and how many were right. lost: tokens that plain steps would

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
+from server.engine.proposer import TimedStep
+from server.estimators import Median
+from server.speculation.gating.balance import KNOWN, LATEST
 from server.speculation.sources.lookup import Lookup, LookupPools
 from server.speculation.speculated import Speculated
 
@@ -32,6 +36,8 @@ class Lookups:
         self._overlaps = overlaps
         self._pools = LookupPools()
         self._took_s = 0.0
+        # seconds for each session, by the number of bits of the number of sessions
+        self._quiet = defaultdict[int, Median](lambda: Median(LATEST))
 
     def open(self, salt: str) -> Lookup:
         """For a session, which may also look into the texts of its salt."""
@@ -60,9 +66,18 @@ class Lookups:
         """What was done since then took the lead time because of lookups."""
         self._took_s += self._clock() - began
 
-    def taken_s(self) -> float:
-        """Seconds that they took since the last call."""
+    def taken_s(self, step: TimedStep, spent_s: float = 0.0, n_passed: int = 0) -> float:
+        """Seconds that they took since the last call. n_passed: steps in a row in which nobody was asked.
+        Where nobody else guesses, they took what the step is longer outside its decode than such steps:
+        asking, telling and verifying take the lead's Python, too. spent_s: of the step, for drafting."""
         took_s, self._took_s = self._took_s, 0.0
+        if n_passed or self.alone:
+            outside_s = step.step_s - step.decode_s - spent_s
+            quiet = self._quiet[step.n_sessions.bit_length()]
+            if n_passed:
+                quiet.observe(outside_s / step.n_sessions)
+            elif quiet.count >= KNOWN:
+                return max(took_s, outside_s - step.n_sessions * quiet.value)
         return took_s
 
 

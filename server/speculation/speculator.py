@@ -58,8 +58,7 @@ class Speculator(Proposer):
         self.acceptance = remote.acceptance if remote else Acceptance()
         self._remote = remote
         self._clock = clock
-        costs = costs or StepCosts(policy.max_rows)
-        self.pricing = Pricing(costs, widths or Widths({}), again=policy.again)
+        self.pricing = Pricing(costs or StepCosts(policy.max_rows), widths or Widths({}), again=policy.again)
         td = inline.td if inline else None
         self.groups = groups = Groups(remote, td, lookup=policy.lookup) if policy.gate else None
         may_lose = groups.model_may_lose if groups else lambda: math.inf
@@ -69,7 +68,7 @@ class Speculator(Proposer):
         self._weighing = Weighing(self._sessions, self.pricing, remote, inline)
         self._n_expected = 0  # sessions whose client expects a reply
         self._wire_ids = itertools.count(secrets.randbits(48) << 16)
-        self._late: tuple[Planned, TimedStep] | None = None  # not learned from yet
+        self._late: tuple[Planned, TimedStep, int] | None = None  # not learned from yet
         self._n_passed = 0  # steps in a row in which nobody was asked
 
     # -- Proposer ----------------------------------------
@@ -107,6 +106,8 @@ class Speculator(Proposer):
         self._interrupt(n_rows - n_sessions)
         self.pricing.widths.planned(PLAIN)
         self._weighing.passed(inside=self._model_guesses)
+        if self.groups and n_rows == n_sessions:
+            self.groups.passed()
 
     def propose(self, asks: Sequence[Ask], n_rows: int, n_cells: int) -> Planned:
         lookups, self._n_passed = self._lookups, 0
@@ -238,7 +239,7 @@ class Speculator(Proposer):
             net = self._inline.stepped(step, planned.spent_s, plain_s)
             if self.groups:
                 self.groups.drafted(step.n_sessions, net)
-        self._late = planned, step
+        self._late = planned, step, self._n_passed
         if not self._policy.overlaps:
             self._learn()
 
@@ -256,10 +257,11 @@ class Speculator(Proposer):
         """From the latest step, if that has not been done: what steps cost, and which sources pay."""
         if self._late is None:
             return
-        (planned, step), self._late = self._late, None
+        (planned, step, n_passed), self._late = self._late, None
         calm = self.groups is None or self.groups.calm
         self.pricing.observe(planned, step, calm=calm)
-        charge = self._weighing.stepped(planned, step, self._lookups.taken_s(), calm=calm)
+        looked_s = self._lookups.taken_s(step, planned.spent_s, n_passed) if self._policy.lookup else 0.0
+        charge = self._weighing.stepped(planned, step, looked_s, calm=calm)
         if self.groups:
             self.groups.stepped(step, charge)
 

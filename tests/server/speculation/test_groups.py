@@ -116,6 +116,14 @@ def unknown(n_rows: int) -> list[float]:
     return []
 
 
+def watched(groups: Groups) -> None:
+    """It was seen what steps of one session take without drafters and lookups."""
+    for _ in range(FIRST):
+        groups.serve(1, unknown)
+        groups.passed()
+        groups.stepped(STEP, StepCharge())
+
+
 class SlowedBackend(FakeBackend):
     """Every decode takes a second, and a fifth more while the neighbour has something to do."""
 
@@ -240,6 +248,7 @@ def test_where_no_guess_can_pay_sessions_are_not_announced():
 def test_a_moment_without_sessions_is_no_reason_to_rest():
     scene = Scene(lies=True)
     groups = Groups(None, lookup=True)
+    watched(groups)
     groups.serve(0, lambda _: [0.0, 1.0, 1.1, 1.2])
     assert groups.lookup_guesses
     scene.speculator.drain(0)

@@ -7,6 +7,7 @@ import pytest
 from server.engine.proposer import Ask, OpenedSession, TimedStep
 from server.engine.request import Speculation
 from server.sampling.params import SamplingParams
+from server.speculation.gating.balance import KNOWN
 from server.speculation.gating.costs import StepCosts
 from server.speculation.gating.pricing import StepPrice
 from server.speculation.groups import LOOKUP, Groups, StepCharge
@@ -14,7 +15,7 @@ from server.speculation.lookups import INDEX_SHARE, INDEXED, TOKEN_S, Lookups, i
 from server.speculation.policy import Policy
 from server.speculation.speculated import Speculated
 from server.speculation.speculator import Speculator
-from tests.server.speculation.test_groups import unknown
+from tests.server.speculation.test_groups import STEP, unknown, watched
 from tests.server.speculation.test_speculated import conversation
 from tests.server.speculation.test_speculator import Clock
 
@@ -40,8 +41,27 @@ def test_indexing_is_charged_unless_a_gpu_decodes_meanwhile(overlaps: bool, monk
 
     monkeypatch.setattr(Speculated, "index", slow)
     lookups.index(0.0)
-    assert lookups.taken_s() == (0.0 if overlaps else 1.0)
-    assert lookups.taken_s() == 0.0
+    assert lookups.taken_s(STEP) == (0.0 if overlaps else 1.0)
+    assert lookups.taken_s(STEP) == 0.0
+
+
+def test_where_nobody_else_guesses_what_steps_take_longer_with_them_is_charged():
+    """A step takes 2 s outside its decode where nobody is asked, 5 s where lookups are, for 1 of them."""
+    lookups = Lookups({}, Clock(), guesses=True, overlaps=False)
+    quiet, asked = (TimedStep(2, 9, 1.0, 1.0 + outside_s, 2, 2) for outside_s in (2.0, 5.0))
+    lookups.alone = True
+
+    def taken_s(*, alone: bool = True) -> float:
+        lookups.alone = alone
+        lookups.took(-1.0)
+        return lookups.taken_s(asked)
+
+    assert taken_s() == 1.0, "nothing is known of others"
+    for _ in range(KNOWN):
+        assert lookups.taken_s(quiet, n_passed=1) == 0.0
+    assert taken_s() == 3.0
+    assert taken_s(alone=False) == 1.0
+    assert lookups.taken_s(asked, 4.0) == 0.0, "a draft model took the rest"
 
 
 @pytest.mark.parametrize(("others", "charged"), [(False, 4.0), (True, 1.0)])
@@ -54,6 +74,7 @@ def test_choosing_is_charged_where_nobody_else_guesses_and_searching_where_someb
     speculator.open(OpenedSession(1, [1, 2, 3], SamplingParams(), Speculation()))
     groups, took = speculator.groups, list[float]()
     assert groups is not None
+    watched(groups)
     monkeypatch.setattr(Groups, "models_rest", property(lambda _: not others))
 
     def search(*_: object) -> None:
@@ -97,6 +118,7 @@ def test_lookups_that_rest_index_nothing_but_what_ended():
 def test_lookups_rest_where_searching_takes_more_than_they_bring(looked: float, rest: bool):
     """One of 32 steps has a right guess of theirs, whose row takes a tenth of a step."""
     groups = Groups(None, lookup=True)
+    watched(groups)
     for i in range(1000):
         groups.serve(1, unknown)
         if i % 32 == 31 and groups.lookup_guesses:

@@ -16,6 +16,7 @@ from server.speculation.sources.draft_model import DraftModel
 from server.speculation.speculator import Speculator
 from tests.fake_backend import FakeBackend, FakeVocabulary
 from tests.server.engine.grammar_of_lists import OneOf
+from tests.server.speculation.test_groups import watched
 from tests.server.speculation.test_speculator import MODEL, Scene
 from tests.support import PROMPT, Harness, request
 
@@ -28,7 +29,11 @@ def test_sessions_are_not_asked_about_while_nobody_guesses():
     assert not speculator.rests(), "the client expects a reply"
     speculator.close(1, keep=False)
     assert speculator.rests()
-    assert not Speculator(Policy()).rests(), "lookups guess until they were tried"
+    looking = Speculator(Policy())
+    assert looking.rests(), "lookups wait until it is known what steps take without them"
+    assert looking.groups
+    watched(looking.groups)
+    assert not looking.rests()
     assert not Speculator(Policy(lookup=False, gate=False)).rests()
 
 

@@ -11,6 +11,7 @@ from server.estimators import Median
 from server.llama.backend import Batch, Logits
 from server.speculation.gating.costs import StepCosts
 from server.speculation.groups import RENEWED, STAKED, Groups, StepCharge
+from tests.server.speculation.test_groups import watched
 from tests.server.speculation.test_speculator import Scene
 from tests.support import request
 
@@ -94,7 +95,8 @@ def test_a_draft_model_in_the_lead_may_lose_what_it_could_bring_at_best():
 def test_where_steps_are_padded_guesses_may_pay_in_any_case():
     """Yet a draft model in the lead has no more at stake than it could bring."""
     groups = Groups(None, Median(1), lookup=True)
-    groups.serve(1, lambda _: DEAR, padded=True)
+    watched(groups)
+    groups.serve(2, lambda _: DEAR, padded=True)
     assert groups.model_guesses
     assert groups.lookup_guesses
     assert groups.model_may_lose() == 0.0
