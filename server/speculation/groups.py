@@ -259,6 +259,7 @@ class Groups:
                     credits.recall(self._known.get(_name(host, records)))
                 machine = _Machine(records, credits)
             machine.records, machine.ids = records, frozenset(r.presence.id for r in records)
+            machine.new = [record for record in machine.new if record in records]  # but those that left
             if new and (joins or not machine.credits):
                 machine.new, machine.spent_s, machine.alone = new, 0.0, rests
             machine.whys = None

@@ -22,7 +22,7 @@ from server.speculation.wire.bus import Listener
 from server.speculation.wire.messages import Close, Commit, Draft, Message, Open
 from server.speculation.wire.presence import Presence, vocabulary_card
 from tests.fake_backend import FakeBackend, FakeModel, FakeVocabulary
-from tests.memory_bus import MemoryPool
+from tests.memory_bus import MemoryBus, MemoryPool
 from tests.server.speculation.test_speculator import Clock
 from tests.support import Harness, request
 
@@ -104,11 +104,13 @@ def listening(pool: MemoryPool) -> RemoteDrafters:
     return remote
 
 
-def join(pool: MemoryPool, id: str, host: str, kernel: str = "") -> None:
+def join(pool: MemoryPool, id: str, host: str, kernel: str = "") -> MemoryBus:
     """A drafter that says nothing, on a host that is its kernel's, too, if that has no other name."""
     presence = Presence(id, "drafter", "toy", "0", CARD, 1, host=host, kernel=kernel or host)
-    pool.bus(presence).start(Silent())
+    bus = pool.bus(presence)
+    bus.start(Silent())
     pool.pump()
+    return bus
 
 
 def unknown(n_rows: int) -> list[float]:

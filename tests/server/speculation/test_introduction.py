@@ -10,7 +10,7 @@ from server.speculation.gating.credit import CREDIT
 from server.speculation.groups import FIRST, INTRODUCED_S, Groups, StepCharge
 from server.speculation.sources.remote import DrafterRecord, RemoteDrafters
 from tests.memory_bus import MemoryPool
-from tests.server.speculation.test_groups import STEP, Scene, join, unknown, with_a_drafter
+from tests.server.speculation.test_groups import STEP, Scene, join, unknown, watched, with_a_drafter
 
 
 def named(remote: RemoteDrafters, id: str) -> DrafterRecord:
@@ -91,3 +91,27 @@ def test_a_liar_that_joins_costs_no_more_than_its_introduction_where_no_row_pays
     scene.beside(400)
     [record] = scene.speculator.drafters()
     assert 16 < record.counts["drafted"] <= 32
+
+
+def test_after_one_that_is_introduced_has_left_the_others_go_on():
+    pool = MemoryPool()
+    remote, first = with_a_drafter(pool)
+    groups = Groups(remote)
+    watched(groups)
+
+    def rests(charge: StepCharge, n: int) -> bool:
+        for _ in range(n):
+            groups.serve(1, unknown)
+            groups.stepped(STEP, charge)
+        return first.resting
+
+    assert rests(StepCharge(crowded=1.0), FIRST)
+    bus = join(pool, "b", "here")
+    remote.drain()
+    assert rests(StepCharge(), FIRST + 9), "another one joins"
+    assert groups.introduced
+    bus.close()
+    pool.pump()
+    remote.drain()
+    assert not rests(StepCharge(), 2 * FIRST)
+    assert not groups.introduced
