@@ -73,7 +73,7 @@ def looked_up(draft: LlamaBackend, world: World, costs: StepCosts) -> Speculator
 def fixed(draft: LlamaBackend, world: World, costs: StepCosts) -> Speculator:
     policy, inline = Policy(leaves=1, lookup=False, gate=False), DraftModel(draft, clock=world.clock)
     speculator = Speculator(policy, inline=inline, costs=costs, clock=world.clock)
-    speculator._inline = Fixed(inline, policy, world.clock, lambda: math.inf)  # pyright: ignore[reportPrivateUsage]
+    speculator._inline = Fixed(inline, policy, world.clock, float)  # pyright: ignore[reportPrivateUsage]
     return speculator
 
 

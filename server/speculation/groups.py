@@ -151,9 +151,9 @@ class Groups:
         """Whether the draft model in the lead may guess. False if there is none."""
         return self._inside is not None and self._may_pay and self._inside.guesses
 
-    def model_may_lose(self) -> float:
-        """Tokens of each session that the draft model in the lead may still cost."""
-        return self._stake + self._inside.tokens if self._inside else math.inf
+    def model_brought(self) -> float:
+        """Tokens of each session that the draft model in the lead brought of late, beyond what it cost."""
+        return max(0.0, self._inside.tokens) if self._inside else 0.0
 
     @property
     def lookup_guesses(self) -> bool:

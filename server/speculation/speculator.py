@@ -7,7 +7,6 @@ its time costs, by the measured costs of steps and by how often each source was 
 from __future__ import annotations
 
 import itertools
-import math
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -61,8 +60,8 @@ class Speculator(Proposer):
         self.pricing = Pricing(costs or StepCosts(policy.max_rows), widths or Widths({}), again=policy.again)
         td = inline.td if inline else None
         self.groups = groups = Groups(remote, td, lookup=policy.lookup) if policy.gate else None
-        may_lose = groups.model_may_lose if groups else lambda: math.inf
-        self._inline = Synchronous(inline, policy, clock, may_lose) if inline else None
+        brought = groups.model_brought if groups else float
+        self._inline = Synchronous(inline, policy, clock, brought) if inline else None
         self._sessions: dict[int, Speculated] = {}
         self._lookups = Lookups(self._sessions, clock, guesses=policy.lookup, overlaps=policy.overlaps)
         self._weighing = Weighing(self._sessions, self.pricing, remote, inline)

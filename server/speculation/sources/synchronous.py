@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from bisect import bisect_right
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -91,11 +91,11 @@ class Synchronous:
     """Grafts the guesses of a model in the lead into the sessions' trees."""
 
     def __init__(
-        self, inline: InlineModel, policy: Policy, clock: Callable[[], float], may_lose: Callable[[], float]
+        self, inline: InlineModel, policy: Policy, clock: Callable[[], float], brought: Callable[[], float]
     ) -> None:
-        """may_lose: tells the tokens of each session that guesses may still cost."""
+        """brought: tells the tokens of each session that guesses brought of late, beyond what they cost."""
         self.inline = inline
-        self._may_lose = may_lose
+        self._brought = brought
         self._policy = policy
         self._clock = clock
         self._paths: dict[int, _StepPath] = {}
@@ -167,7 +167,7 @@ class Synchronous:
         if not late:
             return 0.0
         began, plain_s = self._clock(), curve[min(n_rows, len(curve) - 1)]
-        left_s = math.inf if n_sessions == 1 else self._may_lose() * plain_s
+        left_s = math.inf if n_sessions == 1 else self._brought() * plain_s
         paying = self._paying(late, left_s, lambda path, n: self._goes(path, curve, n_rows, rate, n))
         for session in late:
             cost_s, pays = self.inline.behind_s(session), session in paying
@@ -182,11 +182,11 @@ class Synchronous:
         self, late: Sequence[int], left_s: float, pays: Callable[[_StepPath, int], bool]
     ) -> Sequence[int]:
         """Of sessions with tokens to evaluate, those with the fewest first, the ones to evaluate: as many as
-        left_s affords, and one in any case where none is ready, since it shows what guesses bring. pays:
-        whether a guess pays if its time is shared by n sessions: these and those that are ready."""
+        take less than left_s, and one in any case where none is ready, since it shows what guesses bring.
+        pays: whether a guess pays if its time is shared by n sessions: these and those that are ready."""
         n_ready = len(self._paths) - len(late)
         costs_s = itertools.accumulate(map(self.inline.behind_s, late))
-        paying = late[: max(bisect_right(list(costs_s), left_s), int(not n_ready))]
+        paying = late[: max(bisect_left(list(costs_s), left_s), int(not n_ready))]
         while True:
             n = n_ready + len(paying)
             going = [session for session in paying if pays(self._paths[session], n)]
