@@ -122,10 +122,11 @@ class Credits:
 
     def step(self, n_sessions: int, net: float, stake: float = CREDIT) -> None:
         """A step of n_sessions sessions, which the group brought `net` tokens beyond its cost. One in which
-        it rests is ignored. stake: as Credit.step takes it."""
+        it rests is ignored, unless it only looks: lookups guess then where models do. stake: as Credit.step
+        takes it."""
         bits = n_sessions.bit_length()
         credit = self._now if bits == self._at else self._of(bits)
-        if not credit.left:
+        if not credit.left or credit.looks:
             credit.step(net / n_sessions, stake)
 
     def memory(self) -> dict[str, int]:

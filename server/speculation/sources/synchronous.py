@@ -181,12 +181,13 @@ class Synchronous:
     def _paying(
         self, late: Sequence[int], left_s: float, pays: Callable[[_StepPath, int], bool]
     ) -> Sequence[int]:
-        """Of sessions with tokens to evaluate, those with the fewest first, the ones to evaluate: as many as
-        take less than left_s, and one in any case where none is ready, since it shows what guesses bring.
-        pays: whether a guess pays if its time is shared by n sessions: these and those that are ready."""
+        """The sessions to evaluate. late: those with tokens to evaluate, in ascending order of how many. As
+        many are taken as need less than left_s seconds together. If none is ready, one is taken in any case,
+        since it shows what guesses bring. pays: whether a guess pays for a session if n share its time."""
         n_ready = len(self._paths) - len(late)
-        costs_s = itertools.accumulate(map(self.inline.behind_s, late))
-        paying = late[: max(bisect_left(list(costs_s), left_s), int(not n_ready))]
+        paying = [session for session in late if pays(self._paths[session], len(self._paths))]
+        costs_s = itertools.accumulate(map(self.inline.behind_s, paying))
+        paying = paying[: max(bisect_left(list(costs_s), left_s), int(not n_ready))]
         while True:
             n = n_ready + len(paying)
             going = [session for session in paying if pays(self._paths[session], n)]

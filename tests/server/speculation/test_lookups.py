@@ -6,9 +6,11 @@ import pytest
 
 from server.engine.proposer import Ask, OpenedSession, TimedStep
 from server.engine.request import Speculation
+from server.estimators import Median
 from server.sampling.params import SamplingParams
 from server.speculation.gating.balance import KNOWN
 from server.speculation.gating.costs import StepCosts
+from server.speculation.gating.credit import CREDIT
 from server.speculation.gating.pricing import StepPrice
 from server.speculation.groups import LOOKUP, Groups, StepCharge
 from server.speculation.lookups import INDEX_SHARE, INDEXED, TOKEN_S, Lookups, index
@@ -112,6 +114,17 @@ def test_lookups_that_rest_index_nothing_but_what_ended():
     other.index(3)
     other.look_up(1)
     assert other.tree.n_below == 1
+
+
+def test_lookups_that_guess_beside_a_model_before_they_were_seen_to_rest_are_weighed_as_well():
+    groups = Groups(None, Median(1), lookup=True)
+    n_on = 0
+    for _ in range(100):
+        groups.serve(1, unknown)
+        n_on += groups.lookup_guesses
+        groups.stepped(STEP, StepCharge(looked=0.5))
+    assert groups.model_guesses
+    assert n_on == CREDIT / 0.5 + 1
 
 
 @pytest.mark.parametrize(("looked", "rest"), [(0.01, False), (0.05, True)])
