@@ -11,13 +11,17 @@ from server.engine.proposer import Ask, CountsBySource, OpenedSession, Planned, 
 from server.engine.request import Speculation
 from server.llama.backend import Batch, Logits
 from server.sampling.draft_token import DraftGuess
+from server.sampling.params import SamplingParams
+from server.speculation.gating.acceptance import Acceptance, SessionAcceptance
 from server.speculation.policy import Policy
 from server.speculation.sources.draft_model import DraftModel
+from server.speculation.sources.synchronous import Synchronous
+from server.speculation.speculated import Speculated
 from server.speculation.speculator import Speculator
 from tests.fake_backend import FakeBackend, FakeVocabulary
 from tests.server.engine.grammar_of_lists import OneOf
 from tests.server.speculation.test_groups import watched
-from tests.server.speculation.test_speculator import MODEL, Scene
+from tests.server.speculation.test_speculator import MODEL, Clock, Scene, TimedBackend
 from tests.support import PROMPT, Harness, request
 
 
@@ -80,6 +84,23 @@ def test_no_session_is_followed_for_guesses_that_are_not_worth_making(monkeypatc
     assert steps.count("") > 100, "it rests for most of the time"
     assert any("rg" in step for step in steps)
     assert not [step for step in steps if step.endswith("r")]
+
+
+def test_a_session_for_which_no_guess_pays_keeps_no_other_from_being_read():
+    """The first one has the fewest tokens to evaluate, but guesses for it are wrong. Guesses have brought
+    nothing yet, so that one session is read."""
+    clock = Clock()
+    drafts = TimedBackend(clock, MODEL, 0.05, 0.0)
+    model = Synchronous(DraftModel(drafts, clock=clock), Policy(), clock, float)
+    sessions = dict[int, Speculated]()
+    for id in (1, 2, 3):
+        session = OpenedSession(id, [1] * (3 + id), SamplingParams(), Speculation())
+        sessions[id] = Speculated(id, session, SessionAcceptance(Acceptance()), None)
+        for _ in range(200):
+            sessions[id].acceptance.observe_best("draft", 200, hit=id > 1)
+    model.inline.rehearse()
+    model.draft([Ask(id, 8) for id in sessions], sessions, 3, 3, [0.0, 1.0, 1.0, 1.0, *[1.3] * 30], 3.0)
+    assert [len(model.chain(id)) > 0 for id in sessions] == [False, True, False]
 
 
 def test_short_replies_are_not_guessed_for_while_that_loses():
