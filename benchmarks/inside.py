@@ -25,7 +25,7 @@ from benchmarks.machines import MACHINES, Machine
 from benchmarks.prompts import hard, load
 from benchmarks.temperature import N_CELLS, N_SEQS, WAYS, Text, write
 from server.engine.engine import Engine
-from server.engine.events import Committed, Event, Finished
+from server.engine.events import Committed, Event, Finished, Stats
 from server.engine.request import GenerationRequest
 from server.engine.scheduler import Limits
 from server.llama.llamacpp import LlamaBackend, LlamaOptions
@@ -95,59 +95,93 @@ class Timed:
     gaps: list[float]
 
 
+class Lead:
+    """Says the texts, and goes on with what it has learnt."""
+
+    def __init__(
+        self,
+        draft: LlamaBackend,
+        known: Sequence[Text],
+        machine: Machine,
+        kind: Callable[[LlamaBackend, World, StepCosts], Speculator],
+        n_slots: int,
+    ) -> None:
+        self._draft, self._known, self._machine, self._n_slots = draft, known, machine, n_slots
+        self._world, self._live = World(), set[int]()
+        self._n_asked = 0
+        self._times: dict[int, list[float]] = {}
+        self._ends: dict[int, Stats] = {}
+        target = Reciter(known, draft.vocab, lambda n: self._world.advance(round(1e6 * machine.step_s(n))))
+        target.n_seqs, target.n_ctx = LEAVES * n_slots, N_CELLS * n_slots
+        target.n_cells = target.n_ctx
+        most = MOST_ROWS * n_slots
+        calibrated = {n: machine.step_s(n) for n in range(1, most + 1)}
+        self._engine = Engine(
+            target,
+            kind(draft, self._world, StepCosts(most, calibrated)),
+            self._happened,
+            n_slots=n_slots,
+            limits=Limits(n_batch=N_BATCH, draft_max=DRAFT_MAX, leaves=LEAVES),
+            clock=self._world.clock,
+        )
+
+    def say(self, at_once: int) -> Timed:
+        """Say all texts, at_once at a time."""
+        self._times, self._ends, began = {}, {}, self._world.clock()
+        waiting = list(reversed(self._known))
+        most = at_once if at_once < self._n_slots else len(self._known)  # the engine's queue holds the rest
+        machine, world = self._machine, self._world
+        with told(self._draft, lambda n: world.advance(round(1e3 * (machine.td + (n - 1) * machine.row)))):
+            while waiting or self._live:
+                while waiting and len(self._live) < most:
+                    self._ask(waiting.pop())
+                self._engine.step()
+        ends = [self._ends[id] for id in sorted(self._ends)]
+        replies = [(end.n_predicted - 1, end.predicted_ms / 1e3) for end in ends]
+        gaps = [b - a for times in self._times.values() for a, b in pairwise(times)]
+        return Timed(replies, world.clock() - began, gaps)
+
+    def close(self) -> None:
+        """Empty the draft model's KV cache for the next lead."""
+        for seq in range(self._draft.n_seqs):
+            self._draft.trim(seq, 0)
+
+    def _ask(self, text: Text) -> None:
+        prompt, self._n_asked = text.tokens[: text.n_prompt], self._n_asked + 1
+        self._live.add(self._n_asked)
+        request = GenerationRequest(prompt, text.sampling, len(text.tokens) - text.n_prompt)
+        self._engine.submit(self._n_asked, request)
+
+    def _happened(self, id: int, event: Event) -> None:
+        if isinstance(event, Committed):
+            self._times.setdefault(id, []).extend([self._world.clock()] * len(event.tokens))
+        elif isinstance(event, Finished):
+            self._live.discard(id)
+            self._ends[id] = event.stats
+
+
 def run(
     draft: LlamaBackend,
     known: Sequence[Text],
     machine: Machine,
     kind: Callable[[LlamaBackend, World, StepCosts], Speculator],
-    at_once: int = 1,
-) -> Timed:
-    """Have the texts said, at_once at a time."""
-    world, events, times = World(), list[tuple[int, Event]](), dict[int, list[float]]()
-    target = Reciter(known, draft.vocab, lambda n: world.advance(round(1e6 * machine.step_s(n))))
-    target.n_seqs, target.n_ctx = LEAVES * at_once, N_CELLS * at_once
-    target.n_cells = target.n_ctx
-    most = MOST_ROWS * at_once
-    calibrated = {n: machine.step_s(n) for n in range(1, most + 1)}
-    speculator = kind(draft, world, StepCosts(most, calibrated))
-
-    def happened(id: int, event: Event) -> None:
-        events.append((id, event))
-        if isinstance(event, Committed):
-            times.setdefault(id, []).extend([world.clock()] * len(event.tokens))
-
-    engine = Engine(
-        target,
-        speculator,
-        happened,
-        n_slots=at_once,
-        limits=Limits(n_batch=N_BATCH, draft_max=DRAFT_MAX, leaves=LEAVES),
-        clock=world.clock,
-    )
-    with told(draft, lambda n: world.advance(round(1e3 * (machine.td + (n - 1) * machine.row)))):
-        for id, text in enumerate(known):
-            prompt = text.tokens[: text.n_prompt]
-            engine.submit(id, GenerationRequest(prompt, text.sampling, len(text.tokens) - text.n_prompt))
-        while engine.step():
-            pass
-    for seq in range(draft.n_seqs):
-        draft.trim(seq, 0)
-    ends = {id: event.stats for id, event in events if isinstance(event, Finished)}
-    replies = [(ends[id].n_predicted - 1, ends[id].predicted_ms / 1e3) for id in sorted(ends)]
-    gaps = [b - a for known_times in times.values() for a, b in pairwise(known_times)]
-    return Timed(replies, world.clock(), gaps)
+    *at_once: int,
+) -> list[Timed]:
+    """Have a new lead say the texts, at_once[0] at a time, then again at_once[1] at a time, and so on."""
+    with closing(Lead(draft, known, machine, kind, max(at_once))) as lead:
+        return [lead.say(n) for n in at_once]
 
 
 def measure(args: argparse.Namespace) -> program.Result:
     """Raises DuoError."""
     lead = LlamaOptions(args.model, N_CELLS, N_SEQS, n_threads=args.threads)
-    most = max(MOST_AT_ONCE, *args.sessions)
+    most = max(MOST_AT_ONCE, *args.sessions, *args.in_turn)
     drafting = LlamaOptions(args.draft_model, N_CELLS * 2, most, n_threads=args.threads)
     parts: list[str] = []
     with closing(LlamaBackend(lead)) as target, closing(LlamaBackend(drafting)) as draft:
         known = _known(target, args)
         for name, machine in MACHINES.items():
-            timed = {kind: run(draft, known, machine, KINDS[kind]) for kind in KINDS}
+            timed = {kind: run(draft, known, machine, KINDS[kind], 1)[0] for kind in KINDS}
             alone = _rates(timed["plain"].replies)
             rows = [[kind, *_cells(found.replies, alone)] for kind, found in timed.items()]
             heads = [
@@ -161,12 +195,15 @@ def measure(args: argparse.Namespace) -> program.Result:
             parts += [f"{name}, {len(known)} replies of at most {args.max_tokens} tokens."]
             parts += [report.table(heads, rows, n_words=1)]
             rows = [
-                [str(n), *_beside(*(run(draft, known, machine, kind, n) for kind in (plain, decided)))]
+                [str(n), *_beside(*(run(draft, known, machine, kind, n)[0] for kind in (plain, decided)))]
                 for n in args.sessions
             ]
             parts += [
                 report.table(["at once", "plain, t/s", "as duo decides", "ratio", *GAPS], rows, n_words=0)
             ]
+            alone, found = (run(draft, known, machine, kind, *args.in_turn) for kind in (plain, decided))
+            ratios = [f"{one.seconds / other.seconds:.2f}" for one, other in zip(alone, found, strict=True)]
+            parts += [f"One lead, {', then '.join(map(str, args.in_turn))} at once: {', '.join(ratios)}."]
     return "a draft model inside the lead", parts
 
 
@@ -215,6 +252,7 @@ def _parser() -> argparse.ArgumentParser:
     what = "A draft model inside the lead, under a virtual clock."
     parser = program.make_parser("inside", what, *shared, prompts=None, max_tokens=150)
     parser.add_argument("--sessions", type=program.numbers, default=[4, 16], help="at once")
+    parser.add_argument("--in-turn", type=program.numbers, default=[1, 4, 16], help="at once, one lead")
     every_way = "sampled in every way, and with ten prompts whose drafts are poor"
     parser.add_argument("--every-way", action="store_true", help=every_way)
     return parser

@@ -21,7 +21,7 @@ def known() -> list[Text]:
 
 def rates(known: list[Text], error: float, kind: Any) -> list[float]:
     draft: Any = backend(error)
-    return [n / seconds for n, seconds in run(draft, known, MACHINE, kind).replies]
+    return [n / seconds for n, seconds in run(draft, known, MACHINE, kind, 1)[0].replies]
 
 
 def test_plain_steps_take_what_the_curve_says(known: list[Text]):
@@ -41,6 +41,14 @@ def test_a_bad_draft_costs_less_where_duo_decides_than_by_a_fixed_rule(known: li
 def test_where_rows_are_dear_several_replies_do_not_pay_for_a_draft_model(known: list[Text]):
     dear = Machine({1: 1000.0, 2: 1900.0, 4: 3600.0}, 300.0, 200.0)
     draft: Any = backend(0.0)
-    alone, drafted = (run(draft, known, dear, kind, 4) for kind in (plain, decided))
+    alone, drafted = (run(draft, known, dear, kind, 4)[0] for kind in (plain, decided))
     assert drafted.seconds < 1.05 * alone.seconds, "what it takes to find out included"
     assert sorted(drafted.gaps)[-len(drafted.gaps) // 20] < 1.2 * sorted(alone.gaps)[-len(alone.gaps) // 20]
+
+
+def test_a_lead_says_all_texts_for_each_number_at_once(known: list[Text]):
+    draft: Any = backend(0.0)
+    alone, together = run(draft, known, MACHINE, plain, 1, 2)
+    assert len(alone.replies) == len(together.replies) == len(known)
+    assert together.seconds < 0.7 * alone.seconds
+    assert run(draft, known, MACHINE, decided, 1, 1)[1].seconds < 0.5 * alone.seconds

@@ -77,7 +77,7 @@ class Credit:
 
 class Credits:
     """Of one group, by powers of two of the number of sessions: what helps one may hurt sixteen. A number
-    that is new begins with the credit of fewer sessions."""
+    that is new begins as that of fewer sessions, with what these lost, but nothing of what they gained."""
 
     def __init__(self, wait: int = 0) -> None:
         """wait: as Credit takes it."""
@@ -146,4 +146,5 @@ class Credits:
         if credit is None:
             fewer = max(one for one in self._credits if one < bits)
             credit = self._credits[bits] = copy(self._credits[fewer])
+            credit.tokens = min(0.0, credit.tokens)
         return credit

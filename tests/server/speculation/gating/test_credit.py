@@ -128,6 +128,13 @@ def test_a_new_number_of_sessions_begins_as_that_of_fewer():
     assert credits.guesses, "fewer sessions than any that lost"
 
 
+def test_what_it_brought_fewer_sessions_is_not_what_more_may_lose():
+    credits = Credits()
+    run(credits, 3.0, 200, n_sessions=1)
+    _, n_on = run(credits, -4.0, 50, n_sessions=4)
+    assert n_on == CREDIT + 1
+
+
 def test_fewer_sessions_count_after_a_while_or_a_moment_without_any():
     credits = Credits()
     run(credits, -16.0, 100, n_sessions=16)
