@@ -37,12 +37,13 @@ from server.speculation.sources.synchronous import Synchronous
 from server.speculation.speculated import Speculated
 from server.speculation.speculator import Speculator
 from tests.benchmarks.virtual import World
+from tests.paced import Stream
 
 SHORTEST = 20  # tokens of a reply
 HARD = 1.1  # times plain steps: replies below are hard to guess
 SLOW = 0.95  # times plain steps: replies below are slower than they should be
 FIXED_MAX, FIXED_P = 12, 0.5
-GAPS = "p95 gap of steps, by plain", "of tokens"
+GAPS = "p95 gap of steps, by plain", "of tokens", "of tokens as a stream tells them"
 
 
 class Fixed(Synchronous):
@@ -88,11 +89,12 @@ KINDS = {
 @dataclass(frozen=True, slots=True)
 class Timed:
     """replies: tokens and seconds of each after its first token; seconds: of all of them together; gaps:
-    seconds between two tokens of a reply, 0 for those of one step."""
+    seconds between two tokens of a reply, 0 for those of one step; told: those in a stream."""
 
     replies: list[tuple[int, float]]
     seconds: float
     gaps: list[float]
+    told: list[float]
 
 
 class Lead:
@@ -110,6 +112,7 @@ class Lead:
         self._world, self._live = World(), set[int]()
         self._n_asked = 0
         self._times: dict[int, list[float]] = {}
+        self._streams: dict[int, Stream] = {}
         self._ends: dict[int, Stats] = {}
         target = Reciter(known, draft.vocab, lambda n: self._world.advance(round(1e6 * machine.step_s(n))))
         target.n_seqs, target.n_ctx = LEAVES * n_slots, N_CELLS * n_slots
@@ -127,7 +130,7 @@ class Lead:
 
     def say(self, at_once: int) -> Timed:
         """Say all texts, at_once at a time."""
-        self._times, self._ends, began = {}, {}, self._world.clock()
+        self._times, self._streams, self._ends, began = {}, {}, {}, self._world.clock()
         waiting = list(reversed(self._known))
         most = at_once if at_once < self._n_slots else len(self._known)  # the engine's queue holds the rest
         machine, world = self._machine, self._world
@@ -139,7 +142,8 @@ class Lead:
         ends = [self._ends[id] for id in sorted(self._ends)]
         replies = [(end.n_predicted - 1, end.predicted_ms / 1e3) for end in ends]
         gaps = [b - a for times in self._times.values() for a, b in pairwise(times)]
-        return Timed(replies, world.clock() - began, gaps)
+        as_told = [gap for stream in self._streams.values() for gap in stream.gaps]
+        return Timed(replies, world.clock() - began, gaps, as_told)
 
     def close(self) -> None:
         """Empty the draft model's KV cache for the next lead."""
@@ -154,9 +158,12 @@ class Lead:
 
     def _happened(self, id: int, event: Event) -> None:
         if isinstance(event, Committed):
-            self._times.setdefault(id, []).extend([self._world.clock()] * len(event.tokens))
+            now, n = self._world.clock(), len(event.tokens)
+            self._times.setdefault(id, []).extend([now] * n)
+            self._streams.setdefault(id, Stream()).step(now, n, event.plain_s)
         elif isinstance(event, Finished):
             self._live.discard(id)
+            self._streams[id].end(self._world.clock())
             self._ends[id] = event.stats
 
 
@@ -223,12 +230,9 @@ def _known(target: LlamaBackend, args: argparse.Namespace) -> list[Text]:
 def _beside(plain: Timed, decided: Timed) -> list[str]:
     """Of all replies together, prompts included."""
     rates = [sum(n + 1 for n, _ in timed.replies) / timed.seconds for timed in (plain, decided)]
-    steps, tokens = (
-        np.percentile(decided.gaps if with_none else [gap for gap in decided.gaps if gap], 95)
-        / np.percentile(plain.gaps, 95)
-        for with_none in (False, True)
-    )
-    gains = rates[1] / rates[0], steps, tokens
+    usual = np.percentile(plain.gaps, 95)
+    found = [gap for gap in decided.gaps if gap], decided.gaps, decided.told
+    gains = rates[1] / rates[0], *(np.percentile(gaps, 95) / usual for gaps in found)
     return [f"{rates[0]:.1f}", f"{rates[1]:.1f}", *(f"{gain:.2f}" for gain in gains)]
 
 
@@ -251,7 +255,7 @@ def _parser() -> argparse.ArgumentParser:
     shared = ("model", "draft-model", "threads", "prompts", "max-tokens")
     what = "A draft model inside the lead, under a virtual clock."
     parser = program.make_parser("inside", what, *shared, prompts=None, max_tokens=150)
-    parser.add_argument("--sessions", type=program.numbers, default=[4, 16], help="at once")
+    parser.add_argument("--sessions", type=program.numbers, default=[1, 4, 16], help="at once")
     parser.add_argument("--in-turn", type=program.numbers, default=[1, 4, 16], help="at once, one lead")
     every_way = "sampled in every way, and with ten prompts whose drafts are poor"
     parser.add_argument("--every-way", action="store_true", help=every_way)

@@ -14,7 +14,7 @@ LEAD = {
     "cpu_moe_draft n_cpu_moe_draft mtp mtp_max draft_max leaves lookup gate verify",
     "Serving": "api_key_file no_api_key cors_origins ssl_key_file ssl_cert_file max_queued max_tokens "
     "max_body timeout write_timeout request_timeout watchdog grace ui slots metrics print log_format "
-    "log_requests log_prompts",
+    "log_requests log_prompts smooth",
     "What requests get that do not say": "temp top_k top_p min_p seed predict reasoning reasoning_format "
     "reasoning_budget context_shift verbose",
     "Cache": "cache_ram cache_dir cache_disk cache_type_k cache_type_v kv_unified",

@@ -224,6 +224,9 @@ class LeadSettings(ModelSettings, DoorSettings):
     reasoning_budget: int = Field(
         -1, ge=-1, description="default reasoning_budget, tokens of thoughts; 0: none, -1: any number"
     )
+    smooth: bool = Field(
+        True, description="spread the tokens of a step over a stream; off: send them at once"
+    )
     verbose: bool = Field(False, description="default verbose of chat completions, for looking into them")
     slots: bool = Field(True, description="answer GET /slots")
     metrics: bool = Field(True, description="answer /metrics")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any
 
 from server.api.generation_fields import GenerationFields
 from server.api.logprobs_json import logprobs_json
+from server.api.pacing import Pace, Untold
 from server.api.statistics import evaluating, timings
 from server.engine.events import Committed, Event, Failed, Finished, Progress, Started, Stats
 from server.engine.generate import Generation
@@ -75,7 +77,7 @@ class ReplyChoice:
             vocabulary, body.stops, aligned=self._aligned, shown=shown, begins=begins, n_indent=body.n_indent
         )
         self._reader = MessageReader(form)
-        self._untold: list[Piece] = []
+        self._untold = Untold()
         self._told: list[Piece] = []
         self.n_reasoning = 0  # told tokens of thoughts and their marks
         self._tokens: list[int] = []
@@ -100,6 +102,16 @@ class ReplyChoice:
         if self._error is not None:
             raise self._error
 
+    def spread(self) -> None:
+        """Have the tokens of a step told one by one, as Pace says: portion() gives those that are due, and
+        wake() has the reader ask for more."""
+        self._untold.pace = Pace()
+
+    def wake(self) -> None:
+        """Have the generation's iteration go on when more tokens are due."""
+        if not self.ended and (at := self._untold.next_at) is not None:
+            self.generation.wake_in(max(0.0, at - monotonic()))
+
     def see(self, events: Iterable[Event]) -> None:
         for event in events:
             match event:
@@ -120,7 +132,7 @@ class ReplyChoice:
                     self._end(event)
 
     def _end(self, event: Finished) -> None:
-        self._untold += self._read(self._text.end()) + self._reader.end()
+        self._untold.add(self._read(self._text.end()) + self._reader.end())
         self.reason = self._text.finish_reason("length" if self._out_of_time else event.reason)
         if self.reason == "stop" and self.message.calls and not self._reader.broken_off:
             self.reason = "tool_calls"
@@ -138,10 +150,19 @@ class ReplyChoice:
         self._logprobs += event.logprobs
         if self._sourced is not None:
             self._sourced.commit(event.sources)
-        self._untold += self._read(self._text.feed(event))
+        self._hear(event)
         self._out_of_time = not self._text.stopped and self._is_late()
         if self._text.stopped or self._out_of_time:
             self.generation.cancel(keep=self._text.n_predicted)
+
+    def _hear(self, step: Committed) -> None:
+        """Read the step's tokens, which wait for their turn where that makes the stream flow."""
+        if self._untold.spreads(step.at):
+            n_settled = self._reader.n_settled
+            read = [(self._read(text), self._reader.n_settled) for text in self._text.feed_each(step)]
+            self._untold.spread(n_settled, read, step.plain_s, monotonic())
+        else:
+            self._untold.add(self._read(self._text.feed(step)))
 
     def _is_late(self) -> bool:
         late = 0 < self._most_ms < (self._last_at - self._first_at) * 1e3
@@ -171,13 +192,14 @@ class ReplyChoice:
         return self._reader.feed(text)
 
     def portion(self) -> Portion:
-        """What is not told yet. Tokens wait for the text they are part of, or for the end of the reply."""
-        pieces = coalesced(self._untold)
-        self._untold.clear()
+        """What may be told and is not yet. Tokens wait for the text they are part of, or for the end of the
+        reply."""
+        due, n_settled = self._untold.take(self._reader.n_settled, monotonic(), ends=self.ended)
+        pieces = coalesced(due)
         self._told += pieces
         if not self._aligned or not (pieces or self.reason):
             return Portion(pieces)
-        told = self._text.completed(self._reader.n_settled)
+        told = self._text.completed(n_settled)
         self.n_reasoning += sum(one.start < self._reader.n_thought for one in told)
         logprobs = tokens = sources = None
         if self._with_logprobs:
@@ -190,14 +212,14 @@ class ReplyChoice:
         return Portion(pieces, logprobs, tokens, sources)
 
     def stats(self) -> Stats:
-        """The cost of the reply; before its end the cost so far."""
+        """The cost of the reply; before its end the cost so far, without tokens that wait to be told."""
         if self._stats is not None:
             return self._stats
         text, told = self._text, bool(self._text.n_steps)
         return Stats(
             n_prompt=self._started.n_prompt,
             n_cached=self._started.n_cached,
-            n_predicted=text.n_predicted,
+            n_predicted=text.n_predicted - self._untold.n_waiting,
             n_steps=text.n_steps,
             prompt_ms=(self._first_at - self._started.at) * 1e3 if told else 0.0,
             predicted_ms=(self._last_at - self._first_at) * 1e3 if told else 0.0,
@@ -207,7 +229,7 @@ class ReplyChoice:
 
     @property
     def message(self) -> Message:
-        return folded(self._told + self._untold)
+        return folded([*self._told, *self._untold.pieces])
 
     @property
     def said(self) -> tuple[Message, list[int]]:

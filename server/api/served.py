@@ -149,8 +149,8 @@ class Served:
     None if slots are not saved. cached: counts of the tiers below the KV cache. embedding, reranking:
     None if nothing embeds or ranks. seed, max_tokens, reasoning_budget, reasoning_format, template_variables,
     context_shift, verbose: defaults of requests; None for a random seed and no limit, -1 for thoughts without
-    one. hidden: what is not served. places: the generator's, for requests. adapters: files and scales of LoRA
-    adapters."""
+    one. smooth: streams are told as Pace says. hidden: what is not served. places: the generator's, for
+    requests. adapters: files and scales of LoRA adapters."""
 
     generator: Generator
     vocabulary: Vocabulary
@@ -173,6 +173,7 @@ class Served:
     template_variables: Mapping[str, Any] = field(default_factory=dict[str, Any])
     context_shift: bool = False
     verbose: bool = False
+    smooth: bool = True
     hidden: frozenset[Part] = frozenset()
     adapters: Sequence[tuple[str, float]] = ()
     responses: ResponseStore = field(default_factory=ResponseStore)

@@ -68,7 +68,7 @@ def _verify(state: EngineState, work: Work, proposal: Proposal, layout: RowLayou
     if session.drafts and not state.passed:
         state.proposer.committed(session.id, len(verdict.tokens), tally)
     logprobs = _logprobs(verdict, rows, drawn, asked.n_logprobs)
-    state.emit(session.id, _committed(verdict, proposal, logprobs, session.last_at))
+    state.emit(session.id, _committed(verdict, proposal, logprobs, session.last_at, state.plain_s))
     if reason := session.end_reason():
         endings.finish(state, session, reason)
 
@@ -135,12 +135,12 @@ def _logprobs(
 
 
 def _committed(
-    verdict: Verdict, proposal: Proposal, logprobs: tuple[TokenLogprobs, ...], now: float
+    verdict: Verdict, proposal: Proposal, logprobs: tuple[TokenLogprobs, ...], now: float, plain_s: float
 ) -> Committed:
     """What the caller is told."""
     if not proposal.tokens:
-        return Committed(verdict.tokens, (None,), 0, (), logprobs, now)
+        return Committed(verdict.tokens, (None,), 0, (), logprobs, now, plain_s)
     sources = [proposal.sources[node] for node in verdict.nodes]
     rejected = tuple(t for i, t in enumerate(proposal.tokens) if i not in verdict.nodes)
     padding = (None,) * (len(verdict.tokens) - len(verdict.nodes))
-    return Committed(verdict.tokens, (*sources, *padding), len(proposal), rejected, logprobs, now)
+    return Committed(verdict.tokens, (*sources, *padding), len(proposal), rejected, logprobs, now, plain_s)

@@ -40,7 +40,8 @@ class Committed:
 
     sources[i]: the drafter that guessed tokens[i], None if nobody did. n_drafted: tokens verified in this
     step; rejected: those that did not match, in order. logprobs: one per token if the request asks for them.
-    A stop token is the last of `tokens`. at: as in Started.
+    A stop token is the last of `tokens`. at: as in Started. plain_s: seconds that the step would have taken
+    without guesses; 0: it had none, or that is not known.
     """
 
     tokens: tuple[int, ...]
@@ -49,6 +50,7 @@ class Committed:
     rejected: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprobs, ...] = ()
     at: float = field(default=0.0, compare=False)
+    plain_s: float = field(default=0.0, compare=False)
 
     @property
     def n_accepted(self) -> int:

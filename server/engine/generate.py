@@ -13,7 +13,13 @@ class Generation(Protocol):
     """One submitted request. Iterate it once, on the event loop that submitted it."""
 
     def __aiter__(self) -> AsyncIterator[Sequence[Event]]:
-        """Events in order, each time all that are here, at least one; ends after Finished or Failed."""
+        """Events in order, each time all that are here, at least one, or none after wake_in(); ends after
+        Finished or Failed."""
+        ...
+
+    def wake_in(self, seconds: float) -> None:
+        """Have the iteration go on after that time, even if there are no events by then. The latest call
+        counts."""
         ...
 
     def cancel(self, keep: int | None = None) -> None:

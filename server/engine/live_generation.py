@@ -31,6 +31,7 @@ class LiveGeneration:
         self._arrived = asyncio.Event()
         self._ended = False
         self._timer: asyncio.TimerHandle | None = None
+        self._waking: asyncio.TimerHandle | None = None
 
     def __aiter__(self) -> AsyncIterator[list[Event]]:
         return self
@@ -42,6 +43,12 @@ class LiveGeneration:
         self._arrived.clear()
         events, self._unread = self._unread, []
         return events
+
+    def wake_in(self, seconds: float) -> None:
+        if self._waking is not None:
+            self._waking.cancel()
+        if not self._ended:
+            self._waking = asyncio.get_running_loop().call_later(seconds, self._arrived.set)
 
     @property
     def precompute(self) -> bool:

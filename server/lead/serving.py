@@ -70,6 +70,7 @@ def served_by(
         template_variables=_variables(settings),
         context_shift=settings.context_shift,
         verbose=settings.verbose,
+        smooth=settings.smooth,
         hidden=_hidden(settings),
         adapters=[(one.path.name, one.scale) for one in settings.weights.adapters],
     )

@@ -44,24 +44,28 @@ class ReplyText(Tally):
     def feed(self, step: Committed) -> str:
         """The text this step adds. After it `stopped` says whether a stop string was completed, or a line
         begun too far left: what follows is not part of the reply."""
-        text, n = self._up_to_stop(step.tokens)
-        if n < len(step.tokens):
+        return "".join(self.feed_each(step))
+
+    def feed_each(self, step: Committed) -> list[str]:
+        """The text that each token of this step adds, those after a stop string left out. `stopped`: as for
+        feed()."""
+        texts = self._up_to_stop(step.tokens)
+        if (n := len(texts)) < len(step.tokens):
             step = replace(step, tokens=step.tokens[:n], sources=step.sources[:n])
         self.count(step)
         self._accepted.update(step.sources)
         if step.n_drafted:
             self._per_step[step.n_accepted] += 1
-        return text
+        return texts
 
-    def _up_to_stop(self, tokens: Sequence[int]) -> tuple[str, int]:
-        """The text of these tokens, and how many of them there are until a stop string is complete."""
-        pieces: list[str] = []
-        n = 0
-        while n < len(tokens) and not self.stopped:
-            if tokens[n] not in self._silent:
-                pieces.append(self._feed(tokens[n], self.n_predicted + n))
-            n += 1
-        return "".join(pieces), n
+    def _up_to_stop(self, tokens: Sequence[int]) -> list[str]:
+        """The text of each of these tokens, until a stop string is complete."""
+        texts: list[str] = []
+        for position, token in enumerate(tokens, self.n_predicted):
+            if self.stopped:
+                break
+            texts.append("" if token in self._silent else self._feed(token, position))
+        return texts
 
     def _feed(self, token: int, position: int) -> str:
         text = self._detokenizer.feed(token)

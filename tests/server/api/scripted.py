@@ -29,7 +29,8 @@ class Script:
     def __init__(self, *events: Event, refusal: Exception | None = None) -> None:
         self.requests: list[GenerationRequest] = []
         self.cancels: list[int | None] = []
-        self._events: asyncio.Queue[Event] = asyncio.Queue()
+        self.wakes: list[float] = []  # seconds
+        self._events: asyncio.Queue[Event | None] = asyncio.Queue()  # None: wake()
         self._refusal = refusal
         self._ended = False
         for event in events:
@@ -42,12 +43,20 @@ class Script:
         return self
 
     async def __aiter__(self) -> AsyncIterator[list[Event]]:
-        events: list[Event] = []
-        while not events or not isinstance(events[-1], Finished | Failed):
+        ended = False
+        while not ended:
             events = [await self._events.get()]
             while not self._events.empty():
                 events.append(self._events.get_nowait())
-            yield events
+            ended = isinstance(events[-1], Finished | Failed)
+            yield [event for event in events if event is not None]
+
+    def wake_in(self, seconds: float) -> None:
+        """Time does not pass here: wake() says when that time is over."""
+        self.wakes.append(seconds)
+
+    def wake(self) -> None:
+        self._events.put_nowait(None)
 
     def cancel(self, keep: int | None = None) -> None:
         self.cancels.append(keep)

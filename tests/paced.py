@@ -1,0 +1,36 @@
+"""A stream whose tokens are told as server/api/pacing.py says, at times of the caller's choice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from server.api.pacing import Pace
+
+
+@dataclass(slots=True)
+class Stream:
+    """Tells tokens when they are due."""
+
+    pace: Pace = field(default_factory=Pace)
+    times: list[float] = field(default_factory=list[float])  # of each token
+
+    def step(self, at: float, n: int, plain_s: float) -> None:
+        """A step brings n tokens, which are heard of at once."""
+        self.pass_until(at)
+        if self.pace.spreads(at):
+            self.pace.step(n, plain_s, at)
+            n = self.pace.due(at)
+        self.times += [at] * n
+
+    def pass_until(self, now: float) -> None:
+        while (next_at := self.pace.next_at) is not None and next_at < now:
+            self.times += [next_at] * self.pace.due(next_at)
+
+    def end(self, at: float) -> None:
+        """The reply ends, which waits for nothing."""
+        self.times += [at] * self.pace.n_waiting
+
+    @property
+    def gaps(self) -> list[float]:
+        return [b - a for a, b in pairwise(self.times)]
