@@ -140,7 +140,11 @@ def _committed(
     """What the caller is told."""
     if not proposal.tokens:
         return Committed(verdict.tokens, (None,), 0, (), logprobs, now, plain_s)
-    sources = [proposal.sources[node] for node in verdict.nodes]
-    rejected = tuple(t for i, t in enumerate(proposal.tokens) if i not in verdict.nodes)
-    padding = (None,) * (len(verdict.tokens) - len(verdict.nodes))
+    nodes, n_accepted = verdict.nodes, len(verdict.nodes)
+    sources = [proposal.sources[node] for node in nodes]
+    if not n_accepted or nodes[-1] == n_accepted - 1:  # each node comes after its parent: the first ones
+        rejected = tuple(proposal.tokens[n_accepted:])
+    else:
+        rejected = tuple(token for i, token in enumerate(proposal.tokens) if i not in nodes)
+    padding = (None,) * (len(verdict.tokens) - n_accepted)
     return Committed(verdict.tokens, (*sources, *padding), len(proposal), rejected, logprobs, now, plain_s)

@@ -86,7 +86,8 @@ class Speculator(Proposer):
 
     def open(self, session: OpenedSession) -> None:
         lookup = self._lookups.open(session.bounds.salt) if self._policy.lookup else None
-        speculated = Speculated(next(self._wire_ids), session, SessionAcceptance(self.acceptance), lookup)
+        acceptance, balance = SessionAcceptance(self.acceptance), self._weighing.balance()
+        speculated = Speculated(next(self._wire_ids), session, acceptance, lookup, balance=balance)
         self._sessions[session.id] = speculated
         self._n_expected += speculated.prediction is not None
         self._learn()
