@@ -13,6 +13,7 @@ from server.engine import live_generation
 from server.engine import thread as engine_thread
 from server.engine.engine import Engine
 from server.engine.events import Committed, Event, Failed, Finished, Started
+from server.engine.live_generation import LiveGeneration
 from server.engine.proposer import Ask, Planned
 from server.engine.thread import GATHER_S, EngineThread
 from server.errors import BackendError, BusyError
@@ -144,3 +145,18 @@ async def test_a_reply_that_nobody_reads_ends_with_a_reason(monkeypatch: pytest.
     assert isinstance(kept[-1], Failed)
     assert kept[-1].error.status == 408
     await thread.stop()
+
+
+async def test_a_reader_is_woken_in_time_without_events():
+    woken: list[list[Event]] = []
+    generation = LiveGeneration(1, lambda id, keep: None, None)
+    generation.wake_in(3600.0)
+    generation.wake_in(0.0)
+    async for events in generation:
+        woken.append(events)
+        if len(woken) == 1:
+            generation.deliver(Started(5, 0))
+        elif len(woken) == 2:
+            generation.deliver(Failed(BackendError("over")))
+            generation.wake_in(0.0)
+    assert [len(events) for events in woken] == [0, 1, 1]
