@@ -86,8 +86,7 @@ class Speculator(Proposer):
 
     def open(self, session: OpenedSession) -> None:
         lookup = self._lookups.open(session.bounds.salt) if self._policy.lookup else None
-        acceptance, balance = SessionAcceptance(self.acceptance), self._weighing.balance()
-        speculated = Speculated(next(self._wire_ids), session, acceptance, lookup, balance=balance)
+        speculated = Speculated(next(self._wire_ids), session, SessionAcceptance(self.acceptance), lookup)
         self._sessions[session.id] = speculated
         self._n_expected += speculated.prediction is not None
         self._learn()

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from server.engine.proposer import Ask, CountsBySource, Planned, Proposal, TimedStep
 from server.estimators import Ratio
-from server.speculation.gating.balance import STAKE, WIDE_STAKE, Balance, Overhead
+from server.speculation.gating.balance import Overhead
 from server.speculation.gating.pricing import Pricing, StepPrice
 from server.speculation.groups import LOOKUP, StepCharge
 from server.speculation.sources.remote import RemoteDrafters
@@ -40,10 +40,6 @@ class Weighing:
         # of a guess of the model in the lead, and of all in a step, while no drafter works beside it
         self._calm_td_s = 0.0
         self._calm_spent_s = Ratio(SPENT_KEEP)
-
-    def balance(self) -> Balance:
-        """Of a session that begins."""
-        return Balance(WIDE_STAKE if self._pricing.widths.pays else STAKE)
 
     def charge(self, asks: Sequence[Ask], proposals: Sequence[Proposal], price: StepPrice) -> None:
         """Charge sessions for verifying the guesses of models."""

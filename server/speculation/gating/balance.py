@@ -33,10 +33,6 @@ HEARD = 12
 # 187 replies of the bundled pair is at 0.90 of no drafts instead of 0.94, 11 are below 0.95 instead of 3; 1:
 # all are 3 percent slower; without a bound 0.77, 14 and 3 percent faster (benchmarks.inside --every-way).
 STAKE = 1.5
-# As STAKE, where steps are padded to a width, since guesses are charged for changes of width there. Six leads
-# of each emulated GPU, F16 and Q8_0 (benchmarks.graphs): at 1.5 in all 1.74 and 1.53 of plain steps, 20 and
-# 42 of 357 replies below 0.95; at 2.5 1.73 and 1.59, 27 and 43; without that charge 1.73 and 1.61, 42 and 56.
-WIDE_STAKE = 2.5
 
 LATEST = 31  # steps of a kind. Half: their scatter shows; twice: a change is seen after 31 steps, not 16
 # Steps of a kind until it counts: a process's first ones take up to ten times as long. Half: one of them
@@ -106,10 +102,9 @@ class Balance:
 
     allowance: tokens that the guesses made for the next step may cost the session."""
 
-    def __init__(self, stake: float = STAKE) -> None:
-        """stake: STAKE or WIDE_STAKE."""
+    def __init__(self) -> None:
         self.resting = False
-        self.allowance = self._stake = stake
+        self.allowance = STAKE
         self._net = Ratio(KEEP)
         self._lost = 0.0  # tokens, since they went on
         self._guessed = 0.0  # steps with guesses; one alone says as much as several among others
@@ -124,7 +119,7 @@ class Balance:
         """A step in which they rest."""
         self._left -= 1
         if self._left <= 0:
-            self.resting, self.allowance, self._net, self._lost = False, self._stake, Ratio(KEEP), 0.0
+            self.resting, self.allowance, self._net, self._lost = False, STAKE, Ratio(KEEP), 0.0
             self._guessed, self._n_heard = 0.0, 0
 
     def step(
@@ -136,7 +131,7 @@ class Balance:
         heard: a drafter of the session has sent guesses."""
         self._net.observe(n_accepted - n_lost, 1.0)
         self._lost = max(0.0, self._lost + n_lost - n_accepted)
-        self.allowance = max(self._stake, self.allowance + n_accepted - n_lost)
+        self.allowance = max(STAKE, self.allowance + n_accepted - n_lost)
         self._n_heard += heard
         if guessed:
             self._guessed += TRIED_AMONG / TRIED if n_sessions == 1 else 1

@@ -33,8 +33,7 @@ class StepPrice(NamedTuple):
     """Of a step of n_sessions sessions. n_rows: of the step without guesses. width: rows that it is padded
     to, 0 for none. seconds: of the step by rows, with what it costs later ones; plain_s: without guesses and
     without padding. rate: tokens per second that its time is worth. guess_s: what a verified guess takes
-    outside the decode, in the lead's Python. change_s: a padded step's share of what it costs to come to its
-    width."""
+    outside the decode, in the lead's Python."""
 
     n_rows: int
     width: int
@@ -43,7 +42,6 @@ class StepPrice(NamedTuple):
     rate: float
     n_sessions: int
     guess_s: float = 0.0
-    change_s: float = 0.0
 
     @property
     def plain_rate(self) -> float:
@@ -131,14 +129,12 @@ class Pricing:
         width = self.widths.choose(price.n_rows, price.plain_s, worth, price.rate)
         if width == PLAIN:
             return price._replace(seconds=[price.plain_s] * (price.n_rows + 1))
-        seconds = [self.widths.steady[width]] * (width + 1)
-        return price._replace(width=width, seconds=seconds, change_s=self.widths.spread_s(width))
+        return price._replace(width=width, seconds=[self.widths.steady[width]] * (width + 1))
 
     def of_guess(self, price: StepPrice, n: int) -> float:
-        """Tokens that plain steps would make in the time of each of n guesses, their share of a change of
-        width included."""
+        """Tokens that plain steps would make in the time of each of n guesses."""
         plain_s = price.plain_s
-        more_s = price.change_s + price.seconds[min(price.n_rows + n, len(price.seconds) - 1)] - plain_s
+        more_s = price.seconds[min(price.n_rows + n, len(price.seconds) - 1)] - plain_s
         return price.n_sessions * max(0.0, more_s) / (plain_s * max(1, n)) if plain_s else 0.0
 
     def of_row_again(self, price: StepPrice) -> float:

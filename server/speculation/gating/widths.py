@@ -77,7 +77,7 @@ class Widths:
         """Seconds that a change to steps of n_rows rows costs: of the first step and of the second."""
         return sum(mean.value for mean in self._change[self._kind(n_rows)])
 
-    def spread_s(self, n_rows: int) -> float:
+    def _spread_s(self, n_rows: int) -> float:
         """change_s() for each of the steps that are likely to keep this width."""
         return self.change_s(n_rows) / self._stay.value
 
@@ -95,7 +95,7 @@ class Widths:
         plain_s: of a plain step among others. rate: tokens per second that time is worth."""
         current, back_s, rate = self._start(n_rows), self.change_s(n_rows), min(rate, self._rate)
         if current is None:
-            wide = ((w, s + self.spread_s(w)) for w, s in self.steady.items() if w > n_rows)
+            wide = ((w, s + self._spread_s(w)) for w, s in self.steady.items() if w > n_rows)
             best = [(n_rows, plain_s), *wide]
         elif current == PLAIN:
             open_to = {
@@ -134,7 +134,7 @@ class Widths:
             now[width] = each[0][0] - rate * self.steady[width]
             later[width] = max(tokens - rate * seconds for tokens, seconds in each)
         if current is None:
-            best = max(now, key=lambda width: now[width] - (rate * self.spread_s(width) if width else 0.0))
+            best = max(now, key=lambda width: now[width] - (rate * self._spread_s(width) if width else 0.0))
             if best != PLAIN:
                 self._missed = {}
             return best

@@ -12,7 +12,6 @@ from server.speculation.gating.balance import (
     STAKE,
     TRIED,
     TRIED_AMONG,
-    WIDE_STAKE,
     Balance,
     Overhead,
 )
@@ -92,15 +91,6 @@ def test_a_step_may_cost_what_models_have_brought_the_session_and_a_stake():
     assert balance.allowance == STAKE + 1.0
     balance.step(0.0, 3.0, guessed=True, heard=False)
     assert balance.allowance == STAKE
-
-
-def test_a_session_whose_guesses_pay_for_changes_of_width_has_a_stake_of_its_own():
-    balance = Balance(WIDE_STAKE)
-    balance.step(0.0, 3.0, guessed=True, heard=False)
-    assert balance.allowance == WIDE_STAKE
-    n_until_resting(balance, 0.0, 0.5)
-    n_until_going(balance)
-    assert balance.allowance == WIDE_STAKE
 
 
 def test_after_a_rest_a_step_may_cost_a_stake():

@@ -32,17 +32,6 @@ def test_guesses_are_priced_by_plain_steps_where_drafters_are_weighed():
     assert pricing.plain_rate == pytest.approx(1 / price.plain_s)
 
 
-def test_guesses_of_a_padded_step_pay_their_share_of_a_change_of_width():
-    pricing = Pricing(StepCosts(5, SECONDS), Widths({1: 4.0, 4: 5.0}, 1.0), again=False)
-    plain = pricing.step(1, 1, N_CELLS, may_pad=True)
-    assert pricing.padded(plain, [Offered([0.01])]).change_s == 0.0, "a step that stays plain"
-    price = pricing.padded(plain, [Offered([0.9] * 3)])
-    assert price.width == 4
-    share_s = pricing.widths.spread_s(4)
-    assert share_s > 0.0
-    assert 3 * pricing.of_guess(price, 3) == pytest.approx((5.0 - 4.0 + share_s) / 4.0)
-
-
 def test_rows_that_are_evaluated_again_are_priced_by_plain_steps():
     """Of two sessions, one of which has three rows."""
     pricing = Pricing(StepCosts(8, {1: 10.0, 2: 12.0, 8: 24.0}), Widths({}), again=True)
