@@ -17,8 +17,9 @@ from server.text.message import Piece
 # screen, and what tokens are gathered for on a CPU (GATHER_S in engine/thread.py). Half: twice the chunks;
 # twice: the gaps of a model that makes 50 tokens per second show.
 FRAME_S = 0.016
-# Steps in whose time what waits is told. Half: 95th percentile of gaps 1.9 times that without guesses for
-# the bundled pair, one reply, instead of 1.0; twice: tokens are late by twice as much (benchmarks.inside).
+# Steps in whose time what waits is told. 95th percentile of gaps by that without guesses, two replies of 400M
+# at once, BF16 and Q8_0 (benchmarks.inside): half, 1.66 and 1.88 instead of 1.54 and 1.72; twice, 1.44 and
+# 1.66, but tokens are late by twice as much.
 HELD = 2.0
 
 
