@@ -50,9 +50,9 @@ def test_thoughts_that_were_stopped_are_sent_and_continued(page: Page, lead: Lea
     Script(page, Reply((), thoughts="let me see", reason="length"))
     page.goto(lead.url)
     ask(page, "hello")
-    script = Script(page, Reply((("well", None),)))
-    page.get_by_label("Message", exact=True).fill("")
     page.get_by_role("button", name="Continue").or_(page.get_by_role("button", name="Go on")).first.wait_for()
+    script = Script(page, Reply((("well", None),)))  # from now on: the first reply is here
+    page.get_by_label("Message", exact=True).fill("")
     asked(page, "and then?")
     thoughtful = {"role": "assistant", "content": "", "reasoning_content": "let me see"}
     assert script.asked[-1]["messages"][1] == thoughtful
