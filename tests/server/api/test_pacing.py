@@ -134,9 +134,11 @@ STREAMED = {"messages": [{"role": "user", "content": "hi"}], "stream": True}
 ENDED = Finished("stop", Stats(5, 0, 7, 2, 1.0, 500.0))
 
 
-async def hear(script: Script, clock: Clock, **more: Any) -> tuple[Call, asyncio.Task[None]]:
+async def hear(
+    script: Script, clock: Clock, path: str = "/v1/chat/completions", **more: Any
+) -> tuple[Call, asyncio.Task[None]]:
     """A stream of which a step of one token and one of six have been heard."""
-    call = Call(served(script), body={**STREAMED, **more})
+    call = Call(served(script), path, {**STREAMED, **more})
     running = asyncio.ensure_future(call.run())
     script.tell(Started(5, 0))
     script.tell(step("H", 10.0))
@@ -167,24 +169,18 @@ async def test_a_stream_tells_the_tokens_of_a_step_one_by_one(clock: Clock):
     assert told(call)[:6] == ["H", "e", "l", "l", "o", " w"]
 
 
-async def test_a_stream_that_is_not_smooth_tells_a_step_at_once(clock: Clock):
+@pytest.mark.parametrize(("smooth", "fields"), [(False, {}), (True, {"timings_per_token": True})])
+async def test_a_step_is_told_at_once_without_smooth_and_to_who_asks_for_figures_of_steps(
+    clock: Clock, smooth: bool, fields: dict[str, Any]
+):
     script = Script()
-    call = Call(replace(served(script), smooth=False), body=STREAMED)
+    call = Call(replace(served(script), smooth=smooth), body={**STREAMED, **fields})
     running = asyncio.ensure_future(call.run())
     for event in (Started(5, 0), step("H", 10.0), step("ello w", 10.5)):
         script.tell(event)
     await call.until_sent(b'ello w"')
     script.tell(ENDED)
     await asyncio.wait_for(running, 10)
-    assert not script.wakes
-
-
-@pytest.mark.parametrize("fields", [{"timings_per_token": True}, {"stream": False}])
-async def test_who_asks_for_figures_of_steps_or_for_no_stream_waits_for_nothing(
-    clock: Clock, fields: dict[str, Any]
-):
-    script = Script(Started(5, 0), step("H", 10.0), step("ello w", 10.5), ENDED)
-    await asyncio.wait_for(Call(served(script), body={**STREAMED, **fields}).run(), 10)
     assert not script.wakes
 
 
@@ -199,6 +195,16 @@ async def test_logprobs_come_with_their_tokens(clock: Clock):
             tokens = [entry["token"] for entry in logprobs["content"]] if logprobs else []
             assert "".join(tokens) == content
     assert "".join(told(call)) == "Hello w"
+
+
+async def test_a_native_stream_counts_the_tokens_that_it_has_told(clock: Clock):
+    script = Script()
+    call, running = await hear(script, clock, "/completion", prompt="hi")
+    script.tell(ENDED)
+    await asyncio.wait_for(running, 10)
+    *chunks, last = call.events
+    assert [(one["content"], one["tokens_predicted"]) for one in chunks[:2]] == [("H", 1), ("e", 2)]
+    assert last["tokens_predicted"] == 7
 
 
 async def test_a_stop_string_ends_the_generation_while_text_waits(clock: Clock):
