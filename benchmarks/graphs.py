@@ -57,7 +57,8 @@ class Gpu:
     longer by `built`, the second by `recorded`, both by its rows: if the graph of these rows was the latest
     one, by `renewed`, and if nothing else was decoded since with that graph, by `again` and nothing. guess:
     one of the block, which takes longer by `unlike` if its decode has other rows than the one before, and by
-    `read` if it also evaluates a prompt. outside: Python of a step, which takes longer by `drafted` if the
+    `read` if it also evaluates a prompt; during a step, which takes longer by `beside` and `read_beside` for
+    these. outside: Python of a step, which takes longer by `drafted` if the
     block has guessed for it."""
 
     steady: dict[int, float]
@@ -68,6 +69,8 @@ class Gpu:
     guess: float = 0.45
     unlike: float = 0.25
     read: float = 3.5
+    beside: float = 0.15
+    read_beside: float = 0.2
     outside: float = 0.25
     drafted: float = 0.45
 
@@ -131,19 +134,30 @@ class TimedModel(WithBlock):
         self._gpu, self._graphs, self._machine = gpu, graphs, Machine(gpu.steady, gpu.guess, 0.0)
         self._n_before = 0  # rows of the block's decode before
         self._has_guessed = False  # for this step
+        self._decoding = False
         self.overlaps = True
 
     def decode(self, batch: Batch) -> Logits:
+        self._decoding = True
         logits = super().decode(batch)
+        self._decoding = False
         step_ms = 1e3 * self._machine.step_s(len(batch)) + self._graphs.extra_ms(len(batch))
         outside_ms = self._gpu.outside + (self._gpu.drafted if self._has_guessed else 0.0)
         self._has_guessed = False
         self.world.advance(round(1e3 * (step_ms + outside_ms)))
         return logits
 
+    def read(self, seq: int) -> None:
+        super().read(seq)
+        self.world.advance(round(1e3 * self._gpu.read_beside))
+
     def guess(self, paths: Sequence[BlockPath], depth: int) -> tuple[Logits, Hidden]:
-        n_rows = sum(1 if path.hidden is not None else self._n_late(path.seq) + 1 for path in paths)
+        n_rows = sum(1 if path.hidden is not None else self.n_late(path.seq) + 1 for path in paths)
         found = super().guess(paths, depth)
+        if self._decoding:
+            self.world.advance(round(1e3 * self._gpu.beside))
+            self._n_before = n_rows
+            return found
         extra = self._gpu.unlike if n_rows != self._n_before else 0.0
         extra += self._gpu.read if n_rows > DRAFT_MAX else 0.0
         self._n_before, self._has_guessed = n_rows, True

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -109,7 +109,7 @@ class WithBlock:
         self.length, self.intact = backend.length, backend.intact
         self._nothing = np.zeros(block.n_embd, dtype=np.float32)  # the row before the first position
         self._waiting = [_Waiting() for _ in range(backend.n_seqs)]
-        self._late: list[int] = []  # sequences that the block evaluates during the model's next decode
+        self._late = set[int]()  # sequences that the block evaluates during the model's next decode
         self.failed = False
         self.n_unknown = 0  # positions that the block evaluated without the row before them
 
@@ -122,8 +122,8 @@ class WithBlock:
     def start(self, batch: Batch) -> Callable[[], Logits]:
         started = self._backend.start(batch)
         if self._late:
-            late, self._late = self._late, []
-            self._catch_up([seq for seq in late if self._n_late(seq) > MOST_WAITING])
+            late, self._late = self._late, set[int]()
+            self._catch_up(late)
 
         def finish() -> Logits:
             logits = started()
@@ -133,13 +133,22 @@ class WithBlock:
 
         return finish
 
+    def n_late(self, seq: int) -> int:
+        """Positions that the model has evaluated and the block has not."""
+        waiting = self._waiting[seq]
+        return waiting.end - waiting.n_true
+
+    def read(self, seq: int) -> None:
+        """Have the block evaluate these during the model's next decode."""
+        self._late.add(seq)
+
     def guess(self, paths: Sequence[Path], depth: int) -> tuple[Logits, Hidden]:
         """One row of logits and one of hidden values for each path, views that are valid until the next call.
         depth: tokens guessed before, in this step. Raises BackendError; the block is not used then."""
         batch = Batch()
         hidden: list[Hidden] = []
         seqs = [path.seq for path in paths if path.hidden is None]
-        if seqs and sum(max(0, self._n_late(seq)) for seq in seqs) + len(paths) > self.block.n_batch:
+        if seqs and sum(max(0, self.n_late(seq)) for seq in seqs) + len(paths) > self.block.n_batch:
             self._catch_up(seqs)
         for path in paths:
             waiting = self._waiting[path.seq]
@@ -147,6 +156,7 @@ class WithBlock:
                 hidden += self._add_waiting(batch, path.seq, waiting.end)
                 hidden.append(self._row_before(waiting, waiting.end))
                 batch.append((path.seq,), waiting.end, path.token, wanted=True)
+                self._late.discard(path.seq)
                 waiting.n_held = waiting.n_true = waiting.end + 1
                 waiting.last = path.token
                 waiting.forget()
@@ -227,7 +237,7 @@ class WithBlock:
         ):
             for each in batch.shared.get(i, (seq,)):
                 self._waiting[each].add(position, token, rows[i])
-        self._late = [seq for seq in set(batch.seqs) if self._n_late(seq) > MOST_WAITING]
+        self._late = {seq for seq in set(batch.seqs) if self.n_late(seq) > MOST_WAITING}
 
     def _agree(self, seq: int) -> None:
         """Have the block hold what the model holds of the sequence."""
@@ -236,16 +246,12 @@ class WithBlock:
         waiting.n_true = min(waiting.n_true, waiting.end)
         self._settle(seq)
 
-    def _n_late(self, seq: int) -> int:
-        waiting = self._waiting[seq]
-        return waiting.end - waiting.n_true
-
-    def _catch_up(self, seqs: Sequence[int]) -> None:
+    def _catch_up(self, seqs: Iterable[int]) -> None:
         """Have the block evaluate what the model has of these sequences."""
         try:
             for seq in seqs:
                 waiting = self._waiting[seq]
-                while self._n_late(seq) > 0 and not self.failed:
+                while self.n_late(seq) > 0 and not self.failed:
                     batch = Batch()
                     end = min(waiting.end, waiting.n_true + self.block.n_batch)
                     hidden = self._add_waiting(batch, seq, end)

@@ -7,6 +7,7 @@ its time costs, by the measured costs of steps and by how often each source was 
 from __future__ import annotations
 
 import itertools
+import math
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -124,7 +125,8 @@ class Speculator(Proposer):
         if self._policy.gate and not self.pricing.costs.knows(n_rows) and not stable:
             return Planned([NOTHING] * len(asks))  # what a plain step costs has to be known first
         may_pad = not stable and self._may_pad(asks, n_rows)
-        price = self.pricing.step(len(asks), n_rows, n_cells, may_pad=may_pad)
+        allowance = self._weighing.allowance(asks) if may_pad else math.inf
+        price = self.pricing.step(len(asks), n_rows, n_cells, may_pad=may_pad, allowance=allowance)
         if self._policy.again:
             self._weighing.charge_again(asks, price)
         wanting = [ask for ask in asks if ask.limit > 0]
@@ -135,13 +137,12 @@ class Speculator(Proposer):
             self._begin(ask, least_by_lookup)
         if searches:
             self._lookups.took(began)
-        spent_s = 0.0
-        if self._inline and wanting and self._model_guesses:
-            spent_s = self._draft(self._inline, asks, price, least)
-            if self._policy.by_rejection:
-                chains = [self._inline.chain(ask.session) for ask in asks]
-                self._weighing.charge(asks, chains, price)
-                return self._planned(chains, price, spent_s)
+        inline = self._inline if wanting and self._model_guesses else None
+        spent_s = self._draft(inline, asks, price, least) if inline else 0.0
+        if self._policy.by_rejection:  # its rule needs the distributions that guesses were sampled from
+            chains = [inline.chain(ask.session) if inline else NOTHING for ask in asks]
+            self._weighing.charge(asks, chains, price)
+            return self._planned(chains, price, spent_s)
         guessed = any(self._sessions[ask.session].tree.n_below for ask in wanting)
         proposals = [self._offer(ask, least) for ask in asks] if guessed else [NOTHING] * len(asks)
         offers = [proposal.probabilities for proposal in proposals]
@@ -229,15 +230,14 @@ class Speculator(Proposer):
             speculated.n_lost = 0.0
 
     def stepped(self, planned: Planned, step: TimedStep) -> None:
-        if self._late is not None:
-            self._learn()
+        self._learn()
         if self._n_passed > ALL_OF and self._n_passed % ONE_OF:
             return
         if self._inline and planned.spent_s:
             plain_s = self.pricing.costs.curve(step.n_cells)[min(step.n_sessions, self._policy.max_rows)]
-            net = self._inline.stepped(step, planned.spent_s, plain_s)
+            usual = step._replace(decode_s=self.pricing.usual_s(step))
             if self.groups:
-                self.groups.drafted(step.n_sessions, net)
+                self.groups.drafted(step.n_sessions, self._inline.stepped(usual, planned.spent_s, plain_s))
         self._late = planned, step, self._n_passed
         if not self._policy.overlaps:
             self._learn()
@@ -247,6 +247,8 @@ class Speculator(Proposer):
             self._remote.flush()
         self._index()
         self._learn()
+        if self._inline:
+            self._inline.watch(self._sessions)
 
     def _index(self) -> None:
         rate = self.pricing.plain_rate
@@ -283,8 +285,6 @@ class Speculator(Proposer):
     def drafters(self) -> list[DrafterRecord]:
         """Everybody present on the bus. Safe from any thread."""
         return self._remote.drafters() if self._remote else []
-
-    # -- decisions ----------------------------------------
 
     @property
     def _model_guesses(self) -> bool:

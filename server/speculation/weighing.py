@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from server.engine.proposer import Ask, CountsBySource, Planned, Proposal, TimedStep
@@ -40,6 +41,13 @@ class Weighing:
         # of a guess of the model in the lead, and of all in a step, while no drafter works beside it
         self._calm_td_s = 0.0
         self._calm_spent_s = Ratio(SPENT_KEEP)
+
+    def allowance(self, asks: Sequence[Ask]) -> float:
+        """Tokens that a wider step may cost each of these sessions, on average. Bounded only for a model in
+        the lead that shows during decodes, for nearly nothing, whether its guesses are right."""
+        if self._inline is None or not self._inline.beside:
+            return math.inf
+        return sum(self._sessions[ask.session].balance.allowance for ask in asks) / len(asks)
 
     def charge(self, asks: Sequence[Ask], proposals: Sequence[Proposal], price: StepPrice) -> None:
         """Charge sessions for verifying the guesses of models."""

@@ -19,9 +19,9 @@ KEEP = 0.95
 # Of the past, per step: about the last 100 steps count. Off by two, where steps scatter by as much as a guess
 # takes: half, that is known to a seventh instead of a tenth; twice, a change shows after 200 steps.
 KEEP_GUESS, FEW = 0.99, 32.0  # steps, too, before which it is not known: a slow first one would bar guesses
-# Times the median of the latest steps that what a step takes outside its decode counts at most: the first
-# steps of a process take up to 40 times as long. Half: guesses look cheaper than they are; twice: one
-# interruption looks like a tenth of a guess's cost for 100 steps.
+# Times the usual that what a step takes outside its decode counts at most, and beyond which its decode is not
+# charged to guesses: the first steps of a process take up to 40 times as long. Half: guesses look cheaper
+# than they are; twice: one interruption looks like a tenth of a guess's cost for 100 steps.
 OUTLIER, LATEST = 4.0, 31
 KNOWN = (
     5  # decodes beside a drafter until it counts that they are slower. Half: one disturbed step counts whole
@@ -33,7 +33,8 @@ class StepPrice(NamedTuple):
     """Of a step of n_sessions sessions. n_rows: of the step without guesses. width: rows that it is padded
     to, 0 for none. seconds: of the step by rows, with what it costs later ones; plain_s: without guesses and
     without padding. rate: tokens per second that its time is worth. guess_s: what a verified guess takes
-    outside the decode, in the lead's Python."""
+    outside the decode, in the lead's Python. change_s: what it costs to come to this width, and back,
+    where that is bounded."""
 
     n_rows: int
     width: int
@@ -42,6 +43,7 @@ class StepPrice(NamedTuple):
     rate: float
     n_sessions: int
     guess_s: float = 0.0
+    change_s: float = 0.0
 
     @property
     def plain_rate(self) -> float:
@@ -108,8 +110,17 @@ class Pricing:
                 seconds += [taken_s] * (width + 1 - len(seconds))
         return seconds
 
-    def step(self, n_sessions: int, n_rows: int, n_cells: int, *, may_pad: bool) -> StepPrice:
-        """The price of the next step. may_pad: it may have one of a few widths."""
+    def step(
+        self,
+        n_sessions: int,
+        n_rows: int,
+        n_cells: int,
+        *,
+        may_pad: bool,
+        allowance: float = math.inf,
+    ) -> StepPrice:
+        """The price of the next step. may_pad: it may have one of a few widths; allowance: tokens that this
+        may cost each session, the way to the width and back included."""
         self._n_cells = n_cells
         seconds = self.costs.curve(n_cells)
         plain_s = seconds[min(n_rows, len(seconds) - 1)]
@@ -117,6 +128,7 @@ class Pricing:
             plain_s = self.widths.steady.get(n_rows, plain_s)
         rate = self._rate(plain_s, n_sessions if self._again else n_rows)
         if may_pad:
+            self.widths.most_s = allowance * plain_s if plain_s else math.inf
             seconds = self.widths.seconds(n_rows, plain_s, rate)
         return StepPrice(n_rows, PLAIN, seconds, plain_s, rate, n_sessions, self._guess_s())
 
@@ -129,12 +141,15 @@ class Pricing:
         width = self.widths.choose(price.n_rows, price.plain_s, worth, price.rate)
         if width == PLAIN:
             return price._replace(seconds=[price.plain_s] * (price.n_rows + 1))
-        return price._replace(width=width, seconds=[self.widths.steady[width]] * (width + 1))
+        seconds = [self.widths.steady[width]] * (width + 1)
+        return price._replace(
+            width=width, seconds=seconds, change_s=self.widths.charge_s(width, price.n_rows)
+        )
 
     def of_guess(self, price: StepPrice, n: int) -> float:
-        """Tokens that plain steps would make in the time of each of n guesses."""
+        """Tokens that plain steps would make in the time of each of n guesses, of a change of width too."""
         plain_s = price.plain_s
-        more_s = price.seconds[min(price.n_rows + n, len(price.seconds) - 1)] - plain_s
+        more_s = price.change_s + price.seconds[min(price.n_rows + n, len(price.seconds) - 1)] - plain_s
         return price.n_sessions * max(0.0, more_s) / (plain_s * max(1, n)) if plain_s else 0.0
 
     def of_row_again(self, price: StepPrice) -> float:
@@ -149,6 +164,13 @@ class Pricing:
             if single_s and n_more
             else 0.0
         )
+
+    def usual_s(self, step: TimedStep) -> float:
+        """Seconds of the step's decode; of others if it took more than OUTLIER times as long: a process that
+        was stopped for a minute says nothing of what guesses cost."""
+        curve = self.costs.curve(step.n_cells)
+        usual_s = curve[min(step.n_rows, len(curve) - 1)]
+        return usual_s if 0.0 < OUTLIER * usual_s < step.decode_s else step.decode_s
 
     def row_s(self, n_rows: int) -> float:
         """As StepCosts.row_s, for a step like the latest one."""

@@ -8,7 +8,8 @@ what the change costs: at once where one step gains as much. From plain steps th
 since guesses that look good follow each other less often than they seem to: with the way there alone hard
 replies lost 2 percent more, and easy ones gained nothing (simulated, ADR 10). After a step of another shape,
 with rows of a prompt, plain steps are a change, too, and what it costs to take a wider width then is spread
-over as many steps as widths were kept for of late (section D of benchmarks/RESULTS.md, emulated).
+over as many steps as widths were kept for of late (section D of benchmarks/RESULTS.md, emulated). What a
+draft model in the lead may lose by a change is bounded: by `most_s`, which the session's balance affords.
 """
 
 from __future__ import annotations
@@ -66,6 +67,8 @@ class Widths:
         self._missed: dict[int, float] = {}  # tokens that each width would have gained since the last change
         self._rate = math.inf  # tokens per second that the latest choice went by
         self.width = PLAIN  # of the latest step that was planned
+        # seconds that a wider step may take beyond a plain one, with the way there and back; set before each
+        self.most_s = math.inf
         self._interrupted = False  # the latest step had another shape
 
     @property
@@ -94,20 +97,19 @@ class Widths:
         missed as much as there and back cost; after a prompt it has them in all, at a share of the change.
         plain_s: of a plain step among others. rate: tokens per second that time is worth."""
         current, back_s, rate = self._start(n_rows), self.change_s(n_rows), min(rate, self._rate)
+        wider = self._wider(n_rows, plain_s, current)
         if current is None:
-            wide = ((w, s + self._spread_s(w)) for w, s in self.steady.items() if w > n_rows)
-            best = [(n_rows, plain_s), *wide]
+            best = [(n_rows, plain_s), *((w, s + self._spread_s(w)) for w, s in wider.items())]
         elif current == PLAIN:
             open_to = {
                 w: s
-                for w, s in self.steady.items()
+                for w, s in wider.items()
                 if self._missed.get(w, 0.0) > rate * (self.change_s(w) + back_s)
             }
             best = [(n_rows, plain_s), *open_to.items()]
         else:
-            changed = {w: s if w == current else s + self.change_s(w) for w, s in self.steady.items()}
-            wider = [(w, s) for w, s in changed.items() if w > n_rows]
-            best = [(n_rows, plain_s + back_s), *wider]
+            changed = {w: s if w == current else s + self.change_s(w) for w, s in wider.items()}
+            best = [(n_rows, plain_s + back_s), *changed.items()]
         seconds, least = list[float](), best[-1][1]
         for i in range(len(best) - 1, -1, -1):  # what costs more than something wider is padded
             least = min(least, best[i][1])
@@ -122,9 +124,8 @@ class Widths:
         never widen this step. rate: tokens per second that time is worth; at most those of the best step that
         these guesses allow, since more is the rate of another text (gate.py)."""
         current, back_s = self._start(n_rows), self.change_s(n_rows)
-        steps = {
-            width: _steps(offers, width - n_rows, s) for width, s in self.steady.items() if width > n_rows
-        }
+        wider = self._wider(n_rows, plain_s, current)
+        steps = {width: _steps(offers, width - n_rows, s) for width, s in wider.items()}
         reached = [(n_rows + tokens) / seconds for each in steps.values() for tokens, seconds in each]
         plain = n_rows / plain_s if plain_s else math.inf
         rate = self._rate = min(rate, max([plain, *reached]))
@@ -150,6 +151,26 @@ class Widths:
         if best != current:
             self._missed = {}
         return best
+
+    def charge_s(self, width: int, n_rows: int) -> float:
+        """Seconds of a change to this width and back to n_rows rows. 0 where most_s does not bound them."""
+        return self._there_and_back_s(width, n_rows) if self.most_s < math.inf else 0.0
+
+    def _there_and_back_s(self, width: int, n_rows: int) -> float:
+        """After a step of another shape plain steps are a change as well: only the way there counts."""
+        current = self._start(n_rows)
+        if width in (current, PLAIN):
+            return 0.0
+        return self.change_s(width) + (self.change_s(n_rows) if current == PLAIN else 0.0)
+
+    def _wider(self, n_rows: int, plain_s: float, current: int | None) -> dict[int, float]:
+        """Seconds of the steps that the next one may be, by their width."""
+        longest_s = plain_s + self.most_s
+        return {
+            w: s
+            for w, s in self.steady.items()
+            if w > n_rows and (w == current or s + self._there_and_back_s(w, n_rows) <= longest_s)
+        }
 
     def _start(self, n_rows: int) -> int | None:
         """The width that costs no change; None after a step of another shape, when all do. What was

@@ -46,6 +46,7 @@ class DraftModel:
 
     source = "draft"
     most = MANY
+    beside = False  # its own decodes would take the GPU from the target's
 
     def __init__(
         self,
@@ -118,7 +119,7 @@ class DraftModel:
         except BackendError as error:
             self._fail(error)
 
-    def guess(self, sessions: Sequence[int], *, second: bool) -> list[DraftGuess | None]:
+    def guess(self, sessions: Sequence[int], *, second: bool, timed: bool = True) -> list[DraftGuess | None]:
         """Append one guess to each path. None where the model cannot go on. second: with a runner-up."""
         if self._failed:
             return [None] * len(sessions)

@@ -29,12 +29,14 @@ PROBE_SHARE = 0.005
 class InlineModel(Protocol):
     """What guesses between two steps, for the engine thread only; never raises.
 
-    source: the name of its guesses. most: guesses of a session in one step. td: seconds of guess().
+    source: the name of its guesses. most: guesses of a session in one step. td: seconds of guess() between
+    two steps. beside: it can also read and guess during the target's decode, which takes hardly longer then.
     """
 
     source: str
     most: int
     td: Median
+    beside: bool
 
     def rehearse(self) -> None:
         """Learn what a guess takes, before the first request, on the thread that will guess. Else the first
@@ -54,11 +56,12 @@ class InlineModel(Protocol):
         ...
 
     def read(self, session: int) -> None:
-        """Evaluate what is behind."""
+        """Evaluate what is behind: now, or during the target's next decode."""
         ...
 
-    def guess(self, sessions: Sequence[int], *, second: bool) -> list[DraftGuess | None]:
-        """Append one guess to each path. None where the model cannot go on. second: with a runner-up."""
+    def guess(self, sessions: Sequence[int], *, second: bool, timed: bool = True) -> list[DraftGuess | None]:
+        """Append one guess to each path. None where the model cannot go on. second: with a runner-up. timed:
+        between two steps, so that td may learn from it."""
         ...
 
     def overlap(self, work: Callable[[], None]) -> None:
@@ -100,6 +103,8 @@ class Synchronous:
         self._clock = clock
         self._paths: dict[int, _StepPath] = {}
         self._saved_s = 0.0  # by PROBE_SHARE
+        self._watching: dict[int, _StepPath] = {}  # to be guessed for once during the target's decode
+        self._worth = 0.0  # tokens per second of plain steps
         self._tries = False  # whether this step has a guess in any case
         self._n_guessed = 0  # sessions with guesses in this step
         self._is_stable = False  # whether this step has its width in any case
@@ -116,13 +121,13 @@ class Synchronous:
         """Guess for all these sessions at once, as far as it brings more than `rate`, in tokens per second,
         or the most that these texts can reach. Returns the seconds that took."""
         rested = not self._n_guessed
-        self._paths, self._n_guessed = {}, 0
+        self._paths, self._watching, self._n_guessed = {}, {}, 0
         self._tries = n_sessions == 1 and not all(sessions[ask.session].balance.counts for ask in asks)
         self._is_stable = any(
             sessions[ask.session].session.bounds.exactness == "width-stable" for ask in asks
         )
         plain_s = curve[min(n_rows, len(curve) - 1)]
-        saved_s, worth = PROBE_SHARE * plain_s, n_sessions / plain_s if plain_s else 0.0  # tokens per second
+        saved_s, self._worth = PROBE_SHARE * plain_s, n_sessions / plain_s if plain_s else 0.0
         for ask in asks:
             speculated = sessions[ask.session]
             if speculated.allows(self.inline.source):
@@ -137,26 +142,40 @@ class Synchronous:
         rows, going = n_rows, self._going(curve, n_rows, rate)
         if self._paths and not going and self._may_probe(self.inline.td.value):
             going, self._saved_s = list(self._paths), 0.0
-            if rested:
+            if self.inline.beside:
+                going, self._watching = [], self._watching | self._paths
+            elif rested:
                 self.inline.td.restart()  # the time of its latest guesses may have been disturbed
         self._saved_s += saved_s
         self._n_guessed = len(going)
         while going:
             took_s, n_guesses = self._guess(going, sessions)
             spent_s, rows = spent_s + took_s, rows + n_guesses
-            for session in going:
-                sessions[session].n_lost += worth * took_s / len(going)
             going = self._going(curve, rows, rate)
         return spent_s
 
-    def _guess(self, going: Sequence[int], sessions: Mapping[int, Speculated]) -> tuple[float, int]:
-        """Guess once more for these sessions. Returns the seconds that took, and the number of guesses."""
+    def watch(self, sessions: Mapping[int, Speculated]) -> None:
+        """While the target's decode runs: guess once for the sessions of this step whose guesses had no row,
+        to see whether it is right."""
+        if self._watching:
+            watching, self._watching = self._watching, {}
+            for path in watching.values():
+                path.watched = True
+            self._paths |= watching
+            self._guess(list(watching), sessions, timed=False)
+
+    def _guess(
+        self, going: Sequence[int], sessions: Mapping[int, Speculated], *, timed: bool = True
+    ) -> tuple[float, int]:
+        """Guess once more for these sessions, and charge them. Returns the seconds that took, and the number
+        of guesses. timed: as guess() takes it."""
         began = self._clock()
-        guesses = self.inline.guess(going, second=self._policy.leaves > 1)
-        ended = self._clock()
+        guesses = self.inline.guess(going, second=self._policy.leaves > 1, timed=timed)
+        took_s = self._clock() - began
         for session, guess in zip(going, guesses, strict=True):
             self._graft(session, guess, sessions[session])
-        return ended - began, sum(guess is not None for guess in guesses)
+            sessions[session].n_lost += self._worth * took_s / len(going)
+        return took_s, sum(guess is not None for guess in guesses)
 
     def _catch_up(self, curve: Sequence[float], n_rows: int, n_sessions: int, rate: float) -> float:
         """Let the draft model evaluate what it has not seen of each session for which a guess pays then.
@@ -175,7 +194,9 @@ class Synchronous:
                 self._saved_s -= 0.0 if pays or self._tries else cost_s
                 self.inline.read(session)
             if self.inline.behind(session):
-                del self._paths[session]
+                path = self._paths.pop(session)
+                if self.inline.beside and (pays or self._tries):
+                    self._watching[session] = path
         return self._clock() - began
 
     def _paying(

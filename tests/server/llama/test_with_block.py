@@ -104,6 +104,8 @@ class Lead:
             case 0:
                 self.decode(seq, [self.token() for _ in range(self.random.randrange(1, 60))])
             case 1:
+                if self.random.random() < 0.3:
+                    self.model.read(seq)
                 self.decode(seq, [self.token()])
             case 2 | 3 if n_held:
                 ready = [other for other in range(MAIN) if self.held[other]]
@@ -174,6 +176,17 @@ def test_many_rows_are_evaluated_during_the_next_decode_and_few_wait_for_a_guess
     assert lead.block.n_decodes == 2
     lead.guess([0], 1)
     assert lead.block.n_decodes == 3
+
+
+def test_what_a_reader_asks_for_is_evaluated_during_the_next_decode():
+    lead = Lead()
+    lead.decode(0, [lead.token() for _ in range(20)])
+    assert lead.model.n_late(0) == 20
+    lead.model.read(0)
+    assert lead.block.n_decodes == 0
+    lead.decode(0, [lead.token()])
+    assert (lead.block.n_decodes, lead.model.n_late(0)) == (1, 1)
+    lead.guess([0], 2)
 
 
 def test_a_token_that_was_not_the_next_after_all_is_evaluated_again():

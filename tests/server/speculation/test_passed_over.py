@@ -69,9 +69,9 @@ def test_no_session_is_followed_for_guesses_that_are_not_worth_making(monkeypatc
         steps[-1] += "r"
         read(self, session)
 
-    def noted_guess(self: DraftModel, sessions: Sequence[int], *, second: bool) -> list[DraftGuess | None]:
+    def noted_guess(self: DraftModel, sessions: Sequence[int], **how: bool) -> list[DraftGuess | None]:
         steps[-1] += "g"
-        return guess(self, sessions, second=second)
+        return guess(self, sessions, **how)
 
     def noted_decode(batch: Batch) -> Logits:
         steps.append("")

@@ -49,6 +49,21 @@ def test_guesses_that_are_seen_to_be_wrong_are_not(scene: Scene):
     assert not {WIDE, WIDE + 1} & set(scene.target.widths)
 
 
+def test_a_process_that_was_stopped_makes_no_guess_look_dear(scene: Scene):
+    before = [scene.rate(request(max_tokens=100)) for _ in range(6)][-1]
+    decode, n_left = scene.target.decode, [8]
+
+    def stopped(batch: Batch) -> Logits:
+        n_left[0] -= 1
+        scene.clock.now += 0.0 if n_left[0] else 3600.0
+        return decode(batch)
+
+    scene.target.decode = stopped
+    scene.rate(request(max_tokens=100))
+    assert n_left[0] < 0, "it was stopped for an hour"
+    assert scene.rate(request(max_tokens=100)) == pytest.approx(before, rel=0.1)
+
+
 STEP = TimedStep(n_rows=1, n_cells=9, decode_s=1.0, step_s=1.0, n_tokens=1, n_sessions=1)
 
 

@@ -51,11 +51,13 @@ class RowBlock(ToyBlock):
 
 
 class Scene:
-    """A lead whose model has a block that errs at a share of positions."""
+    """A lead whose model has a block that errs at a share of positions. overlaps: as on a GPU, the block can
+    guess while the model decodes."""
 
-    def __init__(self, error: float) -> None:
+    def __init__(self, error: float, *, overlaps: bool = False) -> None:
         self.clock = Clock()
         self.target = ShapedBackend(self.clock)
+        self.target.overlaps = overlaps
         self.block = RowBlock(self.target, FakeModel(error=error, error_seed=9, eog_rate=0.0))
         self.model = WithBlock(self.target, self.block)
         self.inline = BlockDraft(self.model, clock=self.clock)
@@ -119,9 +121,9 @@ def test_a_rest_ends_within_a_reply(monkeypatch: pytest.MonkeyPatch):
     scene = Scene(error=1.0)
     guess, sizes = scene.inline.guess, list[int]()
 
-    def noted(sessions: Sequence[int], *, second: bool) -> list[DraftGuess | None]:
+    def noted(sessions: Sequence[int], **how: bool) -> list[DraftGuess | None]:
         sizes.append(len(scene.target.widths))
-        return guess(sessions, second=second)
+        return guess(sessions, **how)
 
     monkeypatch.setattr(scene.inline, "guess", noted)
     scene.harness.run(request(max_tokens=900))
@@ -143,3 +145,61 @@ def test_guesses_that_a_resting_session_does_not_make_open_no_width(resting: boo
         widths.stepped(1, STEADY[1])
         opened.append(len(widths.seconds(1, STEADY[1], 1.0)) > 2)
     assert any(opened) is not resting
+
+
+def test_where_decodes_overlap_a_guess_without_a_row_is_made_during_the_decode(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    scene = Scene(error=0.0, overlaps=True)
+    guess, decode, decoding, beside = scene.inline.guess, scene.model.decode, [False], list[bool]()
+
+    def noted(sessions: Sequence[int], **how: bool) -> list[DraftGuess | None]:
+        beside.append(decoding[0])
+        assert decoding[0] is not how.get("timed", True), "td is of guesses between two steps"
+        return guess(sessions, **how)
+
+    def noted_decode(batch: Batch) -> Logits:
+        decoding[0] = True
+        logits = decode(batch)
+        decoding[0] = False
+        return logits
+
+    monkeypatch.setattr(scene.inline, "guess", noted)
+    monkeypatch.setattr(scene.model, "decode", noted_decode)
+    [outcome] = scene.harness.run(request(max_tokens=60))
+    assert beside[0], "the first one only shows whether guesses are right"
+    assert not all(beside), "later ones are verified"
+    assert outcome.finished.stats.n_accepted > 30
+
+
+def test_a_prompt_is_read_during_the_decode_after_it():
+    scene = Scene(error=0.0, overlaps=True)
+    scene.speculator.open(scene.opened())
+    scene.speculator.propose([Ask(1, 8, seq=0)], 1, len(PROMPT))
+    assert scene.model.n_late(0) == len(PROMPT), "not before"
+    step = Batch()
+    step.extend(0, len(PROMPT), [5], 1)
+    scene.model.decode(step)
+    assert scene.model.n_late(0) <= 1
+
+
+def test_no_step_is_wide_before_a_guess_was_right():
+    """A change of width costs 3 tokens here, and guesses that were never right may cost 1.5."""
+    scene = Scene(error=1.0, overlaps=True)
+    scene.harness.run(request(max_tokens=200))
+    assert set(scene.target.widths[-199:]) == {1}
+
+
+def test_right_guesses_pay_for_a_change_of_width():
+    scene = Scene(error=0.0, overlaps=True)
+    scene.harness.run(request(max_tokens=60))
+    assert 8 in scene.target.widths
+
+
+def test_guesses_of_drafters_are_not_bound_by_what_a_change_of_width_costs():
+    speculator = Speculator(Policy(lookup=False), widths=Widths(STEADY, CHANGE_S))
+    widths = speculator.pricing.widths
+    speculator.pricing.step(1, 1, 0, may_pad=True)
+    assert widths.charge_s(8, 1) == 0.0
+    speculator.pricing.step(1, 1, 0, may_pad=True, allowance=9.0)
+    assert widths.charge_s(8, 1) == widths.change_s(8) + widths.change_s(1)
