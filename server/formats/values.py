@@ -4,9 +4,10 @@ Pure."""
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias, cast
+from typing import Any, NoReturn, TypeAlias, cast
 
 Schema: TypeAlias = Mapping[str, Any]
 
@@ -73,7 +74,7 @@ def typed(text: str, types: frozenset[str] | None) -> str:
         return quoted(text)
     stripped = text.strip()
     try:
-        value = json.loads(stripped)
+        value = json.loads(stripped, parse_constant=_refused)
         written = stripped
     except (ValueError, RecursionError):
         try:
@@ -84,6 +85,21 @@ def typed(text: str, types: frozenset[str] | None) -> str:
     kind = _type(value)
     fits = types is None or kind in types or (kind == "integer" and "number" in types)
     return written if fits and (kind != "string" or "string" not in (types or ())) else quoted(text)
+
+
+def _refused(word: str) -> NoReturn:
+    raise ValueError(word)
+
+
+def _finite(word: str) -> float | str:
+    """JSON has no number for a word such as 1e999, which stays text."""
+    number = float(word)
+    return number if math.isfinite(number) else word
+
+
+def _read(text: str) -> Any:
+    """JSON, in which NaN and infinite numbers stay text."""
+    return json.loads(text, parse_float=_finite, parse_constant=str)
 
 
 def quoted(text: str) -> str:
@@ -100,7 +116,7 @@ def nested(text: str, mark: str, schema: Schema | None) -> Any:
         types = types_of(schema) or STRING
         if not text.strip() and types <= {"array", "object"}:
             return [] if "array" in types else {}
-        return json.loads(typed(text, types_of(schema)))
+        return _read(typed(text, types_of(schema)))
     found: dict[str, Any] = {}
     items: list[Any] = []
     rest = text.strip()
@@ -192,7 +208,7 @@ class LooseText:
         self._at = word.end()
         if bare:
             return word[0]
-        return _WORDS[word[0]] if word[0] in _WORDS else json.loads(word[0])
+        return _WORDS[word[0]] if word[0] in _WORDS else _read(word[0])
 
     def _list(self, close: str, depth: int) -> list[Any]:
         self._at += 1
