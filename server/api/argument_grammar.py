@@ -9,7 +9,7 @@ from itertools import permutations
 from typing import cast
 
 from server.formats.description import SLOT, Calls, tokens_in
-from server.formats.values import STRING, only_values, referred, types_of
+from server.formats.schemas import STRING, only_values, resolved, types_of
 from server.formats.written_call import GEMMA_QUOTE
 from server.grammar.json_schema import Schema
 from server.llama.backend import Vocabulary
@@ -130,15 +130,13 @@ class ArgumentGrammar:
 
     def arguments(self, schema: Schema) -> str:
         """A function's arguments, in a syntax other than JSON."""
-        shared = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
         of_all = cast(Mapping[str, Schema], schema.get("properties") or {})
         needed = cast(Sequence[str], schema.get("required") or ())
         syntax = self.calls.arguments
         if not of_all and schema.get("additionalProperties") is not False:
             return self._anything(syntax)
         rules = {
-            key: self.rule(self._member(syntax, key, {**shared, **referred(one, schema)}))
-            for key, one in of_all.items()
+            key: self.rule(self._member(syntax, key, resolved(one, schema))) for key, one in of_all.items()
         }
         if syntax == "parameters":
             return self._in_any_order(rules, needed) if self.loose else self._in_order(rules, needed, "")
@@ -255,7 +253,6 @@ class ArgumentGrammar:
 
     def _elements(self, schema: Schema, types: frozenset[str], depth: int) -> str:
         """A list, or an object whose keys are known, as elements; "" for anything else."""
-        shared = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
         items, of_all = schema.get("items"), cast(Mapping[str, Schema], schema.get("properties") or {})
         if types == _ARRAY and isinstance(items, Mapping):
             of_all = {"item": cast(Schema, items)}
@@ -267,7 +264,7 @@ class ArgumentGrammar:
         mark = self.calls.parameter.partition("<⟨key⟩")[0]
         rules: dict[str, str] = {}
         for key, one in of_all.items():
-            inner = {**shared, **referred(one, schema)}
+            inner = resolved(one, schema)
             value = self._value(inner, types_of(inner) or STRING, f"{mark}</{key}>", depth + 1)
             rules[key] = self.rule(f"BLANK? {self.written(f'{mark}<{key}>')} {value} BLANK?")
         if types == _ARRAY:

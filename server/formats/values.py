@@ -6,16 +6,13 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn, TypeAlias, cast
+from collections.abc import Mapping
+from typing import Any, NoReturn, cast
 
-Schema: TypeAlias = Mapping[str, Any]
-
-STRING = frozenset({"string"})
+from server.formats.schemas import STRING, Schema, fits, resolved, types_of
 
 DEEPEST = 32
 """Values within values that are followed; no tool's arguments come near. Deeper ones are text."""
-_TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
 _WORDS: dict[str, Any] = {
     "true": True,
     "false": False,
@@ -28,44 +25,6 @@ _SPACE = re.compile(r"\s*")
 _WORD = re.compile(r"[^\s,:=()\[\]{}]+")
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|.)", re.DOTALL)
 _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "0": "\0", "\n": ""}
-
-
-def types_of(schema: Schema | None) -> frozenset[str] | None:
-    """JSON types that a schema allows; None: any, as far as it tells."""
-    if not isinstance(schema, Mapping):
-        return None
-    if "const" in schema or "enum" in schema:
-        values = cast(list[Any], schema.get("enum")) if "enum" in schema else [schema["const"]]
-        return frozenset(_type(value) for value in values)
-    if "type" in schema:
-        named = schema["type"]
-        return frozenset([named] if isinstance(named, str) else cast(list[str], named))
-    for key in ("anyOf", "oneOf"):
-        if isinstance(schema.get(key), list):
-            found = frozenset[str]()
-            for one in cast(list[Schema], schema[key]):
-                if (types := types_of(one)) is None:
-                    return None
-                found |= types
-            return found
-    return None
-
-
-def only_values(schema: Schema) -> Sequence[Any]:
-    """The only values that a schema allows; none if it names none."""
-    return schema["enum"] if "enum" in schema else [schema["const"]] if "const" in schema else ()
-
-
-def referred(schema: Schema, root: Schema) -> Schema:
-    """What a schema refers to among the definitions beside it; itself if to nothing there."""
-    place = str(schema.get("$ref", "")).split("/")
-    if len(place) != 3 or place[:2] not in (["#", "$defs"], ["#", "definitions"]):
-        return schema
-    return cast(Mapping[str, Schema], root.get(place[1], {})).get(place[2], schema)
-
-
-def _type(value: Any) -> str:
-    return _TYPES.get(cast(Any, type(value)), "null")
 
 
 def typed(text: str, types: frozenset[str] | None) -> str:
@@ -82,9 +41,8 @@ def typed(text: str, types: frozenset[str] | None) -> str:
             written = dumped(value)
         except (ValueError, RecursionError):
             return quoted(text)
-    kind = _type(value)
-    fits = types is None or kind in types or (kind == "integer" and "number" in types)
-    return written if fits and (kind != "string" or "string" not in (types or ())) else quoted(text)
+    is_text = isinstance(value, str) and "string" in (types or ())
+    return written if fits(value, types) and not is_text else quoted(text)
 
 
 def _refused(word: str) -> NoReturn:
@@ -110,7 +68,7 @@ def dumped(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def nested(text: str, mark: str, schema: Schema | None) -> Any:
+def nested(text: str, mark: str, schema: Schema) -> Any:
     """A value of elements <key>…</key>, each tag behind a mark: <item> for those of an array."""
     if mark not in text:
         types = types_of(schema) or STRING
@@ -142,12 +100,10 @@ def _closed(text: str, open: str, close: str) -> tuple[int, int] | None:
     return None
 
 
-def _within(schema: Schema | None, key: str) -> Schema | None:
+def _within(schema: Schema, key: str) -> Schema:
     """The schema of an element, <item> being that of an array."""
-    if key == "item":
-        return (schema or {}).get("items")
-    properties = cast(Mapping[str, Schema], (schema or {}).get("properties") or {})
-    return properties.get(key)
+    properties = cast(Mapping[str, Schema], schema.get("properties") or {})
+    return resolved(schema.get("items") if key == "item" else properties.get(key), schema)
 
 
 class LooseText:

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from server.formats.call_state import ArgumentReader, CallState, after_blank
 from server.formats.description import LONGEST, Calls, words
 from server.formats.jsonscan import BracketScanner
-from server.formats.values import STRING, LooseText, Schema, dumped, nested, quoted, typed, types_of
+from server.formats.schemas import STRING, Schema, resolved, types_of
+from server.formats.values import LooseText, dumped, nested, quoted, typed
 from server.text.message import CallBegun
 from server.text.stops import n_unfinished
 
@@ -23,10 +24,12 @@ class TaggedCallReader(ArgumentReader):
         super().__init__(begun)
         self._calls = calls
         self._first = words(calls.parameter)[0]
+        self._whole = schema
         found = schema.get("properties")
         self._properties: Mapping[str, Schema] = found if isinstance(found, Mapping) else {}
         self._keys = set[str]()
         self._key = ""
+        self._schema: Schema = {}
         self._types: frozenset[str] | None = None
         self._end = ("", False)
         self._begun_value = False
@@ -76,7 +79,8 @@ class TaggedCallReader(ArgumentReader):
 
     def _begin_value(self, head: re.Match[str]) -> None:
         self._key = head["key"].strip()
-        self._types = types_of(self._properties.get(self._key))
+        self._schema = resolved(self._properties.get(self._key), self._whole)
+        self._types = types_of(self._schema)
         told = head.groupdict()
         if told.get("string"):
             self._types = STRING if told["string"] == "true" else self._types
@@ -132,7 +136,7 @@ class TaggedCallReader(ArgumentReader):
 
     def _tell_value(self, value: str) -> None:
         if "⟨nested⟩" in self._calls.parameter:
-            found = nested(value, self._first.removesuffix("<"), self._properties.get(self._key))
+            found = nested(value, self._first.removesuffix("<"), self._schema)
             written = dumped(found)
         else:
             written = typed(value, self._types)

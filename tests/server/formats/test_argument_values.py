@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -10,6 +11,7 @@ import pytest
 
 from server.formats.families import FAMILIES
 from server.formats.reading import MessageReader
+from server.formats.schemas import resolved, types_of
 from server.formats.spelling import written
 from server.text.message import folded
 from tests.server.formats.replies import REPLIES, Reply
@@ -19,7 +21,13 @@ OWN_SYNTAX = [
     for reply, family in zip(REPLIES, FAMILIES, strict=True)
     if family.calls and not family.channels and family.calls.arguments in ("parameters", "python", "gemma")
 ]
+TAGGED = [
+    reply
+    for reply in OWN_SYNTAX
+    if reply.form.calls and re.search("⟨(value|cdata|nested)⟩", reply.form.calls.parameter)
+]
 own_syntax = pytest.mark.parametrize("reply", OWN_SYNTAX, ids=lambda reply: reply.family)
+tagged = pytest.mark.parametrize("reply", TAGGED, ids=lambda reply: reply.family)
 
 
 def _refused(word: str) -> NoReturn:
@@ -54,3 +62,55 @@ def test_a_number_within_a_list_that_json_has_not_is_text(reply: Reply, word: st
     else:
         text = f"[1, {word}, 'x']"
     assert told(reply, text, of({"type": "array"})) == [1, word, "x"]
+
+
+ZIP, SIZE = {"type": "string"}, {"enum": ["S", "1"], "type": "string"}
+TEXTS: dict[str, dict[str, Any]] = {
+    "a reference": {"$ref": "#/$defs/Zip"},
+    "a reference with a description": {"$ref": "#/$defs/Zip", "description": "of the town"},
+    "a reference to a reference": {"$ref": "#/$defs/Code"},
+    "all of a reference": {"allOf": [{"$ref": "#/$defs/Zip"}], "default": "1"},
+    "any of a reference": {"anyOf": [{"$ref": "#/$defs/Zip"}, {"type": "null"}]},
+    "any of two references": {"anyOf": [{"$ref": "#/$defs/Zip"}, {"$ref": "#/$defs/Size"}]},
+    "any of itself": {"$ref": "#/$defs/Loop"},
+    "a string of two lists of types": {"type": ["string", "array"], "allOf": [{"type": ["string", "null"]}]},
+}
+
+
+@pytest.mark.parametrize("text", ["90210", "true"])
+@pytest.mark.parametrize("kind", TEXTS)
+@tagged
+def test_a_string_by_reference_is_told_as_a_string(reply: Reply, kind: str, text: str):
+    loop = {"anyOf": [{"$ref": "#/$defs/Loop"}, {"$ref": "#/$defs/Zip"}]}
+    code = {"$ref": "#/$defs/Zip"}
+    assert told(reply, text, of(TEXTS[kind], Zip=ZIP, Size=SIZE, Code=code, Loop=loop)) == text
+
+
+@pytest.mark.parametrize("text", ["90210", "true"])
+def test_a_string_by_reference_within_elements_is_told_as_a_string(text: str):
+    m = "]<]minimax[>["
+    minimax = next(reply for reply in OWN_SYNTAX if reply.family == "minimax m3")
+    place = {"type": "object", "properties": {"zip": {"$ref": "#/$defs/Zip"}}}
+    schema = of({"type": "array", "items": {"$ref": "#/$defs/Place"}}, Zip=ZIP, Place=place)
+    assert told(minimax, f"{m}<item>{m}<zip>{text}{m}</zip>{m}</item>", schema) == [{"zip": text}]
+
+
+@pytest.mark.parametrize(("text", "value"), [("null", None), ("5", 5), ("five", "five")])
+@tagged
+def test_a_reference_among_several_types_is_told_as_what_it_is(reply: Reply, text: str, value: object):
+    number = {"anyOf": [{"$ref": "#/$defs/Count"}, {"type": "null"}]}
+    assert told(reply, text, of(number, Count={"type": "integer"})) == value
+
+
+def test_choices_of_choices_without_end_are_any_type():
+    names = [str(i) for i in range(30)]
+    many = {name: {"anyOf": [{"$ref": f"#/$defs/{int(name) + 1}"}] * 2} for name in names}
+    assert types_of({"$ref": "#/$defs/0", "$defs": {**many, "30": {"$ref": "#/$defs/0"}}}) is None
+    assert types_of({"$ref": "#/$defs/0", "$defs": {**many, "30": ZIP}}) is None
+
+
+@pytest.mark.parametrize(
+    "odd", [True, {"anyOf": [True]}, {"$ref": 5}, {"type": [7]}, {"$ref": "#/$defs/x/y"}]
+)
+def test_what_is_no_schema_limits_nothing(odd: Any):
+    assert types_of(resolved(odd, {"$defs": {"x": 1}})) in (None, frozenset())

@@ -1,0 +1,159 @@
+"""What a JSON schema allows a value to be: its types and its only values, through references. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias, cast
+
+Schema: TypeAlias = Mapping[str, Any]
+
+STRING = frozenset({"string"})
+ANNOTATIONS = frozenset({"title", "description", "default", "examples", "deprecated", "$comment"})
+"""Keywords that limit no value."""
+_DEFINITIONS = ("$defs", "definitions")
+_CHOICES = ("anyOf", "oneOf")
+_NUMBERS = frozenset({"integer", "number"})
+_MOST_WAYS = 256
+"""Steps by which a schema is taken apart. Choices of choices would take steps without end."""
+_TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
+
+
+def resolved(schema: Any, root: Schema) -> Schema:
+    """A schema within root, with root's definitions, without `$ref` and without a single `allOf`."""
+    return {**_plain(schema, frozenset(), root)[0], **definitions(root)}
+
+
+def definitions(root: Schema) -> Schema:
+    return {key: root[key] for key in _DEFINITIONS if key in root}
+
+
+def limited(schema: Schema, types: Sequence[str]) -> Schema:
+    """The schema, for values of these types only."""
+    return _both(schema, {"type": list(types)})
+
+
+def ways(schema: Schema) -> Sequence[Schema]:
+    """Schemas that a value fits one of. Each has `enum` or one `type`, as far as it tells."""
+    found = list[Schema]()
+    pending: list[tuple[Any, frozenset[str]]] = [(schema, frozenset())]
+    for _ in range(_MOST_WAYS):
+        if not pending:
+            break
+        plain, seen = _plain(*pending.pop(), schema)
+        choice = next((key for key in _CHOICES if isinstance(plain.get(key), list)), None)
+        if str(plain.get("$ref")) in seen:  # it refers to itself and adds nothing
+            continue
+        if choice is None or "enum" in plain or "const" in plain:
+            found += _of_one_type(plain)
+            continue
+        rest = {key: value for key, value in plain.items() if key != choice}
+        pending += [(_both(rest, _schema(one)), seen) for one in reversed(plain[choice])]
+    shared = definitions(schema)
+    return [{**one, **shared} for one in found] if found and not pending else [schema]
+
+
+def types_of(schema: Schema) -> frozenset[str] | None:
+    """JSON types that a schema allows; None: any, as far as it tells."""
+    found = frozenset[str]()
+    for way in ways(schema):
+        if "enum" in way:
+            found |= {_type(value) for value in way["enum"]}
+        elif "type" in way:
+            found |= frozenset(_named(way))
+        else:
+            return None
+    return found
+
+
+def only_values(schema: Schema) -> Sequence[Any]:
+    """The only values that a schema allows; none if it names none."""
+    each = ways(schema)
+    return [value for way in each for value in way["enum"]] if all("enum" in way for way in each) else ()
+
+
+def fits(value: Any, types: frozenset[str] | None) -> bool:
+    """Whether a value has one of these types."""
+    kind = _type(value)
+    return types is None or kind in types or (kind == "integer" and "number" in types)
+
+
+def _type(value: Any) -> str:
+    return _TYPES.get(cast(Any, type(value)), "null")
+
+
+def _named(schema: Schema) -> list[str]:
+    """What `type` names."""
+    named = schema["type"]
+    listed = cast(list[Any], named) if isinstance(named, list) else [named]
+    return [one for one in listed if isinstance(one, str)]
+
+
+def _plain(schema: Any, seen: frozenset[str], root: Schema) -> tuple[Schema, frozenset[str]]:
+    """The schema that `$ref` and choices of one stand for, and all references seen on the way."""
+    found: Schema = {key: value for key, value in _schema(schema).items() if key not in _DEFINITIONS}
+    while True:
+        reference = str(found.get("$ref", ""))
+        target = _referred(reference, root)
+        if target is not None and reference not in seen:
+            seen |= {reference}
+            key, inner = "$ref", target
+        else:
+            single = (one for one in ("allOf", *_CHOICES) if _is_single(found.get(one)))
+            if (key := next(single, "")) == "":
+                return found, seen
+            inner = _schema(found[key][0])
+        found = _both({one: value for one, value in found.items() if one != key}, inner)
+
+
+def _is_single(choices: Any) -> bool:
+    return isinstance(choices, list) and len(cast(list[Any], choices)) == 1
+
+
+def _schema(found: Any) -> Schema:
+    """`true` allows anything, as `{}` does."""
+    return cast(Schema, found) if isinstance(found, Mapping) else {}
+
+
+def _referred(reference: str, root: Schema) -> Schema | None:
+    """What a reference to one of the definitions means; None for any other."""
+    start, *steps = reference.split("/")
+    if start != "#" or steps[:1] not in (["$defs"], ["definitions"]):
+        return None
+    found: Any = root
+    for step in steps:
+        found = cast(Schema, found).get(step) if isinstance(found, Mapping) else None
+    return cast(Schema, found) if isinstance(found, Mapping) else None
+
+
+def _both(one: Schema, other: Schema) -> Schema:
+    """A schema for what fits two. Keywords that both have stay apart in `allOf`."""
+    joined = {**other, **one}
+    if "type" in one and "type" in other:
+        joined["type"] = _common(_named(one), _named(other))
+    clash = (key for key in one if key in other and key not in ANNOTATIONS and key != "type")
+    if all(one[key] == other[key] for key in clash):
+        return joined
+    top = {key: joined[key] for key in ("type", "enum", "const") if key in joined}
+    return {**top, "allOf": [one, other]}
+
+
+def _common(one: Sequence[str], other: Sequence[str]) -> list[str]:
+    """Types that two lists allow. An integer is a number."""
+    common = {*one} & {*other}
+    if "number" not in common and not _NUMBERS.isdisjoint(one) and not _NUMBERS.isdisjoint(other):
+        common.add("integer")
+    return sorted(common)
+
+
+def _of_one_type(schema: Schema) -> list[Schema]:
+    """The schema for each of its types; for the values that fit them, if it names values."""
+    values = schema["enum"] if "enum" in schema else [schema["const"]] if "const" in schema else None
+    rest = {key: value for key, value in schema.items() if key not in ("enum", "const")}
+    types = _named(schema) if "type" in schema else None
+    if isinstance(values, list):
+        known = frozenset(types) if types is not None else None
+        kept = [value for value in cast(list[Any], values) if fits(value, known)]
+        return [{**rest, "enum": kept}] if kept else []
+    if types is None:
+        return [rest]
+    return [{"enum": [None]} if one == "null" else {**rest, "type": one} for one in types]
