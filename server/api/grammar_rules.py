@@ -1,0 +1,138 @@
+"""Rules of a grammar, and the texts that they are made of, in llguidance's dialect of Lark."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from itertools import permutations
+
+from server.formats.description import Calls, tokens_in
+from server.grammar.json_schema import Schema
+from server.llama.backend import Vocabulary
+from server.text.detokenize import control_tokens
+
+_STRICT = {"x-guidance": {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}}
+_LOOSE = {"x-guidance": {"whitespace_pattern": r"[ \n]{0,8}"}}
+"""Eight: two levels of indentation; without a bound, a weak model writes white space for ever."""
+_TERMINALS = ["TEXT: /(?s:.+)/", r"BLANK: /[ \n]{1,8}/"]
+_LONGEST_LIMIT = 2_000
+"""Largest maxLength that is held in text between tags: a lexer has a state for each character."""
+_MOST_ORDERS = 3
+"""Required parameters whose every order is allowed in free text: 3 have 6 orders, 4 would have 24. With more,
+the schema's order holds."""
+_LINE = r"\n?"
+
+
+class GrammarRules:
+    """The rules that a grammar is made of, written for one vocabulary and one family's calls."""
+
+    def __init__(self, vocabulary: Vocabulary, calls: Calls) -> None:
+        self._vocabulary = vocabulary
+        self.calls = calls
+        self.begin(loose=False)
+
+    def begin(self, *, loose: bool) -> None:
+        """A grammar. loose: with white space and in an order as the model likes."""
+        self.loose = loose
+        self.made: list[str] = list(_TERMINALS)
+        self._n_elements = 0
+
+    def also(self, *rules: str) -> None:
+        """Rules of which the grammar has one each."""
+        known = {rule.partition(":")[0] for rule in self.made}
+        self.made += [rule for rule in rules if rule.partition(":")[0] not in known]
+
+    def rule(self, body: str) -> str:
+        """The name of a new rule."""
+        name = f"r_{len(self.made)}"
+        self.made.append(f"{name}: {body}")
+        return name
+
+    def json(self, schema: Schema) -> str:
+        return f"%json {json.dumps({**schema, **(_LOOSE if self.loose else _STRICT)})}"
+
+    def control(self, text: str) -> int | None:
+        """The control token that this text is."""
+        return next(iter(control_tokens(self._vocabulary, [text])), None)
+
+    def tokens_but(self, *marks: int) -> str:
+        """Any token but these, and none that ends the reply."""
+        return f"<[^{','.join(map(str, sorted({*marks, *self._vocabulary.eog})))}]>"
+
+    def written(self, text: str) -> str:
+        """Fixed text of a pattern: control tokens by id, the rest as literals, white space apart: a lexer
+        that takes the longest match would take one long word for the only way."""
+        blank = r"([\s·]+)" if self.loose else r"(\n\s*)"
+        parts = enumerate(re.split(blank, text if self.loose else text.replace("·", "")))
+        free = self.loose or self.calls.parameter  # families of one syntax differ in line breaks
+        return " ".join(
+            self.spelled(part) if i % 2 == 0 else "BLANK?" if free else literal(part)
+            for i, part in parts
+            if part
+        )
+
+    def spelled(self, text: str) -> str:
+        found: list[str] = []
+        plain = ""
+        for part in tokens_in(text):
+            token = self.control(part)
+            if token is None:
+                plain += part
+                continue
+            found += [literal(plain)] * bool(plain) + [f"<[{token}]>"]
+            plain = ""
+        return " ".join([*found, *[literal(plain)] * bool(plain)])
+
+    def until(self, name: str, mark: str, most: int | None = None) -> str:
+        """A rule for text that ends with a mark; most: its characters before that."""
+        before, after = self._lines
+        token = self.control(mark)
+        if token is not None and most is None:
+            return f"{name}: {self.tokens_but(token)}* <[{token}]>"
+        spelled = self.spelled(mark)
+        if "<[" in spelled:  # text itself has no control tokens
+            limited = most and self.rule(f"/(?s:{before}.{{1,{most}}}{after})/")
+            return f"{name}: {limited or 'TEXT'}? {spelled}"
+        text = ".*" if most is None else f"{before}.{{0,{most}}}{after}"
+        return f"{name}[lazy]: /(?s:{text})/ {spelled}"
+
+    @property
+    def _lines(self) -> tuple[str, str]:
+        """Line breaks around a parameter's value that are none of it."""
+        before = _LINE if "\n⟨value⟩" in self.calls.parameter else ""
+        return before, _LINE if self.loose and "⟨value⟩\n" in self.calls.parameter else ""
+
+    def text_until(self, mark: str, schema: Schema) -> str:
+        """A new rule for such text, which the schema may limit."""
+        name = f"t_{len(self.made)}"
+        self.made.append(self.until(name, mark, self._most(schema)))
+        return name
+
+    def _most(self, schema: Schema) -> int | None:
+        """Characters of a text at most."""
+        most = schema.get("maxLength")
+        return most if isinstance(most, int) and 0 <= most <= _LONGEST_LIMIT else None
+
+    def in_order(self, rules: Mapping[str, str], needed: Sequence[str], between: str) -> str:
+        """Each once at most, in the schema's order."""
+        first = after = ""  # the rest, if nothing stands before it, and if something does
+        for key, rule in reversed(list(rules.items())):
+            here, further = f"{rule} {after}", f"{self.written(between)} {rule}"
+            if key in needed:
+                first, after = here, self.rule(f"{further} {after}")
+            else:
+                first = self.rule(f"{here} | {first}" if first else f"({here})?")
+                after = self.rule(f"({further})? {after}")
+        return first
+
+    def in_any_order(self, rules: Mapping[str, str], needed: Sequence[str]) -> str:
+        optional = " | ".join(rule for key, rule in rules.items() if key not in needed)
+        free = f" ({optional})* " if optional else " "
+        must = [rule for key, rule in rules.items() if key in needed]
+        orders = permutations(must) if len(must) <= _MOST_ORDERS else [must]
+        return "(" + " | ".join(free + free.join(order) + free for order in orders) + ")"
+
+
+def literal(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
