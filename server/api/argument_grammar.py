@@ -10,7 +10,7 @@ from typing import cast
 from server.api.grammar_rules import literal
 from server.api.own_values import OwnValues
 from server.formats.description import SLOT
-from server.formats.schemas import STRING, only_values, resolved, types_of
+from server.formats.schemas import STRING, limited, only_values, resolved, types_of, ways
 from server.grammar.json_schema import Schema
 
 _ANY = {"key": "KEY", "string": '("true" | "false")', "type": "/[a-z]{1,16}/"}
@@ -75,7 +75,7 @@ class ArgumentGrammar(OwnValues):
     def _parameter(self, key: str | None, schema: Schema) -> str:
         """A parameter between tags; with any name, if it has none."""
         types = types_of(schema)
-        if _TELLING.search(self.calls.parameter) and not only_values(schema) and types != STRING and key:
+        if _TELLING.search(self.calls.parameter) and types != STRING and key:
             return self._telling(key, schema, types or _ALL)
         return self._tagged(key, schema, types or STRING)
 
@@ -87,11 +87,8 @@ class ArgumentGrammar(OwnValues):
             if "⟨type⟩" in self.calls.parameter
             else {"": others}
         )
-        ways = [self._tagged(key, schema, STRING)] * ("string" in types)
-        for some in filter(None, kinds.values()):
-            limits = [*schema.get("allOf", ()), {"type": some}]
-            ways.append(self._tagged(key, {**schema, "allOf": limits}, frozenset(some)))
-        return f"({' | '.join(ways)})"
+        each = [["string"]] * ("string" in types) + [some for some in kinds.values() if some]
+        return f"({' | '.join(self._tagged(key, limited(schema, some), frozenset(some)) for some in each)})"
 
     def _tagged(self, key: str | None, schema: Schema, types: frozenset[str]) -> str:
         text = "string" in types
@@ -104,9 +101,7 @@ class ArgumentGrammar(OwnValues):
                 close = fixed.replace("\n", "") if self.loose else fixed
                 if self.calls.parameter.endswith("⟨key⟩>"):  # the tag that ends it has the key, too
                     close = fixed + told["key"] + ">"
-                if text and (
-                    self._most(schema) is not None or only_values(schema)
-                ):  # a line break is the value's
+                if text and (self._most(schema) is not None or not self._is_free(schema)):  # its line break
                     head = head.rstrip("\n")
                 return " ".join([*made, self.written(head), self._value(schema, types, close)])
             if slot and key is None:
@@ -117,21 +112,32 @@ class ArgumentGrammar(OwnValues):
         raise AssertionError(self.calls.parameter)
 
     def _value(self, schema: Schema, types: frozenset[str], close: str, depth: int = 0) -> str:
-        if values := only_values(schema):
-            texts = (one if isinstance(one, str) else json.dumps(one) for one in values)
-            before = _ONE_LINE if "\n⟨" in self.calls.parameter else ""
-            after = _ONE_LINE if "⟩\n" in self.calls.parameter else ""
-            rest = f"{self.written(close.lstrip())} {'BLANK?' if self.loose else ''}"
-            return f"{before} ({' | '.join(map(literal, texts))}) {after} {rest}"
-        if "⟨nested⟩" in self.calls.parameter and (inner := self._elements(schema, types, depth)):
+        nested, values = "⟨nested⟩" in self.calls.parameter, only_values(schema)
+        if nested and not values and (inner := self._elements(schema, types, depth)):
             written = inner if depth else f"({inner} | {self.json(schema)})"
             return f"BLANK? {written} BLANK? {self.written(close)}"
-        if "string" in types or ("⟨nested⟩" in self.calls.parameter and types & {"object", "array"}):
+        if self._is_free(schema) or (nested and not values and types & {"object", "array"}):
             ends = close.strip("\n") if self.loose else close.rstrip("\n")
             tail = close[len(close.rstrip("\n")) :] if not self.loose else "\n"
             return f"{self.text_until(ends, schema)} {self.written(tail)}"
+        if values or "string" in types:
+            before = _ONE_LINE if "\n⟨" in self.calls.parameter else ""
+            after = _ONE_LINE if "⟩\n" in self.calls.parameter else ""
+            rest = f"{self.written(close.lstrip())} {'BLANK?' if self.loose else ''}"
+            return f"{before} ({' | '.join(map(self._of_way, ways(schema)))}) {after} {rest}"
         blank = "BLANK?" if self.loose else ""
         return f"{blank} {self._scalar(schema, types)} {blank} {self.written(close)} {blank}"
+
+    def _is_free(self, schema: Schema) -> bool:
+        """Whether a value may be any text."""
+        return any("enum" not in way and way.get("type", "string") == "string" for way in ways(schema))
+
+    def _of_way(self, way: Schema) -> str:
+        """One of a few values, as text, or a value of one type."""
+        if "enum" not in way:
+            return self._scalar(way, types_of(way) or STRING)
+        each = [[one] if isinstance(one, str) else [json.dumps(one), repr(one)] for one in way["enum"]]
+        return " | ".join(dict.fromkeys(literal(text) for texts in each for text in texts))
 
     def _elements(self, schema: Schema, types: frozenset[str], depth: int) -> str:
         """A list, or an object whose keys are known, as elements; "" for anything else."""

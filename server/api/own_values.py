@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from server.api.grammar_rules import GrammarRules, literal
 from server.formats.schemas import STRING, only_values, types_of
+from server.formats.spelling import in_gemma
 from server.formats.written_call import GEMMA_QUOTE
 from server.grammar.json_schema import Schema
 
@@ -29,7 +32,8 @@ class OwnValues(GrammarRules):
     def _python(self, schema: Schema) -> str:
         types = types_of(schema) or frozenset[str]()
         if values := only_values(schema):
-            return f"({' | '.join([self.json(schema), *(literal(repr(one)) for one in values)])})"
+            few = self.json({"enum": list(values)})
+            return f"({' | '.join([few, *(literal(repr(one)) for one in values)])})"
         if not types:
             self._python_rules()
             return f"({self.json(schema)} | p_value)"
@@ -42,9 +46,8 @@ class OwnValues(GrammarRules):
     def _gemma(self, schema: Schema) -> str:
         types = types_of(schema) or frozenset[str]()
         quote = self.spelled(GEMMA_QUOTE)
-        if "enum" in schema and types == STRING:
-            texts = " | ".join(f"{quote} {literal(one)} {quote}" for one in schema["enum"])
-            return f"({texts})"
+        if values := only_values(schema):
+            return f"({' | '.join(map(self._one_in_gemma, values))})"
         if types == STRING:
             return f"{quote} {self.text_until(GEMMA_QUOTE, schema)}"
         if types and not types & {"string", "object", "array"}:
@@ -52,6 +55,15 @@ class OwnValues(GrammarRules):
         self._gemma_rules()
         kinds = [f"g_{one}" for one in sorted(types & {"string", "object", "array"})]
         return f"({' | '.join(kinds)})" if kinds and types <= {"string", "object", "array"} else "g_value"
+
+    def _one_in_gemma(self, value: Any) -> str:
+        """One value. The text of a string has no control tokens."""
+        if value is None:
+            return '"null" | "None"'
+        quote = self.spelled(GEMMA_QUOTE)
+        return (
+            f"{quote} {literal(value)} {quote}" if isinstance(value, str) else self.spelled(in_gemma(value))
+        )
 
     def _gemma_rules(self) -> None:
         quote = self.spelled(GEMMA_QUOTE)

@@ -63,7 +63,7 @@ def _arguments(name: str, given: str, id: str, syntax: Calls) -> str:
         case "python":
             return ", ".join(f"{key}={_python(value)}" for key, value in members.items())
         case _:
-            return _gemma(members)
+            return in_gemma(members)
 
 
 def _members(given: str) -> dict[str, Any] | None:
@@ -86,14 +86,14 @@ def _python(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
 
 
-def _gemma(value: Any) -> str:
+def in_gemma(value: Any) -> str:
     match value:
         case str():
             return f'<|"|>{value}<|"|>'
         case dict():
             members = cast(dict[str, Any], value).items()
-            return "{" + ",".join(f"{key}:{_gemma(one)}" for key, one in members) + "}"
+            return "{" + ",".join(f"{key}:{in_gemma(one)}" for key, one in members) + "}"
         case list():
-            return "[" + ",".join(map(_gemma, cast(list[Any], value))) + "]"
+            return "[" + ",".join(map(in_gemma, cast(list[Any], value))) + "]"
         case _:
             return json.dumps(value)
