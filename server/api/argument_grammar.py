@@ -14,7 +14,7 @@ from server.formats.schemas import STRING, limited, only_values, resolved, types
 from server.grammar.json_schema import Schema
 
 _ANY = {"key": "KEY", "string": '("true" | "false")', "type": "/[a-z]{1,16}/"}
-_BOOLEAN, _ARRAY, _OBJECT = frozenset({"boolean"}), frozenset({"array"}), frozenset({"object"})
+_ARRAY, _OBJECT = frozenset({"array"}), frozenset({"object"})
 _DEEPEST = 4
 """Elements within elements that are held to a schema; deeper ones are text. Twice: larger grammars of schemas
 that refer to themselves."""
@@ -29,6 +29,10 @@ _KINDS = {"integer": "number", "number": "number", "boolean": "boolean", "array"
 class ArgumentGrammar(OwnValues):
     """What grammars of calls are made of."""
 
+    def begin(self, *, loose: bool) -> None:
+        super().begin(loose=loose)
+        self._n_elements = 0
+
     def arguments(self, schema: Schema) -> str:
         """A function's arguments, in a syntax other than JSON."""
         of_all = cast(Mapping[str, Schema], schema.get("properties") or {})
@@ -40,24 +44,18 @@ class ArgumentGrammar(OwnValues):
             key: self.rule(self._member(syntax, key, resolved(one, schema))) for key, one in of_all.items()
         }
         if syntax == "parameters":
-            return self.in_any_order(rules, needed) if self.loose else self.in_order(rules, needed, "")
-        between = ", " if syntax == "python" else ","
-        if self.loose and rules:
-            one = f"({' | '.join(rules.values())})"
-            inner = f"({one} ({self.written(between)} {one})*){'' if needed else '?'}"
-        else:
-            inner = self.in_order(
-                rules if syntax == "python" else dict(sorted(rules.items())), needed, between
-            )
-        return inner if syntax == "python" else f'"{{" {inner} "}}"'
+            return self.ordered(rules, needed)
+        if syntax == "python":
+            return self.ordered(rules, needed, ", ")
+        return f'"{{" {self.ordered(dict(sorted(rules.items())), needed, ",")} "}}"'
 
     def _anything(self, syntax: str) -> str:
         """Arguments of which the schema says nothing."""
         if syntax == "gemma":
-            self._gemma_rules()
+            self.gemma_rules()
             return "g_object"
         if syntax == "python":
-            self._python_rules()
+            self.python_rules()
             self.also("p_member: P_KEY p_value", r"P_KEY: /[A-Za-z_]\w{0,63}=/")
             return '(p_member (", " p_member)*)?'
         if "⟨nested⟩" in self.calls.parameter:
@@ -67,9 +65,9 @@ class ArgumentGrammar(OwnValues):
 
     def _member(self, syntax: str, key: str, schema: Schema) -> str:
         if syntax == "python":
-            return f"{literal(key + '=')} {self._python(schema)}"
+            return f"{literal(key + '=')} {self.python(schema)}"
         if syntax == "gemma":
-            return f"{literal(key + ':')} {self._gemma(schema)}"
+            return f"{literal(key + ':')} {self.gemma(schema)}"
         return self._parameter(key, schema)
 
     def _parameter(self, key: str | None, schema: Schema) -> str:
@@ -126,7 +124,7 @@ class ArgumentGrammar(OwnValues):
             rest = f"{self.written(close.lstrip())} {'BLANK?' if self.loose else ''}"
             return f"{before} ({' | '.join(map(self._of_way, ways(schema)))}) {after} {rest}"
         blank = "BLANK?" if self.loose else ""
-        return f"{blank} {self._scalar(schema, types)} {blank} {self.written(close)} {blank}"
+        return f"{blank} {self.python(schema)} {blank} {self.written(close)} {blank}"
 
     def _is_free(self, schema: Schema) -> bool:
         """Whether a value may be any text."""
@@ -135,7 +133,7 @@ class ArgumentGrammar(OwnValues):
     def _of_way(self, way: Schema) -> str:
         """One of a few values, as text, or a value of one type."""
         if "enum" not in way:
-            return self._scalar(way, types_of(way) or STRING)
+            return self.python(way)
         each = [[one] if isinstance(one, str) else [json.dumps(one), repr(one)] for one in way["enum"]]
         return " | ".join(dict.fromkeys(literal(text) for texts in each for text in texts))
 
@@ -157,10 +155,4 @@ class ArgumentGrammar(OwnValues):
             rules[key] = self.rule(f"BLANK? {self.written(f'{mark}<{key}>')} {value} BLANK?")
         if types == _ARRAY:
             return f"{rules['item']}*"
-        return self.in_any_order(rules, cast(Sequence[str], schema.get("required") or ()))
-
-    def _scalar(self, schema: Schema, types: frozenset[str]) -> str:
-        """JSON; booleans, lists and objects may be Python's, which some templates show."""
-        if types == _BOOLEAN:
-            return '("true" | "false" | "True" | "False")'
-        return self._or_python(self.json(schema), types)
+        return self.in_any_order(rules, cast(Sequence[str], schema.get("required") or ()), "")

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from itertools import permutations
 
 from server.formats.description import Calls, tokens_in
+from server.formats.schemas import definitions
 from server.grammar.json_schema import Schema
 from server.llama.backend import Vocabulary
 from server.text.detokenize import control_tokens
@@ -36,7 +37,6 @@ class GrammarRules:
         """A grammar. loose: with white space and in an order as the model likes."""
         self.loose = loose
         self.made: list[str] = list(_TERMINALS)
-        self._n_elements = 0
 
     def also(self, *rules: str) -> None:
         """Rules of which the grammar has one each."""
@@ -50,7 +50,11 @@ class GrammarRules:
         return name
 
     def json(self, schema: Schema) -> str:
-        return f"%json {json.dumps({**schema, **(_LOOSE if self.loose else _STRICT)})}"
+        """A value in JSON. Definitions are left out where nothing refers to them."""
+        shared = definitions(schema)
+        rest = {key: value for key, value in schema.items() if key not in shared}
+        told = schema if '"$ref"' in json.dumps(rest) else rest
+        return f"%json {json.dumps({**told, **(_LOOSE if self.loose else _STRICT)})}"
 
     def control(self, text: str) -> int | None:
         """The control token that this text is."""
@@ -126,12 +130,16 @@ class GrammarRules:
                 after = self.rule(f"({further})? {after}")
         return first
 
-    def in_any_order(self, rules: Mapping[str, str], needed: Sequence[str]) -> str:
+    def in_any_order(self, rules: Mapping[str, str], needed: Sequence[str], between: str) -> str:
         optional = " | ".join(rule for key, rule in rules.items() if key not in needed)
-        free = f" ({optional})* " if optional else " "
+        sign = self.written(between)
+        before, after = (f"(({optional}) {sign})*", f"({sign} ({optional}))*") if optional else ("", "")
         must = [rule for key, rule in rules.items() if key in needed]
+        if not must:
+            return f"(({optional}) {after})?" if optional else ""
         orders = permutations(must) if len(must) <= _MOST_ORDERS else [must]
-        return "(" + " | ".join(free + free.join(order) + free for order in orders) + ")"
+        parting = f" {after} {sign} "
+        return f"({' | '.join(f'{before} {parting.join(order)} {after}' for order in orders)})"
 
 
 def literal(text: str) -> str:

@@ -2,25 +2,72 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias, cast
 
 from server.api.grammar_rules import GrammarRules, literal
-from server.formats.schemas import STRING, only_values, types_of
+from server.formats.schemas import ANNOTATIONS, definitions, only_values, resolved, ways
 from server.formats.spelling import in_gemma
 from server.formats.written_call import GEMMA_QUOTE
 from server.grammar.json_schema import Schema
+
+_Writing: TypeAlias = Callable[[Schema], list[str]]
+"""The ways to write a value of a schema."""
+
+_MOST_VALUES = 256
+"""Values within values of a grammar that have rules of their own, and values of one `enum`: llguidance takes
+65,535 symbols in all, and follows 1,000 ways at once."""
+_MOST_KEYS = 32
+"""Keys of objects at one place that may be written in Python, too."""
+_LONGEST_LIST = 100
+"""Largest limit on a list's length that is held outside JSON."""
+_OF_LISTS = frozenset({"type", "items", "minItems", "maxItems"})
+_OF_OBJECTS = frozenset({"type", "properties", "required", "additionalProperties"})
+"""Keywords that lists and objects in Python are held to. With any other keyword JSON alone is let through."""
 
 
 class OwnValues(GrammarRules):
     """Values of arguments that are no JSON."""
 
-    def _or_python(self, rule: str, types: frozenset[str]) -> str:
-        """A value in JSON, or one of these types in Python."""
-        self._python_rules()
-        own = {"string": "P_STRING", "array": "p_array", "object": "p_object", "null": '"None"'}
-        return f"({' | '.join([rule, *(own[one] for one in sorted(types) if one in own)])})"
+    def begin(self, *, loose: bool) -> None:
+        super().begin(loose=loose)
+        self._named: dict[tuple[_Writing, str], str] = {}
+        self._unwritten: list[tuple[str, _Writing, Schema]] = []
 
-    def _python_rules(self) -> None:
+    def python(self, schema: Schema) -> str:
+        """A value in JSON or in Python."""
+        values = only_values(schema)
+        written = [self.json({"enum": list(values)} if values else schema), *self._in_python(schema)]
+        return self._any_of(written)
+
+    def gemma(self, schema: Schema) -> str:
+        return self._any_of(self._in_gemma(schema))
+
+    def ordered(self, rules: Mapping[str, str], needed: Sequence[str], between: str = "") -> str:
+        """Members in the schema's order, or in an order as the model likes."""
+        return (self.in_any_order if self.loose else self.in_order)(rules, needed, between)
+
+    def _any_of(self, written: Sequence[str]) -> str:
+        while self._unwritten:
+            name, writing, schema = self._unwritten.pop()
+            self.made.append(f"{name}: {' | '.join(dict.fromkeys(writing(schema)))}")
+        return f"({' | '.join(dict.fromkeys(written))})"
+
+    def _within(self, writing: _Writing, schema: Any, whole: Schema, otherwise: str | None = None) -> str:
+        """The name of a rule for a value within another; otherwise: what stands for it beyond the limit."""
+        inner = resolved(schema, whole)
+        shape = {key: value for key, value in inner.items() if key not in definitions(inner)}
+        found = (writing, json.dumps(shape, sort_keys=True))
+        if found not in self._named:
+            if len(self._named) >= _MOST_VALUES:
+                return otherwise or f"({self.json(inner)})"
+            self._named[found] = f"v_{len(self._named)}"
+            self._unwritten.append((self._named[found], writing, inner))
+        return self._named[found]
+
+    def python_rules(self) -> None:
+        """Any value in Python."""
         self.also(
             r"P_STRING: /'([^'\\]|\\.)*'|\"([^\"\\]|\\.)*\"/",
             "P_WORD: /True|False|None|true|false|null|-?[0-9]{1,18}(\\.[0-9]{1,18})?([eE][+-]?[0-9]{1,3})?/",
@@ -29,43 +76,67 @@ class OwnValues(GrammarRules):
             'p_object: "{" (P_STRING ": " p_value (", " P_STRING ": " p_value)*)? "}"',
         )
 
-    def _python(self, schema: Schema) -> str:
-        types = types_of(schema) or frozenset[str]()
-        if values := only_values(schema):
-            few = self.json({"enum": list(values)})
-            return f"({' | '.join([few, *(literal(repr(one)) for one in values)])})"
-        if not types:
-            self._python_rules()
-            return f"({self.json(schema)} | p_value)"
-        words = {"boolean": '"True" | "False"', "null": '"None"'}
-        if types and types <= set(words):
-            return f"({' | '.join(words[one] for one in sorted(types))})"
-        limited = types == STRING and set(schema) - {"type", "description", "title", "default", "$defs"}
-        return self.json(schema) if limited else self._or_python(self.json(schema), types)
+    def _in_python(self, schema: Schema) -> list[str]:
+        self.python_rules()
+        each = ways(schema)
+        if sum(len(way.get("properties") or ()) for way in each) > _MOST_KEYS:
+            return [self.json(schema)]
+        return [one for way in each for one in self._way_in_python(way)]
 
-    def _gemma(self, schema: Schema) -> str:
-        types = types_of(schema) or frozenset[str]()
-        quote = self.spelled(GEMMA_QUOTE)
-        if values := only_values(schema):
-            return f"({' | '.join(map(self._one_in_gemma, values))})"
-        if types == STRING:
-            return f"{quote} {self.text_until(GEMMA_QUOTE, schema)}"
-        if types and not types & {"string", "object", "array"}:
-            return self.json(schema)
-        self._gemma_rules()
-        kinds = [f"g_{one}" for one in sorted(types & {"string", "object", "array"})]
-        return f"({' | '.join(kinds)})" if kinds and types <= {"string", "object", "array"} else "g_value"
+    def _way_in_python(self, way: Schema) -> list[str]:
+        if "enum" in way:
+            few = way["enum"] if len(way["enum"]) <= _MOST_VALUES else ()
+            return [self.json({"enum": way["enum"]}), *(literal(repr(one)) for one in few)]
+        limits = way.keys() - ANNOTATIONS - definitions(way).keys()
+        match way.get("type"):
+            case "boolean":
+                return [self.json(way), '"True"', '"False"']
+            case "array" if limits <= _OF_LISTS:
+                return [self._list_in_python(way)]
+            case "object" if limits <= _OF_OBJECTS:
+                return [self._object_in_python(way)]
+            case "string" if limits == {"type"}:
+                return ["P_STRING"]
+            case None if not limits:
+                return ["p_value"]
+            case _:
+                return [self.json(way)]
 
-    def _one_in_gemma(self, value: Any) -> str:
-        """One value. The text of a string has no control tokens."""
-        if value is None:
-            return '"null" | "None"'
-        quote = self.spelled(GEMMA_QUOTE)
-        return (
-            f"{quote} {literal(value)} {quote}" if isinstance(value, str) else self.spelled(in_gemma(value))
-        )
+    def _list_in_python(self, way: Schema) -> str:
+        if way.keys().isdisjoint(_OF_LISTS - {"type"}):
+            return "p_array"
+        item = self._within(self._in_python, way.get("items"), way)
+        return self._listed(way, item, self.written(", ")) or self.json(way)
 
-    def _gemma_rules(self) -> None:
+    def _listed(self, way: Schema, item: str, between: str) -> str:
+        """A list, as long as the schema says; "" if it may be longer than a grammar takes."""
+        least, most = way.get("minItems", 0), way.get("maxItems", _LONGEST_LIST)
+        if way.get("items") is False or most == 0:
+            return '"[" "]"'
+        if not 0 <= least <= most <= _LONGEST_LIST:
+            return ""
+        number = f"{{{max(least - 1, 0)},{most - 1}}}" if "maxItems" in way else f"{{{max(least - 1, 0)},}}"
+        return f'"[" ({item} ({between} {item}){number}){"" if least else "?"} "]"'
+
+    def _object_in_python(self, way: Schema) -> str:
+        of_all = cast(Mapping[str, Any], way.get("properties") or {})
+        needed, others = cast(Sequence[str], way.get("required") or ()), way.get("additionalProperties", True)
+        sign, between = self.written(": "), self.written(", ")
+        if not {*needed} <= of_all.keys():
+            return self.json(way)
+        if not of_all and others is True:
+            return "p_object"
+        if not of_all and others is not False:
+            one = f"P_STRING {sign} {self._within(self._in_python, others, way)}"
+            return f'"{{" ({one} ({between} {one})*)? "}}"'
+        rules = dict[str, str]()
+        for key, schema in of_all.items():
+            spelled = f"({literal(json.dumps(key, ensure_ascii=False))} | {literal(repr(key))})"
+            rules[key] = self.rule(f"{spelled} {sign} {self._within(self._in_python, schema, way)}")
+        return f'"{{" {self.ordered(rules, needed, ", ")} "}}"'
+
+    def gemma_rules(self) -> None:
+        """Any value in Gemma's writing."""
         quote = self.spelled(GEMMA_QUOTE)
         self.also(
             f"g_string: {quote} {self.text_until(GEMMA_QUOTE, {})}",
@@ -75,4 +146,49 @@ class OwnValues(GrammarRules):
             'g_array: "[" (g_value ("," g_value)*)? "]"',
             "g_value: g_string | g_object | g_array | G_WORD",
             r"G_WORD: /true|false|null|None|-?[0-9]{1,18}(\.[0-9]{1,18})?([eE][+-]?[0-9]{1,3})?/",
+        )
+
+    def _in_gemma(self, schema: Schema) -> list[str]:
+        self.gemma_rules()
+        return [one for way in ways(schema) for one in self._way_in_gemma(way)]
+
+    def _way_in_gemma(self, way: Schema) -> list[str]:
+        if len(way.get("enum", ())) > _MOST_VALUES:
+            return ["g_value"]
+        if "enum" in way:
+            return [self._one_in_gemma(one) for one in way["enum"]]
+        match way.get("type"):
+            case "string":
+                return [f"{self.spelled(GEMMA_QUOTE)} {self.text_until(GEMMA_QUOTE, way)}"]
+            case "array":
+                item = self._within(self._in_gemma, way.get("items"), way, "g_value")
+                return [self._listed(way, item, '","') or f'"[" ({item} ("," {item})*)? "]"']
+            case "object":
+                return [self._object_in_gemma(way)]
+            case None:
+                return ["g_value"]
+            case _:
+                return [self.json(way)]
+
+    def _object_in_gemma(self, way: Schema) -> str:
+        of_all = cast(Mapping[str, Any], way.get("properties") or {})
+        others = way.get("additionalProperties", True)
+        if not of_all and others is True:
+            return "g_object"
+        if not of_all and others is not False:
+            one = f"G_KEY {self._within(self._in_gemma, others, way, 'g_value')}"
+            return f'"{{" ({one} ("," {one})*)? "}}"'
+        rules = {
+            key: self.rule(f"{literal(key + ':')} {self._within(self._in_gemma, schema, way, 'g_value')}")
+            for key, schema in sorted(of_all.items())
+        }
+        return f'"{{" {self.ordered(rules, cast(Sequence[str], way.get("required") or ()), ",")} "}}"'
+
+    def _one_in_gemma(self, value: Any) -> str:
+        """One value. The text of a string has no control tokens."""
+        if value is None:
+            return '"null" | "None"'
+        quote = self.spelled(GEMMA_QUOTE)
+        return (
+            f"{quote} {literal(value)} {quote}" if isinstance(value, str) else self.spelled(in_gemma(value))
         )

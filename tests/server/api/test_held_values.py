@@ -17,6 +17,13 @@ from tests.server.formats.replies import Reply
 
 writable = pytest.mark.parametrize("reply", WRITABLE, ids=lambda reply: reply.family)
 
+TREE = {
+    "type": "object",
+    "properties": {"n": {"type": "integer"}, "to": {"type": "array", "items": {"$ref": "#/$defs/Tree"}}},
+    "required": ["n"],
+    "additionalProperties": False,
+}
+
 
 def of(schema: dict[str, Any]) -> dict[str, Any]:
     """The schema of a function's arguments, v being one."""
@@ -29,6 +36,7 @@ def of(schema: dict[str, Any]) -> dict[str, Any]:
             "Size": {"enum": ["S", "XL"], "title": "Size", "type": "string"},
             "Count": {"enum": [1, 2]},
             "Zip": {"type": "string", "maxLength": 5},
+            "Tree": TREE,
         },
     }
 
@@ -115,3 +123,115 @@ def test_a_value_or_a_number_is_neither_another_text_nor_another_value():
 def test_the_length_of_a_text_by_reference_is_held():
     for family in ("function tags", "glm", "deepseek v3.2", "kimi k3", "gemma 4"):
         check(BY_FAMILY[family], {"$ref": "#/$defs/Zip"}, ["90210"], ["902101"])
+
+
+A = {
+    "type": "object",
+    "properties": {"a": {"type": "integer"}},
+    "required": ["a"],
+    "additionalProperties": False,
+}
+INSIDE: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
+    "an object": (A, [{"a": 1}], [{"name": "Omar"}, {"a": "x"}, {"a": 1, "b": 2}, {}]),
+    "an object or null": ({"anyOf": [A, NULL]}, [{"a": 1}, None], [{"a": None}, {}]),
+    "integers": ({"type": "array", "items": {"type": "integer"}}, [[], [1, 2]], [["The"], [1, "x"], [[1]]]),
+    "values": ({"type": "array", "items": SIZE}, [["S", "XL"]], [["M"], ["S", "M"], [1]]),
+    "words": ({"type": "array", "items": {"type": "string"}}, [["it's", 'a "b"']], [[1], [None]]),
+    "words or null": (
+        {"type": "array", "items": {"type": ["string", "null"]}},
+        [["it", None], [None]],
+        [[1], [True]],
+    ),
+    "objects": ({"type": "array", "items": A}, [[{"a": 1}, {"a": 2}]], [[{"a": "x"}], [{}], ["x"]]),
+    "a list in an object": (
+        {"type": "object", "properties": {"l": {"type": "array", "items": COUNT}, "t": {"type": "boolean"}}},
+        [{"l": [1, 2], "t": True}, {"t": False}],
+        [{"l": [3]}, {"l": [1], "t": "x"}],
+    ),
+    "any keys": (
+        {"type": "object", "additionalProperties": {"type": "integer"}},
+        [{}, {"x": 1, "y": 2}],
+        [{"x": "y"}],
+    ),
+    "no keys": ({"type": "object", "additionalProperties": False}, [{}], [{"x": 1}]),
+    "a tree": (
+        {"$ref": "#/$defs/Tree"},
+        [{"n": 1}, {"n": 1, "to": [{"n": 2, "to": [{"n": 3, "to": []}]}]}],
+        [{"n": 1, "to": [{"n": 2, "to": [{"n": "x"}]}]}, {"to": []}],
+    ),
+    "lists of anything": ({"type": "array", "items": {}}, [[1, "x", {"y": [None]}]], [{"x": 1}, "x"]),
+}
+
+
+@pytest.mark.parametrize("kind", INSIDE)
+@writable
+def test_the_inside_of_lists_and_objects_is_held_to_its_schema(reply: Reply, kind: str):
+    schema, right, wrong = INSIDE[kind]
+    free = reply.family == "minimax m3" and kind in ("any keys", "no keys", "an object or null")
+    check(reply, schema, right, [] if free else wrong)
+
+
+IN_PYTHON: list[tuple[dict[str, Any], str, Any]] = [
+    ({"type": "array", "items": {"type": "boolean"}}, "[True, False]", [True, False]),
+    ({"type": "array", "items": {"anyOf": [SIZE, NULL]}}, "['S', None]", ["S", None]),
+    ({"type": "array", "items": A}, "[{'a': 1}]", [{"a": 1}]),
+    ({"type": "object", "properties": {"it's": {"type": "string"}}}, "{\"it's\": 'x'}", {"it's": "x"}),
+    ({"type": "object", "additionalProperties": {"type": "boolean"}}, "{'x': True}", {"x": True}),
+    ({"type": "array"}, "['x', {'y': None}]", ["x", {"y": None}]),
+    ({"type": "object"}, "{'x': [True]}", {"x": [True]}),
+]
+
+
+@pytest.mark.parametrize(("schema", "text", "value"), IN_PYTHON, ids=[text for _, text, _ in IN_PYTHON])
+@pytest.mark.parametrize("family", ["function tags", "glm", "seed", "minimax m2", "deepseek v3.2", "lfm"])
+def test_lists_and_objects_may_be_written_in_python(
+    family: str, schema: dict[str, Any], text: str, value: Any
+):
+    reply = BY_FAMILY[family]
+    empty = type(value)()
+    written_so = call_of(reply, empty).replace(str(empty), text)
+    assert let_through(reply, schema, written_so) == {True}
+    assert read(reply, schema, written_so) == value
+
+
+def test_a_list_whose_length_is_limited_is_held_to_it():
+    schema = {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": 2}
+    for family in ("function tags", "glm", "deepseek v3.2", "lfm", "gemma 4"):
+        check(BY_FAMILY[family], schema, [["x"], ["x", "y"]], [[], ["x", "y", "z"]])
+
+
+@pytest.mark.parametrize("shape", [(32, 1), (100, 1), (200, 1), (10, 60)], ids=str)
+@writable
+def test_schemas_with_many_keys_are_held(reply: Reply, shape: tuple[int, int]):
+    n_outer, n_inner = shape
+
+    def part(i: int) -> dict[str, Any]:
+        inner = {f"k{i}x{j}": {"type": "integer", "minimum": i} for j in range(n_inner)}
+        return {"type": "object", "properties": inner, "required": list(inner)[:1]}
+
+    schema = {"type": "object", "properties": {f"p{i}": part(i) for i in range(n_outer)}}
+    assert let_through(reply, schema, call_of(reply, {"p0": {"k0x0": 1}}).replace("'", '"')) == {True}
+
+
+@writable
+def test_a_list_of_one_thousand_and_five_hundred_values_may_be_asked_for(reply: Reply):
+    schema = {"type": "array", "items": {"enum": [f"value {i}" for i in range(1500)]}}
+    if reply.family != "minimax m3":  # more elements than a grammar takes
+        assert True in let_through(reply, schema, call_of(reply, ["value 1"]).replace("'", '"'))
+
+
+@pytest.mark.parametrize("family", ["gemma 4", "lfm"])
+def test_required_arguments_are_held_in_free_text(family: str):
+    reply = BY_FAMILY[family]
+    scene = Scene(reply, "no", "bytes")
+    of_all = {"a": {"type": "integer"}, "b": {"type": "integer"}, "c": {"type": "integer"}}
+    functions = {"f": {"type": "object", "properties": of_all, "required": ["a", "b"]}}
+    lark = scene.grammar.calls_in_text(functions)
+    assert lark
+    sign, between = ("=", ", ") if family == "lfm" else (":", ",")
+
+    def lets(keys: str) -> bool:
+        return scene.lets(lark, reply.one.replace(f"a{sign}1", between.join(f"{key}{sign}1" for key in keys)))
+
+    assert [lets(keys) for keys in ("ab", "ba", "cba", "bca", "abc")] == [True] * 5
+    assert [lets(keys) for keys in ("a", "bc", "aab", "")] == [False] * 4
