@@ -104,24 +104,29 @@ def _parts(content: Any) -> list[Any]:
 
 
 def _call(call: Mapping[str, Any], manners: Manners) -> dict[str, Any]:
-    new = dict(call)
-    if manners.objects:
-        function = dict(call["function"])
-        function["arguments"] = _object(function["arguments"])
-        new["function"] = function
+    function = dict(call["function"])
+    function["arguments"] = _arguments(function["arguments"], manners)
+    new = {**call, "function": function}
     if manners.short_ids and call.get("id"):
         new["id"] = _short(call["id"])
     return new
 
 
-def _object(arguments: Any) -> Any:
-    """What is no JSON object, or none that a prompt can show (a lone surrogate, say), stays as it is."""
+def _arguments(given: str, manners: Manners) -> Any:
+    """As the template takes them. An empty text and null are no arguments."""
+    text = "{}" if given.strip() in ("", "null") else given
+    return _object(text) if manners.objects else text
+
+
+def _object(text: str) -> dict[str, Any]:
+    """What is no JSON object, or none that a prompt can show (a lone surrogate, say), becomes the member
+    `arguments` of one."""
     try:
-        value = json.loads(arguments)
+        value = json.loads(text)
         json.dumps(value, ensure_ascii=False).encode()
-    except (TypeError, ValueError, RecursionError):
-        return arguments
-    return cast(Any, value) if isinstance(value, dict) else arguments
+    except (ValueError, RecursionError):
+        return {"arguments": text}
+    return cast(dict[str, Any], value) if isinstance(value, dict) else {"arguments": text}
 
 
 def _short(id: str) -> str:

@@ -23,6 +23,7 @@ from tests.contract.contract import validate
 from tests.fake_backend import FakeVocabulary
 from tests.http_lead import Lead
 from tests.server.api.scripted import Call, Script, Scripts, served
+from tests.templates import QWEN_CODER
 
 STARTED = Started(5, 2)
 HELLO = "hello there"
@@ -272,6 +273,14 @@ async def test_items_of_one_turn_are_one_message_of_the_prompt():
         "user\nthanks",
         "assistant\n",
     ]
+
+
+async def test_a_call_that_was_cut_off_stays_in_the_history():
+    one = script("ok")
+    call = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": ""}
+    items = [call, {"role": "user", "content": "so?"}]
+    assert (await ask(serving(one, template=QWEN_CODER), input=items)).status == 200
+    assert "<function=f>\n</function>" in prompt_of(one)
 
 
 async def test_thoughts_are_an_item_of_their_own_and_counted():

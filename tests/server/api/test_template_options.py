@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.server.api.test_tools import HELLO, prompt_of, whole
-from tests.templates import REASONING
+from tests.templates import QWEN_CODER, REASONING
 
 BEGUN = [*HELLO, {"role": "assistant", "content": None, "reasoning_content": "They ask"}]
 
@@ -42,3 +42,15 @@ def test_parts_are_shown_as_the_template_takes_them():
         "{% for part in m.content %}<{{ part.text }}>{% endfor %}{% endif %}{% endfor %}"
     )
     assert prompt_of(lists, messages=said, tools=None) == "<a><b>"
+
+
+def test_calls_that_were_cut_off_stay_in_the_history():
+    def called(arguments: str) -> list[Any]:
+        call = {"id": "call_abc", "function": {"name": "weather", "arguments": arguments}}
+        return [*HELLO, {"role": "assistant", "tool_calls": [call]}, {"role": "user", "content": "So?"}]
+
+    for nothing in ("", "null"):
+        assert "<function=weather>\n</function>" in prompt_of(QWEN_CODER, messages=called(nothing))
+        assert '{"name": "weather", "arguments": {}}' in prompt_of(messages=called(nothing))
+    cut_off = '<parameter=arguments>\n{"city": "Par\n</parameter>'
+    assert cut_off in prompt_of(QWEN_CODER, messages=called('{"city": "Par'))

@@ -42,9 +42,27 @@ def test_arguments_as_objects_and_short_ids():
     assert call["id"] == told[2]["tool_call_id"]
     assert call["id"].isalnum()
     assert SAID[1]["tool_calls"][0] is CALL
-    broken = {**CALL, "function": {"name": "f", "arguments": '{"a"'}}
-    told = adapted([{"role": "assistant", "tool_calls": [broken]}], [], Manners(objects=True))
-    assert told[0]["tool_calls"][0]["function"]["arguments"] == '{"a"'
+
+
+def argued(arguments: str, manners: Manners) -> Any:
+    """What the arguments of a call become."""
+    call = {**CALL, "function": {"name": "f", "arguments": arguments}}
+    told = adapted([{"role": "assistant", "tool_calls": [call]}], [], manners)
+    return told[0]["tool_calls"][0]["function"]["arguments"]
+
+
+@pytest.mark.parametrize("arguments", ["", " \n", "null", " null "])
+def test_no_arguments_are_an_empty_object(arguments: str):
+    assert argued(arguments, Manners()) == "{}"
+    assert argued(arguments, Manners(objects=True)) == {}
+
+
+@pytest.mark.parametrize(
+    "arguments", ['{"city": "Par', "[1]", '"a"', "5", "none", '{"a": "\\ud800"}', "[" * 10_000]
+)
+def test_arguments_that_are_no_object_are_a_member_of_one(arguments: str):
+    assert argued(arguments, Manners()) == arguments
+    assert argued(arguments, Manners(objects=True)) == {"arguments": arguments}
 
 
 @pytest.mark.parametrize("id", ["functions.f:0", "0", "a1b2c3d4e", "call_1"])
