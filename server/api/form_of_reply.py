@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 from server.api.call_grammar import CallGrammar
@@ -126,8 +127,8 @@ def _functions(calls: Calling) -> dict[str, Schema]:
     allowance = Allowance()
     functions: dict[str, Schema] = {}
     for i, function in calls.functions:
-        functions[function.name] = {"type": "object", **function.schema_of_arguments}
-        allowance.written(functions[function.name], _place(i))
+        schema = {"type": "object", **function.schema_of_arguments}
+        functions[function.name] = json.loads(allowance.written(schema, _place(i)))
     return functions
 
 
@@ -136,6 +137,8 @@ def _place(tool: int) -> str:
 
 
 def _answer(body: StructuredFields) -> Schema | None:
-    """The schema of a reply without calls."""
-    schema, _ = schema_of(body)
-    return {"type": "object"} if schema is None and "response_format" in forms(body) else schema
+    """The schema of a reply without calls. Raises InvalidRequestError for one that is too large."""
+    schema, place = schema_of(body)
+    if schema is None:
+        return {"type": "object"} if "response_format" in forms(body) else None
+    return json.loads(Allowance().written(schema, place))

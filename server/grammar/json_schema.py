@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Literal, TypeAlias, TypeGuard, cast
 from urllib.parse import quote
@@ -41,6 +41,22 @@ _SINGLE = (
     "then",
     "else",
 )
+_IDLE: Mapping[str, Sequence[Any]] = {
+    "uniqueItems": (False,),
+    "minContains": (0,),
+    "not": (False,),
+    "propertyNames": (True, {}, {"type": "string"}),
+    "unevaluatedItems": (True, {}),
+    "unevaluatedProperties": (True, {}),
+    "dependencies": ({},),
+    "dependentRequired": ({},),
+    "dependentSchemas": ({},),
+}
+"""Keywords that the compiler refuses, and their values that change nothing."""
+_FORMATS = frozenset(
+    ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri", "unknown")
+)
+"""Of strings, that the compiler knows. JSON Schema has every other format ignored."""
 _HOME = ("$defs", "whole")  # where blame() puts the schema to ask for parts of it
 _REFERENCES = ("Pointer", "Resource", "circular")
 _PATTERNS = ("regex", "regexes")
@@ -67,10 +83,11 @@ class Allowance:
         self._n_states = 0
 
     def written(self, schema: Schema, param: str) -> str:
-        """As JSON. Raises InvalidRequestError for what would take a compiler too much time, memory or stack.
-        param: the schema's place in the request."""
+        """As JSON, without keywords that change nothing. Raises InvalidRequestError for what would take a
+        compiler too much time, memory or stack. param: the schema's place in the request."""
         if depth(schema) > MAX_DEPTH:
             raise misfit(param, (), f"a schema must not be nested more than {MAX_DEPTH} levels deep")
+        schema = _without_idle(schema)
         text = json.dumps(schema)
         if len(text) > MAX_CHARACTERS:
             raise misfit(param, (), f"a schema may have at most {MAX_CHARACTERS} characters, not {len(text)}")
@@ -79,6 +96,24 @@ class Allowance:
             raise misfit(param, (), f"schemas may have at most {MAX_TOGETHER} characters together")
         self._n_states += _n_states(schema, param, MAX_MULTIPLE - self._n_states)
         return text
+
+
+def _without_idle(schema: Schema) -> Schema:
+    """A copy without keywords that change nothing and that the compiler would refuse."""
+    copy: Schema = json.loads(json.dumps(schema))
+    todo = [cast(dict[str, Any], copy)]
+    while todo:
+        one = todo.pop()
+        for keyword in [keyword for keyword, value in one.items() if _is_idle(keyword, value)]:
+            del one[keyword]
+        todo += [cast(dict[str, Any], inner) for _, inner in subschemas(one)]
+    return copy
+
+
+def _is_idle(keyword: str, value: Any) -> bool:
+    if keyword == "format":
+        return isinstance(value, str) and value not in _FORMATS
+    return value in _IDLE.get(keyword, ())
 
 
 def _n_states(schema: Schema, param: str, most: int) -> int:
