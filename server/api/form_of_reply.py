@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 
 from server.api.call_grammar import CallGrammar
 from server.api.chat.chat_request import ChatRequest
 from server.api.served import Served
 from server.api.structured import StructuredFields, constraint, forms, schema_of
-from server.api.tools import Calling, calling
+from server.api.tools import Calling, FunctionDefinition, calling
 from server.errors import InvalidRequestError, UnsupportedFieldError
 from server.grammar.compiler import Compiler, Start
 from server.grammar.json_schema import Allowance, Schema
 from server.grammar.thinking_budget import ThoughtLimit
 from server.text.form import Form, Style
 from server.text.template import Setting
+
+_ANY_OBJECT: Schema = {"type": "object"}
 
 
 def setting_of(served: Served, body: ChatRequest) -> Setting:
@@ -104,32 +107,65 @@ def thinking_within(served: Served, body: ChatRequest, form: Form, held: Start |
 
 
 def _calling(grammars: Compiler, grammar: CallGrammar, calls: Calling, answer: Schema | None) -> Start | None:
-    """None if calls have no mark, or if their schemas cannot be compiled and no field requires that they
-    fit."""
+    """None if calls have no mark, or if their grammar cannot be compiled and no field requires that they
+    fit. Where no field requires it, any object stands in for a schema that cannot be kept."""
     try:
-        functions = _functions(calls)
-        if calls.required:
-            lark = grammar.required(functions)
-        elif answer is not None:
-            lark = grammar.calls_or_answer(functions, answer)
-        else:
-            lark = grammar.calls_in_text(functions)
-        schemas = [(_place(i), function.schema_of_arguments) for i, function in calls.functions]
-        return None if lark is None else grammars.lark(lark, "tools", schemas)
+        return _compiled(grammars, grammar, calls, answer, _functions(calls))
     except InvalidRequestError:
-        if calls.required or answer is not None or any(one.strict for _, one in calls.functions):
+        if calls.required or answer is not None:
+            raise
+    try:
+        return _compiled(grammars, grammar, calls, None, _kept(grammars, calls))
+    except InvalidRequestError:
+        if any(one.strict for _, one in calls.functions):
             raise
         return None
+
+
+def _compiled(
+    grammars: Compiler,
+    grammar: CallGrammar,
+    calls: Calling,
+    answer: Schema | None,
+    functions: Mapping[str, Schema],
+) -> Start | None:
+    """functions: schemas of arguments by name. None if calls have no mark. Raises InvalidRequestError."""
+    schemas = [(_place(i), functions[function.name]) for i, function in calls.functions]
+    if calls.required:
+        return grammars.lark(grammar.required(functions), "tools", schemas)
+    if answer is not None:
+        return grammars.lark(grammar.calls_or_answer(functions, answer), "tools", schemas)
+    lark = grammar.calls_in_text(functions)
+    return None if lark is None else grammars.lark(lark, "tools")
 
 
 def _functions(calls: Calling) -> dict[str, Schema]:
     """Schemas of arguments by name. Raises InvalidRequestError for one that is too large."""
     allowance = Allowance()
-    functions: dict[str, Schema] = {}
+    return {function.name: _arguments(function, i, allowance) for i, function in calls.functions}
+
+
+def _kept(grammars: Compiler, calls: Calling) -> dict[str, Schema]:
+    """The same, with any object in place of a schema that cannot be kept. Raises InvalidRequestError for one
+    of a strict function."""
+    allowance = Allowance()
+    found: dict[str, Schema] = {}
     for i, function in calls.functions:
-        schema = {"type": "object", **function.schema_of_arguments}
-        functions[function.name] = json.loads(allowance.written(schema, _place(i)))
-    return functions
+        try:
+            schema = _arguments(function, i, allowance)
+            grammars.check(schema, _place(i))
+        except InvalidRequestError:
+            if function.strict:
+                raise
+            schema = _ANY_OBJECT
+        found[function.name] = schema
+    return found
+
+
+def _arguments(function: FunctionDefinition, tool: int, allowance: Allowance) -> Schema:
+    """What a function's arguments are held to. Raises InvalidRequestError if that is too large."""
+    schema = {**_ANY_OBJECT, **function.schema_of_arguments}
+    return json.loads(allowance.written(schema, _place(tool)))
 
 
 def _place(tool: int) -> str:
@@ -140,5 +176,5 @@ def _answer(body: StructuredFields) -> Schema | None:
     """The schema of a reply without calls. Raises InvalidRequestError for one that is too large."""
     schema, place = schema_of(body)
     if schema is None:
-        return {"type": "object"} if "response_format" in forms(body) else None
+        return _ANY_OBJECT if "response_format" in forms(body) else None
     return json.loads(Allowance().written(schema, place))

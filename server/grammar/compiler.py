@@ -53,8 +53,12 @@ class Compiler:
             return self._compiled("lark", text, param)
         except InvalidRequestError:
             for place, schema in schemas:
-                self._compile("schema", Allowance().written(schema, place), place)
+                self.check(schema, place)
             raise
+
+    def check(self, schema: Schema, param: str) -> None:
+        """Compile a schema by itself, without keeping it."""
+        self._compile("schema", Allowance().written(schema, param), param)
 
     def _compiled(self, kind: Kind, text: str, param: str) -> Start:
         key = kind, text, param

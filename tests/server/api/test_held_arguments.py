@@ -1,4 +1,4 @@
-"""Which arguments of calls the grammars hold: schemas with idle keywords."""
+"""Which arguments of calls the grammars hold: schemas with idle keywords, or that cannot be kept."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.server.api.test_tools import allows, asked
+from tests.server.api.test_tools import CITY, UNKEPT, WEATHER, allows, asked, refusal, request_of
+from tests.templates import QWEN_CODER
 
 
 def tool(name: str, **definition: Any) -> dict[str, Any]:
@@ -38,3 +39,34 @@ def test_so_they_do_in_the_schema_of_the_answer_beside_calls():
     request = asked(tools=[tool("f", parameters=IDLE)], response_format=asked_for)
     assert allows(request, '{"n": 1, "p": "a b"}')
     assert not allows(request, '{"p": "a b"}')
+
+
+def test_a_schema_that_cannot_be_kept_leaves_the_others_held():
+    request = asked(tools=[WEATHER, UNKEPT])
+    assert allows(request, call("weather", {"city": "Paris"}))
+    assert not allows(request, call("weather", {"city": 1}))
+    assert allows(request, call("f", {"anything": [1]}))
+    assert not allows(request, call("f", [1]))
+    assert not allows(request, call("g", {}))
+
+
+def test_one_that_cannot_be_kept_leaves_the_others_held_between_tags():
+    unkept = {"properties": {"a": {"type": "integer", "not": {"const": 1}}}}
+    request = request_of(QWEN_CODER, tools=[WEATHER, tool("f", parameters=unkept)])
+    called = "<tool_call>\n<function={}>\n<parameter={}>\nx\n</parameter>\n</function>\n</tool_call>"
+    assert allows(request, called.format("weather", "city"))
+    assert not allows(request, called.format("weather", "town"))
+    assert allows(request, called.format("f", "town"))
+
+
+async def test_a_strict_function_is_refused_where_its_schema_cannot_be_kept():
+    strict = tool("g", parameters=UNKEPT["function"]["parameters"], strict=True)
+    error = await refusal(tools=[UNKEPT, WEATHER, strict])
+    assert error["param"].startswith("tools.2.function.parameters")
+
+
+def test_a_function_beside_a_strict_one_need_not_be_kept():
+    strict = tool("weather", parameters=CITY, strict=True)
+    request = asked(tools=[UNKEPT, strict])
+    assert not allows(request, call("weather", {"city": 1}))
+    assert allows(request, call("f", {"a": 1}))

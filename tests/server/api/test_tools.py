@@ -357,11 +357,6 @@ async def test_a_schema_that_cannot_be_kept_is_refused_where_somebody_insists():
     assert error["param"].startswith("tools.0.function.parameters")
 
 
-def test_a_schema_that_cannot_be_kept_is_left_unchecked_else():
-    assert asked(tools=[UNKEPT]).constraint is None
-    assert asked().constraint is not None
-
-
 def allows(request: GenerationRequest, text: str) -> bool:
     assert request.constraint
     state = request.constraint()
