@@ -13,12 +13,13 @@ from server.api.structured import StructuredFields, constraint, forms, schema_of
 from server.api.tools import Calling, FunctionDefinition, calling
 from server.errors import InvalidRequestError, UnsupportedFieldError
 from server.grammar.compiler import Compiler, Start
-from server.grammar.json_schema import Allowance, Schema
+from server.grammar.json_schema import Allowance, Schema, tells_no_member
 from server.grammar.thinking_budget import ThoughtLimit
 from server.text.form import Form, Style
 from server.text.template import Setting
 
 _ANY_OBJECT: Schema = {"type": "object"}
+_NO_MEMBERS: Schema = {"properties": {}, "additionalProperties": False}
 
 
 def setting_of(served: Served, body: ChatRequest) -> Setting:
@@ -163,8 +164,11 @@ def _kept(grammars: Compiler, calls: Calling) -> dict[str, Schema]:
 
 
 def _arguments(function: FunctionDefinition, tool: int, allowance: Allowance) -> Schema:
-    """What a function's arguments are held to. Raises InvalidRequestError if that is too large."""
+    """What a function's arguments are held to. A function without parameters has no arguments, as OpenAI
+    says. Raises InvalidRequestError for a schema that is too large."""
     schema = {**_ANY_OBJECT, **function.schema_of_arguments}
+    if tells_no_member(schema):
+        schema |= _NO_MEMBERS
     return json.loads(allowance.written(schema, _place(tool)))
 
 

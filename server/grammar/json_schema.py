@@ -57,6 +57,12 @@ _FORMATS = frozenset(
     ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri", "unknown")
 )
 """Of strings, that the compiler knows. JSON Schema has every other format ignored."""
+_OF_MEMBERS = (
+    *("additionalProperties", "patternProperties", "unevaluatedProperties", "propertyNames", "minProperties"),
+    *("dependencies", "dependentRequired", "dependentSchemas", "allOf", "anyOf", "oneOf", "not", "if"),
+    *("enum", "const", "$ref", "$dynamicRef", "$recursiveRef"),
+)
+"""Keywords beside `properties` and `required` that may say which members an object has."""
 _HOME = ("$defs", "whole")  # where blame() puts the schema to ask for parts of it
 _REFERENCES = ("Pointer", "Resource", "circular")
 _PATTERNS = ("regex", "regexes")
@@ -73,6 +79,12 @@ def subschemas(schema: Schema) -> list[tuple[Path, Schema]]:
         elif keyword in _SINGLE:
             found.append(((keyword,), value))
     return [(steps, inner) for steps, inner in found if isinstance(inner, dict)]
+
+
+def tells_no_member(schema: Schema) -> bool:
+    """Whether it is an object's and says nothing of its members, not even that there may be some."""
+    none = schema.get("properties", {}) == {} and schema.get("required", []) == []
+    return none and not any(keyword in schema for keyword in _OF_MEMBERS)
 
 
 class Allowance:

@@ -1,4 +1,5 @@
-"""Which arguments of calls the grammars hold: schemas with idle keywords, or that cannot be kept."""
+"""Which arguments of calls the grammars hold: schemas with idle keywords, or that cannot be kept, or without
+parameters."""
 
 from __future__ import annotations
 
@@ -7,7 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.server.api.test_tools import CITY, UNKEPT, WEATHER, allows, asked, refusal, request_of
+from server.formats.families import FAMILIES, Family
+from server.formats.spelling import written
+from tests.server.api.test_family_calls import source
+from tests.server.api.test_tools import CITY, UNKEPT, WEATHER, allows, asked, prompt_of, refusal, request_of
 from tests.templates import QWEN_CODER
 
 
@@ -70,3 +74,52 @@ def test_a_function_beside_a_strict_one_need_not_be_kept():
     request = asked(tools=[UNKEPT, strict])
     assert not allows(request, call("weather", {"city": 1}))
     assert allows(request, call("f", {"a": 1}))
+
+
+WITHOUT: list[dict[str, Any]] = [
+    {},
+    {"parameters": {}},
+    {"parameters": {"type": "object"}},
+    {"parameters": {"type": "object", "properties": {}, "required": [], "title": "fArguments"}},
+    {"parameters": {"properties": {}, "$defs": {"A": {"type": "string"}}}},
+]
+WITH: list[dict[str, Any]] = [
+    {"parameters": {"type": "object", "additionalProperties": True}},
+    {"parameters": {"type": "object", "patternProperties": {"^a": {}}}},
+    {"parameters": {"$ref": "#/$defs/A", "$defs": {"A": {"properties": {"a": {}}}}}},
+    {"parameters": {"anyOf": [{"properties": {"a": {}}}]}},
+    {"parameters": {"required": ["a"]}},
+]
+
+
+@pytest.mark.parametrize("choice", ["auto", "required"])
+@pytest.mark.parametrize("definition", WITHOUT, ids=json.dumps)
+def test_a_function_without_parameters_has_no_arguments(definition: dict[str, Any], choice: str):
+    request = asked(tools=[tool("f", **definition)], tool_choice=choice)
+    assert allows(request, call("f", {}))
+    assert not allows(request, call("f", {"a": 1}))
+
+
+@pytest.mark.parametrize("definition", WITH, ids=json.dumps)
+def test_a_function_whose_schema_lets_members_in_has_them(definition: dict[str, Any]):
+    assert allows(asked(tools=[tool("f", **definition)], tool_choice="required"), call("f", {"a": 1}))
+
+
+TAGGED = [one for one in FAMILIES if one.calls and not one.channels and not one.thoughts]
+
+
+@pytest.mark.parametrize("family", TAGGED, ids=lambda family: family.name)
+def test_so_it_is_in_every_family(family: Family):
+    assert family.calls
+    request = request_of(source(family), tools=[tool("f")], tool_choice="required")
+    none, some = (
+        written([{"id": "a12345678", "function": {"name": "f", "arguments": arguments}}], family.calls)
+        for arguments in ("{}", '{"a": "b"}')
+    )
+    assert allows(request, none)
+    assert not allows(request, some)
+
+
+def test_the_prompt_shows_a_function_without_parameters_as_before():
+    shown = tool("f", parameters={"type": "object", "properties": {}})
+    assert json.dumps(shown) in prompt_of(tools=[tool("f")])
