@@ -237,11 +237,11 @@ class ReplyChoice:
         return self.message, self._tokens[: self._text.n_predicted]
 
     def prompt_logprobs(self, first: int) -> list[dict[str, Any]]:
-        """Entries for the tokens of the prompt, in OpenAI's shape. first: its first token, which has no
-        logprob."""
-        entry, *_ = logprobs_json(self._vocabulary, [TokenLogprobs(first, 0.0)])["content"]
-        unknown = {**entry, "logprob": None, "top_logprobs": None}
-        return [unknown, *logprobs_json(self._vocabulary, self._of_prompt)["content"]]
+        """Entries for the tokens of the prompt, in OpenAI's shape; an echo has control tokens written out.
+        first: its first token, which has no logprob."""
+        known = [TokenLogprobs(first, 0.0), *self._of_prompt]
+        entry, *more = logprobs_json(self._vocabulary, known, special=True)["content"]
+        return [{**entry, "logprob": None, "top_logprobs": None}, *more]
 
     @property
     def slot(self) -> int:

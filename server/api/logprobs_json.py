@@ -12,26 +12,26 @@ from server.sampling.logprobs import TokenLogprobs
 
 
 def logprobs_json(
-    vocabulary: Vocabulary, tokens: Iterable[TokenLogprobs], *, shares: bool = False
+    vocabulary: Vocabulary, tokens: Iterable[TokenLogprobs], *, shares: bool = False, special: bool = False
 ) -> dict[str, Any]:
     """The `logprobs` of a choice or a chunk. shares: probabilities instead of their logarithms, under
-    llama-server's names."""
+    llama-server's names. special: the text has control tokens written out."""
     name = "prob" if shares else "logprob"
     content: list[dict[str, Any]] = []
     for one in tokens:
         pairs = ((one.token, one.logprob), *one.top)
         entry, *top = (
-            {**_entry(vocabulary, token), name: math.exp(logprob) if shares else logprob}
+            {**_entry(vocabulary, token, special=special), name: math.exp(logprob) if shares else logprob}
             for token, logprob in pairs
         )
         content.append({**entry, f"top_{name}s": top})
     return {"content": content, "refusal": None}
 
 
-def _entry(vocabulary: Vocabulary, token: int) -> dict[str, Any]:
+def _entry(vocabulary: Vocabulary, token: int, *, special: bool) -> dict[str, Any]:
     """`token` is for display, control tokens written out; `bytes`: what it adds to the text, null for
     nothing. A token with part of a character has no text of its own."""
-    added = vocabulary.piece(token)
+    added = vocabulary.piece(token, special=special)
     written = added or vocabulary.piece(token, special=True)
     return {"id": token, "token": written.decode("utf-8", "replace"), "bytes": [*added] if added else None}
 
@@ -39,9 +39,10 @@ def _entry(vocabulary: Vocabulary, token: int) -> dict[str, Any]:
 class LegacyLogprobs:
     """Logprobs of one reply in the shape of OpenAI's legacy completions, portion by portion."""
 
-    def __init__(self) -> None:
+    def __init__(self, n_unseen: int = 0) -> None:
+        """n_unseen: characters of the first tokens that the text does not have."""
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._offset = 0
+        self._offset = -n_unseen
 
     def told(self, entries: Iterable[dict[str, Any]]) -> dict[str, Any]:
         """entries: from logprobs_json, of the next tokens; the first of a prompt has no logprob. text_offset:
@@ -49,7 +50,7 @@ class LegacyLogprobs:
         with the same text, only the likeliest."""
         told = {name: list[Any]() for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset")}
         for entry in entries:
-            told["text_offset"].append(self._offset)
+            told["text_offset"].append(max(0, self._offset))
             told["tokens"].append(_written(entry))
             told["token_logprobs"].append(entry["logprob"])
             told["top_logprobs"].append(None if entry["logprob"] is None else _top(entry))

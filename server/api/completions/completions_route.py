@@ -17,6 +17,7 @@ from server.api.engine_requests import Prompted
 from server.api.incoming import aside, check_model, read
 from server.api.logprobs_json import LegacyLogprobs
 from server.api.served import Served
+from server.text.detokenize import spelled
 from server.text.message import Content, Piece, folded
 
 
@@ -33,11 +34,13 @@ class TextAnswer(CompletionAnswer):
 
     def __init__(self, served: Served, body: CompletionRequest, prompts: Sequence[Prompted]) -> None:
         super().__init__(served, body, prompts)
-        self._logprobs = [LegacyLogprobs() for _ in self._choices]
         self._tells_prompt = body.tells_prompt
         self._requests = [request for prompt in prompts for request in prompt.requests]
         echoed = prompts if body.echo else ()
         self._echoes = [prompt.text for prompt in echoed for _ in prompt.requests]
+        told = prompts if body.tells_prompt else ()
+        unseen = [_n_unseen(served, prompt) for prompt in told for _ in prompt.requests]
+        self._logprobs = [LegacyLogprobs(n) for n in unseen or [0] * len(self._choices)]
 
     def _whole_reply(self, choice: ReplyChoice, pieces: Sequence[Piece]) -> dict[str, Any]:
         before = self._echoes[choice.index] if self._echoes else ""
@@ -56,3 +59,10 @@ class TextAnswer(CompletionAnswer):
     def _opening(self) -> Iterator[bytes]:
         for index, echo in enumerate(self._echoes):
             yield self._piece(index, Content(echo), Portion(), {})
+
+
+def _n_unseen(served: Served, prompt: Prompted) -> int:
+    """Characters that the tokens of a prompt have in front of its text: a BOS, or the space of
+    SentencePiece."""
+    whole = spelled(served.vocabulary, prompt.requests[0].prompt)
+    return len(whole) - len(prompt.text) if whole.endswith(prompt.text) else 0
