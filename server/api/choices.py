@@ -91,6 +91,7 @@ class ReplyChoice:
         self._of_prompt: list[TokenLogprobs] = []  # of all its tokens but the first
         self._most_ms = body.t_max_predict_ms
         self._out_of_time = False
+        self._silent = not body.tells_reply
 
     @property
     def ended(self) -> bool:
@@ -133,7 +134,9 @@ class ReplyChoice:
 
     def _end(self, event: Finished) -> None:
         self._untold.add(self._read(self._text.end()) + self._reader.end())
-        self.reason = self._text.finish_reason("length" if self._out_of_time else event.reason)
+        self.reason = self._text.finish_reason(
+            "length" if self._silent or self._out_of_time else event.reason
+        )
         if self.reason == "stop" and self.message.calls and not self._reader.broken_off:
             self.reason = "tool_calls"
         self._stats = self._text.stats(event.stats)
@@ -144,7 +147,7 @@ class ReplyChoice:
         if not self._text.n_steps:
             self._first_at = self._last_at
             self._note(self._started.n_prompt, event.at)
-        if self._text.stopped or self._out_of_time:
+        if self._silent or self._text.stopped or self._out_of_time:
             return
         self._tokens += event.tokens
         self._logprobs += event.logprobs
@@ -257,7 +260,7 @@ class ReplyChoice:
     def mean_logprob(self) -> float:
         """Over the tokens of the reply, those of a stop token or string included."""
         counted = self._logprobs[: self._text.n_predicted]
-        return sum(one.logprob for one in counted) / len(counted)
+        return sum(one.logprob for one in counted) / max(1, len(counted))
 
 
 class SourcedText:

@@ -157,6 +157,11 @@ class GenerationFields(SharedFields, StructuredFields):
         return False
 
     @property
+    def tells_reply(self) -> bool:
+        """Whether tokens of the reply are told: the engine draws one at least."""
+        return True
+
+    @property
     def n_generated(self) -> int:
         """Replies generated per prompt; n of them are returned."""
         return self.best_of or self.n

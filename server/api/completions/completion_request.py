@@ -18,10 +18,11 @@ MAX_LOGPROBS = 5
 
 class CompletionRequest(GenerationFields):
     """POST /v1/completions. prompt: a text, token ids, both mixed, or a list of such prompts; a text may be
-    in an object as its prompt_string."""
+    in an object as its prompt_string. max_tokens 0: the prompt is evaluated, and no reply told."""
 
     prompt: str | list[Any] = ""
     suffix: str | None = None
+    max_tokens: Annotated[int, Field(ge=-1)] | None = None
     echo: bool = False
     logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
 
@@ -55,6 +56,10 @@ class CompletionRequest(GenerationFields):
     @property
     def tells_prompt(self) -> bool:
         return self.echo and self.n_logprobs is not None
+
+    @property
+    def tells_reply(self) -> bool:
+        return self.max_tokens != 0
 
     def contradiction(self) -> tuple[str, str] | None:
         if self.tells_prompt and (self.stream or self.n_beams > 1):

@@ -220,7 +220,7 @@ UNHONOURABLE: list[tuple[dict[str, Any], str]] = [
     ({"logprobs": True}, "logprobs"),
     ({"echo": True, "logprobs": 0, "stream": True}, "echo"),
     ({"echo": "yes"}, "echo"),
-    ({"max_tokens": 0}, "max_tokens"),
+    ({"max_tokens": -2}, "max_tokens"),
     ({"n_predict": -2}, "n_predict"),
     ({"n_predict": -2}, "n_predict"),
     ({"n_predict": 3, "max_tokens": 4}, "n_predict"),
