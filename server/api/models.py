@@ -26,8 +26,10 @@ async def list_models(request: Request, served: Served) -> Response:
 
 
 async def get_model(request: Request, served: Served) -> Response:
-    """By its id or an alias."""
+    """By its id or an alias. Without either, all of them."""
     id = request.path_params["id"]
+    if not id:
+        return await list_models(request, served)
     for model in served.models:
         if model.is_called(id):
             anthropic = ANTHROPICS in request.headers

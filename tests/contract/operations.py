@@ -62,6 +62,7 @@ def _patterns() -> list[tuple[str, re.Pattern[str], Operation]]:
         method, path = operation.name.split(" ")
         place = ".+" if path == "/v1/models/{id}" else "[^/]+"  # names of models may have slashes
         pattern = re.sub(r"\{\w+\}", place, re.sub(r"^/v1/", "/(?:v1/)?", path))
+        pattern += "/?" if path == "/v1/models" else ""  # the only one with or without a slash at its end
         found.append((method, re.compile(pattern), operation))
     return found
 

@@ -66,6 +66,15 @@ async def test_a_model_tells_what_it_is_and_who_drafts():
         }
 
 
+@pytest.mark.parametrize("headers", [{}, {"anthropic-version": "2023-06-01"}], ids=str)
+@pytest.mark.parametrize("path", ["/v1/models/", "/models/"])
+async def test_a_slash_at_the_end_changes_nothing(path: str, headers: dict[str, str]):
+    async with asking(state()) as client:
+        reply = await client.get(path, headers=headers)
+        assert reply.status_code == 200
+        assert reply.json() == (await client.get("/v1/models", headers=headers)).json()
+
+
 @pytest.mark.parametrize("name", ["big", "gpt", "large/one", "default"])
 async def test_a_model_answers_to_all_of_its_names_and_tells_the_first(name: str):
     async with asking(state()) as client:
