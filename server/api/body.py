@@ -40,6 +40,23 @@ class TextPart(Body):
     text: str
 
 
+class RefusalPart(Body):
+    """Of an earlier reply, in OpenAI's form: text like any other."""
+
+    type: Literal["refusal"]
+    refusal: str
+
+    @property
+    def text(self) -> str:
+        return self.refusal
+
+
+def said_or_refused(part: Any) -> str:
+    """The tag of a part that is a text or a refusal: what is wrong with one is told of the form it has."""
+    refused = isinstance(part, dict) and cast(dict[str, Any], part).get("type") == "refusal"
+    return "refused" if refused else "said"
+
+
 Content: TypeAlias = str | Annotated[list[TextPart], Field(fail_fast=True)]
 """What a message says."""
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag
 
-from server.api.body import Body, Content, Neutral
+from server.api.body import Body, Neutral, RefusalPart, TextPart, said_or_refused
 from server.api.generation_fields import UNSUPPORTED, GenerationFields, Most, TopLogprobs
 from server.api.structured import forms
 from server.api.tools import ToolFields, calling
@@ -33,11 +33,22 @@ class CallInMessage(Body):
     function: FunctionCall
 
 
+def _as_part(part: TextPart | RefusalPart) -> TextPart:
+    return TextPart(type="text", text=part.text)
+
+
+Part: TypeAlias = Annotated[
+    Annotated[TextPart, Tag("said")] | Annotated[RefusalPart, Tag("refused")],
+    Discriminator(said_or_refused),
+    AfterValidator(_as_part),
+]
+
+
 class ChatMessage(Body):
-    """content: a string, text parts, or null. reasoning_content: the thoughts of an earlier reply."""
+    """content: a string, parts, or null. reasoning_content: the thoughts of an earlier reply."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Content | None = None
+    content: str | Annotated[list[Part], Field(fail_fast=True)] | None = None
     name: str | None = None
     tool_calls: Annotated[list[CallInMessage], Field(fail_fast=True)] | None = None
     tool_call_id: str | None = None

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
+from server.api.body import RefusalPart
 from server.api.generation_fields import SharedFields
 from server.api.responses.response_request import (
     AllowedFunctions,
@@ -15,11 +16,11 @@ from server.api.responses.response_request import (
     Item,
     MessageItem,
     NamedFunction,
+    Part,
     ReasoningItem,
     ResponseRequest,
     TextFormat,
-    Texts,
-    ThoughtParts,
+    ThoughtPart,
 )
 from server.errors import FieldError
 from server.text.message import ToolCall
@@ -92,7 +93,7 @@ def _go_on(messages: list[Json], said: Json, fresh: Sequence[str] = ()) -> None:
     messages[-1] = {**last, **said, **({"tool_calls": calls} if calls else {})}
 
 
-def _joined(texts: Texts | ThoughtParts, by: str = "") -> str:
+def _joined(texts: str | Sequence[Part | RefusalPart | ThoughtPart], by: str = "") -> str:
     return texts if isinstance(texts, str) else by.join(part.text for part in texts)
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias, cast
 
 from pydantic import Discriminator, Field, Tag
 
-from server.api.body import Body, EchoedSchema, Neutral, at_most
+from server.api.body import Body, EchoedSchema, Neutral, RefusalPart, at_most, said_or_refused
 from server.api.generation_fields import UNSUPPORTED, SharedFields, TopLogprobs
 from server.api.tools import MAX_TOOLS
 
@@ -32,10 +32,15 @@ ThoughtParts: TypeAlias = Annotated[list[ThoughtPart], Field(fail_fast=True)]
 Texts: TypeAlias = str | Annotated[list[Part], Field(fail_fast=True)]
 
 
+PartInMessage: TypeAlias = Annotated[
+    Annotated[Part, Tag("said")] | Annotated[RefusalPart, Tag("refused")], Discriminator(said_or_refused)
+]
+
+
 class MessageItem(Body):
     type: Literal["message"] = "message"
     role: Literal["user", "assistant", "system", "developer"]
-    content: Texts
+    content: str | Annotated[list[PartInMessage], Field(fail_fast=True)]
 
 
 class CallItem(Body):

@@ -275,6 +275,14 @@ async def test_items_of_one_turn_are_one_message_of_the_prompt():
     ]
 
 
+async def test_a_refusal_of_the_assistant_is_text():
+    one = script("ok")
+    refused = {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]}
+    items = [{"role": "user", "content": "so?"}, refused, {"role": "user", "content": "why?"}]
+    assert (await ask(serving(one), input=items)).status == 200
+    assert "assistant\nno<|im_end|>" in prompt_of(one)
+
+
 async def test_a_call_that_was_cut_off_stays_in_the_history():
     one = script("ok")
     call = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": ""}

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.server.api.test_tools import HELLO, prompt_of, whole
+import pytest
+
+from tests.server.api.test_tools import HELLO, prompt_of, refusal, whole
 from tests.templates import QWEN_CODER, REASONING
 
 BEGUN = [*HELLO, {"role": "assistant", "content": None, "reasoning_content": "They ask"}]
@@ -54,3 +56,15 @@ def test_calls_that_were_cut_off_stay_in_the_history():
         assert '{"name": "weather", "arguments": {}}' in prompt_of(messages=called(nothing))
     cut_off = '<parameter=arguments>\n{"city": "Par\n</parameter>'
     assert cut_off in prompt_of(QWEN_CODER, messages=called('{"city": "Par'))
+
+
+def test_a_refusal_of_the_assistant_is_text():
+    parts = [{"type": "refusal", "refusal": "no"}, {"type": "text", "text": "never"}]
+    said = [HELLO[0], {"role": "assistant", "content": parts}, {"role": "user", "content": "So?"}]
+    assert "assistant\nno\nnever<|im_end|>" in prompt_of(messages=said, tools=None)
+
+
+@pytest.mark.parametrize("part", [{"refusal": 1}, {"refusal": None}, {"text": "no"}], ids=str)
+async def test_a_refusal_without_a_text_is_refused(part: dict[str, Any]):
+    error = await refusal(messages=[{"role": "assistant", "content": [{"type": "refusal", **part}]}])
+    assert error["param"] == "messages.0.content.0.refusal"
