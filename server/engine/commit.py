@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+from types import TracebackType
+
 from server.engine import endings
 from server.engine.events import Committed, Progress
 from server.engine.proposer import Proposal
@@ -11,17 +14,36 @@ from server.engine.sequences import RowLayout
 from server.engine.session import Session
 from server.engine.state import EngineState
 from server.engine.verify import Verdict, verify
-from server.errors import DuoError
+from server.errors import BackendError, DuoError
 from server.llama.backend import Logits
 from server.sampling.draw import Distribution
 from server.sampling.logprobs import TokenLogprobs, drawn_logprobs, token_logprobs
+
+logger = logging.getLogger("duo.engine")
+
+
+class _Drawing:
+    """Around what draws tokens: an exception there, which is no DuoError yet, is logged and becomes one."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, Exception) and not isinstance(error, DuoError):
+            logger.error("no token could be drawn", exc_info=error)
+            why = "the model computed no numbers, or every token is banned"
+            raise BackendError(f"no token could be drawn: {why}") from error
+
+
+_DRAWING = _Drawing()
 
 
 def commit(
     state: EngineState, work: Work, proposal: Proposal, layout: RowLayout, logits: Logits, at: int
 ) -> int:
     """Commit what one session's rows say, the first of which is logits[at]; returns where the next session's
-    begin. A session that fails, at a grammar's limit say, ends."""
+    begin. A session that fails, at a grammar's limit say, ends alone."""
     session = work.session
     if session.tells_prompt:
         n_told = work.n_pending - work.completes
@@ -58,7 +80,8 @@ def _verify(state: EngineState, work: Work, proposal: Proposal, layout: RowLayou
     session = work.session
     asked = session.request
     drawn: list[Distribution] | None = [] if asked.drawn_from and asked.n_logprobs is not None else None
-    verdict = _decide(session, proposal, rows, drawn, by_rejection=state.limits.by_rejection)
+    with _DRAWING:
+        verdict = _decide(session, proposal, rows, drawn, by_rejection=state.limits.by_rejection)
     if len(verdict.nodes) < len(proposal) or layout.n_pad or layout.n_shadows:
         state.sequences.settle(session, layout, verdict.nodes)
     else:
@@ -75,7 +98,8 @@ def _verify(state: EngineState, work: Work, proposal: Proposal, layout: RowLayou
 
 def _advance(state: EngineState, session: Session, rows: Logits) -> None:
     """rows: logits after each beam of the session's search."""
-    committed, reason = state.searches.advance(session, rows, state.clock())
+    with _DRAWING:
+        committed, reason = state.searches.advance(session, rows, state.clock())
     if committed:
         state.emit(session.id, committed)
     if reason:

@@ -7,7 +7,9 @@ and the token drawn again.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,11 +28,20 @@ from server.sampling.penalties import Penalties
 XTC = 0x787463  # the purpose of the number that decides whether xtc acts at a position
 
 
+class _Pick(NamedTuple):
+    """logit: the token's, edited. surprise: for mirostat, in bits."""
+
+    token: int
+    logit: float
+    surprise: float = 0.0
+
+
 class Sampler:
     """Chooses the tokens of one generation, in order.
 
     A token depends on its row, its position, the parameters and the committed tokens before it, and on
-    nothing else. All ids in the parameters are of the vocabulary.
+    nothing else. All ids in the parameters are of the vocabulary. Where no token has a finite logit, a draw
+    raises an exception, ValueError for one.
     """
 
     def __init__(self, params: SamplingParams, history: Sequence[int], constraint: Constraint | None):
@@ -58,14 +69,17 @@ class Sampler:
         score among allowed tokens does not depend on the others.
         """
         if self._direct:
-            return draw(row, self._params, position)
-        token, surprise = self._pick(row, position, None)
-        if self._constraint is not None and not self._constraint.allows(token):
-            token, surprise = self._pick(row, position, self._constraint.mask())
+            token = draw(row, self._params, position)
+            _check(float(row[token]))
+            return token
+        picked = self._pick(row, position, None)
+        if self._constraint is not None and not self._constraint.allows(picked.token):
+            picked = self._pick(row, position, self._constraint.mask())
+        _check(picked.logit)
         if self._mirostat is not None:
-            self._mirostat.learn(surprise)
-        self.accept(token)
-        return token
+            self._mirostat.learn(picked.surprise)
+        self.accept(picked.token)
+        return picked.token
 
     def accept(self, token: int) -> None:
         """This token was committed, though choose() did not draw it. Mirostat does not learn from it."""
@@ -80,22 +94,26 @@ class Sampler:
     def distribution(self, row: Row, position: int) -> Distribution:
         """The distribution of the next token, masked by the constraint. Changes nothing. Not for mirostat,
         which learns from its own draws only."""
-        if self._direct:
-            return distribution(row, self._params)
-        edited = self._edited(row, None if self._constraint is None else self._constraint.mask())
-        if self._rest is not None:
-            return distribution(edited, self._rest)
-        return self._survivors(edited, position).distribution()
+        edited, plain = row, self._params
+        if not self._direct:
+            edited = self._edited(row, None if self._constraint is None else self._constraint.mask())
+            plain = self._rest
+        found = distribution(edited, plain) if plain else self._survivors(edited, position).distribution()
+        _check(float(edited[found.ids[0]]))
+        _check(found.probabilities[0])  # of many, one that is no number makes all of them none
+        return found
 
-    def _pick(self, row: Row, position: int, mask: npt.NDArray[np.bool_] | None) -> tuple[int, float]:
-        """A token and, for mirostat, its surprise."""
-        edited = self._edited(row, mask)
+    def _pick(self, row: Row, position: int, mask: npt.NDArray[np.bool_] | None) -> _Pick:
+        edited, surprise = self._edited(row, mask), 0.0
         if self._rest is not None:
-            return draw(edited, self._rest, position), 0.0
-        c = self._survivors(edited, position)
-        if self._mirostat is not None:
-            return self._mirostat.choose(c, len(row), position)
-        return c.token(c.choose(self._params.seed, position)), 0.0
+            token = draw(edited, self._rest, position)
+        else:
+            c = self._survivors(edited, position)
+            if self._mirostat is not None:
+                token, surprise = self._mirostat.choose(c, len(row), position)
+            else:
+                token = c.token(c.choose(self._params.seed, position))
+        return _Pick(token, float(edited[token]), surprise)
 
     def _edited(self, row: Row, mask: npt.NDArray[np.bool_] | None) -> Row:
         """The row with bias, bans and penalties, minus infinity outside the mask. If no token is left, the
@@ -158,6 +176,12 @@ class Sampler:
                 filters.temperature(c, p.temperature, p.dynatemp_range, p.dynatemp_exponent)
             case _:
                 self._edit(c, name)
+
+
+def _check(value: float) -> None:
+    """A logit or a probability: what was drawn at one that is no number was not drawn."""
+    if not math.isfinite(value):
+        raise ValueError("no token has a finite logit")
 
 
 def _as_plain(params: SamplingParams, steps: Sequence[str]) -> SamplingParams | None:

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import queue
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from server.engine import thread
 from server.engine.engine import Engine
 from server.engine.events import Failed
 from server.engine.proposer import NoProposer, OpenedSession
+from server.engine.request import GenerationRequest
 from server.engine.scheduler import Limits
 from server.errors import BackendError
-from tests.fake_backend import FakeBackend
+from server.llama.backend import Logits
+from server.sampling.noise import mix
+from server.sampling.params import SamplingParams
+from tests.fake_backend import FakeBackend, FakeModel, FakeVocabulary
 from tests.server.engine.shifting import Following, alone, asked, backend
 from tests.server.engine.test_engine import ENDLESS, plain
 from tests.support import PROMPT, Harness, OracleProposer, request
@@ -131,3 +138,57 @@ async def test_steps_that_fail_pause_for_longer_and_longer(
     assert growing == sorted(set(growing))
     assert set(pauses[len(growing) : MANY]) == {thread.MOST_PAUSE_S}
     assert "nobody can read" in caplog.text
+
+
+SICK = (1, 2, 3)
+BANNED = tuple((token, -math.inf) for token in range(FakeVocabulary.size))
+
+
+@dataclass(frozen=True, slots=True)
+class Sickly(FakeModel):
+    """Computes no numbers after the prompt SICK."""
+
+    def logits(self, chain: int) -> Logits:
+        sick = 0
+        for token in SICK:
+            sick = mix(sick + token + 1)
+        row = FakeModel.logits(self, chain)
+        return np.full_like(row, np.nan) if chain == sick else row
+
+
+def sampled(params: SamplingParams) -> GenerationRequest:
+    return replace(request(SICK), sampling=params)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("by_rejection", [False, True])
+@pytest.mark.parametrize(
+    "asked",
+    [
+        sampled(SamplingParams()),
+        sampled(SamplingParams(temperature=0.0)),
+        sampled(SamplingParams(repeat_penalty=1.1)),
+        replace(sampled(SamplingParams()), n_logprobs=2, drawn_from=True),
+        replace(request(SICK), n_beams=2),
+        sampled(SamplingParams(logit_bias=BANNED)),
+        replace(request(), sampling=SamplingParams(temperature=0.0, logit_bias=BANNED)),
+    ],
+    ids=["plain", "greedy", "penalties", "told", "beams", "no numbers and banned", "banned"],
+)
+def test_a_session_that_draws_nothing_ends_alone(
+    asked: GenerationRequest, by_rejection: bool, caplog: pytest.LogCaptureFixture
+):
+    limits = Limits(n_batch=64, leaves=1, by_rejection=by_rejection)
+    harness = Harness(FakeBackend(Sickly()), limits=limits)
+    *others, sick = harness.submit(request(), request((7, 8)), asked)
+    while harness.engine.step():
+        pass
+    failed = harness.outcomes[sick].events[-1]
+    assert isinstance(failed, Failed)
+    assert isinstance(failed.error, BackendError)
+    assert "no token could be drawn" in failed.error.message
+    assert "Traceback" in caplog.text
+    if not by_rejection:
+        expected = plain(request(), request((7, 8)), model=Sickly())
+        assert [harness.outcomes[id].tokens for id in others] == expected
+    assert all(harness.outcomes[id].finished for id in others)

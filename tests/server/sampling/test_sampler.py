@@ -278,6 +278,27 @@ def test_mirostat_learns_from_the_committed_token_only():
     assert {second(s) for s in range(300)} == {0, 1, 2}
 
 
+NAN, VAST = math.nan, 200_000
+UNDRAWABLE = {
+    "no number": np.full(40, NAN, np.float32),
+    "no number, many tokens": np.full(VAST, NAN, np.float32),
+    "nothing possible": np.full(40, -np.inf, np.float32),
+    "nothing possible, many tokens": np.full(VAST, -np.inf, np.float32),
+    "without a bound": row_of(*[1.0] * 39, math.inf),
+}
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("params", [GREEDY, *SETTINGS], ids=repr)
+@pytest.mark.parametrize("row", UNDRAWABLE.values(), ids=UNDRAWABLE)
+def test_of_what_are_no_numbers_nothing_is_drawn(row: Row, params: SamplingParams):
+    with pytest.raises((ValueError, IndexError)):
+        Sampler(params, [1, 2], None).choose(row, 2)
+    if not params.mirostat:
+        with pytest.raises((ValueError, IndexError)):
+            Sampler(params, [1, 2], None).distribution(row, 2)
+
+
 ROW = noise(77, 60)
 
 
