@@ -82,10 +82,11 @@ def _verify(state: EngineState, work: Work, proposal: Proposal, layout: RowLayou
     drawn: list[Distribution] | None = [] if asked.drawn_from and asked.n_logprobs is not None else None
     with _DRAWING:
         verdict = _decide(session, proposal, rows, drawn, by_rejection=state.limits.by_rejection)
-    if len(verdict.nodes) < len(proposal) or layout.n_pad or layout.n_shadows:
-        state.sequences.settle(session, layout, verdict.nodes)
+    nodes = verdict.nodes[: len(verdict.tokens) - 1]  # the last token stays pending, a guessed end too
+    if len(nodes) < len(proposal) or layout.n_pad or layout.n_shadows:
+        state.sequences.settle(session, layout, nodes)
     else:
-        session.evaluated(work.n_pending + len(verdict.nodes))
+        session.evaluated(work.n_pending + len(nodes))
     tally = proposal.tally(verdict.nodes)
     session.commit(verdict, tally, state.clock(), state.plain_s)
     if session.drafts and not state.passed:

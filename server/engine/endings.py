@@ -31,8 +31,7 @@ def end(state: EngineState, session: Session, event: Event, n_keep: int) -> None
         state.active.remove(session)
     else:
         state.waiting.remove(session)
-    n_most = len(session.tokens) - 1  # else reuse would tell who chose the last one
-    n = max(0, min(session.n_reusable, n_keep, n_most))
+    n = max(0, min(session.n_reusable, n_keep))
     with ExitStack() as each:  # last in, first out; all of them, even if one raises
         each.callback(state.emit, session.id, event)
         if session.drafts:

@@ -8,6 +8,7 @@ from functools import cache
 import pytest
 
 from server.engine.checkpoints import MARGIN, WORTH, Checkpoints
+from server.engine.events import Committed
 from server.engine.proposer import Ask, Planned
 from server.engine.request import GenerationRequest
 from server.engine.scheduler import Limits
@@ -253,6 +254,28 @@ def test_with_drafts_it_may_lack_the_last_tokens_only():
     [second] = harness.run(request((*LONG, *first.tokens, 1)))
     assert second.started.n_cached >= len(LONG) + len(first.tokens) - 2 - 2 * Limits().draft_max
     assert second.tokens == plain(request((*LONG, *first.tokens, 1)))[0]
+
+
+@pytest.mark.parametrize("n_tail", [0, 1, DRAFT_MAX])
+@pytest.mark.parametrize("n_seqs", [8, 12])
+def test_it_goes_on_after_an_end_that_was_guessed(n_seqs: int, n_tail: int):
+    """With a tail as without drafts, else without the last step."""
+    ask = request(LONG, max_tokens=None)
+    [expected] = Harness(FakeBackend()).run(ask)
+    assert expected.finished.reason == "stop"
+    text = LONG + expected.tokens
+    harness = Harness(
+        FakeBackend(n_seqs=n_seqs, can_trim=False, n_tail=n_tail),
+        OracleProposer([text]),
+        limits=Limits(n_batch=64, draft_max=DRAFT_MAX),
+    )
+    [first] = harness.run(ask)
+    assert first.tokens == expected.tokens
+    steps = [event for event in first.events if isinstance(event, Committed)]
+    assert steps[-1].sources[-1] == "oracle"
+    [second] = harness.run(request((*text, 5, 6), max_tokens=5))
+    assert second.started.n_cached == len(text) - (1 if n_tail else 1 + len(steps[-1].tokens))
+    check_engine(harness.engine)
 
 
 def test_another_reply_to_a_long_prompt_begins_at_the_mark_near_its_end():
