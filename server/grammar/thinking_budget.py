@@ -33,7 +33,9 @@ class ThoughtLimit:
 
 
 class ThinkingBudget:
-    """Implements Constraint. Thoughts that are opened again, after content, have what is left."""
+    """Implements Constraint. Thoughts that are opened again, after content, have what is left. Of what is
+    written at the limit the inner constraint takes as much as it allows: one that is not of the thoughts
+    holds on for the answer."""
 
     def __init__(
         self, limit: ThoughtLimit, vocabulary: Vocabulary, ending: tuple[int, ...], inner: Constraint | None
@@ -46,6 +48,7 @@ class ThinkingBudget:
         self._left = limit.most
         self._ending = ending
         self._forced: tuple[int, ...] = ()
+        self._n_taken = 0  # of those, how many the inner constraint takes
         self._tail = b""  # the end of the text, as long as no mark is whole in it
         self._character = codecs.getincrementaldecoder("utf-8")("replace")
         self._any = np.ones(vocabulary.size, dtype=np.bool_)
@@ -64,9 +67,10 @@ class ThinkingBudget:
         return only
 
     def accept(self, token: int) -> None:
-        if self._inner is not None:
+        if self._inner is not None and (self._n_taken > 0 or not self._forced):
             self._inner.accept(token)
         if self._forced:
+            self._n_taken -= 1
             self._forced = self._forced[1:] if token == self._forced[0] else ()
             self._inside, self._tail = bool(self._forced), b""
             return
@@ -101,3 +105,4 @@ class ThinkingBudget:
     def _close_at_limit(self) -> None:
         if self._inside and self._left <= 0 and not self._character.getstate()[0]:
             self._forced = self._ending
+            self._n_taken = self._inner.n_allowed(self._ending) if self._inner is not None else 0

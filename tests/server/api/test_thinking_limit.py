@@ -59,6 +59,11 @@ def test_a_form_holds_after_the_limit(lead: Lead):
     assert message["content"] == "42"
 
 
+def test_a_grammar_holds_after_the_limit(lead: Lead):
+    message = ask(lead, reasoning_budget=0, grammar='root ::= "yes" | "no"')
+    assert message["content"] in ("yes", "no")
+
+
 def test_a_limit_that_is_none(lead: Lead):
     body = {"messages": [{"role": "user", "content": "why?"}], "reasoning_budget": -2}
     assert httpx.post(f"{lead.url}/v1/chat/completions", json=body, timeout=30).status_code == 400

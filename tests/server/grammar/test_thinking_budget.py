@@ -84,6 +84,22 @@ def test_a_grammar_holds_beside_it():
     assert not state.allows(ord("n"))
 
 
+@pytest.mark.parametrize("most", [0, 2])
+@pytest.mark.parametrize(
+    "gbnf", ['root ::= [0-9]+ "."', 'root ::= [0-9<]+ "."', 'root ::= "12"? "<"? [a-z0-9]+ "."']
+)
+def test_a_grammar_that_knows_no_thoughts_holds_after_the_limit(gbnf: str, most: int):
+    state = limit(most).start(VOCABULARY, Compiler(VOCABULARY).gbnf(gbnf))()
+    assert written(state, b"123"[:most]) == b"123"[:most]
+    for token in CLOSE:
+        assert state.forced()[0] == token
+        state.accept(token)
+    assert not state.allows(ord("!"))
+    assert not state.mask().all()
+    assert written(state, b"34.") == b"34."
+    assert set(state.mask().nonzero()[0].tolist()) == VOCABULARY.eog
+
+
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("most", [0, 1, 7])
 def test_drafts_across_the_limit_change_nothing(most: int, temperature: float):
