@@ -15,6 +15,7 @@ from pydantic import Field, field_validator
 from server.api.body import Body, Count, Finite, LastTokens, NotNegative, Share, at_most
 from server.errors import FieldError
 from server.llama.backend import Vocabulary
+from server.sampling.candidates import TINY
 from server.sampling.params import KNOWN, SamplingParams
 from server.text.breakers import breaker_tokens
 
@@ -32,8 +33,8 @@ MOST = (1 << 31) - 1
 """Tokens: what drafters are told as 32 bits."""
 MOST_DIGITS = 19
 """Of a token id: what 64 bits hold."""
-TINY, VAST = 1e-6, 1e6
-"""Below and above, what is said in logits or of them makes no difference."""
+VAST = 1e6
+"""Above, as below TINY, what is said in logits or of them makes no difference."""
 
 _OTHER_NAMES = {
     "top-k": "top_k",

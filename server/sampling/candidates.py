@@ -16,6 +16,7 @@ from server.sampling.draw import Distribution, Ids, Logits, draw_softmax, head_f
 from server.sampling.noise import gumbel
 from server.sampling.peaks import Peaks
 
+TINY = 1e-6  # temperature: a smaller one is 0, since logits divided by one may be infinite
 _MANY = 4_096  # candidates: more are drawn faster from a whole row
 
 
@@ -124,8 +125,9 @@ def xtc(c: Candidates, threshold: float) -> None:
 
 
 def temperature(c: Candidates, value: float, spread: float, exponent: float) -> None:
-    """Divide the logits by the temperature; 0 leaves the likeliest, the first among equals. spread > 0: the
-    temperature is between value - spread and value + spread, by the entropy over the largest possible."""
+    """Divide the logits by the temperature; one below TINY leaves the likeliest, the first among equals.
+    spread > 0: the temperature is between value - spread and value + spread, by the entropy over the largest
+    possible."""
     if spread > 0.0:
         if len(c) < 2:
             return
@@ -134,7 +136,7 @@ def temperature(c: Candidates, value: float, spread: float, exponent: float) -> 
         share = max(0.0, -float(seen @ np.log(seen)) / math.log(len(c)))
         low, high = max(0.0, value - spread), value + spread
         value = low + (high - low) * share**exponent
-    if value <= 0.0:
+    if value < TINY:
         c.keep(_best(c))
     elif value != 1.0:
         c.logits = c.logits.astype(np.float64) / value

@@ -249,6 +249,24 @@ def test_dynamic_temperature_by_hand():
     assert left.probabilities[0] == pytest.approx(warm / (1.0 + warm), rel=1e-5)
 
 
+@pytest.mark.parametrize("wanted", [1e-320, 1e-310, 1e-100, 1e-7])
+@pytest.mark.parametrize("order", [("top_k", "temperature"), ("temperature", "top_k")])
+def test_a_dynamic_temperature_near_zero_leaves_the_likeliest(order: tuple[str, ...], wanted: float):
+    """It is the share of the largest entropy to the power of the exponent."""
+    params = replace(OFF, top_k=40, temperature=0.5, dynatemp_range=0.5, samplers=order)
+    for seed in range(20):
+        row = noise(seed, 64, 4.0) + np.float32(40.0)
+        share = _share_of_entropy(row if order[0] == "temperature" else np.sort(row)[-40:])
+        asked = replace(params, seed=seed, dynatemp_exponent=math.log(wanted) / math.log(share))
+        assert Sampler(asked, [], None).choose(row, 0) == row.argmax()
+
+
+def _share_of_entropy(row: Row) -> float:
+    shares = np.exp(row.astype(np.float64) - row.max())
+    shares /= shares.sum()
+    return float(-(shares @ np.log(shares)) / math.log(len(row)))
+
+
 @pytest.mark.parametrize("version", [1, 2])
 def test_mirostat_brings_the_surprise_to_its_target(version: int):
     params = replace(OFF, mirostat=version, mirostat_tau=2.0, mirostat_eta=0.2, seed=5)
