@@ -43,7 +43,7 @@ class Residence:
         self.snapshots = Snapshots(memory_bytes=0)  # the tiers below: none
         self._keep: Callable[[list[float]], None] = lambda memory: None
         self.copies = Copies()
-        self._written: dict[int, int] = {}  # by sequence: tokens when it was last written ahead
+        self._written: dict[int, int] = {}  # by sequence: tokens when what rests there was last written
         self.cache = PrefixCache(sequences.n_main, partial=backend.can_trim)
         self.move_costs = MoveCosts()
 
@@ -71,7 +71,7 @@ class Residence:
         data = self.snapshots.get(found.key, found.length) if found else None
         for leaving in (reuse.evicted, reuse.lost):
             self._save(leaving)
-        self.copies.pop(reuse.seq, None)
+        self._forget(reuse.seq)
         if found is None:
             return reuse
         n_loaded = found.length if data is not None and self._load(found, data, reuse.seq) else 0
@@ -137,7 +137,7 @@ class Residence:
         reuse = self.cache.take([], salt=salt, only=slot)
         if reuse is not None:
             self._save(reuse.evicted)
-            self.copies.pop(reuse.seq, None)
+            self._forget(reuse.seq)
         return reuse
 
     def evict(self) -> bool:
@@ -146,13 +146,14 @@ class Residence:
         if evicted is None:
             return False
         self._save(evicted)
+        self._forget(evicted.seq)
         self._sequences.trim(evicted.seq, 0)
         return True
 
     def erase(self, seq: int) -> None:
         """Empty an idle sequence without saving it. Raises ValueError if it is busy."""
         self.cache.erase(seq)
-        self.copies.pop(seq, None)
+        self._forget(seq)
         self._sequences.trim(seq, 0)
 
     def restore(self, seq: int, tokens: list[int], data: bytes, salt: str) -> None:
@@ -181,6 +182,11 @@ class Residence:
         unwritten = self.snapshots.flush(timeout_s)
         if unwritten:
             logger.warning("%d conversations were not saved within %.0f s", unwritten, timeout_s)
+
+    def _forget(self, seq: int) -> None:
+        """Forget what rested in this sequence."""
+        self.copies.pop(seq, None)
+        self._written.pop(seq, None)
 
     def _worth_loading(self, tokens: list[int], salt: str, busy: Mapping[int, BusyTokens]) -> Found | None:
         """The snapshot that is worth loading for this prompt."""

@@ -147,6 +147,25 @@ def test_all_that_rest_are_written_once(start: Callable[..., Lead]):
     assert (lead.backend.n_saved, lead.tiers.counters().disk_snapshots) == (3, 3)
 
 
+def test_one_as_long_as_the_one_before_it_is_written_too(start: Callable[..., Lead]):
+    """The way its predecessor left does not matter."""
+    lead = start(n_seqs=1, memory_bytes=0)
+    lead.ask(prompt(0))
+    assert lead.rest() == 1
+    lead.ask(prompt(1))
+    assert lead.rest() == 1
+    lead.engine.residence.erase(0)
+    lead.ask(prompt(2))
+    assert lead.rest() == 1
+    assert lead.engine.residence.evict()
+    lead.ask(prompt(3))
+    assert lead.rest() == 1
+    lead.kill()
+    after = start()
+    for i in range(4):
+        assert after.ask([*prompt(i), 7])[1] >= 99
+
+
 def test_a_disk_that_takes_nothing_is_tried_once_for_each_state(start: Callable[..., Lead]):
     lead = start(memory_bytes=0)
     lead.disk.budget_bytes = 10
