@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from datetime import datetime
 from typing import Any, NoReturn, TypeVar, cast
 
@@ -13,9 +13,10 @@ from jinja2.exceptions import TemplateRuntimeError, TemplateSyntaxError
 from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.runtime import Context
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedFormatter
 
 from server.errors import StartupError
+from server.text import padding
 
 MOST = 1 << 22
 """Characters of the longest text that a template may make, where the context is not longer: some thirty times
@@ -52,6 +53,20 @@ class _Bounded(CodeGenerator):
         self.write(")))")
 
 
+class _Measure(SandboxedFormatter):
+    """str.format, once for one text: checks the widths of its fields, together, before they are filled."""
+
+    def __init__(self, env: _Sandbox) -> None:
+        super().__init__(env)
+        self._check = env.check
+        self._total = 0
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        self._total += padding.of_spec(format_spec)
+        self._check(self._total)
+        return super().format_field(value, format_spec)
+
+
 class _Sandbox(ImmutableSandboxedEnvironment):
     """Templates may change lists, which therefore have to be nobody else's. No text that they make is longer
     than `most`, and no list takes more: what doubles in every round of a loop would fill the memory before
@@ -69,9 +84,9 @@ class _Sandbox(ImmutableSandboxedEnvironment):
             raise TemplateRuntimeError(f"it makes a text or a list of more than {self.most} bytes")
 
     def bounded(self, value: T) -> T:
-        if isinstance(value, str):
+        if isinstance(value, str | bytes):
             self.check(len(value))
-        elif isinstance(value, list):
+        elif isinstance(value, list | tuple):
             self.check(len(cast(Sized, value)) * _PER_ITEM)
         return cast(T, value)
 
@@ -81,12 +96,49 @@ class _Sandbox(ImmutableSandboxedEnvironment):
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         if operator == "*":
             for factor, other in ((left, right), (right, left)):
-                if isinstance(factor, int) and isinstance(other, str | list):
+                if isinstance(factor, int) and isinstance(other, str | bytes | list | tuple):
                     self.check(factor * len(cast(Sized, other)))
+        if operator == "%" and isinstance(left, str | bytes):
+            self.check(padding.of_percent(left, right))
         return self.bounded(super().call_binop(context, operator, left, right))
 
     def call(self, context: Context, obj: Any, *args: Any, **kwargs: Any) -> Any:
+        text = getattr(obj, "__self__", None)
+        if isinstance(text, str | bytes | int) and (least := padding.LEAST.get(obj.__name__)):
+            self.check(least(text, *args, **kwargs))
         return self.bounded(super().call(context, obj, *args, **kwargs))
+
+    def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
+        made = super().wrap_str_format(value)
+        if made is None:
+            return None
+
+        def checked(*args: Any, **kwargs: Any) -> str:
+            named = args[0] if args and value.__name__ == "format_map" else kwargs
+            _Measure(self).vformat(value.__self__, args, named)
+            return made(*args, **kwargs)
+
+        return checked
+
+    def check_filters(self) -> None:
+        """Have the filters that pad checked, too."""
+
+        def percent(text: Any, *args: Any, **kwargs: Any) -> int:
+            return padding.of_percent(str(text), kwargs or args)
+
+        filters: dict[str, Any] = self.filters
+        for name, least in {**padding.LEAST, "format": percent}.items():
+            if name in filters:
+                filters[name] = self._checked(filters[name], least)
+
+    def _checked(self, pad: Callable[..., str], least: Callable[..., int]) -> Callable[..., str]:
+        """The filter `pad`, which makes a text of at least this length."""
+
+        def checked(*args: Any, **kwargs: Any) -> str:
+            self.check(least(*args, **kwargs))
+            return self.bounded(pad(*args, **kwargs))
+
+        return checked
 
 
 class Sandboxed:
@@ -100,6 +152,7 @@ class Sandboxed:
         )
         environment.most = max(MOST, most)
         environment.filters["tojson"] = _tojson
+        environment.check_filters()
         offered: dict[str, Any] = environment.globals
         offered |= {"raise_exception": _refuse, "strftime_now": _strftime_now}
         offered |= {"bos_token": bos, "eos_token": eos}

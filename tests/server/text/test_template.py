@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 
 from server.errors import ContextOverflowError, InvalidRequestError, StartupError, TimeLimitError
@@ -146,16 +148,78 @@ DOUBLING = {
     "call": "{% set ns.x = ns.x.replace('a', 'aa') %}",
     "macro": "{% macro m(x) %}{{ x }}{{ x }}{% endmacro %}{% set ns.x = m(ns.x) %}",
     "list": "{% set ns.l = ns.l + ns.l %}",
+    "tuple": "{% set ns.t = ns.t + ns.t %}",
+    "bytes": "{% set ns.b = ns.b + ns.b %}",
     "once": "{% set ns.x = 'a' * 10 ** 12 %}",
 }
 
 
 @pytest.mark.parametrize("step", DOUBLING.values(), ids=DOUBLING)
 def test_a_template_that_makes_ever_longer_texts_is_left(step: str):
-    source = "{% set ns = namespace(x='a', l=[1]) %}{% for i in range(60) %}" + step + "{% endfor %}"
+    source = (
+        "{% set ns = namespace(x='a', l=[1], t=(1,), b='a'.encode()) %}{% for i in range(60) %}"
+        + step
+        + "{% endfor %}"
+    )
     template = ChatTemplate(source + "{{ messages[0].content }}", room=Room(1000, 5))
     with pytest.raises(InvalidRequestError, match="more than 4194304 bytes"):
         template.render(HELLO)
+
+
+WIDE = 600_000_000
+PADDED = {
+    "center": f"{{{{ 'a' | center({WIDE}) }}}}",
+    "center, later": f"{{% for one in ['a'] | map('center', {WIDE}) %}}{{{{ one }}}}{{% endfor %}}",
+    "center, named": f"{{{{ 'a' | center(width={WIDE}) }}}}",
+    "indent": f"{{{{ 'a\nb' | indent({WIDE}, true) }}}}",
+    "indent, often": "{{ ('a\n' * 1000000) | indent(600) }}",
+    "tojson": f"{{{{ [1] | tojson(indent={WIDE}) }}}}",
+    "format": f"{{{{ '%{WIDE}d' | format(1) }}}}",
+    "%": f"{{{{ '%{WIDE}d' % 1 }}}}",
+    "%, together": "{{ ('%4000000d' * 150) % ((1,) * 150) }}",
+    "%, precision": f"{{{{ '%.{WIDE}f' % 1 }}}}",
+    "%, star": f"{{{{ '%*d' % (-{WIDE}, 1) }}}}",
+    "%, precision star": f"{{{{ '%5.*f' % ({WIDE}, 1) }}}}",
+    "%, named": f"{{{{ '%(a(b))-{WIDE}d' % {{'a(b)': 1}} }}}}",
+    "%, bytes": f"{{{{ ('%{WIDE}d'.encode()) % 1 }}}}",
+    "str.format": f"{{{{ '{{:>{WIDE}}}'.format(1) }}}}",
+    "str.format, nested": f"{{{{ '{{:{{}}}}'.format(1, '{WIDE}') }}}}",
+    "str.format, together": "{{ ('{:4000000}' * 150).format(*range(150)) }}",
+    "str.format, safe": f"{{{{ ('{{:>{WIDE}}}' | safe).format(1) }}}}",
+    "str.format_map": f"{{{{ '{{a:>{WIDE}}}'.format_map({{'a': 1}}) }}}}",
+    "ljust": f"{{{{ 'a'.ljust({WIDE}) }}}}",
+    "rjust": f"{{{{ 'a'.rjust({WIDE}) }}}}",
+    "zfill": f"{{{{ 'a'.zfill({WIDE}) }}}}",
+    "str.center": f"{{{{ ('a' | safe).center({WIDE}) }}}}",
+    "expandtabs": "{{ ('\t' * 1000).expandtabs(600000) }}",
+    "bytes": f"{{{{ 'a'.encode().ljust({WIDE}) }}}}",
+    "to_bytes": f"{{{{ (1).to_bytes({WIDE}, 'big') }}}}",
+    "* of a tuple": f"{{{{ (1,) * {WIDE} }}}}",
+}
+
+
+@pytest.mark.parametrize("source", PADDED.values(), ids=PADDED)
+def test_a_text_that_is_padded_too_far_is_not_made(source: str):
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidRequestError, match="more than 4194304 bytes"):
+            ChatTemplate(source, room=Room(1000, 5)).render(HELLO)
+        assert tracemalloc.get_traced_memory()[1] < WIDE // 10
+    finally:
+        tracemalloc.stop()
+
+
+def test_texts_are_padded_as_jinja_does_it():
+    assert render("{{ 'a' | center(3) }}{{ 'a'.ljust(3) }}{{ 'a'.zfill(2) }}|") == " a a  0a|"
+    assert render("{{ 'a\nb' | indent(2) }}{{ 'a\nb' | indent('> ', first=true) }}") == "a\n  b> a\n> b"
+    assert render("{{ '%3d %s' % (1, 9999999) }}{{ '%3d %s' | format(1, 'x') }}") == "  1 9999999  1 x"
+    assert render("{{ '**%d**' % 5000000000 }}{{ '%*d' % (3, 5) }}") == "**5000000000**  5"
+    assert render("{{ '%(a)s 5000000000 of them' % {'a': 1} }}") == "1 5000000000 of them"
+    assert (
+        render("{{ '{:>3} {a}'.format(1, a=5000000000) }}{{ '{a}'.format_map({'a': 2}) }}")
+        == "  1 50000000002"
+    )
+    assert render("{{ [1] | tojson(indent=2) }}") == "[\n  1\n]"
 
 
 def test_what_a_template_joins_is_text():

@@ -1,0 +1,61 @@
+"""How long what a template asks for is at least, by the widths that it names: known before it is made."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, cast
+
+_NUMBER = re.compile(r"\d+")
+_PERCENT = re.compile(r"(\d+)(?=[.\d*]*[hlL]?[diouxXeEfFgGcrsa%])")  # a key before it can hold any text
+_STAR = re.compile(r"%[-#0 +]*(?:\d*\.)?\*")
+
+
+def _padded(text: Any, width: int = 0, *_: Any) -> int:
+    return width
+
+
+def _untabbed(text: str | bytes, tabsize: int = 8) -> int:
+    return tabsize * (text.count("\t") if isinstance(text, str) else text.count(b"\t"))
+
+
+def _indented(text: Any, width: int | str = 4, *_: Any, **__: Any) -> int:
+    return _length(width) * (1 + str(text).count("\n"))
+
+
+def _dumped(
+    value: Any, ensure_ascii: bool = False, indent: int | str | None = None, *_: Any, **__: Any
+) -> int:
+    return _length(indent) * (1 + str(value).count(",")) if indent else 0
+
+
+def _length(width: int | str) -> int:
+    return len(width) if isinstance(width, str) else width
+
+
+LEAST: dict[str, Callable[..., int]] = {
+    "center": _padded,
+    "ljust": _padded,
+    "rjust": _padded,
+    "zfill": _padded,
+    "to_bytes": _padded,
+    "expandtabs": _untabbed,
+    "indent": _indented,
+    "tojson": _dumped,
+}
+"""By the name of a method or a filter: the least length, from what it is called with."""
+
+
+def of_percent(text: str | bytes, values: Any) -> int:
+    """The widths in text % values, together; where some are among the values, all numbers of those."""
+    said = text if isinstance(text, str) else text.decode("latin-1")
+    total = sum(map(int, _PERCENT.findall(said)))
+    if not _STAR.search(said):
+        return total
+    given = cast(tuple[Any, ...], values) if isinstance(values, tuple) else (values,)
+    return total + sum(abs(one) for one in given if isinstance(one, int))
+
+
+def of_spec(spec: str) -> int:
+    """The width and the precision in a field of str.format, together."""
+    return sum(map(int, _NUMBER.findall(spec)))
