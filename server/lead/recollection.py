@@ -7,6 +7,7 @@ import logging
 import os
 import platform
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,12 @@ def of_model(options: LlamaOptions) -> tuple[object, ...]:
     statuses = [(path.name, path.stat()) for path in options.files]
     files = [(name, status.st_size, int(status.st_mtime)) for name, status in statuses]
     return *files, options.costs, version("llama-cpp-python")
+
+
+def of_logits(options: LlamaOptions) -> tuple[object, ...]:
+    """The files and options that a model's own logits depend on: a prediction block leaves them as they are.
+    Raises StartupError."""
+    return of_model(replace(options, weights=replace(options.weights, mtp=False), n_tail=0))
 
 
 def _path(kind: str, what: Sequence[object]) -> Path:

@@ -25,7 +25,7 @@ from server.api.served import (
 from server.cache.named import NamedFiles
 from server.engine.thread import EngineThread
 from server.grammar.compiler import Compiler
-from server.lead.recollection import of_model, recall
+from server.lead.recollection import of_logits, recall
 from server.lead.tiers import MIB, fingerprint
 from server.llama.embedder import LlamaEmbedder
 from server.llama.embedding_worker import EmbeddingWorker
@@ -48,7 +48,7 @@ def served_by(
 ) -> Served:
     vocabulary = backend.vocab
     card = _card(settings.name, settings.model, backend.model, backend.n_ctx)
-    probed = recall("probe", of_model(backend.options))
+    probed = recall("probe", of_logits(backend.options))
     exactness = ExactnessHealth(settings.exactness, settings.stable_width, probed)
     return Served(
         engine,

@@ -27,12 +27,14 @@ from rich.table import Table
 from server.errors import StartupError
 from server.flags import n_cores
 from server.lead.attention import AttentionChoice
-from server.lead.recollection import keep, of_model
+from server.lead.recollection import keep, of_logits
 from server.llama.backend import Backend, Batch, Logits, Vocabulary
 from server.llama.llamacpp import LlamaBackend
 from server.llama.model_settings import ModelSettings, downloaded
+from server.llama.options import FlashAttention
 from server.settings import BUNDLED_MODEL
 
+N_ROWS = 16  # least rows that are scored: one may show what others do not. Twice: it takes twice as long
 N_PREFIX = 400  # flash attention on the CPU divides the work on a row only from some hundred cells on
 N_RESIDENT = 300  # tokens of the other sequence: more than a block of cells that attention works in
 N_CELLS = 1024  # of the KV cache: room for both sequences and 64 rows
@@ -110,13 +112,14 @@ def compare(rows_by_width: Mapping[int, Logits]) -> ProbeResult:
 
 
 def probe_backend(backend: Backend, widths: Sequence[int]) -> ProbeResult:
-    """Score as many rows as the largest width has, at each width, in sequence 0; if there is a sequence 1,
-    again with that filled first. The KV cache must be empty and is left so. Raises ValueError if the context
-    is too small for these widths."""
-    n_rows = max(widths)
+    """Score the same rows at each width, in sequence 0; if there is a sequence 1, again with that filled
+    first. The rows: as many as the largest width has, N_ROWS at least if there is room. The KV cache must be
+    empty and is left so. Raises ValueError if the context is too small for these widths."""
+    widest, room = max(widths), (backend.n_ctx - 1) // 2
+    if widest > min(room, backend.n_batch):
+        raise ValueError(f"no room for widths up to {widest}")
+    n_rows = max(widest, min(N_ROWS, room))
     n_prefix = min(N_PREFIX, backend.n_ctx - 2 * n_rows)
-    if n_prefix < 1 or n_rows > backend.n_batch:
-        raise ValueError(f"no room for widths up to {n_rows}")
     tokens = _tokens(backend.vocab, n_prefix + 2 * n_rows)
     try:
         rows = _score_at(backend, tokens, n_prefix, widths)
@@ -129,7 +132,7 @@ def probe_backend(backend: Backend, widths: Sequence[int]) -> ProbeResult:
         there = _score_at(backend, tokens, n_prefix, widths)
         moved, change = _changes(there, rows)
         result = dataclasses.replace(result, moved=moved, moved_difference=change)
-        if not backend.can_trim or max(widths) == 1:
+        if not backend.can_trim or widest == 1:
             return result
         beside, change = _changes(_score_at(backend, tokens, n_prefix, widths, n_resident), there)
         return dataclasses.replace(result, beside=beside, beside_difference=change)
@@ -216,18 +219,28 @@ def probe(settings: ProbeSettings) -> int:
     options = dataclasses.replace(options, n_streams=0 if settings.kv_unified else 2)
     widths = range(1, settings.max_width + 1)
     with closing(LlamaBackend(options, AttentionChoice())) as backend:
-        attention = backend.options.flash_attention
+        options = backend.options
         result = probe_backend(backend, widths)
-        title = f"{backend.description}, {n_threads} thread{'s' if n_threads > 1 else ''}"
-    keep("probe", of_model(options), result.as_json())  # for the /health of a lead with these options
+        about = f"{backend.description}, {n_threads} thread{'s' if n_threads > 1 else ''}"
+    keep("probe", of_logits(options), result.as_json())  # for the /health of a lead with these options
+    attention = options.flash_attention
     if settings.json_output:
         shown = settings.model_dump(include={"gpu_layers", "cache_type_k", "cache_type_v"})
-        about = {"model": str(settings.model), "threads": n_threads, "flash_attn": attention, **shown}
-        print(json.dumps({**about, **result.as_json()}, indent=2))
+        what = {"model": str(settings.model), "threads": n_threads, "flash_attn": attention, **shown}
+        print(json.dumps({**what, **result.as_json()}, indent=2))
     else:
         console = Console()
+        title = f"{about}, {_named(attention, chosen=settings.flash_attn != attention)}"
         console.print(table(result, title), *verdict(result), sep="\n", highlight=False)
     return 0
+
+
+def _named(attention: FlashAttention, *, chosen: bool) -> str:
+    """chosen: by a measurement, since the flag left it open."""
+    if attention == "auto":
+        return "flash attention as llama.cpp chooses"
+    how = "with" if attention == "on" else "without"
+    return f"{how} flash attention" + chosen * ", chosen by measuring"
 
 
 def table(result: ProbeResult, title: str) -> Table:
@@ -253,9 +266,11 @@ def _letter(index: int) -> str:
 
 def verdict(result: ProbeResult) -> list[str]:
     """What the result means, in sentences; the last one is what to do."""
-    n = len(result.classes)
+    n, widest = len(result.classes), max(result.widths)
     lines = [
-        "Every width gives the same bits." if n == 1 else f"{n} classes of widths, each with its own bits.",
+        f"All widths up to {widest} give the same bits."
+        if n == 1
+        else f"{n} classes of widths up to {widest}, each with its own bits.",
         f"The closest two tokens are {result.smallest_margin:.2g} apart; widths differ by up to "
         f"{max(result.differences):.2g}.",
     ]
@@ -266,14 +281,25 @@ def verdict(result: ProbeResult) -> list[str]:
         )
     if result.beside:
         lines.append(f"Rows of other conversations change logits by up to {result.beside_difference:.2g}.")
+    untried = [
+        what
+        for what, changed in (("another place in the KV cache", result.moved), ("neighbours", result.beside))
+        if changed is None
+    ]
+    if untried:
+        lines.append(f"Not tried with this model: {' and '.join(untried)}.")
     return [*lines, "", f"Verdict: {_advice(result)}"]
 
 
 def _advice(result: ProbeResult) -> str:
-    if len(result.classes) == 1:
-        return "drafts cannot change a text here."
+    if result.exact:
+        return (
+            f"drafts cannot change a text here in steps of up to {max(result.widths)} rows. Wider ones were "
+            "not tried."
+        )
+    most = max(result.differences) + result.moved_difference + result.beside_difference
     return (
         "drafts change a text only where the logits of two tokens, as they are drawn, are less than "
-        f"{2 * max(result.differences):.2g} apart. With --exactness width-stable they never do, and replies "
-        "are made one at a time."
+        f"{2 * most:.2g} apart. With --exactness width-stable they never do, and replies are made one at a "
+        "time."
     )

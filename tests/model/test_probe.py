@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -11,12 +13,17 @@ import pytest
 from drafters.drafter_settings import BUNDLED_MODEL as DRAFT
 from server.errors import StartupError
 from server.flags import read
+from server.lead.attention import AttentionChoice
+from server.lead.loading import load_target
+from server.lead.recollection import of_logits, recall
 from server.llama.backend import Batch, Logits
 from server.llama.llamacpp import LlamaBackend
-from server.terminal.probe import ProbeSettings, probe, probe_backend
+from server.settings import LeadSettings
+from server.terminal.probe import ProbeResult, ProbeSettings, probe, probe_backend
 
 pytestmark = pytest.mark.model
 WIDTHS = (1, 2, 3, 8)
+KEPT = {*(field.name for field in fields(ProbeResult)), "exact", "max_difference"}
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +65,7 @@ def test_the_cache_is_left_as_it_was(q8_target: LlamaBackend):
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str]):
-    flags = ["--model", str(DRAFT), "--threads", "1", "--max-width", "3"]
+    flags = ["--model", str(DRAFT), "--threads", "1", "--max-width", "3", "--flash-attn", "auto"]
     assert probe(read(ProbeSettings, [*flags, "--json"])) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["widths"] == [1, 2, 3]
@@ -69,7 +76,23 @@ def test_the_command(capsys: pytest.CaptureFixture[str]):
     assert bool(said["moved"]) == (said["moved_difference"] > 0), "whether there are any depends on the CPU"
     assert apart["moved"] == []
     assert probe(read(ProbeSettings, flags)) == 0
-    assert "The closest two tokens are" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "The closest two tokens are" in shown
+    how = {"on": "with", "off": "without"}[said["flash_attn"]]
+    assert f", {how} flash attention, chosen by" in " ".join(shown.split())
+    assert probe(read(ProbeSettings, [*flags, "--flash-attn", "off"])) == 0
+    assert "without flash attention" in (shown := " ".join(capsys.readouterr().out.split()))
+    assert "chosen" not in shown
+
+
+def test_a_lead_finds_what_the_probe_found(capsys: pytest.CaptureFixture[str]):
+    """Flash attention, which both choose by measuring, is among what it is kept by."""
+    flags = ["--model", str(DRAFT), "--threads", "1", "--flash-attn", "auto"]
+    assert probe(read(ProbeSettings, [*flags, "--max-width", "2", "--json"])) == 0
+    found = json.loads(capsys.readouterr().out)
+    settings = read(LeadSettings, [*flags, "--parallel", "1"])
+    with closing(load_target(settings, 1, AttentionChoice())) as target:
+        assert recall("probe", of_logits(target.options)) == {key: found[key] for key in KEPT}
 
 
 def test_no_model(tmp_path: Path):

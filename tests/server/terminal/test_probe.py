@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -83,7 +85,21 @@ def test_a_backend_that_does_not_care_about_widths():
     assert result.classes == ((1, 2, 3, 8),)
     assert (result.moved, result.beside) == ((), ())
     assert result.exact
-    assert result.n_rows == 8
+    assert result.n_rows == 16
+
+
+def test_few_widths_are_tried_on_as_many_rows_as_many():
+    class LateBackend(FakeBackend):
+        """Its logits depend on the width in the tenth row only."""
+
+        def decode(self, batch: Batch) -> Logits:
+            logits = super().decode(batch)
+            late = np.array([position == 409 and len(batch) > 1 for position in batch.positions])
+            wanted = [i for i, is_wanted in enumerate(batch.wanted) if is_wanted]
+            return (logits + 0.25 * late[wanted][:, None]).astype(np.float32)
+
+    assert probe_backend(LateBackend(), (1, 2)).classes == ((1,), (2,))
+    assert probe_backend(LateBackend(), range(1, 17)).classes == ((1,), tuple(range(2, 17)))
 
 
 def test_a_backend_that_does():
@@ -102,8 +118,8 @@ def test_every_batch_has_the_width_it_stands_for():
     backend = FakeBackend(n_batch=512)
     probe_backend(backend, (3, 5, 8))
     prefix, resident = max(backend.widths), 300
-    alone = [prefix, 3, 3, 3, 5, 5, 8]
-    assert backend.widths == [*alone, resident, *alone, prefix, *[3] * 4, *[5] * 3, *[8] * 2]
+    alone = [prefix, *[3] * 6, *[5] * 4, *[8] * 2]
+    assert backend.widths == [*alone, resident, *alone, prefix, *[3] * 8, *[5] * 6, *[8] * 4]
 
 
 @pytest.mark.parametrize("backend", [FakeBackend(), FakeBackend(can_trim=False), FakeBackend(n_batch=8)])
@@ -148,17 +164,36 @@ def test_what_is_shown():
     assert "a model" in text
     lines = [[cell.strip() for cell in line.split("│")[1:-1]] for line in text.splitlines() if "│" in line]
     assert lines == [
-        ["1", "A", "0.0e+00", "0 of 8", "matters", ""],
-        ["2", "B", "2.5e-01", "0 of 8", "matters", "matters"],
-        ["8", "B", "2.5e-01", "0 of 8", "matters", "matters"],
+        ["1", "A", "0.0e+00", "0 of 16", "matters", ""],
+        ["2", "B", "2.5e-01", "0 of 16", "matters", "matters"],
+        ["8", "B", "2.5e-01", "0 of 16", "matters", "matters"],
     ]
-    assert "2 classes of widths" in text
+    assert "2 classes of widths up to 8" in text
     assert "changes logits by up to 0.5" in text
     assert "change logits by up to 0.1" in text
-    assert "less than 0.5 apart. With --exactness width-stable they never do" in " ".join(text.split())
+    assert "less than 1.7 apart. With --exactness width-stable they never do" in " ".join(text.split())
+
+
+def test_a_verdict_is_about_the_widths_that_were_tried():
     exact = verdict(probe_backend(FakeBackend(), (1, 2)))
-    assert exact[0] == "Every width gives the same bits."
-    assert exact[-1] == "Verdict: drafts cannot change a text here."
+    assert exact[0] == "All widths up to 2 give the same bits."
+    assert exact[-1].startswith("Verdict: drafts cannot change a text here in steps of up to 2 rows.")
+    assert "Not tried" not in " ".join(exact)
+    partly = " ".join(verdict(probe_backend(FakeBackend(can_trim=False), (1, 2))))
+    assert "Not tried with this model: neighbours." in partly
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"moved": (1, 2), "moved_difference": 0.5}, {"beside": (2,), "beside_difference": 0.5}],
+    ids=["place", "neighbours"],
+)
+def test_drafts_can_change_a_text_where_widths_do_not_count_but_something_else_does(changes: dict[str, Any]):
+    result = replace(probe_backend(FakeBackend(), (1, 2)), **changes)
+    said = verdict(result)
+    assert said[0] == "All widths up to 2 give the same bits."
+    assert said[-1].startswith("Verdict: drafts change a text only where")
+    assert "less than 1 apart" in said[-1]
 
 
 def test_the_result_is_json():
