@@ -7,14 +7,17 @@ from dataclasses import dataclass, field
 NOBODY, INSIDE = "no drafts", "the draft model inside the lead"
 BESIDE, AWAY = "a drafter beside it, on this machine", "a second device"
 GAIN = 1.05  # times as fast: what a person is told of. Less is lost among the differences between texts
-GIB = 1 << 30
+BUSY = "other programs keep this machine busy, so that the times measured now say little"
+GIB, MIB = 1 << 30, 1 << 20  # bytes
 
 
 @dataclass
 class Findings:
     """Times in seconds. step_s: of the target by its rows; beside_s: the same beside a drafter on this
     machine, None if duo up starts none. read_s: for the draft model to read a prompt. rates: tokens per
-    second by where drafts are made; chosen: by what duo up does. obstacle: to drafting, if there is one."""
+    second by where drafts are made; chosen: by what duo up does. obstacle: to drafting, if there is one.
+    disturbed: other programs kept the machine busy, so that there is no verdict; beside_disturbed: so that
+    nothing is known of a drafter beside the target."""
 
     step_s: list[float] = field(default_factory=list[float])
     beside_s: list[float] | None = None
@@ -30,10 +33,14 @@ class Findings:
     rates: dict[str, float] = field(default_factory=dict[str, float])
     chosen: str = ""
     obstacle: str | None = None
+    disturbed: bool = False
+    beside_disturbed: bool = False
 
 
 def told(findings: Findings) -> list[str]:
     """One page of words."""
+    if findings.disturbed:
+        return ["", _memory(findings), "", f"No verdict: {BUSY}. Run duo doctor again once they have ended."]
     lines = ["", *_machine(findings)]
     if findings.obstacle is not None:
         return [*lines, "", f"Verdict: this draft model cannot draft for this target: {findings.obstacle}."]
@@ -43,12 +50,20 @@ def told(findings: Findings) -> list[str]:
 def _machine(findings: Findings) -> list[str]:
     step_s = findings.step_s
     several = (f"{rows} take {step_s[rows] / step_s[1]:.2f} times as long" for rows in (4, 8, 16))
-    gpus = (f", {free / GIB:.1f} GiB on a GPU" for free in findings.free_gpu_bytes)
     return [
         f"target   {1e3 * step_s[1]:.1f} ms for a token; at once {', '.join(several)}",
-        f"memory   {findings.weights_bytes / GIB:.1f} GiB of weights; "
-        f"{findings.free_bytes / GIB:.1f} GiB free{''.join(gpus)}",
+        _memory(findings),
     ]
+
+
+def _memory(findings: Findings) -> str:
+    gpus = (f", {_size(free)} on a GPU" for free in findings.free_gpu_bytes)
+    weights, free = _size(findings.weights_bytes), _size(findings.free_bytes)
+    return f"memory   {weights} of weights; {free} free{''.join(gpus)}"
+
+
+def _size(n_bytes: int) -> str:
+    return f"{n_bytes / GIB:.1f} GiB" if n_bytes >= GIB else f"{n_bytes / MIB:.0f} MiB"
 
 
 def _drafts(findings: Findings) -> list[str]:
@@ -58,6 +73,8 @@ def _drafts(findings: Findings) -> list[str]:
         f"{findings.n_tokens} guesses were right",
         f"Redis    {1e3 * (findings.redis_s or 0.0):.2f} ms there and back",
     ]
+    if findings.beside_disturbed:
+        lines.append(f"both     at once: not known, since {BUSY}")
     if findings.beside_s and findings.guess_beside_s:
         slower = findings.beside_s[1] / findings.step_s[1]
         lines.append(

@@ -16,7 +16,15 @@ from pydantic_settings import SettingsConfigDict
 from rich.console import Console
 
 from server.doctor.diagnosis import AWAY, BESIDE, INSIDE, NOBODY, Findings, told
-from server.doctor.examination import drafting, guess_seconds, guesses, pace, replies, step_seconds
+from server.doctor.examination import (
+    DisturbedError,
+    drafting,
+    guess_seconds,
+    guesses,
+    pace,
+    replies,
+    step_seconds,
+)
 from server.doctor.forecast import Device, Guess, Seconds, Text, beside, inside, n_tokens, undrafted
 from server.errors import StartupError
 from server.flags import n_cores
@@ -90,7 +98,11 @@ def examine(settings: DoctorSettings, console: Console) -> Findings:
     findings.weights_bytes = _bytes(draft) + _bytes(settings.model)
     console.print(f"The target, {settings.model.name}: its steps, and what it says …")
     with closing(_target(settings, settings.threads or machine.n_cores)) as target:
-        findings.step_s = step_seconds(target)
+        try:
+            findings.step_s = step_seconds(target)
+        except DisturbedError:
+            findings.disturbed = True
+            return findings
         if not any(findings.step_s):
             raise StartupError(f"the steps of {settings.model} cannot be measured: it does not forget tokens")
         card = vocabulary_card(target.vocab)
@@ -108,7 +120,11 @@ def examine(settings: DoctorSettings, console: Console) -> Findings:
     if findings.obstacle is None:
         if placement.beside:
             console.print("Both at once …")
-            _measure_beside(findings, settings, machine, placement, draft)
+            try:
+                _measure_beside(findings, settings, machine, placement, draft)
+            except DisturbedError:
+                findings.beside_disturbed = True
+                findings.disturbed = not placement.sync  # what duo up would do is not known
         findings.redis_s = _round_trip(settings.redis)
         _forecast(findings, text, placement, settings)
     return findings
@@ -129,7 +145,7 @@ def _measure_beside(
     if placement.target_gpu is not None:
         settings = settings.model_copy(update={"split_mode": "none", "main_gpu": placement.target_gpu})
     with drafting(options) as drafter, closing(_target(settings, n_threads)) as target:
-        findings.beside_s = step_seconds(target)
+        findings.beside_s = step_seconds(target, alone=False)
         findings.guess_beside_s = pace(drafter)
 
 

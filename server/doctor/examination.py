@@ -3,31 +3,74 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
+from pathlib import Path
 from statistics import median
 
 import numpy as np
 
 from server.doctor.forecast import MOST, Guess
-from server.lead.calibration import measure
+from server.lead.calibration import DISTURBED, measure
 from server.llama.backend import Backend, Batch, Logits
 from server.llama.llamacpp import LlamaBackend, LlamaOptions
 
 TEXT_S = 30.0  # most seconds of the target's replies. Half: acceptance is of half as many tokens
 REPLY = 160  # most tokens of a reply
 WARM_UP, TIMED = 3, 20  # guesses: before the timed ones, and timed. Half: the median scatters by 1.4 times
+# Times that steps are measured at most, until two measurements agree. Half: other work of a few seconds
+# leaves no verdict; twice: a busy machine says so after half a minute.
+TRIES = 4
+# Times as long that n rows take at most as n single rows one by one. Half: scatter counts as a disturbance;
+# twice: "4 take 12 times as long" is told as if it were so.
+DEAREST = 2.0
 SETTLE_S = 0.2  # seconds in which a draft model beside the target gets to its pace
 
 
-def step_seconds(backend: Backend) -> list[float]:
+class DisturbedError(Exception):
+    """Measurements of the same steps do not agree: other programs keep the machine busy."""
+
+
+def step_seconds(backend: Backend, *, alone: bool = True) -> list[float]:
     """Of a decode by its rows, from 0 to MOST + 1, on lines between measured widths; all 0 if none could be
-    measured. Leaves the KV cache empty."""
-    measured = {0: 0.0} | measure(backend, MOST + 4)
-    found: list[float] = np.interp(range(MOST + 2), list(measured), list(measured.values())).tolist()
-    return found
+    measured. alone: nothing else is meant to take cores. Leaves the KV cache empty. Raises DisturbedError
+    after TRIES measurements that do not agree."""
+    seen: dict[int, list[float]] = {}
+    for _ in range(TRIES):
+        ran_s, waited_s = _on_cores()
+        for width, seconds in measure(backend, MOST + 4).items():
+            seen.setdefault(width, []).append(seconds)
+        ran_s, waited_s = (now - then for now, then in zip(_on_cores(), (ran_s, waited_s), strict=True))
+        shortest = {0: 0.0} | {width: min(times) for width, times in sorted(seen.items())}
+        crowded = alone and ran_s < DISTURBED * (ran_s + waited_s)
+        if not seen or (not crowded and all(map(_agree, seen.values())) and _plausible(shortest)):
+            found = np.interp(range(MOST + 2), list(shortest), list(shortest.values()))
+            return list(map(float, found))
+    raise DisturbedError
+
+
+def _on_cores() -> tuple[float, float]:
+    """Seconds that threads of this process ran, and waited for a core that others had. 0 where the kernel
+    does not tell."""
+    try:
+        tasks = [task.read_text().split() for task in Path("/proc/self/task").glob("*/schedstat")]
+    except OSError:  # a thread has ended
+        return 0.0, 0.0
+    return sum(int(task[0]) for task in tasks) / 1e9, sum(int(task[1]) for task in tasks) / 1e9
+
+
+def _agree(times: Sequence[float]) -> bool:
+    """Whether a second measurement has confirmed the shortest time."""
+    best, *others = sorted(times)
+    return bool(others) and best > DISTURBED * others[0]
+
+
+def _plausible(seconds: Mapping[int, float]) -> bool:
+    """Whether no decode takes much longer than its rows one by one."""
+    single_s = seconds.get(1, 0.0)
+    return not single_s or all(s <= DEAREST * rows * single_s for rows, s in seconds.items())
 
 
 def replies(backend: Backend, prompts: Sequence[Sequence[int]]) -> list[list[int]]:

@@ -8,9 +8,34 @@ from pathlib import Path
 import pytest
 
 from server.cli import main
+from server.doctor import examination
 from server.doctor.diagnosis import BESIDE, INSIDE, NOBODY
 
 pytestmark = [pytest.mark.model, pytest.mark.redis]
+
+
+@pytest.fixture(autouse=True)
+def whatever_it_measures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other tests run meanwhile."""
+    agrees(monkeypatch, True)
+
+
+def agrees(monkeypatch: pytest.MonkeyPatch, answer: bool) -> None:
+    def said(_: object) -> bool:
+        return answer
+
+    monkeypatch.setattr(examination, "_agree", said)
+    monkeypatch.setattr(examination, "_plausible", said)
+    monkeypatch.setattr(examination, "_on_cores", lambda: (0.0, 0.0))
+
+
+def test_a_machine_that_is_disturbed_has_no_verdict(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    agrees(monkeypatch, False)
+    monkeypatch.setattr(examination, "TRIES", 1)
+    assert main(["doctor", "--threads", "1"]) == 0
+    assert "No verdict: other programs keep this machine busy" in capsys.readouterr().out
 
 
 def test_it_measures_and_forecasts(capsys: pytest.CaptureFixture[str], tmp_path: Path):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from server.doctor.diagnosis import AWAY, BESIDE, INSIDE, NOBODY, Findings, told
 
+DISTURBED_STEPS = [0.0, 0.040, *(9.0 for _ in range(16))]
 STEPS = [0.0, *(0.040 + 0.004 * row for row in range(17))]
 
 
@@ -40,6 +43,25 @@ def test_it_says_what_does_not_pay():
     text = "\n".join(told(found(inside=25.5, away=26.0)))
     assert "drafts made on this machine gain little" in text
     assert "A second device adds little" in text
+
+
+def test_small_weights_are_told_in_mib():
+    small = replace(found(inside=60.0, away=90.0), weights_bytes=31 << 20)
+    assert "memory   31 MiB of weights; 22.0 GiB free" in "\n".join(told(small))
+
+
+def test_a_machine_that_does_other_things_gets_no_verdict():
+    text = "\n".join(told(Findings(DISTURBED_STEPS, weights_bytes=3 << 30, disturbed=True)))
+    assert "times as long" not in text
+    assert "Verdict" not in text
+    assert text.splitlines()[-1].startswith("No verdict: other programs keep this machine busy")
+
+
+def test_a_drafter_beside_the_target_that_was_disturbed_is_left_out():
+    partly = replace(found(inside=60.0, away=90.0), beside_s=None, guess_beside_s=None, beside_disturbed=True)
+    text = "\n".join(told(partly))
+    assert "both     at once: not known, since other programs keep this machine busy" in text
+    assert "duo up should be 2.4 times as fast" in text
 
 
 def test_a_draft_model_that_does_not_fit_has_a_reason():

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import count
+
 import pytest
 
-from server.doctor.examination import REPLY, guess_seconds, guesses, replies, step_seconds
+from server.doctor import examination
+from server.doctor.examination import (
+    REPLY,
+    TRIES,
+    DisturbedError,
+    guess_seconds,
+    guesses,
+    replies,
+    step_seconds,
+)
 from server.doctor.forecast import MOST
 from tests.fake_backend import FakeBackend, FakeModel
 
@@ -41,6 +53,62 @@ def test_steps_and_guesses_take_the_time_of_their_decodes():
     assert seconds[16] >= 0.018
     assert guess_seconds(target) >= 0.003
     assert target.length(0) == 0
+
+
+ONE_TO_FOUR = {rows: 0.010 + 0.001 * rows for rows in range(1, 5)}
+
+
+def times(factor: float) -> dict[int, float]:
+    return {rows: factor * seconds for rows, seconds in ONE_TO_FOUR.items()}
+
+
+@pytest.fixture(autouse=True)
+def quiet_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(examination, "_on_cores", lambda: (0.0, 0.0))
+
+
+def measuring(monkeypatch: pytest.MonkeyPatch, *found: dict[int, float]) -> Iterator[dict[int, float]]:
+    left = iter(found)
+
+    def measure(_backend: object, _max_rows: int) -> dict[int, float]:
+        return next(left)
+
+    monkeypatch.setattr(examination, "measure", measure)
+    return left
+
+
+def test_steps_are_measured_until_two_measurements_agree(monkeypatch: pytest.MonkeyPatch):
+    left = measuring(monkeypatch, times(5.0), times(1.0), times(40.0), times(1.1), times(1.0))
+    assert step_seconds(FakeBackend())[1:5] == pytest.approx([*ONE_TO_FOUR.values()])
+    assert len(list(left)) == 1, "the fourth confirmed the second"
+
+
+def test_quiet_steps_are_measured_twice(monkeypatch: pytest.MonkeyPatch):
+    left = measuring(monkeypatch, *[times(1.0)] * 4)
+    step_seconds(FakeBackend())
+    assert len(list(left)) == 2
+
+
+def test_steps_that_wait_for_cores_are_disturbed(monkeypatch: pytest.MonkeyPatch):
+    passed = count()
+    monkeypatch.setattr(examination, "_on_cores", lambda: (float(next(passed)), 2.0 * next(passed)))
+    measuring(monkeypatch, *[times(1.0)] * TRIES)
+    with pytest.raises(DisturbedError):
+        step_seconds(FakeBackend())
+    measuring(monkeypatch, *[times(1.0)] * 2)
+    assert any(step_seconds(FakeBackend(), alone=False)), "a drafter is meant to take cores"
+
+
+def test_steps_that_never_agree_are_disturbed(monkeypatch: pytest.MonkeyPatch):
+    measuring(monkeypatch, *(times(2.0**i) for i in range(TRIES)))
+    with pytest.raises(DisturbedError):
+        step_seconds(FakeBackend())
+
+
+def test_steps_that_take_much_longer_than_their_rows_are_disturbed(monkeypatch: pytest.MonkeyPatch):
+    measuring(monkeypatch, *[ONE_TO_FOUR | {4: 240 * ONE_TO_FOUR[1]}] * TRIES)
+    with pytest.raises(DisturbedError):
+        step_seconds(FakeBackend())
 
 
 @pytest.mark.parametrize("can_copy", [True, False])
