@@ -67,7 +67,8 @@ class Embedding:
 @dataclass(frozen=True, slots=True)
 class DrafterHealth:
     """One drafter on the bus. reason: of its refusal. counts: its messages and tokens by outcome. name: what
-    people call it. guess_ms: milliseconds of a guess by its latest message, 0 if unknown."""
+    people call it. guess_ms: milliseconds of a guess by its latest message, 0 if unknown. rests: why it is
+    given no conversation, None if it does not rest."""
 
     id: str
     model: str
@@ -76,6 +77,7 @@ class DrafterHealth:
     counts: dict[str, int] = field(default_factory=dict[str, int])
     name: str = ""
     guess_ms: float = 0.0
+    rests: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,6 +124,7 @@ def _health(
                 dict(record.counts),
                 name,
                 round(1e3 * record.guess_s, 3),
+                record.rests or None,
             )
             for record, name in zip(records, names([one.presence for one in records]), strict=True)
         ],

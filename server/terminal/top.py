@@ -132,14 +132,15 @@ def _drafters(now: Look) -> RenderableType:
     for one in drafters:
         counts: dict[str, int] = one["counts"]
         drafted = counts.get("drafted", 0)
-        remark = f"refused: {one['reason']}" if one["state"] == "refused" else ""
+        refused, rests = one["state"] == "refused", one.get("rests")
+        remark = f"refused: {one['reason']}" if refused else f"rests: {rests}" if rests else ""
         table.add_row(
             str(one.get("name") or one["id"]),
             str(one["model"]),
             str(drafted),
             _percent(counts.get("accepted", 0), drafted),
             *(str(counts.get(name, 0)) for name in outcomes),
-            Text(remark, "red"),
+            Text(remark, "red" if refused else ""),
         )
     return table
 

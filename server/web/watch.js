@@ -39,9 +39,11 @@ export class Watch {
     this.looked = true;
     this.drafters = now;
     this.seen = [...now, ...this.seen.filter(({ id }) => !now.some((one) => one.id === id))];
-    const names = accepted(now).map(({ name }) => name);
-    $("status").title = accepted(now).map(({ name, model: file }) => `${name}: ${file}`).join("\n");
-    let line = names.length ? `drafting: ${names.join(", ")}` : draft_mode === "sync" ? "drafts by itself" : "no drafters";
+    const called = (list) => list.map(({ name }) => name).join(", ");
+    const [working, resting] = [accepted(now).filter(({ rests }) => !rests), accepted(now).filter(({ rests }) => rests)];
+    $("status").title = accepted(now).map(({ name, model: file, rests }) => `${name}: ${file}${rests ? `, rests: ${rests}` : ""}`).join("\n");
+    let line = working.length ? `drafting: ${called(working)}` : draft_mode === "sync" ? "drafts by itself" : resting.length ? "" : "no drafters";
+    if (resting.length) line += `${line && " · "}resting: ${called(resting)}`;
     const refused = now.filter(({ state }) => state === "refused");
     if (refused.length) line += ` · refused: ${refused.map(({ name, reason }) => `${name} (${reason})`).join(", ")}`;
     return status === "ok" ? line : `the server is ${status} · ${line}`;

@@ -74,6 +74,10 @@ def test_who_guessed_keeps_the_name_that_people_know(page: Page, lead: Lead):
     expect(page.locator("#status")).to_have_text("drafting: this machine")
     reply = asked(page, "hello")
     expect(reply.locator(".legend")).to_have_text("Guessed by this machine 1 token")
+    health["drafters"] = [{**drafter, "rests": "the lead is faster without it now"}]
+    expect(page.locator("#status")).to_have_text("resting: this machine")
+    health["drafters"] += [{**drafter, "id": "laptop-1-00aa", "name": "laptop"}]
+    expect(page.locator("#status")).to_have_text("drafting: laptop · resting: this machine")
     health["drafters"] = []
     page.reload()
     expect(page.locator("#status")).to_have_text("no drafters")

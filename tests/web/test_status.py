@@ -77,6 +77,10 @@ def test_drafters_come_and_go_with_their_names_and_outcomes(page: Page, lead: Le
     expect(page.locator("#drafters tbody tr")).to_contain_text("laptop")
     expect(page.locator("#drafters tbody tr")).to_contain_text("8 of 10 (80 %)")
     expect(page.locator("#drafters tbody tr")).to_contain_text("3 in time, 1 too late or wrong")
+    state = page.locator("#drafters tbody td").nth(2)
+    expect(state).to_have_text("drafts")
+    health["drafters"] = [{**LAPTOP, "rests": "the lead is faster without it now"}]
+    expect(state).to_have_text("rests: the lead is faster without it now")
     health["drafters"] = [{**LAPTOP, "state": "refused", "reason": "vocabulary sizes differ"}]
     expect(page.locator("#drafters tbody tr")).to_contain_text("refused: vocabulary sizes differ")
     health["drafters"] = []

@@ -37,7 +37,8 @@ MAX_QUEUED = 20_000  # messages waiting for the engine thread: five seconds of o
 class DrafterRecord:
     """What this lead knows of one drafter. join: a number for each time that one joins; refusal: why it is
     not used, None when it is. n_window: messages of this second, the window;
-    told: that these are too many. rest_told: the log tells that it rests, since rest_told_at."""
+    told: that these are too many. rests: why it rests, empty if it does not. rest_told: the log tells that,
+    since rest_told_at."""
 
     join: int
     presence: Presence
@@ -45,7 +46,7 @@ class DrafterRecord:
     counts: Counter[str] = field(default_factory=Counter[str])
     td_s: float = 0.0
     n_assigned: int = 0
-    resting: bool = False
+    rests: str = ""
     window: int = 0
     n_window: int = 0
     told: bool = False
@@ -56,6 +57,10 @@ class DrafterRecord:
     def guess_s(self) -> float:
         """Seconds of a guess: by its latest message, before that by its presence; 0 if unknown."""
         return self.td_s or self.presence.td_us / 1e6
+
+    @property
+    def resting(self) -> bool:
+        return bool(self.rests)
 
     @property
     def is_free(self) -> bool:
@@ -200,8 +205,8 @@ class RemoteDrafters:
         """Have these drafters rest, which is to have no session, or go on if `why` is empty. why: they rest.
         quietly: this happens often."""
         for record in records:
-            if record.resting != bool(why):
-                record.resting = bool(why)
+            changes, record.rests = record.resting != bool(why), why
+            if changes:
                 self._tell_rest(record, why, quietly=quietly)
                 for speculated in self._sessions.values():
                     self._withdraw(speculated, record.presence.id, keep=True)
@@ -295,6 +300,7 @@ class RemoteDrafters:
     def _announce(self, speculated: Speculated, drafter: str) -> None:
         """Send Open with everything committed so far."""
         told = speculated.session
+        salt = told.bounds.salt.encode()  # it may be a secret: drafters know its hash
         message = Open(
             self.own.id,
             speculated.wire_id,
@@ -302,7 +308,7 @@ class RemoteDrafters:
             self._max_ahead,
             told.sampling,
             tuple(told.tokens),
-            _hidden(told.bounds.salt),
+            hashlib.blake2b(salt, digest_size=16).hexdigest() if salt else "",
             told.n_dropped,
         )
         self._send(drafter, message)
@@ -341,8 +347,3 @@ class RemoteDrafters:
             record.told = True
             logger.warning("drafter %s sends too much: ignored for a moment", record.presence.id)
         return within
-
-
-def _hidden(salt: str) -> str:
-    """A salt as drafters may know it: hashed, since it may be a secret."""
-    return hashlib.blake2b(salt.encode(), digest_size=16).hexdigest() if salt else ""

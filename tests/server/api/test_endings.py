@@ -329,3 +329,4 @@ async def test_health(state: Any, status: int):
     validate("Health", one.json)
     assert one.json["status"] == state
     assert one.json["drafters"][0]["reason"] == "vocabulary sizes differ"
+    assert one.json["drafters"][0]["rests"] is None

@@ -28,6 +28,7 @@ HEALTH: dict[str, Any] = {
             "reason": None,
             "counts": {"drafted": 200, "accepted": 150, "fresh": 90, "late": 7},
         },
+        {"id": "calm", "model": "tiny", "state": "accepted", "rests": "it is too slow", "counts": {}},
         {"id": "odd", "model": "other", "state": "refused", "reason": "vocabularies differ", "counts": {}},
     ],
 }
@@ -76,6 +77,7 @@ def test_drafters_have_a_line_each():
     assert lines["drafter"].split() == ["model", "tokens", "accepted", "fresh", "late"]
     assert lines["near"].split() == ["tiny", "200", "75", "%", "90", "7"]
     assert "refused: vocabularies differ" in lines["odd"]
+    assert "rests: it is too slow" in lines["calm"]
     none = Look(1.0, {**HEALTH, "drafters": []}, TOTALS)
     assert "no drafters" in shown(view(none, none))
 

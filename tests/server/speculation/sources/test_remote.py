@@ -292,6 +292,15 @@ def test_that_a_drafter_rests_is_told_once_a_minute(caplog: pytest.LogCaptureFix
     assert said[1:] == 2 * ["rests: it is too slow", "goes on"]
 
 
+def test_others_may_know_why_a_drafter_rests():
+    scene = Scene()
+    scene.add(host="there")
+    [record] = scene.remote.drafters()
+    for why in ("", "a moment", "it is too slow", ""):
+        scene.remote.rest(scene.remote.hosts["there"], why)
+        assert (record.rests, record.resting) == (why, bool(why))
+
+
 def test_what_a_guess_takes_is_known_from_the_presence_until_a_message_says_it():
     scene = Scene()
     drafter = scene.add(td_us=2000)
