@@ -20,7 +20,7 @@ import httpx
 
 ROOT = Path(__file__).resolve().parents[1]
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet")
-QUESTION = {"role": "user", "content": "How do I reverse a list in Python?"}
+QUESTION = {"role": "user", "content": "What is a tuple?"}
 ANSWER_S = 60
 END_S = 20
 
