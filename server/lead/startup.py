@@ -78,7 +78,8 @@ RECALLED = 64  # conversations on disk whose exact tokens are known from the sta
 class Site:
     """listener: the listening socket. redis_url: where its drafters are. n_threads: of the model on the CPU.
     draft_model: drafts in this process, between steps. join, join_elsewhere: commands with which drafters
-    join from this machine and from others, the latter with a password. remark: who drafts here, and why."""
+    join from this machine and from others, the latter with a password, which is printed and not logged.
+    reach: from where the one that is told does, if that is known. remark: who drafts here, and why."""
 
     listener: socket.socket
     redis_url: str | None
@@ -86,6 +87,7 @@ class Site:
     draft_model: Path | None = None
     join: str | None = None
     join_elsewhere: str | None = None
+    reach: str = ""
     remark: str | None = None
 
 
@@ -299,6 +301,6 @@ def _announce(site: Site, door: Door) -> None:
     else:
         logger.info("  clients  %s", door.clients)
     if site.join_elsewhere:
-        print(f"  drafters join, from other machines too, with: {site.join_elsewhere}", flush=True)
+        print(f"  drafters join, {site.reach}, with: {site.join_elsewhere}", flush=True)
     elif site.join:
-        logger.info("  join     %s", site.join)
+        logger.info("  join     %s%s", f"{site.reach}: " if site.reach else "", site.join)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import shlex
+import shutil
+import sys
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from ipaddress import ip_address
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from server.errors import StartupError
 from server.flags import n_cores
@@ -21,6 +25,8 @@ from server.local.embedded import EmbeddedServer
 from server.local.placement import Machine, Placement, place
 from server.settings import BUNDLED_DRAFT, UpSettings
 from server.speculation.wire.redis_client import check
+
+HERE, ELSEWHERE = "on this machine only", "from other machines too"
 
 
 def up(settings: UpSettings) -> int:
@@ -44,28 +50,37 @@ def up(settings: UpSettings) -> int:
         placement = place(settings, machine, _size(draft), _size(settings.model) - on_cpu)
         if settings.verify == "rejection" and not placement.sync:
             raise StartupError("--verify rejection is for --draft-mode sync: other drafts would bias it")
-        for i in range(settings.drafters if placement.beside and settings.verify == "exact" else 0):
+        n_drafters = settings.drafters if placement.beside and settings.verify == "exact" else 0
+        for i in range(n_drafters):
             stack.enter_context(closing(_drafter(settings, placement, url, i)))
         if (gpu := placement.target_gpu) is not None:
             settings = settings.model_copy(update={"split_mode": "none", "main_gpu": gpu})
         inside = draft if placement.sync else None
-        here = _for_drafters(settings)
-        here = here and here.absolute()
         site = Site(listener, url, settings.threads or placement.target_threads or machine.n_cores, inside)
         if placement.sync and placement.beside:
-            advice = (
-                ""
-                if settings.redis or elsewhere
-                else "; --redis-listen 0.0.0.0 lets another machine draft, too"
-            )
-            site = replace(
-                site, remark=f"{machine.n_cores} cores: the draft model runs inside the lead{advice}"
-            )
-        return run_lead(settings, replace(site, join=_join(settings, url, here), join_elsewhere=elsewhere))
+            site = replace(site, remark=_remark(settings, machine, n_drafters, elsewhere))
+        return run_lead(settings, _joining(settings, site, url, elsewhere))
+
+
+def _remark(settings: UpSettings, machine: Machine, n_drafters: int, elsewhere: str | None) -> str:
+    """Who drafts on few cores."""
+    cores = f"{machine.n_cores} core{'s' if machine.n_cores > 1 else ''}"
+    processes = f"{n_drafters} drafter process{'es' if n_drafters > 1 else ''}"
+    beside = f" and in {processes}; the lead measures which pays" if n_drafters else ""
+    advice = "" if settings.redis or elsewhere else "; --redis-listen 0.0.0.0 lets another machine draft, too"
+    return f"{cores}: the draft model runs inside the lead{beside}{advice}"
+
+
+def _reach(url: str) -> str:
+    """From where drafters join at this URL."""
+    try:
+        return HERE if ip_address(urlsplit(url).hostname or "").is_loopback else ELSEWHERE
+    except ValueError:  # a name
+        return ELSEWHERE
 
 
 def _redis(stack: ExitStack, settings: UpSettings) -> tuple[str, str | None]:
-    """The URL of Redis, and the command with which a drafter on another machine joins, None if it cannot.
+    """The URL of Redis, and that with a password for drafters that cannot use it, None if there is none.
     Raises StartupError."""
     if settings.redis:
         if settings.redis_listen:
@@ -73,9 +88,7 @@ def _redis(stack: ExitStack, settings: UpSettings) -> tuple[str, str | None]:
         check(settings.redis, settings.pool)
         return settings.redis, None
     server = stack.enter_context(EmbeddedServer(listen=settings.redis_listen))
-    elsewhere = server.url_elsewhere
-    model = _for_drafters(settings)
-    return server.url, elsewhere and _join(settings, elsewhere, model and Path(model.name))
+    return server.url, server.url_elsewhere
 
 
 def _for_drafters(settings: UpSettings) -> Path | None:
@@ -83,11 +96,32 @@ def _for_drafters(settings: UpSettings) -> Path | None:
     return None if head_of(settings) or assistant_of(settings) else settings.draft_model
 
 
-def _join(settings: UpSettings, url: str, model: Path | None) -> str:
-    """The command with which another drafter joins. model: its file there."""
+def _joining(settings: UpSettings, site: Site, url: str, elsewhere: str | None) -> Site:
+    """The site with the commands by which other drafters join."""
+    model, program = _for_drafters(settings), _program()
+    site = replace(site, join=_join(settings, url, model and model.absolute(), program))
+    if elsewhere is None:
+        return replace(site, reach=HERE if url.startswith("unix:") else "")
+    if (reach := _reach(elsewhere)) == ELSEWHERE:
+        program, model = _there(program), model and Path(model.name)
+    return replace(site, join_elsewhere=_join(settings, elsewhere, model, program), reach=reach)
+
+
+def _join(settings: UpSettings, url: str, model: Path | None, program: str = "duo") -> str:
     pool = ["--pool", settings.pool] if settings.pool != "default" else []
     flags = ["--model", str(model)] if model else []
-    return shlex.join(["duo", "draft", "--redis", url, *pool, *flags])
+    return shlex.join([program, "draft", "--redis", url, *pool, *flags])
+
+
+def _program() -> str:
+    """How a terminal calls duo: by its name where that is found, else by where it lies beside this Python."""
+    beside = Path(sys.executable).with_name("duo")
+    return str(beside) if beside.is_file() and shutil.which("duo") is None else "duo"
+
+
+def _there(program: str) -> str:
+    """The same on another machine, in the folder where `make` installed duo."""
+    return ".venv/bin/duo" if program.endswith("/.venv/bin/duo") else "duo"
 
 
 def _size(model: Path) -> int:

@@ -15,9 +15,11 @@ from server.errors import StartupError
 from server.flags import read
 from server.lead.startup import Site
 from server.llama.options import tensor_places
+from server.local import up as local_up
 from server.local.up import up
 from server.settings import LeadSettings, UpSettings
 
+PROGRAM = local_up._program  # pyright: ignore[reportPrivateUsage]
 ROOM = 10**9  # bytes, more than the bundled models want
 
 
@@ -51,6 +53,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Started:
         "EmbeddedServer": embedded,
         "drafter": found.drafter,
         "run_lead": found.run_lead,
+        "_program": lambda: "duo",
     }
     for name, value in replaced.items():
         monkeypatch.setattr(f"server.local.up.{name}", value)
@@ -99,6 +102,63 @@ def test_whatever_drafts_here_another_drafter_may_join(
     assert started.site.redis_url == "unix:///here"
     assert started.site.join == "duo draft --redis unix:///here --pool team"
     assert started.site.join_elsewhere is None
+
+
+@pytest.mark.parametrize(
+    ("listen", "reach"),
+    [
+        (None, "on this machine only"),
+        ("127.0.0.1:6380", "on this machine only"),
+        ("[::1]:6380", "on this machine only"),
+        ("10.0.0.1", "from other machines too"),
+        ("desktop:6380", "from other machines too"),
+    ],
+)
+def test_it_says_from_where_drafters_join(started: Started, listen: str | None, reach: str):
+    up(UpSettings.model_validate({"redis_listen": listen}))
+    assert started.site is not None
+    assert started.site.reach == reach
+
+
+@pytest.mark.parametrize("found", [True, False])
+def test_the_commands_can_be_pasted(
+    started: Started, found: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    programs = tmp_path / ".venv" / "bin"
+    programs.mkdir(parents=True)
+    (programs / "duo").touch()
+    monkeypatch.setattr("sys.executable", str(programs / "python"))
+
+    def which(_: str) -> str | None:
+        return "/usr/bin/duo" if found else None
+
+    monkeypatch.setattr("shutil.which", which)
+    monkeypatch.setattr("server.local.up._program", PROGRAM)
+    up(UpSettings.model_validate({"redis_listen": "10.0.0.1"}))
+    assert started.site is not None
+    assert shlex.split(started.site.join or "")[0] == ("duo" if found else str(programs / "duo"))
+    elsewhere = shlex.split(started.site.join_elsewhere or "")
+    assert elsewhere[0] == ("duo" if found else ".venv/bin/duo"), "another machine has it elsewhere"
+
+
+@pytest.mark.parametrize(
+    ("n_drafters", "said"),
+    [
+        (0, "2 cores: the draft model runs inside the lead; --redis-listen"),
+        (1, "2 cores: the draft model runs inside the lead and in 1 drafter process; the lead measures"),
+        (2, "2 cores: the draft model runs inside the lead and in 2 drafter processes; the lead measures"),
+    ],
+)
+def test_it_says_who_drafts_on_few_cores(
+    started: Started, n_drafters: int, said: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("server.local.up.n_cores", lambda: 2)
+    monkeypatch.setattr("server.local.up.free_memory_of_gpus", list)
+    flags = {"drafters": n_drafters} if n_drafters else {"verify": "rejection"}
+    up(UpSettings.model_validate(flags))
+    assert started.site is not None
+    assert len(started.drafters) == n_drafters
+    assert (started.site.remark or "").startswith(said)
 
 
 def test_the_password_is_told_to_the_user_and_on_no_command_line(started: Started):
