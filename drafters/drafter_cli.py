@@ -48,6 +48,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
+def _on_threads(settings: DrafterSettings) -> str:
+    if settings.kind != "model":
+        return ""
+    return f", {settings.threads} thread{'s' if settings.threads != 1 else ''}"
+
+
 def run(settings: DrafterSettings) -> int:
     """Draft until SIGTERM or SIGINT. Raises StartupError."""
     console = LogConsole(highlight=False)
@@ -59,8 +65,7 @@ def run(settings: DrafterSettings) -> int:
     check(url, settings.pool, f"drafter:{id}")
     with ExitStack() as stack:
         kind = assemble(settings, stack)
-        threads = f", {settings.threads} threads" if settings.kind == "model" else ""
-        logger.info("duo-drafter %s: %s%s", version("duo"), kind.name, threads)
+        logger.info("duo-drafter %s: %s%s", version("duo"), kind.name, _on_threads(settings))
         own = Presence(id, "drafter", kind.name, version("duo"), kind.vocabulary, kind.capacity)
         bus: Bus = RedisBus(url, settings.pool, own)
         if settings.latency_ms:

@@ -48,7 +48,7 @@ class DoorSettings(BaseSettings):
         "flag several times (default: none is needed)",
     )
     api_key_file: Path | None = Field(
-        None, description="a file with such keys, one to a line; lines with # in front are remarks"
+        None, description="a file with API keys, one to a line; lines that begin with # are comments"
     )
     no_api_key: CliToggleFlag[bool] = Field(
         False,
@@ -118,7 +118,7 @@ class LeadSettings(ModelSettings, DoorSettings):
     chat_template: Annotated[str | None, AfterValidator(_is_template)] = Field(
         None, description="the text of a Jinja template instead of the model's, or chatml"
     )
-    chat_template_file: Path | None = Field(None, description="a file with such a template")
+    chat_template_file: Path | None = Field(None, description="a file with a Jinja chat template")
     note: str | None = Field(None, description="a remark about the model that the chat page shows")
     host: str = Field("127.0.0.1", description="the address to listen on")
     port: int = Field(5555, ge=0, le=65535, description="the port to listen on; 0 takes a free one")

@@ -84,7 +84,7 @@ class ModelSettings(BaseSettings):
     mmap: bool = Field(True, description="map the file into memory instead of reading it")
     mlock: bool = Field(False, description="keep the weights in memory, never swapped out")
     cpu_moe: bool = Field(False, description="keep the experts' weights in host memory")
-    n_cpu_moe: int = Field(0, ge=0, description="keep those of the first N layers there")
+    n_cpu_moe: int = Field(0, ge=0, description="--cpu-moe for the first N layers only")
     override_tensor: Annotated[Texts, each(TensorPlace.parse)] = Field(
         (), description="PATTERN=BUFFER,…: tensors whose names match go to CPU, or to a device by its name"
     )
@@ -93,10 +93,12 @@ class ModelSettings(BaseSettings):
     )
     lora: Texts = Field((), description="GGUF files of LoRA adapters, with commas between")
     lora_scaled: Annotated[Texts, each(Adapter.parse)] = Field(
-        (), description="LoRA adapters as FNAME:SCALE,…"
+        (), description="LoRA adapters as PATH:SCALE,…"
     )
-    cache_type_k: CacheType = Field("f16", description="of keys in the KV cache")
-    cache_type_v: CacheType = Field("f16", description="of values; quantised ones need flash attention")
+    cache_type_k: CacheType = Field("f16", description="type of the keys in the KV cache")
+    cache_type_v: CacheType = Field(
+        "f16", description="type of the values in the KV cache; quantised types need flash attention"
+    )
     flash_attn: FlashAttention = Field(
         "auto", description="flash attention; auto: on a CPU only if it is quicker there"
     )

@@ -56,10 +56,10 @@ class Adapter:
 
     @classmethod
     def parse(cls, text: str) -> Adapter:
-        """From FNAME:SCALE. Raises ValueError."""
+        """From PATH:SCALE. Raises ValueError."""
         name, colon, scale = text.rpartition(":")
         if not (name and colon):
-            raise ValueError(f"{text} is not FNAME:SCALE")
+            raise ValueError(f"{text} is not PATH:SCALE")
         return cls(Path(name), float(scale))
 
 

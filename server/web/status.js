@@ -43,9 +43,13 @@ function size(bytes) {
   return `${(bytes / 1024 ** ["bytes", "KB", "MB", "GB"].indexOf(unit)).toFixed(unit === "bytes" ? 0 : 1)} ${unit}`;
 }
 
+function conversations(n) {
+  return `${n} conversation${n === 1 ? "" : "s"}`;
+}
+
 const OUTCOMES = {
-  fresh: "in time", late: "partly late", stale: "too late or wrong", full: "more than there was room for", dropped: "too many",
-  unknown: "for a closed conversation", invalid: "not readable",
+  fresh: "in time", late: "partly late", stale: "wrong, too late or for a closed conversation", full: "more than there was room for",
+  invalid: "with tokens that do not exist",
 };
 
 function told(counts) {
@@ -53,15 +57,15 @@ function told(counts) {
   return messages.map(([name, n]) => `${n} ${OUTCOMES[name] ?? name}`).join(", ") || "–";
 }
 
-// A line over the last ten minutes. values: numbers, the newest last.
+// A line over the last ten minutes. values: numbers, the newest last; null where there is none.
 function plot(title, values, unit) {
-  const most = Math.max(...values, 1e-9);
+  const most = Math.max(...values, 1e-9); // null counts as 0
   const at = (i) => 100 - (values.length - 1 - i) * (100 / (N_LOOKS - 1));
-  const line = values.map((value, i) => `${i ? "L" : "M"}${at(i).toFixed(2)} ${(38 - (36 * value) / most).toFixed(2)}`).join("");
+  const line = values.map((value, i) => (value === null ? "" : `${(values[i - 1] ?? null) === null ? "M" : "L"}${at(i).toFixed(2)} ${(38 - (36 * value) / most).toFixed(2)}`)).join("");
   const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
   const path = document.createElementNS("http://www.w3.org/2000/svg", "path");
-  const now = values.at(-1);
-  const words = `${title}: ${now.toFixed(now < 10 ? 1 : 0)}${unit} now, at most ${most < 1e-6 ? 0 : most.toFixed(most < 10 ? 1 : 0)}${unit}`;
+  const said = (value) => (value === null ? "–" : `${value.toFixed(value < 10 ? 1 : 0)}${unit}`);
+  const words = values.every((value) => value === null) ? `${title}: –` : `${title}: ${said(values.at(-1))} now, at most ${most < 1e-6 ? `0${unit}` : said(most)}`;
   for (const [name, value] of [["viewBox", "0 0 100 40"], ["preserveAspectRatio", "none"], ["role", "img"], ["aria-label", words]]) svg.setAttribute(name, value);
   path.setAttribute("d", line);
   svg.append(path);
@@ -93,7 +97,7 @@ function show(seen, found) {
   if (past.length > 1) {
     $("plots").replaceChildren(
       plot("Tokens per second", speeds, ""),
-      plot("Guesses that were right", rates((look, before) => (grown("drafted")(look, before) ? (100 * grown("accepted")(look, before)) / grown("drafted")(look, before) : 0)), " %"),
+      plot("Guesses that were right", rates((look, before) => (grown("drafted")(look, before) ? (100 * grown("accepted")(look, before)) / grown("drafted")(look, before) : null)), " %"),
       plot("Replies at once", past.slice(1).map(({ busy }) => busy), ""),
     );
   }
@@ -103,8 +107,8 @@ function show(seen, found) {
   const first = widths[0]?.[1];
   table("widths", ["rows", "milliseconds", "by one row"], widths.map(([rows, ms]) => [`${rows}`, ms.toFixed(2), `${(ms / first).toFixed(2)} times`]), "Nothing measured yet.");
   list("cache", [
-    ["In memory", `${value("duo:cache_conversations", { tier: "memory" })} conversations, ${size(value("duo:cache_bytes", { tier: "memory" }))}`],
-    ["On disk", `${value("duo:cache_conversations", { tier: "disk" })} conversations, ${size(value("duo:cache_bytes", { tier: "disk" }))}`],
+    ["In memory", `${conversations(value("duo:cache_conversations", { tier: "memory" }))}, ${size(value("duo:cache_bytes", { tier: "memory" }))}`],
+    ["On disk", `${conversations(value("duo:cache_conversations", { tier: "disk" }))}, ${size(value("duo:cache_bytes", { tier: "disk" }))}`],
     ["Brought back", `${value("duo:cache_loads_total")}`],
     ["Prompt tokens reused", percent(value("duo:prompt_tokens_cached_total"), value("duo:prompt_tokens_cached_total") + value("duo:prompt_tokens_total"))],
   ]);

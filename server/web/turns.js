@@ -103,7 +103,7 @@ export class Turn {
     if (timings) lines.push(element("p", { class: "cost" }, cost(timings)));
     const legend = Object.entries(counts).sort((a, b) => b[1] - a[1]);
     if (legend.length) {
-      const chips = legend.flatMap(([source, n], i) => [i ? ", " : "Guessed by ", element("span", { class: `guess by${colour(source)}` }, `${this.name(source)} ${n}`)]);
+      const chips = legend.flatMap(([source, n], i) => [i ? ", " : "Guessed by ", element("span", { class: `guess by${colour(source)}` }, `${this.name(source)}: ${n}`)]);
       lines.push(element("p", { class: "legend" }, ...chips, legend.length === 1 && legend[0][1] === 1 ? " token" : " tokens"));
     }
     const row = element("div", { class: "row" }, this.versions());

@@ -167,7 +167,7 @@ def test_a_stopped_reply_goes_on_where_it_was(page: Page, lead: Lead):
     expect(reply.locator(".text")).to_have_text("one two three")
     assert script.messages == [("user", "count"), ("assistant", "one two ")]
     assert [mark.inner_text() for mark in reply.locator(".text .guess").all()] == ["two ", "three"]
-    expect(reply.locator(".legend")).to_contain_text("laptop 2 tokens")
+    expect(reply.locator(".legend")).to_contain_text("laptop: 2 tokens")
 
 
 def test_a_full_context_has_a_way_on(page: Page, lead: Lead):

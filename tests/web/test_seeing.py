@@ -32,7 +32,7 @@ def test_one_sees_what_was_guessed_and_by_whom(page: Page, lead: Lead):
     Script(page, Reply(TOKENS, timings=FAST))
     page.goto(lead.url)
     reply = asked(page, "how do I print?")
-    legend = "Guessed by laptop 4, the text above 3, the draft model beside the model 1 tokens"
+    legend = "Guessed by laptop: 4, the text above: 3, the draft model beside the model: 1 tokens"
     expect(reply.locator(".legend")).to_have_text(legend)
     expect(reply.locator("p").first).to_have_text("Call print:")
     expect(reply.locator("pre")).to_have_text("print(1)")
@@ -73,7 +73,7 @@ def test_who_guessed_keeps_the_name_that_people_know(page: Page, lead: Lead):
     page.goto(lead.url)
     expect(page.locator("#status")).to_have_text("drafting: this machine")
     reply = asked(page, "hello")
-    expect(reply.locator(".legend")).to_have_text("Guessed by this machine 1 token")
+    expect(reply.locator(".legend")).to_have_text("Guessed by this machine: 1 token")
     health["drafters"] = [{**drafter, "rests": "the lead is faster without it now"}]
     expect(page.locator("#status")).to_have_text("resting: this machine")
     health["drafters"] += [{**drafter, "id": "laptop-1-00aa", "name": "laptop"}]
@@ -81,7 +81,7 @@ def test_who_guessed_keeps_the_name_that_people_know(page: Page, lead: Lead):
     health["drafters"] = []
     page.reload()
     expect(page.locator("#status")).to_have_text("no drafters")
-    expect(reply.locator(".legend")).to_have_text("Guessed by this machine 1 token")
+    expect(reply.locator(".legend")).to_have_text("Guessed by this machine: 1 token")
     expect(reply.get_by_title("guessed by this machine")).to_have_text("a")
 
 

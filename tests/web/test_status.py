@@ -76,7 +76,9 @@ def test_drafters_come_and_go_with_their_names_and_outcomes(page: Page, lead: Le
     health["drafters"] = [LAPTOP]
     expect(page.locator("#drafters tbody tr")).to_contain_text("laptop")
     expect(page.locator("#drafters tbody tr")).to_contain_text("8 of 10 (80 %)")
-    expect(page.locator("#drafters tbody tr")).to_contain_text("3 in time, 1 too late or wrong")
+    expect(page.locator("#drafters tbody tr")).to_contain_text(
+        "3 in time, 1 wrong, too late or for a closed conversation"
+    )
     state = page.locator("#drafters tbody td").nth(2)
     expect(state).to_have_text("drafts")
     health["drafters"] = [{**LAPTOP, "rests": "the lead is faster without it now"}]
@@ -85,6 +87,20 @@ def test_drafters_come_and_go_with_their_names_and_outcomes(page: Page, lead: Le
     expect(page.locator("#drafters tbody tr")).to_contain_text("refused: vocabulary sizes differ")
     health["drafters"] = []
     expect(page.locator("#drafters tbody tr")).to_have_count(0)
+
+
+def test_a_plot_has_no_value_where_nothing_was_checked(page: Page, lead: Lead):
+    told(page, lead)
+    body = {"tokens": "duo:draft_tokens_total 0.0\nduo:draft_tokens_accepted_total 0.0"}
+    kept = 'duo:cache_conversations{tier="memory"} 1.0\nduo:cache_conversations{tier="disk"} 2.0\n'
+    page.route("**/metrics", lambda route: route.fulfill(body=kept + body["tokens"]))
+    page.goto(f"{lead.url}/status")
+    expect(page.get_by_role("img", name="Guesses that were right: \u2013", exact=True)).to_be_visible()
+    expect(value(page, "In memory")).to_contain_text(re.compile("^1 conversation,"))
+    expect(value(page, "On disk")).to_contain_text(re.compile("^2 conversations,"))
+    body["tokens"] = "duo:draft_tokens_total 4.0\nduo:draft_tokens_accepted_total 3.0"
+    words = re.compile("^Guesses that were right: \u2013 now, at most 75 %$")
+    expect(page.get_by_role("img", name=words)).to_be_visible()
 
 
 def test_guesses_are_told_by_source_and_steps_by_width(page: Page, lead: Lead):

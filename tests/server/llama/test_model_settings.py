@@ -130,7 +130,7 @@ def test_drafters_have_the_same_flags():
         (["--override-kv", "a=3"], "--override-kv: a=3 is not KEY=TYPE:VALUE"),
         (["--override-kv", "a=bool:perhaps"], "TYPE is int, float, bool"),
         (["--override-kv", "a=int:x"], "--override-kv: .*'x'"),
-        (["--lora-scaled", "a.gguf"], "--lora-scaled: a.gguf is not FNAME:SCALE"),
+        (["--lora-scaled", "a.gguf"], "--lora-scaled: a.gguf is not PATH:SCALE"),
         (["--tensor-split=-1,2"], "--tensor-split: "),
         (["--cache-type-k", "q3"], "--cache-type-k: "),
         (["--chat-template", "llama3"], "--chat-template: this is no Jinja template"),
