@@ -33,13 +33,13 @@ class DraftSession:
         self.seq = NO_SEQ
         self.n_kv = 0
         self.lost = False  # the committed tokens are unknown: no drafting until the next Open
-        self.told = True  # by the lead, and the keeper of the KV cache has not looked at it
+        self.told = True  # the lead said something since the keeper of the KV cache last looked
         self.taken: Branch | None = None
         # for the keeper of the KV cache, who empties both: guesses with the tokens committed in their place,
         # and how often a guess was wrong and no branch right
         self.evidence: list[tuple[DraftGuess, int]] = []
         self.n_mistakes = 0
-        self.settled: tuple[int, float] = 0, 0.0  # when it did so last: tokens committed, the time
+        self.settled: tuple[int, float] = 0, 0.0  # when the keeper last emptied them: tokens committed, time
         # for the worker
         self.heard_at = 0.0  # when the lead said something of it last
         self.n_failures = 0  # failed decodes in a row

@@ -71,14 +71,14 @@ class Expansion:
 
 
 class Slack:
-    """What a decode costs that only branches want: the lead may turn off meanwhile, and the new path begins
-    half a decode later."""
+    """What a decode costs that makes guesses for branches only: if the lead leaves the path meanwhile, the
+    new path begins half a decode later, on average."""
 
     def __init__(self) -> None:
         self._mistakes = Ratio(KEEP)
 
     def committed(self, n_mistakes: int, step_s: float) -> None:
-        """In step_s a session's lead went so many times where no guess was."""
+        """In step_s seconds a session's lead said n_mistakes tokens that nobody had guessed."""
         self._mistakes.observe(n_mistakes, step_s)
 
     def floor(self, td_s: float, n_sessions: int) -> float:

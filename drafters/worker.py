@@ -19,9 +19,10 @@ from server.speculation.wire.presence import Presence
 logger = logging.getLogger("duo.drafter")
 
 PUBLISH_S = 0.002  # guesses made in about this time go into one message. Half: more messages; twice: later
-# Between two messages for one session, times the sessions that are drafted for, if that is longer: a lead
-# ignores who sends 4,000 a second. With 16 sessions 1,750 are sent then, else 2,900 to 4,200; half: 2,700,
-# with as many tokens per second where none is ignored (over real Redis, beside decodes that only wait).
+# Seconds between two messages for one session, for each session that is drafted for; PUBLISH_S if that is
+# longer. A lead drops messages of a drafter beyond 4,000 a second. With 16 sessions a drafter sends 1,750 a
+# second, without this pause 2,900 to 4,200; with half of it 2,700, and as many tokens per second if the lead
+# drops none (over real Redis, beside decodes that only wait).
 MESSAGE_S = 0.001
 WANT_S = 0.2  # between two requests for the same Open: some round trips of a slow network. Half: more in vain
 LEASE_S = 5.0  # a session that its lead says nothing about for so long is asked for: its Close may be lost

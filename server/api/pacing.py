@@ -1,8 +1,8 @@
 """When the tokens of a stream are told, so that it flows as evenly as without guesses. Pure.
 
-A step with guesses brings several tokens at once and takes longer than one without: a burst and a pause. So
-its tokens are told one by one, none later than plain steps would have made it, and all within the time of two
-such steps. The end of a reply waits for nothing.
+A step with guesses brings several tokens at once and takes longer than one without: a burst and a pause. A
+stream holds the tokens of a step that took longer than FRAME_S and sends them one by one, at most a plain
+step apart, within the time of HELD such steps. It sends the end of a reply at once.
 """
 
 from __future__ import annotations

@@ -24,10 +24,10 @@ logger = logging.getLogger("duo.lead")
 # slower; with two, nothing changes: 400M on an Intel Xeon begin without it (docs/adr/0012).
 IDLE = 2 * (70 + 214)
 ASSUMED = [StepKind(n_rows, n_tokens + IDLE, n_tokens) for n_rows in (1, 4) for n_tokens in (177, 461)]
-BEFORE = 1000  # steps as which they count later. Twice: what a server is used for shows after twice as many
-MOST_STEPS = 100_000  # that count; older ones by less and less. Twice: a change of use shows later
-# Share by which the other kind must be quicker to be taken up at a later start: conversations on disk are
-# evaluated anew then. 0.02: two measurements differ by as much; 0.1: up to 10 percent are given away.
+BEFORE = 1000  # steps that ASSUMED counts as. Twice: what a server is used for shows after twice as many
+MOST_STEPS = 100_000  # steps that count; older ones count less and less. Twice: a change of use shows later
+# Share by which the other kind must be quicker for a later start to change to it: a change makes the saved
+# conversations on disk useless. 0.02: two measurements differ by as much; 0.1: up to 10 percent are given up.
 WORTH = 0.05
 
 

@@ -34,7 +34,7 @@ from server.settings import DoorSettings
 logger = logging.getLogger("duo.lead")
 
 FLUSH_S = 5  # seconds for cancelled replies to send their last event
-MIB = 20  # bits
+MIB = 20  # a shift: n << MIB is n MiB in bytes
 
 App: TypeAlias = Callable[..., Any]
 """An ASGI application. Starlette and uvicorn each have a type of their own for one."""

@@ -22,7 +22,7 @@ from server.settings import LeadSettings
 logger = logging.getLogger("duo.cache")
 
 PART = 1 << 20  # bytes of each end of a model's file that identify it
-MIB = 20  # bits
+MIB = 20  # a shift: n << MIB is n MiB in bytes
 SHARE = 4  # a quarter of free memory: drafters, other programs and the page cache need the rest
 UNKNOWN_FREE = 8192 << MIB  # bytes where the system does not say: gives 2 GiB, two long conversations of 8B
 PARK_S = 1.0  # for the engine's thread to stand aside: it comes round ten times a second, or not at all

@@ -145,9 +145,8 @@ class Watch:
         os.close(until)
 
     def aborted(self, message: str) -> bool:
-        """llama.cpp ends the process when this returns. Where that is because of a lender, it does not:
-        the thread is that of the connection, and waits while the process ends in a better way. False:
-        because of something else."""
+        """llama.cpp calls this before it aborts the process. If a lender is the reason, this reports the loss
+        and never returns, so that the process ends in an orderly way. Returns False for any other reason."""
         if "ggml-rpc" not in message:
             return False
         alive: set[str] = set()

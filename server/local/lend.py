@@ -23,7 +23,7 @@ from server.llama.lenders import miss_leads
 from server.llama.library import start_library
 from server.llama.model_settings import Texts
 
-MIB = 20  # bits
+MIB = 20  # a shift: n << MIB is n MiB in bytes
 LISTENS_S = 0.01  # between two looks whether llama.cpp listens
 EVERYWHERE = "0.0.0.0"
 

@@ -14,8 +14,10 @@ FEW_CORES = 4
 SPLIT_CORES, SHARE = 8, 4
 SMALL = 100  # times smaller than the target: such a draft model is as quick on CPU cores as on the GPU
 MOST_THREADS = 4  # of a drafter whose target runs on the GPU
-ROOM = 2  # times a model's size: free memory of a GPU that has room for the KV cache, too,
-USUAL_CELLS = 8192  # if each conversation has at most these cells
+# A GPU whose free memory is ROOM times a model's size has room for the KV cache, too, if each conversation
+# has at most USUAL_CELLS cells.
+ROOM = 2
+USUAL_CELLS = 8192
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,10 +42,11 @@ STAKED = 25.0
 
 class StepCharge(NamedTuple):
     """What groups cost a step apart from rows, in tokens that plain steps would make in that time. told:
-    messages, and choosing among guesses. crowded: what its decode, and guesses of a draft model in the lead,
-    took longer since drafters worked on the lead's cores. looked: searching texts. saved: by each verified
-    guess of a drafter, where a draft model in the lead would have made it, None: there is none; most: by all,
-    since that model makes no more of them without drafters. token_s: seconds of plain steps by tokens."""
+    messages, and choosing among guesses. crowded: how much longer its decode, and guesses of a draft model in
+    the lead, took because drafters worked on the lead's cores. looked: searching texts. saved: what each
+    verified guess of a drafter saved a draft model in the lead, None if there is no such model; most: what
+    all of them saved at most, since that model would not have made more guesses. token_s: seconds in which
+    plain steps make a token."""
 
     told: float = 0.0
     crowded: float = 0.0
@@ -63,9 +64,9 @@ their rows."""
 @dataclass(slots=True)
 class _Machine:
     """The drafters of a machine, and their ids. credits: None if they use no core of the lead; works: whether
-    one of them has a session. new: those that joined last and are being introduced; spent_s: what that has
-    cost; alone: others rest meanwhile. whys: they rest, those that were there and the new ones; None: not
-    told."""
+    one of them has a session. new: drafters that joined last and are being introduced; spent_s: seconds that
+    this has cost; alone: the other drafters rest meanwhile. whys: why the other drafters rest, and why the
+    new ones do, each empty if they do not; None if they have not been told yet."""
 
     records: Sequence[DrafterRecord]
     credits: Credits | None

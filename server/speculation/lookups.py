@@ -19,7 +19,7 @@ INDEXED = 64  # tokens of a step at least, an eighth of a millisecond
 
 
 class Lookups:
-    """guesses: whether they do in this step; alone: and nobody else."""
+    """guesses: whether lookups guess in this step; alone: only lookups do."""
 
     def __init__(
         self,
@@ -63,13 +63,14 @@ class Lookups:
             self._took_s += 0.0 if self._overlaps else self._clock() - began
 
     def took(self, began: float) -> None:
-        """What was done since then took the lead time because of lookups."""
+        """The time since `began` was spent on lookups."""
         self._took_s += self._clock() - began
 
     def taken_s(self, step: TimedStep, spent_s: float = 0.0, n_passed: int = 0) -> float:
-        """Seconds that they took since the last call. n_passed: steps in a row in which nobody was asked.
-        Where nobody else guesses, they took what the step is longer outside its decode than such steps:
-        asking, telling and verifying take the lead's Python, too. spent_s: of the step, for drafting."""
+        """Seconds that lookups took since the last call. If only lookups guess, that is the time of the step
+        outside its decode, less that of steps without guesses: asking, telling and verifying take the lead's
+        Python, too. n_passed: steps in a row in which nobody was asked. spent_s: seconds of the step that
+        went into drafting."""
         took_s, self._took_s = self._took_s, 0.0
         if n_passed or self.alone:
             outside_s = step.step_s - step.decode_s - spent_s
