@@ -10,7 +10,7 @@ from drafters.draft_session import DraftSession
 from drafters.drafter import PATH_MIN, TD_WEIGHT, Drafter
 from server.estimators import Smoothed
 from server.sampling.draft_token import DraftGuess
-from server.speculation.sources.lookup import Lookup, LookupPool
+from server.speculation.sources.lookup import Lookup, LookupPools
 
 PORTION = 4096  # tokens indexed in one step, for 5 to 10 ms; other sessions wait. Twice: 10 to 20
 
@@ -26,12 +26,10 @@ class _Followed:
 
 
 class LookupDrafter(Drafter):
-    """For any vocabulary. Remembers the replies of its leads."""
+    """For any vocabulary. Remembers the replies of its leads, those of each salt by themselves."""
 
-    def __init__(
-        self, pool: LookupPool | None = None, *, clock: Callable[[], float] = time.perf_counter
-    ) -> None:
-        self._pool = pool or LookupPool()
+    def __init__(self, *, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._pools = LookupPools()
         self._clock = clock
         self._followed: dict[int, _Followed] = {}  # by session
         self.td = Smoothed(TD_WEIGHT)
@@ -60,10 +58,11 @@ class LookupDrafter(Drafter):
         return grown
 
     def close(self, session: DraftSession, *, keep: bool) -> None:
-        """Kept or not, its reply may help others."""
+        """Kept or not, its reply may help others of its salt."""
         if self._followed.pop(session.id, None) is not None:
-            self._pool.add(session.tokens[session.n_prompt : session.n_committed])
-            self._pool.index(session.n_committed)
+            pool = self._pools.of(session.salt)
+            pool.add(session.tokens[session.n_prompt : session.n_committed])
+            pool.index(session.n_committed)
 
     def _follow(self, session: DraftSession) -> _Followed:
         """The session's index; a new one if the latest Open contradicts it."""
@@ -74,5 +73,6 @@ class LookupDrafter(Drafter):
             if not followed.lookup.begins(committed):
                 followed = None
         if followed is None:
-            followed = self._followed[session.id] = _Followed(Lookup(pool=self._pool), session.n_opened)
+            lookup = Lookup(pool=self._pools.of(session.salt))
+            followed = self._followed[session.id] = _Followed(lookup, session.n_opened)
         return followed

@@ -51,6 +51,17 @@ def test_what_another_session_said_is_drafted_after_it_ended():
     assert bytes(scene.drafted(2)) == b"ee fo"
 
 
+def test_what_was_said_under_another_salt_is_not_drafted():
+    scene = scene_of()
+    scene.send(open_((250, 251), salt="anne"))
+    scene.send(commit(*SAID, prompt=(250, 251)))
+    scene.send(Close("lead", 1, False))
+    scene.send(open_((252, *b"and two thr"), session=2, max_ahead=5, salt="bob"))
+    assert scene.drafted(2) == []
+    scene.send(open_((252, *b"and two thr"), session=3, max_ahead=5, salt="anne"))
+    assert bytes(scene.drafted(3)) == b"ee fo"
+
+
 def test_a_prompt_is_not_what_somebody_said():
     scene = scene_of()
     scene.send(open_(SAID), Close("lead", 1, False))
