@@ -9,6 +9,7 @@ from pydantic import Field
 from pydantic_settings import CliSuppress, SettingsConfigDict
 
 from server.llama.model_settings import ModelSettings
+from server.speculation.wire.presence import MAX_CAPACITY
 
 BUNDLED_MODEL = Path(__file__).parent / "models" / "duo-tiny-draft-q8_0.gguf"
 
@@ -39,7 +40,10 @@ class DrafterSettings(ModelSettings):
     pool: str = Field("default", description="leads and drafters of one pool meet")
     name: str | None = Field(None, description="this drafter's name (default: from the host)")
     capacity: int = Field(
-        0, ge=0, description="sessions it is willing to draft for at once; 0: 4 with a model, else 256"
+        0,
+        ge=0,
+        le=MAX_CAPACITY,
+        description="sessions it is willing to draft for at once; 0: 4 with a model, else 256",
     )
     threads: int = Field(1, ge=1, description="CPU threads of the model")
     ctx_size: int = Field(

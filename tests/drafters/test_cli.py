@@ -24,7 +24,8 @@ from server.llama.llamacpp import LlamaBackend, LlamaOptions
 from server.local.embedded import EmbeddedServer
 from server.sampling.params import SamplingParams
 from server.speculation.wire.messages import Draft, Message, Open, chain_start
-from server.speculation.wire.presence import Presence, VocabularyCard, vocabulary_card
+from server.speculation.wire.presence import MAX_CAPACITY, Presence, VocabularyCard, vocabulary_card
+from server.speculation.wire.roster import read_card, write_card
 from server.speculation.wire.streams import RedisBus
 from tests.fake_backend import FakeBackend, FakeVocabulary
 from tests.memory_bus import MemoryPool
@@ -68,6 +69,13 @@ def test_a_missing_and_a_corrupt_model_are_named(
 
 def test_a_wrong_flag_is_named(capsys: pytest.CaptureFixture[str]):
     assert "--threads" in error_of(["--redis", "unix:///x", "--threads", "0"], capsys)
+
+
+def test_no_more_sessions_are_offered_than_a_lead_can_read(capsys: pytest.CaptureFixture[str]):
+    assert "--capacity" in error_of(["--redis", "unix:///x", "--capacity", str(MAX_CAPACITY + 1)], capsys)
+    capacity = read(DrafterSettings, ["--capacity", str(MAX_CAPACITY)]).capacity
+    card = Presence("drafter", "drafter", "lookup", "0", vocabulary_card(FakeVocabulary()), capacity)
+    assert read_card("drafter:drafter", write_card(card)) == card
 
 
 def test_the_environment_gives_what_flags_do_not(monkeypatch: pytest.MonkeyPatch):
