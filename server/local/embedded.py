@@ -267,8 +267,8 @@ def _kill_peer(link: socket.socket) -> None:
 
 def _free_address(listen: str) -> tuple[str, int]:
     """HOST and PORT; without a port, one that is free. Raises StartupError if nobody can listen there."""
-    parts = urlsplit(f"//{listen}")
     try:
+        parts = urlsplit(f"//{listen}")
         host, port = parts.hostname or "", parts.port or 0
         found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         with socket.create_server(found[0][4][:2], family=found[0][0]) as free:

@@ -175,7 +175,20 @@ def test_an_unreachable_server_is_told_in_one_line(url: str) -> None:
     assert "--redis" in caught.value.message
 
 
-@pytest.mark.parametrize("url", ["", "localhost:6379", "http://localhost", "redis://localhost:port"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "localhost:6379",
+        "http://localhost",
+        "redis://localhost:port",
+        "redis://localhost?no_such_option=1",
+        "redis://:password@localhost?credential_provider=x",
+        "rediss://localhost?ssl_cert_reqs=sometimes",
+        "redis+sentinel://localhost/service?no_such_option=1",
+        "redis+sentinel://localhost/service?sentinel_no_such_option=1",
+    ],
+)
 def test_a_malformed_url_is_told_in_one_line(url: str) -> None:
     with pytest.raises(StartupError, match="redis://") as caught:
         check(url)

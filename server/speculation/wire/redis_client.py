@@ -92,13 +92,14 @@ def connect(url: str) -> redis.Redis:
     timeouts = {"socket_timeout": IO_TIMEOUT_S, "socket_connect_timeout": IO_TIMEOUT_S}
     common = {"protocol": 2, "retry": Retry(NoBackoff(), 0), "driver_info": None, **timeouts}
     try:
-        if SENTINEL in urlsplit(url).scheme:
-            client = _by_sentinels(url, common)
-        else:
-            client = redis.Redis.from_url(url, **common)
-    except ValueError as error:
+        by_sentinels = SENTINEL in urlsplit(url).scheme
+        client = _by_sentinels(url, common) if by_sentinels else redis.Redis.from_url(url, **common)
+        pool = client.connection_pool
+        pool.connection_class(**pool.connection_kwargs)  # not connected: a bad option is told here
+    except (ValueError, TypeError, RedisError) as error:
+        reason = " ".join(str(error).split())  # some of them have several lines
         raise StartupError(
-            f"not a Redis URL ({error}): give redis://[user:password@]host[:port][/db], "
+            f"not a Redis URL ({reason}): give redis://[user:password@]host[:port][/db], "
             "rediss://… for TLS, unix:///path/to/socket, or redis+sentinel://…@host:port,host:port/service"
         ) from error
     client.set_response_callback("XREAD", _entries)

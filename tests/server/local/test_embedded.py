@@ -309,7 +309,7 @@ def test_the_next_start_ends_an_orphan_with_a_password(root: Path) -> None:
     assert list(root.iterdir()) == []
 
 
-@pytest.mark.parametrize("listen", ["192.0.2.1", "127.0.0.1:99999", "no such host:1"])
+@pytest.mark.parametrize("listen", ["192.0.2.1", "127.0.0.1:99999", "no such host:1", "[::1"])
 def test_an_address_that_is_not_here_is_refused_in_one_line(root: Path, listen: str) -> None:
     with pytest.raises(StartupError, match="--redis-listen"):
         EmbeddedServer(root, listen)
