@@ -101,6 +101,12 @@ def drafter(name: str, arguments: Sequence[str], environment: Mapping[str, str])
     everything = {**inherited(), **environment}
 
     def start() -> subprocess.Popen[bytes]:
-        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env=everything)
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            env=everything,
+            start_new_session=True,  # Ctrl-C is for duo, which needs drafters until running replies are done
+        )
 
     return Child(name, start, grace_s=GRACE_S)

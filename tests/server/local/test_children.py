@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -80,6 +81,11 @@ def test_children_do_not_inherit_what_duo_set_for_its_own_models(monkeypatch: py
     assert children.inherited()["THEIRS"] == "theirs"
     monkeypatch.setenv(FEWEST_ROWS, "32")
     assert children.inherited()[FEWEST_ROWS] == "32"
+
+
+def test_a_drafter_has_a_session_of_its_own_that_no_key_of_the_terminal_reaches():
+    with closing(children.drafter("toy", ["--help"], {})) as child:
+        assert os.getsid(child.pid) == child.pid
 
 
 def test_none_is_started_once_it_is_closing():

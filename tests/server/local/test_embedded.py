@@ -138,6 +138,11 @@ def test_a_server_that_dies_is_started_again_on_its_socket(root: Path) -> None:
     assert list(root.iterdir()) == []
 
 
+def test_it_has_a_session_of_its_own_that_no_key_of_the_terminal_reaches(root: Path) -> None:
+    with EmbeddedServer(root) as server:
+        assert os.getsid(server.pid) == server.pid
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="PR_SET_PDEATHSIG is Linux's")
 def test_killing_the_owner_kills_a_server_that_was_started_again(root: Path) -> None:
     owner = Owner(root)
