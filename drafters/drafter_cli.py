@@ -23,6 +23,7 @@ from drafters.kinds import assemble
 from drafters.worker import Worker
 from server.errors import DuoError, StartupError, UsageError
 from server.flags import read
+from server.hangup import take_hangups_for_ends
 from server.speculation.wire.bus import Bus
 from server.speculation.wire.presence import Presence, unique_id
 from server.speculation.wire.redis_client import check
@@ -55,7 +56,7 @@ def _on_threads(settings: DrafterSettings) -> str:
 
 
 def run(settings: DrafterSettings) -> int:
-    """Draft until SIGTERM or SIGINT. Raises StartupError."""
+    """Draft until SIGTERM, SIGINT or the end of the terminal. Raises StartupError."""
     console = LogConsole(highlight=False)
     log_to(console)
     url = settings.redis_url
@@ -74,6 +75,7 @@ def run(settings: DrafterSettings) -> int:
         worker = Worker(bus, own, kind.drafter)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda _number, _frame: worker.stop())
+        take_hangups_for_ends()
         if settings.end_with_parent:
             threading.Thread(target=_stop_at_end_of_input, args=(worker,), daemon=True).start()
         stack.enter_context(status_line(worker, console))

@@ -110,6 +110,7 @@ MAY_IMPORT = {
         "server.errors",
         "server.terminal.console",
         "server.flags",
+        "server.hangup",
     ),
 }
 FORMS = {

@@ -29,6 +29,7 @@ from server.engine.scheduler import Limits
 from server.engine.thread import Bounds, EngineThread, Observer
 from server.errors import LostModelError, StartupError
 from server.flags import n_cores
+from server.hangup import take_hangups_for_ends
 from server.lead.attention import AttentionChoice
 from server.lead.calibration import on_own_thread, remembered, steady_widths
 from server.lead.listening import Door, DrainingServer, answering, configured, door_of, open_socket
@@ -115,7 +116,7 @@ def run_lead(settings: LeadSettings, site: Site) -> int:
         raise StartupError("--print is for people: give it with --log-format text only")
     door = door_of(settings, site.listener.getsockname()[0])
     sys.setswitchinterval(GIL_SWITCH_S)
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
+    _end_when_told()
     attention = AttentionChoice()
     with ExitStack() as models, ExitStack() as stack:
         waiting = create_waiting_app(Health("loading", settings.parallel, 0, 0, 0.0), door.edge)
@@ -152,6 +153,12 @@ def run_lead(settings: LeadSettings, site: Site) -> int:
         _until_ended(models, _serve_http(engine, served, site.listener, door))
     logger.info("duo has ended")
     return 0
+
+
+def _end_when_told() -> None:
+    """Until the server drains instead."""
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
+    take_hangups_for_ends()
 
 
 def _bounds(settings: LeadSettings) -> Bounds:

@@ -17,6 +17,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from server.errors import StartupError
 from server.flags import n_cores
+from server.hangup import take_hangups_for_ends
 from server.lead.listening import open_socket
 from server.llama.devices import CPU, GPU, INTEGRATED, GgmlDevice, devices, lend, needs_rpc
 from server.llama.lenders import miss_leads
@@ -49,6 +50,7 @@ def run_lender(settings: LendSettings) -> int:
     host, port = _address(settings.host, settings.port)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _stop)
+    take_hangups_for_ends()
     print(*announcement(lent, host, port), sep="\n", flush=True)
     with Path(os.devnull).open("w") as nowhere:
         os.dup2(nowhere.fileno(), 1)  # llama.cpp would print each of a lead's many connections

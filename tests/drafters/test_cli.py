@@ -156,7 +156,7 @@ def drafter_process(server: EmbeddedServer, *flags: str) -> subprocess.Popen[str
 
 @pytest.mark.redis
 @pytest.mark.model
-@pytest.mark.parametrize("ending", ["SIGTERM", "SIGINT", "the parent's end"])
+@pytest.mark.parametrize("ending", ["SIGTERM", "SIGINT", "SIGHUP", "the parent's end"])
 def test_a_process_drafts_until_it_is_told_to_end(server: EmbeddedServer, card: VocabularyCard, ending: str):
     with Lead(server.url, card) as lead, drafter_process(server) as process:
         try:

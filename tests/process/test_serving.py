@@ -41,7 +41,8 @@ def first_answer(duo: Duo, path: str) -> httpx.Response:
     return answers[0]
 
 
-def test_from_the_first_answer_to_the_last(keys: Path, tmp_path: Path):
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGHUP])
+def test_from_the_first_answer_to_the_last(keys: Path, tmp_path: Path, ending: signal.Signals):
     flags = ("--threads", "1", "--log-format", "json", "--log-requests", "--grace", "60")
     with Duo(tmp_path, "serve", *flags, "--api-key-file", str(keys)) as duo:
         health = first_answer(duo, "/health")
@@ -56,7 +57,7 @@ def test_from_the_first_answer_to_the_last(keys: Path, tmp_path: Path):
         ) as running:
             arriving = running.iter_text()
             text = next(arriving)
-            duo.process.send_signal(signal.SIGTERM)
+            duo.process.send_signal(ending)
             until(lambda: httpx.get(f"{duo.url}/ready").status_code == 503, 20, "it never drained")
             refused = httpx.post(url, json=BODY, headers=KEY, timeout=20)
             assert refused.status_code == 503
