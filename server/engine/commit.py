@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from types import TracebackType
 
 from server.engine import endings
 from server.engine.events import Committed, Progress
@@ -20,23 +19,6 @@ from server.sampling.draw import Distribution
 from server.sampling.logprobs import TokenLogprobs, drawn_logprobs, token_logprobs
 
 logger = logging.getLogger("duo.engine")
-
-
-class _Drawing:
-    """Around what draws tokens: an exception there, which is no DuoError yet, is logged and becomes one."""
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if isinstance(error, Exception) and not isinstance(error, DuoError):
-            logger.error("no token could be drawn", exc_info=error)
-            why = "the model computed no numbers, or every token is banned"
-            raise BackendError(f"no token could be drawn: {why}") from error
-
-
-_DRAWING = _Drawing()
 
 
 def commit(
@@ -80,8 +62,10 @@ def _verify(state: EngineState, work: Work, proposal: Proposal, layout: RowLayou
     session = work.session
     asked = session.request
     drawn: list[Distribution] | None = [] if asked.drawn_from and asked.n_logprobs is not None else None
-    with _DRAWING:
+    try:
         verdict = _decide(session, proposal, rows, drawn, by_rejection=state.limits.by_rejection)
+    except Exception as error:
+        raise _undrawn(error) from error
     nodes = verdict.nodes[: len(verdict.tokens) - 1]  # the last token stays pending, a guessed end too
     if len(nodes) < len(proposal) or layout.n_pad or layout.n_shadows:
         state.sequences.settle(session, layout, nodes)
@@ -99,12 +83,23 @@ def _verify(state: EngineState, work: Work, proposal: Proposal, layout: RowLayou
 
 def _advance(state: EngineState, session: Session, rows: Logits) -> None:
     """rows: logits after each beam of the session's search."""
-    with _DRAWING:
+    try:
         committed, reason = state.searches.advance(session, rows, state.clock())
+    except Exception as error:
+        raise _undrawn(error) from error
     if committed:
         state.emit(session.id, committed)
     if reason:
         endings.finish(state, session, reason)
+
+
+def _undrawn(error: Exception) -> DuoError:
+    """What a session ends with for which no token could be drawn. Logs what was not foreseen."""
+    if isinstance(error, DuoError):
+        return error
+    logger.error("no token could be drawn", exc_info=error)
+    why = "the model computed no numbers, or every token is banned"
+    return BackendError(f"no token could be drawn: {why}")
 
 
 def _decide(

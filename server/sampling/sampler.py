@@ -7,8 +7,8 @@ and the token drawn again.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+from math import isfinite
 from typing import NamedTuple
 
 import numpy as np
@@ -25,6 +25,7 @@ from server.sampling.noise import uniform
 from server.sampling.params import MIRRORED, SamplingParams
 from server.sampling.penalties import Penalties
 
+NO_NUMBERS = "no token has a finite logit"
 XTC = 0x787463  # the purpose of the number that decides whether xtc acts at a position
 
 
@@ -70,7 +71,8 @@ class Sampler:
         """
         if self._direct:
             token = draw(row, self._params, position)
-            _check(float(row[token]))
+            if not isfinite(row[token]):
+                raise ValueError(NO_NUMBERS)
             return token
         picked = self._pick(row, position, None)
         if self._constraint is not None and not self._constraint.allows(picked.token):
@@ -180,8 +182,8 @@ class Sampler:
 
 def _check(value: float) -> None:
     """A logit or a probability: what was drawn at one that is no number was not drawn."""
-    if not math.isfinite(value):
-        raise ValueError("no token has a finite logit")
+    if not isfinite(value):
+        raise ValueError(NO_NUMBERS)
 
 
 def _as_plain(params: SamplingParams, steps: Sequence[str]) -> SamplingParams | None:

@@ -137,7 +137,7 @@ class Speculator(Proposer):
             self._begin(ask, least_by_lookup)
         if searches:
             self._lookups.took(began)
-        inline = self._inline if wanting and self._model_guesses else None
+        inline = self._inline if self._inline and wanting and self._model_guesses else None
         spent_s = self._draft(inline, asks, price, least) if inline else 0.0
         if self._policy.by_rejection:  # its rule needs the distributions that guesses were sampled from
             chains = [inline.chain(ask.session) if inline else NOTHING for ask in asks]
@@ -230,7 +230,8 @@ class Speculator(Proposer):
             speculated.n_lost = 0.0
 
     def stepped(self, planned: Planned, step: TimedStep) -> None:
-        self._learn()
+        if self._late is not None:
+            self._learn()
         if self._n_passed > ALL_OF and self._n_passed % ONE_OF:
             return
         if self._inline and planned.spent_s:
