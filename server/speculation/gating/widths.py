@@ -76,13 +76,21 @@ class Widths:
         """Whether padding can pay on this machine."""
         return bool(self.steady)
 
+    @property
+    def bounded(self) -> bool:
+        """Whether what the next step may lose by a change is bounded. Then expected gains decide at once."""
+        return self.most_s < math.inf
+
     def change_s(self, n_rows: int) -> float:
         """Seconds that a change to steps of n_rows rows costs: of the first step and of the second."""
         return sum(mean.value for mean in self._change[self._kind(n_rows)])
 
-    def _spread_s(self, n_rows: int) -> float:
-        """change_s() for each of the steps that are likely to keep this width."""
-        return self.change_s(n_rows) / self._stay.value
+    def _share_s(self, width: int, current: int | None, n_rows: int) -> float:
+        """change_s() to this width for each of the steps that are likely to keep it. After a step of another
+        shape plain steps are a change like others, and count as none."""
+        if width == (current or PLAIN):
+            return 0.0
+        return self.change_s(width or n_rows) / self._stay.value
 
     def _kind(self, n_rows: int) -> str:
         return SINGLE if n_rows == 1 else KEPT if n_rows == self._kept else OTHER
@@ -98,8 +106,11 @@ class Widths:
         plain_s: of a plain step among others. rate: tokens per second that time is worth."""
         current, back_s, rate = self._start(n_rows), self.change_s(n_rows), min(rate, self._rate)
         wider = self._wider(n_rows, plain_s, current)
-        if current is None:
-            best = [(n_rows, plain_s), *((w, s + self._spread_s(w)) for w, s in wider.items())]
+        if current is None or self.bounded:
+            best = [
+                (w or n_rows, s + self._share_s(w, current, n_rows))
+                for w, s in ((PLAIN, plain_s), *wider.items())
+            ]
         elif current == PLAIN:
             open_to = {
                 w: s
@@ -134,8 +145,8 @@ class Widths:
             # what guesses took is spent in any case now, but not in steps to come
             now[width] = each[0][0] - rate * self.steady[width]
             later[width] = max(tokens - rate * seconds for tokens, seconds in each)
-        if current is None:
-            best = max(now, key=lambda width: now[width] - (rate * self._spread_s(width) if width else 0.0))
+        if current is None or self.bounded:
+            best = max(now, key=lambda width: now[width] - rate * self._share_s(width, current, n_rows))
             if best != PLAIN:
                 self._missed = {}
             return best
@@ -154,7 +165,7 @@ class Widths:
 
     def charge_s(self, width: int, n_rows: int) -> float:
         """Seconds of a change to this width and back to n_rows rows. 0 where most_s does not bound them."""
-        return self._there_and_back_s(width, n_rows) if self.most_s < math.inf else 0.0
+        return self._there_and_back_s(width, n_rows) if self.bounded else 0.0
 
     def _there_and_back_s(self, width: int, n_rows: int) -> float:
         """After a step of another shape plain steps are a change as well: only the way there counts."""

@@ -197,7 +197,7 @@ class Synchronous:
                 path = self._paths.pop(session)
                 if self.inline.beside and (pays or self._tries):
                     self._watching[session] = path
-        return self._clock() - began
+        return 0.0 if self.inline.beside else self._clock() - began
 
     def _paying(
         self, late: Sequence[int], left_s: float, pays: Callable[[_StepPath, int], bool]
