@@ -172,10 +172,17 @@ def test_where_decodes_overlap_a_guess_without_a_row_is_made_during_the_decode(
     assert outcome.finished.stats.n_accepted > 30
 
 
-def test_a_prompt_is_read_during_the_decode_after_it():
-    scene = Scene(error=0.0, overlaps=True)
+def test_a_prompt_is_read_during_the_decode_after_it(monkeypatch: pytest.MonkeyPatch):
+    scene, read = Scene(error=0.0, overlaps=True), WithBlock.read
+
+    def slowly(self: WithBlock, seq: int) -> None:
+        scene.clock.now += 0.01
+        read(self, seq)
+
+    monkeypatch.setattr(WithBlock, "read", slowly)
     scene.speculator.open(scene.opened())
-    scene.speculator.propose([Ask(1, 8, seq=0)], 1, len(PROMPT))
+    planned = scene.speculator.propose([Ask(1, 8, seq=0)], 1, len(PROMPT))
+    assert planned.spent_s == 0.0, "the block is not charged for the step after a prompt"
     assert scene.model.n_late(0) == len(PROMPT), "not before"
     step = Batch()
     step.extend(0, len(PROMPT), [5], 1)

@@ -67,6 +67,15 @@ def test_few_are_taken_once_they_would_have_paid_the_way_there_and_back():
     assert Scene().steps([0.5], n=9).index(4) == there_and_back // gain
 
 
+@pytest.mark.parametrize(("most_s", "widths"), [(1.0, [4, 4]), (0.004, [PLAIN] * 2)])
+def test_where_its_loss_is_bounded_a_change_is_made_at_once_or_never(most_s: float, widths: list[int]):
+    """A step gains 0.7 tokens by four rows. There and back take 4 ms, and the step itself 1 ms more."""
+    scene = Scene()
+    scene.widths.most_s = most_s
+    assert scene.steps([0.9], n=2) == widths
+    assert Scene().steps([0.9], n=2) == [PLAIN, 4], "without a bound once it would have paid there and back"
+
+
 def test_after_a_prompt_a_width_has_to_pay_one_change_only():
     """A plain step is a change, too. A step gains 0.7 tokens by four rows, and a change costs 0.4."""
     scene = Scene()
