@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+from collections.abc import Generator
 from pathlib import Path
 
 import httpx
@@ -41,6 +42,15 @@ def first_answer(duo: Duo, path: str) -> httpx.Response:
     return answers[0]
 
 
+@pytest.fixture
+def hangups() -> Generator[None]:
+    """Processes that are started now hear of hang-ups, also where the tests run under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("hangups")
 @pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGHUP])
 def test_from_the_first_answer_to_the_last(keys: Path, tmp_path: Path, ending: signal.Signals):
     flags = ("--threads", "1", "--log-format", "json", "--log-requests", "--grace", "60")
