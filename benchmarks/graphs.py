@@ -76,7 +76,8 @@ class Gpu:
 
 
 # The bundled target with its block at the cost of 8B, on an H100, 2026-11-26: F16 by traces of leads, Q8_0 by
-# decodes in the order in question, medians of four; `drafted` by a trace of a lead, 2026-11-27
+# decodes in the order in question, medians of four; `drafted` by a trace of a lead, 2026-11-27; `beside`
+# and `read_beside` by decodes of Q8_0, 2026-11-28
 GPUS = {
     "8B F16": Gpu(
         {1: 5.8, 2: 7.2, 4: 7.5, 8: 7.8, 12: 8.1, 33: 8.9},

@@ -313,8 +313,8 @@ class Speculator(Proposer):
         """The step in the width that is best for it. Where rows are dear the draft model stopped earlier than
         it would with free rows."""
         merged = sorted((probability for offer in offers for probability in offer), reverse=True)
-        options = [Offered(merged, spent_s / max(1, len(merged)))]
-        if self._inline and self.pricing.widths.width == PLAIN:
+        options, widths = [Offered(merged, spent_s / max(1, len(merged)))], self.pricing.widths
+        if self._inline and widths.width == PLAIN and not widths.bounded:
             going = [ask for ask in asks if not self._sessions[ask.session].balance.resting]
             options.append(self._inline.outlook(going, self._sessions, price.plain_rate))
         return self.pricing.padded(price, options)

@@ -19,9 +19,9 @@ KEEP = 0.95
 # Of the past, per step: about the last 100 steps count. Off by two, where steps scatter by as much as a guess
 # takes: half, that is known to a seventh instead of a tenth; twice, a change shows after 200 steps.
 KEEP_GUESS, FEW = 0.99, 32.0  # steps, too, before which it is not known: a slow first one would bar guesses
-# Times the usual that what a step takes outside its decode counts at most, and beyond which its decode is not
-# charged to guesses: the first steps of a process take up to 40 times as long. Half: guesses look cheaper
-# than they are; twice: one interruption looks like a tenth of a guess's cost for 100 steps.
+# Times the usual. What a step takes outside its decode counts as that at most, and a decode that takes longer
+# is not charged to guesses: the first steps of a process take up to 40 times as long. Half: guesses look
+# cheaper than they are; twice: one interruption looks like a tenth of a guess's cost for 100 steps.
 OUTLIER, LATEST = 4.0, 31
 KNOWN = (
     5  # decodes beside a drafter until it counts that they are slower. Half: one disturbed step counts whole
@@ -147,7 +147,7 @@ class Pricing:
         )
 
     def of_guess(self, price: StepPrice, n: int) -> float:
-        """Tokens that plain steps would make in the time of each of n guesses, of a change of width too."""
+        """Tokens that plain steps would make in the time of each of n guesses, with its share of change_s."""
         plain_s = price.plain_s
         more_s = price.change_s + price.seconds[min(price.n_rows + n, len(price.seconds) - 1)] - plain_s
         return price.n_sessions * max(0.0, more_s) / (plain_s * max(1, n)) if plain_s else 0.0

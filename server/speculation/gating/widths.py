@@ -86,8 +86,8 @@ class Widths:
         return sum(mean.value for mean in self._change[self._kind(n_rows)])
 
     def _share_s(self, width: int, current: int | None, n_rows: int) -> float:
-        """change_s() to this width for each of the steps that are likely to keep it. After a step of another
-        shape plain steps are a change like others, and count as none."""
+        """change_s() to this width, spread over the steps that are likely to keep it. 0 for the current
+        width, and for plain steps after a step of another shape."""
         if width == (current or PLAIN):
             return 0.0
         return self.change_s(width or n_rows) / self._stay.value
