@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ settings.register_profile("duo", deadline=None)  # no test fails because the mac
 settings.load_profile("duo")
 
 SLOWER = ("redis", "model", "browser")
+LOGGERS = ("duo", "duo.llama", "uvicorn")  # that server.terminal.console.log_to changes
 
 
 def pytest_unconfigure() -> None:
@@ -68,6 +70,17 @@ def _nothing_is_left_open() -> Iterator[None]:  # pyright: ignore[reportUnusedFu
     with leaks.watched() as left:
         yield
     assert not left, "left open:\n" + "\n".join(left)
+
+
+@pytest.fixture(autouse=True)
+def _loggers_are_as_before() -> Iterator[None]:  # pyright: ignore[reportUnusedFunction]
+    """A command that the test ran in this process logs to its own console, on standard output."""
+    loggers = [logging.getLogger(name) for name in LOGGERS]
+    before = [(one.level, list(one.handlers), one.propagate) for one in loggers]
+    yield
+    for one, (level, handlers, propagate) in zip(loggers, before, strict=True):
+        one.setLevel(level)
+        one.handlers, one.propagate = handlers, propagate
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,6 @@ import errno
 import io
 import json
 import logging
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,18 +14,11 @@ from rich.console import Console
 from server.engine.account import CURRENT, Account
 from server.terminal.console import LogConsole, log_to
 
-NAMES = ("duo", "duo.llama", "uvicorn")
-
 
 @pytest.fixture
-def file() -> Iterator[io.StringIO]:
-    """What is logged; afterwards loggers are as they were."""
-    loggers = [logging.getLogger(name) for name in NAMES]
-    before = [(one.level, list(one.handlers), one.propagate) for one in loggers]
-    yield io.StringIO()
-    for one, (level, handlers, propagate) in zip(loggers, before, strict=True):
-        one.setLevel(level)
-        one.handlers, one.propagate = handlers, propagate
+def file() -> io.StringIO:
+    """What is logged."""
+    return io.StringIO()
 
 
 def told(file: io.StringIO) -> list[dict[str, Any]]:
