@@ -22,6 +22,10 @@ OUTLIER = 0.3
 SURPRISE = 1.5  # times the expected: most that a first step is believed. 2: a disturbed one counts twice
 OPTIMISM = 0.9  # of what calibration said. 1: widths that it overrates are never tried; 0.8: too often
 STALE = 256  # steps after which a width is worth another look: seconds. Twice: a change shows later
+# Steps after which what a width took counts no longer, and the curve says what it takes: a machine that was
+# busy for a moment made wide steps look so slow that nobody guessed again. Half: a width that is slower than
+# calibrated is tried twice as often; twice: guesses rest twice as long, 60 s where a step takes 30 ms.
+FORGOTTEN = 1024
 # Share of a step's time that padding has to save. Half: scatter has steps padded in vain; twice: the largest
 # savings remain (400M: seven rows in Q8_0 to eight, 25 percent; 15 in Q4_0 to 16, 22), 31 to 32 rows do not.
 SAVES = 0.05
@@ -63,12 +67,12 @@ class StepCosts:
 
     def observe(self, rows: int, n_cells: int, seconds: float) -> None:
         """A decode of `rows` rows, with n_cells cells in use, took `seconds`."""
-        self._now += 1
         if not 0 < rows <= self._max_rows or seconds <= 0.0:
             return
+        self._now += 1
         timings = self._buckets.setdefault(_bucket(n_cells), {})
         timing = timings.get(rows)
-        if timing is None:
+        if timing is None or timing.last <= self._now - FORGOTTEN:
             # a first step may be disturbed, and a width that looks slow is not tried again
             expected = self.curve(n_cells)[rows] if timings else 0.0
             timings[rows] = _Timing(seconds, min(seconds, SURPRISE * expected or seconds), self._now)
@@ -131,7 +135,7 @@ class StepCosts:
         return dict(sorted((self._calibrated | {rows: timing.value for rows, timing in seen}).items()))
 
     def _make(self, bucket: int) -> list[float]:
-        seen = {rows: timing.value for rows, timing in self._buckets.get(bucket, {}).items()}
+        seen = self._recent(bucket)
         elsewhere = self._elsewhere(bucket)
         if not seen and not elsewhere:
             return [0.0] * (self._max_rows + 1)
@@ -158,8 +162,13 @@ class StepCosts:
         found = {rows: s if rows == 1 else OPTIMISM * s for rows, s in self._calibrated.items()}
         for other in sorted(self._buckets, key=lambda b: -abs(b - bucket)):
             if other != bucket:
-                found |= {rows: timing.value for rows, timing in self._buckets[other].items()}
+                found |= self._recent(other)
         return found
+
+    def _recent(self, bucket: int) -> dict[int, float]:
+        """Seconds by rows of steps with such a context, but for widths that no step had of late."""
+        timings, since = self._buckets.get(bucket, {}), self._now - FORGOTTEN
+        return {rows: timing.value for rows, timing in timings.items() if timing.last > since}
 
 
 def _bucket(n_cells: int) -> int:

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.speculation.gating.acceptance import Acceptance
-from server.speculation.gating.costs import STALE, StepCosts
+from server.speculation.gating.costs import FORGOTTEN, REFRESH, STALE, StepCosts
+from server.speculation.gating.gate import potential
 
 
 def known(max_rows: int, seconds: dict[int, float]) -> list[float]:
@@ -115,6 +116,33 @@ def test_a_width_not_seen_for_long_is_stale():
     for _ in range(STALE + 1):
         costs.observe(1, 0, 1.0)
     assert costs.is_stale(2, 0)
+
+
+def test_wide_steps_of_a_busy_moment_are_forgotten():
+    """Else nobody guesses again after it, so that no wide step shows what one takes."""
+    calibrated = {1: 1.0, 2: 1.5, 4: 2.0, 8: 3.0}
+    costs = StepCosts(8, calibrated)
+    for _ in range(12):
+        costs.observe(1, 0, 1.0)
+        for rows in (2, 4, 8):
+            costs.observe(rows, 0, 20.0)
+    assert potential(costs.curve(0), 1, 0.9) == 1.0
+    for _ in range(FORGOTTEN + REFRESH):
+        costs.observe(1, 0, 1.0)
+    assert potential(costs.curve(0), 1, 0.9) == potential(StepCosts(8, calibrated).curve(0), 1, 0.9) > 1.3
+    costs.observe(4, 0, 2.2)  # counts as the first step of its width
+    for _ in range(REFRESH):
+        costs.observe(1, 0, 1.0)
+    assert costs.curve(0)[4] == pytest.approx(2.2)
+
+
+def test_what_a_width_took_counts_for_some_thousand_steps():
+    costs = StepCosts(4, {1: 1.0, 4: 2.0})
+    for _ in range(3):
+        costs.observe(4, 0, 4.0)
+    for _ in range(FORGOTTEN - REFRESH):
+        costs.observe(1, 0, 1.0)
+    assert costs.curve(0)[4] > 3.0
 
 
 @given(st.lists(st.tuples(st.integers(1, 8), st.integers(0, 9000), st.floats(0.001, 10.0)), max_size=60))
