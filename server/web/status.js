@@ -89,8 +89,8 @@ function show(seen, found) {
     ["Tokens per second", speeds.length ? speeds.at(-1).toFixed(0) : "–"],
     ["Replies", `${seen.slots.busy} of ${seen.slots.total} places taken`],
     ["Waiting", `${seen.queued}`],
-    ["Guesses that were right", percent(value("duo:draft_tokens_accepted_total"), value("duo:draft_tokens_total"))],
-    ["Tokens per step", value("duo:steps_total") ? (value("duo:tokens_predicted_total") / value("duo:steps_total")).toFixed(2) : "–"],
+    ["Right guesses since the start", percent(value("duo:draft_tokens_accepted_total"), value("duo:draft_tokens_total"))],
+    ["Tokens per step since the start", value("duo:steps_total") ? (value("duo:tokens_predicted_total") / value("duo:steps_total")).toFixed(2) : "–"],
     ["KV cache in use", percent(used, 1)],
     ["Python in a step", `${Math.round(seen.engine.step_python_us)} µs`],
   ]);

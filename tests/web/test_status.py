@@ -116,7 +116,7 @@ def test_guesses_are_told_by_source_and_steps_by_width(page: Page, lead: Lead):
     page.goto(f"{lead.url}/status")
     expect(page.locator("#sources tbody tr")).to_have_text(["laptop4075 %", "the text above1100 %"])
     expect(page.locator("#widths tbody tr")).to_have_text(["15.001.00 times", "46.001.20 times"])
-    expect(value(page, "Guesses that were right")).to_have_text("76 %")
+    expect(value(page, "Right guesses since the start")).to_have_text("76 %")
 
 
 def test_without_its_key_it_says_what_it_cannot_know(page: Page, problems: list[str]):
