@@ -71,6 +71,17 @@ def test_saving_pays_if_both_ways_take_less_than_evaluating():
     assert not costs.leaving_pays(10_000, 2)
 
 
+def test_one_move_that_was_interrupted_ends_no_saving():
+    """Only moves tell what they take, so that nothing would be saved again."""
+    costs = MoveCosts()
+    costs.moved(10**6, 100, 1e-3)
+    costs.moved(10**6, 100, 60.0)
+    assert costs.saving_pays
+    for _ in range(20):
+        costs.moved(10**6, 100, 60.0)
+    assert not costs.saving_pays
+
+
 def learned() -> MoveCosts:
     costs = MoveCosts()
     for i in range(80):
