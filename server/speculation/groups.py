@@ -11,7 +11,8 @@ from server.engine.proposer import CountsBySource, Proposal, TimedStep
 from server.estimators import Median
 from server.speculation.gating.credit import CREDIT, FEWER, Credits
 from server.speculation.gating.gate import potential
-from server.speculation.sources.remote import N_ASSIGNED, DrafterRecord, RemoteDrafters
+from server.speculation.sources.drafter_record import N_ASSIGNED, DrafterRecord
+from server.speculation.sources.remote import RemoteDrafters
 
 # Share of good guesses that are right: more is rare. Where a row adds a tenth of the first one's time,
 # guesses may pay for up to 38 sessions then. Off by two, in what fails: 0.8, up to 22; 0.95, up to 54.

@@ -31,7 +31,8 @@ from server.speculation.gating.widths import PLAIN, Offered, Widths
 from server.speculation.groups import Groups
 from server.speculation.lookups import Lookups
 from server.speculation.policy import Policy
-from server.speculation.sources.remote import DrafterRecord, RemoteDrafters
+from server.speculation.sources.drafter_record import DrafterRecord
+from server.speculation.sources.remote import RemoteDrafters
 from server.speculation.sources.synchronous import InlineModel, Synchronous
 from server.speculation.speculated import Speculated
 from server.speculation.weighing import GRAMMAR, Weighing
@@ -268,8 +269,7 @@ class Speculator(Proposer):
             self.groups.stepped(step, charge)
 
     def close(self, session: int, *, keep: bool) -> None:
-        speculated = self._sessions.pop(session, None)
-        if speculated is None:
+        if (speculated := self._sessions.pop(session, None)) is None:
             return
         self._n_expected -= speculated.prediction is not None
         self._lookups.close(speculated)

@@ -49,7 +49,7 @@ function conversations(n) {
 
 const OUTCOMES = {
   fresh: "in time", late: "partly late", stale: "wrong, too late or for a closed conversation", full: "more than there was room for",
-  invalid: "with tokens that do not exist",
+  lost: "after one that did not arrive", invalid: "with tokens that do not exist",
 };
 
 function told(counts) {

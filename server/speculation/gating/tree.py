@@ -6,6 +6,7 @@ place that the lead has passed: what still agrees with the committed tokens is g
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
@@ -20,9 +21,13 @@ MAX_NODES = 512  # of one tree: a drafter that floods is cut off here
 # chain whose guesses are right in 95 of 100, twice as much loses 1 percent, half has 14 more nodes looked at.
 LEAST = 0.005
 
+# Commits whose places are remembered, so that drafts are known that go on from a guess that was wrong: they
+# were under way. Half: a drafter 100 ms away, where a step takes 5 ms, is told the session anew after each
+# wrong guess; twice: as much memory.
+REMEMBERED = 32
 AND = " & "  # between the names of sources that agree
 
-Grafted: TypeAlias = Literal["fresh", "late", "stale", "full"]
+Grafted: TypeAlias = Literal["fresh", "late", "stale", "lost", "full"]
 
 
 @dataclass(slots=True)
@@ -57,6 +62,8 @@ class ScoredTree:
         self._committed: list[int] = []
         self._root = _GuessNode(ROOT, position, chain, "", "", 255)
         self._places = {chain: self._root}
+        # places before each of the latest commits, and where drafts end that had none
+        self._before: deque[dict[int, _GuessNode]] = deque([{}], REMEMBERED)
 
     @property
     def position(self) -> int:
@@ -70,12 +77,13 @@ class ScoredTree:
         """Add a draft's guesses for uncommitted positions.
 
         'fresh': its base is in the tree; 'late': its base is behind, the rest was kept or is already
-        committed; 'stale': it disagrees with what was committed, or its base is unknown; 'full': cut off."""
+        committed; 'stale': it disagrees with what was committed; 'lost': it goes on from guesses that never
+        came; 'full': cut off."""
         if draft.base < self.position:
             return self._graft_late(draft)
         place = self._places.get(draft.chain)
         if place is None or place.position != draft.base:
-            return "stale"
+            return self._unplaced(draft)
         places: list[_GuessNode | None] = []
         for token, above, confidence in zip(draft.tokens, draft.parents, draft.confidences, strict=True):
             parent = place if above == ROOT else places[above]
@@ -86,7 +94,7 @@ class ScoredTree:
         """Walk the draft along the committed tokens; graft the part below the root that agrees."""
         at = draft.base - self._start
         if at < 0 or self._chains[at] != draft.chain:
-            return "stale"
+            return self._unplaced(draft)
         agreed: list[int | _GuessNode | None] = []  # a committed position, a node of the tree, or neither
         for i, token in enumerate(draft.tokens):
             parent = draft.base if draft.parents[i] == ROOT else agreed[draft.parents[i]]
@@ -96,7 +104,21 @@ class ScoredTree:
             else:
                 above = self._root if isinstance(parent, int) else parent
                 agreed.append(above and self._grow(above, token, draft.drafter, draft.confidences[i]))
+        if None in agreed:
+            self._unplaced(draft)
         return "late" if any(a is not None for a in agreed) else "stale"
+
+    def _unplaced(self, draft: Draft) -> Grafted:
+        """What a draft is that has no place here. Drafts that go on from it will be known."""
+        chain, places = draft.chain, self._before[-1]
+        here = draft.base <= self.position or chain in self._places
+        known = here or any(chain in before for before in self._before)
+        chains: list[int] = []
+        for token, parent in zip(draft.tokens, draft.parents, strict=True):
+            chains.append(chain_next(chain if parent == ROOT else chains[parent], token))
+        if len(places) <= MAX_NODES:
+            places.update(dict.fromkeys(chains, self._root))
+        return "stale" if known else "lost"
 
     def _grow(self, parent: _GuessNode, token: int, source: str, confidence: int) -> _GuessNode | None:
         """The child with this token, new or guessed before. None when the tree is full."""
@@ -134,7 +156,7 @@ class ScoredTree:
 
     def commit(self, tokens: Sequence[int], acceptance: Acceptance) -> None:
         """Move the root along these tokens, learn from the guesses beside them, and forget those."""
-        root = self._root
+        root, committed, chains = self._root, self._committed, self._chains
         for token in tokens:
             if root.children:
                 _learn(acceptance, root.children.values(), token)
@@ -142,15 +164,16 @@ class ScoredTree:
             if child is None:
                 child = _GuessNode(token, root.position + 1, chain_next(root.chain, token), "", "", 255)
             root = child
-            self._committed.append(token)
-            self._chains.append(root.chain)
+            committed.append(token)
+            chains.append(root.chain)
         if root is not self._root:
             self._root = root
-            self._places = {root.chain: root}
+            self._before.append(self._places)
+            self._places = places = {root.chain: root}
             below = list(root.children.values())
             while below:
                 node = below.pop()
-                self._places[node.chain] = node
+                places[node.chain] = node
                 if node.children:
                     below += node.children.values()
 

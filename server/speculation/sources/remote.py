@@ -9,16 +9,14 @@ from __future__ import annotations
 import hashlib
 import itertools
 import logging
-import math
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from operator import attrgetter
 
 from server.engine.proposer import CountsBySource
 from server.speculation.gating.acceptance import Acceptance
 from server.speculation.sources.assignment import assign, speed
+from server.speculation.sources.drafter_record import N_ASSIGNED, DrafterRecord
 from server.speculation.speculated import Speculated
 from server.speculation.wire.bus import Bus
 from server.speculation.wire.messages import Close, Commit, Draft, Message, Open, Refuse, Want
@@ -26,46 +24,7 @@ from server.speculation.wire.presence import Presence, refusal
 
 logger = logging.getLogger("duo.drafters")
 
-MAX_RATE = 4000  # messages per second of one drafter; what is above is dropped
-TOLD = 64  # tokens told anew that count as a message, so 256,000 a second. Half: half as many
-TELL_S = 60.0  # at least, between two lines of the log that say that a drafter rests
-N_ASSIGNED = attrgetter("n_assigned")  # of a DrafterRecord; any(map(N_ASSIGNED, records)) runs in C
 MAX_QUEUED = 20_000  # messages waiting for the engine thread: five seconds of one drafter
-
-
-@dataclass(slots=True)
-class DrafterRecord:
-    """What this lead knows of one drafter. join: a number for each time that one joins; refusal: why it is
-    not used, None when it is. n_window: messages of this second, the window;
-    told: that these are too many. rests: why it rests, empty if it does not. rest_told: the log tells that,
-    since rest_told_at."""
-
-    join: int
-    presence: Presence
-    refusal: str | None
-    counts: Counter[str] = field(default_factory=Counter[str])
-    td_s: float = 0.0
-    n_assigned: int = 0
-    rests: str = ""
-    window: int = 0
-    n_window: int = 0
-    told: bool = False
-    rest_told_at: float = -math.inf
-    rest_told: bool = False
-
-    @property
-    def guess_s(self) -> float:
-        """Seconds of a guess: by its latest message, before that by its presence; 0 if unknown."""
-        return self.td_s or self.presence.td_us / 1e6
-
-    @property
-    def resting(self) -> bool:
-        return bool(self.rests)
-
-    @property
-    def is_free(self) -> bool:
-        """Whether another session may be assigned to it."""
-        return not self.refusal and not self.resting and self.n_assigned < self.presence.capacity
 
 
 class RemoteDrafters:
@@ -122,7 +81,7 @@ class RemoteDrafters:
         while self._arrived:
             at, message = self._arrived.popleft()
             record = self._drafters.get(message.drafter)
-            if record is None or record.refusal or not self._within_rate(record, at):
+            if record is None or record.refusal or not record.within_rate(at):
                 continue
             if isinstance(message, Draft):
                 self._graft(message, record)
@@ -207,20 +166,10 @@ class RemoteDrafters:
         for record in records:
             changes, record.rests = record.resting != bool(why), why
             if changes:
-                self._tell_rest(record, why, quietly=quietly)
+                record.tell_rest(self._clock(), quietly=quietly)
                 for speculated in self._sessions.values():
                     self._withdraw(speculated, record.presence.id, keep=True)
         self._assign_all()
-
-    def _tell_rest(self, record: DrafterRecord, why: str, *, quietly: bool) -> None:
-        """Log that a drafter rests, at most once in TELL_S seconds, and that it goes on again."""
-        tells, now = record.rest_told, self._clock()
-        if record.resting:
-            tells = not quietly and now - record.rest_told_at >= TELL_S
-            record.rest_told_at = now if tells else record.rest_told_at
-        record.rest_told = record.resting and tells
-        level, said = logging.INFO if tells else logging.DEBUG, f"rests: {why}" if why else "goes on"
-        logger.log(level, "drafter %s %s", record.presence.id, said)
 
     def _withdraw(self, speculated: Speculated, drafter: str, *, keep: bool) -> None:
         """Have this drafter close the session if it has it."""
@@ -314,8 +263,7 @@ class RemoteDrafters:
         self._send(drafter, message)
 
     def _answer(self, want: Want, record: DrafterRecord) -> None:
-        """Say whether the session is open for this drafter: a Close or an Open may have been lost. To be told
-        all of it counts as many messages, since a few bytes ask for megabytes."""
+        """Say whether the session is open for this drafter: a Close or an Open may have been lost."""
         speculated = self._sessions.get(want.session)
         if speculated is None or want.drafter not in speculated.drafters:
             self._send(want.drafter, Close(self.own.id, want.session, keep=True))
@@ -323,8 +271,13 @@ class RemoteDrafters:
             chain = speculated.tree.chain
             self._send(want.drafter, Commit(want.session, want.n_known, chain, ()))
         else:
-            record.n_window += speculated.tree.position // TOLD
-            self._announce(speculated, want.drafter)
+            self._tell_again(speculated, record)
+
+    def _tell_again(self, speculated: Speculated, record: DrafterRecord) -> None:
+        """Announce the session to one of its drafters that missed something, or of which something is missed,
+        as often as is right."""
+        if record.may_tell(speculated.tree.position):
+            self._announce(speculated, record.presence.id)
 
     def _graft(self, draft: Draft, record: DrafterRecord) -> None:
         speculated = self._sessions.get(draft.session)
@@ -334,16 +287,8 @@ class RemoteDrafters:
             record.counts["invalid"] += 1
         else:
             speculated.heard = True
-            record.counts[speculated.tree.graft(draft)] += 1
-            record.td_s = draft.td_us / 1e6
-
-    def _within_rate(self, record: DrafterRecord, at: float) -> bool:
-        window = int(at)
-        if window != record.window:
-            record.window, record.n_window, record.told = window, 0, False
-        record.n_window += 1
-        within = record.n_window < MAX_RATE
-        if not within and not record.told:
-            record.told = True
-            logger.warning("drafter %s sends too much: ignored for a moment", record.presence.id)
-        return within
+            outcome = speculated.tree.graft(draft)
+            record.counts[outcome] += 1
+            record.td_us = draft.td_us
+            if outcome == "lost":
+                self._tell_again(speculated, record)

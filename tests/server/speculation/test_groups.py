@@ -16,7 +16,8 @@ from server.speculation.gating.credit import CREDIT, FEWER, LOSS
 from server.speculation.gating.pricing import KNOWN
 from server.speculation.groups import FIRST, LOOKUP, WAITS, Groups, StepCharge
 from server.speculation.policy import Policy
-from server.speculation.sources.remote import DrafterRecord, RemoteDrafters
+from server.speculation.sources.drafter_record import DrafterRecord
+from server.speculation.sources.remote import RemoteDrafters
 from server.speculation.speculator import Speculator
 from server.speculation.wire.bus import Listener
 from server.speculation.wire.messages import Close, Commit, Draft, Message, Open

@@ -8,7 +8,8 @@ from server.engine.proposer import Proposal
 from server.speculation.gating.costs import StepCosts
 from server.speculation.gating.credit import CREDIT
 from server.speculation.groups import FIRST, INTRODUCED_S, Groups, StepCharge
-from server.speculation.sources.remote import DrafterRecord, RemoteDrafters
+from server.speculation.sources.drafter_record import DrafterRecord
+from server.speculation.sources.remote import RemoteDrafters
 from tests.memory_bus import MemoryPool
 from tests.server.speculation.test_groups import STEP, Scene, join, unknown, watched, with_a_drafter
 

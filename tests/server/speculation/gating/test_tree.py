@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -105,15 +106,56 @@ def test_a_late_tree_keeps_only_its_agreeing_branch():
     assert best(tree, 8).tokens == (7,)
 
 
-def test_a_draft_that_disagrees_or_whose_base_is_unknown_is_stale():
+def test_a_draft_that_disagrees_is_stale_and_one_whose_base_is_unknown_lost():
     tree = ScoredTree(START, CHAIN)
     tree.commit([1, 2], Acceptance())
     assert tree.graft(draft(5, 6)) == "stale"
     assert tree.graft(draft(3, after=(1, 5))) == "stale"
-    assert tree.graft(draft(3, after=(1, 2, 7))) == "stale"
+    assert tree.graft(draft(3, after=(1, 2, 7))) == "lost"
     before = Draft("d", 1, START - 3, CHAIN, 0, (ROOT,), (1,), b"\xff")
     assert tree.graft(before) == "stale"
     assert best(tree, 8) == NOTHING
+
+
+@pytest.mark.parametrize("n_commits", [1, 20])
+def test_what_goes_on_from_a_wrong_guess_is_stale_for_as_long_as_it_may_be_under_way(n_commits: int):
+    """20 steps of 5 ms are the way to a drafter 100 ms away and back. Others guess meanwhile."""
+    first = tuple(range(30, 60))
+    tree = tree_with(draft(*first))
+    for _ in range(n_commits):
+        tree.guess("other", [7], [200])
+        tree.commit([7], Acceptance())
+    assert tree.graft(draft(5, 6, after=first)) == "stale"
+    assert tree.graft(draft(8, after=(*first, 5, 6))) == "stale"
+    assert tree.graft(draft(8, after=(*first, 5, 4))) == "lost"
+
+
+def test_what_goes_on_from_a_late_draft_that_was_wrong_is_stale():
+    tree = tree_with()
+    tree.commit([1, 2], Acceptance())
+    assert tree.graft(draft(1, 2, 3, 4)) == "late"
+    assert tree.graft(draft(1, 5, 6, 7)) == "late"
+    assert tree.graft(draft(8, after=(1, 5, 6, 7))) == "stale"
+    assert tree.graft(draft(9, 9, 9)) == "stale"
+    assert tree.graft(draft(8, after=(9, 9, 9))) == "stale"
+
+
+def test_one_lost_draft_is_told_once_until_what_should_follow_was_lost_too():
+    tree = tree_with(draft(1))
+    assert tree.graft(draft(3, after=(1, 2))) == "lost"
+    assert tree.graft(draft(4, after=(1, 2, 3))) == "stale"
+    for _ in range(40):
+        tree.commit([1], Acceptance())
+    ahead = (1,) * 40
+    assert tree.graft(draft(3, after=(*ahead, 2))) == "lost"
+
+
+def test_what_is_remembered_of_a_flood_is_bounded():
+    tree = tree_with()
+    for first in range(8 * MAX_NODES):
+        tree.graft(draft(1, after=(2, first)))
+    (places,) = tree._before  # pyright: ignore[reportPrivateUsage]
+    assert len(places) <= 2 * MAX_NODES
 
 
 def test_the_same_draft_twice_is_one():

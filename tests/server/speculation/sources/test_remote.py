@@ -16,7 +16,8 @@ from server.speculation.gating.balance import HEARD, KNOWN
 from server.speculation.gating.credit import CREDIT, Credits
 from server.speculation.policy import Policy
 from server.speculation.sources.assignment import MOST
-from server.speculation.sources.remote import MAX_QUEUED, MAX_RATE, TELL_S, RemoteDrafters
+from server.speculation.sources.drafter_record import TELL_S
+from server.speculation.sources.remote import MAX_QUEUED, RemoteDrafters
 from server.speculation.speculator import Speculator
 from server.speculation.wire.messages import ROOT, Close, Commit, Draft, Message, Open, Refuse, Want
 from server.speculation.wire.presence import Presence, vocabulary_card
@@ -188,20 +189,6 @@ def test_the_lead_answers_for_a_session_what_it_knows_of_it():
     drafter.bus.send("lead", Want("drafter", opened + 1, 5))
     scene.settle()
     assert drafter.messages[-1] == Close("lead", opened + 1, keep=True)
-
-
-def test_a_drafter_that_asks_for_everything_over_and_over_is_not_told_it_each_time():
-    """A few bytes for a whole conversation: 2,000 times as many would go out."""
-    scene = Scene()
-    drafter = scene.add()
-    scene.open(1, tuple(range(100)) * 64)
-    [opened] = drafter.opened()
-    for _ in range(1000):
-        scene.remote.received(Want("drafter", opened, 0))
-    scene.settle()
-    assert (
-        1 <= sum(isinstance(message, Open) for message in drafter.messages[1:]) <= 2 * (1 + MAX_RATE // 100)
-    )
 
 
 def test_one_salt_too_many_costs_the_texts_of_the_one_used_least_recently():

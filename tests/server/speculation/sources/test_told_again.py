@@ -1,0 +1,47 @@
+"""A whole session is told again to a drafter that missed some of it, and not as often as it asks for."""
+
+from __future__ import annotations
+
+import pytest
+
+from server.speculation.sources.drafter_record import MAX_RATE, MAX_TOLD
+from server.speculation.wire.messages import ROOT, Draft, Open, Want
+from tests.server.speculation.sources.test_remote import Scene
+from tests.server.speculation.test_speculator import Clock
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_drafter_that_asks_for_everything_over_and_over_is_not_told_it_each_time(lost: bool):
+    """A few bytes for a whole conversation: 2,000 times as many would go out. lost: by drafts that go on from
+    guesses that nobody made."""
+    scene = Scene()
+    drafter = scene.add()
+    scene.open(1, tuple(range(100)) * 64)
+    [opened] = drafter.opened()
+    for i in range(1000):
+        draft = Draft("drafter", opened, 7000, i, 1000, (ROOT,), (5,), b"\xff")
+        scene.remote.received(draft if lost else Want("drafter", opened, 0))
+    scene.settle()
+    assert (
+        1 <= sum(isinstance(message, Open) for message in drafter.messages[1:]) <= 2 * (1 + MAX_RATE // 100)
+    )
+
+
+def test_to_be_told_a_very_long_session_costs_the_drafter_no_drafts():
+    """One whole session a second is told, however long it is."""
+    clock = Clock()
+    scene = Scene(clock=clock)
+    drafter = scene.add()
+    scene.open(1, (7,) * 2 * MAX_TOLD)
+    [opened] = drafter.messages
+    assert isinstance(opened, Open)
+    draft = Draft("drafter", opened.session, 2 * MAX_TOLD, opened.chain, 1000, (ROOT,), (5,), b"\xff")
+    for second in range(1, 3):
+        for _ in range(3):
+            scene.remote.received(Want("drafter", opened.session, 0))
+        scene.remote.received(draft)
+        scene.settle()
+        assert len(drafter.messages) == 1 + second
+        [record] = scene.remote.drafters()
+        assert record.counts == {"fresh": second}
+        clock.now += 1.0
