@@ -29,7 +29,7 @@ LEASE_S = 5.0  # a session that its lead says nothing about for so long is asked
 UNANSWERED = 3  # times LEASE_S without an answer: it is closed, after 15 s with its cells held. Twice: 30 s
 MAX_WANTED = 1024  # sessions asked for that are remembered: bounds memory, off by two changes nothing else
 MAX_FAILURES = 3  # failed decodes in a row after which a session is not drafted for. Twice: 6 steps in vain
-TD_CHANGE = 0.2  # of the time per guess: less is not told. Half: more messages; twice: a rank by older times
+TD_CHANGE = 0.2  # of the time per guess: less is not told. Half: more messages; twice: an older one is shown
 
 Arrival: TypeAlias = Message | tuple[Presence, ...] | None
 

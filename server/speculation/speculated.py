@@ -4,30 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from server.engine.proposer import OpenedSession
-from server.speculation.gating.acceptance import Acceptance
+from server.speculation.gating.acceptance import SessionAcceptance
 from server.speculation.gating.balance import Balance
 from server.speculation.gating.tree import LEAST, ScoredTree
+from server.speculation.sources.assignment import Yield
 from server.speculation.sources.lookup import Lookup, LookupGuess, PredictedReply
 from server.speculation.wire.messages import chain_start
+
+
+class Assigned(NamedTuple):
+    """Of a drafter in a session: of how many of its tokens it is known what it brought, or shall have been
+    when it has read them; and how many it had guessed by then."""
+
+    n_tokens: int
+    n_right: int
 
 
 @dataclass(slots=True)
 class Speculated:
     """wire_id is unique across the leads of a pool; of the session's tokens n_prompt were there at first, and
-    the first n_indexed are in `lookup`. drafters: the ids of those it is assigned to; heard: since they are,
-    one of them sent guesses; n_lost: tokens that plain steps would have made in the time that
-    models' guesses take in this step: making those of the lead, and verifying all."""
+    the first n_indexed are in `lookup`. drafters: the places of those it is assigned to, by id; yields:
+    what these brought it, and others that were here before; heard: since they are here, one of them sent
+    guesses; n_lost: tokens that plain steps would have made in the time that models' guesses take in this
+    step: making those of the lead, and verifying all."""
 
     wire_id: int
     session: OpenedSession
-    acceptance: Acceptance
+    acceptance: SessionAcceptance
     lookup: Lookup | None
     prediction: PredictedReply | None = field(init=False)
     n_prompt: int = field(init=False)
     n_indexed: int = 0
-    drafters: set[str] = field(default_factory=set[str])
+    drafters: dict[str, Assigned] = field(default_factory=dict[str, Assigned])
+    yields: dict[str, Yield] = field(default_factory=dict[str, Yield])
     heard: bool = False
     n_lost: float = 0.0
     balance: Balance = field(default_factory=Balance)

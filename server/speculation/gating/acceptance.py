@@ -56,7 +56,7 @@ _BEST, _SHARE_SURE, _SURE, _UNSURE = range(len(_MIDDLES), len(_ASSUMED))  # behi
 T = TypeVar("T")
 
 
-class _BySource(dict[str, T]):
+class BySource(dict[str, T]):
     """What is known of each source, made when it is first asked for. The MAX_SOURCES used last are
     remembered, and at most as many more: when there are as many here, they are put aside, and each comes back
     when it is used. So a use costs a look-up, and who is gone is forgotten."""
@@ -108,7 +108,7 @@ class Acceptance:
     """Rates by source name, of all sessions. Confidences are bytes: probability times 255."""
 
     def __init__(self) -> None:
-        self._sources = _BySource(lambda _: _Source())
+        self._sources = BySource(lambda _: _Source())
 
     def observe(self, source: str, confidence: int, hit: bool, *, best: bool = False) -> None:
         """A guess of this source at a committed position, and whether it was right. best: it is the one that
@@ -140,20 +140,19 @@ class Acceptance:
 
 
 class _Level:
-    """Of a source in one session. share_sure: of its best guesses."""
+    """Of a source in one session. hits: its right guesses, by those expected; share_sure: of its best
+    guesses; n_right: of these."""
 
-    __slots__ = ("_hits", "share_sure")
+    __slots__ = ("hits", "n_right", "share_sure")
 
     def __init__(self, share_sure: float) -> None:
-        self._hits = Ratio(1 - 1 / WINDOW)  # by those expected
-        self._hits.observe(BEGUN, BEGUN)
+        self.hits = Ratio(1 - 1 / WINDOW)
+        self.hits.observe(BEGUN, BEGUN)
         self.share_sure = Mean(share_sure, BEGUN, WINDOW)
-
-    def observe(self, hit: bool, expected: float) -> None:
-        self._hits.observe(hit, expected)
+        self.n_right = 0
 
     def applied(self, rate: float) -> float:
-        return min(SUREST, rate * self._hits.value)
+        return min(SUREST, rate * self.hits.value)
 
 
 class SessionAcceptance(Acceptance):
@@ -161,18 +160,25 @@ class SessionAcceptance(Acceptance):
 
     def __init__(self, everybody: Acceptance) -> None:
         self._everybody = everybody
-        self._levels = _BySource(lambda source: _Level(everybody.outlook(source)[0].share))
+        self._levels = BySource(lambda source: _Level(everybody.outlook(source)[0].share))
 
     def observe(self, source: str, confidence: int, hit: bool, *, best: bool = False) -> None:
         level, known = self._levels[source], self._everybody.known(source)
-        level.observe(hit, known.rates[_BUCKET[confidence]])
+        level.hits.observe(hit, known.rates[_BUCKET[confidence]])
         if best:
+            level.n_right += hit
             level.share_sure.observe(confidence >= SURE)
         known.guessed(confidence, hit, best=best)
 
     def observe_best(self, source: str, confidence: int, hit: bool) -> None:
-        self._levels[source].share_sure.observe(confidence >= SURE)
+        level = self._levels[source]
+        level.n_right += hit
+        level.share_sure.observe(confidence >= SURE)
         self._everybody.observe_best(source, confidence, hit)
+
+    def n_right(self, source: str) -> int:
+        """Tokens of this session that were the source's best guess."""
+        return self._levels[source].n_right
 
     def probability(self, source: str, confidence: int) -> float:
         return self._levels[source].applied(self._everybody.probability(source, confidence))

@@ -1,26 +1,54 @@
-"""Which drafters guess for a session. Pure: the lead decides, drafters obey."""
+"""Which drafters guess for a session, by what they brought. Pure: the lead decides, drafters obey."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 from server.sampling.noise import mix
+from server.speculation.gating.acceptance import MEAN, WORD
+from server.speculation.gating.credit import LOSS
 
 MOST = 3  # drafters per session: more agree more often than they add
+# Of the tokens: shares that differ by less are about equal. Of the 64 latest, two standard errors and more.
+# Half: equals take places of each other all the time, each with a prompt to read; twice: a drafter that
+# guesses a third keeps its place, though another one would guess two.
+APART = 0.2
 
 
-def speed(td_s: float, acceptance: float) -> float:
-    """Right guesses per second in a row, always positive. td_s: seconds per guess, 0, unknown, counts as a
-    millisecond; acceptance: share of the guesses that come true."""
-    acceptance = min(max(acceptance, 0.01), 0.99)
-    return acceptance / ((1 - acceptance) * max(td_s or 1e-3, 1e-6))
+class Yield:
+    """What one drafter brought: of about the latest `window` tokens that were committed in its sessions, how
+    many it had guessed by then, and how many it missed. What is assumed before counts as WORD tokens."""
+
+    __slots__ = ("_n_waited", "_window", "missed", "right")
+
+    def __init__(self, window: int) -> None:
+        self._window = window
+        self.right = self.missed = 0.0
+        self._n_waited = 0
+
+    def observe(self, n_right: int, n_tokens: int) -> None:
+        """n_tokens were committed, of which it had guessed n_right."""
+        keep = max(0.0, 1.0 - n_tokens / self._window)
+        self.right = keep * self.right + n_right
+        self.missed = keep * self.missed + n_tokens - n_right
+        self._n_waited = 0
+
+    def wait(self, n_tokens: int) -> None:
+        """n_tokens were committed while it had no place. It is tried again once what it missed is LOSS of
+        them, as if nothing was known: it may have changed."""
+        self._n_waited += n_tokens
+        if self.missed < LOSS * self._n_waited:
+            self.right = self.missed = 0.0
+
+    def share(self, assumed: float = MEAN) -> float:
+        """Of the tokens, those that it guesses. assumed: the same before anything is known."""
+        return (WORD * assumed + self.right) / (WORD + self.right + self.missed)
 
 
-def assign(session: int, speeds: Mapping[str, float], *, taken: int = 0) -> list[str]:
-    """The best of the drafters with these speeds, at most MOST with the `taken` ones. Among about equals the
+def assign(session: int, shares: Mapping[str, float], *, taken: int = 0) -> list[str]:
+    """The best of the drafters with these shares, at most MOST with the `taken` ones. Among about equals the
     choice is spread evenly, and stable for a session (rendezvous hashing: Thaler, Ravishankar 1998)."""
-    ranked = sorted(speeds, key=lambda id: (-round(math.log2(speeds[id])), _weight(session, id)))
+    ranked = sorted(shares, key=lambda id: (-round(shares[id] / APART), _weight(session, id)))
     return ranked[: max(0, MOST - taken)]
 
 

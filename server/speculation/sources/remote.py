@@ -12,11 +12,13 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from server.engine.proposer import CountsBySource
 from server.speculation.gating.acceptance import Acceptance
-from server.speculation.sources.assignment import assign, speed
+from server.speculation.sources.assignment import APART, MOST, assign
 from server.speculation.sources.drafter_record import N_ASSIGNED, DrafterRecord
+from server.speculation.sources.yields import JUDGED, Yields
 from server.speculation.speculated import Speculated
 from server.speculation.wire.bus import Bus
 from server.speculation.wire.messages import Close, Commit, Draft, Message, Open, Refuse, Want
@@ -48,6 +50,8 @@ class RemoteDrafters:
         self._max_ahead = max_ahead
         self._clock = clock
         self.acceptance = Acceptance()  # of every source, over all sessions
+        self._yields = Yields()
+        self._left = JUDGED  # steps until places are given anew
         self._arrived: deque[tuple[float, Draft | Want]] = deque(maxlen=MAX_QUEUED)
         self._joins = itertools.count()
         self._present: dict[str, tuple[int, Presence]] = {}  # by id: number of join, card
@@ -78,6 +82,9 @@ class RemoteDrafters:
         if self._present is not self._met:
             self._met = self._present
             self._meet(self._met)
+        self._left -= 1
+        if not self._left:
+            self._review()
         while self._arrived:
             at, message = self._arrived.popleft()
             record = self._drafters.get(message.drafter)
@@ -146,12 +153,12 @@ class RemoteDrafters:
         self._release(speculated, keep=keep)
 
     def _release(self, speculated: Speculated, *, keep: bool) -> None:
-        """Have its drafters close the session, and give their places to others that have none."""
+        """Have its drafters close the session, and give their places to others, first to those that have
+        fewer."""
         for drafter in list(speculated.drafters):
             self._withdraw(speculated, drafter, keep=keep)
-        for other in self._sessions.values():
-            if not other.drafters:
-                self._assign(other)
+        for other in sorted(self._sessions.values(), key=lambda one: len(one.drafters)):
+            self._assign(other)
 
     def count(self, tally: CountsBySource) -> None:
         """Count what was verified and accepted."""
@@ -174,7 +181,7 @@ class RemoteDrafters:
     def _withdraw(self, speculated: Speculated, drafter: str, *, keep: bool) -> None:
         """Have this drafter close the session if it has it."""
         if drafter in speculated.drafters:
-            speculated.drafters.remove(drafter)
+            del speculated.drafters[drafter]
             speculated.heard = speculated.heard and bool(speculated.drafters)
             self._send(drafter, Close(self.own.id, speculated.wire_id, keep))
             self._drafters[drafter].n_assigned -= 1
@@ -203,7 +210,8 @@ class RemoteDrafters:
             if id not in present or present[id][0] != record.join:
                 del self._drafters[id]
                 for speculated in self._sessions.values():
-                    speculated.drafters.discard(id)
+                    speculated.drafters.pop(id, None)
+                    speculated.yields.pop(id, None)
                 logger.info("drafter %s left", id)
         for id, (join, presence) in present.items():
             if id in self._drafters:
@@ -232,19 +240,61 @@ class RemoteDrafters:
 
     def _assign(self, speculated: Speculated) -> None:
         """Open the session at more drafters, if it may have more."""
-        if speculated.balance.resting:
+        if speculated.balance.resting or len(speculated.drafters) >= MOST:
             return
-        early = speculated.wire_id in self._prompts
-        speeds = {
-            id: speed(record.guess_s, self.acceptance.mean(id))
+        shares = {
+            id: self._yields.share(speculated, id)
             for id, record in self._drafters.items()
-            if record.is_free and id not in speculated.drafters and speculated.allows(id)
-            if not (early and self.is_beside(record))
+            if record.is_free and self._may_serve(record, speculated)
         }
-        for drafter in assign(speculated.wire_id, speeds, taken=len(speculated.drafters)):
-            speculated.drafters.add(drafter)
-            self._drafters[drafter].n_assigned += 1
-            self._announce(speculated, drafter)
+        for drafter in assign(speculated.wire_id, shares, taken=len(speculated.drafters)):
+            self._place(speculated, drafter)
+
+    def _may_serve(self, record: DrafterRecord, speculated: Speculated) -> bool:
+        """Whether the session may be told to this drafter, which does not have it."""
+        id = record.presence.id
+        if id in speculated.drafters or not speculated.allows(id):
+            return False
+        return speculated.wire_id not in self._prompts or not self.is_beside(record)
+
+    def _place(self, speculated: Speculated, drafter: str) -> None:
+        """Open the session at this drafter."""
+        self._yields.begin(speculated, drafter)
+        self._drafters[drafter].n_assigned += 1
+        self._announce(speculated, drafter)
+
+    def _review(self) -> None:
+        """Learn what drafters brought, and take places from those that bring much less than others may."""
+        self._left, yields = JUDGED, self._yields
+        n_tokens = sum(map(yields.measure, self._sessions.values()))
+        for id, record in self._drafters.items():
+            if not record.n_assigned:
+                yields.wait(id, n_tokens)
+        for speculated in self._sessions.values() if n_tokens else ():
+            if speculated.drafters:
+                self._exchange(speculated)
+
+    def _exchange(self, speculated: Speculated) -> None:
+        """Move the session's worst drafter to a session that has none, where it may bring more, or give its
+        place to another drafter that may bring more."""
+        share, fits = partial(self._yields.share, speculated), self._yields.fits
+        worst = min(speculated.drafters, key=share)
+        record, enough = self._drafters[worst], share(worst) + APART
+        for other in self._sessions.values() if record.is_full else ():
+            if other.drafters or other.balance.resting or not self._may_serve(record, other):
+                continue
+            if fits(other, worst) > fits(speculated, worst) + APART:
+                self._withdraw(speculated, worst, keep=True)
+                return self._place(other, worst)
+        if len(speculated.drafters) < MOST or enough > 1.0:
+            return None
+        free = [record for record in self._drafters.values() if record.is_free]
+        ids = [one.presence.id for one in free if self._may_serve(one, speculated)]
+        best = max(ids, key=share, default=worst)
+        if share(best) > enough:
+            self._withdraw(speculated, worst, keep=True)
+            self._place(speculated, best)
+        return None
 
     def _announce(self, speculated: Speculated, drafter: str) -> None:
         """Send Open with everything committed so far."""

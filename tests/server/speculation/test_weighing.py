@@ -10,7 +10,7 @@ import pytest
 from server.engine.proposer import NOTHING, ROOT, Ask, OpenedSession, Planned, Proposal, TimedStep
 from server.engine.request import Speculation
 from server.estimators import Median
-from server.speculation.gating.acceptance import Acceptance
+from server.speculation.gating.acceptance import Acceptance, SessionAcceptance
 from server.speculation.gating.balance import HEARD, STAKE, TRIED
 from server.speculation.gating.costs import StepCosts
 from server.speculation.gating.credit import LOSS
@@ -50,7 +50,7 @@ class Weighed:
 
     def __init__(self) -> None:
         told = OpenedSession(1, list(PROMPT), request().sampling, Speculation())
-        self.session = Speculated(1, told, Acceptance(), None)
+        self.session = Speculated(1, told, SessionAcceptance(Acceptance()), None)
         self.pricing = Pricing(StepCosts(4, SECONDS), Widths({}), again=True)
         self.weighing = Weighing({1: self.session}, self.pricing, None)
 

@@ -4,26 +4,51 @@ from __future__ import annotations
 
 import pytest
 
-from server.speculation.sources.assignment import MOST, assign, speed
+from server.speculation.gating.acceptance import MEAN
+from server.speculation.gating.credit import LOSS
+from server.speculation.sources.assignment import APART, MOST, Yield, assign
 
 
-@pytest.mark.parametrize("acceptance", [0.0, 5e-324, 1.0])
-@pytest.mark.parametrize("td_s", [0.0, 1e-6, 5e3])
-def test_any_time_and_acceptance_can_be_ranked(acceptance: float, td_s: float):
-    speeds = {"usual": speed(1e-3, 0.7), "odd": speed(td_s, acceptance)}
-    assert sorted(assign(1, speeds)) == ["odd", "usual"]
+@pytest.mark.parametrize("share", [0.0, 5e-324, 1.0])
+def test_any_share_can_be_ranked(share: float):
+    assert sorted(assign(1, {"usual": MEAN, "odd": share})) == ["odd", "usual"]
 
 
-def test_sessions_go_to_the_faster_drafters():
-    speeds = {"slow": speed(0.02, 0.8), "fast": speed(0.001, 0.8)}
-    assert assign(1, speeds) == ["fast", "slow"]
-    assert assign(1, speeds, taken=MOST - 1) == ["fast"]
+def test_sessions_go_to_the_drafters_that_guess_more():
+    shares = {"less": 0.7, "more": 0.7 + APART}
+    assert assign(1, shares) == ["more", "less"]
+    assert assign(1, shares, taken=MOST - 1) == ["more"]
     assert assign(1, {}, taken=0) == []
 
 
 def test_equals_share_the_sessions_and_a_session_stays_where_it_was():
-    equals = {f"d{i}": speed(0.001, 0.8) for i in range(4)}
+    equals = {f"d{i}": 0.8 for i in range(4)}
     first = [assign(session, equals, taken=MOST - 1)[0] for session in range(200)]
     assert all(first.count(id) > 20 for id in equals)
     backwards = dict(reversed(equals.items()))
     assert first == [assign(session, backwards, taken=MOST - 1)[0] for session in range(200)]
+
+
+def test_what_a_drafter_brings_is_assumed_and_soon_measured():
+    brings = Yield(window=64)
+    assert brings.share() == pytest.approx(MEAN)
+    assert brings.share(assumed=0.1) == pytest.approx(0.1)
+    brings.observe(0, 32)
+    assert brings.share() < 0.1
+    for _ in range(8):
+        brings.observe(24, 32)
+    assert brings.share() == pytest.approx(0.75, abs=0.01)
+    brings.observe(0, 1000)
+    assert brings.share() < 0.01
+
+
+def test_what_was_missed_is_forgotten_once_it_is_a_hundredth_of_the_tokens_since():
+    brings = Yield(window=64)
+    brings.observe(0, 32)
+    for n in (int(31 / LOSS), int(2 / LOSS)):
+        assert brings.share() < 0.1
+        brings.wait(n)
+    assert brings.share() == pytest.approx(MEAN)
+    brings.observe(0, 32)
+    brings.wait(int(31 / LOSS))
+    assert brings.share() < 0.1, "the wait begins anew"

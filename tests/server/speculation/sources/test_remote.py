@@ -1,4 +1,4 @@
-"""The lead's side of the bus: a bad drafter touches nobody else, and what was learned stays."""
+"""The lead's side of the bus: a bad drafter touches nobody else."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from server.sampling.params import SamplingParams
 from server.speculation.gating.balance import HEARD, KNOWN
 from server.speculation.gating.credit import CREDIT, Credits
 from server.speculation.policy import Policy
-from server.speculation.sources.assignment import MOST
 from server.speculation.sources.drafter_record import TELL_S
 from server.speculation.sources.remote import MAX_QUEUED, RemoteDrafters
 from server.speculation.speculator import Speculator
@@ -157,24 +156,6 @@ def test_messages_for_drafters_are_not_kept_for_the_engine_thread():
     scene.speculator.drain(1)
     [record] = scene.remote.drafters()
     assert record.counts == {"fresh": 1}
-
-
-def test_what_was_learned_of_drafters_ranks_them_after_a_reconnection():
-    scene = Scene()
-    everybody = [scene.add(f"{i}") for i in range(MOST + 1)]
-    for i, _ in enumerate(everybody):
-        for _ in range(200):
-            scene.speculator.acceptance.observe_best(f"{i}", 255, i > 0)
-    for session in range(8):
-        scene.open(session)
-        assert [len(drafter.opened()) for drafter in everybody] == [0] + [session + 1] * MOST
-    for drafter in everybody:
-        drafter.messages.clear()
-    scene.pool.disconnect()
-    scene.settle()
-    scene.pool.connect()
-    scene.settle()
-    assert [len(drafter.opened()) for drafter in everybody] == [0] + [8] * MOST
 
 
 def test_the_lead_answers_for_a_session_what_it_knows_of_it():

@@ -1,0 +1,63 @@
+"""What drafters brought, in each session and in all of them: who deserves a place, and who lost it."""
+
+from __future__ import annotations
+
+from server.speculation.gating.acceptance import LONG_WINDOW, MEAN, WINDOW, BySource
+from server.speculation.sources.assignment import Yield
+from server.speculation.speculated import Assigned, Speculated
+
+# Tokens by which a drafter is judged, and steps after which places are given anew. Half: a good one may have
+# guessed few of 16 by chance; twice: one that brings nothing keeps its place for 128 tokens.
+JUDGED = 32
+# Tokens of a conversation that a drafter reads in a step of the lead, if it is to be waited for: a GPU reads
+# 2,000 a second beside 100 steps, a CPU 150 beside 10. Half: one that says nothing keeps its place for twice
+# as long; twice: one that reads a long prompt loses its place before its first guess.
+READS = 8
+
+
+class Yields:
+    """Of all drafters. A session's own counts from what its drafter brought in all sessions."""
+
+    def __init__(self) -> None:
+        self._all = BySource[Yield](lambda _: Yield(LONG_WINDOW))  # outlives a drafter that reconnects
+
+    def share(self, speculated: Speculated, drafter: str) -> float:
+        """Of the session's tokens, those that this drafter guesses, as far as it was measured."""
+        share, own = self._all[drafter].share(), speculated.yields.get(drafter)
+        return own.share(share) if own else share
+
+    def fits(self, speculated: Speculated, drafter: str) -> float:
+        """The same by this session alone, to compare it with others for this drafter."""
+        own = speculated.yields.get(drafter)
+        return own.share() if own else MEAN
+
+    def begin(self, speculated: Speculated, drafter: str) -> None:
+        """It has a place in the session from now on, and reads the conversation first."""
+        n_tokens, n_right = _now(speculated, drafter)
+        speculated.drafters[drafter] = Assigned(n_tokens + n_tokens // READS, n_right)
+        speculated.yields.setdefault(drafter, Yield(WINDOW))
+
+    def measure(self, speculated: Speculated) -> int:
+        """Count what the session's drafters brought since the last time. Returns the tokens since then."""
+        longest = 0
+        for drafter, before in speculated.drafters.items():
+            now = _now(speculated, drafter)
+            n_tokens, n_right = now.n_tokens - before.n_tokens, now.n_right - before.n_right
+            if n_tokens >= JUDGED:
+                longest = max(longest, n_tokens)
+                for one in (speculated.yields[drafter], self._all[drafter]):
+                    one.observe(max(0, n_right), n_tokens)
+            if n_tokens >= JUDGED or (n_tokens < 0 and n_right > 0):  # or it reads no more
+                speculated.drafters[drafter] = now
+        for drafter, one in speculated.yields.items():
+            if drafter not in speculated.drafters:
+                one.wait(longest)
+        return longest
+
+    def wait(self, drafter: str, n_tokens: int) -> None:
+        """It has no session, while n_tokens were committed in those of others."""
+        self._all[drafter].wait(n_tokens)
+
+
+def _now(speculated: Speculated, drafter: str) -> Assigned:
+    return Assigned(speculated.tree.position, speculated.acceptance.n_right(drafter))
