@@ -46,7 +46,7 @@ class Yields:
             if n_tokens >= JUDGED:
                 longest = max(longest, n_tokens)
                 for one in (speculated.yields[drafter], self._all[drafter]):
-                    one.observe(max(0, n_right), n_tokens)
+                    one.observe(min(max(0, n_right), n_tokens), n_tokens)  # it may have read less long
             if n_tokens >= JUDGED or (n_tokens < 0 and n_right > 0):  # or it reads no more
                 speculated.drafters[drafter] = now
         for drafter, one in speculated.yields.items():

@@ -205,6 +205,18 @@ def test_a_drafter_that_reads_a_long_prompt_is_waited_for_and_not_for_ever(reads
     assert (n_open(drafters), n_open([waiting])) == ((MOST, 0) if reads < 600 else (MOST - 1, 1))
 
 
+def test_guesses_that_come_before_the_prompt_was_to_be_read_count_once():
+    scene = Places()
+    drafter = scene.join("drafter", silent)
+    scene.begin(1, n_prompt=320)  # read in 40 steps
+    [session] = scene.speculator._sessions.values()  # pyright: ignore[reportPrivateUsage]
+    scene.step(36)
+    drafter.says = right
+    scene.step(80)
+    assert session.yields["drafter"].missed == 0.0
+    assert 0 < session.yields["drafter"].right <= 84
+
+
 def test_a_drafter_with_one_place_does_not_spend_it_on_a_session_that_it_cannot_serve():
     """Which is too long for it, say, while another one has nobody."""
     scene = Places()
