@@ -27,7 +27,8 @@ class Assigned(NamedTuple):
 class Speculated:
     """wire_id is unique across the leads of a pool; of the session's tokens n_prompt were there at first, and
     the first n_indexed are in `lookup`. drafters: the places of those it is assigned to, by id; yields:
-    what these brought it, and others that were here before; heard: since they are here, one of them sent
+    what these brought it, and others that were here before; told_again: from how many tokens on a drafter is
+    told it again if another draft is lost; heard: since they are here, one of them sent
     guesses; n_lost: tokens that plain steps would have made in the time that models' guesses take in this
     step: making those of the lead, and verifying all."""
 
@@ -40,6 +41,7 @@ class Speculated:
     n_indexed: int = 0
     drafters: dict[str, Assigned] = field(default_factory=dict[str, Assigned])
     yields: dict[str, Yield] = field(default_factory=dict[str, Yield])
+    told_again: dict[str, int] = field(default_factory=dict[str, int])
     heard: bool = False
     n_lost: float = 0.0
     balance: Balance = field(default_factory=Balance)
@@ -71,6 +73,14 @@ class Speculated:
         if wanted is None:
             return True
         return any(one in wanted or one.rsplit("-", 2)[0] in wanted for one in source.split(" & "))
+
+    def may_tell_again(self, drafter: str, n_ahead: int) -> bool:
+        """Whether the drafter, of which a draft was lost, is told the session again: at once, but once until
+        the n_ahead tokens are behind that it may have guessed. It may answer with more such drafts."""
+        if self.tree.position < self.told_again.get(drafter, 0):
+            return False
+        self.told_again[drafter] = self.tree.position + n_ahead
+        return True
 
     @property
     def is_behind(self) -> bool:

@@ -212,6 +212,7 @@ class RemoteDrafters:
                 for speculated in self._sessions.values():
                     speculated.drafters.pop(id, None)
                     speculated.yields.pop(id, None)
+                    speculated.told_again.pop(id, None)
                 logger.info("drafter %s left", id)
         for id, (join, presence) in present.items():
             if id in self._drafters:
@@ -340,5 +341,5 @@ class RemoteDrafters:
             outcome = speculated.tree.graft(draft)
             record.counts[outcome] += 1
             record.td_us = draft.td_us
-            if outcome == "lost":
+            if outcome == "lost" and speculated.may_tell_again(draft.drafter, self._max_ahead):
                 self._tell_again(speculated, record)

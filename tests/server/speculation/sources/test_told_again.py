@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from server.speculation.policy import Policy
 from server.speculation.sources.drafter_record import MAX_RATE, MAX_TOLD
+from server.speculation.speculator import Speculator
 from server.speculation.wire.messages import ROOT, Draft, Open, Want
 from tests.server.speculation.sources.test_remote import Scene
 from tests.server.speculation.test_speculator import Clock
@@ -45,3 +47,21 @@ def test_to_be_told_a_very_long_session_costs_the_drafter_no_drafts():
         [record] = scene.remote.drafters()
         assert record.counts == {"fresh": second}
         clock.now += 1.0
+
+
+def test_a_drafter_that_answers_with_more_drafts_that_go_on_from_nothing_is_told_once_in_a_while():
+    """Eight tokens are as many as it may guess ahead."""
+    scene = Scene(clock=Clock())
+    scene.speculator = Speculator(Policy(gate=False), remote=scene.remote)  # nobody rests
+    drafter = scene.add()
+    scene.open(1)
+    [session] = scene.speculator._sessions.values()  # pyright: ignore[reportPrivateUsage]
+    for n_tokens in range(17):
+        for i in range(20):
+            base = session.tree.position + 3
+            draft = Draft("drafter", session.wire_id, base, i, 1000, (ROOT,), (5,), b"\xff")
+            scene.remote.received(draft)
+        scene.settle()
+        assert sum(isinstance(message, Open) for message in drafter.messages) == 2 + n_tokens // 8
+        session.session.tokens.append(7)  # pyright: ignore
+        scene.speculator.committed(1, 1, {})
