@@ -11,8 +11,8 @@ from server.estimators import N_MOMENTS, Slope, Smoothed, numbers
 # disturbed step has conversations evaluated that should be loaded; 0.1: after 35.
 WEIGHT = 0.2
 # Times what moving a byte took so far: as much of a move counts at most. A process that was stopped for a
-# minute while it saved a conversation saved none again, since only moves tell what they take. Half: a tenth of
-# the speed is known after 12 moves instead of 7; twice: such a stop counts as 2.4 times the time, not 1.6.
+# minute while it saved a conversation saved none again, since only moves tell what they take. Half: a tenth
+# of the speed is known after 12 moves instead of 7; twice: such a stop counts as 2.4 times the time, not 1.6.
 OUTLIER = 4.0
 # Of the past, per measured step: about the last 50 count. 3 percent of scatter in one reply make a slope
 # uncertain by 0.9 of itself (simulated). 25: by 2; 100: by 0.45, but a slower machine shows after as many.

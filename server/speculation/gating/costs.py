@@ -25,7 +25,7 @@ STALE = 256  # steps after which a width is worth another look: seconds. Twice: 
 # Steps after which what a width took counts no longer, and the curve says what it takes: a machine that was
 # busy for a moment made wide steps look so slow that nobody guessed again. Half: a width that is slower than
 # calibrated is tried twice as often; twice: guesses rest twice as long, 60 s where a step takes 30 ms.
-FORGOTTEN = 1024
+FORGOTTEN = 4 * STALE
 # Share of a step's time that padding has to save. Half: scatter has steps padded in vain; twice: the largest
 # savings remain (400M: seven rows in Q8_0 to eight, 25 percent; 15 in Q4_0 to 16, 22), 31 to 32 rows do not.
 SAVES = 0.05
@@ -70,9 +70,11 @@ class StepCosts:
         if not 0 < rows <= self._max_rows or seconds <= 0.0:
             return
         self._now += 1
+        if not self._now % STALE:
+            self._forget()
         timings = self._buckets.setdefault(_bucket(n_cells), {})
         timing = timings.get(rows)
-        if timing is None or timing.last <= self._now - FORGOTTEN:
+        if timing is None:
             # a first step may be disturbed, and a width that looks slow is not tried again
             expected = self.curve(n_cells)[rows] if timings else 0.0
             timings[rows] = _Timing(seconds, min(seconds, SURPRISE * expected or seconds), self._now)
@@ -130,12 +132,12 @@ class StepCosts:
 
     def table(self) -> dict[int, float]:
         """Seconds by rows as far as measured, for the smallest context measured. Safe from any thread."""
-        buckets = list(self._buckets)  # a list at once, as below: the engine's thread adds to both dicts
-        seen = list(self._buckets[min(buckets)].items()) if buckets else []
+        buckets = list(self._buckets)  # a list at once, as below: the engine's thread changes both dicts
+        seen = list(self._buckets.get(min(buckets), {}).items()) if buckets else []
         return dict(sorted((self._calibrated | {rows: timing.value for rows, timing in seen}).items()))
 
     def _make(self, bucket: int) -> list[float]:
-        seen = self._recent(bucket)
+        seen = {rows: timing.value for rows, timing in self._buckets.get(bucket, {}).items()}
         elsewhere = self._elsewhere(bucket)
         if not seen and not elsewhere:
             return [0.0] * (self._max_rows + 1)
@@ -162,13 +164,18 @@ class StepCosts:
         found = {rows: s if rows == 1 else OPTIMISM * s for rows, s in self._calibrated.items()}
         for other in sorted(self._buckets, key=lambda b: -abs(b - bucket)):
             if other != bucket:
-                found |= self._recent(other)
+                found |= {rows: timing.value for rows, timing in self._buckets[other].items()}
         return found
 
-    def _recent(self, bucket: int) -> dict[int, float]:
-        """Seconds by rows of steps with such a context, but for widths that no step had of late."""
-        timings, since = self._buckets.get(bucket, {}), self._now - FORGOTTEN
-        return {rows: timing.value for rows, timing in timings.items() if timing.last > since}
+    def _forget(self) -> None:
+        """Forget what widths took that no step had for long."""
+        since = self._now - FORGOTTEN
+        for bucket, timings in list(self._buckets.items()):
+            recent = {rows: timing for rows, timing in timings.items() if timing.last > since}
+            if recent:
+                self._buckets[bucket] = recent
+            else:
+                del self._buckets[bucket]
 
 
 def _bucket(n_cells: int) -> int:

@@ -127,7 +127,7 @@ def test_wide_steps_of_a_busy_moment_are_forgotten():
         for rows in (2, 4, 8):
             costs.observe(rows, 0, 20.0)
     assert potential(costs.curve(0), 1, 0.9) == 1.0
-    for _ in range(FORGOTTEN + REFRESH):
+    for _ in range(FORGOTTEN + STALE):
         costs.observe(1, 0, 1.0)
     assert potential(costs.curve(0), 1, 0.9) == potential(StepCosts(8, calibrated).curve(0), 1, 0.9) > 1.3
     costs.observe(4, 0, 2.2)  # counts as the first step of its width
@@ -140,7 +140,7 @@ def test_what_a_width_took_counts_for_some_thousand_steps():
     costs = StepCosts(4, {1: 1.0, 4: 2.0})
     for _ in range(3):
         costs.observe(4, 0, 4.0)
-    for _ in range(FORGOTTEN - REFRESH):
+    for _ in range(FORGOTTEN - STALE):
         costs.observe(1, 0, 1.0)
     assert costs.curve(0)[4] > 3.0
 
