@@ -17,12 +17,12 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from server.errors import StartupError
 from server.flags import n_cores
-from server.hangup import take_hangups_for_ends
 from server.lead.listening import open_socket
 from server.llama.devices import CPU, GPU, INTEGRATED, GgmlDevice, devices, lend, needs_rpc
 from server.llama.lenders import miss_leads
 from server.llama.library import start_library
 from server.llama.model_settings import Texts
+from server.stop_signals import take_hangups_for_ends
 
 MIB = 20  # a shift: n << MIB is n MiB in bytes
 LISTENS_S = 0.01  # between two looks whether llama.cpp listens

@@ -24,7 +24,7 @@ from server.local.children import Child, drafter
 from server.local.embedded import EmbeddedServer
 from server.local.placement import Machine, Placement, place
 from server.settings import BUNDLED_DRAFT, UpSettings
-from server.speculation.wire.redis_client import check
+from server.speculation.wire.redis_client import check, without_password
 
 HERE, ELSEWHERE = "on this machine only", "from other machines too"
 
@@ -99,7 +99,8 @@ def _for_drafters(settings: UpSettings) -> Path | None:
 def _joining(settings: UpSettings, site: Site, url: str, elsewhere: str | None) -> Site:
     """The site with the commands by which other drafters join."""
     model, program = _for_drafters(settings), _program()
-    site = replace(site, join=_join(settings, url, model and model.absolute(), program))
+    told = without_password(url)  # this line is logged
+    site = replace(site, join=_join(settings, told, model and model.absolute(), program))
     if elsewhere is None:
         return replace(site, reach=HERE if url.startswith("unix:") else "")
     if (reach := _reach(elsewhere)) == ELSEWHERE:

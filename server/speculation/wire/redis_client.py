@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from typing import Any, TypeAlias, cast
 from urllib.parse import unquote, urlsplit
@@ -161,6 +162,11 @@ def place_of(url: str) -> str:
     """The URL without user, password and options, for people to read."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+def without_password(url: str) -> str:
+    """The URL with PASSWORD in the place of each password, for a line that is logged."""
+    return re.sub(r"(//[^/:?]*:)[^/?]*(?=@)|(password=)[^&]*", r"\1\2PASSWORD", url)
 
 
 def _entries(reply: Any, **_: Any) -> list[StreamEntry]:

@@ -105,6 +105,27 @@ def test_whatever_drafts_here_another_drafter_may_join(
 
 
 @pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("redis://desk:6379/1", "redis://desk:6379/1"),
+        ("redis://:secret@desk", "redis://:PASSWORD@desk"),
+        ("rediss://me:s%40cret@desk:6379/0?timeout=3", "'rediss://me:PASSWORD@desk:6379/0?timeout=3'"),
+        ("unix:///run/redis?password=secret", "'unix:///run/redis?password=PASSWORD'"),
+        (
+            "redis+sentinel://me:secret@a,b:2/duo?sentinel_password=secret&db=1",
+            "'redis+sentinel://me:PASSWORD@a,b:2/duo?sentinel_password=PASSWORD&db=1'",
+        ),
+    ],
+)
+def test_no_password_is_logged(started: Started, url: str, told: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("server.local.up.check", lambda *_: None)
+    up(UpSettings.model_validate({"redis": url}))
+    assert started.site is not None
+    assert started.site.redis_url == url
+    assert started.site.join == f"duo draft --redis {told}"
+
+
+@pytest.mark.parametrize(
     ("listen", "reach"),
     [
         (None, "on this machine only"),
