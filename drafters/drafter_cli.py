@@ -6,7 +6,6 @@ import contextlib
 import logging
 import os
 import platform
-import signal
 import sys
 import threading
 from collections.abc import Generator, Sequence
@@ -23,11 +22,11 @@ from drafters.kinds import assemble
 from drafters.worker import Worker
 from server.errors import DuoError, StartupError, UsageError
 from server.flags import read
-from server.hangup import take_hangups_for_ends
 from server.speculation.wire.bus import Bus
 from server.speculation.wire.presence import Presence, unique_id
 from server.speculation.wire.redis_client import check
 from server.speculation.wire.streams import RedisBus
+from server.stop_signals import end_when_told, take_over
 from server.terminal.console import LogConsole, log_to
 
 logger = logging.getLogger("duo.drafter")
@@ -64,6 +63,7 @@ def run(settings: DrafterSettings) -> int:
         raise StartupError("no Redis to meet leads on: give the URL of the lead's with --redis or DUO_REDIS")
     id = unique_id(settings.name or platform.node())
     check(url, settings.pool, f"drafter:{id}")
+    end_when_told()
     with ExitStack() as stack:
         kind = assemble(settings, stack)
         logger.info("duo-drafter %s: %s%s", version("duo"), kind.name, _on_threads(settings))
@@ -73,9 +73,7 @@ def run(settings: DrafterSettings) -> int:
             bus = DelayedBus(bus, settings.latency_ms / 1000)
         stack.enter_context(closing(bus))
         worker = Worker(bus, own, kind.drafter)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda _number, _frame: worker.stop())
-        take_hangups_for_ends()
+        take_over(worker.stop)
         if settings.end_with_parent:
             threading.Thread(target=_stop_at_end_of_input, args=(worker,), daemon=True).start()
         stack.enter_context(status_line(worker, console))

@@ -46,6 +46,7 @@ MAY_IMPORT = {
         "server.errors",
         "server.estimators",
         "server.sampling.noise",
+        "server.stop_signals",
         "server.tenants",
     ),
     "server/api/": (
@@ -110,7 +111,7 @@ MAY_IMPORT = {
         "server.errors",
         "server.terminal.console",
         "server.flags",
-        "server.hangup",
+        "server.stop_signals",
     ),
 }
 FORMS = {

@@ -149,6 +149,10 @@ class DrainingServer(uvicorn.Server):
         self._stuck = False
         self.failure: DuoError | None = None
 
+    def end(self) -> None:
+        """Drain, then end."""
+        self.should_exit = True
+
     def fail(self, error: DuoError) -> None:
         """End because of this error, which running replies get; the engine does not answer any more."""
         self.failure = self.failure or error

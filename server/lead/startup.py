@@ -6,7 +6,6 @@ import asyncio
 import gc
 import logging
 import platform
-import signal
 import socket
 import sys
 import time
@@ -29,7 +28,6 @@ from server.engine.scheduler import Limits
 from server.engine.thread import Bounds, EngineThread, Observer
 from server.errors import LostModelError, StartupError
 from server.flags import n_cores
-from server.hangup import take_hangups_for_ends
 from server.lead.attention import AttentionChoice
 from server.lead.calibration import on_own_thread, remembered, steady_widths
 from server.lead.listening import Door, DrainingServer, answering, configured, door_of, open_socket
@@ -62,6 +60,7 @@ from server.speculation.speculator import Speculator
 from server.speculation.wire.presence import Presence, unique_id, vocabulary_card
 from server.speculation.wire.redis_client import check
 from server.speculation.wire.streams import RedisBus
+from server.stop_signals import end_when_told, leave_if_told, take_over
 from server.terminal.console import LogConsole, log_to
 from server.terminal.reply_printer import ReplyPrinter
 
@@ -116,7 +115,7 @@ def run_lead(settings: LeadSettings, site: Site) -> int:
         raise StartupError("--print is for people: give it with --log-format text only")
     door = door_of(settings, site.listener.getsockname()[0])
     sys.setswitchinterval(GIL_SWITCH_S)
-    _end_when_told()
+    end_when_told()
     attention = AttentionChoice()
     with ExitStack() as models, ExitStack() as stack:
         waiting = create_waiting_app(Health("loading", settings.parallel, 0, 0, 0.0), door.edge)
@@ -148,17 +147,11 @@ def run_lead(settings: LeadSettings, site: Site) -> int:
         served = replace(served_by(settings, backend, engine, proposer, mode), traffic=traffic)
         embedding, reranking = (embedding_by(models, one, served.model) for one in (embedder, ranker))
         served = replace(served, embedding=embedding, reranking=reranking)
-        if snapshots is not None:
-            served = _with_snapshots(served, snapshots, door)
+        served = _with_snapshots(served, snapshots, door)
         _until_ended(models, _serve_http(engine, served, site.listener, door))
     logger.info("duo has ended")
+    leave_if_told()
     return 0
-
-
-def _end_when_told() -> None:
-    """Until the server drains instead."""
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
-    take_hangups_for_ends()
 
 
 def _bounds(settings: LeadSettings) -> Bounds:
@@ -185,8 +178,10 @@ def _load(stack: ExitStack, settings: LeadSettings, site: Site, attention: Atten
     return backend
 
 
-def _with_snapshots(served: Served, snapshots: Snapshots, door: Door) -> Served:
+def _with_snapshots(served: Served, snapshots: Snapshots | None, door: Door) -> Served:
     """With their counters, and with the exact tokens of conversations on disk, those of other leads too."""
+    if snapshots is None:
+        return served
     served = replace(served, cached=snapshots.counters)
     for salt in (caller.salt() for caller in door.edge.access.callers):
         served.history.recall(snapshots.conversations(salt, most=RECALLED), salt)
@@ -198,10 +193,11 @@ async def _serve_http(engine: EngineThread, served: Served, listener: socket.soc
     app = create_app(served, door.edge)
     server = DrainingServer(configured(app, door.tls, door.bounds), engine, grace_s=door.grace_s)
     loop = asyncio.get_running_loop()
-    engine.start()
     keep_for_good()
+    take_over(server.end)  # the engine's thread must be ended before the model is freed
     try:
         try:
+            engine.start()
             with watch.telling(lambda error: loop.call_soon_threadsafe(server.fail, error) and None):
                 await server.serve(sockets=[listener])
         finally:

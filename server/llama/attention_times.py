@@ -18,6 +18,7 @@ from server.llama.backend import Batch
 from server.llama.context import LlamaContext
 from server.llama.library import COMPRESSED, ROWS_ON_CPU, C, LoadedModel, context_params
 from server.llama.options import LlamaOptions
+from server.stop_signals import leave_if_told
 
 Kind = Literal["on", "off"]
 KINDS: tuple[Kind, Kind] = "off", "on"
@@ -158,6 +159,7 @@ def _decode_s(context: LlamaContext, position: int, width: int, *, keep: bool = 
     """Seconds of a decode in sequence 0. keep: leave its tokens there."""
     batch = Batch()
     batch.extend(0, position, [position % 7 + i % 50 for i in range(width)], width)
+    leave_if_told()
     began = time.perf_counter()
     context.decode(batch)
     seconds = time.perf_counter() - began

@@ -22,6 +22,7 @@ from server.llama.load_progress import LoadProgress
 from server.llama.options import CacheType, LlamaOptions, Override, Rope, TensorPlace, Weights
 from server.llama.parts import parts
 from server.llama.tensors import tensors, unmatched
+from server.stop_signals import leave_if_told
 
 C: Any = _untyped  # ctypes bindings: their types are in the C header, not in Python
 logger = logging.getLogger("duo.llama")
@@ -153,6 +154,7 @@ class LoadedModel:
         forget_errors()
         self.handle: Any = C.llama_model_load_from_file(os.fsencode(first), self._params)
         if not self.handle:
+            leave_if_told()
             why = "is it complete, and its architecture known?"
             if ".nextn." in complaint():
                 why = "its prediction block is of another model: convert it again, or without the block"

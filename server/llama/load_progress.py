@@ -6,13 +6,16 @@ import logging
 import time
 from collections.abc import Callable
 
+from server.stop_signals import was_told
+
 logger = logging.getLogger("duo.loading")
 
 EVERY_S = 5.0  # seconds between two lines. Half: a model that takes a minute to load writes 24 lines, not 12
 
 
 class LoadProgress:
-    """What llama.cpp calls while it reads a model's weights. Returns True, to go on."""
+    """What llama.cpp calls while it reads a model's weights. Returns whether to go on: not if the process is
+    to end."""
 
     def __init__(self, name: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._name = name
@@ -26,4 +29,4 @@ class LoadProgress:
             self._told = now
             left_s = (now - self._began) * (1 - share) / share
             logger.info("  loading  %s: %.0f %%, about %.0f s left", self._name, 100 * share, left_s)
-        return True
+        return not was_told()

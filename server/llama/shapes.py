@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from server.llama.backend import Backend, Batch
+from server.stop_signals import leave_if_told
 
 CONTEXT = 64  # tokens that the timed rows attend to. Twice: contexts up to 128 go unmeasured
 # A mixture of experts reads the weights of all experts that any row chooses: rows of a text choose as those
@@ -99,6 +100,7 @@ def decode_s(backend: Backend, position: int, width: int) -> float:
     text = backend.vocab.tokenize(TEXT, special=False)
     batch = Batch()
     batch.extend(0, position, [text[i % len(text)] for i in range(position, position + width)], width)
+    leave_if_told()
     began = time.perf_counter()
     backend.decode(batch)
     return time.perf_counter() - began

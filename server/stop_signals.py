@@ -1,0 +1,68 @@
+"""What asks a process to end: SIGTERM, Ctrl-C (SIGINT), and SIGHUP, the end of the terminal that it runs in.
+
+While a process starts, a signal raises an exception, so that it leaves through its with blocks. Such an
+exception is lost where Python runs a callback of llama.cpp or a garbage collection. So it is remembered, and
+what takes long looks whether there was one.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from typing import NoReturn
+
+_told: type[BaseException] | None = None  # what the latest signal raises
+
+
+def was_told() -> bool:
+    """Whether a signal has asked this process to end. Safe from any thread."""
+    return _told is not None
+
+
+def leave_if_told() -> None:
+    """Raise what such a signal raises: SystemExit(0), or KeyboardInterrupt after Ctrl-C."""
+    if _told is not None:
+        _leave(_told)
+
+
+def end_when_told() -> None:
+    """From now on, and until take_over(), these signals raise what leave_if_told() does."""
+    global _told
+    _told = None
+    _handle(lambda number: _leave(_remember(number)))
+
+
+def take_over(end: Callable[[], object]) -> None:
+    """From now on the first of these signals calls `end`, which only takes note; a second one raises what
+    leave_if_told() does. Raises that if there was one before."""
+
+    def note(number: int) -> None:
+        leave_if_told()
+        _remember(number)
+        end()
+
+    _handle(note)
+    leave_if_told()
+
+
+def take_hangups_for_ends() -> None:
+    """Treat SIGHUP as SIGTERM, whatever handles that at the time; leave it ignored where it is, as under
+    nohup."""
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda number, frame: signal.raise_signal(signal.SIGTERM))
+
+
+def _handle(work: Callable[[int], object]) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, frame: work(number) and None)
+    take_hangups_for_ends()
+
+
+def _remember(number: int) -> type[BaseException]:
+    global _told
+    _told = KeyboardInterrupt if number == signal.SIGINT else SystemExit
+    return _told
+
+
+def _leave(kind: type[BaseException]) -> NoReturn:
+    raise kind(0) if kind is SystemExit else kind()

@@ -1,0 +1,93 @@
+"""What asks a process to end is not lost, wherever it is met."""
+
+from __future__ import annotations
+
+import ctypes
+import signal
+from collections.abc import Generator
+
+import pytest
+
+from server import stop_signals
+from server.llama.library import LoadedModel
+from server.llama.load_progress import LoadProgress
+from server.llama.options import Weights
+from server.settings import BUNDLED_MODEL
+from server.stop_signals import end_when_told, leave_if_told, take_hangups_for_ends, take_over, was_told
+
+NUMBERS = (signal.SIGHUP, signal.SIGTERM, signal.SIGINT)
+
+
+@pytest.fixture(autouse=True)
+def as_before(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
+    monkeypatch.setattr(stop_signals, "_told", None)
+    before = [(number, signal.getsignal(number)) for number in NUMBERS]
+    signal.signal(signal.SIGHUP, lambda number, frame: None)  # unlike the default, a failure that can be told
+    yield
+    for number, handler in before:
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def ends() -> list[int]:
+    """The signals that a handler of SIGTERM has had."""
+    return []
+
+
+def test_a_hangup_is_for_who_handles_the_end_at_the_time(ends: list[int]):
+    take_hangups_for_ends()
+    signal.signal(signal.SIGTERM, lambda number, frame: ends.append(number))
+    signal.raise_signal(signal.SIGHUP)
+    assert ends == [signal.SIGTERM]
+
+
+def test_under_nohup_a_hangup_stays_ignored(ends: list[int]):
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    take_hangups_for_ends()
+    signal.signal(signal.SIGTERM, lambda number, frame: ends.append(number))
+    signal.raise_signal(signal.SIGHUP)
+    assert ends == []
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [(signal.SIGTERM, SystemExit), (signal.SIGHUP, SystemExit), (signal.SIGINT, KeyboardInterrupt)],
+)
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_what_is_lost_in_a_callback_of_c_is_remembered(number: int, kind: type[BaseException]):
+    end_when_told()
+    leave_if_told()
+    with pytest.raises(kind):
+        signal.raise_signal(number)
+    end_when_told()
+    assert not was_told()
+    ctypes.CFUNCTYPE(None)(lambda: signal.raise_signal(number))()
+    assert was_told()
+    assert not LoadProgress("a model")(0.5)
+    with pytest.raises(kind):
+        leave_if_told()
+
+
+@pytest.mark.model
+def test_a_model_is_not_loaded_for_a_process_that_is_to_end(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(stop_signals, "_told", SystemExit)
+    with pytest.raises(SystemExit):
+        LoadedModel(BUNDLED_MODEL, Weights())
+
+
+def test_the_first_signal_is_noted_and_the_second_one_ends():
+    end_when_told()
+    noted: list[bool] = []
+    take_over(lambda: noted.append(True))
+    signal.raise_signal(signal.SIGTERM)
+    assert noted == [True]
+    with pytest.raises(SystemExit) as left:
+        signal.raise_signal(signal.SIGINT)
+    assert left.value.code == 0
+    assert noted == [True]
+
+
+def test_a_signal_from_before_is_not_lost_to_who_takes_over(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(stop_signals, "_told", KeyboardInterrupt)
+    with pytest.raises(KeyboardInterrupt):
+        take_over(lambda: None)
