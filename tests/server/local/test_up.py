@@ -118,7 +118,9 @@ def test_whatever_drafts_here_another_drafter_may_join(
     ],
 )
 def test_no_password_is_logged(started: Started, url: str, told: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("server.local.up.check", lambda *_: None)
+    def reachable(*_: object) -> None: ...
+
+    monkeypatch.setattr("server.local.up.check", reachable)
     up(UpSettings.model_validate({"redis": url}))
     assert started.site is not None
     assert started.site.redis_url == url
