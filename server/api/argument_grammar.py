@@ -11,7 +11,7 @@ from server.api.grammar_rules import literal
 from server.api.own_values import OwnValues
 from server.formats.description import SLOT
 from server.formats.schemas import STRING, limited, only_values, resolved, types_of, ways
-from server.grammar.json_schema import Schema
+from server.grammar.schema_form import Schema
 
 _ANY = {"key": "KEY", "string": '("true" | "false")', "type": "/[a-z]{1,16}/"}
 _ARRAY, _OBJECT = frozenset({"array"}), frozenset({"object"})

@@ -14,7 +14,7 @@ from server.api.argument_grammar import ArgumentGrammar
 from server.formats.description import ARGUMENTS, SLOT, Channels, tokens_in
 from server.formats.families import UNKNOWN
 from server.formats.json_call import ARGUMENTS_KEYS, ID_KEYS
-from server.grammar.json_schema import Schema
+from server.grammar.schema_form import Schema
 from server.llama.backend import Vocabulary
 from server.text.form import Form
 

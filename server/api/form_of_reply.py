@@ -13,7 +13,8 @@ from server.api.structured import StructuredFields, constraint, forms, schema_of
 from server.api.tools import Calling, FunctionDefinition, calling
 from server.errors import InvalidRequestError, UnsupportedFieldError
 from server.grammar.compiler import Compiler, Start
-from server.grammar.json_schema import Allowance, Schema, tells_no_member
+from server.grammar.json_schema import Allowance, tells_no_member
+from server.grammar.schema_form import Schema, check_form
 from server.grammar.thinking_budget import ThoughtLimit
 from server.text.form import Form, Style
 from server.text.template import Setting
@@ -109,7 +110,10 @@ def thinking_within(served: Served, body: ChatRequest, form: Form, held: Start |
 
 def _calling(grammars: Compiler, grammar: CallGrammar, calls: Calling, answer: Schema | None) -> Start | None:
     """None if calls have no mark, or if their grammar cannot be compiled and no field requires that they
-    fit. Where no field requires it, any object stands in for a schema that cannot be kept."""
+    fit. Where no field requires it, any object stands in for a schema that cannot be kept. Raises
+    InvalidRequestError for what is no schema in any case."""
+    for i, function in calls.functions:
+        check_form(function.schema_of_arguments, _place(i))
     try:
         return _compiled(grammars, grammar, calls, answer, _functions(calls))
     except InvalidRequestError:

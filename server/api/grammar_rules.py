@@ -9,7 +9,7 @@ from itertools import permutations
 
 from server.formats.description import Calls, tokens_in
 from server.formats.schemas import definitions
-from server.grammar.json_schema import Schema
+from server.grammar.schema_form import Schema
 from server.llama.backend import Vocabulary
 from server.text.detokenize import control_tokens
 

@@ -10,7 +10,7 @@ from server.api.grammar_rules import GrammarRules, literal
 from server.formats.schemas import ANNOTATIONS, definitions, only_values, resolved, ways
 from server.formats.spelling import in_gemma
 from server.formats.written_call import GEMMA_QUOTE
-from server.grammar.json_schema import Schema
+from server.grammar.schema_form import Schema
 
 _Writing: TypeAlias = Callable[[Schema], list[str]]
 """The ways to write a value of a schema."""

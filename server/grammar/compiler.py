@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from server.errors import InvalidRequestError
-from server.grammar.json_schema import Allowance, Schema
+from server.grammar.json_schema import Allowance
+from server.grammar.schema_form import Schema
 from server.llama.backend import Vocabulary
 from server.sampling.constraint import Constraint
 

@@ -13,9 +13,10 @@ from llguidance import TokenizerWrapper as Wrapper
 
 from server.errors import InvalidRequestError
 from server.grammar.gbnf import parse
-from server.grammar.json_schema import MAX_MULTIPLE, Schema, blame, misfit
+from server.grammar.json_schema import MAX_MULTIPLE, blame
 from server.grammar.lark import as_written, schema_to_lark, to_lark
 from server.grammar.lexing import lex
+from server.grammar.schema_form import Schema, misfit
 from server.grammar.syntax import Budget
 from server.llama.backend import Vocabulary
 

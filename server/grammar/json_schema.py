@@ -1,4 +1,4 @@
-"""JSON schemas as trees of schemas: what is too much in one, and which part of one is to blame."""
+"""What is too much in a JSON schema, and which part of one is to blame."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ from decimal import Decimal
 from typing import Any, Literal, TypeAlias, TypeGuard, cast
 from urllib.parse import quote
 
-from server.errors import FieldError
+from server.grammar.schema_form import COUNTS, Path, Schema, check_form, is_absent, misfit, subschemas, within
 
-Schema: TypeAlias = Mapping[str, Any]
-Path: TypeAlias = tuple[str | int, ...]
 Fault: TypeAlias = Callable[[Schema], str | None]
 
 MAX_CHARACTERS = 1 << 16  # of one schema: the slowest known, of URIs with lengths, takes 2 s to compile
@@ -26,21 +24,6 @@ MAX_BLAME = 200_000
 """Characters of schemas compiled to find the part that is wrong: up to 5 s for the slowest schemas known."""
 TRY = 1_000  # characters that compile as long as it takes to begin with any part
 
-_NAMED = ("properties", "patternProperties", "dependentSchemas", "$defs", "definitions")
-_LISTED = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
-_SINGLE = (
-    "items",
-    "additionalItems",
-    "unevaluatedItems",
-    "contains",
-    "additionalProperties",
-    "unevaluatedProperties",
-    "propertyNames",
-    "not",
-    "if",
-    "then",
-    "else",
-)
 _IDLE: Mapping[str, Sequence[Any]] = {
     "uniqueItems": (False,),
     "minContains": (0,),
@@ -68,19 +51,6 @@ _REFERENCES = ("Pointer", "Resource", "circular")
 _PATTERNS = ("regex", "regexes")
 
 
-def subschemas(schema: Schema) -> list[tuple[Path, Schema]]:
-    """The schemas directly within this one, and the steps that lead to each."""
-    found: list[tuple[Path, Any]] = []
-    for keyword, value in schema.items():
-        if keyword in _NAMED and isinstance(value, dict):
-            found += [((keyword, name), inner) for name, inner in cast(Schema, value).items()]
-        elif keyword in _LISTED and isinstance(value, list):
-            found += [((keyword, i), inner) for i, inner in enumerate(cast(list[Any], value))]
-        elif keyword in _SINGLE:
-            found.append(((keyword,), value))
-    return [(steps, inner) for steps, inner in found if isinstance(inner, dict)]
-
-
 def tells_no_member(schema: Schema) -> bool:
     """Whether it is an object's and says nothing of its members, not even that there may be some."""
     none = schema.get("properties", {}) == {} and schema.get("required", []) == []
@@ -95,10 +65,11 @@ class Allowance:
         self._n_states = 0
 
     def written(self, schema: Schema, param: str) -> str:
-        """As JSON, without keywords that change nothing. Raises InvalidRequestError for what would take a
-        compiler too much time, memory or stack. param: the schema's place in the request."""
+        """As JSON, without keywords that change nothing. Raises InvalidRequestError for what is no schema, or
+        would take a compiler too much time, memory or stack. param: the schema's place in the request."""
         if depth(schema) > MAX_DEPTH:
             raise misfit(param, (), f"a schema must not be nested more than {MAX_DEPTH} levels deep")
+        check_form(schema, param)
         schema = _without_idle(schema)
         text = json.dumps(schema)
         if len(text) > MAX_CHARACTERS:
@@ -111,18 +82,21 @@ class Allowance:
 
 
 def _without_idle(schema: Schema) -> Schema:
-    """A copy without keywords that change nothing and that the compiler would refuse."""
+    """A copy without keywords that change nothing and that the compiler would refuse, and with 1 for 1.0."""
     copy: Schema = json.loads(json.dumps(schema))
-    todo = [cast(dict[str, Any], copy)]
-    while todo:
-        one = todo.pop()
-        for keyword in [keyword for keyword, value in one.items() if _is_idle(keyword, value)]:
-            del one[keyword]
-        todo += [cast(dict[str, Any], inner) for _, inner in subschemas(one)]
+    for _, found in within(copy):
+        one = cast(dict[str, Any], found) if isinstance(found, dict) else {}
+        for keyword, value in list(one.items()):
+            if _is_idle(keyword, value):
+                del one[keyword]
+            elif keyword in COUNTS and isinstance(value, float):
+                one[keyword] = int(value)
     return copy
 
 
 def _is_idle(keyword: str, value: Any) -> bool:
+    if is_absent(keyword, value):
+        return True
     if keyword == "format":
         return isinstance(value, str) and value not in _FORMATS
     return value in _IDLE.get(keyword, ())
@@ -143,12 +117,6 @@ def _n_states(schema: Schema, param: str, most: int) -> int:
             raise misfit(param, (*path, keyword), why)
         left += [((*path, *steps), inner) for steps, inner in subschemas(one)]
     return multiple if multiple > 1 else 0
-
-
-def misfit(param: str, path: Path, why: str) -> FieldError:
-    """This is wrong with this place in the schema that a field of the request brought."""
-    place = ".".join(map(str, (param, *path)))
-    return FieldError(place, why)
 
 
 def depth(value: Any) -> int:

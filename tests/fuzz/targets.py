@@ -27,7 +27,7 @@ from server.errors import DuoError, InvalidRequestError, StartupError, TimeLimit
 from server.formats.families import FAMILIES
 from server.formats.reading import MessageReader
 from server.grammar.compiler import Compiler
-from server.grammar.json_schema import Schema
+from server.grammar.schema_form import Schema
 from server.speculation.gating.acceptance import Acceptance
 from server.speculation.gating.tree import MAX_NODES, OfferBounds, ScoredTree
 from server.speculation.wire.messages import (

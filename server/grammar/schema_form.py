@@ -1,0 +1,161 @@
+"""JSON schemas as trees of schemas, and whether each keyword in one has the form that it should. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeAlias, cast
+
+from server.errors import FieldError
+
+Schema: TypeAlias = Mapping[str, Any]
+Path: TypeAlias = tuple[str | int, ...]
+
+_NAMED = ("properties", "patternProperties", "dependentSchemas", "$defs", "definitions")
+_LISTED = ("allOf", "anyOf", "oneOf", "prefixItems")
+_SINGLE = (
+    "items",
+    "additionalItems",
+    "unevaluatedItems",
+    "contains",
+    "additionalProperties",
+    "unevaluatedProperties",
+    "propertyNames",
+    "not",
+    "if",
+    "then",
+    "else",
+)
+COUNTS = (
+    *("minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties"),
+    *("minContains", "maxContains"),
+)
+
+
+_Form: TypeAlias = tuple[Callable[[Any], bool], str]
+"""Whether a value has a form, and how one that has not is told of."""
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_count(value: Any) -> bool:
+    return _is_number(value) and value >= 0 and value == int(value)
+
+
+def _is_bound(value: Any) -> bool:
+    return isinstance(value, bool) or _is_number(value)  # true beside `minimum`: draft 4's
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list)
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_text, cast(list[Any], value)))
+
+
+def _is_type(value: Any) -> bool:
+    return _is_text(value) or _is_texts(value)
+
+
+def _is_object(value: Any) -> bool:
+    return isinstance(value, dict)
+
+
+def _is_anything(_: Any) -> bool:
+    return True
+
+
+_ANYTHING: _Form = (_is_anything, "")
+_OBJECT: _Form = (_is_object, "must be an object")
+_LIST: _Form = (_is_list, "must be a list")
+_TEXT: _Form = (_is_text, "must be a text")
+_COUNT: _Form = (_is_count, "must be a whole number, 0 or more")
+_NUMBER: _Form = (_is_number, "must be a number")
+_BOUND: _Form = (_is_bound, "must be a number")
+_FORMS: Mapping[str, _Form] = {
+    **dict.fromkeys(_NAMED, _OBJECT),
+    **dict.fromkeys(_LISTED, _LIST),
+    **dict.fromkeys(COUNTS, _COUNT),
+    **dict.fromkeys(("minimum", "maximum", "multipleOf"), _NUMBER),
+    **dict.fromkeys(("exclusiveMinimum", "exclusiveMaximum"), _BOUND),
+    **dict.fromkeys(("$ref", "pattern", "format"), _TEXT),
+    "type": (_is_type, "must be a text or a list of texts"),
+    "required": (_is_texts, "must be a list of texts"),
+    "enum": _LIST,
+}
+"""Of the values of keywords that hold no single schema."""
+
+
+def is_absent(keyword: str, value: Any) -> bool:
+    """Whether a keyword stands for none: null, which some clients write for what they do not give, or
+    `required` at a property, which draft 3 had."""
+    known = keyword in _FORMS or keyword in _SINGLE
+    return (value is None and known) or (keyword == "required" and isinstance(value, bool))
+
+
+def subschemas(schema: Schema) -> list[tuple[Path, Schema]]:
+    """The schemas directly within this one that are objects, and the steps that lead to each."""
+    return [(steps, inner) for steps, inner in _inner(schema) if isinstance(inner, dict)]
+
+
+def within(schema: Schema) -> Iterator[tuple[Path, Any]]:
+    """The schema, and all that stands where a schema should, within it or where a reference leads; and the
+    steps that lead to each."""
+    seen = set[int]()
+    todo: list[tuple[Path, Any]] = [((), schema)]
+    while todo:
+        path, one = todo.pop()
+        if id(one) in seen:
+            continue
+        yield path, one
+        if isinstance(one, dict):
+            seen.add(id(cast(Any, one)))
+            inner = [((*path, *steps), found) for steps, found in _inner(cast(Schema, one))]
+            todo += reversed([*inner, *_referred(cast(Schema, one), schema)])
+
+
+def _inner(schema: Schema) -> Iterator[tuple[Path, Any]]:
+    for keyword, value in schema.items():
+        if keyword in _NAMED and isinstance(value, dict):
+            yield from (((keyword, name), inner) for name, inner in cast(Schema, value).items())
+        elif keyword in (*_LISTED, "items") and isinstance(value, list):
+            yield from (((keyword, i), inner) for i, inner in enumerate(cast(list[Any], value)))
+        elif keyword in _SINGLE and not is_absent(keyword, value):
+            yield (keyword,), value
+
+
+def _referred(schema: Schema, root: Schema) -> Iterator[tuple[Path, Any]]:
+    """The object that a reference to a part of the root means."""
+    start, *steps = str(schema.get("$ref")).split("/")
+    found: Any = root
+    for step in steps:
+        found = cast(Schema, found).get(step) if isinstance(found, dict) else None
+    if start == "#" and isinstance(found, dict):
+        yield tuple(steps), found
+
+
+def check_form(schema: Schema, param: str) -> None:
+    """Raises InvalidRequestError for a keyword whose value has a form that JSON Schema does not know. param:
+    the schema's place in the request."""
+    for path, one in within(schema):
+        if isinstance(one, bool):
+            continue
+        if not isinstance(one, dict):
+            raise misfit(param, path, "must be a schema: an object, true or false")
+        for keyword, value in cast(Schema, one).items():
+            fits, why = _FORMS.get(keyword, _ANYTHING)
+            if not fits(value) and not is_absent(keyword, value):
+                raise misfit(param, (*path, keyword), why)
+
+
+def misfit(param: str, path: Path, why: str) -> FieldError:
+    """This is wrong with this place in the schema that a field of the request brought."""
+    place = ".".join(map(str, (param, *path)))
+    return FieldError(place, why)
