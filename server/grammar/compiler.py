@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from server.errors import InvalidRequestError
+from server.grammar.deep_stack import on_deep_stack
 from server.grammar.json_schema import Allowance
 from server.grammar.schema_form import Schema
 from server.llama.backend import Vocabulary
@@ -84,6 +85,9 @@ class Compiler:
                 left -= grammar.n_bytes
 
     def _compile(self, kind: Kind, text: str, param: str) -> CompiledGrammar:
+        return on_deep_stack(lambda: self._compile_here(kind, text, param))
+
+    def _compile_here(self, kind: Kind, text: str, param: str) -> CompiledGrammar:
         from server.grammar import grammar_constraint as constraint  # llguidance loads when somebody needs it
 
         match kind:

@@ -100,7 +100,7 @@ def _size(node: Node, sizes: dict[str, Size], budget: Budget) -> Size | None:
         case Token() | Lexeme():
             return None
         case Ref(name):
-            return sizes.get(name)
+            inner = [sizes.get(name)]
         case _:
             inner = [_size(part, sizes, budget) for part in children(node)]
     known = [size for size in inner if size is not None]
