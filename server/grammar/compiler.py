@@ -22,7 +22,7 @@ Start: TypeAlias = Callable[[], Constraint]
 
 Kind: TypeAlias = Literal["gbnf", "schema", "lark"]
 
-KEPT_BYTES = 256 << 20  # by CompiledGrammar.n_bytes: hundreds of usual schemas, or nine with 128 tools each
+KEPT_BYTES = 256 << 20  # by CompiledGrammar.n_bytes: hundreds of usual schemas, or four with 128 tools each
 
 
 class Compiler:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -52,32 +52,41 @@ LIMITS = LLParserLimits(
 grammar that is made to be ambiguous, 10 ms where lexemes are single characters, usually 50 µs."""
 
 
+REFILL_TOKENS = 256
+"""Tokens after which a mask is computed if none was needed: only masks renew the fuel of LIMITS. 256 tokens
+may take 780 each; one of 10 characters takes 120 in a string with maxLength. Too large by half, each may take
+half as much; too small, masks of 50 µs come twice as often."""
 BASE_BYTES, SOURCE_BYTES, MULTIPLE_BYTES, TOKEN_BYTES = 200_000, 350, 450, 5_000
-"""What a compiled grammar holds: in any case, for each byte of its source, for each state of MAX_MULTIPLE,
-and for each token accepted by its texts. Resident memory was measured with llguidance 1.9.1 and vocabularies
-of 259 and 8,192 tokens: 20 kinds of schemas took 4 to 335 for a byte, usual ones 50 to 130, and up to 4,800
-for a token. Too low by half, the kept grammars hold twice the memory they should."""
+"""What each of the two matchers of a compiled grammar holds: in any case, for each byte of its source, for
+each state of MAX_MULTIPLE, and for each token accepted by its texts. Resident memory was measured with
+llguidance 1.9.1 and vocabularies of 259 and 8,192 tokens: 20 kinds of schemas took 4 to 335 for a byte, usual
+ones 50 to 130, and up to 4,800 for a token. Too low by half, the kept grammars hold twice the memory they
+should."""
 MAX_TOKENS = 20_000  # of all texts of one compiled grammar: its lexer has grown by 100 MB at most then
 
 
 class CompiledGrammar:
     """Each call begins a text. The texts share what llguidance's lexer works out, so that each makes the next
-    one quicker; it takes memory until all of them have ended."""
+    one quicker; it takes memory until all of them have ended. Guesses have a lexer of their own: what it
+    works out for them is not counted to the limits of the texts, which must not depend on guesses."""
 
-    def __init__(self, matcher: LLMatcher, vocabulary: Vocabulary, param: str, source: str) -> None:
-        self._matcher = matcher
+    def __init__(
+        self, make: Callable[[], LLMatcher], vocabulary: Vocabulary, param: str, source: str
+    ) -> None:
+        """make: a matcher with a lexer of its own."""
+        self.first, self._for_guesses = make(), make()
         self.vocabulary, self.param = vocabulary, param
         self._first_bytes = BASE_BYTES + SOURCE_BYTES * len(source)
         self._first_bytes += MULTIPLE_BYTES * MAX_MULTIPLE if '"multipleOf"' in source else 0
         self.n_tokens = 0
 
     def __call__(self) -> GrammarConstraint:
-        return GrammarConstraint(self._matcher.deep_copy(), self)
+        return GrammarConstraint(self.first.deep_copy(), self._for_guesses.deep_copy(), self)
 
     @property
     def n_bytes(self) -> int:
         """An estimate of the memory that it holds."""
-        return self._first_bytes + TOKEN_BYTES * self.n_tokens
+        return 2 * (self._first_bytes + TOKEN_BYTES * self.n_tokens)
 
     @property
     def worn(self) -> bool:
@@ -92,6 +101,14 @@ class CompiledGrammar:
         except InvalidRequestError:
             self.n_tokens = MAX_TOKENS
             raise
+
+    def can_go_on(self, matcher: LLMatcher) -> bool:
+        """Whether a matcher for guesses is within LIMITS."""
+        try:
+            self.check(matcher)
+        except InvalidRequestError:
+            return False
+        return True
 
 
 def compile_gbnf(vocabulary: Vocabulary, text: str) -> CompiledGrammar:
@@ -123,15 +140,19 @@ def compile_lark(vocabulary: Vocabulary, text: str, param: str) -> CompiledGramm
 
 def _compile(vocabulary: Vocabulary, lark: str, param: str) -> CompiledGrammar:
     grammar = LLMatcher.grammar_from_lark(lark)
-    matcher = LLMatcher(_tokenizer(vocabulary), grammar, log_level=0, limits=LIMITS)
-    _check(matcher, param)
-    first = matcher.deep_copy()
+
+    def make() -> LLMatcher:
+        return LLMatcher(_tokenizer(vocabulary), grammar, log_level=0, limits=LIMITS)
+
+    compiled = CompiledGrammar(make, vocabulary, param, lark)
+    _check(compiled.first, param)
+    first = compiled.first.deep_copy()
     first.compute_bitmask()
     _check(first, param)
-    _look_ahead(matcher.deep_copy(), param)
+    _look_ahead(compiled.first.deep_copy(), param)
     if first.is_error():
         raise InvalidRequestError(f"no token of this model can begin what the {param} wants", param=param)
-    return CompiledGrammar(matcher, vocabulary, param, lark)
+    return compiled
 
 
 def _look_ahead(matcher: LLMatcher, param: str) -> None:
@@ -195,21 +216,63 @@ def _tokenizer(vocabulary: Vocabulary) -> LLTokenizer:
     return LLTokenizer(Wrapper(_Pieces(vocabulary)), eos_token=sorted(vocabulary.eog))
 
 
-class GrammarConstraint:
-    """Implements Constraint. Besides what the protocol says, every method but forced() raises
-    InvalidRequestError when the text has led the grammar to a state beyond LIMITS."""
+class _Guessing:
+    """The same text once more, for what may come: forced tokens, and guesses. Beyond LIMITS nothing is known
+    of them any more."""
 
     def __init__(self, matcher: LLMatcher, grammar: CompiledGrammar) -> None:
         self._matcher = matcher
         self._grammar = grammar
+        self._committed: list[int] = []  # and not read yet
+        self._n_unmasked = REFILL_TOKENS  # tokens since the last mask
+
+    def accept(self, token: int) -> None:
+        self._committed.append(token)
+
+    def forced(self) -> tuple[int, ...]:
+        return tuple(_forced(self._matcher)) if self._ready(0) else ()
+
+    def n_allowed(self, tokens: Sequence[int]) -> int:
+        n = _n_leading(self._matcher, tokens, self._grammar.vocabulary) if self._ready(len(tokens)) else 0
+        return n if self._grammar.can_go_on(self._matcher) else len(tokens)
+
+    def _ready(self, n_tokens: int) -> bool:
+        """Reads what was committed; False if the matcher cannot go on. n_tokens: to be judged next."""
+        read, self._committed = self._committed, []
+        if read:
+            self._matcher.consume_tokens(read)
+        self._n_unmasked += len(read) + n_tokens
+        if self._n_unmasked >= REFILL_TOKENS:
+            self._matcher.deep_copy().compute_bitmask()
+            self._n_unmasked = 0
+        return self._grammar.can_go_on(self._matcher)
+
+
+def _n_leading(matcher: LLMatcher, tokens: Sequence[int], vocabulary: Vocabulary) -> int:
+    """How many of these tokens may follow."""
+    n = matcher.validate_tokens(list(tokens))
+    if matcher.is_stopped():  # nothing but an end, which this call does not count
+        return int(bool(tokens) and tokens[0] in vocabulary.eog)
+    return n
+
+
+class GrammarConstraint:
+    """Implements Constraint. Besides what the protocol says, allows(), mask() and accept() raise
+    InvalidRequestError when the text has led the grammar to a state beyond LIMITS."""
+
+    def __init__(self, matcher: LLMatcher, for_guesses: LLMatcher, grammar: CompiledGrammar) -> None:
+        self._matcher = matcher
+        self._guessing = _Guessing(for_guesses, grammar)
+        self._grammar = grammar
         self._vocabulary = grammar.vocabulary
         self._ended = False
         self._mask: npt.NDArray[np.bool_] | None = None
+        self._n_unmasked = 0  # tokens since the last mask
 
     def allows(self, token: int) -> bool:
         if self._mask is not None:
             return bool(self._mask[token])
-        return self.n_allowed((token,)) == 1 or bool(self.mask()[token])
+        return self._follows(token) or bool(self.mask()[token])
 
     def mask(self) -> npt.NDArray[np.bool_]:
         """Read-only; the same array until accept()."""
@@ -225,27 +288,36 @@ class GrammarConstraint:
         self._mask = None
         if not self._ended:
             self._matcher.consume_token(token)
+            self._guessing.accept(token)
             self._grammar.n_tokens += 1
+            self._n_unmasked += 1
+            if self._n_unmasked >= REFILL_TOKENS:
+                self._bits(self._matcher.deep_copy())
             self._grammar.check(self._matcher)
 
     def forced(self) -> tuple[int, ...]:
         """How the tokeniser splits the text that must follow. Tokens that spell the same are allowed too."""
-        return () if self._ended else tuple(_forced(self._matcher))
+        return () if self._ended else self._guessing.forced()
 
     def n_allowed(self, tokens: Sequence[int]) -> int:
+        return len(tokens) if self._ended else self._guessing.n_allowed(tokens)
+
+    def _follows(self, token: int) -> bool:
         if self._ended:
-            return len(tokens)
-        n = self._matcher.validate_tokens(list(tokens))
+            return True
+        n = _n_leading(self._matcher, (token,), self._vocabulary)
         self._grammar.check(self._matcher)
-        if self._matcher.is_stopped():  # nothing but an end, which this call does not count
-            return int(bool(tokens) and tokens[0] in self._vocabulary.eog)
-        return n
+        return n == 1
+
+    def _bits(self, matcher: LLMatcher) -> bytes:
+        self._n_unmasked = 0
+        return matcher.compute_bitmask()
 
     def _compute_mask(self) -> npt.NDArray[np.bool_]:
         size = self._vocabulary.size
         if self._ended:
             return np.ones(size, dtype=np.bool_)
-        bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
+        bits = np.frombuffer(self._bits(self._matcher), dtype=np.uint8)
         self._grammar.check(self._matcher)
         mask = np.unpackbits(bits, count=size, bitorder="little").view(np.bool_)
         if not mask.any():  # the vocabulary cannot spell what must come

@@ -48,7 +48,7 @@ class ThinkingBudget:
         self._left = limit.most
         self._ending = ending
         self._forced: tuple[int, ...] = ()
-        self._n_taken = 0  # of those, how many the inner constraint takes
+        self._taken = False  # by the inner constraint, so far
         self._tail = b""  # the end of the text, as long as no mark is whole in it
         self._character = codecs.getincrementaldecoder("utf-8")("replace")
         self._any = np.ones(vocabulary.size, dtype=np.bool_)
@@ -67,10 +67,9 @@ class ThinkingBudget:
         return only
 
     def accept(self, token: int) -> None:
-        if self._inner is not None and (self._n_taken > 0 or not self._forced):
+        if self._inner is not None and self._takes(token, self._inner):
             self._inner.accept(token)
         if self._forced:
-            self._n_taken -= 1
             self._forced = self._forced[1:] if token == self._forced[0] else ()
             self._inside, self._tail = bool(self._forced), b""
             return
@@ -95,6 +94,13 @@ class ThinkingBudget:
         n = len(tokens) if self._inner is None else self._inner.n_allowed(tokens)
         return min(n, max(self._left, 0)) if self._inside else n
 
+    def _takes(self, token: int, inner: Constraint) -> bool:
+        """Whether the inner constraint takes a token. Of what is written at the limit it takes no more after
+        the first that it does not allow."""
+        if self._forced and token == self._forced[0]:
+            self._taken = self._taken and inner.allows(token)
+        return self._taken or not self._forced
+
     def _look_for_mark(self, piece: bytes) -> None:
         mark = self._marks[self._inside]
         self._tail += piece
@@ -105,4 +111,4 @@ class ThinkingBudget:
     def _close_at_limit(self) -> None:
         if self._inside and self._left <= 0 and not self._character.getstate()[0]:
             self._forced = self._ending
-            self._n_taken = self._inner.n_allowed(self._ending) if self._inner is not None else 0
+            self._taken = True

@@ -26,9 +26,10 @@ class Constraint(Protocol):
         ...
 
     def forced(self) -> tuple[int, ...]:
-        """Tokens that must follow now, perhaps none."""
+        """Tokens that must follow now, as far as is known."""
         ...
 
     def n_allowed(self, tokens: Sequence[int]) -> int:
-        """The number of leading tokens of these that may follow. State does not change."""
+        """The number of leading tokens of these guesses that may follow; another one where that is not known.
+        Changes nothing that allows() or mask() return, now or later."""
         ...

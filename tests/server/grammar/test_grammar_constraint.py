@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from llguidance import LLParserLimits
 
 from server.errors import InvalidRequestError
 from server.grammar.gbnf import parse
@@ -255,6 +256,42 @@ SCHEMA: dict[str, Any] = {
     "required": ["name", "age"],
     "additionalProperties": False,
 }
+
+
+def long_text(*, guessing: bool) -> None:
+    """One that takes more than what LIMITS have for a step: each character has a state of its own."""
+    state = compile_json_schema(FakeVocabulary(), {"type": "string", "maxLength": 50_000})()
+    for byte in b'"' + b"a" * 20_000:
+        if guessing:
+            state.forced()
+            state.n_allowed(b"a" * 16)
+        assert state.allows(byte)
+        state.accept(byte)
+
+
+@pytest.mark.parametrize("guessing", [False, True])
+def test_the_limits_are_of_a_step_with_guesses_and_without(guessing: bool):
+    long_text(guessing=guessing)
+
+
+def test_guesses_beyond_the_limits_are_not_judged_and_the_text_goes_on(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(
+        "server.grammar.grammar_constraint.LIMITS",
+        LLParserLimits(max_lexer_states=600, verbose_errors=False),
+    )
+    grammar = compile_json_schema(FakeVocabulary(), {"type": "string", "maxLength": 5_000})
+    state = grammar()
+    state.accept(ord('"'))
+    assert state.n_allowed(b"a" * 300 + b"\n") == 300
+    assert state.n_allowed(b"a" * 1_000) < 1_000
+    state.accept(ord("a"))
+    assert state.n_allowed(b"a\n") == 2
+    assert state.forced() == ()
+    assert grammar.worn  # for the guesses of later texts
+    for byte in b"a" * 300:
+        assert state.allows(byte)
+        state.accept(byte)
+    assert not state.allows(ord("\n"))
 
 
 def test_a_json_schema_describes_what_is_drawn():
