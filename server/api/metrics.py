@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
+from prometheus_client.openmetrics.exposition import ALLOWUTF8, DOTS, UNDERSCORES
 from prometheus_client.registry import Collector
 from starlette.requests import Request
 from starlette.responses import Response
@@ -19,9 +20,14 @@ from server.errors import NotSupportedError
 async def metrics(request: Request, served: Served) -> Response:
     if "metrics" in served.hidden:
         raise NotSupportedError("this server has no metrics: start it without --no-metrics")
-    encode, content_type = choose_encoder(request.headers.get("accept", ""))
+    chosen: tuple[Callable[..., bytes], str] = choose_encoder(request.headers.get("accept", ""))
+    encode, content_type = chosen
     began = {"Process-Start-Time-Unix": str(served.model.created)}
-    return Response(encode(_AllMetrics(served)), headers=began, media_type=content_type)
+    # No name needs escaping: colons are valid. The library escapes them in samples of OpenMetrics. Under dots
+    # `_` would be `__`.
+    body = encode(_AllMetrics(served), escaping=ALLOWUTF8)
+    media_type = content_type.replace(f"escaping={DOTS}", f"escaping={UNDERSCORES}")
+    return Response(body, headers=began, media_type=media_type)
 
 
 class _AllMetrics(Collector):

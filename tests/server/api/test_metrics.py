@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import httpx
+import pytest
+from prometheus_client import parser as text
 from prometheus_client.openmetrics import parser as open_metrics
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -181,3 +183,40 @@ def test_openmetrics_for_those_who_accept_it(lead: Lead):
     assert response.headers["content-type"].startswith("application/openmetrics-text")
     families = open_metrics.text_string_to_metric_families(response.text)  # pyright: ignore
     assert any(family.name == "duo:tokens_predicted" for family in families)
+
+
+PROMETHEUS_2 = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3,*/*;q=0.1"
+PROMETHEUS_3 = "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,*/*;q=0.2"
+
+
+@pytest.mark.parametrize(
+    ("accept", "content_type"),
+    [
+        ("application/openmetrics-text", "application/openmetrics-text; version=1.0.0; charset=utf-8"),
+        (PROMETHEUS_2, "application/openmetrics-text; version=1.0.0; charset=utf-8; escaping=underscores"),
+        (PROMETHEUS_3, "application/openmetrics-text; version=1.0.0; charset=utf-8; escaping=allow-utf-8"),
+        (
+            "application/openmetrics-text; version=1.0.0; escaping=values",
+            "application/openmetrics-text; version=1.0.0; charset=utf-8; escaping=values",
+        ),
+        (
+            "application/openmetrics-text; version=1.0.0; escaping=dots",
+            "application/openmetrics-text; version=1.0.0; charset=utf-8; escaping=underscores",
+        ),
+        (
+            "text/plain; version=1.0.0; escaping=underscores",
+            "text/plain; version=1.0.0; charset=utf-8; escaping=underscores",
+        ),
+        ("text/plain; version=0.0.4; escaping=underscores", "text/plain; version=0.0.4; charset=utf-8"),
+    ],
+)
+async def test_names_are_the_same_in_every_format(accept: str, content_type: str):
+    one = Call(served(Script()), "/metrics", method="GET", headers={"accept": accept})
+    await one.run()
+    assert one.header["content-type"] == content_type
+    parse = open_metrics if content_type.startswith("application") else text
+    families = list(parse.text_string_to_metric_families(one.content.decode()))  # pyright: ignore
+    names = {sample.name for family in families for sample in family.samples}
+    assert {"duo:tokens_predicted_total", "llamacpp:requests_processing"} <= names
+    assert all(name.startswith(("duo:", "llamacpp:")) for name in names)
+    assert all(sample.name.startswith(family.name) for family in families for sample in family.samples)
