@@ -133,10 +133,12 @@ class ReplyChoice:
                     self._end(event)
 
     def _end(self, event: Finished) -> None:
-        self._untold.add(self._read(self._text.end()) + self._reader.end())
+        rest = self._text.end()
         self.reason = self._text.finish_reason(
             "length" if self._silent or self._out_of_time else event.reason
         )
+        cut = self.reason == "length" or self._text.stopped
+        self._untold.add(self._read(rest) + self._reader.end(cut=cut))
         if self.reason == "stop" and self.message.calls and not self._reader.broken_off:
             self.reason = "tool_calls"
         self._stats = self._text.stats(event.stats)

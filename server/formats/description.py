@@ -112,6 +112,16 @@ class Calls:
         own = words(self._halves[0])[:1] if not self._halves[0].startswith("⟨") else []
         return tuple(dict.fromkeys([*words(self.open)[:1], *own]))
 
+    def may_begin(self, text: str) -> bool:
+        """Whether text from a mark on may become the beginning of a first call."""
+        begun, own = "".join(text.split()), self._halves[0]
+        for head in (self.open + own, own):
+            fixed, *free = re.split("[⟨⟦]", head if "⟨" in head else head + "{", maxsplit=1)
+            whole = "".join(re.split(r"[\s·]+", fixed))
+            if whole.startswith(begun) or (free and begun.startswith(whole)):
+                return True
+        return False
+
     @cached_property
     def follow(self) -> tuple[str, ...]:
         """What may stand behind a call's arguments, beside white space."""

@@ -40,7 +40,7 @@ class MessageReader:
         self._pieces: list[Piece] = []
         self.content = ContentSpans(plain=form.plain)
         self._buffer = ""  # the text from n_settled on
-        self._ended = False
+        self._ended = self._cut = False  # cut: the model would have gone on
         self._at = 0  # how far the call at the buffer's beginning has been read
         self._within = False  # after what stands before calls, and not yet after what ends them
         begins = calls.marks if form.calls and not form.channels else ()
@@ -63,9 +63,10 @@ class MessageReader:
         self._buffer += text
         return self._run()
 
-    def end(self) -> list[Piece]:
-        """There is no more. A call that is broken off stays as it is."""
-        self._ended = True
+    def end(self, *, cut: bool = False) -> list[Piece]:
+        """There is no more. A call that is broken off stays as it is. cut: by something other than the model;
+        what would have become a call, and has no name yet, is then dropped."""
+        self._ended, self._cut = True, cut
         return self._run()
 
     def _run(self) -> list[Piece]:
@@ -120,8 +121,7 @@ class MessageReader:
     def _think_first(self) -> bool:
         """White space in front of the thoughts is none of them."""
         self._drop_thought(after_blank(self._buffer))
-        if self._buffer:
-            self._step = self._think
+        self._step = self._think if self._buffer else self._step
         return bool(self._buffer)
 
     def _think(self) -> bool:
@@ -200,9 +200,7 @@ class MessageReader:
         """Between messages, or in one for somebody else: up to the next message."""
         found = self._in_content.first(self._buffer, ended=self._ended)
         self._drop(found.at)
-        if found.mark:
-            return self._enter(found.mark)
-        return False
+        return bool(found.mark) and self._enter(found.mark)
 
     def _header(self) -> bool:
         """A message's header, up to what ends it. One broken off is no text, one that is too long is."""
@@ -213,8 +211,9 @@ class MessageReader:
         at += len(channels.start) if begun else 0
         end = self._buffer.find(channels.message, at, LONGEST)
         if end < 0:
-            if len(self._buffer) < LONGEST and not self._ended:
-                return False
+            unread = len(self._buffer) < LONGEST and not self._ended
+            if unread or (self._cut and channels.kind_of(self._buffer)[0] == "call"):
+                return not unread and self._ignore()
             if begun:  # as text its mark is told, too: it would begin the same header again
                 self._tell_content(at) if len(self._buffer) >= LONGEST else self._drop(len(self._buffer))
             self._step = self._content
@@ -245,6 +244,8 @@ class MessageReader:
         """The buffer begins with a call, or with what looks like one."""
         head = opening.match(self._buffer)
         if head is None:
+            if self._cut and (self._within or self._calls.may_begin(self._buffer)):
+                return self._ignore()
             return (self._ended or len(self._buffer) >= LONGEST) and otherwise()
         self._within = True
         if self._calls.arguments == "object":
@@ -279,8 +280,7 @@ class MessageReader:
     def _new_call(self, name: str, id: str = "") -> CallBegun | None:
         if not name:
             return None
-        index = self._n_calls
-        self._n_calls += 1
+        index, self._n_calls = self._n_calls, self._n_calls + 1
         return CallBegun(index, id or self._call_id(index), name)
 
     def _call(self, reader: ArgumentReader) -> bool:
@@ -291,7 +291,8 @@ class MessageReader:
             self._drop(self._at)
             self._at = 0
         if reader.state is CallState.FAILED or (self._ended and not reader.begun):
-            return self._no_call()
+            unnamed = self._cut and self._within and reader.state is CallState.MORE
+            return self._ignore() if unnamed else self._no_call()
         if reader.state is CallState.DONE:
             self._drop(self._at)
             self._step = self._ignore if self._n_calls == self._form.most_calls else self._after_call
@@ -322,8 +323,7 @@ class MessageReader:
         if mark is None:
             return False
         if self._ended and self._after.grows(self._buffer):  # broken off in what ends the call
-            self._drop(len(self._buffer))
-            return False
+            return self._ignore()
         if mark in calls.marks:
             self._step = partial(self._open_call, calls.opening, self._no_call)
         elif mark or self._buffer[0] in ",;":
@@ -345,6 +345,6 @@ class MessageReader:
         return True
 
     def _ignore(self) -> bool:
-        """What follows the last call that is wanted."""
+        """What follows the last call that is wanted, or is a call without a name."""
         self._drop(len(self._buffer))
         return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, cast
 
 import pytest
@@ -60,6 +61,28 @@ def test_a_reply_broken_off_anywhere_never_shows_the_marks_of_a_call_that_has_be
     for at in range(1, len(reply.one)):
         message = read(reply, reply.one[:at])
         assert not (message.calls and message.content), reply.one[:at]
+
+
+def certain(reply: Reply) -> int:
+    """Characters that tell that a call has begun: a mark, or the name in a header."""
+    form = reply.form
+    assert form.calls
+    if form.channels and form.channels.call:
+        found = re.search(form.channels.call, reply.one)
+        return found.end("name") if found else 0
+    blank = len(reply.one) - len(reply.one.lstrip())
+    return blank + next(len(mark) for mark in form.calls.marks if reply.one.startswith(mark, blank))
+
+
+@every
+def test_a_reply_that_is_cut_has_no_content_once_a_call_has_begun(reply: Reply):
+    if reply.form.calls and reply.form.calls.bare:  # it may be an answer in JSON
+        return
+    for at in range(certain(reply), len(reply.one)):
+        reader = MessageReader(reply.form)
+        cut = folded([*reader.feed(reply.one[:at]), *reader.end(cut=True)])
+        assert not cut.content, reply.one[:at]
+        assert reader.n_settled == at
 
 
 @every

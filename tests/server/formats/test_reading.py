@@ -323,6 +323,24 @@ def test_what_is_too_long_for_a_name_is_told_as_it_grows(begun: str, form: Form)
 
 
 @pytest.mark.parametrize(
+    ("text", "form", "message"),
+    [
+        ("So <tool_c", form(HERMES), Message("So <tool_c")),
+        ("So\n<tool_call>\n", form(HERMES), Message("So")),
+        ('So <tool_call>{"name": "f', form(HERMES), Message("So")),
+        (HERMES_CALL + '<tool_call>{"na', form(HERMES), Message(calls=(call(),))),
+        ("<tool_call> is it", form(HERMES), Message("<tool_call> is it")),
+        ("<tool_call>{1", form(HERMES), Message("<tool_call>{1")),
+        ("[TOOL_CALLS]get_wea", form(MISTRAL_ARGS), Message()),
+        ('{"name": "f', form(LLAMA3), Message('{"name": "f')),
+    ],
+)
+def test_a_call_that_is_cut_before_its_name_is_no_content(text: str, form: Form, message: Message):
+    reader = MessageReader(form, lambda index: f"call_{index}")
+    assert folded([*reader.feed(text), *reader.end(cut=True)]) == message
+
+
+@pytest.mark.parametrize(
     ("text", "form", "broken_off"),
     [
         ('<tool_call>{"name": "f"', form(HERMES), True),
