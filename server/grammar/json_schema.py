@@ -11,11 +11,16 @@ from typing import Any, Literal, TypeAlias, TypeGuard, cast
 from urllib.parse import quote
 
 from server.grammar.schema_form import COUNTS, Path, Schema, check_form, is_absent, misfit, subschemas, within
+from server.grammar.unfolding import n_unfolded
 
 Fault: TypeAlias = Callable[[Schema], str | None]
 
 MAX_CHARACTERS = 1 << 16  # of one schema: the slowest known, of URIs with lengths, takes 2 s to compile
 MAX_TOGETHER = 4 * MAX_CHARACTERS  # of all schemas of a request
+MAX_UNFOLDED = 20_000
+"""Schemas once references are written out. 16,000 take 1 s and 140 MB with llguidance 1.9.1, and each further
+level of two such references twice that: 2 million took 86 s and 1.2 GB. Schemas of MAX_CHARACTERS have 6,500
+without. Too large by half: twice the time and memory."""
 MAX_DEPTH = 120  # llguidance's parser gives up at 128
 MAX_MULTIPLE = 50_000
 """States of the automata for multipleOf in a request. One schema has as many as the least common multiple of
@@ -74,6 +79,9 @@ class Allowance:
         text = json.dumps(schema)
         if len(text) > MAX_CHARACTERS:
             raise misfit(param, (), f"a schema may have at most {MAX_CHARACTERS} characters, not {len(text)}")
+        if n_unfolded(schema, MAX_UNFOLDED) >= MAX_UNFOLDED:
+            why = f"with its references written out a schema must have less than {MAX_UNFOLDED} parts"
+            raise misfit(param, (), why)
         self._n_characters += len(text)
         if self._n_characters > MAX_TOGETHER:
             raise misfit(param, (), f"schemas may have at most {MAX_TOGETHER} characters together")

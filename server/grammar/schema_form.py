@@ -118,7 +118,7 @@ def within(schema: Schema) -> Iterator[tuple[Path, Any]]:
         if isinstance(one, dict):
             seen.add(id(cast(Any, one)))
             inner = [((*path, *steps), found) for steps, found in _inner(cast(Schema, one))]
-            todo += reversed([*inner, *_referred(cast(Schema, one), schema)])
+            todo += reversed([*inner, *referred(cast(Schema, one), schema)])
 
 
 def _inner(schema: Schema) -> Iterator[tuple[Path, Any]]:
@@ -131,14 +131,14 @@ def _inner(schema: Schema) -> Iterator[tuple[Path, Any]]:
             yield (keyword,), value
 
 
-def _referred(schema: Schema, root: Schema) -> Iterator[tuple[Path, Any]]:
+def referred(schema: Schema, root: Schema) -> Iterator[tuple[Path, Schema]]:
     """The object that a reference to a part of the root means."""
     start, *steps = str(schema.get("$ref")).split("/")
     found: Any = root
     for step in steps:
         found = cast(Schema, found).get(step) if isinstance(found, dict) else None
     if start == "#" and isinstance(found, dict):
-        yield tuple(steps), found
+        yield tuple(steps), cast(Schema, found)
 
 
 def check_form(schema: Schema, param: str) -> None:

@@ -1,0 +1,46 @@
+"""How large a JSON schema becomes where a compiler writes out what its references mean. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, TypeAlias, cast
+
+from server.grammar.schema_form import Schema, referred, subschemas
+
+_IN_PLACE = ("allOf", "anyOf", "oneOf")
+_NEUTRAL = frozenset(
+    ("title", "description", "default", "examples", "deprecated", "$comment", "$defs", "definitions")
+)
+_Key: TypeAlias = tuple[int, bool]
+
+
+def n_unfolded(root: Schema, most: int) -> int:
+    """Schemas within this one, once each reference that has to hold together with something else is written
+    out as what it means, as the compiler does; counted up to about `most`. A reference to what it is itself
+    part of counts as one: the compiler refuses it."""
+    sizes: dict[_Key, int] = {}
+    todo: list[tuple[Schema, bool, bool]] = [(root, False, False)]  # with something else; parts are known
+    while todo:
+        one, met, known = todo.pop()
+        parts = list(_parts(one, root, met=met))
+        if known:
+            total = sum(sizes[id(part), with_it] for part, with_it in parts)
+            sizes[id(one), met] = min(1 + total, most)
+        elif (id(one), met) not in sizes:
+            sizes[id(one), met] = 1  # while its parts are counted
+            todo.append((one, met, True))
+            todo += [(part, with_it, False) for part, with_it in parts]
+    return sizes[id(root), False]
+
+
+def _parts(one: Schema, root: Schema, *, met: bool) -> Iterator[tuple[Schema, bool]]:
+    """Schemas within this one and whether each has to hold together with something else, if this one has to
+    (met) or not."""
+    n_limits = len(one.keys() - _NEUTRAL)
+    together = cast(list[Any], one.get("allOf", []))
+    among = any(other != together[0] for other in together)  # one thing twice is one
+    for steps, inner in subschemas(one):
+        with_it = met or n_limits > 1 or (steps[0] == "allOf" and among)
+        yield inner, steps[0] in _IN_PLACE and with_it
+    if met or n_limits > 1:
+        yield from ((meant, True) for _, meant in referred(one, root))
