@@ -330,7 +330,7 @@ class ClientSettings(BaseSettings):
     )
 
     def client(self, timeout: httpx.Timeout) -> httpx.Client:
-        headers = {"Authorization": f"Bearer {self.api_key}"}
+        headers = {b"Authorization": f"Bearer {self.api_key}".encode(errors="surrogateescape")}
         return httpx.Client(base_url=self.url, headers=headers, timeout=timeout)
 
 

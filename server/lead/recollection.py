@@ -23,19 +23,19 @@ def recall(kind: str, what: Sequence[object]) -> Any:
     """The value that keep() had for this kind and `what` on this machine, or None."""
     try:
         return orjson.loads(_path(kind, what).read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RuntimeError):
         return None
 
 
 def keep(kind: str, what: Sequence[object], value: Any) -> None:
     """value: JSON. Logs if it cannot be written."""
-    path = _path(kind, what)
     try:
+        path = _path(kind, what)
         path.parent.mkdir(parents=True, exist_ok=True)
         aside = path.with_suffix(f".{os.getpid()}")
         aside.write_bytes(orjson.dumps(value))
         aside.replace(path)
-    except OSError as error:
+    except (OSError, RuntimeError) as error:
         logger.info("%s are not remembered: %s", kind, error)
 
 
@@ -53,6 +53,7 @@ def of_logits(options: LlamaOptions) -> tuple[object, ...]:
 
 
 def _path(kind: str, what: Sequence[object]) -> Path:
+    """Raises RuntimeError for a user without a home."""
     machine = platform.node(), platform.machine(), platform.processor(), os.cpu_count()
     key = hashlib.sha256(repr((*machine, *what)).encode()).hexdigest()[:16]
     root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import TextIO
 
 import httpx
 from pydantic import Field
@@ -55,13 +57,21 @@ def chat(settings: ChatSettings) -> int:
         model = model_of(client)
         dialogue = Dialogue(client, settings.system, fields)
         if settings.question or not sys.stdin.isatty():
-            piped = [] if sys.stdin.isatty() else [sys.stdin.read().strip()]
-            return answer_once(dialogue, "\n\n".join(filter(None, [" ".join(settings.question), *piped])))
+            piped = "" if sys.stdin.isatty() else _read_all(sys.stdin).strip()
+            given = " ".join(settings.question).encode(errors="replace").decode()
+            return answer_once(dialogue, "\n\n".join(filter(None, [given, piped])))
         console = Console(highlight=False)
         console.print(Text(f"{model} at {settings.url}", "bold"))
         console.print(Text(HINT, "dim"))
         Terminal(console, dialogue).run(typing_line().prompt)
         return 0
+
+
+def _read_all(file: TextIO) -> str:
+    """With a mark in the place of what is not UTF-8."""
+    if isinstance(file, io.TextIOWrapper):
+        file.reconfigure(encoding="utf-8", errors="replace")
+    return file.read()
 
 
 def answer_once(dialogue: Dialogue, question: str) -> int:

@@ -41,11 +41,11 @@ def typing_line() -> PromptSession[str]:
 
 def _history() -> History:
     """In a file that only its owner may read; in memory where there can be none."""
-    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    path = Path(state) / "duo" / "chat_history"
     try:
+        state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+        path = Path(state) / "duo" / "chat_history"
         path.parent.mkdir(parents=True, exist_ok=True)
         os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
-    except OSError:
+    except (OSError, RuntimeError):  # RuntimeError: a user without a home
         return InMemoryHistory()
     return FileHistory(str(path))

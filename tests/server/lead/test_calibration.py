@@ -102,6 +102,20 @@ def test_another_model_file_is_another_memory(tmp_path: Path):
     assert of_model(options) != before
 
 
+def test_a_user_without_a_home_is_remembered_nothing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", homeless)
+    caplog.set_level("INFO")
+    keep("steps", ["a model"], {"1": 1.0})
+    assert "steps are not remembered: Could not determine home directory." in caplog.text
+    assert recall("steps", ["a model"]) is None
+
+
 def test_a_start_that_waits_for_a_device_says_so(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):

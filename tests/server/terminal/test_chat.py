@@ -176,6 +176,16 @@ def test_a_question_prints_the_reply_alone(lead: Lead, tmp_path: Path):
     lead.until_idle()
 
 
+def test_what_is_no_utf_8_is_asked_with_a_mark_in_its_place(lead: Lead, tmp_path: Path):
+    command, env = [*COMMAND, "--url", lead.url, "--max-tokens", "3"], environment(tmp_path)
+    latin = "caf\xe9".encode("latin-1")
+    for more, given in (([], latin), ([os.fsdecode(latin)], b"")):
+        asked = subprocess.run(
+            [*command, *more], input=given, capture_output=True, env=env, timeout=60, check=False
+        )
+        assert (asked.returncode, asked.stderr) == (0, b"")
+
+
 def test_an_address_may_be_written_in_many_ways(lead: Lead, tmp_path: Path):
     for spelled in ("http://a:1", "a:1", "a:1/", "http://a:1/v1", "a:1/v1/"):
         assert read(ChatSettings, ["--url", spelled]).url == "http://a:1"
@@ -184,14 +194,15 @@ def test_an_address_may_be_written_in_many_ways(lead: Lead, tmp_path: Path):
 
 
 def test_a_lead_that_wants_a_key_is_told_it_or_says_how(tmp_path: Path):
-    door = Door(Edge(access=Access(["sk-right"])), None, 0)
+    door = Door(Edge(access=Access(["sk-right", "schl\xfcssel"])), None, 0)
     with serving(FakeBackend(FakeModel(seed=3)), door=door) as lead:
         refused = run(lead.url, tmp_path, "hello")
         assert refused.returncode == 1
         assert "--api-key" in refused.stderr
         assert refused.stderr.count("\n") == 1
         assert run(lead.url, tmp_path, "--api-key", "sk-right", "--max-tokens", "3", "hello").returncode == 0
-        assert run(lead.url, tmp_path, "--max-tokens", "3", "hello", DUO_API_KEY="sk-right").returncode == 0
+        for key in ("sk-right", "schl\xfcssel"):
+            assert run(lead.url, tmp_path, "--max-tokens", "3", "hello", DUO_API_KEY=key).returncode == 0
 
 
 def test_a_lead_that_is_not_there_is_one_line(tmp_path: Path):
