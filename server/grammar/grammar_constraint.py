@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -71,17 +71,17 @@ class CompiledGrammar:
     works out for them is not counted to the limits of the texts, which must not depend on guesses."""
 
     def __init__(
-        self, make: Callable[[], LLMatcher], vocabulary: Vocabulary, param: str, source: str
+        self, matchers: tuple[LLMatcher, LLMatcher], vocabulary: Vocabulary, param: str, source: str
     ) -> None:
-        """make: a matcher with a lexer of its own."""
-        self.first, self._for_guesses = make(), make()
+        """matchers: for texts and for guesses, each with a lexer of its own."""
+        self._matcher, self._for_guesses = matchers
         self.vocabulary, self.param = vocabulary, param
         self._first_bytes = BASE_BYTES + SOURCE_BYTES * len(source)
         self._first_bytes += MULTIPLE_BYTES * MAX_MULTIPLE if '"multipleOf"' in source else 0
         self.n_tokens = 0
 
     def __call__(self) -> GrammarConstraint:
-        return GrammarConstraint(self.first.deep_copy(), self._for_guesses.deep_copy(), self)
+        return GrammarConstraint(self._matcher.deep_copy(), self._for_guesses.deep_copy(), self)
 
     @property
     def n_bytes(self) -> int:
@@ -144,15 +144,15 @@ def _compile(vocabulary: Vocabulary, lark: str, param: str) -> CompiledGrammar:
     def make() -> LLMatcher:
         return LLMatcher(_tokenizer(vocabulary), grammar, log_level=0, limits=LIMITS)
 
-    compiled = CompiledGrammar(make, vocabulary, param, lark)
-    _check(compiled.first, param)
-    first = compiled.first.deep_copy()
+    matcher = make()
+    _check(matcher, param)
+    first = matcher.deep_copy()
     first.compute_bitmask()
     _check(first, param)
-    _look_ahead(compiled.first.deep_copy(), param)
+    _look_ahead(matcher.deep_copy(), param)
     if first.is_error():
         raise InvalidRequestError(f"no token of this model can begin what the {param} wants", param=param)
-    return compiled
+    return CompiledGrammar((matcher, make()), vocabulary, param, lark)
 
 
 def _look_ahead(matcher: LLMatcher, param: str) -> None:
