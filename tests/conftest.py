@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 from collections.abc import Iterator
 
@@ -12,6 +13,7 @@ import pytest
 import trustme
 from hypothesis import settings
 
+from server import stop_signals
 from tests import leaks
 from tests.contract import witness
 from tests.fake_backend import FakeBackend, FakeModel
@@ -24,6 +26,7 @@ settings.register_profile("duo", deadline=None)  # no test fails because the mac
 settings.load_profile("duo")
 
 SLOWER = ("redis", "model", "browser")
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 LOGGERS = ("duo", "duo.llama", "uvicorn")  # that server.terminal.console.log_to changes
 
 
@@ -81,6 +84,16 @@ def _loggers_are_as_before() -> Iterator[None]:  # pyright: ignore[reportUnusedF
     for one, (level, handlers, propagate) in zip(loggers, before, strict=True):
         one.setLevel(level)
         one.handlers, one.propagate = handlers, propagate
+
+
+@pytest.fixture(autouse=True)
+def _signals_are_as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:  # pyright: ignore[reportUnusedFunction]
+    """A command that the test ran in this process has handlers of its own, and may have been told to end."""
+    monkeypatch.setattr(stop_signals, "_told", None)
+    before = [(number, signal.getsignal(number)) for number in SIGNALS]
+    yield
+    for number, handler in before:
+        signal.signal(number, handler)
 
 
 @pytest.fixture(scope="module")

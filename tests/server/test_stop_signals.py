@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import signal
-from collections.abc import Generator
 
 import pytest
 
@@ -15,17 +14,10 @@ from server.llama.options import Weights
 from server.settings import BUNDLED_MODEL
 from server.stop_signals import end_when_told, leave_if_told, take_hangups_for_ends, take_over, was_told
 
-NUMBERS = (signal.SIGHUP, signal.SIGTERM, signal.SIGINT)
-
 
 @pytest.fixture(autouse=True)
-def as_before(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
-    monkeypatch.setattr(stop_signals, "_told", None)
-    before = [(number, signal.getsignal(number)) for number in NUMBERS]
+def hangups() -> None:
     signal.signal(signal.SIGHUP, lambda number, frame: None)  # unlike the default, a failure that can be told
-    yield
-    for number, handler in before:
-        signal.signal(number, handler)
 
 
 @pytest.fixture

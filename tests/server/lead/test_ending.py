@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from contextlib import closing, suppress
 from typing import Any
 
 import pytest
 
-from server import stop_signals
 from server.api.middleware import Edge
 from server.lead import startup
 from server.lead.listening import Door, open_socket
@@ -46,13 +45,8 @@ class StartedEngine:
 
 
 @pytest.fixture(autouse=True)
-def as_before(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
-    monkeypatch.setattr(stop_signals, "_told", None)
-    before = [(number, signal.getsignal(number)) for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT)]
+def starting() -> None:
     end_when_told()
-    yield
-    for number, handler in before:
-        signal.signal(number, handler)
 
 
 def serve(engine: Any) -> None:
