@@ -299,8 +299,9 @@ class UpSettings(LeadSettings):
     )
     redis_listen: str | None = Field(
         None,
-        description="HOST or HOST:PORT where drafters on other machines reach the embedded Redis; the "
-        "command with the password is told once (default: this machine only)",
+        description="HOST or HOST:PORT where drafters on other machines reach the embedded Redis, 0.0.0.0 by "
+        "IPv4, [::] by IPv6 and IPv4; the command with the password is told once (default: this machine "
+        "only)",
     )
 
     @property

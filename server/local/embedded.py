@@ -72,9 +72,8 @@ def server_command(binary: str, directory: Path, address: tuple[str, int] | None
     """How a server is started whose socket and log are in this directory, and its password where it has an
     address. Memory is bounded, and nothing is evicted: when it is full, messages are refused and the keys
     expire within seconds."""
-    network = {"bind": address[0], "port": str(address[1])} if address else {"port": "0"}
     options = {
-        **network,
+        "port": str(address[1]) if address else "0",
         "unixsocket": str(directory / _SOCKET),
         "unixsocketperm": "700",
         "dir": str(directory),
@@ -90,7 +89,14 @@ def server_command(binary: str, directory: Path, address: tuple[str, int] | None
         "proto-max-bulk-len": "16mb",
     }
     secret = [str(directory / _SECRET)] if address else []  # a file: command lines are read by everybody
-    return [binary, *secret, *(part for name, value in options.items() for part in (f"--{name}", value))]
+    bind = ["--bind", *_bound_to(address[0])] if address else []
+    flags = [part for name, value in options.items() for part in (f"--{name}", value)]
+    return [binary, *secret, *bind, *flags]
+
+
+def _bound_to(host: str) -> list[str]:
+    """The addresses that this one means: a server takes :: for those of IPv6 alone."""
+    return ["0.0.0.0", "::"] if host == "::" and socket.has_dualstack_ipv6() else [host]
 
 
 class EmbeddedServer(ExitStack):
@@ -271,8 +277,10 @@ def _free_address(listen: str) -> tuple[str, int]:
         parts = urlsplit(f"//{listen}")
         host, port = parts.hostname or "", parts.port or 0
         found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        with socket.create_server(found[0][4][:2], family=found[0][0]) as free:
-            return str(found[0][4][0]), int(free.getsockname()[1])
+        address = found[0][4][:2]
+        both = len(_bound_to(str(address[0]))) > 1
+        with socket.create_server(address, family=found[0][0], dualstack_ipv6=both) as free:
+            return str(address[0]), int(free.getsockname()[1])
     except (OSError, ValueError) as error:
         raise StartupError(f"--redis-listen {listen}: {error}: give an address of this machine") from error
 

@@ -319,3 +319,21 @@ def test_an_address_that_is_not_here_is_refused_in_one_line(root: Path, listen: 
     with pytest.raises(StartupError, match="--redis-listen"):
         EmbeddedServer(root, listen)
     assert list(root.iterdir()) == []
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="needs IPv6")
+def test_at_all_addresses_it_is_reached_by_both_protocols(root: Path) -> None:
+    with EmbeddedServer(root, "[::]") as server:
+        assert server.address
+        assert server.url_elsewhere
+        host, port = server.address
+        assert host == "::"
+        for here in ("127.0.0.1", "::1"):
+            with redis.Redis(here, port, password=urlsplit(server.url_elsewhere).password) as known:
+                assert known.ping(), here
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="needs IPv6")
+def test_a_port_that_is_taken_in_one_protocol_is_refused(root: Path) -> None:
+    with socket.create_server(("0.0.0.0", 0)) as taken, pytest.raises(StartupError, match="--redis-listen"):
+        EmbeddedServer(root, f"[::]:{taken.getsockname()[1]}")
