@@ -331,8 +331,12 @@ class ClientSettings(BaseSettings):
     )
 
     def client(self, timeout: httpx.Timeout) -> httpx.Client:
+        """Raises StartupError for what is no address."""
         headers = {b"Authorization": f"Bearer {self.api_key}".encode(errors="surrogateescape")}
-        return httpx.Client(base_url=self.url, headers=headers, timeout=timeout)
+        try:
+            return httpx.Client(base_url=self.url, headers=headers, timeout=timeout)
+        except httpx.InvalidURL as error:
+            raise StartupError(f"{self.url} is no address of a lead ({error}): see --url") from error
 
 
 def answer_of(client: httpx.Client, path: str) -> httpx.Response:

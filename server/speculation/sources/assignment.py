@@ -41,7 +41,7 @@ class Yield:
             self.right = self.missed = 0.0
 
     def share(self, assumed: float = MEAN) -> float:
-        """Of the tokens, those that it guesses. assumed: the same before anything is known."""
+        """Of the tokens, those that it guesses. assumed: this share, before anything is known."""
         return (WORD * assumed + self.right) / (WORD + self.right + self.missed)
 
 

@@ -27,7 +27,7 @@ class Yields:
         return own.share(share) if own else share
 
     def fits(self, speculated: Speculated, drafter: str) -> float:
-        """The same by this session alone, to compare it with others for this drafter."""
+        """share() by this session alone, to compare it with others for this drafter."""
         own = speculated.yields.get(drafter)
         return own.share() if own else MEAN
 

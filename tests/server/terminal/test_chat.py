@@ -205,6 +205,13 @@ def test_a_lead_that_wants_a_key_is_told_it_or_says_how(tmp_path: Path):
             assert run(lead.url, tmp_path, "--max-tokens", "3", "hello", DUO_API_KEY=key).returncode == 0
 
 
+def test_what_is_no_address_is_one_line(tmp_path: Path):
+    refused = run("http://[::", tmp_path, "hello")
+    assert refused.returncode == 1
+    assert refused.stderr.startswith("duo chat: http://[:: is no address of a lead")
+    assert refused.stderr.count("\n") == 1
+
+
 def test_a_lead_that_is_not_there_is_one_line(tmp_path: Path):
     gone = run("127.0.0.1:9", tmp_path, "hello")
     assert gone.returncode == 1
