@@ -29,7 +29,7 @@ FASTER = "the lead is faster without it now"
 WAITS = "until it is known what steps take without it"
 JOINS = "another one joins"
 AWAKE = "", ""  # nobody rests
-TOO_MANY = "no guess can pay for this number of sessions"
+TOO_DEAR = "no guess can pay: to check one takes too long now"
 RENEWED = 64  # steps until what may pay is computed anew
 
 LOOKUP = "lookup"
@@ -273,7 +273,7 @@ class Groups:
     def _apply(self, n_active: int) -> None:
         """Have the drafters of each machine rest or go on."""
         for machine in self._machines.values():
-            credits, why = machine.credits, TOO_MANY if self._barred else ""
+            credits, why = machine.credits, TOO_DEAR if self._barred else ""
             if credits:
                 credits.serve(n_active)
                 if not (why or credits.guesses):
