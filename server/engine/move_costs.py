@@ -10,9 +10,10 @@ from server.estimators import N_MOMENTS, Slope, Smoothed, numbers
 # Of a measured time: a start value ten times too high is within a quarter after 17. 0.4: after 8, but one
 # disturbed step has conversations evaluated that should be loaded; 0.1: after 35.
 WEIGHT = 0.2
-# Times what moving a byte took so far: as much of a move counts at most. A process that was stopped for a
-# minute while it saved a conversation saved none again, since only moves tell what they take. Half: a tenth
-# of the speed is known after 12 moves instead of 7; twice: such a stop counts as 2.4 times the time, not 1.6.
+# Most that one move counts, in times of what moving a byte took so far. Without this a process that was
+# stopped for a minute while it saved a conversation saves none again, since only moves tell what they take.
+# Half: that moves take ten times as long is known after 12 of them instead of 7; twice: one such stop makes
+# moving look 2.4 times as slow, not 1.6.
 OUTLIER = 4.0
 # Of the past, per measured step: about the last 50 count. 3 percent of scatter in one reply make a slope
 # uncertain by 0.9 of itself (simulated). 25: by 2; 100: by 0.45, but a slower machine shows after as many.

@@ -22,9 +22,10 @@ OUTLIER = 0.3
 SURPRISE = 1.5  # times the expected: most that a first step is believed. 2: a disturbed one counts twice
 OPTIMISM = 0.9  # of what calibration said. 1: widths that it overrates are never tried; 0.8: too often
 STALE = 256  # steps after which a width is worth another look: seconds. Twice: a change shows later
-# Steps after which what a width took counts no longer, and the curve says what it takes: a machine that was
-# busy for a moment made wide steps look so slow that nobody guessed again. Half: a width that is slower than
-# calibrated is tried twice as often; twice: guesses rest twice as long, 60 s where a step takes 30 ms.
+# Steps without a step of some width until the times of that width are forgotten: then the calibrated ones
+# count. Else wide steps of a busy moment bar guesses for good, since only wide steps show that they are quick
+# again. Half: a width that is slower than calibrated is tried twice as often; twice: guesses rest twice as
+# long, 60 s where a step takes 30 ms.
 FORGOTTEN = 4 * STALE
 # Share of a step's time that padding has to save. Half: scatter has steps padded in vain; twice: the largest
 # savings remain (400M: seven rows in Q8_0 to eight, 25 percent; 15 in Q4_0 to 16, 22), 31 to 32 rows do not.

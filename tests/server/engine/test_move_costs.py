@@ -77,9 +77,17 @@ def test_one_move_that_was_interrupted_ends_no_saving():
     costs.moved(10**6, 100, 1e-3)
     costs.moved(10**6, 100, 60.0)
     assert costs.saving_pays
+    assert costs.byte_s.value < 2e-9
     for _ in range(20):
         costs.moved(10**6, 100, 60.0)
     assert not costs.saving_pays
+
+
+def test_moves_that_take_ten_times_as_long_are_known_after_eight():
+    costs = MoveCosts()
+    for _ in range(8):
+        costs.moved(10**6, 100, 1e-2)
+    assert costs.byte_s.value > 7.5e-9
 
 
 def learned() -> MoveCosts:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.speculation.gating.acceptance import Acceptance
-from server.speculation.gating.costs import FORGOTTEN, REFRESH, STALE, StepCosts
+from server.speculation.gating.costs import REFRESH, STALE, StepCosts
 from server.speculation.gating.gate import potential
 
 
@@ -127,7 +127,7 @@ def test_wide_steps_of_a_busy_moment_are_forgotten():
         for rows in (2, 4, 8):
             costs.observe(rows, 0, 20.0)
     assert potential(costs.curve(0), 1, 0.9) == 1.0
-    for _ in range(FORGOTTEN + STALE):
+    for _ in range(1_500):
         costs.observe(1, 0, 1.0)
     assert potential(costs.curve(0), 1, 0.9) == potential(StepCosts(8, calibrated).curve(0), 1, 0.9) > 1.3
     costs.observe(4, 0, 2.2)  # counts as the first step of its width
@@ -136,11 +136,11 @@ def test_wide_steps_of_a_busy_moment_are_forgotten():
     assert costs.curve(0)[4] == pytest.approx(2.2)
 
 
-def test_what_a_width_took_counts_for_some_thousand_steps():
+def test_what_a_width_took_counts_for_about_a_thousand_steps():
     costs = StepCosts(4, {1: 1.0, 4: 2.0})
     for _ in range(3):
         costs.observe(4, 0, 4.0)
-    for _ in range(FORGOTTEN - STALE):
+    for _ in range(900):
         costs.observe(1, 0, 1.0)
     assert costs.curve(0)[4] > 3.0
 

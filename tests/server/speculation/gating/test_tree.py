@@ -130,6 +130,14 @@ def test_what_goes_on_from_a_wrong_guess_is_stale_for_as_long_as_it_may_be_under
     assert tree.graft(draft(8, after=(*first, 5, 4))) == "lost"
 
 
+def test_a_wrong_guess_of_50_steps_ago_is_forgotten():
+    first = tuple(range(30, 90))
+    tree = tree_with(draft(*first))
+    for _ in range(50):
+        tree.commit([7], Acceptance())
+    assert tree.graft(draft(5, 6, after=first)) == "lost"
+
+
 def test_what_goes_on_from_a_late_draft_that_was_wrong_is_stale():
     tree = tree_with()
     tree.commit([1, 2], Acceptance())

@@ -49,6 +49,17 @@ def test_to_be_told_a_very_long_session_costs_the_drafter_no_drafts():
         clock.now += 1.0
 
 
+def test_a_quarter_of_a_million_tokens_a_second_are_told_again():
+    scene = Scene()
+    scene.add()
+    scene.settle()
+    [record] = scene.remote.drafters()
+    assert record.within_rate(1.0)
+    assert [record.may_tell(200_000) for _ in range(3)] == [True, True, False]
+    assert record.within_rate(2.0)
+    assert record.may_tell(200_000)
+
+
 def test_a_drafter_that_answers_with_more_drafts_that_go_on_from_nothing_is_told_once_in_a_while():
     """Eight tokens are as many as it may guess ahead."""
     scene = Scene(clock=Clock())
