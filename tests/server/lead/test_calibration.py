@@ -102,7 +102,7 @@ def test_another_model_file_is_another_memory(tmp_path: Path):
     assert of_model(options) != before
 
 
-def test_a_user_without_a_home_is_remembered_nothing(
+def test_nothing_is_remembered_for_a_user_without_a_home(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     def homeless() -> Path:
