@@ -141,6 +141,6 @@ def _missing(state: EngineState, works: list[Work]) -> int:
     """How many cells this work needs beyond the free ones."""
     n_ctx = state.backend.n_ctx
     rows = sum([work.n_rows + work.n_draft for work in works])
-    if len(works) == 1:  # a stable session runs alone
+    if len(works) == 1 and state.limits.is_stable(works[0].session):  # it runs alone
         rows += max(0, n_pad(state.limits, n_ctx, works[0], 0) - works[0].n_draft)
     return state.n_held() + rows - state.backend.n_cells

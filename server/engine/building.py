@@ -20,7 +20,7 @@ def build(
     n_rows = sum([work.n_rows for work in works]) + sum(map(len, planned.proposals))
     width, least, n_ctx = planned.width, max(planned.width, planned.least), state.backend.n_ctx
     missing = least - n_rows if n_held + least <= state.backend.n_cells else 0
-    alone = len(works) == 1  # as a stable session is
+    batch.stable = len(works) == 1 and state.limits.is_stable(works[0].session)  # which is alone
     for work, proposal in zip(works, planned.proposals, strict=True):
         layout, session = NO_LAYOUT, work.session
         if not work.completes:
@@ -29,7 +29,7 @@ def build(
             state.searches.add(batch, session)
         else:
             n_draft, room = len(proposal.tokens), n_ctx - len(session.tokens)
-            padding = n_pad(state.limits, n_ctx, work, n_draft) if alone else 0
+            padding = n_pad(state.limits, n_ctx, work, n_draft) if batch.stable else 0
             padding = padding or max(0, min(missing, room - n_draft))
             wide = width > len(works)  # else there are no guesses
             layout = state.sequences.add(batch, session, proposal, padding, wide=wide)
@@ -41,6 +41,6 @@ def build(
 def n_pad(limits: Limits, n_ctx: int, work: Work, n_draft: int) -> int:
     """Rows of padding that give a step of a stable session its one width, as far as the context goes."""
     session = work.session
-    if session.n_pending > 1 or session.request.n_beams > 1 or not limits.is_stable(session):
+    if session.n_pending > 1 or session.request.n_beams > 1:
         return 0
     return min(limits.stable_width - 1, n_ctx - len(session.tokens)) - n_draft

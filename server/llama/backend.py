@@ -24,7 +24,8 @@ class Batch:
     """Rows of one decode as parallel lists: token id, position, sequence id, whether logits are wanted.
 
     shared: for rows of several sequences (the stem of a tree), all of these by row index. meanwhile: called
-    once the decode is under way, by a backend that overlaps.
+    once the decode is under way, by a backend that overlaps. stable: no bit of the logits may depend on how
+    busy the machine is.
     """
 
     tokens: list[int] = field(default_factory=_ints)
@@ -33,6 +34,7 @@ class Batch:
     wanted: list[bool] = field(default_factory=_bools)
     shared: dict[int, tuple[int, ...]] = field(default_factory=_shares)
     meanwhile: Callable[[], None] | None = None
+    stable: bool = False
 
     def __len__(self) -> int:
         return len(self.tokens)

@@ -12,6 +12,7 @@ import numpy as np
 from server.errors import BackendError
 from server.llama.backend import Batch, Hidden, Logits
 from server.llama.library import C, LoadedModel
+from server.llama.threads import Threads
 
 FLOATS = ctypes.POINTER(ctypes.c_float)
 
@@ -85,6 +86,7 @@ class LlamaContext:
         self.n_cells = int(C.llama_n_ctx(handle))
         self.memory = C.llama_get_memory(handle)
         self.rows = LlamaBatch(self.n_batch)
+        self.threads = Threads(handle, fixed=overlaps)
         self.n_tail = int(C.llama_n_rs_seq(handle))
         self.unlike_rows = unlike_rows
         self.dropped: list[int] = []  # of the logits of the latest decode, those that nobody wanted
@@ -109,6 +111,7 @@ class LlamaContext:
         extra = self._to_differ(batch, n_wanted) if self.unlike_rows else ()
         for row in extra:
             self.rows.want(row)
+        self.threads.settle(all_of_them=batch.stable)
         status = int(C.llama_decode(self.handle, self.rows.batch))
         if status:  # 1: there are too few cells
             reason = "the KV cache is full" if status == 1 else f"llama_decode returned {status}"

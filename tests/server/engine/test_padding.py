@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from server.engine.proposer import Proposer
-from server.engine.request import GenerationRequest, Speculation
+from server.engine.request import Exactness, GenerationRequest, Speculation
 from server.engine.scheduler import Limits
+from server.llama.backend import Batch, Logits
 from server.sampling.params import SamplingParams
 from server.speculation.gating.costs import StepCosts
 from server.speculation.plain import PlainSteps
@@ -76,3 +78,20 @@ def test_a_width_stable_session_keeps_its_width():
     assert run(backend, oracle, stable) == [text]
     assert oracle.accepted > 0
     assert set(backend.widths[1:]) == {8}
+
+
+@pytest.mark.parametrize("exactness", ["default", "width-stable"])
+def test_only_decodes_of_a_width_stable_session_have_to_be_stable(exactness: Exactness):
+    class Listening(FakeBackend):
+        def start(self, batch: Batch) -> Callable[[], Logits]:
+            seen.add(batch.stable)
+            return super().start(batch)
+
+        def decode(self, batch: Batch) -> Logits:
+            seen.add(batch.stable)
+            return super().decode(batch)
+
+    seen, [ask] = set[bool](), asked(1)
+    ask = replace(ask, speculation=Speculation(exactness=exactness))
+    run(Listening(FakeModel(eog_rate=0.0), n_batch=8), Proposer(), ask)
+    assert seen == {exactness == "width-stable"}

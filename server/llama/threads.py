@@ -1,0 +1,114 @@
+"""How many threads a decode on the CPU has: fewer while other programs use the cores.
+
+llama.cpp's threads wait for each other many times in a step. A thread whose core another program uses keeps
+all others waiting, and with GCC's OpenMP they look for it on cores that are wanted elsewhere. On two cores,
+beside one program that always computes, a step of the bundled model takes three times as long on two threads
+as on one (docs/serving.md, section J of benchmarks/RESULTS.md).
+
+Only Linux tells what others use: elsewhere the number of threads stays. The number changes no bit of the
+logits (tests/model/test_threads.py), but those of single rows with flash attention, from 512 cells on, where
+llama.cpp divides the cells among threads.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import time
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+from server.llama.library import C
+
+logger = logging.getLogger("duo.llama")
+
+# Seconds between two looks, of 33 us with two cores. Two in a row have to find others, since a client that
+# starts or a page that loads is done by then. Half: such work of half a second costs a thread; twice: a
+# program that starts goes unnoticed for two seconds.
+PERIOD_S = 0.5
+# Of a core: what others get where all threads compute, from which on one thread fewer does. They would take
+# 0.65 of a free one. Steps of one thread by those of two, one row, two cores, 400M BF16 and bundled: 0.8 to
+# 1.1 where others get 0.29, 1.0 to 1.4 with 0.44. Half: 0.7 to 0.85 with 0.2; twice: 0.66 counts as nothing.
+TAKEN = 0.38
+# Of a core: what others leave of one on which no thread computes, from which on one does. Half: also beside
+# others that take 0.7 of it, with 1.0 to 1.4 as above; twice: not even where they take 0.2, with 0.6 to 0.85.
+FREE = 0.45
+STAT = Path("/proc/stat")
+
+
+class Threads:
+    """Of one context of llama.cpp. most: as many as it was made with, for a single row and for more. n: how
+    many of them compute."""
+
+    def __init__(self, handle: Any, *, fixed: bool = False) -> None:
+        """fixed: all of them always compute."""
+        self._handle = handle
+        self.most = int(C.llama_n_threads(handle)), int(C.llama_n_threads_batch(handle))
+        self.n = max(self.most)
+        self._cores = frozenset[int]() if fixed or self.n == 1 else own_cores()
+        self._n_cores = max(self.n, len(self._cores))  # more threads than cores are somebody's wish
+        self._used = used_by_others(self._cores)
+        self._others = 0.0  # cores that they used in the latest period
+        self._due = time.monotonic() + PERIOD_S if self._used is not None else math.inf
+        self._in_use = self.n
+
+    def settle(self, *, all_of_them: bool = False) -> None:
+        """Before a decode. all_of_them: in any case, since no bit may depend on how busy the machine is."""
+        now = time.monotonic()
+        if now >= self._due:
+            self._look(now)
+        n = max(self.most) if all_of_them else self.n
+        if n != self._in_use:
+            self._in_use = n
+            C.llama_set_n_threads(self._handle, *(min(n, most) for most in self.most))
+
+    def _look(self, now: float) -> None:
+        before, self._used = self._used, used_by_others(self._cores)
+        if before is None or self._used is None:
+            self._due, self.n = math.inf, max(self.most)
+            return
+        passed_s = now - (self._due - PERIOD_S)
+        others = (self._used - before) / passed_s
+        n = n_threads(self.n, max(self.most), self._n_cores - min(others, self._others))
+        self._due, self._others = now + PERIOD_S, others
+        if n != self.n:
+            logger.debug("%d of %d threads compute beside other programs", n, max(self.most))
+            self.n = n
+
+
+def n_threads(now: int, most: int, left: float) -> int:
+    """How many of `most` threads compute, where `now` did while others left this number of cores."""
+    fewer, more = math.floor(left + TAKEN), math.floor(left + 1.0 - FREE)
+    return max(1, min(most, fewer if fewer < now else max(now, more)))
+
+
+def own_cores() -> Collection[int]:
+    """Those that this thread may use. None where the system does not tell."""
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else frozenset()
+
+
+def used_by_others(cores: Collection[int]) -> float | None:
+    """Seconds of these cores that others than this process have used since the machine started; None where
+    the system does not tell. Threads of this process on other cores count as if they were on these."""
+    try:
+        lines = STAT.read_text().splitlines() if cores else []
+    except OSError:
+        return None
+    times = [line.split()[1:] for line in lines if (core := _core(line)) is not None and core in cores]
+    return sum(map(_busy_s, times)) - time.process_time() if times else None
+
+
+def _core(line: str) -> int | None:
+    """The number of a line for one core: "cpu3 …"."""
+    name = line.partition(" ")[0].removeprefix("cpu")
+    return int(name) if line.startswith("cpu") and name.isdecimal() else None
+
+
+def _busy_s(ticks: Sequence[str]) -> float:
+    """Without what programs of low priority had, if this process is none: they give way to it. What a
+    hypervisor took counts. ticks: user, nice, system, idle, iowait, irq, softirq, steal (proc_stat(5))."""
+    user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, ticks[:8])
+    yielding = 0 if os.getpriority(os.PRIO_PROCESS, 0) <= 0 else nice
+    return (user + yielding + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")

@@ -1,0 +1,209 @@
+"""How many threads compute, by what others take of the cores."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from server.llama import threads
+from server.llama.threads import PERIOD_S, Threads, n_threads
+
+CORES = 0, 1
+KINDS: Sequence[str] = "user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal"
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@pytest.mark.parametrize(
+    ("now", "others", "then"),
+    [
+        (2, 0.0, 2),
+        (2, 0.2, 2),  # one that would take 0.3 of a core
+        (2, 0.29, 2),  # 0.5: one thread makes 0.8 to 1.1 of the steps of two
+        (2, 0.44, 1),  # 0.8: 1.0 to 1.4
+        (2, 0.67, 1),  # one that takes what it gets
+        (2, 1.4, 1),  # four of these
+        (1, 1.6, 1),
+        (1, 1.0, 1),
+        (1, 0.7, 1),
+        (1, 0.5, 2),
+        (1, 0.2, 2),
+        (1, 0.0, 2),
+    ],
+)
+def test_one_thread_of_two_computes_where_that_is_quicker(now: int, others: float, then: int):
+    assert n_threads(now, 2, 2 - others) == then
+
+
+def test_as_many_compute_as_there_are_cores_that_others_leave():
+    assert n_threads(16, 16, 16 - 5.3) == 11
+    assert n_threads(11, 16, 16 - 8.0) == 8
+    assert n_threads(8, 16, 16 - 8.0) == 8
+    assert n_threads(8, 16, 16.0) == 16
+    assert n_threads(8, 8, 16 - 7.0) == 8, "on other cores"
+
+
+class Library:
+    """Of llama.cpp. n, n_batch: threads of a new context; set: what they were set to."""
+
+    n, n_batch = 2, 2
+
+    def __init__(self) -> None:
+        self.set = list[tuple[int, int]]()
+
+    def llama_n_threads(self, _handle: object) -> int:
+        return self.n
+
+    def llama_n_threads_batch(self, _handle: object) -> int:
+        return self.n_batch
+
+    def llama_set_n_threads(self, _handle: object, n: int, n_batch: int) -> None:
+        self.set.append((n, n_batch))
+
+
+class Machine:
+    """Two cores. used: seconds of the first, by kind; own_s: of both, by this process."""
+
+    def __init__(self, stat: Path) -> None:
+        self.stat, self.now, self.own_s = stat, 100.0, 0.0
+        self.used = dict.fromkeys(KINDS, 0.0)
+        self.library = Library()
+        self.write()
+
+    def write(self) -> None:
+        ticks = [round(seconds * TICKS) for seconds in self.used.values()]
+        cores = "".join(f"cpu{core} {' '.join(map(str, ticks))} 0 0\n" for core in (0, 7))
+        own = f"cpu1 {round(self.own_s * TICKS)} 0 0 0 0 0 0 0 0 0\n"
+        self.stat.write_text(f"cpu  9999 0 0 0 0 0 0 0 0 0\n{cores}{own}intr 12 0 0\nctxt 5\n")
+
+    def lets_run(self, ours: Threads, n_periods: int, **used: float) -> None:
+        """Threads look at the end of each of these periods."""
+        for _ in range(n_periods):
+            self.passes(PERIOD_S, **used)
+            ours.settle()
+
+    def passes(self, seconds: float, **used: float) -> None:
+        """Others use this share of the first core, by kind, and this process all of the second one."""
+        self.now += seconds
+        self.own_s += seconds
+        for kind, share in used.items():
+            self.used[kind] += share * seconds
+        self.write()
+
+
+def own_priority(nice: int) -> Callable[[int, int], int]:
+    return lambda _which, _who: nice
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    machine = Machine(tmp_path / "stat")
+    clocks = SimpleNamespace(monotonic=lambda: machine.now, process_time=lambda: machine.own_s)
+    monkeypatch.setattr(threads, "C", machine.library)
+    monkeypatch.setattr(threads, "time", clocks)
+    monkeypatch.setattr(threads, "STAT", machine.stat)
+    monkeypatch.setattr(threads, "own_cores", lambda: CORES)
+    monkeypatch.setattr(os, "getpriority", own_priority(0))
+    return machine
+
+
+def test_a_thread_gives_way_to_others_and_comes_back_after_them(machine: Machine):
+    ours = Threads(None)
+    machine.lets_run(ours, 2, user=0.5, system=0.2)
+    assert machine.library.set == [(1, 1)]
+    machine.lets_run(ours, 3, user=1.0)
+    assert machine.library.set == [(1, 1)]
+    machine.lets_run(ours, 1, idle=1.0)
+    assert machine.library.set == [(1, 1), (2, 2)]
+
+
+def test_what_others_do_for_a_moment_costs_no_thread(machine: Machine):
+    ours = Threads(None)
+    for _ in range(3):
+        machine.lets_run(ours, 1, user=1.0)
+        machine.lets_run(ours, 1, user=0.1)
+    assert not machine.library.set
+
+
+def test_one_look_decides_for_a_while(machine: Machine):
+    ours = Threads(None)
+    machine.lets_run(ours, 2, user=1.0)
+    machine.passes(PERIOD_S / 2, idle=1.0)
+    ours.settle()
+    assert machine.library.set == [(1, 1)]
+
+
+def test_all_of_a_pause_counts(machine: Machine):
+    ours = Threads(None)
+    machine.lets_run(ours, 1, user=1.0)
+    machine.passes(100.0, user=0.5)
+    ours.settle()
+    assert machine.library.set == [(1, 1)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_gives_way_to_us_takes_no_core(machine: Machine, kind: str):
+    ours = Threads(None)
+    machine.lets_run(ours, 2, **{kind: 1.0})
+    assert ours.n == (2 if kind in ("idle", "iowait", "nice") else 1)
+
+
+def test_a_process_of_low_priority_gives_way_to_its_like(machine: Machine, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(os, "getpriority", own_priority(10))
+    ours = Threads(None)
+    machine.lets_run(ours, 2, nice=1.0)
+    assert ours.n == 1
+
+
+def test_all_compute_what_may_not_depend_on_others(machine: Machine):
+    ours = Threads(None)
+    machine.passes(PERIOD_S, user=1.0)
+    ours.settle(all_of_them=True)
+    machine.passes(PERIOD_S, user=1.0)
+    ours.settle(all_of_them=True)
+    assert not machine.library.set
+    ours.settle()
+    ours.settle()
+    ours.settle(all_of_them=True)
+    assert machine.library.set == [(1, 1), (2, 2)]
+
+
+def test_single_rows_keep_fewer_threads_than_prompts(machine: Machine):
+    machine.library.n_batch = 4
+    machine.lets_run(Threads(None), 2, user=1.0)
+    assert machine.library.set == [(2, 3)]
+
+
+def test_more_threads_than_cores_are_left_if_nobody_else_computes(machine: Machine):
+    machine.library.n = 4
+    ours = Threads(None)
+    machine.lets_run(ours, 2)
+    assert ours.n == 4
+
+
+@pytest.mark.parametrize("fixed", [True, False])
+def test_threads_stay_where_they_should_or_nothing_is_known(machine: Machine, fixed: bool):
+    if not fixed:
+        machine.stat.unlink()
+    ours = Threads(None, fixed=fixed)
+    machine.lets_run(ours, 2, user=1.0)
+    assert not machine.library.set
+
+
+def test_all_compute_once_nothing_is_known_any_more(machine: Machine):
+    ours = Threads(None)
+    machine.lets_run(ours, 2, user=1.0)
+    machine.stat.unlink()
+    machine.now += PERIOD_S
+    ours.settle()
+    assert machine.library.set == [(1, 1), (2, 2)]
+
+
+def test_what_the_system_tells_is_read():
+    """Of this machine, unless it tells nothing."""
+    if not threads.STAT.exists():
+        pytest.skip("the system does not tell")
+    assert threads.used_by_others(threads.own_cores()) is not None
