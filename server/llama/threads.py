@@ -2,8 +2,8 @@
 
 llama.cpp's threads wait for each other many times in a step. A thread whose core another program uses keeps
 all others waiting, and with GCC's OpenMP they look for it on cores that are wanted elsewhere. On two cores,
-beside one program that always computes, a step of the bundled model takes three times as long on two threads
-as on one (docs/serving.md, section J of benchmarks/RESULTS.md).
+beside one program that always computes, one thread makes 1.6 to 2 times the steps of two (docs/serving.md,
+section J of benchmarks/RESULTS.md).
 
 Only Linux tells what others use: elsewhere the number of threads stays. The number changes no bit of the
 logits (tests/model/test_threads.py), but those of single rows with flash attention, from 512 cells on, where
