@@ -193,6 +193,12 @@ def test_threads_stay_where_they_should_or_nothing_is_known(machine: Machine, fi
     assert not machine.library.set
 
 
+@pytest.mark.parametrize("text", ["", "\n", "cpu0 1 2\n", "cpu0 a b c d e f g h\n", "cpu 1 2 3 4 5 6 7 8\n"])
+def test_what_cannot_be_read_tells_nothing(machine: Machine, text: str):
+    machine.stat.write_text(text)
+    assert threads.used_by_others(CORES) is None
+
+
 def test_all_compute_once_nothing_is_known_any_more(machine: Machine):
     ours = Threads(None)
     machine.lets_run(ours, 2, user=1.0)
