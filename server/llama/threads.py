@@ -1,13 +1,13 @@
 """How many threads a decode on the CPU has: fewer while other programs use the cores.
 
-llama.cpp's threads wait for each other many times in a step. A thread whose core another program uses keeps
-all others waiting, and with GCC's OpenMP they look for it on cores that are wanted elsewhere. On two cores,
+llama.cpp's threads wait for each other many times in a step. If another program has the core of one thread,
+all others wait for that thread, and with GCC's OpenMP they keep their cores busy meanwhile. On two cores,
 beside one program that always computes, one thread makes 1.6 to 2 times the steps of two (docs/serving.md,
 section J of benchmarks/RESULTS.md).
 
-Only Linux tells what others use: elsewhere the number of threads stays. The number changes no bit of the
-logits (tests/model/test_threads.py), but those of single rows with flash attention, from 512 cells on, where
-llama.cpp divides the cells among threads.
+Only Linux tells what other programs use: elsewhere the number of threads stays. The number changes no bit of
+the logits (tests/model/test_threads.py), with one exception: for a single row with flash attention, from 512
+cells in use on, llama.cpp divides the cells among the threads.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from server.llama.library import C
 
 logger = logging.getLogger("duo.llama")
 
-# Seconds between two looks, of 61 us with two cores. Two in a row have to find others, since a client that
-# starts or a page that loads is done by then. Half: such work of half a second costs a thread; twice: a
-# program that starts goes unnoticed for two seconds.
+# Seconds between two looks at what others use, of 61 us each with two cores. Two looks in a row decide, since
+# a client that starts or a page that loads is done by then. Half: such work of half a second costs a thread;
+# twice: a program that starts goes unnoticed for two seconds.
 PERIOD_S = 0.5
-# Of a core: what others get where all threads compute, from which on one thread fewer does. They would take
-# 0.65 of a free one. Steps of one thread by those of two, one row, two cores, 400M BF16 and bundled: 0.8 to
-# 1.1 where others get 0.29, 1.0 to 1.4 with 0.44. Half: 0.7 to 0.85 with 0.2; twice: 0.66 counts as nothing.
+# Cores that others get while all threads compute, from which on one thread fewer computes. Alone they would
+# get 0.65. Two cores, one row, bundled and 400M BF16: where they get 0.29, one thread makes 0.8 to 1.1 of the
+# steps of two, where they get 0.44, 1.0 to 1.4. Half: also at 0.2, with 0.7 to 0.85; twice: not at 0.66.
 TAKEN = 0.38
-# Of a core: what others leave of one on which no thread computes, from which on one does. Half: also beside
-# others that take 0.7 of it, with 1.0 to 1.4 as above; twice: not even where they take 0.2, with 0.6 to 0.85.
+# Cores that others leave free while fewer threads compute, from which on one thread more computes. Half: also
+# where they take 0.7 of a core, with 1.0 to 1.4 as above; twice: not where they take 0.2, with 0.6 to 0.85.
 FREE = 0.45
 STAT = Path("/proc/stat")
 
@@ -48,7 +48,7 @@ class Threads:
         self.most = int(C.llama_n_threads(handle)), int(C.llama_n_threads_batch(handle))
         self.n = max(self.most)
         self._cores = frozenset[int]() if fixed or self.n == 1 else own_cores()
-        self._n_cores = max(self.n, len(self._cores))  # more threads than cores are somebody's wish
+        self._n_cores = max(self.n, len(self._cores))  # more threads than cores were asked for
         self._used = used_by_others(self._cores)
         self._others = 0.0  # cores that they used in the latest period
         self._due = time.monotonic() + PERIOD_S if self._used is not None else math.inf
@@ -85,7 +85,7 @@ def n_threads(now: int, most: int, left: float) -> int:
 
 
 def own_cores() -> Collection[int]:
-    """Those that this thread may use. None where the system does not tell."""
+    """Those that this thread may use. Empty where the system does not tell."""
     return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else frozenset()
 
 
