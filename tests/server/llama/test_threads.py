@@ -128,6 +128,19 @@ def test_what_others_do_for_a_moment_costs_no_thread(machine: Machine):
     assert not machine.library.set
 
 
+@pytest.mark.parametrize(("seconds", "n"), [(0.5, 2), (1.0, 1)])
+def test_half_a_second_costs_no_thread_and_a_second_one(machine: Machine, seconds: float, n: int):
+    """Others compute for this time. Decodes take a twentieth of a second."""
+    ours = Threads(None)
+    numbers = list[int]()
+    for i in range(60):
+        machine.passes(0.05, user=1.0 if i < round(20 * seconds) else 0.0)
+        ours.settle()
+        numbers.append(ours.n)
+    assert min(numbers) == n
+    assert numbers[-1] == 2
+
+
 def test_one_look_decides_for_a_while(machine: Machine):
     ours = Threads(None)
     machine.lets_run(ours, 2, user=1.0)
