@@ -63,6 +63,16 @@ class Watched:
         sentinel = self._client(self.sentinel_port, None, "watch")
         sentinel.sentinel_set(SERVICE, "down-after-milliseconds", 1500)
 
+    def begins_failover(self) -> bool:
+        """Whether the sentinel obeys. It does not before it has heard from the replica itself."""
+        sentinel: Any = self._client(self.sentinel_port, None, "watch")
+        try:
+            return bool(sentinel.execute_command("SENTINEL FAILOVER", SERVICE))
+        except redis.ResponseError as error:
+            if not str(error).startswith("NOGOODSLAVE"):
+                raise
+            return False
+
     def url(self, role: Role) -> str:
         nobody = free_port()  # a sentinel that is down: the next one is asked
         places = f"127.0.0.1:{nobody},127.0.0.1:{self.sentinel_port}"

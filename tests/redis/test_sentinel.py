@@ -70,8 +70,7 @@ def test_a_master_that_steps_down_is_left(watched: Watched, join: Join):
     """It goes on to answer, as a replica that takes nothing."""
     lead, drafter = join("L", "lead"), join("D", "drafter")
     lead.wait_to_see("D")
-    with redis.Redis("127.0.0.1", watched.sentinel_port, password="watch") as sentinel:
-        eventually(lambda: bool(cast(Any, sentinel).execute_command("SENTINEL FAILOVER", SERVICE)))
+    eventually(watched.begins_failover)
     eventually(lambda: watched.role_of(watched.ports[0]) == "slave")
 
     def arrives() -> bool:
