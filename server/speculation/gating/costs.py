@@ -20,13 +20,14 @@ WINDOW = 10
 # half: nine tenths of a doubling are known after 40 steps, not 23.
 OUTLIER = 0.3
 SURPRISE = 1.5  # times the expected: most that a first step is believed. 2: a disturbed one counts twice
-OPTIMISM = 0.9  # of what calibration said. 1: widths that it overrates are never tried; 0.8: too often
-STALE = 256  # steps after which a width is worth another look: seconds. Twice: a change shows later
+# Of what calibration said. 1: where that is 1.4 times too much, a draft model beside 400M Q8_0 never guesses
+# (section X of benchmarks/RESULTS.md); 0.8: widths are tried too often.
+OPTIMISM = 0.9
 # Steps without a step of some width until the times of that width are forgotten: then the calibrated ones
 # count. Else wide steps of a busy moment bar guesses for good, since only wide steps show that they are quick
 # again. Half: a width that is slower than calibrated is tried twice as often; twice: guesses rest twice as
 # long, 60 s where a step takes 30 ms.
-FORGOTTEN = 4 * STALE
+FORGOTTEN = 1024
 # Share of a step's time that padding has to save. Half: scatter has steps padded in vain; twice: the largest
 # savings remain (400M: seven rows in Q8_0 to eight, 25 percent; 15 in Q4_0 to 16, 22), 31 to 32 rows do not.
 SAVES = 0.05
@@ -71,7 +72,7 @@ class StepCosts:
         if not 0 < rows <= self._max_rows or seconds <= 0.0:
             return
         self._now += 1
-        if not self._now % STALE:
+        if not self._now % (FORGOTTEN // 4):
             self._forget()
         timings = self._buckets.setdefault(_bucket(n_cells), {})
         timing = timings.get(rows)
@@ -125,11 +126,6 @@ class StepCosts:
         """Seconds of steps of this width with such a context; 0 if there was none."""
         timing = self._buckets.get(_bucket(n_cells), {}).get(rows)
         return timing.value if timing else 0.0
-
-    def is_stale(self, rows: int, n_cells: int) -> bool:
-        """Whether this width was not measured lately."""
-        timing = self._buckets.get(_bucket(n_cells), {}).get(rows)
-        return timing is None or self._now - timing.last > STALE
 
     def table(self) -> dict[int, float]:
         """Seconds by rows as far as measured, for the smallest context measured. Safe from any thread."""

@@ -26,7 +26,6 @@ OUTLIER, LATEST = 4.0, 31
 KNOWN = (
     5  # decodes beside a drafter until it counts that they are slower. Half: one disturbed step counts whole
 )
-PROBE_SHARE = 0.005  # of the time, for decoding widths that were not measured lately
 
 
 class StepPrice(NamedTuple):
@@ -73,7 +72,6 @@ class Pricing:
             LATEST
         )  # time of decodes beside a drafter on the lead's cores, by that of calm ones
         self._again = again
-        self._probe_s = 0.0  # time that probing has saved up
         self._n_cells = 0  # in use at the latest step
 
     def _guess_s(self) -> float:
@@ -187,19 +185,11 @@ class Pricing:
         again: Sequence[int] = (),
         n_tail: int = 0,
     ) -> list[int]:
-        """How many guesses of each offer pay; all, now and then, to time a width. offers: probabilities.
-        again, n_tail: as choose() takes them."""
+        """How many guesses of each offer pay. offers: probabilities. again, n_tail: as choose() takes
+        them."""
         if (lost := price.lost) and not again:
             offers = [[probability - lost for probability in offer] for offer in offers]
-        counts = choose(price.seconds, price.n_rows, offers, price.rate, again, n_tail)
-        chosen = price.n_rows + sum(counts)
-        offered = min(price.n_rows + sum(map(len, offers)), len(price.seconds) - 1)
-        if chosen < offered and self.costs.is_stale(offered, self._n_cells):
-            extra_s = price.seconds[offered] - price.seconds[chosen]
-            if self._probe_s >= extra_s:
-                self._probe_s -= extra_s
-                return list(map(len, offers))
-        return counts
+        return choose(price.seconds, price.n_rows, offers, price.rate, again, n_tail)
 
     def observe(self, planned: Planned, step: TimedStep, *, calm: bool | None = True) -> None:
         """A step without prompts. calm: no drafter worked on the lead's cores; None: one may have."""
@@ -223,4 +213,3 @@ class Pricing:
         if self._usual_outside.count > 2:
             each_s = min(each_s, OUTLIER * self._usual_outside.value)
             self._outside.observe(n_guesses / step.n_sessions, each_s)
-        self._probe_s += PROBE_SHARE * step.step_s

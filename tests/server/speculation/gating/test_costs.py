@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.speculation.gating.acceptance import Acceptance
-from server.speculation.gating.costs import REFRESH, STALE, StepCosts
+from server.speculation.gating.costs import REFRESH, StepCosts
 from server.speculation.gating.gate import potential
 
 
@@ -107,15 +107,6 @@ def test_what_no_step_confirmed_is_worth_a_try():
     assert costs.curve(0)[4] == pytest.approx(1.8)
     assert costs.knows(4)
     assert costs.table() == {1: 1.0, 4: 2.0}
-
-
-def test_a_width_not_seen_for_long_is_stale():
-    costs = StepCosts(2, {2: 1.0})
-    costs.observe(2, 0, 1.0)
-    assert not costs.is_stale(2, 0)
-    for _ in range(STALE + 1):
-        costs.observe(1, 0, 1.0)
-    assert costs.is_stale(2, 0)
 
 
 def test_wide_steps_of_a_busy_moment_are_forgotten():
