@@ -29,19 +29,18 @@ class MessageReader:
     before the end of its arguments."""
 
     def __init__(self, form: Form, call_id: Callable[[int], str] = new_call_id) -> None:
-        self.n_settled = 0
-        self.n_thought = 0
+        self.n_settled = self.n_thought = self._n_calls = 0
         self.broken_off = False
         self._form = form
         self._thoughts = thoughts = form.thoughts or _NOTHING
         self._calls = calls = form.calls or _NO_CALLS
         self._call_id = call_id
-        self._n_calls = 0
         self._pieces: list[Piece] = []
         self.content = ContentSpans(plain=form.plain)
         self._buffer = ""  # the text from n_settled on
         self._ended = self._cut = False  # cut: the model would have gone on
         self._at = 0  # how far the call at the buffer's beginning has been read
+        self._blank = 0  # white space in front of it: it belongs to the text if this is no call
         self._within = False  # after what stands before calls, and not yet after what ends them
         begins = calls.marks if form.calls and not form.channels else ()
         ends = (form.channels.start, *form.channels.ends) if form.channels else ()
@@ -78,7 +77,7 @@ class MessageReader:
     # What becomes of the first n characters of the buffer.
 
     def _drop(self, n: int) -> None:
-        self._buffer = self._buffer[n:]
+        self._buffer, self._blank = self._buffer[n:], 0
         self.n_settled += n
 
     def _tell_content(self, n: int) -> None:
@@ -130,7 +129,6 @@ class MessageReader:
         n = len(self._buffer[: found.at].rstrip())
         self._tell_thought(n)
         if found.mark:
-            self._drop_thought(found.at - n)
             self._end_thought(found.mark)
             return True
         if self._ended:
@@ -138,20 +136,15 @@ class MessageReader:
         return False
 
     def _end_thought(self, mark: str) -> None:
-        """The buffer begins with a mark that ends thoughts, or with a call's within them."""
-        if mark in self._calls.marks and not self._form.channels:
+        """The buffer begins with white space and a mark that ends thoughts, or with a call's within them."""
+        n_blank, channels = after_blank(self._buffer), self._form.channels
+        if mark in self._calls.marks and not channels:
+            self._blank = n_blank
             self._step = partial(self._open_call, self._calls.opening, self._no_call_in_thoughts)
-        elif self._form.channels and mark == self._form.channels.start:
-            self._step = self._header
         else:
-            self._drop_thought(len(mark))
-            self._step = self._answer_first
-
-    def _no_call_in_thoughts(self) -> bool:
-        mark = next(one for one in self._calls.marks if self._buffer.startswith(one))
-        self._tell_thought(len(mark))
-        self._step = self._think
-        return True
+            is_header = channels is not None and mark == channels.start
+            self._drop_thought(n_blank + (0 if is_header else len(mark)))
+            self._step = self._header if is_header else self._answer_first
 
     def _answer_first(self) -> bool:
         """White space between the thoughts and the answer is no part of it."""
@@ -176,21 +169,21 @@ class MessageReader:
         found = self._in_content.first(self._buffer, ended=self._ended)
         text = self._buffer[: found.at]
         self._tell_content(len(text.rstrip()) if found.mark or not self._ended else len(text))
-        if found.mark:
-            self._drop(after_blank(self._buffer))
-            return self._enter(found.mark)
-        return False
+        return bool(found.mark) and self._enter(found.mark)
 
     def _enter(self, mark: str) -> bool:
-        """The buffer begins with a mark."""
-        channels = self._form.channels
+        """The buffer begins with a mark, after white space."""
+        channels, n_blank = self._form.channels, after_blank(self._buffer)
+        if mark in self._calls.marks and not channels:
+            self._blank = n_blank
+            self._step = partial(self._open_call, self._calls.opening, self._no_call)
+            return True
+        self._drop(n_blank)
         if channels and mark == channels.start:
             self._step = self._header
         elif mark == self._thoughts.open:
             self._drop_thought(len(mark))
             self._step = self._think_first
-        elif mark in self._calls.marks and not channels:
-            self._step = partial(self._open_call, self._calls.opening, self._no_call)
         else:
             self._drop(len(mark))
             self._step = self._silent if channels else self._content
@@ -242,16 +235,16 @@ class MessageReader:
 
     def _open_call(self, opening: re.Pattern[str], otherwise: Callable[[], bool]) -> bool:
         """The buffer begins with a call, or with what looks like one."""
-        head = opening.match(self._buffer)
+        head = opening.match(self._buffer, self._blank)
         if head is None:
-            if self._cut and (self._within or self._calls.may_begin(self._buffer)):
+            if self._cut and (self._within or self._calls.may_begin(self._buffer[self._blank :])):
                 return self._ignore()
-            return (self._ended or len(self._buffer) >= LONGEST) and otherwise()
+            return (self._ended or len(self._buffer) - self._blank >= LONGEST) and otherwise()
         self._within = True
         if self._calls.arguments == "object":
-            return self._call_from(head.end(), self._object(strict=False))
+            return self._call_from(head.end(), self._object(strict=False), otherwise)
         begun = self._new_call(head["name"], head.groupdict().get("id") or "")
-        return self._call_from(head.end(), self._arguments(begun)) if begun else otherwise()
+        return self._call_from(head.end(), self._arguments(begun), otherwise) if begun else otherwise()
 
     def _object(self, *, strict: bool) -> JsonCallReader:
         def begin(name: str, id: str) -> CallBegun | None:
@@ -272,9 +265,10 @@ class MessageReader:
             case _:
                 return LooseCallReader(self._calls, begun)
 
-    def _call_from(self, at: int, reader: ArgumentReader) -> bool:
-        self._at = at
-        self._step = partial(self._call, reader)
+    def _call_from(
+        self, at: int, reader: ArgumentReader, otherwise: Callable[[], bool] | None = None
+    ) -> bool:
+        self._at, self._step = at, partial(self._call, reader, otherwise or self._no_call)
         return True
 
     def _new_call(self, name: str, id: str = "") -> CallBegun | None:
@@ -283,7 +277,7 @@ class MessageReader:
         index, self._n_calls = self._n_calls, self._n_calls + 1
         return CallBegun(index, id or self._call_id(index), name)
 
-    def _call(self, reader: ArgumentReader) -> bool:
+    def _call(self, reader: ArgumentReader, otherwise: Callable[[], bool]) -> bool:
         self._at = reader.read(self._buffer, self._at)
         self._pieces += reader.pieces
         reader.pieces.clear()
@@ -292,7 +286,7 @@ class MessageReader:
             self._at = 0
         if reader.state is CallState.FAILED or (self._ended and not reader.begun):
             unnamed = self._cut and self._within and reader.state is CallState.MORE
-            return self._ignore() if unnamed else self._no_call()
+            return self._ignore() if unnamed else otherwise()
         if reader.state is CallState.DONE:
             self._drop(self._at)
             self._step = self._ignore if self._n_calls == self._form.most_calls else self._after_call
@@ -303,11 +297,17 @@ class MessageReader:
         return False
 
     def _no_call(self) -> bool:
-        """What looked like one is content, its mark included."""
-        mark = next((one for one in self._calls.marks if self._buffer.startswith(one)), "")
-        self._within = False
-        self._tell_content(len(mark))
-        self._step = self._content
+        """What looked like one is content."""
+        return self._as_text(self._tell_content, self._content)
+
+    def _no_call_in_thoughts(self) -> bool:
+        return self._as_text(self._tell_thought, self._think)
+
+    def _as_text(self, tell: Callable[[int], None], then: Callable[[], bool]) -> bool:
+        """What looked like a call is told, as far as its mark."""
+        marks = (len(one) for one in self._calls.marks if self._buffer.startswith(one, self._blank))
+        tell(self._blank + next(marks, 0))
+        self._within, self._step = False, then
         return True
 
     def _after_call(self) -> bool:

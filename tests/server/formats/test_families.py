@@ -117,8 +117,20 @@ def test_text_about_calls_stays_text(reply: Reply):
     if calls is None or channels or not calls.marks:
         return
     text = f"Write {calls.marks[0]} !, say."
-    assert read(reply, text).content == text.replace(" " + calls.marks[0], calls.marks[0])
+    assert read(reply, text).content == text
     assert read(reply, *text) == read(reply, text)
+
+
+@every
+def test_thoughts_about_calls_stay_thoughts(reply: Reply):
+    calls, thoughts = reply.form.calls, reply.form.thoughts
+    if thoughts is None or calls is None or not calls.in_thoughts:
+        return
+    thought = f"Perhaps {calls.marks[0]} !, or {calls.marks[0]} ?, who knows."
+    text = f"{thought}{thoughts.close}Yes."
+    for parts in ([text], list(text)):
+        message = read(reply, *parts, thinking=True)
+        assert (message.reasoning, message.content) == (thought, "Yes.")
 
 
 @pytest.mark.parametrize("value", [[], {}, [[1], [2, 3]], {"k": [{"k": "s"}]}], ids=str)

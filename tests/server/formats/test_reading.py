@@ -362,3 +362,10 @@ def test_whether_a_call_is_broken_off(text: str, form: Form, broken_off: bool):
     assert not reader.broken_off
     reader.end()
     assert reader.broken_off == broken_off
+
+
+def test_a_call_may_follow_any_amount_of_white_space():
+    blank = "\n" * 2 * LONGEST
+    assert read(f"Hm.{blank}{HERMES_CALL}", form(HERMES)) == Message("Hm.", calls=(call(),))
+    for texts in ([f"Hm.{blank}<tool_call>", " is"], [*f"Hm.{blank}<tool_call> is"]):
+        assert folded(pieces_of(texts, form(HERMES))).content == f"Hm.{blank}<tool_call> is"
