@@ -6,7 +6,7 @@ place that the lead has passed: what still agrees with the committed tokens is g
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
@@ -16,7 +16,13 @@ from server.engine.proposer import ROOT, Proposal
 from server.speculation.gating.acceptance import Acceptance
 from server.speculation.wire.messages import Draft, chain_next
 
-MAX_NODES = 512  # of one tree: a drafter that floods is cut off here
+# Nodes of one tree that one source may hold: as many as one message holds, and twice the longest path that
+# drafters make by default. Half: such a path leaves no room for second choices; twice: a flood costs twice as
+# much memory and time.
+MAX_OF_ONE = 256
+# Nodes of one tree: three drafters (MOST in assignment.py) and what is in the lead have room for that much,
+# so that none of them keeps out the others.
+MAX_NODES = 4 * MAX_OF_ONE
 # Path probability below which a guess is not offered, however cheap its row: each takes 3 us of Python. Of a
 # chain whose guesses are right in 95 of 100, twice as much loses 1 percent, half has 14 more nodes looked at.
 LEAST = 0.005
@@ -62,6 +68,7 @@ class ScoredTree:
         self._committed: list[int] = []
         self._root = _GuessNode(ROOT, position, chain, "", "", 255)
         self._places = {chain: self._root}
+        self._held: Counter[str] | None = None  # nodes by source, None as long as there is room for all
         # places before each of the latest commits, and where drafts end that had none
         self._before: deque[dict[int, _GuessNode]] = deque([{}], REMEMBERED)
 
@@ -121,7 +128,7 @@ class ScoredTree:
         return "stale" if known else "lost"
 
     def _grow(self, parent: _GuessNode, token: int, source: str, confidence: int) -> _GuessNode | None:
-        """The child with this token, new or guessed before. None when the tree is full."""
+        """The child with this token, new or guessed before. None when there is no room for it."""
         node = parent.children.get(token)
         if node is not None:
             node.confidence = max(node.confidence, confidence)
@@ -130,13 +137,20 @@ class ScoredTree:
             elif node.source != source and source not in node.source.split(AND):
                 node.source = AND.join(sorted([*node.source.split(AND), source]))
             return node
-        if len(self._places) > MAX_NODES:
+        if len(self._places) > MAX_OF_ONE and not self._has_room(source):
             return None
         chain = chain_next(parent.chain, token)
         node = _GuessNode(token, parent.position + 1, chain, source, source, confidence)
         parent.children[token] = node
         self._places[chain] = node
         return node
+
+    def _has_room(self, source: str) -> bool:
+        """Whether the tree, which is not small, takes one more node of this source."""
+        if self._held is None:
+            self._held = Counter(node.first for node in self._places.values())
+        self._held[source] += 1
+        return self._held[source] <= MAX_OF_ONE and len(self._places) <= MAX_NODES
 
     def guess(self, source: str, tokens: Sequence[int], confidences: Sequence[int]) -> None:
         """Graft a chain of guesses that follows the committed tokens."""
@@ -170,6 +184,7 @@ class ScoredTree:
             self._root = root
             self._before.append(self._places)
             self._places = places = {root.chain: root}
+            self._held = None
             below = list(root.children.values())
             while below:
                 node = below.pop()
