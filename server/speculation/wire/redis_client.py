@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from typing import Any, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 from urllib.parse import unquote, urlsplit
 
 import redis
@@ -93,7 +93,7 @@ def connect(url: str) -> redis.Redis:
     timeouts = {"socket_timeout": IO_TIMEOUT_S, "socket_connect_timeout": IO_TIMEOUT_S}
     common = {"protocol": 2, "retry": Retry(NoBackoff(), 0), "driver_info": None, **timeouts}
     try:
-        by_sentinels = SENTINEL in urlsplit(url).scheme
+        by_sentinels = SENTINEL in _split(url).scheme
         client = _by_sentinels(url, common) if by_sentinels else redis.Redis.from_url(url, **common)
         pool = client.connection_pool
         pool.connection_class(**pool.connection_kwargs)  # not connected: a bad option is told here
@@ -133,14 +133,13 @@ def _by_sentinels(url: str, common: dict[str, Any]) -> redis.Redis:
     """redis+sentinel://[user:password@]host[:port],host[:port]/service[/db][?option=…]: user, password and
     options are the server's; with sentinel_ before their names, the sentinels'. rediss: TLS to both. Raises
     ValueError."""
-    parts = urlsplit(url)
+    parts = _split(url)
     scheme = parts.scheme.removesuffix(SENTINEL)
-    account, at, places = parts.netloc.rpartition("@")
     service, _, db = parts.path.strip("/").partition("/")
-    addresses = [_address(place) for place in places.split(",")]
+    addresses = [_address(place) for place in parts.places.split(",")]
     if not service:
         raise ValueError("it names no service behind the sentinels' addresses")
-    said = cast(dict[str, Any], parse_url(f"{scheme}://{account}{at}master/{db}?{parts.query}"))
+    said = cast(dict[str, Any], parse_url(f"{scheme}://{parts.account}master/{db}?{parts.query}"))
     common = common | {"ssl": scheme == "rediss"}
     common |= {name: value for name, value in said.items() if name.startswith("ssl")}
     own = {name: value for name, value in said.items() if name.startswith(OWN)}
@@ -149,6 +148,24 @@ def _by_sentinels(url: str, common: dict[str, Any]) -> redis.Redis:
     sentinels = Sentinel(addresses, sentinel_kwargs=common | own)
     options: dict[str, Any] = common | server
     return sentinels.master_for(unquote(service), _Following, **options)
+
+
+class _Parts(NamedTuple):
+    """Of a URL. account: with the @ behind it; places: hosts and ports; query: without the ? before it."""
+
+    scheme: str
+    account: str
+    places: str
+    path: str
+    query: str
+
+
+def _split(url: str) -> _Parts:
+    """urlsplit() refuses IPv6 addresses beside others since they have been looked at (CVE-2024-11168 and
+    CVE-2025-0938, which distributions mend in Python 3.11, too)."""
+    found = re.match(r"(?:([^:/?#]*)://)?([^/?#]*@)?([^/?#]*)([^?#]*)\??([^#]*)", url)
+    assert found
+    return _Parts(*(part or "" for part in found.groups()))
 
 
 def _address(place: str) -> tuple[str, int]:
@@ -160,8 +177,8 @@ def _address(place: str) -> tuple[str, int]:
 
 def place_of(url: str) -> str:
     """The URL without user, password and options, for people to read."""
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+    parts = _split(url)
+    return f"{parts.scheme}://{parts.places}{parts.path}"
 
 
 def without_password(url: str) -> str:
