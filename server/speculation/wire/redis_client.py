@@ -161,8 +161,8 @@ class _Parts(NamedTuple):
 
 
 def _split(url: str) -> _Parts:
-    """urlsplit() refuses IPv6 addresses beside others since they have been looked at (CVE-2024-11168 and
-    CVE-2025-0938, which distributions mend in Python 3.11, too)."""
+    """The parts of a URL that may name several hosts. urlsplit() refuses an IPv6 address beside others where
+    Python has the fixes of CVE-2024-11168 and CVE-2025-0938, as some builds of 3.11 have."""
     found = re.match(r"(?:([^:/?#]*)://)?([^/?#]*@)?([^/?#]*)([^?#]*)\??([^#]*)", url)
     assert found
     return _Parts(*(part or "" for part in found.groups()))

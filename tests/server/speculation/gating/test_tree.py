@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from server.engine.proposer import NOTHING, ROOT, Proposal
 from server.speculation.gating.acceptance import Acceptance
-from server.speculation.gating.tree import AND, LEAST, MAX_NODES, MAX_OF_ONE, OfferBounds, ScoredTree
+from server.speculation.gating.tree import AND, LEAST, MAX_NODES, OfferBounds, ScoredTree
+from server.speculation.wire import messages
 from server.speculation.wire.messages import Draft, chain_next
 
 START = 10
@@ -183,7 +184,7 @@ def test_a_flood_keeps_no_other_drafter_out():
     for liar in ("x", "y"):
         for first in range(0, 4 * MAX_NODES, 200):
             tree.graft(draft(*range(first + 1, first + 200), drafter=liar))
-    long = tuple(range(7, 7 + MAX_OF_ONE))
+    long = tuple(range(7, 7 + messages.MAX_NODES))
     assert tree.graft(draft(*long, confidence=255, drafter="honest")) == "fresh"
     assert best(tree, 3).tokens == (7, 8, 9)
     tree.commit([7], Acceptance())
