@@ -14,7 +14,6 @@ from drafters.model import ModelDrafter
 from drafters.replay import replay_drafter
 from drafters.translating import TranslatingDrafter
 from server.errors import StartupError
-from server.llama.cuda_graphs import keep_apart
 from server.llama.devices import use_no_gpu
 from server.llama.library import default_cells
 from server.llama.llamacpp import LlamaBackend
@@ -63,7 +62,6 @@ def assemble(settings: DrafterSettings, stack: ExitStack) -> Kind:
 
 
 def _model(settings: DrafterSettings, stack: ExitStack) -> Kind:
-    keep_apart(settings.weights)
     if settings.gpu_layers == 0:
         use_no_gpu()
     capacity = min(settings.capacity or MODEL_CAPACITY, settings.sequences)

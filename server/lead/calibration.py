@@ -80,19 +80,19 @@ def _forget(backend: Backend) -> None:
     backend.trim(0, CONTEXT)
 
 
-def steady_widths(backend: Backend, most: int, own: int = 0) -> Shapes:
+def steady_widths(backend: Backend, most: int, own_graphs: bool = False) -> Shapes:
     """Seconds of a decode by its number of rows, among equal ones and in turn. UNKNOWN if it does not matter
     which width came before (see llama/shapes.py), as on CPUs.
 
-    most: rows of the largest step. own: beyond this number of rows it is the only width that may be (see
-    cuda_graphs.py), whatever a change costs; 0: any may be. Measured at every start, since it is quick.
+    most: rows of the largest step. own_graphs: each width has to be recorded before it is quick
+    (graph_keys.py), so few are worth having whatever a change costs. Measured at every start: it is quick.
     """
     if not backend.overlaps:
         return UNKNOWN
-    widths = {width for width in (1, *PADDED) if width <= min(most, own or most)}
+    widths = {width for width in (1, *PADDED) if width <= most}
     try:
         shapes = measure_shapes(backend, sorted(widths | {most}))
-        return shapes if own or shapes.change_costs else UNKNOWN
+        return shapes if own_graphs or shapes.change_costs else UNKNOWN
     except BackendError as error:
         logger.warning("widths could not be measured: %s", error.message)
         return UNKNOWN

@@ -44,7 +44,6 @@ from server.lead.recollection import keep, of_model, recall
 from server.lead.serving import embedding_by, served_by
 from server.lead.tiers import open_snapshots, pace_of, save_copies
 from server.llama.backend import Backend
-from server.llama.cuda_graphs import WIDE, keep_apart
 from server.llama.lenders import watch
 from server.llama.llamacpp import LlamaBackend
 from server.llama.options import LlamaOptions
@@ -93,7 +92,6 @@ class Site:
 
 def serve(settings: LeadSettings) -> int:
     """duo serve: a lead, alone or with the drafters of --redis. Raises StartupError."""
-    keep_apart(settings.weights, settings.draft_weights)
     with closing(open_socket(settings.host, settings.port)) as listener:
         if settings.redis:
             check(settings.redis, settings.pool)
@@ -225,7 +223,7 @@ def _speculator(
         logger.info("  drafters none: no --redis was given, and no --draft-model")
     most = settings.parallel + GUESSED
     policy = Policy(
-        max_rows=backend.own_rows or most,
+        max_rows=most,
         leaves=leaves_of(settings, backend),
         lookup=settings.lookup and settings.verify == "exact",
         gate=settings.gate,
@@ -239,9 +237,7 @@ def _speculator(
     if settings.draft_max:
         what = of_model(backend.options)
         known = on_own_thread(remembered, backend, policy.max_rows, what)
-        if own := backend.own_rows:
-            most = settings.stable_width if settings.stable_width > own else WIDE
-        shapes = on_own_thread(steady_widths, backend, most, own)
+        shapes = on_own_thread(steady_widths, backend, most, backend.has_own_graphs)
     elif settings.parallel > 2 and not backend.overlaps:  # two rows never take longer than three
         known = on_own_thread(remembered, backend, 2 * settings.parallel, of_model(backend.options))
     costs = StepCosts(policy.max_rows, known)

@@ -11,6 +11,7 @@ import numpy as np
 
 from server.errors import BackendError
 from server.llama.backend import Batch, Hidden, Logits
+from server.llama.graph_keys import MOST_ROWS, GraphKeys
 from server.llama.library import C, LoadedModel
 from server.llama.threads import Threads
 
@@ -74,12 +75,10 @@ class LlamaContext:
     """The part of Backend that one context of a model does. Owns the context until close()."""
 
     handle: Any = None
+    keys: GraphKeys | None = None  # with which it was made
 
-    def attach(
-        self, model: LoadedModel, handle: Any, *, n_streams: int, overlaps: bool, unlike_rows: int = 0
-    ) -> None:
-        """Use this context of the model. n_streams, overlaps: as in LlamaOptions and Backend.
-        unlike_rows: not 0, that parts of prompts with more rows must not be recorded (cuda_graphs.py)."""
+    def attach(self, model: LoadedModel, handle: Any, *, n_streams: int, overlaps: bool) -> None:
+        """Use this context of the model. n_streams, overlaps: as in LlamaOptions and Backend."""
         self.handle = handle
         self.overlaps = overlaps
         self.n_batch = int(C.llama_n_batch(handle))
@@ -88,9 +87,10 @@ class LlamaContext:
         self.rows = LlamaBatch(self.n_batch)
         self.threads = Threads(handle, fixed=overlaps)
         self.n_tail = int(C.llama_n_rs_seq(handle))
-        self.unlike_rows = unlike_rows
+        # if not 0, parts of prompts with more rows must not be recorded (cuda_graphs.py)
+        self.unlike_rows = MOST_ROWS if self.keys else 0
         self.dropped: list[int] = []  # of the logits of the latest decode, those that nobody wanted
-        # rows of the latest decode of several, and how many of them were wanted, by whether any was
+        # rows of the latest part of a prompt, and how many of them were wanted, by whether any was
         self._shapes = {False: (0, 0), True: (0, 0)}
         self._trimmed_states = set[int]()  # sequences that use an earlier state until their next decode
         self._n_streams = n_streams
@@ -126,16 +126,13 @@ class LlamaContext:
 
     def _to_differ(self, batch: Batch, n_wanted: int) -> list[int]:
         """Rows that are not wanted, if this decode would be recorded and must not be (cuda_graphs.py): it is
-        part of a prompt, with the shape of the latest one that had the same graph. With these rows wanted it
-        has another shape. llama.cpp has one graph for decodes without wanted rows, one for those with some,
-        and perhaps one for single rows, which do not count for that."""
-        n_rows, shapes = len(batch), self._shapes
-        if n_rows == 1:
+        part of a prompt, with the shape of the latest one that had the same graph: there is one for parts
+        without wanted rows, one for those with some. With these rows wanted it has another shape."""
+        n_rows, shapes, n_more = len(batch), self._shapes, 0
+        if n_rows <= self.unlike_rows or n_wanted == n_rows:
             return []
-        n_more = 0
-        if n_rows > self.unlike_rows and n_wanted < n_rows:
-            while n_more < 2 and shapes[n_wanted + n_more > 0] == (n_rows, n_wanted + n_more):
-                n_more += 1
+        while n_more < 2 and shapes[n_wanted + n_more > 0] == (n_rows, n_wanted + n_more):
+            n_more += 1
         shapes[n_wanted + n_more > 0] = n_rows, n_wanted + n_more
         return [i for i, wanted in enumerate(batch.wanted) if not wanted][:n_more]
 
@@ -214,6 +211,9 @@ class LlamaContext:
         if self.handle:
             C.llama_free(self.handle)
             self.handle = None
+        if self.keys:
+            self.keys.close()
+            self.keys = None
 
 
 def view(floats: Any, n_rows: int, width: int) -> Logits:

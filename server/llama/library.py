@@ -16,10 +16,10 @@ from typing import Any, Literal
 import llama_cpp.llama_cpp as _untyped
 
 from server.errors import StartupError
-from server.llama.cuda_graphs import places_apart
+from server.llama.cuda_graphs import each_has_its_own, forgo_graphs
 from server.llama.devices import GPU, INTEGRATED, borrow, devices, own_gpus, tensor_overrides
 from server.llama.load_progress import LoadProgress
-from server.llama.options import CacheType, LlamaOptions, Override, Rope, TensorPlace, Weights
+from server.llama.options import CacheType, LlamaOptions, Override, Rope, Weights
 from server.llama.parts import parts
 from server.llama.tensors import tensors, unmatched
 from server.stop_signals import leave_if_told
@@ -146,9 +146,7 @@ class LoadedModel:
         first = parts(path)[0]
         if weights.rpc:
             borrow(weights.rpc)
-        apart = places_apart(weights)
-        self.keeps_apart = bool(apart)  # decodes of a single row have a graph of their own (cuda_graphs.py)
-        self._params = _model_params(weights, vocab_only, apart)  # llama.cpp looks at its arrays later too
+        self._params = _model_params(weights, vocab_only)  # llama.cpp looks at its arrays later too
         self._overrides = weights.overrides
         self._params.progress_callback = C.llama_progress_callback(LoadProgress(first.stem))
         forget_errors()
@@ -166,6 +164,10 @@ class LoadedModel:
         self.n_bytes = int(C.llama_model_size(self.handle))  # of the weights
         self.n_blocks = self._count_blocks(path) if weights.mtp else 0
         self.n_vocab = int(C.llama_vocab_n_tokens(C.llama_model_get_vocab(self.handle)))
+        # decodes of each shape have a recorded graph of their own
+        self.has_own_graphs = each_has_its_own(weights, whole=self.is_whole(weights.n_gpu_layers))
+        if not (vocab_only or self.has_own_graphs) and computes_elsewhere(weights):
+            forgo_graphs(path)
         self._scales = [adapter.scale for adapter in weights.adapters]
         try:
             self._adapters = [self._adapter(adapter.path) for adapter in weights.adapters]
@@ -248,7 +250,7 @@ class LoadedModel:
         return adapter
 
 
-def _model_params(weights: Weights, vocab_only: bool, apart: Sequence[TensorPlace]) -> Any:
+def _model_params(weights: Weights, vocab_only: bool) -> Any:
     """llama_model_params, which own the arrays that they point at. Raises StartupError."""
     params = C.llama_model_default_params()
     params.vocab_only = vocab_only
@@ -265,8 +267,8 @@ def _model_params(weights: Weights, vocab_only: bool, apart: Sequence[TensorPlac
     if not weights.rpc and (own := own_gpus()) is not None:
         params.devices = ctypes.cast(own, ctypes.c_void_p)
         params.own_gpus = own  # it must live as long
-    if there := weights.places or apart:
-        params.places = places = tensor_overrides(there)  # it must live as long
+    if weights.places:
+        params.places = places = tensor_overrides(weights.places)  # it must live as long
         params.tensor_buft_overrides = ctypes.cast(places, ctypes.c_void_p)
     if weights.overrides:
         params.kv_overrides = _c_overrides(weights.overrides)

@@ -16,8 +16,8 @@ from typing import Any, Literal
 from server.errors import BackendError, StartupError
 from server.llama.backend import Batch, FillInMiddle
 from server.llama.context import LlamaContext
-from server.llama.cuda_graphs import OWN_ROWS, own_rows
 from server.llama.cuts import Cuts
+from server.llama.graph_keys import keys_of
 from server.llama.library import (
     COMPRESSED,
     C,
@@ -158,15 +158,15 @@ class LlamaBackend(LlamaContext):
         params.swa_full = True  # a trimmed sequence needs cells that its sliding window had passed
         if C.llama_model_n_swa(model):  # between parts of a decode llama.cpp gives away what guesses passed
             params.n_batch = params.n_ubatch = max(params.n_ubatch, params.n_seq_max)
+        self.keys = keys_of(self.model, params)
         handle = self.model.context(params)
         if not handle:
             raise StartupError(
                 f"llama.cpp makes no context of {options.n_cells} tokens{complaint()}: perhaps a smaller "
                 "--ctx-size fits, or another --cache-type-v or --flash-attn"
             )
-        self.own_rows = own_rows(options.model_path) if elsewhere else 0
-        unlike = OWN_ROWS if self.own_rows or self.model.keeps_apart else 0
-        self.attach(self.model, handle, n_streams=options.n_streams, overlaps=overlaps, unlike_rows=unlike)
+        self.has_own_graphs = self.model.has_own_graphs
+        self.attach(self.model, handle, n_streams=options.n_streams, overlaps=overlaps)
         self.vocab = LlamaVocabulary(model)
         self.n_ctx = min(self.model.longest(options.rope), self.n_cells // max(1, options.n_streams))
         self.n_seqs = options.n_streams or options.n_seqs

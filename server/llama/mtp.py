@@ -12,6 +12,7 @@ import numpy as np
 from server.errors import StartupError
 from server.llama.backend import Batch, Hidden, Logits
 from server.llama.context import LlamaContext, view
+from server.llama.graph_keys import keys_of
 from server.llama.library import C, LoadedModel, complaint, context_params, hidden_rows
 from server.llama.llamacpp import LlamaBackend
 from server.llama.options import LlamaOptions
@@ -34,14 +35,15 @@ class BlockContext(LlamaContext):
         params.swa_full = True
         params.ctx_type = kind
         params.ctx_other = ctypes.cast(target.handle, ctypes.c_void_p)
+        self.keys = keys_of(model, params)
         handle = model.context(params)
         if not handle:
+            self.close()
             raise StartupError(
                 f"llama.cpp makes no context for {self.what}{complaint()}: perhaps it lacks memory, and a "
                 "smaller --ctx-size helps"
             )
-        streams, rows = options.n_streams, target.unlike_rows
-        self.attach(model, handle, n_streams=streams, overlaps=target.overlaps, unlike_rows=rows)
+        self.attach(model, handle, n_streams=options.n_streams, overlaps=target.overlaps)
         self.n_embd = int(C.llama_model_n_embd_out(model.handle))
         one_cache = not int(
             C.llama_model_n_swa(model.handle)

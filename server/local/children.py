@@ -11,11 +11,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 
-from server.llama.cuda_graphs import FEWEST_ROWS, KEPT_APART
+from server.llama.cuda_graphs import BY_DUO, OFF
 
 logger = logging.getLogger("duo.children")
 
-OWN = ((FEWEST_ROWS, KEPT_APART),)  # variables that a process sets for itself, by the models that it has
+OWN = ((OFF, BY_DUO),)  # variables that a process sets for itself, by the models that it has
 
 SOONEST_S, LATEST_S = 0.2, 30.0  # pause before a restart; doubles with every quick death
 HEALTHY_S = 10.0  # after a life this long the pause begins at SOONEST_S again

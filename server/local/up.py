@@ -16,7 +16,6 @@ from server.flags import n_cores
 from server.lead.listening import open_socket
 from server.lead.loading import assistant_of, head_of, prepared
 from server.lead.startup import Site, run_lead
-from server.llama.cuda_graphs import keep_apart
 from server.llama.library import free_memory_of_gpus
 from server.llama.parts import parts
 from server.llama.tensors import on_host
@@ -33,7 +32,6 @@ def up(settings: UpSettings) -> int:
     """Run until stopped; returns the exit status. Raises StartupError."""
     if settings.draft_model and not settings.draft_model.is_file():
         raise StartupError(f"no model file at {settings.draft_model}: give a GGUF file with --draft-model")
-    keep_apart(settings.weights, settings.draft_weights)
     settings = prepared(settings)
     with ExitStack() as stack:
         listener = stack.enter_context(open_socket(settings.host, settings.port))

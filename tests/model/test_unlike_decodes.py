@@ -58,9 +58,9 @@ def test_equal_chunks_have_other_numbers_of_wanted_rows_and_the_logits_that_were
         assert np.array_equal(found, expected)
 
 
-@pytest.mark.parametrize(("n_between", "made"), [(1, [1, 2, 1]), (8, [1, 1, 1])])
-def test_single_rows_in_between_leave_the_graph_of_others_as_it_is(n_between: int, made: list[int]):
-    """They may have one of their own, so that a prompt with as many rows as that before would be recorded."""
+@pytest.mark.parametrize(("n_between", "made"), [(1, [1, 2, 1]), (8, [1, 2, 1]), (17, [1, 2, 1])])
+def test_steps_in_between_leave_the_graph_of_prompts_as_it_is(n_between: int, made: list[int]):
+    """They have graphs of their own, so that a prompt with as many rows as that before would be recorded."""
     options = LlamaOptions(BUNDLED_MODEL, n_cells=256, n_seqs=1, n_batch=64, n_threads=1)
     with closing(LlamaBackend(options)) as backend:
         backend.unlike_rows = 16
@@ -89,8 +89,8 @@ def test_a_prediction_block_returns_the_rows_that_were_wanted(tmp_path: Path):
     found = list[list[tuple[Logits, Hidden]]]()
     with closing(LlamaBackend(options)) as target:
         for unlike_rows in (0, 16):
-            target.unlike_rows = unlike_rows
             with closing(LlamaBlock(target)) as block:
+                block.unlike_rows = unlike_rows
                 found.append([*caught_up(block)])
                 assert block.dropped == ([0] if unlike_rows else []), (
                     "the third chunk had the shape of the first"

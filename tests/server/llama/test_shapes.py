@@ -50,10 +50,8 @@ def test_nothing_is_measured_where_a_cpu_decodes():
     assert steady_widths(Recorded(CHANGE_S, overlaps=False), 17) == UNKNOWN
 
 
-def test_beyond_the_rows_of_own_kernels_only_the_largest_width_is_measured():
-    backend = Recorded(CHANGE_S)
-    assert set(steady_widths(backend, 33, own=8).steady) == {1, 2, 4, 8, 33}
-    assert set(steady_widths(Recorded(0.0), 33, own=8).steady) == {1, 2, 4, 8, 33}
+def test_where_each_width_has_to_be_recorded_there_are_few_whatever_a_change_costs():
+    assert set(steady_widths(Recorded(0.0), 33, own_graphs=True).steady) == {1, 2, 4, 8, 12, 17, 24, 33}
 
 
 def test_padding_does_not_pay_where_rows_cost_more_than_changes():

@@ -10,7 +10,7 @@ from contextlib import closing
 
 import pytest
 
-from server.llama.cuda_graphs import FEWEST_ROWS, KEPT_APART
+from server.llama.cuda_graphs import BY_DUO, OFF
 from server.local import children
 from server.local.children import Child
 
@@ -76,11 +76,11 @@ def test_every_process_and_pipe_is_closed():
 
 def test_children_do_not_inherit_what_duo_set_for_its_own_models(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("THEIRS", "theirs")
-    monkeypatch.setenv(FEWEST_ROWS, KEPT_APART)
-    assert FEWEST_ROWS not in children.inherited()
+    monkeypatch.setenv(OFF, BY_DUO)
+    assert OFF not in children.inherited()
     assert children.inherited()["THEIRS"] == "theirs"
-    monkeypatch.setenv(FEWEST_ROWS, "32")
-    assert children.inherited()[FEWEST_ROWS] == "32"
+    monkeypatch.setenv(OFF, "1")
+    assert children.inherited()[OFF] == "1"
 
 
 def test_a_drafter_has_a_session_of_its_own_that_no_key_of_the_terminal_reaches():

@@ -1,0 +1,112 @@
+"""A recorded CUDA graph for each shape of decode, so that a change of shape records nothing.
+
+ggml keeps a recorded graph under the address of the first operation that a GPU computes in a decode
+(ggml_cuda_graph_get_key in its ggml-cuda.cu). llama.cpp makes the operations of each decode at the addresses
+of the one before, so that all decodes share one graph, and each change of their shape throws it away. Here an
+operation comes first that does nothing, at an address of its own for each shape.
+
+llama.cpp lets a sampler add operations to the graph of a decode (llama_sampler_i.backend_apply in its
+llama.h). The sampler here belongs to a sequence that no row has, so that it samples nothing. It is asked once
+for each graph that llama.cpp builds, on the thread that decodes, and takes 20 µs. Without other effects: the
+logits are the same bit by bit. While a context has a sampler, llama.cpp builds a graph anew also where rows
+have other sequences, or other rows are wanted, than in the decode before.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+from server.llama.devices import GGML
+from server.llama.library import C, LoadedModel
+
+NOBODY = -1  # the sequence whose sampler this is
+# Rows up to which each part of a prompt has a graph of its own shape; longer ones share one, which is not
+# recorded (LlamaContext). Half: more of them change that. Twice: each number of rows takes 1 MB of the host's
+# memory in ggml for 10 s, in more prompts.
+MOST_ROWS = 128
+PROMPTS = 0  # instead of rows, for the graph that longer parts of prompts share
+_FIRST = 4  # operations of a graph among which the rows of its tokens' embeddings are read
+_FLOAT, _POINTER = 0, ctypes.c_void_p  # GGML_TYPE_F32
+
+
+class _InitParams(ctypes.Structure):
+    """ggml_init_params."""
+
+    _fields_ = [("mem_size", ctypes.c_size_t), ("mem_buffer", _POINTER), ("no_alloc", ctypes.c_bool)]
+
+
+def _function(name: str, result: Any, *arguments: Any) -> Any:
+    function = GGML[name]  # not the one that others use, with other types perhaps
+    function.restype, function.argtypes = result, arguments
+    return function
+
+
+_init = _function("ggml_init", _POINTER, _InitParams)
+_reset = _function("ggml_reset", None, _POINTER)
+_free = _function("ggml_free", None, _POINTER)
+_overhead = _function("ggml_tensor_overhead", ctypes.c_size_t)
+_new_tensor = _function("ggml_new_tensor_1d", _POINTER, _POINTER, ctypes.c_int, ctypes.c_int64)
+_n_nodes = _function("ggml_graph_n_nodes", ctypes.c_int, _POINTER)
+_nodes = _function("ggml_graph_nodes", ctypes.POINTER(_POINTER), _POINTER)
+_add_node = _function("ggml_graph_add_node", None, _POINTER, _POINTER)
+_operation = _function("ggml_op_desc", ctypes.c_char_p, _POINTER)
+_n_rows = _function("ggml_nrows", ctypes.c_int64, _POINTER)
+
+
+def _can_begin(_sampler: Any, _buffer_type: Any, _n_outputs: int) -> bool:
+    return True
+
+
+class GraphKeys:
+    """The keys of one context's graphs. To be closed after the context."""
+
+    def __init__(self, params: Any) -> None:
+        """params: of the context to be made, which gets the sampler."""
+        self.keys: dict[tuple[int, int], int] = {}  # by rows and wanted rows, contexts of ggml
+        self._interface = C.llama_sampler_i(
+            backend_init=C.llama_sampler_i_backend_init(_can_begin),
+            backend_apply=C.llama_sampler_i_backend_apply(self._apply),
+        )
+        self._chain = C.llama_sampler_chain_init(C.llama_sampler_chain_default_params())
+        C.llama_sampler_chain_add(self._chain, C.llama_sampler_init(ctypes.pointer(self._interface), None))
+        self._config = C.llama_sampler_seq_config(NOBODY, ctypes.cast(self._chain, _POINTER))
+        params.samplers, params.n_samplers = ctypes.pointer(self._config), 1
+
+    def _apply(self, _sampler: Any, _context: Any, graph: int, _data: Any) -> None:
+        """Have the operation of this graph's shape be the first after those that read the rows of its tokens'
+        embeddings, which the CPU does."""
+        n = int(_n_nodes(graph))
+        nodes = _nodes(graph)
+        first = [_operation(nodes[i]) for i in range(min(n, _FIRST))]
+        if b"GET_ROWS" not in first:
+            return  # llama.cpp tries the sampler on an empty graph, too
+        at = len(first) - first[::-1].index(b"GET_ROWS")
+        _add_node(graph, self._key(int(_n_rows(nodes[at - 1])), int(_n_rows(nodes[n - 1]))))
+        key, place = nodes[n], ctypes.addressof(nodes.contents) + at * ctypes.sizeof(_POINTER)
+        ctypes.memmove(place + ctypes.sizeof(_POINTER), place, (n - at) * ctypes.sizeof(_POINTER))
+        nodes[at] = key
+
+    def _key(self, n_rows: int, n_wanted: int) -> int:
+        """A tensor at the address of this shape, as new: an earlier graph has allocated it."""
+        shape = n_rows, n_wanted
+        if n_rows > MOST_ROWS and n_wanted < n_rows:
+            shape = PROMPTS, min(1, n_wanted)
+        context = self.keys.get(shape)
+        if context is None:
+            context = self.keys[shape] = int(_init(_InitParams(_overhead(), None, True)))
+        _reset(context)
+        return int(_new_tensor(context, _FLOAT, 1))
+
+    def close(self) -> None:
+        if self._chain:
+            C.llama_sampler_free(self._chain)
+            self._chain = None
+        for context in self.keys.values():
+            _free(context)
+        self.keys = {}
+
+
+def keys_of(model: LoadedModel, params: Any) -> GraphKeys | None:
+    """Of the graphs of a context that is made with these parameters. None if the model has no such graphs."""
+    return GraphKeys(params) if model.has_own_graphs else None
