@@ -47,25 +47,26 @@ from server.speculation.speculator import Speculator
 from tests.benchmarks.virtual import World
 
 MOST_ROWS = 64
+CELLS_STEP = 256  # by which llama.cpp rounds the cells up that a decode attends to
 PROMPT_ROWS = 34  # of a decode from which it is a prompt's: a step has at most 33
 WAYS_ASKED = "temperature 0", "temperature 1"
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """In milliseconds. steady: a step by its rows, among equal ones. After a change the first step takes
-    longer by `built`, the second by `recorded`, both by its rows: if the graph of these rows was the latest
-    one, by `renewed`, and if nothing else was decoded since with that graph, by `again` and nothing. guess:
-    one of the block, which takes longer by `unlike` if its decode has other rows than the one before, and by
-    `read` if it also evaluates a prompt; during a step, which takes longer by `beside` and `read_beside` for
-    these. outside: Python of a step, which takes longer by `drafted` if the
-    block has guessed for it."""
+    """In milliseconds. steady: a step by its rows, among equal ones. The first step of a shape takes longer
+    by `built`, the second by `recorded`, both by its rows: by `renewed` if the graph has recorded as many
+    rows, with other numbers of cells. A step after one of another shape whose graph is recorded: `again`.
+    guess: one of the block, which takes longer by `unlike` if its decode has other rows than the one before,
+    and by `read` if it also evaluates a prompt; during a step, which takes longer by `beside` and
+    `read_beside` for these. outside: Python of a step, which takes longer by `drafted` if the block has
+    guessed for it."""
 
     steady: dict[int, float]
     built: dict[int, float]
     recorded: dict[int, float]
     renewed: dict[int, float]
-    again: float = 1.3
+    again: float = 1.1
     guess: float = 0.45
     unlike: float = 0.25
     read: float = 3.5
@@ -96,30 +97,47 @@ GPUS = {
 
 
 class Graphs:
-    """What changes of width cost. apart: decodes of one row have a graph of their own (keep_apart)."""
+    """What changes of shape cost. own: each number of rows has a graph of its own (graph_keys.py)."""
 
-    def __init__(self, gpu: Gpu, *, apart: bool) -> None:
-        self._gpu, self._apart = gpu, apart
-        self._rows = (0, 0)  # of the latest decodes
-        self._recorded = {True: 0, False: 0}  # rows of the recorded graph, by whether it is that of one row
-        self._renews = {True: False, False: False}  # whether something else was decoded with it since
+    def __init__(self, gpu: Gpu, *, own: bool) -> None:
+        self._gpu, self._own = gpu, own
+        self._before: list[int] = []  # sequences of the latest decode's rows
+        self._graphs: dict[int, _Graph] = {}  # by rows, if each number has its own
 
-    def extra_ms(self, n_rows: int) -> float:
-        """How much longer a decode of this many rows takes than among equal ones."""
-        before, self._rows = self._rows, (n_rows, self._rows[0])
-        graph = self._apart and n_rows == 1
-        known = self._recorded[graph] == n_rows
-        kept = known and not self._renews[graph]
-        if not kept:
-            self._renews[graph] = True
-        if n_rows >= PROMPT_ROWS or before == (n_rows, n_rows):
+    def extra_ms(self, batch: Batch) -> float:
+        """How much longer this decode takes than among equal ones."""
+        n_rows, before, self._before = len(batch), self._before, batch.seqs
+        built = before != batch.seqs if self._own else len(before) != n_rows
+        if n_rows >= PROMPT_ROWS:
+            if not self._own:
+                self._graphs.clear()
             return 0.0
-        if before[0] != n_rows:
-            return self._gpu.again if kept else _between(self._gpu.built, n_rows)
-        if kept:
-            return 0.0
-        self._recorded[graph], self._renews[graph] = n_rows, False
-        return _between(self._gpu.renewed if known else self._gpu.recorded, n_rows)
+        graph = self._graphs.setdefault(n_rows if self._own else 0, _Graph())
+        shape = n_rows, max(batch.positions) // CELLS_STEP
+        n_equal = graph.shown(shape)
+        if n_equal == 0:
+            return _between(self._gpu.built, n_rows)
+        building_ms = self._gpu.again if built else 0.0
+        if n_equal > 1:
+            return building_ms
+        known, graph.n_rows = graph.n_rows == n_rows, n_rows
+        return building_ms + _between(self._gpu.renewed if known else self._gpu.recorded, n_rows)
+
+
+@dataclass(slots=True)
+class _Graph:
+    """shape: of the latest decode that had this graph, its rows and the cells in use in steps of llama.cpp's.
+    n_equal: how many of that shape came before, one after the other. n_rows: of what is recorded."""
+
+    shape: tuple[int, int] = (0, 0)
+    n_equal: int = 0
+    n_rows: int = 0
+
+    def shown(self, shape: tuple[int, int]) -> int:
+        """How many decodes of this shape came just before."""
+        self.n_equal = self.n_equal + 1 if shape == self.shape else 0
+        self.shape = shape
+        return self.n_equal
 
 
 def _between(known: dict[int, float], n_rows: int) -> float:
@@ -142,7 +160,7 @@ class TimedModel(WithBlock):
         self._decoding = True
         logits = super().decode(batch)
         self._decoding = False
-        step_ms = 1e3 * self._machine.step_s(len(batch)) + self._graphs.extra_ms(len(batch))
+        step_ms = 1e3 * self._machine.step_s(len(batch)) + self._graphs.extra_ms(batch)
         outside_ms = self._gpu.outside + (self._gpu.drafted if self._has_guessed else 0.0)
         self._has_guessed = False
         self.world.advance(round(1e3 * (step_ms + outside_ms)))
@@ -172,14 +190,14 @@ class Asked:
     sampling: SamplingParams
 
 
-def speculator(model: TimedModel, gpu: Gpu, *, apart: bool) -> Speculator:
+def speculator(model: TimedModel, gpu: Gpu, *, own: bool) -> Speculator:
     """As a lead on this GPU makes it at its start."""
     known = {n: ms / 1e3 for n, ms in gpu.steady.items()}
     curve = Machine(gpu.steady, gpu.guess, 0.0)
     costs = StepCosts(MOST_ROWS, {n: curve.step_s(n) + gpu.outside / 1e3 for n in range(1, MOST_ROWS + 1)})
     wide = [_between(gpu.built, n) for n in known if n > 1]
-    change_ms = sum(wide) / len(wide)
-    widths = Widths(known, change_ms / 1e3, (gpu.again if apart else change_ms) / 1e3)
+    change_ms = gpu.again if own else sum(wide) / len(wide)
+    widths = Widths(known, change_ms / 1e3)
     inline = BlockDraft(model, clock=model.world.clock)
     for _ in range(8):
         inline.td.observe(gpu.guess / 1e3)
@@ -236,11 +254,11 @@ def _rows(
     asked = [Asked(prompt, way.reseeded(i)) for way in ways for i, prompt in enumerate(prompts, 1)]
     random.Random(order).shuffle(asked)
     gpu, rows = GPUS[name], list[list[str]]()
-    for apart in (False, True):
-        plain, drafted = (TimedModel(target, block, gpu, Graphs(gpu, apart=apart)) for _ in range(2))
+    for own in (False, True):
+        plain, drafted = (TimedModel(target, block, gpu, Graphs(gpu, own=own)) for _ in range(2))
         alone = replies(plain, NoProposer(), asked, args.max_tokens)
-        found = replies(drafted, speculator(drafted, gpu, apart=apart), asked, args.max_tokens)
-        graphs = "one for single rows" if apart else "one for all"
+        found = replies(drafted, speculator(drafted, gpu, own=own), asked, args.max_tokens)
+        graphs = "one for each width" if own else "one for all"
         rows.append([name, str(order), graphs, *_figures(alone, found)])
     return rows
 

@@ -241,7 +241,7 @@ def _speculator(
     elif settings.parallel > 2 and not backend.overlaps:  # two rows never take longer than three
         known = on_own_thread(remembered, backend, 2 * settings.parallel, of_model(backend.options))
     costs = StepCosts(policy.max_rows, known)
-    widths = Widths(shapes.steady, shapes.change_s, shapes.single_s)
+    widths = Widths(shapes.steady, shapes.change_s)
     proposer = Speculator(policy, remote=remote, inline=inline, costs=costs, widths=widths)
     if (groups := proposer.groups) is not None:
         what = of_model(backend.options), site.n_threads, str(site.draft_model)

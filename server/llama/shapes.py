@@ -44,14 +44,9 @@ class Shapes:
 
     @property
     def change_s(self) -> float:
-        """Seconds that a decode of several rows after one of another width takes longer, on average."""
-        differences = [self.mixed[width] - steady_s for width, steady_s in self.steady.items() if width > 1]
+        """Seconds that a decode after one of another width takes longer, on average."""
+        differences = [self.mixed[width] - steady_s for width, steady_s in self.steady.items()]
         return max(0.0, sum(differences) / len(differences)) if differences else 0.0
-
-    @property
-    def single_s(self) -> float:
-        """Seconds that a decode of a single row takes longer after others."""
-        return max(0.0, self.mixed.get(1, 0.0) - self.steady.get(1, 0.0))
 
     @property
     def padding_pays(self) -> bool:

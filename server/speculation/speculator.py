@@ -27,7 +27,7 @@ from server.speculation.gating.costs import StepCosts
 from server.speculation.gating.gate import with_losses
 from server.speculation.gating.pricing import Pricing, StepPrice
 from server.speculation.gating.tree import OfferBounds
-from server.speculation.gating.widths import PLAIN, Offered, Widths
+from server.speculation.gating.widths import PLAIN, Widths
 from server.speculation.groups import Groups
 from server.speculation.lookups import Lookups
 from server.speculation.policy import Policy
@@ -148,7 +148,7 @@ class Speculator(Proposer):
         proposals = [self._offer(ask, least) for ask in asks] if guessed else [NOTHING] * len(asks)
         offers = [proposal.probabilities for proposal in proposals]
         if may_pad:
-            price = self._padded(asks, price, offers, spent_s)
+            price = self.pricing.padded(price, sorted(itertools.chain(*offers), reverse=True))
         counts = [0] * len(asks)
         if guessed and (stable or not self._policy.gate):
             counts = list(map(len, offers))
@@ -306,18 +306,6 @@ class Speculator(Proposer):
             and not self._policy.by_rejection
             and n_rows == len(asks)
         )
-
-    def _padded(
-        self, asks: Sequence[Ask], price: StepPrice, offers: Sequence[Sequence[float]], spent_s: float
-    ) -> StepPrice:
-        """The step in the width that is best for it. Where rows are dear the draft model stopped earlier than
-        it would with free rows."""
-        merged = sorted((probability for offer in offers for probability in offer), reverse=True)
-        options, widths = [Offered(merged, spent_s / max(1, len(merged)))], self.pricing.widths
-        if self._inline and widths.width == PLAIN and not widths.bounded:
-            going = [ask for ask in asks if not self._sessions[ask.session].balance.resting]
-            options.append(self._inline.outlook(going, self._sessions, price.plain_rate))
-        return self.pricing.padded(price, options)
 
     def _draft(self, inline: Synchronous, asks: Sequence[Ask], price: StepPrice, least: float) -> float:
         """Have the draft model guess for sessions with too few guesses. Returns the seconds that took. least:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.graphs import PROMPT_ROWS, Gpu, Graphs
+from benchmarks.graphs import CELLS_STEP, PROMPT_ROWS, Gpu, Graphs
+from server.llama.backend import Batch
 
 GPU = Gpu(
     {1: 5.0, 8: 7.0},
@@ -15,38 +16,46 @@ GPU = Gpu(
 )
 
 
-def extra(rows: list[int], *, apart: bool) -> list[float]:
-    graphs = Graphs(GPU, apart=apart)
-    return [graphs.extra_ms(n) for n in rows]
+def extra(rows: list[int], *, own: bool) -> list[float]:
+    graphs = Graphs(GPU, own=own)
+    return [graphs.extra_ms(step(n)) for n in rows]
 
 
-@pytest.mark.parametrize("apart", [True, False])
-def test_a_width_is_recorded_by_its_second_step(apart: bool):
-    assert extra([8, 8, 8, 8], apart=apart) == [2.0, 6.0, 0.0, 0.0]
+def step(n_rows: int, position: int = 0, seq: int = 0) -> Batch:
+    batch = Batch()
+    batch.extend(seq, position, [1] * n_rows, n_rows)
+    return batch
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_width_is_recorded_by_its_second_step(own: bool):
+    assert extra([8, 8, 8, 8], own=own) == [2.0, 6.0, 0.0, 0.0]
 
 
 def test_what_a_change_costs_lies_between_the_known_widths():
-    assert extra([12, 12, 12], apart=True) == [3.0, 7.0, 0.0]
+    assert extra([12, 12, 12], own=True) == [3.0, 7.0, 0.0]
 
 
 @pytest.mark.parametrize(
-    ("apart", "back"), [(True, [0.5, 0.0, 0.0, 0.5, 0.0, 0.0]), (False, [1.0, 4.0, 0.0, 2.0, 6.0, 0.0])]
+    ("own", "back"), [(True, [0.5, 0.0, 0.0, 0.5, 0.0, 0.0]), (False, [1.0, 4.0, 0.0, 2.0, 6.0, 0.0])]
 )
-def test_single_rows_leave_the_graph_of_others_if_they_have_their_own(apart: bool, back: list[float]):
+def test_a_width_leaves_the_graph_of_others_if_it_has_its_own(own: bool, back: list[float]):
     rows = [1, 1, 1, 8, 8, 8]
-    assert extra(rows + rows, apart=apart) == [1.0, 4.0, 0.0, 2.0, 6.0, 0.0, *back]
+    assert extra(rows + rows, own=own) == [1.0, 4.0, 0.0, 2.0, 6.0, 0.0, *back]
 
 
-@pytest.mark.parametrize(("apart", "back"), [(True, [0.5, 0.0]), (False, [1.0, 2.0])])
-def test_a_prompt_leaves_single_rows_their_graph_if_it_is_their_own(apart: bool, back: list[float]):
-    assert extra([1, 1, PROMPT_ROWS, 1, 1], apart=apart) == [1.0, 4.0, 0.0, *back]
+@pytest.mark.parametrize(("own", "back"), [(True, [0.5, 0.0]), (False, [1.0, 4.0])])
+def test_a_prompt_leaves_steps_their_graphs_if_they_have_their_own(own: bool, back: list[float]):
+    assert extra([1, 1, PROMPT_ROWS, 1, 1], own=own) == [1.0, 4.0, 0.0, *back]
 
 
-@pytest.mark.parametrize("between", [PROMPT_ROWS, 16])
-def test_a_width_is_recorded_anew_after_a_prompt_or_a_step_of_another_width(between: int):
-    steps = extra([8, 8, between, 1, 8, 8, 8], apart=True)
-    assert steps[-3:] == [2.0, 3.0, 0.0]
+def test_a_longer_context_has_every_width_recorded_again():
+    graphs = Graphs(GPU, own=True)
+    before = [graphs.extra_ms(step(8)) for _ in range(3)]
+    after = [graphs.extra_ms(step(8, CELLS_STEP)) for _ in range(3)]
+    assert (before, after) == ([2.0, 6.0, 0.0], [2.0, 3.0, 0.0])
 
 
-def test_another_width_that_was_recorded_has_to_be_recorded_again():
-    assert extra([8, 8, 16, 16, 8, 8], apart=True)[-2:] == [2.0, 6.0]
+def test_a_graph_is_built_where_rows_have_other_sequences():
+    graphs = Graphs(GPU, own=True)
+    assert [graphs.extra_ms(step(8, seq=seq)) for seq in (0, 0, 0, 1, 1)] == [2.0, 6.0, 0.0, 0.5, 0.0]

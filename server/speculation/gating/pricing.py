@@ -11,7 +11,7 @@ from server.engine.proposer import Planned, TimedStep
 from server.estimators import Median, Ratio, Slope
 from server.speculation.gating.costs import StepCosts
 from server.speculation.gating.gate import choose
-from server.speculation.gating.widths import PLAIN, Offered, Widths
+from server.speculation.gating.widths import PLAIN, Widths
 
 # Of the past, per step: about the last 20 steps count. Off by two: 10, the gate follows single lucky steps;
 # 40, it goes by the text before for 40 steps of the next one.
@@ -127,15 +127,13 @@ class Pricing:
         rate = self._rate(plain_s, n_sessions if self._again else n_rows)
         if may_pad:
             self.widths.most_s = allowance * plain_s if plain_s else math.inf
-            seconds = self.widths.seconds(n_rows, plain_s, rate)
+            seconds = self.widths.seconds(n_rows, plain_s)
         return StepPrice(n_rows, PLAIN, seconds, plain_s, rate, n_sessions, self._guess_s())
 
-    def padded(self, price: StepPrice, offers: Sequence[Offered]) -> StepPrice:
-        """The price of this step in the width that is best for it. offers: as Widths.choose() takes them."""
-        lost = price.lost
-        worth = [
-            Offered([p - lost for p in offer.probabilities if p > lost], offer.each_s) for offer in offers
-        ]
+    def padded(self, price: StepPrice, probabilities: Sequence[float]) -> StepPrice:
+        """The price of this step in the width that is best for it. probabilities: of the guesses, best
+        first."""
+        worth = [probability - price.lost for probability in probabilities if probability > price.lost]
         width = self.widths.choose(price.n_rows, price.plain_s, worth, price.rate)
         if width == PLAIN:
             return price._replace(seconds=[price.plain_s] * (price.n_rows + 1))

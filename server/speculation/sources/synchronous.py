@@ -16,7 +16,6 @@ from server.sampling.draw import Distribution
 from server.speculation.gating.acceptance import Acceptance, Outlook
 from server.speculation.gating.gate import affordable, reachable, worth, worth_drafting
 from server.speculation.gating.pricing import StepPrice
-from server.speculation.gating.widths import Offered
 from server.speculation.policy import Policy
 from server.speculation.speculated import Speculated
 
@@ -244,17 +243,6 @@ class Synchronous:
         there = worth(price.seconds, price.n_rows, offered, rate)
         own = [acceptance**k for k in range(1, limit + 1)]
         return there > 0.0 and there >= worth(price.seconds, price.n_rows, own, rate, td_s / n_asking)
-
-    def outlook(self, asks: Sequence[Ask], sessions: Mapping[int, Speculated], rate: float) -> Offered:
-        """What it would probably offer if rows were free. rate: tokens per second of plain steps."""
-        probabilities, each_s = list[float](), self.inline.td.value / max(1, len(asks))
-        for ask in asks:
-            speculated, depth = sessions[ask.session], 0
-            acceptance, limit = self._mean(speculated), min(ask.limit, self.inline.most)
-            while depth < limit and acceptance ** (depth + 1) > rate * each_s:
-                depth += 1
-                probabilities.append(acceptance**depth)
-        return Offered(sorted(probabilities, reverse=True), each_s)
 
     def chain(self, session: int) -> Proposal:
         """The guesses for the session, with the distributions they were sampled from."""

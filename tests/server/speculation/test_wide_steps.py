@@ -139,11 +139,8 @@ def test_guesses_that_a_resting_session_does_not_make_open_no_width(resting: boo
     speculator._sessions[1].balance.resting = resting  # pyright: ignore[reportPrivateUsage]
     opened = list[bool]()
     for _ in range(30):
-        if speculator.propose([Ask(1, 8, seq=0)], 1, len(PROMPT)).width:
-            opened.append(True)
-            break
+        opened.append(bool(speculator.propose([Ask(1, 8, seq=0)], 1, len(PROMPT)).width))
         widths.stepped(1, STEADY[1])
-        opened.append(len(widths.seconds(1, STEADY[1], 1.0)) > 2)
     assert any(opened) is not resting
 
 
@@ -209,4 +206,4 @@ def test_guesses_of_drafters_are_not_bound_by_what_a_change_of_width_costs():
     speculator.pricing.step(1, 1, 0, may_pad=True)
     assert widths.charge_s(8, 1) == 0.0
     speculator.pricing.step(1, 1, 0, may_pad=True, allowance=9.0)
-    assert widths.charge_s(8, 1) == widths.change_s(8) + widths.change_s(1)
+    assert widths.charge_s(8, 1) == 2 * widths.change_s

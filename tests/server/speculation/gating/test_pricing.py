@@ -10,7 +10,7 @@ from server.engine.proposer import NOTHING, Planned, Proposal, TimedStep
 from server.speculation.gating.balance import TRIED, Balance
 from server.speculation.gating.costs import StepCosts
 from server.speculation.gating.pricing import Pricing
-from server.speculation.gating.widths import PLAIN, Offered, Widths
+from server.speculation.gating.widths import PLAIN, Widths
 
 SECONDS = {1: 0.040, 2: 0.070, 3: 0.082, 4: 0.092, 5: 0.102}  # of a step by rows, on two cores
 N_CELLS = 64
@@ -87,7 +87,7 @@ def test_without_company_there_is_one_account_of_steps():
 def test_guesses_of_a_padded_step_cost_what_padding_does():
     """Whatever is guessed: a step is padded to four rows for the sake of its guesses."""
     pricing = Pricing(StepCosts(5, SECONDS), Widths({1: 4.0, 4: 5.0}), again=False)
-    price = pricing.padded(pricing.step(1, 1, N_CELLS, may_pad=True), [Offered([0.9, 0.8])])
+    price = pricing.padded(pricing.step(1, 1, N_CELLS, may_pad=True), [0.9, 0.8])
     assert price.width == 4
     for n in (1, 2, 3):
         assert n * pricing.of_guess(price, n) == pytest.approx(0.25)
@@ -120,7 +120,7 @@ def test_rows_of_prompts_are_no_tokens_that_plain_steps_make():
 
 def test_a_step_that_is_not_padded_has_no_guesses():
     pricing = Pricing(StepCosts(5, SECONDS), Widths({1: 4.0, 4: 5.0}, 1.0), again=False)
-    price = pricing.padded(pricing.step(1, 1, N_CELLS, may_pad=True), [Offered([0.2])])
+    price = pricing.padded(pricing.step(1, 1, N_CELLS, may_pad=True), [0.2])
     assert price.width == PLAIN
     assert pricing.chosen(price, [[0.2]]) == [0]
 
