@@ -97,23 +97,23 @@ GPUS = {
 
 
 class Graphs:
-    """What changes of shape cost. own: each number of rows has a graph of its own (graph_keys.py)."""
+    """What changes of shape cost. own: each shape has a graph of its own (graph_keys.py)."""
 
     def __init__(self, gpu: Gpu, *, own: bool) -> None:
         self._gpu, self._own = gpu, own
         self._before: list[int] = []  # sequences of the latest decode's rows
-        self._graphs: dict[int, _Graph] = {}  # by rows, if each number has its own
+        self._graphs: dict[tuple[int, int], _Graph] = {}  # by shapes, if each has its own
 
-    def extra_ms(self, batch: Batch) -> float:
-        """How much longer this decode takes than among equal ones."""
+    def extra_ms(self, batch: Batch, n_cells: int) -> float:
+        """How much longer this decode takes than among equal ones. n_cells: in use."""
         n_rows, before, self._before = len(batch), self._before, batch.seqs
         built = before != batch.seqs if self._own else len(before) != n_rows
         if n_rows >= PROMPT_ROWS:
             if not self._own:
                 self._graphs.clear()
             return 0.0
-        graph = self._graphs.setdefault(n_rows if self._own else 0, _Graph())
-        shape = n_rows, max(batch.positions) // CELLS_STEP
+        shape = n_rows, n_cells // CELLS_STEP
+        graph = self._graphs.setdefault(shape if self._own else (0, 0), _Graph())
         n_equal = graph.shown(shape)
         if n_equal == 0:
             return _between(self._gpu.built, n_rows)
@@ -160,11 +160,15 @@ class TimedModel(WithBlock):
         self._decoding = True
         logits = super().decode(batch)
         self._decoding = False
-        step_ms = 1e3 * self._machine.step_s(len(batch)) + self._graphs.extra_ms(batch)
+        step_ms = 1e3 * self._machine.step_s(len(batch)) + self._graphs.extra_ms(batch, self._n_cells())
         outside_ms = self._gpu.outside + (self._gpu.drafted if self._has_guessed else 0.0)
         self._has_guessed = False
         self.world.advance(round(1e3 * (step_ms + outside_ms)))
         return logits
+
+    def _n_cells(self) -> int:
+        """In use, by conversations."""
+        return sum(map(self.length, range(self.n_seqs // LEAVES)))
 
     def read(self, seq: int) -> None:
         super().read(seq)

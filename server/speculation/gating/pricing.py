@@ -127,6 +127,7 @@ class Pricing:
         rate = self._rate(plain_s, n_sessions if self._again else n_rows)
         if may_pad:
             self.widths.most_s = allowance * plain_s if plain_s else math.inf
+            self.widths.use(n_cells)
             seconds = self.widths.seconds(n_rows, plain_s)
         return StepPrice(n_rows, PLAIN, seconds, plain_s, rate, n_sessions, self._guess_s())
 

@@ -1,12 +1,12 @@
 """Steps of few widths, where a change of width costs more than rows do. Pure.
 
 On such a machine (server/llama/shapes.py) a step is as quick as others of its width only after one or two of
-them: the graph of the first is built anew, that of the second recorded, if none of this width is there
-(graph_keys.py). So steps are padded to one of a few widths: to the one that gains most, after what a change
-costs, spread over as many steps in a row as it is likely to be best for. From plain steps, which are not
-padded, that is the way there and back. After a step of another shape, with rows of a prompt, plain steps are
-a change as well. What guesses of a model in the lead may lose by a change is bounded: by `most_s`, which the
-session's balance affords.
+them: the graph of the first is built anew, that of the second recorded, if there is none of this width and of
+about as many cells (graph_keys.py). So steps are padded to one of a few widths: to the one that gains most,
+after what a change costs, spread over as many steps in a row as it is likely to be best for. From plain
+steps, which are not padded, that is the way there and back. After a step of another shape, with rows of a
+prompt, plain steps are a change as well. What guesses of a model in the lead may lose by a change is bounded:
+by `most_s`, which the session's balance affords.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ SMOOTHING = 0.1  # weight of a measured time: nine tenths of a change show after
 # Weight for widths that are not measured: one that was twice as slow as at first is within 10 percent of that
 # after 230 steps. 0.005: 460; 0.02: 120, so that a slow width is tried twice as often.
 RECOVERY = 0.01
+CELLS_STEP = 256  # cells by which llama.cpp rounds up those that a step attends to: a graph is of one number
 SETTLING = 2  # steps until one takes its usual time: the first builds the graph, the second records it
 # Steps after a change. Off by two: half, one step that was disturbed shifts what a change costs by a fifth;
 # twice, 20 changes pass before a cost that is too low shows.
@@ -38,7 +39,13 @@ class Widths:
         seconds that the first one after others takes longer."""
         self.steady = dict(sorted(steady.items()))
         self._at_first = dict(self.steady)
-        self._change = [Mean(change_s, 2, WINDOW) for _ in range(SETTLING)]  # of the first step, the second
+        # of the first step after a change and of the second, by whether its width is recorded
+        self._change = {
+            recorded: [Mean(change_s, 2, WINDOW) for _ in range(SETTLING)] for recorded in (True, False)
+        }
+        self._recorded: set[tuple[int, int]] = set()  # widths, with steps of cells
+        self._cells = 0  # steps of cells in use
+        self._was_recorded = False  # the width of the latest change
         # steps in a row for which a wider width is best, and those for which none is
         self._runs = {wider: Mean(1.0, FEW_RUNS, WINDOW) for wider in (True, False)}
         self._is_wider, self._n_in_run = False, 0  # the run so far
@@ -53,12 +60,16 @@ class Widths:
         """Whether padding can pay on this machine."""
         return bool(self.steady)
 
-    @property
-    def change_s(self) -> float:
-        """Seconds that a change costs: of the first step and of the second."""
-        return sum([mean.value for mean in self._change])
+    def use(self, n_cells: int) -> None:
+        """The next step has n_cells cells in use, at least."""
+        self._cells = n_cells // CELLS_STEP
 
-    def _share_s(self, width: int, current: int | None) -> float:
+    def change_s(self, n_rows: int) -> float:
+        """Seconds that a change to steps of n_rows rows costs: of the first step and of the second."""
+        first, second = self._change[(n_rows, self._cells) in self._recorded]
+        return first.value + second.value
+
+    def _share_s(self, width: int, current: int | None, n_rows: int) -> float:
         """Seconds of the way to this width, from plain steps also of the way back, spread over a run: as many
         steps as wider ones, or plain ones, were best for of late, or more if this run is longer. 0 for the
         current width, and for plain steps after a step of another shape."""
@@ -68,7 +79,11 @@ class Widths:
         n_steps = self._runs[wider].value
         if wider == self._is_wider:
             n_steps = max(n_steps, self._n_in_run)
-        return self.change_s * (2 if current == PLAIN else 1) / n_steps
+        return self._way_s(width, current, n_rows) / n_steps
+
+    def _way_s(self, width: int, current: int | None, n_rows: int) -> float:
+        """Seconds of a change to this width, from plain steps also of the way back to n_rows rows."""
+        return self.change_s(width or n_rows) + (self.change_s(n_rows) if current == PLAIN else 0.0)
 
     def is_settled(self, n_rows: int) -> bool:
         """Whether a step of n_rows rows takes its usual time now."""
@@ -78,9 +93,9 @@ class Widths:
         """Of the next step for 0, 1, … rows, n_rows of which are no guesses, with its share of a change. A
         draft model in the lead decides by it how much to guess. plain_s: of a plain step among others."""
         current = self._start(n_rows)
-        each = [(n_rows, plain_s + self._share_s(PLAIN, current))]
+        each = [(n_rows, plain_s + self._share_s(PLAIN, current, n_rows))]
         for width, s in self._wider(n_rows, plain_s, current).items():
-            each.append((width, s + self._share_s(width, current)))
+            each.append((width, s + self._share_s(width, current, n_rows)))
         seconds, least = list[float](), each[-1][1]
         for i in range(len(each) - 1, -1, -1):  # what costs more than something wider is padded
             least = min(least, each[i][1])
@@ -100,7 +115,7 @@ class Widths:
         rate = min(rate, max([tokens / s if s else math.inf for tokens, s in steps.values()]))
         gains = {w: tokens - rate * s for w, (tokens, s) in steps.items()}
         self._in_run(max(gains, key=gains.__getitem__) != PLAIN)
-        return max(gains, key=lambda width: gains[width] - rate * self._share_s(width, current))
+        return max(gains, key=lambda width: gains[width] - rate * self._share_s(width, current, n_rows))
 
     def _in_run(self, wider: bool) -> None:
         """For the next step a wider width is best, or none."""
@@ -120,9 +135,7 @@ class Widths:
     def _there_and_back_s(self, width: int, n_rows: int) -> float:
         """After a step of another shape plain steps are a change as well: only the way there counts."""
         current = self._start(n_rows)
-        if width in (current, PLAIN):
-            return 0.0
-        return self.change_s * (2 if current == PLAIN else 1)
+        return 0.0 if width in (current, PLAIN) else self._way_s(width, current, n_rows)
 
     def _wider(self, n_rows: int, plain_s: float, current: int | None) -> dict[int, float]:
         """Seconds of the steps that the next one may be, by their width."""
@@ -157,10 +170,14 @@ class Widths:
         known = self.steady.get(n_rows)
         if known is None:
             return
+        if place == 0:
+            self._was_recorded = (n_rows, self._cells) in self._recorded
+        else:
+            self._recorded.add((n_rows, self._cells))
         if place is None:
             self._timed(n_rows, known, seconds)
         else:
-            self._change[place].observe(min(max(seconds - known, 0.0), known))
+            self._change[self._was_recorded][place].observe(min(max(seconds - known, 0.0), known))
 
     def _timed(self, n_rows: int, known: float, seconds: float) -> None:
         """A step among equal ones. What made it longer than at first, a longer context above all, does so at

@@ -206,4 +206,4 @@ def test_guesses_of_drafters_are_not_bound_by_what_a_change_of_width_costs():
     speculator.pricing.step(1, 1, 0, may_pad=True)
     assert widths.charge_s(8, 1) == 0.0
     speculator.pricing.step(1, 1, 0, may_pad=True, allowance=9.0)
-    assert widths.charge_s(8, 1) == 2 * widths.change_s
+    assert widths.charge_s(8, 1) == widths.change_s(8) + widths.change_s(1)

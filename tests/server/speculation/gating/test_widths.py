@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from server.speculation.gating.widths import PLAIN, Widths
+from server.speculation.gating.widths import CELLS_STEP, PLAIN, Widths
 
 STEADY = {1: 0.005, 4: 0.0060, 8: 0.0062, 17: 0.0064}
 CHANGE_S = 0.001  # of the first step; the second one is taken to cost as much
@@ -85,7 +85,7 @@ def test_after_a_prompt_a_width_has_to_pay_one_change_only():
     offer = [0.9]
     assert scene.step(offer) == PLAIN
     scene.widths.interrupted()
-    assert scene.widths.seconds(1, STEADY[1])[4] == STEADY[4] + scene.widths.change_s
+    assert scene.widths.seconds(1, STEADY[1])[4] == STEADY[4] + scene.widths.change_s(4)
     assert scene.step(offer) == 4
     scene.widths.interrupted()
     assert scene.step([0.5]) == PLAIN, "0.3 tokens"
@@ -138,13 +138,13 @@ def test_no_mixture_of_texts_is_slower_than_plain_steps_by_more_than_a_twentieth
 
 def test_guesses_are_free_up_to_the_width_and_cost_a_change_beyond_it():
     scene = Scene()
-    there_and_back_s = 2 * scene.widths.change_s
+    there_and_back_s = 2 * scene.widths.change_s(4)
     assert scene.widths.seconds(1, 0.005)[:3] == pytest.approx([0.005] * 2 + [0.006 + there_and_back_s])
     scene.steps([0.9, 0.8, 0.7], n=5)
     assert scene.widths.width == 4
     seconds = scene.widths.seconds(1, 0.005)
     assert seconds[:5] == pytest.approx([0.006] * 5, rel=0.02), "plain steps are a change away, too"
-    assert seconds[5] == pytest.approx(0.0062 + scene.widths.change_s / 5), "this run has five steps"
+    assert seconds[5] == pytest.approx(0.0062 + scene.widths.change_s(8) / 5), "this run has five steps"
     assert len(seconds) == 18
 
 
@@ -154,7 +154,24 @@ def test_what_a_change_costs_is_measured():
     for _ in range(40):
         scene.steps(SURE, n=3)
         scene.steps([], n=30)
-    assert scene.widths.change_s == pytest.approx(2 * 0.003, rel=0.1)
+    assert scene.widths.change_s(17) == pytest.approx(2 * 0.003, rel=0.1)
+
+
+def test_a_width_that_is_recorded_is_cheaper_to_come_back_to():
+    """With as many cells: the graph of one shape is of one number of them, in steps of llama.cpp's."""
+    widths = Widths(STEADY, CHANGE_S)
+    for n_cells in range(0, 60 * CELLS_STEP, CELLS_STEP):
+        widths.use(n_cells)
+        for first_s, second_s in ((0.002, 0.004), (0.001, 0.0)):
+            for rows in (8, 1):
+                for extra_s in (first_s, second_s, 0.0):
+                    widths.stepped(rows, STEADY[rows] + extra_s)
+    assert widths.change_s(8) == widths.change_s(1) == pytest.approx(0.001, rel=0.1)
+    assert widths.change_s(17) == pytest.approx(0.006, rel=0.1)
+    widths.use(60 * CELLS_STEP)
+    assert widths.change_s(8) == widths.change_s(17)
+    widths.use(59 * CELLS_STEP + 1)
+    assert widths.change_s(8) == pytest.approx(0.001, rel=0.1)
 
 
 def test_after_a_prompt_a_step_is_no_measure_of_its_width():
@@ -188,7 +205,7 @@ def test_one_outlier_counts_little():
         widths.stepped(8, seconds)
     assert widths.steady[8] < 0.0072
     assert widths.steady[17] == pytest.approx(STEADY[17], rel=0.01)
-    assert widths.change_s < 2 * CHANGE_S
+    assert widths.change_s(17) < 2 * CHANGE_S
 
 
 def test_a_longer_context_makes_all_widths_slower():
