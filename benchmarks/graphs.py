@@ -262,7 +262,7 @@ def _rows(
         plain, drafted = (TimedModel(target, block, gpu, Graphs(gpu, own=own)) for _ in range(2))
         alone = replies(plain, NoProposer(), asked, args.max_tokens)
         found = replies(drafted, speculator(drafted, gpu, own=own), asked, args.max_tokens)
-        graphs = "one for each width" if own else "one for all"
+        graphs = "one for each shape" if own else "one for all"
         rows.append([name, str(order), graphs, *_figures(alone, found)])
     return rows
 
