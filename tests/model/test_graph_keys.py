@@ -122,6 +122,30 @@ def test_a_graph_begins_with_the_key_of_its_shape(
     assert {(1, 1), (8, 8), (33, 33), (PROMPTS, 0), (PROMPTS, 1)} <= set(places)
 
 
+NO_ATTENTION_FIRST = "mamba", "jamba", "granitehybrid", "qwen35", "lfm2", "lfm2-window"
+
+
+@pytest.mark.parametrize("kind", ["bundled", *KINDS])
+def test_graphs_of_other_numbers_of_cells_have_other_keys(
+    kind: str, tmp_path: Path, keyed: Callable[[bool], None]
+):
+    path = TARGET if kind == "bundled" else tmp_path / "model.gguf"
+    if kind in KINDS:
+        write(path, KINDS[kind])
+    keyed(True)
+    done, n_keys = 0, list[int]()
+    with closing(LlamaBackend(LlamaOptions(path, 1024, 1, n_batch=256, n_ubatch=256))) as backend:
+        assert backend.keys
+        for n_rows in (60, 1, 1, 250, 1):
+            batch = Batch()
+            batch.extend(0, done, [40] * n_rows, 1)
+            backend.decode(batch)
+            done += n_rows
+            n_keys.append(len([key for key in backend.keys.keys if key[:2] == (1, 1)]))
+    assert n_keys[1] == n_keys[2]
+    assert n_keys[4] - n_keys[2] == (kind not in NO_ATTENTION_FIRST)
+
+
 def test_a_block_guesses_the_same(tmp_path: Path, keyed: Callable[[bool], None]):
     join(TARGET, BLOCK, tmp_path / "joined.gguf")
     options = LlamaOptions(tmp_path / "joined.gguf", 512, 2, n_batch=64, weights=Weights(mtp=True))
