@@ -84,12 +84,12 @@ class GraphKeys:
         """Have the operation of this graph's shape be the first after those that read the rows of its tokens'
         embeddings, which the CPU does."""
         n = int(_n_nodes(graph))
+        if not n:
+            return  # llama.cpp tries the sampler alone
         nodes = _nodes(graph)
-        first = [_operation(nodes[i]) for i in range(min(n, _FIRST))]
-        if b"GET_ROWS" not in first:
-            return  # llama.cpp tries the sampler on an empty graph, too
-        at = len(first) - first[::-1].index(b"GET_ROWS")
-        n_rows, n_wanted = int(_n_rows(nodes[at - 1])), int(_n_rows(nodes[n - 1]))
+        reading = [i for i in range(min(n, _FIRST)) if _operation(nodes[i]) == b"GET_ROWS"]
+        at = reading[-1] + 1 if reading else 0
+        n_rows, n_wanted = int(_n_rows(nodes[max(0, at - 1)])), int(_n_rows(nodes[n - 1]))
         if n_rows > MOST_ROWS and n_wanted < n_rows:
             shape = PROMPTS, min(1, n_wanted)
         else:

@@ -10,7 +10,7 @@ from server.engine.proposer import NOTHING, Planned, Proposal, TimedStep
 from server.speculation.gating.balance import TRIED, Balance
 from server.speculation.gating.costs import StepCosts
 from server.speculation.gating.pricing import Pricing
-from server.speculation.gating.widths import PLAIN, Widths
+from server.speculation.gating.widths import CELLS_STEP, PLAIN, Widths
 
 SECONDS = {1: 0.040, 2: 0.070, 3: 0.082, 4: 0.092, 5: 0.102}  # of a step by rows, on two cores
 N_CELLS = 64
@@ -140,3 +140,18 @@ def test_what_a_step_may_take_is_that_of_the_width_it_is_padded_to():
     assert pricing.seconds(1) == pytest.approx([*costs.curve(0)[:2], 1.5, 1.5, 1.5, 1.7, 1.7, 1.7, 1.7])
     assert pricing.seconds(4) == pytest.approx([*costs.curve(0)[:5], 1.7, 1.7, 1.7, 1.7])
     assert costs.curve(0) == pytest.approx(Pricing(costs, Widths({}), again=False).seconds(1)), "a copy"
+
+
+def test_a_change_is_priced_by_the_cells_in_use():
+    """A recorded graph is of one number of cells."""
+    widths = Widths({1: 0.004, 4: 0.005}, 0.001)
+    pricing = Pricing(StepCosts(5, {1: 0.004}), widths, again=False)
+    pricing.step(1, 1, CELLS_STEP, may_pad=True)
+    for seconds in (0.006, 0.005, 0.005):
+        widths.stepped(4, seconds)
+    widths.stepped(1, 0.004)
+    for seconds in (0.0052, 0.005, 0.005):
+        widths.stepped(4, seconds)
+    recorded_s = widths.change_s(4)
+    pricing.step(1, 1, 3 * CELLS_STEP, may_pad=True)
+    assert recorded_s < widths.change_s(4)
